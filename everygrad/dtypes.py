@@ -1,0 +1,177 @@
+"""The dtypes, and what two of them make together.
+
+A `DType` is a name with facts; NumPy's dtype objects appear only as `DType.np`, so that a backend
+without NumPy arrays can use the same table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from everygrad.errors import DtypeError
+
+
+class DType:
+    """One element type. There is exactly one object for each; compare with `is` or `==`."""
+
+    __slots__ = ("bits", "itemsize", "kind", "name", "np")
+
+    def __init__(self, name: str, kind: str, np_type: Any) -> None:
+        self.name = name
+        self.kind = kind  # "bool", "int", "uint", "float", "complex"
+        self.np: np.dtype[Any] = np.dtype(np_type)
+        self.itemsize: int = self.np.itemsize
+        self.bits: int = 8 * self.itemsize
+
+    def __repr__(self) -> str:
+        return f"everygrad.{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        """Real floating point."""
+        return self.kind == "float"
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def is_integer(self) -> bool:
+        """Signed or unsigned; bool is not an integer."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_differentiable(self) -> bool:
+        return self.kind in ("float", "complex")
+
+
+bool_ = DType("bool", "bool", np.bool_)
+int8 = DType("int8", "int", np.int8)
+int16 = DType("int16", "int", np.int16)
+int32 = DType("int32", "int", np.int32)
+int64 = DType("int64", "int", np.int64)
+uint8 = DType("uint8", "uint", np.uint8)
+uint16 = DType("uint16", "uint", np.uint16)
+uint32 = DType("uint32", "uint", np.uint32)
+uint64 = DType("uint64", "uint", np.uint64)
+float16 = DType("float16", "float", np.float16)
+bfloat16 = DType("bfloat16", "float", ml_dtypes.bfloat16)
+float32 = DType("float32", "float", np.float32)
+float64 = DType("float64", "float", np.float64)
+complex64 = DType("complex64", "complex", np.complex64)
+complex128 = DType("complex128", "complex", np.complex128)
+
+ALL = (
+    bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+    float16, bfloat16, float32, float64, complex64, complex128,
+)  # fmt: skip
+FLOATS = (float16, bfloat16, float32, float64)
+COMPLEX = (complex64, complex128)
+INTEGERS = tuple(d for d in ALL if d.is_integer)
+
+DEFAULT_FLOAT = float32
+DEFAULT_INT = int64
+DEFAULT_COMPLEX = complex64
+
+BY_NAME = {d.name: d for d in ALL}
+FROM_NP: dict[Any, DType] = {d.np: d for d in ALL}
+_FROM_PYTHON = {bool: bool_, int: DEFAULT_INT, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX}
+_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
+
+
+def as_dtype(spec: Any) -> DType:
+    """The `DType` meant by a DType, a name, a NumPy dtype or a Python type.
+
+    >>> as_dtype("float16"), as_dtype(int), as_dtype(np.uint8)
+    (everygrad.float16, everygrad.int64, everygrad.uint8)
+    """
+    if isinstance(spec, DType):
+        return spec
+    found = _FROM_PYTHON.get(spec) if isinstance(spec, type) else None
+    if found is None and isinstance(spec, str):
+        found = BY_NAME.get(spec)
+    if found is None:
+        try:
+            found = FROM_NP.get(np.dtype(spec))
+        except TypeError:
+            found = None
+    if found is None:
+        names = ", ".join(BY_NAME)
+        raise DtypeError(f"{spec!r} is not a dtype everygrad has; it has {names}")
+    return found
+
+
+def _promote_within(a: DType, b: DType) -> DType | None:
+    """Promotion of two different dtypes of one rank; None where there is no common type."""
+    if {a.kind, b.kind} == {"int", "uint"}:
+        signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+        bits = max(signed.bits, 2 * unsigned.bits)
+        return BY_NAME.get(f"int{bits}")
+    if a.bits == b.bits:  # float16 with bfloat16
+        return float32
+    return a if a.bits > b.bits else b
+
+
+def promote(a: DType, b: DType, op: str = "promotion") -> DType:
+    """The dtype that holds both: the Array API's table inside a kind, the higher kind between kinds.
+
+    >>> promote(int8, uint8), promote(float16, bfloat16), promote(int64, float16)
+    (everygrad.int16, everygrad.float32, everygrad.float16)
+    """
+    if a is b:
+        return a
+    rank_a, rank_b = _RANK[a.kind], _RANK[b.kind]
+    if rank_a == rank_b:
+        found = _promote_within(a, b)
+        if found is None:
+            raise DtypeError(f"{op}: no dtype holds both {a} and {b}; cast one with astype()")
+        return found
+    low, high = (a, b) if rank_a < rank_b else (b, a)
+    if high.is_complex and low is float64:
+        return complex128
+    return high
+
+
+def of_scalar(value: Any, beside: DType | None = None) -> DType:
+    """The dtype a Python number takes, alone or beside a tensor of dtype `beside`.
+
+    A number never widens a tensor of its own kind or a higher one.
+    """
+    alone = _FROM_PYTHON[type(value)]
+    if beside is None or _RANK[alone.kind] > _RANK[beside.kind]:
+        if beside is float64 and alone is complex64:
+            return complex128
+        return alone
+    return beside
+
+
+def real_of(dtype: DType) -> DType:
+    """The dtype of the real part.
+
+    >>> real_of(complex128)
+    everygrad.float64
+    """
+    return {complex64: float32, complex128: float64}.get(dtype, dtype)
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex dtype whose parts are `dtype`."""
+    return complex128 if dtype in (float64, complex128) else complex64
+
+
+def accumulator(dtype: DType) -> DType:
+    """What sums of `dtype` are kept in: half floats in float32, small integers in 64 bits."""
+    if dtype in (float16, bfloat16):
+        return float32
+    if dtype.kind == "uint":
+        return uint64
+    return int64 if dtype.kind in ("int", "bool") else dtype

@@ -1,0 +1,76 @@
+"""Everything everygrad raises on purpose.
+
+Each type also derives from the built-in one a Python user would expect, so `except ValueError`
+keeps working for people who never import this module::
+
+    EverygradError
+    ├── ShapeError        (ValueError)    sizes that do not fit together
+    ├── AxisError         (ValueError)    an axis outside the tensor's dimensions, or named twice
+    ├── OutOfRangeError   (IndexError)    an index outside the axis it points into
+    ├── ArgumentError     (ValueError)    a parameter outside what an op accepts
+    ├── DtypeError        (TypeError)     a dtype an op or a device does not take
+    ├── DeviceError       (RuntimeError)  tensors on different devices, or a device that is not there
+    │   └── OutOfMemoryError (MemoryError)
+    ├── GradientError     (RuntimeError)  nothing to differentiate, or a wrong gradient
+    │   ├── FreedGraphError               the graph was used up by an earlier backward
+    │   ├── FunctionError                 a user-defined function returned something unusable
+    │   └── AnomalyError                  a NaN appeared while anomaly mode was on
+    ├── TraceError        (RuntimeError)  a value was needed while only shapes are known
+    └── AliasError        (RuntimeError)  a write that would change a value someone else sees
+"""
+
+
+class EverygradError(Exception):
+    """The root of the tree."""
+
+
+class ShapeError(EverygradError, ValueError):
+    """Sizes that do not fit together."""
+
+
+class AxisError(EverygradError, ValueError):
+    """An axis outside the tensor's dimensions, or named twice."""
+
+
+class OutOfRangeError(EverygradError, IndexError):
+    """An index outside the axis it points into."""
+
+
+class ArgumentError(EverygradError, ValueError):
+    """A parameter outside what an op accepts."""
+
+
+class DtypeError(EverygradError, TypeError):
+    """A dtype an op or a device does not take."""
+
+
+class DeviceError(EverygradError, RuntimeError):
+    """Tensors on different devices, or a device that is not there."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """A device could not give the memory asked for; nothing was changed."""
+
+
+class GradientError(EverygradError, RuntimeError):
+    """Nothing to differentiate, or a gradient that does not fit."""
+
+
+class FreedGraphError(GradientError):
+    """The graph was used up by an earlier backward pass."""
+
+
+class FunctionError(GradientError):
+    """A user-defined function returned something that cannot be a gradient."""
+
+
+class AnomalyError(GradientError):
+    """A NaN appeared while anomaly mode was on."""
+
+
+class TraceError(EverygradError, RuntimeError):
+    """A value was needed while only shapes and dtypes are known."""
+
+
+class AliasError(EverygradError, RuntimeError):
+    """A write that would change a value someone else sees."""
