@@ -1,0 +1,160 @@
+"""`python -m benchmarks`: measures, prints the table, and with `--write` keeps it.
+
+Exit status 1 when a peer failed or peers disagreed; with `--strict` also when a target was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from benchmarks import report as text
+from benchmarks.longchain import long_chains
+from benchmarks.machine import describe
+from benchmarks.measure import Plan, measure
+from benchmarks.peers import MODULES
+from benchmarks.process import ROOT, Peer, PeerError, Setup
+from benchmarks.report import Report
+from benchmarks.startup import import_times
+from benchmarks.workloads import WORKLOADS, Workload, select
+
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+FULL = Plan()
+QUICK = Plan(rounds=3, warmup_s=0.1, patience_s=2.0)
+
+
+def _names(value: str) -> list[str]:
+    return [name for name in value.split(",") if name]
+
+
+def _python(value: str) -> tuple[str, str]:
+    peer, _, path = value.partition("=")
+    if not path:
+        raise argparse.ArgumentTypeError(f"{value!r}: write PEER=PATH")
+    return peer, path
+
+
+def _rounds(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value!r}: a whole number from 1")
+    return int(value)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    add(
+        "--only",
+        type=_names,
+        default=[],
+        metavar="NAMES",
+        help=f"workloads, comma-separated: {', '.join(WORKLOADS)}; import",
+    )
+    add(
+        "--peers",
+        type=_names,
+        default=["everygrad", "torch"],
+        metavar="NAMES",
+        help=f"ours first, then the others: {', '.join(MODULES)} (default: %(default)s)",
+    )
+    add(
+        "--python",
+        type=_python,
+        action="append",
+        default=[],
+        metavar="PEER=PATH",
+        help="the interpreter a peer runs in; may be repeated",
+    )
+    add("--rounds", type=_rounds, help=f"rounds a peer (default: {FULL.rounds})")
+    add(
+        "--patience",
+        type=float,
+        metavar="SECONDS",
+        help="how long to wait, a workload, for other processes to leave the machine alone "
+        f"(default: {FULL.patience_s:g})",
+    )
+    add("--threads", type=_rounds, default=2, help="threads a peer (default: %(default)s)")
+    add("--quick", action="store_true", help=f"{QUICK.rounds} rounds, little warm-up or patience")
+    add("--slow", action="store_true", help="also the chain of 1,000,000 ops")
+    add("--strict", action="store_true", help="a missed target is a failure too")
+    add("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
+    return parser.parse_args(argv)  # fmt: skip
+
+
+def _labels(names: list[str]) -> list[str]:
+    """The peers' column names; a peer that runs twice gets a number."""
+    return [n if n not in names[:i] else f"{n}#{i + 1}" for i, n in enumerate(names)]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    plan = QUICK if args.quick else FULL
+    if args.rounds is not None:
+        plan = replace(plan, rounds=args.rounds)
+    if args.patience is not None:
+        plan = replace(plan, patience_s=args.patience)
+    return plan
+
+
+def _compare(report: Report, workloads: list[Workload], peers: list[Peer], plan: Plan) -> None:
+    """Fills in what the peers measure and which versions they are."""
+    try:
+        for peer in peers:
+            report.versions |= peer.ask(hello=True)["versions"]
+    except PeerError as error:
+        report.problems.append(str(error))
+        return
+    for workload in workloads:
+        result = measure(workload, peers, plan)
+        report.results.append(result)
+        _say("  ".join(text.result_row(result, report.labels)))
+
+
+def _extras(report: Report, setup: Setup, args: argparse.Namespace) -> None:
+    """The import time and, if asked for, the long chain."""
+    try:
+        if "everygrad" in args.peers and (not args.only or "import" in args.only):
+            report.imports = import_times(setup, report.rounds)
+        if args.slow:
+            for peer in dict.fromkeys(args.peers):
+                _say(f"long chain: {peer}")
+                report.chains += long_chains(peer, setup)
+    except PeerError as error:
+        report.problems.append(str(error))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _arguments(argv)
+    plan, setup = _plan(args), Setup(args.threads, tuple(args.python))
+    report = Report(_labels(args.peers), plan.rounds)
+    with ExitStack() as stack:
+        try:
+            named = [name for name in args.only if name != "import"]
+            workloads = select(named) if named or not args.only else []
+            peers = []
+            for name, label in zip(args.peers, report.labels, strict=True):
+                peers.append(Peer(name, label, setup))
+                stack.callback(peers[-1].close)
+        except ValueError as error:
+            _say(str(error))
+            return 2
+        _compare(report, workloads, peers, plan)
+    _extras(report, setup, args)
+    report.machine = describe(report.versions, args.threads)
+    print(text.render(report), end="")
+    if args.write:
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        RESULTS.write_text(text.markdown(report, date), encoding="utf-8")
+        _say(f"wrote {RESULTS.relative_to(ROOT)}")
+    return int(report.failed or (args.strict and report.missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

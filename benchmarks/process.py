@@ -1,0 +1,114 @@
+"""The parent's end: starts each peer's interpreter with the same environment and talks to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import MODULES
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class PeerError(Exception):
+    """A peer could not do what it was asked; the message carries its traceback."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all peers' processes share, and which interpreter runs each (this one, by default)."""
+
+    threads: int = 2
+    pythons: tuple[tuple[str, str], ...] = ()
+
+    def python(self, peer: str) -> str:
+        return dict(self.pythons).get(peer, sys.executable)
+
+    def environment(self) -> dict[str, str]:
+        names = ("OMP", "MKL", "OPENBLAS")
+        threads = {f"{name}_NUM_THREADS": str(self.threads) for name in names}
+        # Only the repository: what a peer imports comes from its own virtual environment.
+        return os.environ | threads | {"PYTHONPATH": str(ROOT)}
+
+    def run_module(self, peer: str, module: str, *args: str, timeout: float = 600.0) -> str:
+        """What `python -m module args` prints, in the peer's interpreter."""
+        command = [self.python(peer), "-m", module, *args]
+        done = subprocess.run(
+            command, env=self.environment(), cwd=ROOT, text=True, capture_output=True,
+            timeout=timeout, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise PeerError(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr}")
+        return done.stdout
+
+
+class Peer:
+    """A running worker. `label` names its column: the same peer may run twice."""
+
+    def __init__(self, name: str, label: str, setup: Setup, timeout: float = 600.0) -> None:
+        if name not in MODULES:
+            raise ValueError(f"no peer {name!r}: there are {', '.join(MODULES)}")
+        self.name, self.label, self.timeout = name, label, timeout
+        self._setup = setup
+        self._start()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [self._setup.python(self.name), "-m", "benchmarks.worker", self.name],
+            env=self._setup.environment(), cwd=ROOT, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # A thread of its own, so that a peer that hangs is noticed instead of waited for.
+        threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
+
+    @staticmethod
+    def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+        lines.put("")
+
+    def revive(self) -> None:
+        """Start a new process if the last one died: one workload's crash is not the next's."""
+        if self._process.poll() is not None:
+            self.close()
+            self._start()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """The answer to one request; PeerError if the peer failed, died or fell silent."""
+        code = self._process.poll()
+        if self._process.stdin is None or code is not None:
+            raise PeerError(f"{self.label}: its process has ended with exit status {code}")
+        with suppress(BrokenPipeError):  # it died just now: the reader says so
+            self._process.stdin.write(json.dumps(request) + "\n")
+        try:
+            line = self._lines.get(timeout=self.timeout)
+        except queue.Empty:
+            self._process.kill()
+            self._process.wait()
+            raise PeerError(f"{self.label}: no answer to {request} in {self.timeout} s") from None
+        if not line:
+            code = self._process.wait()
+            raise PeerError(f"{self.label}: died with exit status {code} during {request}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise PeerError(f"{self.label}: {request}\n{answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,128 @@
+"""The process one peer runs in: JSON lines in on stdin, JSON lines out on stdout.
+
+    {"hello": true}                                     -> {"versions": {...}}
+    {"check": NAME, "to": PATH}                         -> {"first_s": seconds of the first step}
+    {"run": NAME, "rounds": N, "warmup_s": S}           -> {"times": [seconds a step, ...],
+                                                            "others": [busy cores, ...]}
+
+`others` is what other processes took of the machine in each round (`load.py`). `check` runs a
+fresh copy of the workload and saves the outputs of its first and last step as an .npz file; `run`
+keeps the workload built until another is asked for. A request that fails is answered
+`{"error": traceback}` and the worker goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from types import ModuleType
+from typing import Any, TextIO
+
+import numpy as np
+
+from benchmarks.load import Mark
+from benchmarks.peers import MODULES, Step
+from benchmarks.workloads import WORKLOADS, Array
+
+
+class Worker:
+    """One peer's module and the workload that is built at the moment."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.name = ""
+        self.step: Step | None = None
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "hello" in request:
+            return {"versions": self.module.VERSIONS | {"numpy": np.__version__}}
+        if "check" in request:
+            return {"first_s": self.check(request["check"], request["to"])}
+        rounds = self.run(request["run"], request["rounds"], request.get("warmup_s", 0.0))
+        return {"times": [seconds for seconds, _ in rounds], "others": [load for _, load in rounds]}
+
+    def drop(self) -> None:
+        self.name, self.step = "", None
+        gc.collect()
+
+    def build(self, name: str) -> Step:
+        workload = WORKLOADS[name]
+        step: Step = self.module.STEPS[workload.kind](workload.data())
+        return step
+
+    def check(self, name: str, path: str) -> float:
+        self.drop()
+        step = self.build(name)
+        start = time.perf_counter()
+        step.run()
+        first = time.perf_counter() - start
+        saved = _prefixed("first", step.outputs())
+        for _ in range(WORKLOADS[name].check_steps - 1):
+            step.run()
+        saved |= _prefixed("last", step.outputs())
+        np.savez(path, **saved)  # type: ignore[arg-type]  # its stub forbids plain keywords
+        return first
+
+    def run(self, name: str, rounds: int, warmup_s: float) -> list[tuple[float, float]]:
+        if self.name != name or self.step is None:
+            self.drop()
+            self.name, self.step = name, self.build(name)
+        step, steps = self.step, WORKLOADS[name].steps
+        gc.collect()
+        _warm(step, max(1, steps // 10), warmup_s)
+        return [_time(step, steps) for _ in range(rounds)]
+
+
+def _prefixed(prefix: str, outputs: dict[str, Array]) -> dict[str, Array]:
+    return {f"{prefix}.{name}": a for name, a in outputs.items()}
+
+
+def _warm(step: Step, least: int, seconds: float) -> None:
+    """At least `least` steps and `seconds`: caches, thread pools and clocks settle."""
+    end = time.perf_counter() + seconds
+    done = 0
+    while done < least or time.perf_counter() < end:
+        step.run()
+        done += 1
+
+
+def _time(step: Step, steps: int) -> tuple[float, float]:
+    """Seconds a step, and the load other processes put on the machine meanwhile."""
+    mark = Mark.now()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step.run()
+    seconds = time.perf_counter() - start
+    return seconds / steps, mark.others()
+
+
+def _private_stdout() -> TextIO:
+    """The pipe to the parent; whatever else writes to stdout goes to stderr from here on."""
+    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return pipe
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One peer's process; started by the harness.")
+    parser.add_argument("peer", choices=MODULES)
+    peer = parser.parse_args().peer
+    pipe = _private_stdout()
+    worker: Worker | None = None
+    for line in sys.stdin:
+        try:
+            worker = worker or Worker(importlib.import_module(MODULES[peer]))
+            reply = worker.answer(json.loads(line))
+        except Exception:  # the parent reports it and goes on to the next workload
+            reply = {"error": traceback.format_exc()}
+        print(json.dumps(reply), file=pipe, flush=True)
+
+
+if __name__ == "__main__":
+    main()

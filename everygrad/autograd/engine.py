@@ -1,0 +1,209 @@
+"""Reverse mode: walks the graph from a root and sums gradients. Knows no op and no device.
+
+Iterative and linear: one pass counts how often each node is used, a second runs every node once
+its gradient is complete. A gradient is dropped as soon as it has been used. Contributions are
+summed in an order fixed by the graph alone, so that the parallel pass gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from everygrad.autograd.graph import Leaf, Node
+from everygrad.autograd.modes import anomaly_enabled, enable_grad, no_grad
+from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
+from everygrad.tensor import Tensor
+
+LeafReady = Callable[[Tensor], None]
+# A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
+Grad = Any
+
+
+def uses(roots: Iterable[Node]) -> dict[Node, int]:
+    """Every node reachable from `roots`, with the number of edges that lead to it from there."""
+    counts: dict[Node, int] = dict.fromkeys(roots, 0)
+    todo = list(counts)
+    for node in todo:  # grows while it is read: breadth first without recursion
+        for parent in node.parents:
+            if parent is not None:
+                if parent in counts:
+                    counts[parent] += 1
+                else:
+                    counts[parent] = 1
+                    todo.append(parent)
+    return counts
+
+
+def on_path(counts: dict[Node, int], targets: Iterable[Node]) -> set[Node]:
+    """Those nodes of `counts` from which one of `targets` can be reached."""
+    children: dict[Node, list[Node]] = {}
+    for node in counts:
+        for parent in node.parents:
+            if parent is not None:
+                children.setdefault(parent, []).append(node)
+    todo = [t for t in targets if t in counts]
+    found = set(todo)
+    for node in todo:
+        for child in children.get(node, ()):
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    return found
+
+
+def add(a: Grad, b: Grad) -> Grad:
+    """The sum of two contributions."""
+    if type(a) is tuple:
+        return tuple(
+            q if p is None else p if q is None else p + q for p, q in zip(a, b, strict=True)
+        )
+    return a + b
+
+
+def run_hooks(node: Node, g: Grad) -> Grad:
+    """The gradient after the node's hooks; a hook may replace it by one of the same shape."""
+    # a copy: a hook may add or remove hooks while it runs
+    for hook in list(node.hooks.values()) if node.hooks else ():
+        changed = hook(g)
+        if changed is not None:
+            if not isinstance(changed, Tensor):
+                raise GradientError(
+                    f"hook on {node}: returned {type(changed).__name__}; "
+                    f"return a Tensor to replace the gradient, or None to keep it"
+                )
+            if changed.shape != g.shape or changed.dtype is not g.dtype:
+                raise GradientError(
+                    f"hook on {node}: returned {changed.dtype}{list(changed.shape)}, "
+                    f"the gradient is {g.dtype}{list(g.shape)}"
+                )
+            g = changed
+    return g
+
+
+def explain(node: Node, error: BaseException) -> EverygradError:
+    """The error of a node's derivative, with the op's name and where it was recorded."""
+    name = getattr(node.op, "name", "leaf")
+    where = node.where or "a line that anomaly mode would name (with eg.detect_anomaly(): ...)"
+    kind = type(error) if isinstance(error, EverygradError) else GradientError
+    return kind(f"backward of {name}, recorded at {where}: {type(error).__name__}: {error}")
+
+
+def _freed(node: Node) -> FreedGraphError:
+    return FreedGraphError(
+        f"backward: the graph at {node} was already used up by an earlier backward; "
+        f"pass retain_graph=True to the earlier one"
+    )
+
+
+class Pass:
+    """One backward pass: its counts, its gradients in flight, what to do at the leaves."""
+
+    def __init__(
+        self,
+        roots: Sequence[tuple[Node, Grad]],
+        *,
+        retain_graph: bool,
+        create_graph: bool,
+        targets: Sequence[Node] | None = None,
+        accumulate: bool = True,
+        leaf_ready: LeafReady | None = None,
+    ) -> None:
+        self.retain_graph = retain_graph
+        self.create_graph = create_graph
+        self.accumulate = accumulate  # into .grad of the leaves; otherwise only `captured` is filled
+        self.leaf_ready = leaf_ready
+        self.captured: dict[Node, Grad] = {}
+        self.anomaly = anomaly_enabled()
+        self.counts = uses(node for node, _ in roots)
+        self.targets = None if targets is None else frozenset(targets)
+        self.wanted = None if targets is None else on_path(self.counts, targets)
+        self.grads: dict[Node, Grad] = {}
+        self.check_alive()
+        for node, g in roots:
+            self.grads[node] = add(self.grads[node], g) if node in self.grads else g
+        self.start = [node for node in self.grads if not self.counts[node]]
+
+    def check_alive(self) -> None:
+        """Refuse a used-up graph before anything is changed."""
+        for node in self.counts:
+            if node.saved is None and (self.wanted is None or node in self.wanted):
+                raise _freed(node)
+
+    def needs(self, node: Node) -> bool:
+        return self.wanted is None or node in self.wanted
+
+    def run(self) -> None:
+        """The whole pass on this thread."""
+        mode = enable_grad() if self.create_graph else no_grad()
+        with mode:
+            ready = self.start[::-1]
+            grads, counts = self.grads, self.counts
+            while ready:
+                node = ready.pop()
+                g = grads.pop(node, None)
+                if node.is_leaf:
+                    self.finish_leaf(node, g)
+                    continue
+                parents = node.parents
+                results = self.step(node, g)
+                for i, parent in enumerate(parents):
+                    if parent is None:
+                        continue
+                    contribution = results[i] if results is not None else None
+                    if contribution is not None:
+                        if type(contribution) is not tuple and contribution.shape != parent.shape:
+                            contribution = contribution.sum_to(parent.shape)
+                        held = grads.get(parent)
+                        grads[parent] = contribution if held is None else add(held, contribution)
+                    counts[parent] -= 1
+                    if not counts[parent]:
+                        ready.append(parent)
+
+    def step(self, node: Node, g: Grad) -> Sequence[Grad] | None:
+        """Hooks and derivative of one interior node; None where no gradient arrived."""
+        if g is not None and node.hooks:
+            g = run_hooks(node, g)
+        if self.targets is not None:
+            if node in self.targets:
+                self.captured[node] = g
+            if node not in self.wanted:  # type: ignore[operator]  # set together with targets
+                return None
+        if g is None:
+            return None
+        try:
+            results: Sequence[Grad] = node.op.vjp(node, g, self.create_graph)
+        except Exception as error:
+            raise explain(node, error) from error
+        if self.anomaly:
+            self.check_nan(node, results)
+        if not self.retain_graph:
+            node.saved = None
+        return results
+
+    def check_nan(self, node: Node, results: Sequence[Grad]) -> None:
+        for i, g in enumerate(results):
+            if isinstance(g, Tensor) and bool((g != g).any()):
+                raise AnomalyError(
+                    f"backward of {node.op.name}: the gradient of input {i}, shape "
+                    f"{list(g.shape)}, has NaN; the op was recorded at {node.where or 'unknown'}"
+                )
+
+    def finish_leaf(self, node: Node, g: Grad) -> None:
+        """A leaf's gradient is complete: hooks, `.grad`, then those who wait for it."""
+        assert isinstance(node, Leaf)
+        if g is None or not self.needs(node):
+            return
+        if node.hooks:
+            g = run_hooks(node, g)
+        if self.targets is not None and node in self.targets:
+            self.captured[node] = g
+        tensor = node.tensor()
+        if not self.accumulate or tensor is None:
+            return
+        held = tensor.grad
+        tensor._grad = g if held is None else held + g
+        for hook in list(node.after_hooks.values()) if node.after_hooks else ():
+            hook(tensor)
+        if self.leaf_ready is not None:
+            self.leaf_ready(tensor)

@@ -1,0 +1,119 @@
+"""What is in force right now, for this thread and this context: recording, anomaly mode, transforms.
+
+Held in context variables: reading one costs 20 ns, nesting and exceptions restore them by
+construction, and a worker thread takes them over with `contextvars.copy_context`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# CAREFUL: record through the slow path, which notes transformation levels and the user's line
+OFF, RECORD, CAREFUL = 0, 1, 2
+
+_recording: ContextVar[int] = ContextVar("everygrad_recording", default=RECORD)
+_anomaly: ContextVar[bool] = ContextVar("everygrad_anomaly", default=False)
+_inference: ContextVar[bool] = ContextVar("everygrad_inference", default=False)
+_depth: ContextVar[int] = ContextVar("everygrad_depth", default=0)
+
+recording = _recording.get
+anomaly_enabled = _anomaly.get
+in_inference_mode = _inference.get
+transform_depth = _depth.get
+
+
+def _on() -> int:
+    return CAREFUL if anomaly_enabled() or transform_depth() else RECORD
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops on tensors that require grad are being recorded."""
+    return recording() != OFF
+
+
+class _Mode:
+    """A context manager that sets context variables, and can decorate a function."""
+
+    _settings: tuple[tuple[ContextVar[Any], Any], ...] = ()
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[ContextVar[Any], Token[Any]]] = []
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return self._settings
+
+    def __enter__(self) -> None:
+        # one list serves nested entries of the same object: each exit pops what its entry pushed
+        self._undo.extend((var, var.set(value)) for var, value in self.settings())
+
+    def __exit__(self, *exc: object) -> None:
+        for _ in self.settings():
+            var, token = self._undo.pop()
+            var.reset(token)
+
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
+        @wraps(fn)
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            with type(self)():
+                return fn(*args, **kwargs)
+
+        return inside
+
+
+class no_grad(_Mode):  # noqa: N801  # PyTorch's name
+    """Nothing inside is recorded; results do not require grad.
+
+    >>> import everygrad as eg
+    >>> x = eg.tensor([1.0], requires_grad=True)
+    >>> with eg.no_grad():
+    ...     (x * 2).requires_grad
+    False
+    """
+
+    _settings = ((_recording, OFF),)
+
+
+class enable_grad(_Mode):  # noqa: N801  # PyTorch's name
+    """Recording is on inside, also within `no_grad`."""
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return ((_recording, OFF if in_inference_mode() else _on()),)
+
+
+class inference_mode(_Mode):  # noqa: N801  # PyTorch's name
+    """`no_grad` that `enable_grad` does not lift and in which no tensor can ask for gradients."""
+
+    _settings = ((_recording, OFF), (_inference, True))
+
+
+class detect_anomaly(_Mode):  # noqa: N801  # PyTorch's name
+    """Every recorded op remembers the line that made it; a NaN in a gradient raises AnomalyError
+    naming the op and that line."""
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return ((_anomaly, True), (_recording, CAREFUL if recording() else OFF))
+
+
+class set_grad_enabled(_Mode):  # noqa: N801  # PyTorch's name
+    """`enable_grad` or `no_grad`, chosen by a value."""
+
+    def __init__(self, enabled: bool) -> None:
+        super().__init__()
+        self.enabled = enabled
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        on = self.enabled and not in_inference_mode()
+        return ((_recording, _on() if on else OFF),)
+
+
+class deeper(_Mode):  # noqa: N801  # a context manager, read as a phrase
+    """One transformation further in."""
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return ((_depth, transform_depth() + 1), (_recording, CAREFUL if recording() else OFF))

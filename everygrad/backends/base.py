@@ -1,0 +1,73 @@
+"""What a device can do, and where to find it by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol
+
+from everygrad.errors import DeviceError
+from everygrad.shapes import Shape
+
+
+class Array(Protocol):
+    """The least a payload tells about itself."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> Any:
+        """The NumPy dtype of its elements."""
+
+
+class Backend:
+    """One device: it turns op records into results and moves data in and out.
+
+    `run` is given elementwise ops, reductions and layout moves, which it works out from what the op
+    record says, and those kernels it knows by name (`kernels`). A kernel it does not know never
+    reaches it: the door uses the op's portable definition, made of the others.
+    """
+
+    name: str
+    kernels: dict[str, Callable[..., Any]]
+
+    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+        """The result of `op` as a payload of this device."""
+        raise NotImplementedError
+
+    def from_numpy(self, array: Any) -> Any:
+        """A payload with the values of a NumPy array, which the caller promises not to change."""
+        raise NotImplementedError
+
+    def to_numpy(self, array: Any) -> Any:
+        """The values as a NumPy array, not to be written to."""
+        raise NotImplementedError
+
+    def full(self, shape: Shape, value: Any, dtype: Any) -> Any:
+        """A payload filled with one value."""
+        raise NotImplementedError
+
+    def arange(self, start: Any, count: int, step: Any, dtype: Any) -> Any:
+        """start, start + step, ... as a payload."""
+        raise NotImplementedError
+
+
+_MODULES = {"cpu": "everygrad.backends.cpu.device", "null": "everygrad.backends.null.device"}
+_OPEN: dict[str, Backend] = {}
+COMING = {
+    "cuda": "the CUDA backend is not in this version yet",
+    "webgpu": "the WebGPU backend is not in this version yet",
+}
+
+
+def get(name: str) -> Backend:
+    """The backend called `name`, opened on first use."""
+    found = _OPEN.get(name)
+    if found is None:
+        if name not in _MODULES:
+            kind = name.split(":")[0] if isinstance(name, str) else name
+            why = COMING.get(kind, f"known devices are {', '.join(_MODULES)}")
+            raise DeviceError(f"device {name!r} is not available: {why}")
+        found = _OPEN[name] = import_module(_MODULES[name]).open_device()
+    return found

@@ -1,0 +1,82 @@
+"""The CPU as a backend: decides, op by op, between NumPy, compiled kernels and BLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.base import Backend
+from everygrad.backends.cpu import native
+from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
+from everygrad.backends.cpu.numpy_render import render
+from everygrad.backends.cpu.pool import empty
+from everygrad.config import config
+from everygrad.dtypes import FROM_NP, DType
+from everygrad.errors import OutOfMemoryError
+from everygrad.shapes import Shape
+
+
+class CPU(Backend):
+    """NumPy arrays are its payloads."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, Callable[..., Any]] = dict(KERNELS)
+
+    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+        try:
+            kernel = self.kernels.get(op.name)
+            if kernel is not None:
+                out = kernel(*arrays, **params)
+            elif op.family == "elementwise":
+                return self.elementwise(op, arrays, params)
+            else:
+                with np.errstate(all="ignore"):
+                    out = REDUCERS[op.combine](arrays[0], mean=op.mean, **params)
+        except MemoryError as error:
+            sizes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
+            raise OutOfMemoryError(f"{op.name}: out of memory on inputs {sizes}: {error}") from None
+        return out if type(out) is np.ndarray else np.asarray(out)
+
+    def elementwise(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+        """A scalar body over arrays that broadcast."""
+        program = op.program([FROM_NP[a.dtype] for a in arrays], params)
+        largest = max(a.size for a in arrays)
+        if largest > config.native_threshold and native.supports(program):
+            shape = arrays[0].shape if len(arrays) == 1 else np.broadcast_shapes(
+                *[a.shape for a in arrays]
+            )
+            out = empty(shape, program.dtype.np)
+            native.run(program, arrays, out)
+            return out
+        with np.errstate(all="ignore"):
+            out = render(program, len(arrays))(*arrays)
+        return out if type(out) is np.ndarray else np.asarray(out)
+
+    def from_numpy(self, array: Any) -> Any:
+        return array
+
+    def to_numpy(self, array: Any) -> Any:
+        return array
+
+    def full(self, shape: Shape, value: Any, dtype: DType) -> Any:
+        try:
+            if not value and shape:  # the system's own zero pages: free until they are written
+                return np.zeros(shape, dtype.np)
+            return np.full(shape, value, dtype.np)
+        except OverflowError:
+            return np.full(shape, np.asarray(value).astype(dtype.np))
+        except MemoryError as error:
+            raise OutOfMemoryError(f"full: {dtype}{list(shape)}: {error}") from None
+
+    def arange(self, start: Any, count: int, step: Any, dtype: DType) -> Any:
+        if dtype.is_integer:
+            return (start + step * np.arange(count, dtype=np.int64)).astype(dtype.np)
+        return (start + step * np.arange(count, dtype=np.float64)).astype(dtype.np)
+
+
+def open_device() -> CPU:
+    return CPU()

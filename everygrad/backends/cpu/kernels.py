@@ -1,0 +1,306 @@
+"""The ops this backend has a better way for than their portable definition: NumPy, BLAS, indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from everygrad.backends import base
+from everygrad.backends.cpu import rows
+from everygrad.backends.cpu.pool import empty
+from everygrad.backends.cpu.rows import by_ufunc, over_axes, row_kernel
+from everygrad.errors import OutOfRangeError
+from everygrad.shapes import Shape, reduced, size_of
+
+Slices = tuple[tuple[int, int, int], ...]
+
+
+def as_slices(slices: Slices) -> tuple[slice, ...]:
+    """(start, count, step) triples as Python slices."""
+    made = []
+    for start, count, step in slices:
+        stop = start + count * step
+        made.append(slice(start, None if stop < 0 else stop, step) if count else slice(0, 0))
+    return tuple(made)
+
+
+def unslice(x: Any, shape: Shape, slices: Slices) -> Any:
+    out = np.zeros(shape, x.dtype)
+    out[as_slices(slices)] = x
+    return out
+
+
+def transfer(x: Any, device: str, source: str) -> Any:
+    return base.get(device).from_numpy(base.get(source).to_numpy(x))
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+def _widened(x: Any) -> Any:
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """BLAS; a stack of matrices times one matrix is one tall product."""
+    dtype = x.dtype
+    x, y = _widened(x), _widened(y)
+    if y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous:
+        tall = np.matmul(x.reshape(-1, x.shape[-1]), y)
+        out = tall.reshape(*x.shape[:-1], y.shape[-1])
+    else:
+        out = np.matmul(x, y)
+    return out.astype(dtype, copy=False)
+
+
+# --- indexing ------------------------------------------------------------------------------------
+
+
+def check_range(op: str, index: Any, size: int) -> None:
+    """Every index from 0 to size - 1, or an error that names the first that is not."""
+    if index.size:
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= size:
+            bad = low if low < 0 else high
+            raise OutOfRangeError(f"{op}: index {bad} is out of range for an axis of size {size}")
+
+
+def take(x: Any, index: Any, axis: int) -> Any:
+    check_range("take", index, x.shape[axis])
+    return np.take(x, index, axis=axis)
+
+
+def index_add(x: Any, index: Any, source: Any, axis: int) -> Any:
+    """Equal indices are brought together and summed first: far faster than one by one."""
+    check_range("index_add", index, x.shape[axis])
+    out = x.copy()
+    if index.size == 0 or source.size == 0:
+        return out
+    order = np.argsort(index, kind="stable")
+    names = index[order]
+    starts = np.flatnonzero(np.concatenate(([True], names[1:] != names[:-1])))
+    moved = np.moveaxis(_widened(source), axis, 0)[order]
+    sums = np.add.reduceat(moved, starts, axis=0)
+    view = np.moveaxis(out, axis, 0)
+    view[names[starts]] += sums.astype(x.dtype, copy=False)
+    return out
+
+
+def _flat_index(shape: Shape, index: Any, axis: int) -> Any:
+    """The place in a C-ordered array of `shape` of each element that gather along `axis` reads."""
+    flat = np.zeros(index.shape, np.int64)
+    for a, n in enumerate(shape):
+        at = index if a == axis else np.arange(index.shape[a]).reshape(
+            (-1,) + (1,) * (index.ndim - a - 1)
+        )
+        flat = flat * n + at
+    return flat
+
+
+def gather(x: Any, index: Any, axis: int) -> Any:
+    check_range("gather", index, x.shape[axis])
+    return np.ascontiguousarray(x).reshape(-1)[_flat_index(x.shape, index, axis)]
+
+
+def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
+    check_range("scatter_add", index, x.shape[axis])
+    flat = _flat_index(x.shape, index, axis).reshape(-1)
+    values = source.reshape(-1)
+    if x.dtype.kind == "f":  # counted in float64, rounded once
+        total = np.bincount(flat, values.astype(np.float64, copy=False), x.size)
+        return (x.reshape(-1) + total.astype(x.dtype)).reshape(x.shape)
+    out = x.copy().reshape(-1)
+    np.add.at(out, flat, values)
+    return out.reshape(x.shape)
+
+
+def last_write(index: Any, size: int) -> Any:
+    check_range("setitem", index, size)
+    out = np.full(size, -1, index.dtype)
+    out[index] = np.arange(index.size, dtype=index.dtype)  # NumPy: of equal indices the last wins
+    return out
+
+
+def check_labels(x: Any, classes: int) -> Any:
+    if x.size and (x.min() < 0 or x.max() >= classes):
+        bad = int(x.min() if x.min() < 0 else x.max())
+        raise OutOfRangeError(f"label {bad} is out of range for {classes} classes")
+    return x
+
+
+# --- convolution and pooling ---------------------------------------------------------------------
+
+
+def _padded(x: Any, padding: tuple[int, int], value: Any = 0) -> Any:
+    ph, pw = padding
+    if not ph and not pw:
+        return x
+    n, c, h, w = x.shape
+    out = empty((n, c, h + 2 * ph, w + 2 * pw), x.dtype)
+    out[...] = value
+    out[:, :, ph : ph + h, pw : pw + w] = x
+    return out
+
+
+def columns(x: Any, window: Any) -> Any:
+    """(batch, groups, channels / groups * taps, places): what each place of the kernel sees."""
+    (kh, kw), (sh, sw), padding, (dh, dw), groups = window
+    n, c = x.shape[:2]
+    oh, ow = window.out_size(x.shape)
+    x = _padded(x, padding)
+    seen = sliding_window_view(x, (dh * (kh - 1) + 1, dw * (kw - 1) + 1), axis=(2, 3))
+    seen = seen[:, :, ::sh, ::sw, ::dh, ::dw][:, :, :oh, :ow]
+    out = empty((n, c, kh, kw, oh, ow), x.dtype)
+    out[...] = seen.transpose(0, 1, 4, 5, 2, 3)
+    return out.reshape(n, groups, c // groups * kh * kw, oh * ow)
+
+
+def conv2d(x: Any, w: Any, window: Any) -> Any:
+    dtype = x.dtype
+    x, w = _widened(x), _widened(w)
+    kernels = w.reshape(window.groups, w.shape[0] // window.groups, -1)
+    out = np.matmul(kernels, columns(x, window))
+    shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
+    return out.reshape(shape).astype(dtype, copy=False)
+
+
+def conv2d_input(y: Any, w: Any, window: Any, image: Shape) -> Any:
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw), groups = window
+    dtype = y.dtype
+    y, w = _widened(y), _widened(w)
+    n, c, height, width = image
+    oh, ow = y.shape[2:]
+    kernels = w.reshape(groups, w.shape[0] // groups, -1).transpose(0, 2, 1)
+    cols = np.matmul(kernels, y.reshape(n, groups, w.shape[0] // groups, oh * ow))
+    cols = cols.reshape(n, c, kh, kw, oh, ow)
+    out = np.zeros((n, c, height + 2 * ph, width + 2 * pw), y.dtype)
+    for i in range(kh):
+        for j in range(kw):
+            down = slice(i * dh, i * dh + sh * oh, sh)
+            out[:, :, down, j * dw : j * dw + sw * ow : sw] += cols[:, :, i, j]
+    return out[:, :, ph : ph + height, pw : pw + width].astype(dtype, copy=False)
+
+
+def conv2d_weight(x: Any, y: Any, window: Any, weight: Shape) -> Any:
+    dtype = x.dtype
+    x, y = _widened(x), _widened(y)
+    n, groups = x.shape[0], window.groups
+    grads = y.reshape(n, groups, weight[0] // groups, -1)
+    each = np.matmul(grads, columns(x, window).transpose(0, 1, 3, 2))
+    return np.add.reduce(each, axis=0).reshape(weight).astype(dtype, copy=False)
+
+
+def max_pool2d_index(x: Any, window: Any) -> Any:
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw), _ = window
+    h, w = x.shape[2:]
+    oh, ow = window.out_size(x.shape)
+    rows_of = np.arange(oh)[:, None] * sh - ph
+    cols_of = np.arange(ow)[None, :] * sw - pw
+    low = -np.inf if x.dtype.kind not in "iub" else np.iinfo(x.dtype).min
+    padded = _padded(x, (ph, pw), low)
+    best, found = None, None
+    for i in range(kh):
+        for j in range(kw):
+            v = padded[:, :, i * dh : i * dh + sh * oh : sh, j * dw : j * dw + sw * ow : sw]
+            r, c = rows_of + i * dh, cols_of + j * dw
+            inside = (r >= 0) & (r < h) & (c >= 0) & (c < w)
+            place = np.where(inside, r * w + c, -1)
+            if best is None:
+                best, found = v.copy(), np.broadcast_to(place, v.shape).copy()
+                continue
+            better = v > best
+            if x.dtype.kind not in "iub":
+                better |= (v != v) & (best == best)
+            if ph or pw:
+                better = (better | (found < 0)) & inside
+            np.copyto(best, v, where=better)
+            np.copyto(found, np.broadcast_to(place, v.shape), where=better)
+    return found
+
+
+# --- random bits ---------------------------------------------------------------------------------
+
+
+def philox(state: Any, count: int) -> Any:
+    blocks = -(-count // 4)
+    base_count = (int(state[3]) << 32 | int(state[2])) + np.arange(blocks, dtype=np.uint64)
+    c0 = (base_count & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    c1 = (base_count >> np.uint64(32)).astype(np.uint32)
+    c2, c3 = np.zeros_like(c0), np.zeros_like(c0)
+    k0, k1 = int(state[0]), int(state[1])
+    m0, m1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+    for _ in range(10):
+        p0, p1 = c0.astype(np.uint64) * m0, c2.astype(np.uint64) * m1
+        c0, c1, c2, c3 = (
+            (p1 >> np.uint64(32)).astype(np.uint32) ^ c1 ^ np.uint32(k0),
+            p1.astype(np.uint32),
+            (p0 >> np.uint64(32)).astype(np.uint32) ^ c3 ^ np.uint32(k1),
+            p0.astype(np.uint32),
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=1).reshape(-1)[:count]
+
+
+def prod(x: Any, axes: Shape, keepdims: bool) -> Any:
+    wide = _widened(x)
+    return np.multiply.reduce(wide, axis=axes, keepdims=keepdims).astype(x.dtype)
+
+
+def _arg(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Any, axis: int, keepdims: bool) -> Any:
+        shape = reduced(x.shape, (axis,), keepdims)
+        return fn(_widened(x), axis=axis).reshape(shape) if size_of(shape) else np.zeros(shape, np.int64)
+
+    return run
+
+
+def _quiet(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arrays: Any, **params: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return fn(*arrays, **params)
+
+    return run
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "reshape": lambda x, shape: np.reshape(x, shape),
+    "permute_dims": lambda x, axes: np.transpose(x, axes),
+    "broadcast_to": lambda x, shape: np.broadcast_to(x, shape),
+    "slice": lambda x, slices: x[as_slices(slices)],
+    "unslice": unslice,
+    "to": transfer,
+    "identity": lambda x: x,
+    "concat": lambda *xs, axis, sizes: np.concatenate(xs, axis=axis),
+    "matmul": _quiet(matmul),
+    "take": take,
+    "index_add": index_add,
+    "gather": gather,
+    "scatter_add": scatter_add,
+    "last_write": last_write,
+    "check_labels": check_labels,
+    "conv2d": _quiet(conv2d),
+    "conv2d_input": _quiet(conv2d_input),
+    "conv2d_weight": _quiet(conv2d_weight),
+    "max_pool2d_index": _quiet(max_pool2d_index),
+    "prod": _quiet(prod),
+    "argmax": _arg(np.argmax),
+    "argmin": _arg(np.argmin),
+    "softmax": row_kernel(rows.softmax),
+    "softmax_move": row_kernel(rows.softmax_move),
+    "log_softmax": row_kernel(rows.log_softmax),
+    "log_softmax_vjp": row_kernel(rows.log_softmax_vjp),
+    "standardize": over_axes(row_kernel(rows.standardize)),
+    "standardize_move": over_axes(row_kernel(rows.standardize_move)),
+    "philox": philox,
+}
+
+REDUCERS: dict[str, Callable[..., Any]] = {
+    "add": rows.add,
+    "max": by_ufunc(np.maximum),
+    "min": by_ufunc(np.minimum),
+    "and": by_ufunc(np.logical_and),
+    "or": by_ufunc(np.logical_or),
+}

@@ -1,0 +1,26 @@
+"""The door to compiled kernels: loads LLVM when the first one is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from everygrad.compile.expr import Program
+
+
+@cache
+def _render() -> Any:
+    return import_module("everygrad.backends.cpu.render")  # llvmlite takes 0.1 s to import
+
+
+@cache
+def supports(program: Program) -> bool:
+    """Whether `run` can take the program."""
+    return bool(_render().supports(program))
+
+
+def run(program: Program, arrays: Sequence[Any], out: Any) -> None:
+    """Compute the program over `arrays`, broadcast to the shape of `out`."""
+    _render().run(program, arrays, out)

@@ -1,0 +1,116 @@
+"""Scalar programs as NumPy calls: the CPU's way for small arrays, where a call's cost is all.
+
+A program becomes one Python function; a body of a single intrinsic becomes the ufunc itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes
+from everygrad.backends.cpu import native
+from everygrad.compile.expr import Expr, Inst, Program, lower
+from everygrad.dtypes import FROM_NP, DType
+
+UFUNCS: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
+    "pow": np.power, "floordiv": np.floor_divide, "mod": np.remainder, "atan2": np.arctan2,
+    "max": np.maximum, "min": np.minimum,
+    "neg": np.negative, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
+    "round": np.rint, "sqrt": np.sqrt,
+    "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "log2": np.log2,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+    "gt": np.greater, "ge": np.greater_equal, "isnan": np.isnan, "isinf": np.isinf,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
+    "shl": np.left_shift, "shr": np.right_shift,
+    "conj": np.conjugate, "abs": np.absolute, "real": np.real, "imag": np.imag,
+    "angle": np.angle, "select": np.where,
+}  # fmt: skip
+
+
+def erf(x: Any) -> Any:
+    """NumPy has no erf: the compiled kernel serves every size."""
+    dtype = FROM_NP[x.dtype]
+    out = np.empty(np.shape(x), x.dtype)
+    native.run(_erf_program(dtype), [np.asarray(x)], out)
+    return out
+
+
+@lru_cache
+def _erf_program(dtype: DType) -> Program:
+    return lower(Expr("erf", (Expr("input", (), 0),)), [dtype])
+
+
+def mulhi(x: Any, y: Any) -> Any:
+    """The high 32 bits of a product of two uint32."""
+    wide = np.multiply(x, y, dtype=np.uint64)
+    return np.right_shift(wide, np.uint64(32)).astype(np.uint32)
+
+
+def round_even(x: Any) -> Any:
+    return np.rint(x)
+
+
+_SPECIAL = {"erf": erf, "mulhi": mulhi}
+
+
+def _function(inst: Inst) -> Callable[..., Any]:
+    return _SPECIAL.get(inst.fn) or UFUNCS[inst.fn]
+
+
+def _single(program: Program) -> Callable[..., Any] | None:
+    """The ufunc, where the program is one intrinsic of its inputs in order."""
+    last = program.insts[-1]
+    if last.fn in ("input", "const", "cast", "select"):
+        return None
+    operands = [program.insts[a] for a in last.args]
+    in_order = all(o.fn == "input" and o.value == i for i, o in enumerate(operands))
+    return _function(last) if in_order else None
+
+
+@lru_cache(maxsize=4096)
+def render(program: Program, arity: int) -> Callable[..., Any]:
+    """A function of `arity` NumPy arrays that computes the program."""
+    single = _single(program)
+    if single is not None and len(program.insts[-1].args) == arity:
+        return single
+    names: dict[str, Any] = {}
+    lines = []
+    for i, inst in enumerate(program.insts):
+        args = [f"t{a}" for a in inst.args]
+        if inst.fn == "input":
+            value = f"x{inst.value}"
+        elif inst.fn == "const":
+            names[f"c{i}"] = inst.dtype.np.type(inst.value)
+            value = f"c{i}"
+        elif inst.fn == "cast":
+            names[f"c{i}"] = inst.dtype.np
+            value = f"cast({args[0]}, c{i})"
+        else:
+            names[f"f{i}"] = _function(inst)
+            value = f"f{i}({', '.join(args)})"
+        lines.append(f"    t{i} = {value}")
+    params = ", ".join(f"x{i}" for i in range(arity))
+    source = "\n".join((f"def kernel({params}):", *lines, f"    return t{len(lines) - 1}"))
+    names["cast"] = cast
+    exec(source, names)  # source made of instruction numbers only; see above
+    return names["kernel"]  # type: ignore[no-any-return]
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """`x` as `dtype`; complex to real drops the imaginary part without a warning."""
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        x = x.real
+    return x.astype(dtype)
+
+
+def half_or_complex(dtype: DType) -> bool:
+    return dtype in (dtypes.float16, dtypes.bfloat16) or dtype.is_complex

@@ -1,0 +1,279 @@
+"""The one door: every op on tensors goes through here.
+
+`apply` runs an op on payloads, whatever they are, and records a Node when a derivative may be asked
+for. `unary` and `binary` make the fast path for small CPU tensors, the hottest code there is: they
+try the common case without checking first, and leave everything else, errors included, to `apply`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from everygrad import dtypes
+from everygrad.autograd.graph import MarkedNode, Node
+from everygrad.autograd.modes import CAREFUL, anomaly_enabled, recording
+from everygrad.backends import base
+from everygrad.compile.expr import Expr
+from everygrad.config import config
+from everygrad.dtypes import DType
+from everygrad.errors import DeviceError, DtypeError, EverygradError
+from everygrad.tensor import Tensor, Wrapped, wrap
+
+# NumPy warns of overflow and of division by zero; tensors carry inf and NaN instead, as GPUs do.
+# Where a filter turns warnings into errors, the fast path's `except` sends the op to the slow one.
+warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"everygrad\.")
+
+F32 = np.dtype(np.float32)
+F64 = np.dtype(np.float64)
+_RETRY = (AttributeError, ValueError, TypeError, RuntimeWarning)
+_PACKAGE = __name__.split(".")[0] + "."
+
+
+def backend_of(op: str, payloads: list[Any]) -> base.Backend:
+    """The one backend all payloads live on."""
+    names = {"cpu" if type(p) is ndarray else p.device for p in payloads}
+    if len(names) > 1:
+        shown = ", ".join(sorted(names))
+        raise DeviceError(f"{op}: inputs are on different devices ({shown}); move them with to()")
+    return base.get(names.pop() if names else "cpu")
+
+
+def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+    """The payload of `op` on `inputs`: by a transformation if one wraps them, else by a backend."""
+    payloads = []
+    plain = True
+    for t in inputs:
+        payload = t._data
+        payloads.append(payload)
+        plain = plain and type(payload) is ndarray
+    if plain:
+        return _run_on(base.get("cpu"), op, payloads, params)
+    wrapped = [p for p in payloads if isinstance(p, Wrapped)]
+    if wrapped:
+        top = max(wrapped, key=lambda p: p.level)
+        return top.interpret(op, [inner(t, top.level) for t in inputs], params)
+    return _run_on(backend_of(op.name, payloads), op, payloads, params)
+
+
+def _run_on(backend: base.Backend, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
+    if op.family == "kernel" and op.name not in backend.kernels:
+        return op.portable(*(wrap(p) for p in payloads), **params)._data
+    return backend.run(op, payloads, params)
+
+
+def inner(t: Tensor, level: int) -> Tensor:
+    """`t` as a transformation of `level` sees it: without the graph recorded further in."""
+    node = t._node
+    return t if node is None or node.level < level else wrap(t._data)
+
+
+def user_line() -> str:
+    """The file and line of the innermost caller outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, Any]) -> Tensor:
+    """The result as a Tensor, with a Node if any input's derivative may be asked for."""
+    mode = recording()
+    if not mode or op.constant:
+        return wrap(payload)
+    level = payload.level if isinstance(payload, Wrapped) else 0
+    parents = tuple(
+        t._node if t._node is not None and t._node.level >= level and wants else None
+        for t, wants in zip(inputs, op.wants(len(inputs)), strict=True)
+    )
+    if not any(parents):
+        return wrap(payload)
+    if mode == CAREFUL:
+        where = user_line() if anomaly_enabled() else None
+        node: Node = MarkedNode(max(p.level for p in parents if p is not None), where)
+    else:
+        node = Node()
+    node.op = op
+    node.parents = parents
+    node.saved = op.save(parents, payload, inputs)
+    node.params = params
+    node.shape = payload.shape
+    node.hooks = None
+    return wrap(payload, node)
+
+
+def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
+    """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
+    if op.family == "kernel" and not op.rules and not op.constant and recording():
+        if any(t._node is not None for t in inputs):  # no derivative of its own: its parts have one
+            return op.portable(*inputs, **params)  # type: ignore[no-any-return]
+    try:
+        payload = execute(op, inputs, params)
+    except EverygradError:
+        raise
+    except (ValueError, TypeError, IndexError):
+        op.explain(inputs, params)  # raises a named error if the inputs are at fault
+        raise
+    return record(op, inputs, payload, params)
+
+
+def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:
+    """A number or NumPy array as a tensor on the device of `like`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool | int | float | complex):
+        dtype = dtype or dtypes.of_scalar(value, like.dtype)
+        return wrap(base.get(like.device).full((), value, dtype))
+    array = np.array(value)
+    return wrap(base.get(like.device).from_numpy(array.astype(dtypes.as_dtype(array.dtype).np)))
+
+
+def operands(op: str, *values: Any, floating: bool = False) -> tuple[Tensor, ...]:
+    """Tensors of one dtype from tensors, NumPy arrays and Python numbers (which never widen)."""
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    numbers = [v for v in values if isinstance(v, bool | int | float | complex | np.generic)]
+    others = [v for v in values if not isinstance(v, Tensor) and not _is_number(v)]
+    anchor = tensors[0] if tensors else wrap(np.zeros((), np.float32))
+    for v in others:
+        if not isinstance(v, ndarray):
+            raise DtypeError(
+                f"{op}: takes tensors and numbers, got {type(v).__name__} {v!r}"[:300]
+            )
+        tensors.append(as_tensor(v, anchor))
+    common: DType | None = None
+    for t in tensors:
+        common = t.dtype if common is None else dtypes.promote(common, t.dtype, op)
+    for n in numbers:
+        common = dtypes.of_scalar(n.item() if isinstance(n, np.generic) else n, common)
+    assert common is not None
+    if floating and not common.is_differentiable:
+        common = dtypes.DEFAULT_FLOAT
+    converted = iter(tensors[len(tensors) - len(others) :])
+    made = []
+    for v in values:
+        t = v if isinstance(v, Tensor) else as_tensor(v, anchor, common) if _is_number(v) else None
+        t = next(converted) if t is None else t
+        made.append(t if t.dtype is common else t.astype(common))
+    return tuple(made)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | complex | np.generic)
+
+
+def unary(op: Any) -> Callable[[Any], Any]:
+    """The function of an elementwise op of one input."""
+    fast32: Any = None
+    fast64: Any = None
+    keep_x, keep_out = op.keeps[1], op.keeps[0]
+    constant = op.constant
+
+    def call(x: Any) -> Any:
+        nonlocal fast32, fast64
+        try:
+            a = x._data
+            if a.size > config.native_threshold:
+                return slow(x)
+            dtype = a.dtype
+            if dtype is F32:
+                out = fast32(a)
+            elif dtype is F64:
+                out = fast64(a)
+            else:
+                return slow(x)
+        except _RETRY:
+            if fast32 is None and not isinstance(x, Expr):
+                fast32, fast64 = op.numpy_function(F32), op.numpy_function(F64)
+                return call(x)
+            return slow(x)
+        if type(out) is not ndarray:
+            out = np.asarray(out)
+        t = Tensor()
+        t._data = out
+        parent = x._node
+        if parent is None or constant or not (mode := recording()):
+            t._node = None
+            return t
+        if mode == CAREFUL:
+            return record(op, (x,), out, {})
+        node = t._node = Node()
+        node.op = op
+        node.parents = (parent,)
+        node.saved = (out if keep_out else None, a if keep_x else None)
+        node.params = None
+        node.shape = out.shape
+        node.hooks = None
+        return t
+
+    def slow(x: Any) -> Any:
+        return op.body(x) if isinstance(x, Expr) else apply(op, *op.promote(x))
+
+    return call
+
+
+def binary(op: Any) -> Callable[[Any, Any], Any]:
+    """The function of an elementwise op of two inputs."""
+    fast32: Any = None
+    fast64: Any = None
+    keeps = op.keep_table  # by (x wants a gradient) + 2 * (y wants one): keep out, x, y
+    constant = op.constant
+
+    def call(x: Any, y: Any) -> Any:
+        nonlocal fast32, fast64
+        try:
+            a = x._data
+            b = y._data
+            dtype = a.dtype
+            limit = config.native_threshold
+            if dtype is not b.dtype or a.size > limit or b.size > limit:
+                return slow(x, y)
+            if dtype is F32:
+                out = fast32(a, b)
+            elif dtype is F64:
+                out = fast64(a, b)
+            else:
+                return slow(x, y)
+        except _RETRY:
+            if fast32 is None and isinstance(x, Tensor) and isinstance(y, Tensor):
+                fast32, fast64 = op.numpy_function(F32), op.numpy_function(F64)
+                return call(x, y)
+            return slow(x, y)
+        if type(out) is not ndarray:
+            out = np.asarray(out)
+        t = Tensor()
+        t._data = out
+        px = x._node
+        py = y._node
+        if (px is None and py is None) or constant or not (mode := recording()):
+            t._node = None
+            return t
+        if mode == CAREFUL:
+            return record(op, (x, y), out, {})
+        keep_out, keep_x, keep_y = keeps[(px is not None) + 2 * (py is not None)]
+        node = t._node = Node()
+        node.op = op
+        node.parents = (px, py)
+        node.saved = (
+            out if keep_out else None,
+            a if keep_x else None,
+            b if keep_y else None,
+        )
+        node.params = None
+        node.shape = out.shape
+        node.hooks = None
+        return t
+
+    def slow(x: Any, y: Any) -> Any:
+        if isinstance(x, Expr) or isinstance(y, Expr):
+            return op.body(x, y)
+        if type(y) is float and type(x._data) is ndarray and x._data.dtype in (F32, F64):
+            y = wrap(np.asarray(y, x._data.dtype))
+            return call(x, y) if x._data.size <= config.native_threshold else apply(op, x, y)
+        return apply(op, *op.promote(x, y))
+
+    return call

@@ -1,0 +1,1 @@
+"""The ops: one record each, in its family's file."""

@@ -1,0 +1,188 @@
+"""Changing dtype and device, and leaving the library: astype, to, numpy, item, DLPack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes
+from everygrad.backends import base
+from everygrad.dispatch import apply
+from everygrad.dtypes import DType
+from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, TraceError
+from everygrad.ops import samples as s
+from everygrad.ops.families import Elementwise, Kernel
+from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.tensor import Tensor, Wrapped, wrap
+
+
+class _Cast(Elementwise):
+    """A conversion; its derivative converts back, a complex gradient of a real input to its real part."""
+
+    def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType:
+        return params["dtype"]  # type: ignore[no-any-return]
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        return [astype(g, node.params["source"])]
+
+    def jvp(self, out: Tensor, inputs: Any, tangents: Any, params: dict[str, Any]) -> Tensor | None:
+        (t,) = tangents
+        return None if t is None or not out.dtype.is_differentiable else astype(t, params["dtype"])
+
+    def wants(self, count: int) -> tuple[bool, ...]:
+        return (True,)
+
+
+CAST = _Cast("astype", lambda x, *, dtype, source: x.cast(dtype), (lambda g: g,), kinds="any")
+
+
+def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
+    """The elements converted to another dtype; tensors never change, so `copy` makes no difference."""
+    wanted = dtypes.as_dtype(dtype)
+    source = x.dtype
+    if wanted is source:
+        return x
+    if source.is_complex and wanted.kind in ("int", "uint", "bool"):
+        raise DtypeError(f"astype: {source} to {wanted} drops the imaginary part; take real() first")
+    out = apply(CAST, x, dtype=wanted, source=source)
+    # integers have no derivative: the graph ends here, as it does at a comparison
+    return out if wanted.is_differentiable else wrap(out._data)
+
+
+register(
+    CAST, astype, methods=("astype",), reference=lambda x, dtype: np.asarray(x).astype(dtype),
+    samples=lambda: iter((
+        sample(s.real(2, 3), "float32"), sample(s.real(3), "float16"), sample(s.real(3), "complex128"),
+        sample(s.integers(3), "float64"), sample(s.real(3), "int32"), sample(s.real(0), "bool"),
+    )),
+    refuses=(
+        refuse(DtypeError, "'float99' is not a dtype", s.real(2), "float99"),
+        refuse(DtypeError, "drops the imaginary part", s.real(2) * 1j, "int32"),
+    ),
+    coarse=True,
+)  # fmt: skip
+
+
+class _Transfer(Kernel):
+    """A copy to another device; the gradient comes back the other way."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        return [to(g, node.params["source"])]
+
+
+COPY = _Transfer("to", lambda x, device, source: x, ("x",), (lambda g: g,), linear=(0,))
+
+
+def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
+    """The same values on another device, or in another dtype, or both."""
+    if isinstance(device, dtypes.DType):
+        device, dtype = None, device
+    if dtype is not None:
+        x = astype(x, dtype)
+    if device is None or device == x.device:
+        return x
+    if not isinstance(device, str):
+        raise ArgumentError(f"to: a device is named by a string, got {device!r}")
+    base.get(device)
+    return apply(COPY, x, device=device, source=x.device)
+
+
+register(COPY, to, methods=("to",), reference=lambda x, device: x,
+         samples=lambda: iter((sample(s.real(2, 3), "cpu"),)),
+         refuses=(
+             refuse(DeviceError, "device 'tpu' is not available: known devices are cpu", s.real(2), "tpu"),
+             refuse(ArgumentError, "to: a device is named by a string", s.real(2), 3),
+         ))  # fmt: skip
+
+
+@composite(reference=lambda x: x, samples=s.unary())
+def clone(x: Tensor) -> Tensor:
+    """The same value, connected to x. Nothing is copied: values never change."""
+    return x.reshape(x.shape) if x._node is None else x * 1.0 if x.ndim == 0 else _identity(x)
+
+
+def _identity(x: Tensor) -> Tensor:
+    return apply(IDENTITY, x)
+
+
+IDENTITY = Kernel(
+    "identity", lambda x: x, ("x",), (lambda g: g,), linear=(0,), batch=lambda xs: xs[0]
+)
+register(IDENTITY, _identity, reference=lambda x: x, samples=s.unary(), namespace="internal")
+
+
+def numpy(x: Tensor) -> Any:
+    """The values as a NumPy array that shares memory where it can, and cannot be written to."""
+    payload = x._data
+    if x._node is not None:
+        raise GradientError("numpy: this tensor requires grad; use detach().numpy()")
+    if isinstance(payload, Wrapped):
+        raise TraceError(
+            "numpy: the values are not known inside a transformation such as vmap; "
+            "return the tensor instead"
+        )
+    view = base.get(x.device).to_numpy(payload).view()
+    view.flags.writeable = False
+    return view
+
+
+def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: N807
+    values = numpy(self)
+    if dtype is not None and np.dtype(dtype) != values.dtype:
+        if copy is False:
+            raise ArgumentError("__array__: copy=False, but another dtype needs a copy")
+        return values.astype(dtype)
+    return values.copy() if copy else values
+
+
+def item(x: Tensor) -> Any:
+    """The one element as a Python number."""
+    if x.size != 1:
+        raise ArgumentError(
+            f"item: needs exactly one element, this tensor has {x.size} (shape {x.shape}); "
+            f"use tolist() for more"
+        )
+    return numpy(x.detach()).item()
+
+
+def tolist(x: Tensor) -> Any:
+    """The values as nested lists of Python numbers."""
+    return numpy(x.detach()).tolist()
+
+
+def __dlpack__(self: Tensor, **options: Any) -> Any:  # noqa: N807
+    """Zero-copy export; the taker must not write to it."""
+    if self._node is not None:
+        raise GradientError("__dlpack__: this tensor requires grad; export detach() instead")
+    values = base.get(self.device).to_numpy(self._data)
+    return values.__dlpack__(**options)
+
+
+def __dlpack_device__(self: Tensor) -> tuple[int, int]:  # noqa: N807
+    return (1, 0)  # DLPack's number for the CPU
+
+
+def _number(convert: Any, what: str) -> Any:
+    def method(self: Tensor) -> Any:
+        if self.size != 1:
+            raise ArgumentError(
+                f"{what}: needs exactly one element, this tensor has {self.size} "
+                f"(shape {self.shape}); reduce it with any(), all() or sum() first"
+            )
+        return convert(item(self))
+
+    return method
+
+
+def __index__(self: Tensor) -> int:  # noqa: N807
+    if not self.dtype.is_integer or self.ndim:
+        raise DtypeError(f"__index__: needs a 0-d integer tensor, got {self.dtype}{list(self.shape)}")
+    return int(item(self))
+
+
+for _method in (numpy, item, tolist, __array__, __dlpack__, __dlpack_device__, __index__):
+    setattr(Tensor, _method.__name__, _method)
+for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("complex", complex)):
+    setattr(Tensor, f"__{_name}__", _number(_convert, f"{_name}()"))

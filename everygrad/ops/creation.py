@@ -1,0 +1,239 @@
+"""Tensors from data and from nothing: the Array API's creation functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes, shapes
+from everygrad.autograd.modes import in_inference_mode
+from everygrad.backends import base
+from everygrad.dtypes import DType
+from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
+from everygrad.tensor import Tensor, wrap
+
+_MAX_BYTES = 1 << 46  # what no machine has: a wrong size, better named here than by the allocator
+
+
+def _finish(payload: Any, requires_grad: bool) -> Tensor:
+    out = wrap(payload)
+    if requires_grad:
+        if in_inference_mode():
+            raise GradientError("requires_grad=True inside inference_mode(): leave it first")
+        out.requires_grad_()
+    return out
+
+
+def _as_array(data: Any, dtype: DType | None) -> Any:
+    """A NumPy array from nested lists, numbers and arrays, in a dtype everygrad has."""
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"tensor: the nested lists are ragged: {error}") from None
+    if array.dtype == object or array.dtype.kind in "USmM":
+        raise DtypeError(f"tensor: cannot make a tensor of {type(data).__name__} {data!r}"[:200])
+    if dtype is None:
+        python_numbers = not hasattr(data, "dtype") and array.dtype in (np.float64, np.complex128)
+        if python_numbers:  # Python's floats carry no dtype of their own: the default one
+            simple = array.dtype == np.float64
+            dtype = dtypes.DEFAULT_FLOAT if simple else dtypes.DEFAULT_COMPLEX
+        else:
+            dtype = dtypes.as_dtype(array.dtype)
+    if array.dtype.kind == "c" and not dtype.is_complex:
+        raise DtypeError(f"tensor: complex data does not fit {dtype}; take its real part first")
+    return array.astype(dtype.np)  # always a copy: a tensor's value is nobody else's
+
+
+def tensor(
+    data: Any,
+    dtype: Any = None,
+    device: str = "cpu",
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor with a copy of `data`: numbers, nested lists, arrays or another tensor.
+
+    >>> import everygrad as eg
+    >>> eg.tensor([[1.0, 2.0], [3.0, 4.0]])
+    tensor([[1., 2.],
+            [3., 4.]])
+    """
+    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    if isinstance(data, Tensor):
+        out = data.detach().to(device).astype(wanted or data.dtype)
+        return _finish(out._data, requires_grad)
+    if isinstance(data, list | tuple) and _holds_tensors(data):
+        data = _to_lists(data)
+    return _finish(base.get(device).from_numpy(_as_array(data, wanted)), requires_grad)
+
+
+def _holds_tensors(data: Any) -> bool:
+    return any(
+        isinstance(v, Tensor) or (isinstance(v, list | tuple) and _holds_tensors(v)) for v in data
+    )
+
+
+def _to_lists(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return data.detach().numpy()
+    return [_to_lists(v) for v in data] if isinstance(data, list | tuple) else data
+
+
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
+) -> Tensor:
+    """The Array API's name: a tensor of `obj`, sharing its memory where `copy` is not True.
+
+    A NumPy array that is shared must not be written to afterwards: tensors never change.
+    """
+    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    if isinstance(obj, Tensor):
+        out = obj if device is None else obj.to(device)
+        out = out if wanted is None else out.astype(wanted)
+        if copy is False and out._data is not obj._data:
+            raise ArgumentError("asarray: copy=False, but the dtype or device asked for needs one")
+        return wrap(out._data, out._node) if copy else out
+    shares = isinstance(obj, np.ndarray) and wanted in (None, dtypes.FROM_NP.get(obj.dtype))
+    if shares and obj.dtype in dtypes.FROM_NP and not copy and device in (None, "cpu"):
+        return wrap(obj)
+    if copy is False:
+        raise ArgumentError(f"asarray: copy=False, but {type(obj).__name__} cannot be shared")
+    return tensor(obj, dtype=wanted, device=device or "cpu")
+
+
+def from_dlpack(x: Any, /) -> Tensor:
+    """A tensor on the memory of another library's CPU array, without copying.
+
+    The other library must not write to it afterwards: tensors never change.
+    """
+    if isinstance(x, Tensor):
+        return x
+    try:
+        array = np.from_dlpack(x)
+    except (BufferError, TypeError, AttributeError, RuntimeError) as error:
+        raise DtypeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
+    dtypes.as_dtype(array.dtype)
+    return wrap(array)
+
+
+def _checked(shape: Any, op: str, dtype: DType) -> shapes.Shape:
+    sizes = shapes.as_shape(shape, op)
+    if any(n < 0 for n in sizes):
+        raise ShapeError(f"{op}: sizes must not be negative, got {sizes}")
+    if shapes.size_of(sizes) * dtype.itemsize > _MAX_BYTES:
+        raise ShapeError(f"{op}: {sizes} of {dtype} is more memory than any device has")
+    return sizes
+
+
+def full(
+    shape: Any, fill_value: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
+) -> Tensor:
+    """Every element `fill_value`."""
+    wanted = dtypes.of_scalar(fill_value) if dtype is None else dtypes.as_dtype(dtype)
+    sizes = _checked(shape, "full", wanted)
+    return _finish(base.get(device).full(sizes, fill_value, wanted), requires_grad)
+
+
+def zeros(
+    shape: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
+) -> Tensor:
+    """Every element 0."""
+    return full(shape, 0, dtype or dtypes.DEFAULT_FLOAT, device, requires_grad)
+
+
+def ones(shape: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+    """Every element 1."""
+    return full(shape, 1, dtype or dtypes.DEFAULT_FLOAT, device, requires_grad)
+
+
+def empty(
+    shape: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
+) -> Tensor:
+    """A tensor whose values mean nothing. They are zeros: memory nobody wrote leaks what was there."""
+    return zeros(shape, dtype, device, requires_grad)
+
+
+def full_like(x: Tensor, /, fill_value: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+    """`full` with the shape, dtype and device of x."""
+    return full(x.shape, fill_value, dtype or x.dtype, device or x.device)
+
+
+def zeros_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Tensor:
+    """`zeros` with the shape, dtype and device of x."""
+    return full_like(x, 0, dtype, device)
+
+
+def ones_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Tensor:
+    """`ones` with the shape, dtype and device of x."""
+    return full_like(x, 1, dtype, device)
+
+
+def new_ones(x: Tensor) -> Tensor:
+    """Ones like x; the method form the engine uses, which knows no ops."""
+    return ones_like(x)
+
+
+Tensor.new_ones = new_ones  # type: ignore[attr-defined]
+
+
+def empty_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Tensor:
+    """`empty` with the shape, dtype and device of x."""
+    return zeros_like(x, dtype, device)
+
+
+def arange(
+    start: float, stop: float | None = None, step: float = 1, dtype: Any = None, device: str = "cpu"
+) -> Tensor:
+    """start, start + step, ... up to but without stop.
+
+    >>> import everygrad as eg
+    >>> eg.arange(2, 8, 3)
+    tensor([2, 5])
+    """
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ArgumentError("arange: step must not be 0")
+    whole = all(isinstance(v, int) for v in (start, stop, step))
+    wanted = dtypes.as_dtype(dtype or (dtypes.DEFAULT_INT if whole else dtypes.DEFAULT_FLOAT))
+    count = max(0, -((start - stop) // step) if whole else int(np.ceil((stop - start) / step)))
+    _checked((count,), "arange", wanted)
+    return wrap(base.get(device).arange(start, int(count), step, wanted))
+
+
+def linspace(
+    start: float, stop: float, num: int, dtype: Any = None, device: str = "cpu", endpoint: bool = True
+) -> Tensor:
+    """`num` evenly spaced numbers from start to stop."""
+    if num < 0:
+        raise ArgumentError(f"linspace: num must not be negative, got {num}")
+    wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
+    values = np.linspace(start, stop, num, endpoint=endpoint).astype(wanted.np)
+    return wrap(base.get(device).from_numpy(values))
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, device: str = "cpu"
+) -> Tensor:
+    """Ones on the k-th diagonal, zeros elsewhere."""
+    wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
+    shape = _checked((n_rows, n_rows if n_cols is None else n_cols), "eye", wanted)
+    return wrap(base.get(device).from_numpy(np.eye(*shape, k=k, dtype=wanted.np)))
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Coordinate tensors from coordinate vectors."""
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError(f'meshgrid: indexing must be "xy" or "ij", got {indexing!r}')
+    if any(a.ndim != 1 for a in arrays):
+        raise ShapeError(f"meshgrid: takes vectors, got {[a.shape for a in arrays]}")
+    count = len(arrays)
+    order: Sequence[int] = list(range(count))
+    if indexing == "xy" and count > 1:
+        order = [1, 0, *range(2, count)]
+    shape = tuple(arrays[i].shape[0] for i in order)
+    return [
+        a.reshape(tuple(-1 if order[j] == i else 1 for j in range(count))).expand(shape)
+        for i, a in enumerate(arrays)
+    ]

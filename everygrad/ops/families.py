@@ -1,0 +1,396 @@
+"""The families: what follows from an op's kind, so that its record need not say it.
+
+  Elementwise  a scalar body and its partial derivatives
+  Reduction    combine, identity, finish; the derivative as weights on the input's elements
+  Movement     linear in its input; gives its transpose
+  Kernel       a portable definition in other ops; rules of its own only where they pay
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy import ndarray
+
+from everygrad import dtypes, shapes
+from everygrad.backends import base
+from everygrad.backends.cpu.numpy_render import render
+from everygrad.compile import expr
+from everygrad.compile.expr import Expr, Program
+from everygrad.config import config
+from everygrad.dispatch import apply, binary, operands, unary
+from everygrad.dtypes import FROM_NP, DType
+from everygrad.errors import DtypeError
+from everygrad.ops.spec import NoRule, Op, Rule, register
+from everygrad.tensor import Tensor, wrap
+
+KINDS = {
+    "any": ("bool", "int", "uint", "float", "complex"),
+    "numeric": ("int", "uint", "float", "complex"),
+    "real": ("int", "uint", "float"),
+    "ordered": ("bool", "int", "uint", "float"),
+    "float": ("float", "complex"),
+    "real float": ("float",),
+    "integer": ("int", "uint"),
+    "bits": ("bool", "int", "uint"),
+    "bool": ("bool",),
+}
+
+
+class Elementwise(Op):
+    """Family 3: `body` computes one element; `derivs` gives, for each input, the derivative times g.
+
+    A rule is linear in `g`, so one formula serves both modes: reverse mode gives it the gradient,
+    forward mode the tangent. Bodies and rules are written with operators and op functions that take
+    Tensors and scalar expressions alike: as Tensors they are differentiable again, as expressions
+    they fuse into one kernel.
+    """
+
+    family = "elementwise"
+
+    def __init__(
+        self,
+        name: str,
+        body: Callable[..., Any],
+        derivs: Sequence[Callable[..., Any] | None] = (),
+        *,
+        kinds: str = "numeric",
+        holomorphic: bool = True,
+        tangents: Sequence[Callable[..., Any] | None] | None = None,
+    ) -> None:
+        names = [n for n, p in inspect.signature(body).parameters.items() if p.kind != p.KEYWORD_ONLY]
+        super().__init__(name, names)
+        self.body = body
+        self.kinds = kinds
+        self.constant = not derivs
+        self.holomorphic = holomorphic
+        self.set_rules(derivs)
+        # forward mode, where it differs from reverse: functions of complex numbers such as abs
+        self.tangent_rules = self.rules if tangents is None else tuple(
+            None if r is None else Rule(r, self.inputs) for r in tangents
+        )
+        self._programs: dict[Any, Program] = {}
+        self._derived: dict[Any, Derived | None] = {}
+        needs = [set() if r is None else r.needs for r in self.rules]
+        union = set().union(*needs)
+        self.keeps = tuple(i in union for i in range(len(names) + 1))
+        if len(names) == 2:
+            rows = [set(), *[n for n in needs[:1]], *[n for n in needs[1:]], union]
+            rows += [set()] * (4 - len(rows))
+            self.keep_table = tuple(tuple(i in row for i in range(3)) for row in rows)
+
+    def program(self, inputs: Sequence[DType], params: dict[str, Any]) -> Program:
+        """The typed body for inputs of these dtypes."""
+        key = (tuple(inputs), *params.items())
+        found = self._programs.get(key)
+        if found is None:
+            root = expr.trace(self.body, len(inputs), **params)
+            found = self._programs[key] = expr.lower(root, inputs, self.out_dtype(inputs, params))
+        return found
+
+    def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType | None:
+        """The result's dtype where the body alone does not say."""
+        return None
+
+    def numpy_function(self, np_dtype: Any) -> Callable[..., Any]:
+        """The body on NumPy arrays that all have this dtype."""
+        count = len(self.inputs)
+        return render(self.program([FROM_NP[np_dtype]] * count, {}), count)
+
+    def promote(self, *values: Any) -> tuple[Tensor, ...]:
+        """The inputs in one dtype that this op takes."""
+        tensors = operands(self.name, *values, floating=self.kinds in ("float", "real float"))
+        check_kind(self.name, tensors[0].dtype, self.kinds)
+        return tensors
+
+    def explain(self, inputs: Sequence[Tensor], params: dict[str, Any]) -> None:
+        shapes.broadcast(self.name, *(t.shape for t in inputs))
+
+    def derived(self, i: int, params: dict[str, Any]) -> Derived | None:
+        """The derivative of input `i` as an op of its own; None where it is `g` unchanged."""
+        key = (i, *params.items()) if params else i
+        if key not in self._derived:
+            rule = self.rules[i]
+            assert rule is not None
+            self._derived[key] = Derived.of(self, i, rule, params)
+        return self._derived[key]
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        payload = g._data
+        if create_graph or type(payload) is not ndarray or payload.dtype.kind == "c":
+            return self.vjp_by_formula(node, g, create_graph)
+        params = node.params or {}
+        saved = node.saved
+        results: list[Tensor | None] = []
+        for i, parent in enumerate(node.parents):
+            if parent is None:
+                results.append(None)
+                continue
+            d = self._derived.get(i, self) if not params else self
+            if d is self:
+                d = self.derived(i, params)
+            results.append(g if d is None else wrap(d.compute(payload, saved)))
+        return results
+
+    def vjp_by_formula(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        """The rules as tensor ops, for higher order and for transformed or foreign payloads."""
+        if not (g.dtype.is_complex and self.holomorphic):
+            return super().vjp(node, g, create_graph)
+        # PyTorch's convention: the gradient of a holomorphic f is g times the conjugate of f'
+        results = super().vjp(node, g.conj(), create_graph)
+        return [None if r is None else r.conj() for r in results]
+
+    def jvp(
+        self,
+        out: Tensor,
+        inputs: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        params: dict[str, Any],
+    ) -> Tensor | None:
+        total: Tensor | None = None
+        for t, rule in zip(tangents, self.tangent_rules, strict=True):
+            if t is not None and rule is not None:
+                part = rule([out, *inputs], g=t, shape=out.shape, **params)
+                total = part if total is None else total + part
+        return total
+
+
+class Derived(Elementwise):
+    """One partial derivative of an elementwise op, fused into one kernel of (g, what it needs)."""
+
+    def __init__(self, name: str, body: Callable[..., Any], needs: tuple[int, ...]) -> None:
+        super().__init__(name, body)
+        self.inputs = ("g", *(f"v{i}" for i in needs))
+        self.needs = needs
+        self._fast: dict[Any, Callable[..., Any]] = {}
+
+    @staticmethod
+    def of(op: Elementwise, i: int, rule: Rule, params: dict[str, Any]) -> Derived | None:
+        needs = tuple(sorted(rule.needs))
+
+        def body(g: Expr, *kept: Expr) -> Any:
+            values: list[Any] = [None] * (len(op.inputs) + 1)
+            for place, value in zip(needs, kept, strict=True):
+                values[place] = value
+            return rule(values, g=g, shape=None, **params)
+
+        g, *kept = Expr.inputs(1 + len(needs))
+        return None if body(g, *kept) is g else Derived(f"{op.name}.d{i}", body, needs)
+
+    def compute(self, g: ndarray, saved: Sequence[Any]) -> Any:
+        """The derivative on CPU arrays."""
+        if g.size > config.native_threshold:
+            return base.get("cpu").run(self, [g, *(saved[i] for i in self.needs)], {})
+        fn = self._fast.get(g.dtype)
+        if fn is None:
+            arrays = [g, *(saved[i] for i in self.needs)]
+            program = self.program([FROM_NP[a.dtype] for a in arrays], {})
+            fn = self._fast[g.dtype] = render(program, len(arrays))
+        try:
+            out = fn(g, *[saved[i] for i in self.needs])
+        except RuntimeWarning:  # a filter that makes errors of warnings: take the quiet way
+            return base.get("cpu").run(self, [g, *(saved[i] for i in self.needs)], {})
+        return out if type(out) is ndarray else ndarray((), g.dtype, out)
+
+
+def check_kind(op: str, dtype: DType, kinds: str) -> None:
+    """Refuse a dtype the op does not take."""
+    if dtype.kind not in KINDS[kinds]:
+        cure = {
+            "bool": "cast it with astype(), or use &, |, ^ and ~",
+            "complex": "take real(), imag() or abs() first",
+        }.get(dtype.kind, f"cast it with astype() to one of {', '.join(KINDS[kinds])}")
+        raise DtypeError(f"{op}: does not take {dtype}; {cure}")
+
+
+def elementwise(
+    name: str,
+    body: Callable[..., Any],
+    derivs: Sequence[Callable[..., Any] | None] = (),
+    *,
+    doc: str,
+    methods: Sequence[str] | None = None,
+    kinds: str = "numeric",
+    holomorphic: bool = True,
+    tangents: Sequence[Callable[..., Any] | None] | None = None,
+    **facts: Any,
+) -> Callable[..., Any]:
+    """Enter an elementwise op and return its function."""
+    op = Elementwise(
+        name, body, derivs, kinds=kinds, holomorphic=holomorphic, tangents=tangents
+    )
+    count = len(op.inputs)
+    if count == 1:
+        function: Callable[..., Any] = unary(op)
+    elif count == 2:
+        function = binary(op)
+    else:
+        function = _nary(op)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what help() shows
+        [
+            inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Tensor")
+            for n in op.inputs
+        ],
+        return_annotation="Tensor",
+    )
+    register(op, function, methods=(name,) if methods is None else methods, **facts)
+    return function
+
+
+def _nary(op: Elementwise) -> Callable[..., Any]:
+    def call(*values: Any) -> Any:
+        if any(isinstance(v, Expr) for v in values):
+            return op.body(*values)
+        return apply(op, *op.promote(*values))
+
+    return call
+
+
+class Reduction(Op):
+    """Family 4. Parameters: `axes` (sorted, non-negative) and `keepdims`.
+
+    `weights` names what it needs among x and out (out with its axes kept) and gives d out / d x
+    for each element; without it the op is the plain sum.
+    """
+
+    family = "reduction"
+
+    def __init__(
+        self,
+        name: str,
+        combine: str,
+        weights: Callable[..., Any] | None = None,
+        *,
+        constant: bool = False,
+        kinds: str = "numeric",
+        mean: bool = False,
+    ) -> None:
+        super().__init__(name, ("x",))
+        self.combine = combine  # "add", "mul", "max", "min", "and", "or"
+        self.mean = mean  # finish: divide by the number of elements
+        self.kinds = kinds
+        self.constant = constant
+        self.weights = None if weights is None else Rule(weights, self.inputs)
+        if not constant:
+            self.set_rules((lambda g: g,))  # replaced by vjp below; marks the input as wanted
+
+    def save(
+        self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]
+    ) -> tuple[Any, ...]:
+        needs = self.weights.needs if self.weights else frozenset()
+        return (payload if 0 in needs else None, inputs[0]._data if 1 in needs else None)
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        axes, keepdims = node.params["axes"], node.params["keepdims"]
+        shape = node.parents[0].shape
+        kept = shapes.reduced(shape, axes, True)
+        g = g if keepdims else g.reshape(kept)
+        if self.weights is None:
+            if self.mean:
+                g = g / max(1, shapes.size_of(tuple(shape[a] for a in axes)))
+            return [g.expand(shape)]
+        out, x = self.restore(node, create_graph)
+        out = None if out is None else out.reshape(kept)
+        return [g * self.weights([out, x], axes=axes)]
+
+    def jvp(
+        self,
+        out: Tensor,
+        inputs: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        params: dict[str, Any],
+    ) -> Tensor | None:
+        (t,), (x,) = tangents, inputs
+        if t is None or self.constant:
+            return None
+        if self.weights is None:
+            return apply(self, t, **params)
+        kept = out.reshape(shapes.reduced(x.shape, params["axes"], True))
+        weighted = t * self.weights([kept, x], axes=params["axes"])
+        return weighted.sum(axis=params["axes"], keepdims=params["keepdims"])
+
+
+class Movement(Op):
+    """Family 2: rearranges elements and is linear. `transpose(g, shape, **params)` undoes it."""
+
+    family = "movement"
+
+    def __init__(
+        self,
+        name: str,
+        shape: Callable[..., shapes.Shape],
+        transpose: Callable[..., Any],
+        batch: Callable[..., dict[str, Any]],
+    ) -> None:
+        super().__init__(name, ("x",))
+        self.shape = shape  # (input shape, **params) -> result shape
+        self.batch = batch  # (input shape, **params) -> params for one more leading axis
+        self.set_rules((transpose,))
+
+    def jvp(
+        self,
+        out: Tensor,
+        inputs: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        params: dict[str, Any],
+    ) -> Tensor | None:
+        return None if tangents[0] is None else apply(self, tangents[0], **params)
+
+
+class Kernel(Op):
+    """Family 5: a portable definition, and what a backend or a derivative can do better.
+
+    `vjp` has one rule for each input (None: not differentiable). `linear` lists the inputs the op
+    is linear in, one at a time, from which forward mode follows. `jvp` is a rule that names
+    tangents as t_x. What is missing follows from the portable definition.
+    """
+
+    family = "kernel"
+
+    def __init__(
+        self,
+        name: str,
+        portable: Callable[..., Any],
+        inputs: Sequence[str],
+        vjp: Sequence[Callable[..., Any] | None] = (),
+        *,
+        linear: Sequence[int] = (),
+        jvp: Callable[..., Any] | None = None,
+        batch: Callable[..., Any] | None = None,
+        constant: bool = False,
+    ) -> None:
+        super().__init__(name, inputs)
+        self.portable = portable  # type: ignore[method-assign]  # the record's own definition
+        self.constant = constant
+        self.linear = tuple(linear)
+        self.batch = batch  # (size, batched flags, inputs with the batch axis first, params)
+        self.jvp_rule = jvp
+        self.set_rules(vjp)
+
+    def jvp(
+        self,
+        out: Tensor,
+        inputs: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        params: dict[str, Any],
+    ) -> Tensor | None:
+        if self.constant:
+            return None
+        moving = [i for i, t in enumerate(tangents) if t is not None]
+        if self.jvp_rule is not None:
+            return self.jvp_rule(out, inputs, tangents, **params)  # type: ignore[no-any-return]
+        if not all(i in self.linear for i in moving):
+            raise NoRule(self.name)
+        total: Tensor | None = None
+        for i in moving:
+            swapped: list[Any] = list(inputs)
+            swapped[i] = tangents[i]
+            part = apply(self, *swapped, **params)
+            total = part if total is None else total + part
+        return total
+
+

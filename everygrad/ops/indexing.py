@@ -1,0 +1,298 @@
+"""Gathering and scattering: take, gather, scatter_add, and the kernels that getitem is made of.
+
+Indices are integer tensors. An index outside its axis raises OutOfRangeError before anything is
+read; negative indices count from the end in `x[...]` only, which makes them positive first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad import shapes
+from everygrad.dispatch import apply
+from everygrad.errors import AxisError, DtypeError, OutOfRangeError, ShapeError
+from everygrad.ops import samples as s
+from everygrad.ops.creation import arange, zeros
+from everygrad.ops.elementwise import where
+from everygrad.ops.families import Kernel
+from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.shapes import Shape
+from everygrad.tensor import Tensor
+
+
+def check_index(op: str, index: Any) -> None:
+    """Refuse anything but an integer tensor as an index."""
+    if not isinstance(index, Tensor) or not index.dtype.is_integer:
+        got = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise DtypeError(f"{op}: the index must be an integer tensor, got {got}")
+
+
+def _one_hot(index: Tensor, size: int, axis: int) -> Tensor:
+    """index == 0, 1, ... size - 1 along a new axis at `axis`."""
+    rest = index.ndim - axis
+    places = arange(size, dtype=index.dtype, device=index.device).reshape((-1,) + (1,) * rest)
+    return index.expand_dims(axis) == places
+
+
+# --- take: whole slices along one axis -----------------------------------------------------------
+
+
+def _take_portable(x: Tensor, index: Tensor, axis: int) -> Tensor:
+    """Sum over the axis of x where the index points, zero elsewhere."""
+    flat = index.reshape(-1)
+    hot = _one_hot(flat, x.shape[axis], 1)  # (index, axis)
+    after = x.ndim - axis - 1
+    hot = hot.reshape((*hot.shape, *(1,) * after))
+    picked = where(hot, x.expand_dims(axis), zeros((), x.dtype, x.device)).sum(axis=axis + 1)
+    return picked.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])).astype(x.dtype)
+
+
+def _index_add_portable(x: Tensor, index: Tensor, source: Tensor, axis: int) -> Tensor:
+    hot = _one_hot(index, x.shape[axis], 0)  # (axis, index)
+    after = x.ndim - axis - 1
+    hot = hot.reshape((*hot.shape, *(1,) * after))
+    spread = where(hot, source.expand_dims(axis), zeros((), x.dtype, x.device))
+    return x + spread.sum(axis=axis + 1).astype(x.dtype)
+
+
+def _take_transpose(g: Tensor, index: Tensor, shape: Shape, axis: int) -> Tensor:
+    g = g.reshape((*shape[:axis], index.size, *shape[axis + 1 :]))
+    return apply(INDEX_ADD, zeros(shape, g.dtype, g.device), index.reshape(-1), g, axis=axis)
+
+
+TAKE = Kernel(
+    "take", _take_portable, ("x", "index"), (_take_transpose, None), linear=(0,),
+)  # fmt: skip
+INDEX_ADD = Kernel(
+    "index_add", _index_add_portable, ("x", "index", "source"),
+    (lambda g: g, None, lambda g, index, axis: apply(TAKE, g, index, axis=axis)),
+    jvp=lambda out, inputs, tangents, axis: apply(
+        INDEX_ADD, _or_zeros(tangents[0], inputs[0]), inputs[1], _or_zeros(tangents[2], inputs[2]), axis=axis
+    ),
+)  # fmt: skip
+
+
+def _or_zeros(t: Tensor | None, like: Tensor) -> Tensor:
+    return zeros(like.shape, like.dtype, like.device) if t is None else t
+
+
+def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
+    """The slices of x along an axis that the indices name, in their order and shape."""
+    check_index("take", indices)
+    return apply(TAKE, x, indices, axis=shapes.axis_index(axis, x.ndim, "take"))
+
+
+register(
+    TAKE, take, methods=("take",), reference=np.take,
+    samples=lambda: iter((
+        sample(s.real(4, 3), np.array([0, 2, 2]), axis=0), sample(s.real(2, 4), np.array([[3, 0]]), axis=-1),
+        sample(s.real(5), np.array(2), axis=0), sample(s.real(3, 2), np.zeros(0, np.int64), axis=1),
+    )),
+    refuses=(
+        refuse(OutOfRangeError, "take: index 4 is out of range for an axis of size 4", s.real(4), np.array([4])),
+        refuse(OutOfRangeError, "take: index -1 is out of range", s.real(4), np.array([-1])),
+        refuse(DtypeError, "take: the index must be an integer tensor, got float64", s.real(4), s.real(2)),
+        refuse(AxisError, "take: axis 1", s.real(4), np.array([0]), axis=1),
+    ),
+)  # fmt: skip
+
+
+@composite(reference=np.take, samples=lambda: iter((
+    sample(s.real(4, 3), np.array([0, 2, 2]), axis=0), sample(s.real(2, 4), np.array([3, 0]), axis=1),
+)), refuses=(
+    refuse(ShapeError, "index_select: the index must have one dimension", s.real(4), np.array([[0]])),
+    refuse(OutOfRangeError, "index 9 is out of range", s.real(4), np.array([9])),
+))  # fmt: skip
+def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+    """`take` with a vector of indices."""
+    check_index("index_select", index)
+    if index.ndim != 1:
+        raise ShapeError(f"index_select: the index must have one dimension, got {index.shape}")
+    return take(x, index, axis)
+
+
+def index_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
+    """x with each slice of `source` added to the slice that its index names; repeats add up."""
+    check_index("index_add", index)
+    at = shapes.axis_index(axis, x.ndim, "index_add")
+    wanted = (*x.shape[:at], index.size, *x.shape[at + 1 :])
+    if index.ndim != 1 or source.shape != wanted:
+        raise ShapeError(
+            f"index_add: {x.shape} with an index {index.shape} needs a source of {wanted}, "
+            f"got {source.shape}"
+        )
+    return apply(INDEX_ADD, x, index, source.astype(x.dtype), axis=at)
+
+
+register(
+    INDEX_ADD, index_add, methods=("index_add",), reference="tests.references:index_add",
+    samples=lambda: iter((
+        sample(s.real(4, 3), np.array([0, 2, 2]), s.real(3, 3, seed=1)),
+        sample(s.real(2, 4), np.array([3, 0]), s.real(2, 2), axis=-1),
+        sample(s.real(3), np.zeros(0, np.int64), s.real(0)),
+    )),
+    refuses=(
+        refuse(ShapeError, r"index_add: .*needs a source of \(1, 3\)", s.real(4, 3), np.array([0]), s.real(2, 3)),
+        refuse(OutOfRangeError, "index_add: index 4 is out of range", s.real(4), np.array([4]), s.real(1)),
+    ),
+)  # fmt: skip
+
+# --- gather: one element for each index ----------------------------------------------------------
+
+
+def _gather_portable(x: Tensor, index: Tensor, axis: int) -> Tensor:
+    x = _trim(x, index.shape, axis)
+    hot = _one_hot(index, x.shape[axis], axis)
+    picked = where(hot, x.expand_dims(axis + 1), zeros((), x.dtype, x.device))
+    return picked.sum(axis=axis).astype(x.dtype)
+
+
+def _trim(x: Tensor, shape: Shape, axis: int) -> Tensor:
+    """x cut to `shape` on every axis but one."""
+    return x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(shape))]
+
+
+def _scatter_add_portable(x: Tensor, index: Tensor, source: Tensor, axis: int) -> Tensor:
+    hot = _one_hot(index, x.shape[axis], axis)
+    spread = where(hot, source.expand_dims(axis), zeros((), x.dtype, x.device))
+    total = spread.sum(axis=axis + 1).astype(x.dtype)
+    return x + total.pad(tuple((0, n - m) for n, m in zip(x.shape, total.shape, strict=True)))
+
+
+GATHER = Kernel(
+    "gather", _gather_portable, ("x", "index"),
+    (
+        lambda g, index, shape, axis: apply(
+            SCATTER_ADD, zeros(shape, g.dtype, g.device), index, g, axis=axis
+        ),
+        None,
+    ),
+    linear=(0,), batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
+)  # fmt: skip
+SCATTER_ADD = Kernel(
+    "scatter_add", _scatter_add_portable, ("x", "index", "source"),
+    (lambda g: g, None, lambda g, index, axis: apply(GATHER, g, index, axis=axis)),
+    jvp=lambda out, inputs, tangents, axis: apply(
+        SCATTER_ADD, _or_zeros(tangents[0], inputs[0]), inputs[1], _or_zeros(tangents[2], inputs[2]), axis=axis
+    ),
+    batch=lambda xs, axis: apply(SCATTER_ADD, *xs, axis=axis + 1),
+)  # fmt: skip
+
+
+def _check_gather(op: str, x: Tensor, index: Tensor, axis: int) -> int:
+    check_index(op, index)
+    at = shapes.axis_index(axis, x.ndim, op)
+    fits = index.ndim == x.ndim and all(
+        m <= n for a, (m, n) in enumerate(zip(index.shape, x.shape, strict=True)) if a != at
+    )
+    if not fits:
+        raise ShapeError(
+            f"{op}: an index {index.shape} does not fit {x.shape}: it needs {x.ndim} dimensions, "
+            f"none larger but that of axis {at}"
+        )
+    return at
+
+
+def gather(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+    """out[i][j][k] = x[index[i][j][k]][j][k] for axis 0, and likewise for the others."""
+    return apply(GATHER, x, index, axis=_check_gather("gather", x, index, axis))
+
+
+def scatter_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
+    """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0, and likewise for others."""
+    at = _check_gather("scatter_add", x, index, axis)
+    if source.shape != index.shape:
+        raise ShapeError(f"scatter_add: source {source.shape} and index {index.shape} must be alike")
+    return apply(SCATTER_ADD, x, index, source.astype(x.dtype), axis=at)
+
+
+register(
+    GATHER, gather, methods=("gather",), reference="tests.references:gather",
+    samples=lambda: iter((
+        sample(s.real(3, 4), np.array([[0, 2, 1, 0]])), sample(s.real(3, 4), s.integers(2, 3, high=4), axis=1),
+        sample(s.real(5), np.array([4, 4, 0])), sample(s.real(2, 3, 2), s.integers(2, 3, 2, high=3), axis=-2),
+    )),
+    refuses=(
+        refuse(OutOfRangeError, "gather: index 3 is out of range for an axis of size 3", s.real(3), np.array([3])),
+        refuse(OutOfRangeError, "gather: index -1 is out of range", s.real(3), np.array([-1])),
+        refuse(ShapeError, "gather: an index .* does not fit", s.real(3, 2), np.zeros((1, 3), np.int64)),
+        refuse(DtypeError, "gather: the index must be an integer tensor", s.real(3), s.real(3)),
+    ),
+)  # fmt: skip
+register(
+    SCATTER_ADD, scatter_add, methods=("scatter_add",), reference="tests.references:scatter_add",
+    samples=lambda: iter((
+        sample(s.real(3, 4), np.array([[0, 2, 1, 0]]), s.real(1, 4)),
+        sample(s.real(3, 4), s.integers(2, 3, high=4), s.real(2, 3), axis=1),
+        sample(s.real(5), np.array([4, 4, 0]), s.real(3)),
+    )),
+    refuses=(
+        refuse(OutOfRangeError, "scatter_add: index 5 is out of range", s.real(3), np.array([5]), s.real(1)),
+        refuse(ShapeError, "source .* and index .* must be alike", s.real(3), np.array([0]), s.real(2)),
+    ),
+)  # fmt: skip
+
+
+@composite(reference=np.take_along_axis, samples=lambda: iter((
+    sample(s.real(3, 4), s.integers(3, 2, high=4), axis=1), sample(s.real(3, 4), s.integers(1, 4, high=3), axis=0),
+    sample(s.real(4), s.integers(2, high=4), axis=-1),
+)), refuses=(
+    refuse(ShapeError, "take_along_axis: cannot broadcast", s.real(3, 4), s.integers(2, 2), axis=1),
+    refuse(OutOfRangeError, "index 9 is out of range", s.real(3), np.array([9]), axis=0),
+))  # fmt: skip
+def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
+    """`gather` with the other axes broadcast against each other."""
+    check_index("take_along_axis", indices)
+    at = shapes.axis_index(axis, x.ndim, "take_along_axis")
+    if x.ndim != indices.ndim:
+        raise ShapeError(f"take_along_axis: {x.shape} and {indices.shape} differ in dimensions")
+    rest = shapes.broadcast(
+        "take_along_axis", _without(x.shape, at), _without(indices.shape, at)
+    )
+    x = x.broadcast_to((*rest[:at], x.shape[at], *rest[at:]))
+    indices = indices.broadcast_to((*rest[:at], indices.shape[at], *rest[at:]))
+    return gather(x, indices, at)
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+# --- last_write: who wins when one place is assigned twice ------------------------------------------
+
+
+def _last_write_portable(index: Tensor, size: int) -> Tensor:
+    count = index.shape[0]
+    if count == 0:
+        return zeros((size,), index.dtype, index.device) - 1
+    order = arange(count, dtype=index.dtype, device=index.device)
+    return where(_one_hot(index, size, 0), order, -1).max(axis=1)
+
+
+LAST_WRITE = Kernel("last_write", _last_write_portable, ("index",), constant=True)
+
+
+def last_write(index: Tensor, size: int) -> Tensor:
+    """For each of `size` places, the position of the last index that names it, or -1."""
+    return apply(LAST_WRITE, index, size=size)
+
+
+register(
+    LAST_WRITE, last_write, reference="tests.references:last_write", namespace="internal",
+    samples=lambda: iter((sample(np.array([1, 3, 1]), 4), sample(np.zeros(0, np.int64), 2))),
+    refuses=(refuse(OutOfRangeError, "index 4 is out of range", np.array([4]), 4),),
+)  # fmt: skip
+
+
+def index_put(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """x with the slices along axis 0 that `index` names replaced; the last of equal indices wins."""
+    winner = last_write(index, x.shape[0])
+    rest: Sequence[int] = (1,) * (x.ndim - 1)
+    written = winner >= 0
+    if index.size == 0:
+        return x
+    chosen = take(values, where(written, winner, 0), axis=0)
+    return where(written.reshape((-1, *rest)), chosen, x)

@@ -1,0 +1,57 @@
+"""x += y and its kin: the name x gets a new value.
+
+In place when the buffer is provably ours alone; never visible to anyone who saw the old value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from everygrad.autograd.modes import recording
+from everygrad.errors import DtypeError, GradientError, ShapeError
+from everygrad.ops.elementwise import (
+    add,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    divide,
+    floor_divide,
+    multiply,
+    pow,
+    remainder,
+    subtract,
+)
+from everygrad.ops.linalg import matmul
+from everygrad.tensor import Tensor
+
+
+def assign(x: Tensor, new: Tensor, op: str) -> Tensor:
+    """Give the name x the value `new`, which must have x's shape and dtype."""
+    if new.shape != x.shape:
+        raise ShapeError(f"{op}: the result {new.shape} does not fit into x {x.shape}")
+    if new.dtype is not x.dtype:
+        raise DtypeError(f"{op}: the result {new.dtype} does not fit into x {x.dtype}; use astype()")
+    x.rebind(new._data, new._node if recording() else x._node)
+    return x
+
+
+def _inplace(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def method(self: Tensor, other: Any) -> Tensor:
+        if self._node is not None and self._node.is_leaf and recording():
+            raise GradientError(
+                f"{name}: this tensor is a leaf that requires grad; change it under no_grad(), "
+                f"or write x = x + y for a new tensor"
+            )
+        return assign(self, function(self, other), name)
+
+    return method
+
+
+for _name, _function in (
+    ("__iadd__", add), ("__isub__", subtract), ("__imul__", multiply), ("__itruediv__", divide),
+    ("__ifloordiv__", floor_divide), ("__imod__", remainder), ("__ipow__", pow),
+    ("__iand__", bitwise_and), ("__ior__", bitwise_or), ("__ixor__", bitwise_xor),
+    ("__imatmul__", matmul),
+):  # fmt: skip
+    setattr(Tensor, _name, _inplace(_function, _name))

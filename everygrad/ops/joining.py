@@ -1,0 +1,201 @@
+"""Putting tensors together and taking them apart: concat, stack, split, pad, roll, triangles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes, shapes
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, AxisError, ShapeError
+from everygrad.ops import samples as s
+from everygrad.ops.creation import arange, ones, zeros
+from everygrad.ops.elementwise import where
+from everygrad.ops.families import Kernel
+from everygrad.ops.movement import put_slices, slice_axis
+from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.tensor import Tensor
+
+
+def _concat_portable(*xs: Tensor, axis: int, sizes: tuple[int, ...]) -> Tensor:
+    shape = (*xs[0].shape[:axis], sum(sizes), *xs[0].shape[axis + 1 :])
+    total: Tensor | None = None
+    for i, x in enumerate(xs):
+        slices = tuple(
+            (sum(sizes[:i]), sizes[i], 1) if a == axis else (0, n, 1) for a, n in enumerate(shape)
+        )
+        part = put_slices(x, shape, slices)
+        total = part if total is None else where(_between(slices[axis], axis, shape), part, total)
+    assert total is not None
+    return total
+
+
+def _between(piece: tuple[int, int, int], axis: int, shape: shapes.Shape) -> Tensor:
+    place = arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+    return (place >= piece[0]) & (place < piece[0] + piece[1])
+
+
+def _concat_jvp(out: Tensor, xs: Any, tangents: Any, axis: int, sizes: tuple[int, ...]) -> Tensor:
+    parts = [zeros(x.shape, x.dtype, x.device) if t is None else t for x, t in zip(xs, tangents, strict=True)]
+    return apply(CONCAT, *parts, axis=axis, sizes=sizes)
+
+
+CONCAT = Kernel(
+    "concat", _concat_portable, ("xs",),
+    (lambda g, index, axis, sizes: slice_axis(g, axis, sum(sizes[:index]), sizes[index]),),
+    jvp=_concat_jvp,
+    batch=lambda xs, axis, sizes: apply(CONCAT, *xs, axis=axis + 1, sizes=sizes),
+)  # fmt: skip
+
+
+def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
+    """Tensors joined along an axis they may differ in; axis=None joins them flattened."""
+    xs = list(arrays)
+    if not xs:
+        raise ArgumentError("concat: needs at least one tensor")
+    if axis is None:
+        xs, axis = [x.reshape(-1) for x in xs], 0
+    at = shapes.axis_index(axis, xs[0].ndim, "concat")
+    rest = [x.shape[:at] + x.shape[at + 1 :] for x in xs]
+    if any(x.ndim != xs[0].ndim or r != rest[0] for x, r in zip(xs, rest, strict=True)):
+        shown = ", ".join(str(x.shape) for x in xs)
+        raise ShapeError(f"concat: {shown} differ outside axis {at}")
+    common = xs[0].dtype
+    for x in xs:
+        common = dtypes.promote(common, x.dtype, "concat")
+    xs = [x.astype(common) for x in xs]
+    return apply(CONCAT, *xs, axis=at, sizes=tuple(x.shape[at] for x in xs))
+
+
+register(
+    CONCAT, concat, reference=np.concatenate, takes_list=True,
+    samples=lambda: iter((
+        sample([s.real(2, 3), s.real(1, 3, seed=1)]), sample([s.real(2, 3), s.real(2, 1)], axis=-1),
+        sample([s.real(2), s.real(0), s.real(3)]), sample([s.real(2, 2), s.real(3)], axis=None),
+        sample([s.real(2, 3)], axis=1),
+    )),
+    refuses=(
+        refuse(ShapeError, r"concat: \(2, 3\), \(2, 4\) differ outside axis 0", [s.real(2, 3), s.real(2, 4)]),
+        refuse(ArgumentError, "concat: needs at least one tensor", []),
+        refuse(AxisError, "concat: axis 2", [s.real(2, 3)], axis=2),
+        refuse(AxisError, "0-d tensor has no axes", [s.real()]),
+    ),
+)  # fmt: skip
+
+
+@composite(methods=(), reference=np.stack, takes_list=True, samples=lambda: iter((
+    sample([s.real(2, 3), s.real(2, 3, seed=1)]), sample([s.real(2), s.real(2, seed=1)], axis=-1),
+    sample([s.real(), s.real(seed=1)]),
+)), refuses=(
+    refuse(ShapeError, r"stack: \(2,\), \(3,\) must be the same shape", [s.real(2), s.real(3)]),
+    refuse(ArgumentError, "stack: needs at least one tensor", []),
+))  # fmt: skip
+def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one shape joined along a new axis."""
+    xs = list(arrays)
+    if not xs:
+        raise ArgumentError("stack: needs at least one tensor")
+    if any(x.shape != xs[0].shape for x in xs):
+        shown = ", ".join(str(x.shape) for x in xs)
+        raise ShapeError(f"stack: {shown} must be the same shape")
+    at = shapes.axis_index(axis, xs[0].ndim + 1, "stack")
+    return concat([x.expand_dims(at) for x in xs], axis=at)
+
+
+@composite(reference="tests.references:split", samples=lambda: iter((
+    sample(s.real(6), 2), sample(s.real(5, 2), 2), sample(s.real(2, 6), [1, 2, 3], axis=1),
+    sample(s.real(4), [0, 4]),
+)), refuses=(
+    refuse(ShapeError, r"split: sizes \(1, 2\) add up to 3, axis 0 has 6", s.real(6), [1, 2]),
+    refuse(ArgumentError, "split: the size of a part must be positive, got 0", s.real(6), 0),
+))  # fmt: skip
+def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """Parts of the given sizes along an axis; one number means parts of that size."""
+    at = shapes.axis_index(axis, x.ndim, "split")
+    total = x.shape[at]
+    if isinstance(sizes, int):
+        if sizes <= 0:
+            raise ArgumentError(f"split: the size of a part must be positive, got {sizes}")
+        parts = tuple(min(sizes, total - i) for i in range(0, total, sizes))
+    else:
+        parts = shapes.as_shape(sizes, "split")
+    if sum(parts) != total:
+        raise ShapeError(f"split: sizes {parts} add up to {sum(parts)}, axis {at} has {total}")
+    return [slice_axis(x, at, sum(parts[:i]), n) for i, n in enumerate(parts)]
+
+
+@composite(reference="tests.references:pad", samples=lambda: iter((
+    sample(s.real(3), ((1, 2),)), sample(s.real(2, 3), ((0, 1), (2, 0)), value=1.5),
+    sample(s.real(2, 3), 1), sample(s.real(0), ((1, 1),)),
+)), refuses=(
+    refuse(ArgumentError, "pad: 1 pairs of widths for 2 axes", s.real(2, 3), ((1, 1),)),
+    refuse(ArgumentError, "pad: widths must not be negative", s.real(3), ((-1, 0),)),
+))  # fmt: skip
+def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
+    """x with `value` added before and after along each axis: ((before, after), ...), or one number."""
+    if isinstance(widths, int):
+        widths = ((widths, widths),) * x.ndim
+    pairs = tuple((int(a), int(b)) for a, b in widths)
+    if len(pairs) != x.ndim:
+        raise ArgumentError(f"pad: {len(pairs)} pairs of widths for {x.ndim} axes")
+    if any(a < 0 or b < 0 for a, b in pairs):
+        raise ArgumentError(f"pad: widths must not be negative, got {pairs}")
+    shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))
+    if shape == x.shape:
+        return x
+    slices = tuple((a, n, 1) for n, (a, _) in zip(x.shape, pairs, strict=True))
+    padded = put_slices(x, shape, slices)
+    if value == 0:
+        return padded
+    inside = put_slices(ones(x.shape, dtypes.bool_, x.device), shape, slices)
+    return where(inside, padded, value)
+
+
+@composite(reference=np.roll, samples=lambda: iter((
+    sample(s.real(5), 2), sample(s.real(2, 3), 1), sample(s.real(2, 3), -1, axis=1),
+    sample(s.real(2, 3), (1, 2), axis=(0, 1)), sample(s.real(0), 1), sample(s.real(3), 7),
+)), refuses=(
+    refuse(ArgumentError, "roll: 2 shifts for 1 axes", s.real(2, 3), (1, 2), axis=0),
+    refuse(AxisError, "roll: axis 3", s.real(2), 1, axis=3),
+))  # fmt: skip
+def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
+    """Elements moved `shift` places along the axes, the last ones coming round to the front."""
+    if axis is None:
+        return roll(x.reshape(-1), shift, 0).reshape(x.shape)
+    axes = shapes.axis_tuple(axis, x.ndim, "roll")
+    shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(axes)
+    if len(shifts) != len(axes):
+        raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
+    for a, n in zip(axes, shifts, strict=True):
+        size = x.shape[a]
+        move = shapes.as_int(n, "roll", "shift") % size if size else 0
+        if move:
+            parts = (slice_axis(x, a, size - move, move), slice_axis(x, a, 0, size - move))
+            x = concat(parts, axis=a)
+    return x
+
+
+def _triangle(x: Tensor, k: int, op: str) -> Tensor:
+    if x.ndim < 2:
+        raise ShapeError(f"{op}: needs 2 dimensions or more, got shape {x.shape}")
+    rows = arange(x.shape[-2], device=x.device).reshape(-1, 1)
+    columns = arange(x.shape[-1], device=x.device)
+    return columns - rows - k
+
+
+@composite(reference=lambda x, k=0: np.tril(x, k), samples=lambda: iter((
+    sample(s.real(3, 3)), sample(s.real(2, 2, 4), k=1), sample(s.real(3, 2), k=-1),
+)), refuses=(refuse(ShapeError, "tril: needs 2 dimensions", s.real(3)),))  # fmt: skip
+def tril(x: Tensor, k: int = 0) -> Tensor:
+    """The part on and below the k-th diagonal, zero above."""
+    return where(_triangle(x, k, "tril") <= 0, x, zeros((), x.dtype, x.device))
+
+
+@composite(reference=lambda x, k=0: np.triu(x, k), samples=lambda: iter((
+    sample(s.real(3, 3)), sample(s.real(2, 2, 4), k=1), sample(s.real(3, 2), k=-1),
+)), refuses=(refuse(ShapeError, "triu: needs 2 dimensions", s.real(3)),))  # fmt: skip
+def triu(x: Tensor, k: int = 0) -> Tensor:
+    """The part on and above the k-th diagonal, zero below."""
+    return where(_triangle(x, k, "triu") >= 0, x, zeros((), x.dtype, x.device))

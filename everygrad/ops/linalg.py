@@ -1,0 +1,136 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes, shapes
+from everygrad.dispatch import apply, operands
+from everygrad.errors import DtypeError, ShapeError
+from everygrad.ops import samples as s
+from everygrad.ops.families import Kernel
+from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.tensor import Tensor
+
+
+def _portable(x: Tensor, y: Tensor) -> Tensor:
+    """Every pair of a row and a column, multiplied and summed."""
+    return (x.expand_dims(-1) * y.expand_dims(-3)).sum(axis=-2).astype(x.dtype)
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return x.matrix_transpose().conj() if x.dtype.is_complex else x.matrix_transpose()
+
+
+def _batch(xs: list[Tensor]) -> Tensor:
+    x, y = xs
+    rank = max(x.ndim, y.ndim)  # the batch axis is first: align the others under it
+    x, y = (t.reshape((t.shape[0], *(1,) * (rank - t.ndim), *t.shape[1:])) for t in (x, y))
+    return apply(MATMUL, x, y)
+
+
+class _Matmul(Kernel):
+    """A batch of matrices times one matrix is a single product of taller matrices."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        x, y = self.restore(node, create_graph)[1:]
+        px, py = node.parents
+        dx = dy = None
+        if px is not None:
+            dx = apply(MATMUL, g, _transposed(y))
+        if py is not None:
+            if len(py.shape) == 2 and x.ndim > 2:
+                x, g = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+            dy = apply(MATMUL, _transposed(x), g)
+        return [dx, dy]
+
+
+MATMUL = _Matmul(
+    "matmul", _portable, ("x", "y"), (lambda g, y: g, lambda g, x: g),
+    linear=(0, 1), batch=_batch,
+)  # fmt: skip
+
+
+def matmul(x: Tensor, y: Tensor) -> Tensor:
+    """The matrix product. Vectors count as a row on the left and a column on the right; leading
+    axes broadcast.
+
+    >>> import everygrad as eg
+    >>> (eg.ones((2, 3)) @ eg.ones((3, 4))).shape
+    (2, 4)
+    """
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype is y.dtype):
+        x, y = operands("matmul", x, y)
+    a, b = x.shape, y.shape
+    if len(a) > 1 and len(b) > 1 and a[-1] == b[-2]:
+        return apply(MATMUL, x, y)
+    _check(a, b, x)
+    if len(a) == 1:
+        x = x.reshape(1, -1)
+    if len(b) == 1:
+        y = y.reshape(-1, 1)
+    out = apply(MATMUL, x, y)
+    drop = tuple(axis for axis, one in ((-2, len(a) == 1), (-1, len(b) == 1)) if one)
+    return out.squeeze(drop) if drop else out
+
+
+def _check(a: shapes.Shape, b: shapes.Shape, x: Tensor) -> None:
+    if not a or not b:
+        raise ShapeError(f"matmul: {a} @ {b}: a 0-d tensor is no matrix; use *")
+    inner = b[-2] if len(b) > 1 else b[0]
+    if a[-1] != inner:
+        raise ShapeError(f"matmul: {a} @ {b}: inner sizes {a[-1]} and {inner} differ")
+    if x.dtype is dtypes.bool_:
+        raise DtypeError("matmul: does not take bool; cast with astype()")
+
+
+MATMUL.explain = lambda inputs, params: (  # type: ignore[method-assign]
+    _check(inputs[0].shape, inputs[1].shape, inputs[0]),
+    shapes.broadcast("matmul", inputs[0].shape[:-2], inputs[1].shape[:-2]),
+)[0]
+
+register(
+    MATMUL, matmul, methods=("matmul", "__matmul__"), reference=np.matmul,
+    samples=lambda: iter((
+        sample(s.real(2, 3), s.real(3, 4)), sample(s.real(3), s.real(3, seed=1)),
+        sample(s.real(3), s.real(3, 2)), sample(s.real(2, 3), s.real(3)),
+        sample(s.real(4, 2, 3), s.real(3, 2)), sample(s.real(2, 3), s.real(4, 3, 2)),
+        sample(s.real(2, 1, 2, 3), s.real(4, 3, 2)), sample(s.real(3), s.real(2, 3, 2)),
+        sample(s.real(0, 3), s.real(3, 2)), sample(s.real(2, 0), s.real(0, 3)),
+    )),
+    refuses=(
+        refuse(ShapeError, r"matmul: \(3, 4\) @ \(5, 6\): inner sizes 4 and 5 differ", s.real(3, 4), s.real(5, 6)),
+        refuse(ShapeError, "a 0-d tensor is no matrix", s.real(), s.real(3)),
+        refuse(ShapeError, r"matmul: cannot broadcast \(2,\) with \(3,\)", s.real(2, 2, 2), s.real(3, 2, 2)),
+        refuse(DtypeError, "matmul: takes tensors and numbers, got str", s.real(2, 2), "a"),
+    ),
+)  # fmt: skip
+
+
+def _rmatmul(self: Tensor, other: Any) -> Tensor:
+    return matmul(*operands("matmul", other, self))
+
+
+Tensor.__rmatmul__ = _rmatmul  # type: ignore[attr-defined]
+
+
+@composite(reference="tests.references:vecdot", samples=lambda: iter((
+    sample(s.real(3), s.real(3, seed=1)), sample(s.real(2, 3), s.real(3)),
+    sample(s.real(3, 2), s.real(3, 2, seed=1), axis=0),
+)), refuses=(refuse(ShapeError, "vecdot: cannot broadcast", s.real(2), s.real(3)),))  # fmt: skip
+def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
+    """The sum of products along an axis, x conjugated if complex."""
+    shapes.broadcast("vecdot", x.shape, y.shape)
+    return ((x.conj() if x.dtype.is_complex else x) * y).sum(axis=axis)
+
+
+@composite(reference=np.outer, samples=lambda: iter((sample(s.real(3), s.real(2)),)),
+           refuses=(refuse(ShapeError, "outer: takes vectors", s.real(2, 2), s.real(2)),))  # fmt: skip
+def outer(x: Tensor, y: Tensor) -> Tensor:
+    """Every product of an element of x and an element of y."""
+    if x.ndim != 1 or y.ndim != 1:
+        raise ShapeError(f"outer: takes vectors, got {x.shape} and {y.shape}")
+    return x.expand_dims(1) * y

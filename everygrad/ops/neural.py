@@ -1,0 +1,366 @@
+"""Ops of neural networks: softmax, normalisation, losses, dropout, embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes, shapes
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, AxisError, DtypeError, OutOfRangeError, ShapeError
+from everygrad.ops import random
+from everygrad.ops import samples as s
+from everygrad.ops.elementwise import rsqrt, where
+from everygrad.ops.families import Kernel, check_kind
+from everygrad.ops.functions import exp, log
+from everygrad.ops.indexing import check_index, gather, take
+from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.tensor import Tensor
+
+
+def _shifted(x: Tensor, axis: int) -> Tensor:
+    return x - x.max(axis=axis, keepdims=True).detach()
+
+
+def _softmax_portable(x: Tensor, axis: int) -> Tensor:
+    e = exp(_shifted(x, axis))
+    return e / e.sum(axis=axis, keepdims=True)
+
+
+def _softmax_move(g: Tensor, out: Tensor, axis: int) -> Tensor:
+    """The Jacobian diag(out) - out out^T times g; it is symmetric and serves both modes."""
+    return apply(SOFTMAX_MOVE, g, out, axis=axis)
+
+
+def _softmax_move_portable(g: Tensor, out: Tensor, axis: int) -> Tensor:
+    gout = g * out
+    return gout - out * gout.sum(axis=axis, keepdims=True)
+
+
+def _symmetric(move: Any) -> Any:
+    """Forward mode of an op whose Jacobian is symmetric: the reverse rule on the tangent."""
+    return lambda out, inputs, tangents, axis: move(tangents[0], out, axis)
+
+
+def _rows(op: Any) -> Any:
+    return lambda xs, axis: apply(op(), *xs, axis=axis + 1)
+
+
+SOFTMAX = Kernel(
+    "softmax", _softmax_portable, ("x",), (_softmax_move,), jvp=_symmetric(_softmax_move),
+    batch=_rows(lambda: SOFTMAX),
+)  # fmt: skip
+# no rules: differentiated again through the portable definition
+SOFTMAX_MOVE = Kernel("softmax_move", _softmax_move_portable, ("g", "out"), batch=_rows(lambda: SOFTMAX_MOVE))
+
+
+def _log_softmax_portable(x: Tensor, axis: int) -> Tensor:
+    moved = _shifted(x, axis)
+    return moved - log(exp(moved).sum(axis=axis, keepdims=True))
+
+
+def _log_softmax_vjp(g: Tensor, out: Tensor, axis: int) -> Tensor:
+    return apply(LOG_SOFTMAX_VJP, g, out, axis=axis)
+
+
+LOG_SOFTMAX = Kernel(
+    "log_softmax", _log_softmax_portable, ("x",), (_log_softmax_vjp,),
+    jvp=lambda out, inputs, tangents, axis: (
+        tangents[0] - (exp(out) * tangents[0]).sum(axis=axis, keepdims=True)
+    ),
+    batch=_rows(lambda: LOG_SOFTMAX),
+)  # fmt: skip
+LOG_SOFTMAX_VJP = Kernel(
+    "log_softmax_vjp", lambda g, out, axis: g - exp(out) * g.sum(axis=axis, keepdims=True), ("g", "out"),
+    batch=_rows(lambda: LOG_SOFTMAX_VJP),
+)  # fmt: skip
+
+
+def _along(op: str, x: Tensor, axis: int) -> int:
+    check_kind(op, x.dtype, "real float")
+    at = shapes.axis_index(axis, x.ndim, op)
+    if x.shape[at] == 0:
+        raise ShapeError(f"{op}: axis {at} of {x.shape} has no elements")
+    return at
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x) scaled to sum to 1 along the axis."""
+    return apply(SOFTMAX, x, axis=_along("softmax", x, axis))
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """The logarithm of softmax, without going through it."""
+    return apply(LOG_SOFTMAX, x, axis=_along("log_softmax", x, axis))
+
+
+def _row_samples() -> Any:
+    yield sample(s.real(2, 3))
+    yield sample(s.real(2, 3, 4), axis=1)
+    yield sample(s.real(5), axis=0)
+    yield sample(s.real(0, 3), axis=-1)
+
+
+def _row_refusals(name: str) -> tuple[Any, ...]:
+    return (
+        refuse(AxisError, f"{name}: axis 2 is out of range", s.real(2, 3), axis=2),
+        refuse(DtypeError, f"{name}: does not take int64", s.integers(3)),
+        refuse(ShapeError, f"{name}: axis 0 of .* has no elements", s.real(0)),
+    )
+
+
+register(SOFTMAX, softmax, methods=("softmax",), reference="scipy.special:softmax",
+         samples=_row_samples, refuses=_row_refusals("softmax"))  # fmt: skip
+register(LOG_SOFTMAX, log_softmax, methods=("log_softmax",), reference="scipy.special:log_softmax",
+         samples=_row_samples, refuses=_row_refusals("log_softmax"))  # fmt: skip
+for _op in (SOFTMAX_MOVE, LOG_SOFTMAX_VJP):
+    register(
+        _op, (lambda op: lambda g, out, axis: apply(op, g, out, axis=axis))(_op),
+        reference=f"tests.references:{_op.name}", namespace="internal",
+        samples=lambda: iter((sample(s.real(2, 3), s.real(2, 3, seed=1), 1),)),
+    )  # fmt: skip
+
+# --- normalisation -------------------------------------------------------------------------------
+
+
+def _standardize_portable(x: Tensor, axes: shapes.Shape, eps: float) -> Tensor:
+    off = x - x.mean(axis=axes, keepdims=True)
+    return off * rsqrt((off * off).mean(axis=axes, keepdims=True) + eps)
+
+
+class _Standardize(Kernel):
+    """(x - mean) / sqrt(variance + eps) along axes. Its Jacobian is symmetric."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        out, x = self.restore(node, create_graph)
+        return [apply(STANDARDIZE_MOVE, g, out, x, **node.params)]
+
+    def jvp(self, out: Tensor, inputs: Any, tangents: Any, params: dict[str, Any]) -> Tensor | None:
+        return None if tangents[0] is None else apply(STANDARDIZE_MOVE, tangents[0], out, inputs[0], **params)
+
+
+def _standardize_move_portable(
+    g: Tensor, out: Tensor, x: Tensor, axes: shapes.Shape, eps: float
+) -> Tensor:
+    scale = rsqrt(x.var(axis=axes, keepdims=True) + eps)
+    along = (g * out).mean(axis=axes, keepdims=True)
+    return scale * (g - g.mean(axis=axes, keepdims=True) - out * along)
+
+
+def _axes_batch(op: Any) -> Any:
+    return lambda xs, axes, eps: apply(op(), *xs, axes=tuple(a + 1 for a in axes), eps=eps)
+
+
+STANDARDIZE = _Standardize(
+    "standardize", _standardize_portable, ("x",), (lambda g, out, x: g,),
+    batch=_axes_batch(lambda: STANDARDIZE),
+)  # fmt: skip
+STANDARDIZE_MOVE = Kernel(
+    "standardize_move", _standardize_move_portable, ("g", "out", "x"),
+    batch=_axes_batch(lambda: STANDARDIZE_MOVE),
+)  # fmt: skip
+
+
+def standardize(x: Tensor, axis: Any = -1, eps: float = 1e-5) -> Tensor:
+    """x moved and scaled to mean 0 and variance 1 along the axes."""
+    check_kind("standardize", x.dtype, "real float")
+    axes = tuple(sorted(shapes.axis_tuple(axis, x.ndim, "standardize")))
+    return apply(STANDARDIZE, x, axes=axes, eps=float(eps))
+
+
+register(
+    STANDARDIZE, standardize, reference="tests.references:standardize",
+    samples=lambda: iter((sample(s.real(2, 4)), sample(s.real(3, 2, 4), axis=(0, 2), eps=1e-3))),
+    refuses=(refuse(AxisError, "standardize: axis 2", s.real(2, 3), axis=2),),
+)  # fmt: skip
+register(
+    STANDARDIZE_MOVE, lambda g, out, x, axes, eps: apply(STANDARDIZE_MOVE, g, out, x, axes=axes, eps=eps),
+    reference="tests.references:standardize_move", namespace="internal",
+    samples=lambda: iter((sample(s.real(2, 4), s.real(2, 4, seed=1), s.real(2, 4, seed=2), (1,), 1e-5),)),
+)  # fmt: skip
+
+
+@composite(reference="tests.references:layer_norm", samples=lambda: iter((
+    sample(s.real(2, 4), (4,)), sample(s.real(2, 3, 4), (4,), s.real(4, seed=1), s.real(4, seed=2)),
+    sample(s.real(2, 3, 4), (3, 4), s.real(3, 4, seed=1), None, 1e-3),
+)), refuses=(
+    refuse(ShapeError, r"layer_norm: \(2, 4\) does not end in \(3,\)", s.real(2, 4), (3,)),
+    refuse(ShapeError, "layer_norm: weight .* must have shape", s.real(2, 4), (4,), s.real(3)),
+))  # fmt: skip
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """x standardised over its last axes, then scaled by weight and shifted by bias."""
+    last = shapes.as_shape(normalized_shape, "layer_norm")
+    if not last or x.shape[-len(last) :] != last:
+        raise ShapeError(f"layer_norm: {x.shape} does not end in {last}")
+    for name, value in (("weight", weight), ("bias", bias)):
+        if value is not None and value.shape != last:
+            raise ShapeError(f"layer_norm: {name} {value.shape} must have shape {last}")
+    out = standardize(x, tuple(range(x.ndim - len(last), x.ndim)), eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+# --- dropout and embedding -----------------------------------------------------------------------
+
+
+@composite(reference=None)
+def dropout(
+    x: Tensor, p: float = 0.5, training: bool = True, generator: random.Generator | None = None
+) -> Tensor:
+    """Each element kept with probability 1 - p and scaled by 1 / (1 - p), or 0; x if not training."""
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"dropout: p must be between 0 and 1, got {p!r}")
+    check_kind("dropout", x.dtype, "float")
+    if not training or p == 0:
+        return x
+    if p == 1:
+        return x * 0.0
+    keep = random.bernoulli(1 - p, x.shape, generator=generator, device=x.device)
+    return where(keep, x * (1 / (1 - p)), 0.0)
+
+
+@composite(methods=(), reference="tests.references:embedding", samples=lambda: iter((
+    sample(np.array([0, 2, 2]), s.real(4, 3)), sample(np.array([[1], [3]]), s.real(4, 2)),
+    sample(np.array([[0, 1]], np.uint8), s.real(4, 2)),
+)), refuses=(
+    refuse(OutOfRangeError, "index 4 is out of range for an axis of size 4", np.array([4]), s.real(4, 3)),
+    refuse(DtypeError, "embedding: the index must be an integer tensor", s.real(2), s.real(4, 3)),
+    refuse(ShapeError, "embedding: the table must have 2 dimensions", np.array([0]), s.real(4)),
+))  # fmt: skip
+def embedding(indices: Tensor, weight: Tensor) -> Tensor:
+    """The rows of the table `weight` that the indices name."""
+    check_index("embedding", indices)
+    if weight.ndim != 2:
+        raise ShapeError(f"embedding: the table must have 2 dimensions, got {weight.shape}")
+    return take(weight, indices, axis=0)
+
+
+# --- losses: none broadcasts prediction against target --------------------------------------------
+
+
+def _reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    if reduction == "none":
+        return loss
+    raise ArgumentError(f'{op}: reduction must be "mean", "sum" or "none", got {reduction!r}')
+
+
+@composite(methods=(), reference="tests.references:mse_loss", samples=lambda: iter((
+    sample(s.real(2, 3), s.real(2, 3, seed=1)), sample(s.real(3), s.real(3, seed=1), reduction="sum"),
+    sample(s.real(3), s.real(3, seed=1), reduction="none"),
+)), refuses=(
+    refuse(ShapeError, r"mse_loss: .*\(2, 3\) and .*\(3,\) must have the same shape", s.real(2, 3), s.real(3)),
+    refuse(ArgumentError, "mse_loss: reduction must be", s.real(3), s.real(3), reduction="avg"),
+))  # fmt: skip
+def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The squared difference, averaged, summed or as it is."""
+    if x.shape != target.shape:
+        raise ShapeError(
+            f"mse_loss: prediction {x.shape} and target {target.shape} must have the same shape"
+        )
+    off = x - target
+    return _reduced(off * off, reduction, "mse_loss")
+
+
+def _entropy_samples() -> Any:
+    labels = np.array([0, 2])
+    yield sample(s.real(2, 3), labels)
+    yield sample(s.real(2, 3), labels.astype(np.int32), reduction="sum")
+    yield sample(s.real(2, 3), labels.astype(np.uint8), reduction="none")
+    yield sample(s.real(4, 3), np.array([0, -100, 1, 2]))
+    yield sample(s.real(2, 3, 2), np.array([[0, 1], [2, 2]]))
+    yield sample(s.real(2, 3), labels, label_smoothing=0.1)
+    yield sample(s.real(3), np.array(1))
+    yield sample(s.real(2, 3), np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]]))
+    yield sample(s.real(2, 3), labels, weight=np.array([1.0, 2.0, 0.5]))
+
+
+@composite(methods=(), reference="tests.references:cross_entropy", samples=_entropy_samples, refuses=(
+    refuse(OutOfRangeError, "cross_entropy: label 3 is out of range for 3 classes", s.real(2, 3), np.array([0, 3])),
+    refuse(OutOfRangeError, "cross_entropy: label -1 is out of range", s.real(2, 3), np.array([0, -1])),
+    refuse(ShapeError, "cross_entropy: .* needs labels of shape", s.real(2, 3), np.array([0, 1, 2])),
+    refuse(DtypeError, "cross_entropy: labels must be integers", s.real(2, 3), s.booleans(2)),
+    refuse(ArgumentError, "label_smoothing must be between 0 and 1", s.real(2, 3), np.array([0, 1]), label_smoothing=2.0),
+))  # fmt: skip
+def cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The cross entropy of logits x, classes along axis 1, with labels or class probabilities."""
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(
+            f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}"
+        )
+    if x.ndim == 0:
+        raise ShapeError("cross_entropy: a 0-d tensor has no classes")
+    axis = 1 if x.ndim > 1 else 0
+    logs = log_softmax(x, axis=axis)
+    if target.dtype.is_float and target.shape == x.shape:
+        return _soft_entropy(logs, target, weight, axis, reduction, label_smoothing)
+    wanted = x.shape[:axis] + x.shape[axis + 1 :]
+    if not target.dtype.is_integer:
+        raise DtypeError(f"cross_entropy: labels must be integers, got {target.dtype}")
+    if target.shape != wanted:
+        raise ShapeError(f"cross_entropy: {x.shape} needs labels of shape {wanted}, got {target.shape}")
+    counted = target != ignore_index if target.dtype.kind == "int" else target >= 0
+    labels = _checked_labels(target, counted, x.shape[axis])
+    loss = -gather(logs, labels.expand_dims(axis), axis).squeeze(axis)
+    scale = counted.astype(x.dtype)
+    if weight is not None:
+        _check_weight(weight, x.shape[axis])
+        scale = scale * take(weight, labels)
+    loss = loss * scale
+    if label_smoothing:
+        spread = -logs if weight is None else -logs * _classes(weight, x.ndim, axis)
+        even = spread.sum(axis=axis) * counted.astype(x.dtype) / x.shape[axis]
+        loss = (1 - label_smoothing) * loss + label_smoothing * even
+    return loss.sum() / scale.sum() if reduction == "mean" else _reduced(loss, reduction, "cross_entropy")
+
+
+def _checked_labels(target: Tensor, counted: Tensor, classes: int) -> Tensor:
+    labels = where(counted, target.astype(dtypes.int64), 0)
+    try:
+        # the gather that follows checks too, but would name another op
+        return apply(CHECK_LABELS, labels, classes=classes)
+    except OutOfRangeError as error:
+        raise OutOfRangeError(f"cross_entropy: {error}") from None
+
+
+CHECK_LABELS = Kernel("check_labels", lambda x, classes: x, ("x",), constant=True)
+register(CHECK_LABELS, lambda x, classes: apply(CHECK_LABELS, x, classes=classes), reference=lambda x, classes: x,
+         samples=lambda: iter((sample(np.array([0, 1]), 2),)), namespace="internal")  # fmt: skip
+
+
+def _check_weight(weight: Tensor, classes: int) -> None:
+    if weight.shape != (classes,):
+        raise ShapeError(f"cross_entropy: weight {weight.shape} must have shape {(classes,)}")
+
+
+def _classes(weight: Tensor, ndim: int, axis: int) -> Tensor:
+    return weight.reshape((-1,) + (1,) * (ndim - axis - 1))
+
+
+def _soft_entropy(
+    logs: Tensor, target: Tensor, weight: Tensor | None, axis: int, reduction: str, smoothing: float
+) -> Tensor:
+    if smoothing:
+        target = target * (1 - smoothing) + smoothing / logs.shape[axis]
+    if weight is not None:
+        _check_weight(weight, logs.shape[axis])
+        logs = logs * _classes(weight, logs.ndim, axis)
+    return _reduced(-(logs * target).sum(axis=axis), reduction, "cross_entropy")

@@ -1,0 +1,224 @@
+"""Random numbers: Philox 4x32-10, a counter and a key in, four words out.
+
+The same seed gives the same bits on every device and for any launch size: element i of a draw
+depends on the key and on counter + i // 4 alone. The state is a tensor, so that a compiled step can
+carry it from call to call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes, shapes
+from everygrad.autograd.modes import no_grad
+from everygrad.autograd.randomness import batches, wrap_draw
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, DtypeError
+
+from everygrad.ops.creation import arange, tensor
+from everygrad.ops.elementwise import sqrt
+from everygrad.ops.families import Elementwise, Kernel
+from everygrad.ops.functions import cos, log
+from everygrad.compile.expr import call
+from everygrad.ops.joining import stack
+from everygrad.ops.spec import register, sample
+from everygrad.tensor import Tensor
+
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # what the key grows by each round
+
+MULHI = Elementwise("mulhi", lambda x, y: call("mulhi", x, y), kinds="integer")
+
+
+def mulhi(x: Tensor, y: Tensor) -> Tensor:
+    """The high 32 bits of the product of two uint32."""
+    return apply(MULHI, x, y)
+
+
+register(
+    MULHI, mulhi, reference="tests.references:mulhi", namespace="internal",
+    samples=lambda: iter((
+        sample(np.array([2**32 - 1, 7], np.uint32), np.array([2**32 - 1, 2**31], np.uint32)),
+    )),
+)  # fmt: skip
+
+
+def _word(value: int, like: Tensor) -> Tensor:
+    return tensor(value, dtypes.uint32, like.device)
+
+
+def _bits_portable(state: Tensor, count: int) -> Tensor:
+    blocks = -(-count // 4)
+    low = state[2] + arange(blocks, dtype=dtypes.uint32, device=state.device)
+    carry = (low < state[2]).astype(dtypes.uint32)
+    zero = low ^ low
+    c = [low, state[3] + carry, zero, zero]
+    key = [state[0], state[1]]
+    m0, m1 = (_word(m, state) for m in MULTIPLIERS)
+    for _ in range(ROUNDS):
+        c = [mulhi(m1, c[2]) ^ c[1] ^ key[0], m1 * c[2], mulhi(m0, c[0]) ^ c[3] ^ key[1], m0 * c[0]]
+        key = [key[0] + _word(WEYL[0], state), key[1] + _word(WEYL[1], state)]
+    return stack(c, axis=1).reshape(-1)[:count]
+
+
+BITS = Kernel("philox", _bits_portable, ("state",), constant=True)
+register(
+    BITS, lambda state, count: apply(BITS, state, count=count),
+    reference="tests.references:philox", namespace="internal",
+    samples=lambda: iter((
+        sample(np.array([1, 2, 0, 0], np.uint32), 7),
+        sample(np.array([5, 0, 2**32 - 2, 3], np.uint32), 13),
+    )),
+)  # fmt: skip
+
+
+class Generator:
+    """A stream of random numbers with a seed and a place in it.
+
+    >>> import everygrad as eg
+    >>> a, b = eg.Generator(7), eg.Generator(7)
+    >>> bool((eg.rand((3,), generator=a) == eg.rand((3,), generator=b)).all())
+    True
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again at the beginning of the stream of `seed`."""
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+            raise ArgumentError(f"manual_seed: the seed must be from 0 to 2**64 - 1, got {seed!r}")
+        self._seed = seed
+        self.set_state(np.array([seed & 0xFFFFFFFF, seed >> 32, 0, 0], np.uint32))
+        return self
+
+    @property
+    def seed(self) -> int:
+        return self._seed
+
+    def get_state(self) -> Any:
+        """The place in the stream, as a NumPy array for `set_state`."""
+        return self.state.numpy().copy()
+
+    def set_state(self, state: Any) -> None:
+        words = np.asarray(state)
+        if words.shape != (4,) or words.dtype != np.uint32:
+            raise ArgumentError("set_state: takes what get_state gave: four uint32")
+        self._seed = int(words[0]) | int(words[1]) << 32
+        self.state = tensor(words)
+
+    def bits(self, count: int, device: str = "cpu") -> Tensor:
+        """`count` random uint32; the stream moves on."""
+        with no_grad():
+            drawn: Tensor = apply(BITS, self.state, count=count)
+            self.state.rebind(_advanced(self.state, -(-count // 4))._data, None)
+            return drawn.to(device)
+
+
+def _advanced(state: Tensor, blocks: int) -> Tensor:
+    low = state[2] + _word(blocks & 0xFFFFFFFF, state)
+    carry = (low < state[2]).astype(dtypes.uint32)
+    high = state[3] + _word(blocks >> 32, state) + carry
+    return stack([state[0], state[1], low, high])
+
+
+default_generator = Generator(0)
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seed the generator that random functions use when none is given; returns it."""
+    return default_generator.manual_seed(seed)
+
+
+def _draw(shape: Any, words: int, generator: Generator | None, device: str) -> list[Tensor]:
+    """`words` tensors of random bits; inside a vmap that asks for it, one draw for each example."""
+    size = shapes.as_shape(shape, "random")
+    if any(n < 0 for n in size):
+        raise ArgumentError(f"random: sizes must not be negative, got {size}")
+    sizes = (*batches(), *size)
+    count = shapes.size_of(sizes)
+    flat = (generator or default_generator).bits(count * words, device)
+    return [wrap_draw(flat[i * count : (i + 1) * count].reshape(sizes)) for i in range(words)]
+
+
+def _unit(shape: Any, dtype: Any, generator: Generator | None, device: str) -> Tensor:
+    """Uniform in [0, 1), with all the bits the dtype holds."""
+    wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
+    if not wanted.is_float:
+        raise DtypeError(f"random: uniform numbers are floating point, not {wanted}")
+    if wanted is dtypes.float64:
+        high, low = _draw(shape, 2, generator, device)
+        upper = (high >> _word(5, high)).astype(wanted) * 67108864.0
+        return (upper + (low >> _word(6, low)).astype(wanted)) * 2.0**-53
+    (word,) = _draw(shape, 1, generator, device)
+    kept = {dtypes.float32: 24, dtypes.float16: 11, dtypes.bfloat16: 8}[wanted]
+    return ((word >> _word(32 - kept, word)).astype(dtypes.float32) * 2.0**-kept).astype(wanted)
+
+
+def rand(
+    shape: Any, dtype: Any = None, device: str = "cpu", generator: Generator | None = None
+) -> Tensor:
+    """Uniform numbers in [0, 1)."""
+    return _unit(shape, dtype, generator, device)
+
+
+def uniform(
+    low: float, high: float, shape: Any, dtype: Any = None, device: str = "cpu",
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """Uniform numbers in [low, high)."""
+    if not low <= high:
+        raise ArgumentError(f"uniform: low must not be above high, got {low} and {high}")
+    return rand(shape, dtype, device, generator) * (high - low) + low
+
+
+def randn(
+    shape: Any, dtype: Any = None, device: str = "cpu", generator: Generator | None = None
+) -> Tensor:
+    """Standard normal numbers (Box and Muller)."""
+    wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
+    inner = dtypes.float64 if wanted is dtypes.float64 else dtypes.float32
+    u = 1.0 - rand(shape, inner, device, generator)  # in (0, 1]: the logarithm is finite
+    v = rand(shape, inner, device, generator)
+    return (sqrt(-2.0 * log(u)) * cos(v * (2.0 * math.pi))).astype(wanted)
+
+
+def normal(
+    mean: float, std: float, shape: Any, dtype: Any = None, device: str = "cpu",
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """Normal numbers with the given mean and standard deviation."""
+    if not std >= 0:
+        raise ArgumentError(f"normal: std must not be negative, got {std}")
+    return randn(shape, dtype, device, generator) * std + mean
+
+
+def bernoulli(
+    p: float, shape: Any, device: str = "cpu", generator: Generator | None = None
+) -> Tensor:
+    """True with probability p."""
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"bernoulli: p must be between 0 and 1, got {p!r}")
+    return rand(shape, dtypes.float32, device, generator) < p
+
+
+def randint(
+    low: int, high: int, shape: Any, dtype: Any = None, device: str = "cpu",
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """Integers from low to high - 1."""
+    if not 0 < high - low <= 2**32:
+        raise ArgumentError(f"randint: needs low < high <= low + 2**32, got {low} and {high}")
+    (word,) = _draw(shape, 1, generator, device)
+    wide = (word.astype(dtypes.uint64) * (high - low)) >> tensor(32, dtypes.uint64, device)
+    return (wide.astype(dtypes.int64) + low).astype(dtype or dtypes.DEFAULT_INT)
+
+
+__all__ = [
+    "Generator", "bernoulli", "default_generator", "manual_seed", "normal", "rand", "randint",
+    "randn", "uniform",
+]  # fmt: skip

@@ -1,0 +1,296 @@
+"""Reductions: values combined along axes. Sums are pairwise or blocked on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes, shapes
+from everygrad.dispatch import apply
+from everygrad.dtypes import DType
+from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
+from everygrad.ops import samples as s
+from everygrad.ops.creation import arange
+from everygrad.ops.elementwise import isinf, isnan, sqrt, where
+from everygrad.ops.families import Kernel, Reduction, check_kind
+from everygrad.ops.functions import exp, log
+from everygrad.ops.joining import concat
+from everygrad.ops.movement import slice_axis
+from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.tensor import Tensor
+
+Axis = int | tuple[int, ...] | None
+
+
+def _reduction_samples() -> Any:
+    yield sample(s.real(2, 3))
+    yield sample(s.real(2, 3), axis=0)
+    yield sample(s.real(2, 3), axis=-1, keepdims=True)
+    yield sample(s.real(2, 3, 4), axis=(0, -1))
+    yield sample(s.real(3, 3), axis=1)
+    yield sample(s.real())
+    yield sample(s.real(5), axis=0)
+
+
+def _bad_axis(name: str) -> tuple[Any, ...]:
+    return (
+        refuse(AxisError, f"{name}: axis 2 is out of range for 2 dimensions", s.real(2, 3), axis=2),
+        refuse(AxisError, f"{name}: .*names a dimension twice", s.real(2, 3), axis=(0, -2)),
+    )
+
+
+def _reduce(op: Reduction, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
+    check_kind(op.name, x.dtype, op.kinds)
+    axes = tuple(sorted(shapes.axis_tuple(axis, len(x.shape), op.name)))
+    return apply(op, x, axes=axes, keepdims=bool(keepdims))
+
+
+def _accumulated(x: Tensor, dtype: Any) -> Tensor:
+    if dtype is not None:
+        return x.astype(dtype)
+    return x if x.dtype.is_differentiable else x.astype(dtypes.accumulator(x.dtype))
+
+
+SUM = Reduction("sum", "add")
+
+
+def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+    return _reduce(SUM, _accumulated(x, dtype), axis, keepdims)
+
+
+register(SUM, sum, methods=("sum",), reference=np.sum, refuses=_bad_axis("sum"),
+         samples=lambda: iter((*_reduction_samples(), sample(s.real(0, 3), axis=0), sample(s.real(0)))))  # fmt: skip
+
+MEAN = Reduction("mean", "add", kinds="float", mean=True)
+
+
+def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The arithmetic mean along the axes, or of all elements."""
+    return _reduce(MEAN, x, axis, keepdims)
+
+
+register(
+    MEAN, mean, methods=("mean",), reference=np.mean, samples=_reduction_samples,
+    refuses=(*_bad_axis("mean"), refuse(DtypeError, "mean: does not take int64; cast", s.integers(3))),
+)  # fmt: skip
+
+
+def _extreme(x: Tensor, out: Tensor, axes: shapes.Shape) -> Tensor:
+    """Ties share the gradient evenly; where there is a NaN it is the result and takes the gradient."""
+    hit = ((x == out) | ~(x == x)).astype(x.dtype)
+    return hit / hit.sum(axis=axes, keepdims=True)
+
+
+def _nonempty(op: str, x: Tensor, axis: Axis) -> None:
+    axes = shapes.axis_tuple(axis, len(x.shape), op)
+    if any(x.shape[a] == 0 for a in axes):
+        raise ShapeError(f"{op}: shape {x.shape} has no elements along axis {axis} to choose from")
+
+
+MAX = Reduction("max", "max", _extreme, kinds="ordered")
+MIN = Reduction("min", "min", _extreme, kinds="ordered")
+
+
+def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+    _nonempty("max", x, axis)
+    return _reduce(MAX, x, axis, keepdims)
+
+
+def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+    _nonempty("min", x, axis)
+    return _reduce(MIN, x, axis, keepdims)
+
+
+def _empty(name: str) -> Any:
+    return refuse(ShapeError, f"{name}: shape .* has no elements", s.real(0, 3), axis=0)
+
+
+register(MAX, max, methods=("max",), reference=np.max, samples=_reduction_samples,
+         refuses=(*_bad_axis("max"), _empty("max")))  # fmt: skip
+register(MIN, min, methods=("min",), reference=np.min, samples=_reduction_samples,
+         refuses=(*_bad_axis("min"), _empty("min")))  # fmt: skip
+
+
+def _prod_portable(x: Tensor, axes: shapes.Shape, keepdims: bool) -> Tensor:
+    """Halves multiplied together again and again: right for zeros, to every order."""
+    out_shape = shapes.reduced(x.shape, axes, keepdims)
+    kept = [a for a in range(x.ndim) if a not in axes]
+    count = shapes.size_of(tuple(x.shape[a] for a in axes))
+    x = x.permute_dims((*kept, *axes)).reshape((*(x.shape[a] for a in kept), count))
+    last = x.ndim - 1
+    if count == 0:
+        return (x.sum(axis=last) + 1).reshape(out_shape)
+    while (n := x.shape[last]) > 1:
+        half = n // 2
+        pairs = slice_axis(x, last, 0, half) * slice_axis(x, last, half, half)
+        x = concat([pairs, slice_axis(x, last, n - 1, 1)], axis=last) if n % 2 else pairs
+    return x.reshape(out_shape)
+
+
+PROD = Kernel("prod", _prod_portable, ("x",))
+
+
+def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """The product along the axes, or of all elements."""
+    x = _accumulated(x, dtype)
+    axes = tuple(sorted(shapes.axis_tuple(axis, len(x.shape), "prod")))
+    return apply(PROD, x, axes=axes, keepdims=bool(keepdims))
+
+
+register(
+    PROD, prod, methods=("prod",), reference=np.prod, refuses=_bad_axis("prod"),
+    samples=lambda: iter((
+        *_reduction_samples(), sample(np.array([2.0, 0.0, 3.0])), sample(np.array([0.0, 0.0, 3.0])),
+        sample(s.real(0)),
+    )),
+)  # fmt: skip
+
+ANY = Reduction("any", "or", constant=True, kinds="bool")
+ALL = Reduction("all", "and", constant=True, kinds="bool")
+
+
+def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """Whether some element is true (not 0)."""
+    return _reduce(ANY, _truth(x), axis, keepdims)
+
+
+def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """Whether every element is true (not 0)."""
+    return _reduce(ALL, _truth(x), axis, keepdims)
+
+
+def _truth(x: Tensor) -> Tensor:
+    return x if x.dtype is dtypes.bool_ else x != 0
+
+
+def _bool_samples() -> Any:
+    yield sample(s.booleans(2, 3))
+    yield sample(s.booleans(2, 3), axis=0)
+    yield sample(s.booleans(2, 3), axis=(0, 1), keepdims=True)
+    yield sample(s.booleans(0))
+    yield sample(s.real(3))
+
+
+register(ANY, any, methods=("any",), reference=np.any, samples=_bool_samples, refuses=_bad_axis("any"))
+register(ALL, all, methods=("all",), reference=np.all, samples=_bool_samples, refuses=_bad_axis("all"))
+
+
+def _arg_portable(extreme: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def portable(x: Tensor, axis: int, keepdims: bool) -> Tensor:
+        best = extreme(x, axis=axis, keepdims=True)
+        hit = (x == best) | ~(x == x) if x.dtype.is_float else x == best
+        n = x.shape[axis]
+        place = arange(n, device=x.device).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+        return min(where(hit, place, n), axis=axis, keepdims=keepdims)
+
+    return portable
+
+
+
+ARGMAX = Kernel("argmax", _arg_portable(max), ("x",), constant=True)
+ARGMIN = Kernel("argmin", _arg_portable(min), ("x",), constant=True)
+
+
+def _arg(op: Kernel, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+    check_kind(op.name, x.dtype, "ordered")
+    if axis is None:
+        found = _arg(op, x.reshape(-1), 0, False)
+        return found.reshape((1,) * x.ndim) if keepdims else found
+    at = shapes.axis_index(axis, x.ndim, op.name)
+    _nonempty(op.name, x, at)
+    return apply(op, x, axis=at, keepdims=bool(keepdims))
+
+
+def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The index of the first largest element; of the first NaN if there is one."""
+    return _arg(ARGMAX, x, axis, keepdims)
+
+
+def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The index of the first smallest element; of the first NaN if there is one."""
+    return _arg(ARGMIN, x, axis, keepdims)
+
+
+def _arg_samples() -> Any:
+    yield sample(s.real(2, 3))
+    yield sample(s.real(2, 3), axis=0)
+    yield sample(s.real(2, 3, 4), axis=-2, keepdims=True)
+    yield sample(np.array([1.0, 3.0, 3.0, 0.0]), axis=0)
+    yield sample(s.integers(6))
+
+
+for _op, _function, _ref in ((ARGMAX, argmax, np.argmax), (ARGMIN, argmin, np.argmin)):
+    register(
+        _op, _function, methods=(_op.name,), reference=_ref, samples=_arg_samples,
+        refuses=(
+            refuse(AxisError, f"{_op.name}: axis 2", s.real(2, 3), axis=2), _empty(_op.name)
+        ),
+    )  # fmt: skip
+
+# --- made of the above ---------------------------------------------------------------------------
+
+
+def _wide(x: Tensor) -> tuple[Tensor, DType]:
+    """Half floats widened for a computation of several steps, and the dtype to go back to."""
+    half = x.dtype in (dtypes.float16, dtypes.bfloat16)
+    return (x.astype(dtypes.float32) if half else x), x.dtype
+
+
+def _variance_samples() -> Any:
+    for one in _reduction_samples():
+        if one.args[0].ndim:
+            yield one
+    yield sample(s.real(4, 3), axis=0, correction=1)
+
+
+def _reference(fn: Any) -> Any:
+    return lambda x, axis=None, correction=0, keepdims=False: fn(
+        x, axis=axis, ddof=correction, keepdims=keepdims
+    )
+
+
+@composite(reference=_reference(np.var), samples=_variance_samples, refuses=(
+    *_bad_axis("var"), refuse(DtypeError, "var: does not take int64", s.integers(3)),
+))  # fmt: skip
+def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The variance: squares of the distances from the mean, summed, over (count - correction)."""
+    check_kind("var", x.dtype, "real float")
+    axes = shapes.axis_tuple(axis, x.ndim, "var")
+    x, dtype = _wide(x)
+    off = x - mean(x, axis=axes, keepdims=True)
+    count = shapes.size_of(tuple(x.shape[a] for a in axes))
+    total = sum(off * off, axis=axes, keepdims=keepdims)
+    left = count - correction
+    return (total / float(left if left > 0 else 0)).astype(dtype)
+
+
+@composite(reference=_reference(np.std), samples=_variance_samples, refuses=_bad_axis("var"))
+def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The standard deviation, the square root of `var`."""
+    return sqrt(var(x, axis, correction, keepdims))
+
+
+@composite(reference="scipy.special:logsumexp", samples=_reduction_samples,
+           refuses=(*_bad_axis("logsumexp"), refuse(DtypeError, "logsumexp: does not take int64", s.integers(3))))  # fmt: skip
+def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) without overflow."""
+    check_kind("logsumexp", x.dtype, "real float")
+    axes = shapes.axis_tuple(axis, x.ndim, "logsumexp")
+    if not axes:
+        return x
+    x, dtype = _wide(x)
+    top = max(x, axis=axes, keepdims=True).detach()
+    top = where(isinf(top) | isnan(top), 0.0, top)  # inf - inf would be NaN
+    total = log(sum(exp(x - top), axis=axes, keepdims=True)) + top
+    return total.reshape(shapes.reduced(x.shape, axes, keepdims)).astype(dtype)
+
+
+def check_positive(op: str, name: str, value: Any) -> None:
+    """Refuse a parameter that must be above 0."""
+    if not value > 0:
+        raise ArgumentError(f"{op}: {name} must be positive, got {value!r}")

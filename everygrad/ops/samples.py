@@ -1,0 +1,66 @@
+"""Inputs for the tests: small, seeded, of every awkward shape. NumPy arrays stand for tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from everygrad.ops.spec import Sample
+
+UNARY_SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 3), (0,), (2, 1, 3))
+BINARY_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2,)), ((1,), (0,)), ((), ()),
+)  # fmt: skip
+
+
+def real(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Any:
+    """Uniform float64 numbers, the same for the same arguments."""
+    rng = np.random.default_rng([seed, *shape])
+    return np.asarray(rng.uniform(low, high, shape))
+
+
+def integers(*shape: int, low: int = 0, high: int = 5, seed: int = 0) -> Any:
+    rng = np.random.default_rng([seed, *shape])
+    return np.asarray(rng.integers(low, high, shape))
+
+
+def booleans(*shape: int, seed: int = 0) -> Any:
+    return np.asarray(np.random.default_rng([seed, *shape]).uniform(size=shape) < 0.5)
+
+
+def unary(low: float = -2.0, high: float = 2.0) -> Callable[[], Iterator[Sample]]:
+    def make() -> Iterator[Sample]:
+        for shape in UNARY_SHAPES:
+            yield Sample((real(*shape, low=low, high=high),))
+
+    return make
+
+
+def binary(
+    low: float = -2.0, high: float = 2.0, low_y: float | None = None, high_y: float | None = None
+) -> Callable[[], Iterator[Sample]]:
+    def make() -> Iterator[Sample]:
+        for a, b in BINARY_SHAPES:
+            y = real(*b, low=low if low_y is None else low_y,
+                     high=high if high_y is None else high_y, seed=1)  # fmt: skip
+            yield Sample((real(*a, low=low, high=high), y))
+
+    return make
+
+
+def unary_of(make_array: Callable[..., Any]) -> Callable[[], Iterator[Sample]]:
+    def make() -> Iterator[Sample]:
+        for shape in UNARY_SHAPES:
+            yield Sample((make_array(*shape),))
+
+    return make
+
+
+def binary_of(make_array: Callable[..., Any]) -> Callable[[], Iterator[Sample]]:
+    def make() -> Iterator[Sample]:
+        for a, b in BINARY_SHAPES:
+            yield Sample((make_array(*a), make_array(*b, seed=1)))
+
+    return make

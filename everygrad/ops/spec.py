@@ -1,0 +1,211 @@
+"""The Op record, the registry, and the families.
+
+An op's whole truth stands in one place: the Python function users call (its signature and docstring
+are the op's), what it computes, its derivative, a reference that is not our code, sample inputs,
+and inputs it must refuse. Tensor methods, operators, stubs, kernels and tests come from here.
+
+Glossary, the same names everywhere:
+  g        the gradient coming in (reverse mode), or a tangent (forward mode)
+  out      the op's result
+  x, y     the op's inputs
+  shape    the shape of the input whose gradient is asked for
+  axis     an axis as the user gave it; axes: a sorted tuple of axes from 0 to ndim - 1
+  params   keyword parameters, already checked and hashable
+
+A derivative rule is a function that names what it needs among `g`, `out`, `shape`, the inputs and
+the parameters; what no rule names is not saved.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from everygrad.errors import EverygradError
+from everygrad.tensor import Tensor, Wrapped, wrap
+
+REGISTRY: dict[str, Op] = {}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: positional arguments (NumPy arrays stand for tensors) and keywords."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def sample(*args: Any, **kwargs: Any) -> Sample:
+    return Sample(args, kwargs)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A call that must raise `error` with `message` (a regular expression) in its text."""
+
+    call: Sample
+    error: type[EverygradError]
+    message: str
+
+
+def refuse(error: type[EverygradError], message: str, *args: Any, **kwargs: Any) -> Refusal:
+    return Refusal(Sample(args, kwargs), error, message)
+
+
+class Rule:
+    """A derivative rule bound to its op's input names: knows which values it needs."""
+
+    def __init__(self, fn: Callable[..., Any], inputs: Sequence[str]) -> None:
+        self.fn = fn
+        self.names = tuple(inspect.signature(fn).parameters)
+        places = {name: i for i, name in enumerate(("out", *inputs))}
+        # places in (out, *inputs) of the values to save
+        self.needs = frozenset(places[n] for n in self.names if n in places)
+        self._places = places
+
+    def __call__(self, values: Sequence[Any], **known: Any) -> Any:
+        """The rule on `values` = (out, *inputs); `known` holds g, shape and the parameters."""
+        places = self._places
+        return self.fn(
+            *(known[n] if n in known else values[places[n]] for n in self.names)
+        )
+
+
+class Op:
+    """The common part of every record. `function` is what users call."""
+
+    family = "composite"
+    constant = False  # True: the result never carries a derivative (comparisons, argmax)
+
+    def __init__(self, name: str, inputs: Sequence[str] = ("x",)) -> None:
+        self.name = name
+        self.inputs = tuple(inputs)
+        self.rules: tuple[Rule | None, ...] = ()
+        self.function: Callable[..., Any]
+        self.methods: tuple[str, ...] = ()
+        self.reference: Callable[..., Any] | None = None
+        self.samples: Callable[[], Iterator[Sample]] = lambda: iter(())
+        self.refusals: tuple[Refusal, ...] = ()
+        self.notes: dict[str, Any] = {}  # what a test must know: tolerances, points to avoid
+        self.namespace = ""
+
+    def __repr__(self) -> str:
+        return f"<op {self.name} ({self.family})>"
+
+    def set_rules(self, rules: Sequence[Callable[..., Any] | None]) -> None:
+        self.rules = tuple(None if r is None else Rule(r, self.inputs) for r in rules)
+
+    def wants(self, count: int) -> tuple[bool, ...]:
+        """For each of `count` inputs, whether it can have a gradient."""
+        rules = self.rules if len(self.rules) == count else self.rules[:1] * count
+        return tuple(r is not None for r in rules)
+
+    def rule(self, i: int) -> Rule | None:
+        """The derivative rule of input `i`; the last one serves all inputs of a variadic op."""
+        return self.rules[min(i, len(self.rules) - 1)]
+
+    def save(
+        self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]
+    ) -> tuple[Any, ...]:
+        """The payloads the rules need: (out, *inputs) with None in place of the others."""
+        needs: set[int] = set()
+        for i, parent in enumerate(parents):
+            rule = self.rule(i)
+            if parent is not None and rule is not None:
+                needs |= rule.needs
+        values = (payload, *(t._data for t in inputs))
+        return tuple(v if i in needs else None for i, v in enumerate(values))
+
+    def restore(self, node: Any, create_graph: bool) -> list[Any]:
+        """The saved payloads as tensors again, with their place in the graph if it is needed."""
+        nodes = (node, *node.parents) if create_graph else (None,) * len(node.saved)
+        return [
+            None if v is None else wrap(v, n) for v, n in zip(node.saved, nodes, strict=True)
+        ]
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        """The gradient of each input, None where none is wanted."""
+        values = self.restore(node, create_graph)
+        params = node.params or {}
+        results: list[Any] = []
+        for i, parent in enumerate(node.parents):
+            rule = self.rule(i)
+            if parent is None or rule is None:
+                results.append(None)
+            else:
+                results.append(rule(values, g=g, shape=parent.shape, index=i, **params))
+        return results
+
+    def jvp(
+        self,
+        out: Tensor,
+        inputs: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        params: dict[str, Any],
+    ) -> Tensor | None:
+        """The tangent of the result, or None where it is zero; raises NoRule where none is given."""
+        raise NoRule(self.name)
+
+    def explain(self, inputs: Sequence[Tensor], params: dict[str, Any]) -> None:
+        """Raise a named error if these inputs are at fault; called only after a failure."""
+
+    def portable(self, *inputs: Tensor, **params: Any) -> Tensor:
+        """The op in terms of other ops."""
+        raise NoRule(self.name)
+
+
+class NoRule(Exception):  # noqa: N818  # control flow inside the package, never seen by users
+    """The op has no rule of its own here; use its portable definition."""
+
+
+def plain(payload: Any) -> bool:
+    """Whether a payload is a backend's array rather than a transformation's wrapping."""
+    return not isinstance(payload, Wrapped)
+
+
+def register(
+    op: Op,
+    function: Callable[..., Any],
+    *,
+    methods: Sequence[str] = (),
+    reference: Callable[..., Any] | None = None,
+    samples: Callable[[], Iterator[Sample]] | None = None,
+    refuses: Sequence[Refusal] = (),
+    namespace: str = "",
+    **notes: Any,
+) -> None:
+    """Enter an op into the registry and give Tensor its methods."""
+    assert op.name not in REGISTRY, f"op {op.name} is defined twice"
+    op.function = function
+    op.methods = tuple(methods)
+    op.reference = reference
+    op.samples = samples or op.samples
+    op.refusals = tuple(refuses)
+    op.notes = notes
+    op.namespace = namespace
+    REGISTRY[op.name] = op
+    for name in op.methods:
+        setattr(Tensor, name, function)
+
+
+def composite(
+    *, methods: Sequence[str] | None = None, name: str | None = None, **facts: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Family 1: a plain function of other ops; nothing else to write."""
+
+    def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
+        own = name or fn.__name__
+        op = Op(own, tuple(inspect.signature(fn).parameters)[:1])
+        register(op, fn, methods=(own,) if methods is None else methods, **facts)
+        return fn
+
+    return enter
+
+
+@cache
+def method_names() -> frozenset[str]:
+    """Every name the registry gave to Tensor."""
+    return frozenset(n for op in REGISTRY.values() for n in op.methods)

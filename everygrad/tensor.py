@@ -1,0 +1,172 @@
+"""The Tensor: a name for a value, and the value's place in the graph of derivatives.
+
+The value is a *payload*: a backend's array (for the CPU a NumPy array), or a `Wrapped` payload that
+a transformation such as `vmap` put around other tensors. Payloads never change; a Tensor may be
+given another one, in `rebind` only. Methods and operators are added by the op registry
+(`ops/spec.py`); `tensor.pyi` lists them all.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from everygrad.autograd.graph import Leaf, Node
+from everygrad.autograd.modes import transform_depth
+from everygrad.dtypes import FROM_NP, DType
+from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
+from everygrad.shapes import Shape, size_of
+
+
+class Wrapped:
+    """A payload made by a transformation: `level` says which, deeper ones have higher levels.
+
+    Subclasses give `shape`, `dtype`, `device` and `interpret`. They must not have an attribute
+    `size`: the door's fast path takes its absence as the sign of a payload it does not know.
+    """
+
+    __slots__ = ("level",)
+    level: int
+
+    @property
+    def shape(self) -> Shape:
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> str:
+        raise NotImplementedError
+
+    def interpret(self, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
+        """The payload of `op` applied to `payloads`, of which this one has the highest level."""
+        raise NotImplementedError
+
+
+class Tensor:
+    """An n-dimensional array that remembers how it was made.
+
+    Made by `eg.tensor`, by the creation functions and by ops; never directly.
+    """
+
+    __slots__ = ("__weakref__", "_data", "_grad", "_node")
+    __array_ufunc__ = None  # NumPy's operators give way to ours
+    _data: Any
+    _node: Node | None
+
+    @property
+    def shape(self) -> Shape:
+        return self._data.shape  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> DType:
+        return FROM_NP[self._data.dtype]
+
+    @property
+    def ndim(self) -> int:
+        return len(self._data.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return size_of(self._data.shape)
+
+    @property
+    def device(self) -> str:
+        """Where the value lives: "cpu", "cuda:0", "webgpu"."""
+        return getattr(self._data, "device", "cpu")
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this tensor are recorded for `backward`."""
+        return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, value: bool = True) -> Tensor:
+        """Start (or stop) recording operations on this tensor; returns the tensor itself."""
+        node = self._node
+        if not value:
+            if node is not None and not node.is_leaf:
+                raise GradientError(
+                    "requires_grad_(False): this tensor is the result of an op; use detach()"
+                )
+            self._node = None
+        elif node is None:
+            if not self.dtype.is_differentiable:
+                raise DtypeError(
+                    f"requires_grad_: only floating and complex tensors have derivatives, "
+                    f"this one is {self.dtype}; cast it with astype() first"
+                )
+            self._node = Leaf(self, transform_depth())
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """True unless the tensor was made by a recorded op."""
+        return self._node is None or self._node.is_leaf
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient summed here by `backward`, or None."""
+        return getattr(self, "_grad", None)
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise ArgumentError(f"grad: must be a Tensor or None, got {type(value).__name__}")
+            if value.shape != self.shape or value.dtype is not self.dtype:
+                raise ShapeError(
+                    f"grad: {value.dtype}{list(value.shape)} does not fit a tensor "
+                    f"{self.dtype}{list(self.shape)}"
+                )
+        self._grad = value
+
+    def rebind(self, payload: Any, node: Node | None) -> None:
+        """Give this name another value. The only place where a Tensor changes."""
+        self._data = payload
+        self._node = node
+
+    def detach(self) -> Tensor:
+        """The same value, outside the graph; nothing is copied."""
+        return wrap(self._data)
+
+    def retain_grad(self) -> None:
+        """Keep this result's gradient in `.grad` too, as leaves do."""
+        if self._node is None:
+            raise GradientError("retain_grad: this tensor does not require grad")
+        if not self._node.is_leaf:
+            owner = weakref.ref(self)
+
+            def keep(g: Tensor) -> None:
+                tensor = owner()
+                if tensor is not None:
+                    tensor._grad = g if tensor.grad is None else tensor.grad + g
+
+            self._node.add_hook(keep)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len: a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise ShapeError("iter: a 0-d tensor cannot be iterated; use item()")
+        return (self[i] for i in range(self.shape[0]))
+
+    __hash__ = object.__hash__
+
+
+def wrap(payload: Any, node: Node | None = None) -> Tensor:
+    """A Tensor around a payload."""
+    t = Tensor()
+    t._data = payload
+    t._node = node
+    return t

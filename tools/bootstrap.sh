@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# tools/bootstrap.sh EXTRA: make .venv hold everygrad[EXTRA] (demo or dev), system packages included.
+# Says nothing and does nothing when all is there. PYTHON=... chooses the interpreter.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+extra=${1:?usage: tools/bootstrap.sh demo|dev}
+venv=.venv
+
+say() { echo "bootstrap: $*" >&2; }
+die() { say "$@"; exit 1; }
+
+# The system packages: a Debian package, and a command that succeeds once it is there.
+missing_packages() {
+    need python3 have_python
+    need python3-venv have_venv
+}
+need() { local package=$1; shift; "$@" >/dev/null 2>&1 || echo "$package"; }
+
+have_python() { venv_works || find_python; }
+# Debian's python3 has venv but, without python3-venv, no ensurepip to fill it.
+have_venv() { venv_works || "$(find_python)" -c 'import ensurepip, venv'; }
+venv_works() { "$venv/bin/python" -c 'import pip' 2>/dev/null; }
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.11 python3.12 python3.13}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+install_packages() {
+    local missing
+    mapfile -t missing < <(missing_packages)
+    ((${#missing[@]})) || return 0
+    if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
+        say "installing ${missing[*]}"
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+        mapfile -t missing < <(missing_packages)
+        ((${#missing[@]})) || return 0
+        die "${missing[*]} installed, but still not usable; is Python at least 3.11? Set PYTHON=..."
+    fi
+    die "missing: ${missing[*]}. Install with:  sudo apt-get install ${missing[*]}" \
+        "(Debian's names; Python must be 3.11 or later, PYTHON=... chooses one)"
+}
+
+# A stamp holds what the environment was made from, so a copied checkout or a changed
+# pyproject.toml is noticed; dev contains demo.
+recipe() { echo "$PWD $(cksum <pyproject.toml)"; }
+fresh() {
+    local stamp
+    for stamp in "$venv/.stamp-$extra" "$venv/.stamp-dev"; do
+        [[ -f $stamp && $(<"$stamp") == "$(recipe)" ]] && return 0
+    done
+    return 1
+}
+
+# Checked every time: a container may have been rebuilt around the same .venv.
+install_packages
+venv_works && fresh && exit 0
+
+if ! venv_works; then
+    say "making $venv"
+    "$(find_python)" -m venv --clear "$venv"
+fi
+say "installing everygrad[$extra] into $venv (the first time takes minutes)"
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check -e ".[$extra]"
+recipe >"$venv/.stamp-$extra"
