@@ -22,7 +22,8 @@ from everygrad.tensor import Tensor
 
 
 def intrinsic(name: str) -> Callable[..., Expr]:
-    return lambda *args: call(name, *args)
+    """The body of an op that is one intrinsic of one input."""
+    return lambda x: call(name, x)
 
 
 def zero(g: Any) -> Any:
@@ -69,29 +70,8 @@ divide = elementwise(
 )  # fmt: skip
 
 
-def _pow_dx(g: Any, x: Any, y: Any) -> Any:
-    return where(y == 0, 0.0, g * y * x ** where(y == 0, 1.0, y - 1))
-
-
-def _pow_dy(g: Any, x: Any, out: Any) -> Any:
-    # real powers of a negative base exist at isolated exponents only, and 0 ** y is flat: no slope
-    return where(x > 0, g * out * log(where(x > 0, x, 1.0)), 0.0)
-
-
-def _pow_dy_complex(g: Any, x: Any, out: Any) -> Any:
-    return where(x == 0, 0.0, g * out * log(where(x == 0, 1.0, x)))
-
-
-pow = elementwise(  # noqa: A001  # the Array API's name
-    "pow", lambda x, y: call("pow", x, y),
-    (_pow_dx, lambda g, x, out: (_pow_dy_complex if _is_complex(g) else _pow_dy)(g, x, out)),
-    doc="x to the power y. The derivative in y is 0 where x <= 0.", methods=("pow", "__pow__"),
-    reference=np.power, samples=s.binary(low=0.5, low_y=-2.0),
-    refuses=(MISFIT, NOT_BOOL),
-)  # fmt: skip
-
-
-def _is_complex(x: Any) -> bool:
+def is_complex(x: Any) -> bool:
+    """Whether x is a complex tensor; scalar expressions in rules are real."""
     return isinstance(x, Tensor) and x.dtype.is_complex
 
 
@@ -109,7 +89,6 @@ reflected(add, "__radd__")
 reflected(subtract, "__rsub__")
 reflected(multiply, "__rmul__")
 reflected(divide, "__rtruediv__")
-reflected(pow, "__rpow__")
 reflected(floor_divide, "__rfloordiv__")
 reflected(remainder, "__rmod__")
 
@@ -140,13 +119,13 @@ sign = elementwise(
 
 
 def _abs_dx(g: Any, x: Any, out: Any) -> Any:
-    if _is_complex(x):
+    if is_complex(x):
         return g * (x / where(out == 0, 1.0, out))
     return g * sign(x)
 
 
 def _abs_tangent(g: Any, x: Any, out: Any) -> Any:
-    return real(_abs_dx(conj(g), x, out)) if _is_complex(x) else g * sign(x)
+    return real(_abs_dx(conj(g), x, out)) if is_complex(x) else g * sign(x)
 
 
 abs = elementwise(  # noqa: A001  # the Array API's name
@@ -366,11 +345,11 @@ conj = elementwise(
 
 
 def _as_complex(g: Any, x: Any) -> Any:
-    return g.astype(x.dtype) if _is_complex(x) else g
+    return g.astype(x.dtype) if is_complex(x) else g
 
 
 def _i(x: Any) -> complex | float:
-    return 1j if _is_complex(x) else 0.0
+    return 1j if is_complex(x) else 0.0
 
 
 __all__ = [

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes, shapes
@@ -152,7 +153,7 @@ class Elementwise(Op):
         total: Tensor | None = None
         for t, rule in zip(tangents, self.tangent_rules, strict=True):
             if t is not None and rule is not None:
-                part = rule([out, *inputs], g=t, shape=out.shape, **params)
+                part = rule([out, *inputs], {**params, "g": t, "shape": out.shape})
                 total = part if total is None else total + part
         return total
 
@@ -174,7 +175,7 @@ class Derived(Elementwise):
             values: list[Any] = [None] * (len(op.inputs) + 1)
             for place, value in zip(needs, kept, strict=True):
                 values[place] = value
-            return rule(values, g=g, shape=None, **params)
+            return rule(values, {**params, "g": g})
 
         g, *kept = Expr.inputs(1 + len(needs))
         return None if body(g, *kept) is g else Derived(f"{op.name}.d{i}", body, needs)
@@ -192,7 +193,7 @@ class Derived(Elementwise):
             out = fn(g, *[saved[i] for i in self.needs])
         except RuntimeWarning:  # a filter that makes errors of warnings: take the quiet way
             return base.get("cpu").run(self, [g, *(saved[i] for i in self.needs)], {})
-        return out if type(out) is ndarray else ndarray((), g.dtype, out)
+        return out if type(out) is ndarray else np.asarray(out)
 
 
 def check_kind(op: str, dtype: DType, kinds: str) -> None:
@@ -295,7 +296,7 @@ class Reduction(Op):
             return [g.expand(shape)]
         out, x = self.restore(node, create_graph)
         out = None if out is None else out.reshape(kept)
-        return [g * self.weights([out, x], axes=axes)]
+        return [g * self.weights([out, x], {"axes": axes})]
 
     def jvp(
         self,
@@ -310,7 +311,7 @@ class Reduction(Op):
         if self.weights is None:
             return apply(self, t, **params)
         kept = out.reshape(shapes.reduced(x.shape, params["axes"], True))
-        weighted = t * self.weights([kept, x], axes=params["axes"])
+        weighted = t * self.weights([kept, x], params)
         return weighted.sum(axis=params["axes"], keepdims=params["keepdims"])
 
 

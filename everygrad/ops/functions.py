@@ -9,7 +9,15 @@ import numpy as np
 
 from everygrad.compile.expr import call
 from everygrad.ops import samples as s
-from everygrad.ops.elementwise import MISFIT, intrinsic, sqrt, where
+from everygrad.ops.elementwise import (
+    MISFIT,
+    NOT_BOOL,
+    intrinsic,
+    is_complex,
+    reflected,
+    sqrt,
+    where,
+)
 from everygrad.ops.families import elementwise
 
 # --- exponentials and logarithms -----------------------------------------------------------------
@@ -42,6 +50,28 @@ log10 = elementwise(
     "log10", lambda x: call("log", x) / math.log(10.0), (lambda g, x: g / (x * math.log(10.0)),),
     kinds="float", doc="The logarithm to base 10.", reference=np.log10, samples=s.unary(0.1),
 )  # fmt: skip
+
+def _pow_dx(g: Any, x: Any, y: Any) -> Any:
+    return where(y == 0, 0.0, g * y * x ** where(y == 0, 1.0, y - 1))
+
+
+def _pow_dy(g: Any, x: Any, out: Any) -> Any:
+    # real powers of a negative base exist at isolated exponents only, and 0 ** y is flat: no slope
+    return where(x > 0, g * out * log(where(x > 0, x, 1.0)), 0.0)
+
+
+def _pow_dy_complex(g: Any, x: Any, out: Any) -> Any:
+    return where(x == 0, 0.0, g * out * log(where(x == 0, 1.0, x)))
+
+
+pow = elementwise(  # noqa: A001  # the Array API's name
+    "pow", lambda x, y: call("pow", x, y),
+    (_pow_dx, lambda g, x, out: (_pow_dy_complex if is_complex(g) else _pow_dy)(g, x, out)),
+    doc="x to the power y. The derivative in y is 0 where x <= 0.", methods=("pow", "__pow__"),
+    reference=np.power, samples=s.binary(low=0.5, low_y=-2.0),
+    refuses=(MISFIT, NOT_BOOL),
+)  # fmt: skip
+reflected(pow, "__rpow__")
 
 # --- angles and their hyperbolic kin -------------------------------------------------------------
 

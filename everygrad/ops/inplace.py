@@ -18,10 +18,10 @@ from everygrad.ops.elementwise import (
     divide,
     floor_divide,
     multiply,
-    pow,
     remainder,
     subtract,
 )
+from everygrad.ops.functions import pow  # the Array API's name
 from everygrad.ops.linalg import matmul
 from everygrad.tensor import Tensor
 

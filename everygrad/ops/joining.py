@@ -44,7 +44,7 @@ def _concat_jvp(out: Tensor, xs: Any, tangents: Any, axis: int, sizes: tuple[int
 
 CONCAT = Kernel(
     "concat", _concat_portable, ("xs",),
-    (lambda g, index, axis, sizes: slice_axis(g, axis, sum(sizes[:index]), sizes[index]),),
+    (lambda g, which, axis, sizes: slice_axis(g, axis, sum(sizes[:which]), sizes[which]),),
     jvp=_concat_jvp,
     batch=lambda xs, axis, sizes: apply(CONCAT, *xs, axis=axis + 1, sizes=sizes),
 )  # fmt: skip

@@ -86,7 +86,7 @@ def _extreme(x: Tensor, out: Tensor, axes: shapes.Shape) -> Tensor:
 
 def _nonempty(op: str, x: Tensor, axis: Axis) -> None:
     axes = shapes.axis_tuple(axis, len(x.shape), op)
-    if any(x.shape[a] == 0 for a in axes):
+    if 0 in [x.shape[a] for a in axes]:
         raise ShapeError(f"{op}: shape {x.shape} has no elements along axis {axis} to choose from")
 
 

@@ -8,7 +8,7 @@ Glossary, the same names everywhere:
   g        the gradient coming in (reverse mode), or a tangent (forward mode)
   out      the op's result
   x, y     the op's inputs
-  shape    the shape of the input whose gradient is asked for
+  shape    the shape of the input whose gradient is asked for; which: its number
   axis     an axis as the user gave it; axes: a sorted tuple of axes from 0 to ndim - 1
   params   keyword parameters, already checked and hashable
 
@@ -66,7 +66,7 @@ class Rule:
         self.needs = frozenset(places[n] for n in self.names if n in places)
         self._places = places
 
-    def __call__(self, values: Sequence[Any], **known: Any) -> Any:
+    def __call__(self, values: Sequence[Any], known: dict[str, Any]) -> Any:
         """The rule on `values` = (out, *inputs); `known` holds g, shape and the parameters."""
         places = self._places
         return self.fn(
@@ -136,7 +136,8 @@ class Op:
             if parent is None or rule is None:
                 results.append(None)
             else:
-                results.append(rule(values, g=g, shape=parent.shape, index=i, **params))
+                known = {**params, "g": g, "shape": parent.shape, "which": i}
+                results.append(rule(values, known))
         return results
 
     def jvp(
