@@ -8,6 +8,7 @@ summed in an order fixed by the graph alone, so that the parallel pass gives the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from everygrad.autograd.graph import Leaf, Node
@@ -108,11 +109,13 @@ class Pass:
         targets: Sequence[Node] | None = None,
         accumulate: bool = True,
         leaf_ready: LeafReady | None = None,
+        keep_mode: bool = False,
     ) -> None:
         self.retain_graph = retain_graph
         self.create_graph = create_graph
         self.accumulate = accumulate  # into .grad of the leaves; otherwise only `captured` is filled
         self.leaf_ready = leaf_ready
+        self.keep_mode = keep_mode  # inside a transformation the graphs further out go on recording
         self.captured: dict[Node, Grad] = {}
         self.anomaly = anomaly_enabled()
         self.counts = uses(node for node, _ in roots)
@@ -133,10 +136,15 @@ class Pass:
     def needs(self, node: Node) -> bool:
         return self.wanted is None or node in self.wanted
 
+    def mode(self) -> AbstractContextManager[None]:
+        """What is recorded while the pass runs."""
+        if self.keep_mode:
+            return nullcontext()
+        return enable_grad() if self.create_graph else no_grad()
+
     def run(self) -> None:
         """The whole pass on this thread."""
-        mode = enable_grad() if self.create_graph else no_grad()
-        with mode:
+        with self.mode():
             ready = self.start[::-1]
             grads, counts = self.grads, self.counts
             while ready:

@@ -16,7 +16,6 @@ from typing import Any
 
 from everygrad.autograd.engine import Grad, Pass, add
 from everygrad.autograd.graph import Node
-from everygrad.autograd.modes import enable_grad, no_grad
 
 
 def _sequence(work: Pass) -> list[Node]:
@@ -112,7 +111,7 @@ class _Parallel:
 
     def worker(self) -> None:
         try:
-            with enable_grad() if self.work.create_graph else no_grad():
+            with self.work.mode():
                 while (node := self.take()) is not None:
                     self.run_node(node)
                     self.done(node)

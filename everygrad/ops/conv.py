@@ -121,7 +121,51 @@ def _conv_weight_portable(x: Tensor, y: Tensor, window: Window, weight: Shape) -
     return (rows @ _columns(x, window).matrix_transpose()).sum(axis=0).reshape(weight)
 
 
-CONV = Kernel(
+class _Conv(Kernel):
+    """Batching: one more axis of images folds into theirs, one more of kernels into the groups."""
+
+    def batched(
+        self, values: Any, flags: Any, size: int, params: dict[str, Any]
+    ) -> Tensor:
+        window = params["window"]
+        if self is CONV and not flags[1]:
+            x, w = values
+            out = apply(CONV, x.reshape(-1, *x.shape[2:]), w, window=window)
+            return out.reshape(size, -1, *out.shape[1:])
+        wide = window._replace(groups=window.groups * size)
+        first, second = (
+            v if has else v.expand_dims(0).broadcast_to((size, *v.shape))
+            for v, has in zip(values, flags, strict=True)
+        )
+        if self is CONV:
+            return _split_groups(apply(CONV, _join_groups(first), _join_kernels(second), window=wide), size)
+        if self is CONV_INPUT:
+            n, c, *image = params["image"]
+            out = apply(CONV_INPUT, _join_groups(first), _join_kernels(second), window=wide,
+                        image=(n, c * size, *image))  # fmt: skip
+            return _split_groups(out, size)
+        o, *rest = params["weight"]
+        out = apply(CONV_WEIGHT, _join_groups(first), _join_groups(second), window=wide,
+                    weight=(o * size, *rest))  # fmt: skip
+        return out.reshape(size, o, *rest)
+
+
+def _join_groups(x: Tensor) -> Tensor:
+    """(batch, n, channels, ...) -> (n, batch * channels, ...)."""
+    x = x.moveaxis(0, 1)
+    return x.reshape(x.shape[0], -1, *x.shape[3:])
+
+
+def _split_groups(x: Tensor, size: int) -> Tensor:
+    n, c = x.shape[:2]
+    return x.reshape(n, size, c // size, *x.shape[2:]).moveaxis(1, 0)
+
+
+def _join_kernels(w: Tensor) -> Tensor:
+    return w.reshape(-1, *w.shape[2:])
+
+
+CONV = _Conv(
     "conv2d", _conv_portable, ("x", "w"),
     (
         lambda g, w, window, shape: apply(CONV_INPUT, g, w, window=window, image=shape),
@@ -130,7 +174,7 @@ CONV = Kernel(
     linear=(0, 1),
 )  # fmt: skip
 # the image's gradient from the result's: linear in `y` (shaped like the result) and in w
-CONV_INPUT = Kernel(
+CONV_INPUT = _Conv(
     "conv2d_input", _conv_input_portable, ("y", "w"),
     (
         lambda g, w, window, image: apply(CONV, g, w, window=window),
@@ -139,7 +183,7 @@ CONV_INPUT = Kernel(
     linear=(0, 1),
 )  # fmt: skip
 # the kernel's gradient: linear in the image x and in `y` (shaped like the result)
-CONV_WEIGHT = Kernel(
+CONV_WEIGHT = _Conv(
     "conv2d_weight", _conv_weight_portable, ("x", "y"),
     (
         lambda g, y, window, shape: apply(CONV_INPUT, y, g, window=window, image=shape),
@@ -236,7 +280,15 @@ def _pool_index_portable(x: Tensor, window: Window) -> Tensor:
     return found - 1
 
 
-POOL_INDEX = Kernel("max_pool2d_index", _pool_index_portable, ("x",), constant=True)
+def _pool_index_batch(xs: list[Tensor], window: Window) -> Tensor:
+    size, n = xs[0].shape[:2]
+    out = apply(POOL_INDEX, xs[0].reshape(size * n, *xs[0].shape[2:]), window=window)
+    return out.reshape(size, n, *out.shape[1:])
+
+
+POOL_INDEX = Kernel(
+    "max_pool2d_index", _pool_index_portable, ("x",), constant=True, batch=_pool_index_batch
+)
 register(
     POOL_INDEX, lambda x, window: apply(POOL_INDEX, x, window=window),
     reference="tests.references:max_pool2d_index", namespace="internal",

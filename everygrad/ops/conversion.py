@@ -72,7 +72,10 @@ class _Transfer(Kernel):
         return [to(g, node.params["source"])]
 
 
-COPY = _Transfer("to", lambda x, device, source: x, ("x",), (lambda g: g,), linear=(0,))
+COPY = _Transfer(
+    "to", lambda x, device, source: x, ("x",), (lambda g: g,), linear=(0,),
+    batch=lambda xs, device, source: apply(COPY, xs[0], device=device, source=source),
+)  # fmt: skip
 
 
 def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:

@@ -120,7 +120,7 @@ class Elementwise(Op):
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         payload = g._data
-        if create_graph or type(payload) is not ndarray or payload.dtype.kind == "c":
+        if create_graph or type(payload) is not ndarray or node.level or payload.dtype.kind == "c":
             return self.vjp_by_formula(node, g, create_graph)
         params = node.params or {}
         saved = node.saved
@@ -151,8 +151,9 @@ class Elementwise(Op):
         params: dict[str, Any],
     ) -> Tensor | None:
         total: Tensor | None = None
-        for t, rule in zip(tangents, self.tangent_rules, strict=True):
+        for t, rule in zip(tangents, self.tangent_rules, strict=not self.constant):
             if t is not None and rule is not None:
+                t = t.broadcast_to(out.shape)
                 part = rule([out, *inputs], {**params, "g": t, "shape": out.shape})
                 total = part if total is None else total + part
         return total
@@ -368,9 +369,21 @@ class Kernel(Op):
         self.portable = portable  # type: ignore[method-assign]  # the record's own definition
         self.constant = constant
         self.linear = tuple(linear)
-        self.batch = batch  # (size, batched flags, inputs with the batch axis first, params)
+        self.batch = batch  # (inputs, all with the batch axis first, **params)
         self.jvp_rule = jvp
         self.set_rules(vjp)
+
+    def batched(
+        self, values: Sequence[Tensor], flags: Sequence[bool], size: int, params: dict[str, Any]
+    ) -> Tensor:
+        """The op with one more leading axis; `flags` says which inputs have it already."""
+        if self.batch is None:
+            raise NoRule(self.name)
+        full = [
+            v if has else v.expand_dims(0).broadcast_to((size, *v.shape))
+            for v, has in zip(values, flags, strict=True)
+        ]
+        return self.batch(full, **params)  # type: ignore[no-any-return]
 
     def jvp(
         self,

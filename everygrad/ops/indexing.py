@@ -63,10 +63,65 @@ def _take_transpose(g: Tensor, index: Tensor, shape: Shape, axis: int) -> Tensor
     return apply(INDEX_ADD, zeros(shape, g.dtype, g.device), index.reshape(-1), g, axis=axis)
 
 
-TAKE = Kernel(
+class _Take(Kernel):
+    """Batched where either side is, without copying the other."""
+
+    def batched(
+        self, values: Sequence[Tensor], flags: Sequence[bool], size: int, params: dict[str, Any]
+    ) -> Tensor:
+        (x, index), axis = values, params["axis"]
+        if not flags[1]:
+            return apply(TAKE, x, index, axis=axis + 1)
+        if not flags[0]:
+            return apply(TAKE, x, index, axis=axis).moveaxis(axis, 0)
+        x = x.moveaxis(axis + 1, 1)
+        rows, shifted = _merged(x, index)
+        out = apply(TAKE, rows, shifted, axis=0)
+        picked = tuple(range(1, index.ndim))
+        return out.moveaxis(picked, tuple(axis + a for a in picked))
+
+
+def _merged(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, n, ...) as one long first axis, and indices shifted to each example's part of it."""
+    size, n = x.shape[:2]
+    index = apply(CHECK_RANGE, index, size=n, what="take: index")
+    start = arange(size, dtype=index.dtype, device=index.device) * n
+    start = start.reshape((-1,) + (1,) * (index.ndim - 1))
+    return x.reshape((size * n, *x.shape[2:])), index + start
+
+
+class _IndexAdd(Kernel):
+    def batched(
+        self, values: Sequence[Tensor], flags: Sequence[bool], size: int, params: dict[str, Any]
+    ) -> Tensor:
+        axis = params["axis"]
+        x, index, source = (
+            v if has or (i == 1 and not flags[1]) else v.expand_dims(0).broadcast_to((size, *v.shape))
+            for i, (v, has) in enumerate(zip(values, flags, strict=True))
+        )
+        if not flags[1]:
+            return apply(INDEX_ADD, x, index, source, axis=axis + 1)
+        x, source = x.moveaxis(axis + 1, 1), source.moveaxis(axis + 1, 1)
+        rows, shifted = _merged(x, index)
+        flat = source.reshape((-1, *source.shape[2:]))
+        out = apply(INDEX_ADD, rows, shifted.reshape(-1), flat, axis=0)
+        return out.reshape(x.shape).moveaxis(1, axis + 1)
+
+
+TAKE = _Take(
     "take", _take_portable, ("x", "index"), (_take_transpose, None), linear=(0,),
 )  # fmt: skip
-INDEX_ADD = Kernel(
+CHECK_RANGE = Kernel(
+    "check_range", lambda x, size, what: x, ("x",), constant=True,
+    batch=lambda xs, size, what: apply(CHECK_RANGE, xs[0], size=size, what=what),
+)  # fmt: skip
+register(
+    CHECK_RANGE, lambda x, size, what: apply(CHECK_RANGE, x, size=size, what=what),
+    reference=lambda x, size, what: x, namespace="internal",
+    samples=lambda: iter((sample(np.array([0, 1]), 2, "take: index"),)),
+    refuses=(refuse(OutOfRangeError, "label 2 is out of range", np.array([2]), 2, "label"),),
+)  # fmt: skip
+INDEX_ADD = _IndexAdd(
     "index_add", _index_add_portable, ("x", "index", "source"),
     (lambda g: g, None, lambda g, index, axis: apply(TAKE, g, index, axis=axis)),
     jvp=lambda out, inputs, tangents, axis: apply(

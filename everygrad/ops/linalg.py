@@ -25,13 +25,6 @@ def _transposed(x: Tensor) -> Tensor:
     return x.matrix_transpose().conj() if x.dtype.is_complex else x.matrix_transpose()
 
 
-def _batch(xs: list[Tensor]) -> Tensor:
-    x, y = xs
-    rank = max(x.ndim, y.ndim)  # the batch axis is first: align the others under it
-    x, y = (t.reshape((t.shape[0], *(1,) * (rank - t.ndim), *t.shape[1:])) for t in (x, y))
-    return apply(MATMUL, x, y)
-
-
 class _Matmul(Kernel):
     """A batch of matrices times one matrix is a single product of taller matrices."""
 
@@ -47,10 +40,21 @@ class _Matmul(Kernel):
             dy = apply(MATMUL, _transposed(x), g)
         return [dx, dy]
 
+    def batched(
+        self, values: Sequence[Tensor], flags: Sequence[bool], size: int, params: dict[str, Any]
+    ) -> Tensor:
+        """The batch axis stands in front of the axes that broadcast; unbatched sides stay small."""
+        rank = max(v.ndim - has for v, has in zip(values, flags, strict=True))
+        aligned = [
+            v.reshape((size, *(1,) * (rank + 1 - v.ndim), *v.shape[1:])) if has else v
+            for v, has in zip(values, flags, strict=True)
+        ]
+        return apply(MATMUL, *aligned)
+
 
 MATMUL = _Matmul(
     "matmul", _portable, ("x", "y"), (lambda g, y: g, lambda g, x: g),
-    linear=(0, 1), batch=_batch,
+    linear=(0, 1),
 )  # fmt: skip
 
 

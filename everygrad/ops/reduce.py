@@ -192,8 +192,16 @@ def _arg_portable(extreme: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 
-ARGMAX = Kernel("argmax", _arg_portable(max), ("x",), constant=True)
-ARGMIN = Kernel("argmin", _arg_portable(min), ("x",), constant=True)
+def _arg_kernel(name: str, extreme: Callable[..., Tensor]) -> Kernel:
+    def batch(xs: list[Tensor], axis: int, keepdims: bool) -> Tensor:
+        return apply(op, xs[0], axis=axis + 1, keepdims=keepdims)
+
+    op = Kernel(name, _arg_portable(extreme), ("x",), constant=True, batch=batch)
+    return op
+
+
+ARGMAX = _arg_kernel("argmax", max)
+ARGMIN = _arg_kernel("argmin", min)
 
 
 def _arg(op: Kernel, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:

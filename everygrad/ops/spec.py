@@ -100,6 +100,8 @@ class Op:
 
     def wants(self, count: int) -> tuple[bool, ...]:
         """For each of `count` inputs, whether it can have a gradient."""
+        if not self.rules:
+            return (False,) * count
         rules = self.rules if len(self.rules) == count else self.rules[:1] * count
         return tuple(r is not None for r in rules)
 

@@ -61,11 +61,7 @@ def matmul(x: Any, y: Any) -> Any:
 
 def check_range(op: str, index: Any, size: int) -> None:
     """Every index from 0 to size - 1, or an error that names the first that is not."""
-    if index.size:
-        low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= size:
-            bad = low if low < 0 else high
-            raise OutOfRangeError(f"{op}: index {bad} is out of range for an axis of size {size}")
+    check_values(index, size, f"{op}: index")
 
 
 def take(x: Any, index: Any, axis: int) -> Any:
@@ -124,10 +120,12 @@ def last_write(index: Any, size: int) -> Any:
     return out
 
 
-def check_labels(x: Any, classes: int) -> Any:
-    if x.size and (x.min() < 0 or x.max() >= classes):
-        bad = int(x.min() if x.min() < 0 else x.max())
-        raise OutOfRangeError(f"label {bad} is out of range for {classes} classes")
+def check_values(x: Any, size: int, what: str) -> Any:
+    if x.size:
+        low, high = int(x.min()), int(x.max())
+        if low < 0 or high >= size:
+            bad = low if low < 0 else high
+            raise OutOfRangeError(f"{what} {bad} is out of range for an axis of size {size}")
     return x
 
 
@@ -280,7 +278,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "gather": gather,
     "scatter_add": scatter_add,
     "last_write": last_write,
-    "check_labels": check_labels,
+    "check_range": check_values,
     "conv2d": _quiet(conv2d),
     "conv2d_input": _quiet(conv2d_input),
     "conv2d_weight": _quiet(conv2d_weight),

@@ -1,0 +1,389 @@
+"""Derivatives of functions: grad, vjp, jvp, jacobian, hessian, over nested containers of tensors.
+
+At the top, reverse mode uses the ordinary graph. Inside vmap or jvp it gets a level of its own
+(`Level`), so that each transformation sees only its own graph and any nesting comes out right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
+
+import optree
+
+from everygrad.autograd.batching import vmap
+from everygrad.autograd.engine import Pass
+from everygrad.autograd.forward import Dual, part_of
+from everygrad.autograd.graph import Leaf, Node
+from everygrad.autograd.modes import deeper, enable_grad, transform_depth
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
+from everygrad.ops.conversion import IDENTITY
+from everygrad.ops.creation import eye, ones_like, zeros_like
+from everygrad.shapes import Shape
+from everygrad.tensor import Tensor, Wrapped, wrap
+
+
+class Level(Wrapped):
+    """A tensor of the level below, seen from inside a `grad` that other transformations surround."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, level: int, value: Tensor) -> None:
+        self.level = level
+        self.value = value
+
+    @property
+    def shape(self) -> Shape:
+        return self.value.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.value._data.dtype
+
+    @property
+    def device(self) -> str:
+        return self.value.device
+
+    def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
+        return Level(self.level, apply(op, *(below(t, self.level) for t in inputs), **params))
+
+
+def below(t: Tensor, level: int) -> Tensor:
+    """`t` without the wrapping of `level`."""
+    payload = t._data
+    return payload.value if isinstance(payload, Level) and payload.level == level else t
+
+
+def _checked(op: str, leaves: list[Any]) -> list[Tensor]:
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            raise ArgumentError(
+                f"{op}: derivatives are taken with respect to Tensors, got {type(leaf).__name__}"
+            )
+        if not leaf.dtype.is_differentiable:
+            raise DtypeError(f"{op}: {leaf.dtype} has no derivative; cast it with astype() first")
+    return leaves
+
+
+class Recorded:
+    """A function's result together with what is needed to pull gradients back through it."""
+
+    def __init__(self, op: str, f: Callable[..., Any], leaves: list[Any], tree: Any) -> None:
+        self.inputs = _checked(op, leaves)
+        nested = transform_depth() > 0
+        with deeper() if nested else nullcontext(), enable_grad():
+            self.level = transform_depth() if nested else 0
+            self.fresh = [self.enter(x) for x in leaves]
+            out = f(*optree.tree_unflatten(tree, self.fresh))
+            self.outs, self.out_tree = optree.tree_flatten(out)
+        for o in self.outs:
+            if not isinstance(o, Tensor):
+                raise ArgumentError(f"{op}: the function must return tensors, got {type(o).__name__}")
+
+    def enter(self, x: Tensor) -> Tensor:
+        """x as a fresh place in the graph to differentiate at."""
+        if self.level:
+            t = wrap(Level(self.level, x))
+            t._node = Leaf(t, self.level)
+            return t
+        if x._node is not None:
+            return apply(IDENTITY, x)
+        t = wrap(x._data)
+        t._node = Leaf(t, 0)
+        return t
+
+    def leave(self, t: Tensor) -> Tensor:
+        """A result as the world outside sees it."""
+        return below(t, self.level) if self.level else t
+
+    def values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Results cut loose from this recording, but not from graphs further out."""
+        if self.level:
+            return [below(t, self.level) for t in tensors]
+        return [t if t._node is not None and self.reaches_out([t]) else t.detach() for t in tensors]
+
+    def reaches_out(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a graph recorded outside is behind these results."""
+        mine = {t._node for t in self.fresh}
+        seen: set[Node] = set()
+        todo = [t._node for t in tensors if t._node is not None]
+        for node in todo:
+            for parent in node.parents:
+                if parent is not None and parent not in seen:
+                    seen.add(parent)
+                    todo.append(parent)
+            if node.is_leaf and node not in mine:
+                return True
+        return False
+
+    def pull(self, seeds: list[Tensor | None], retain: bool) -> list[Tensor]:
+        """The gradient of each input, zeros where the outputs do not depend on it."""
+        roots = [
+            (o._node, s)
+            for o, s in zip(self.outs, seeds, strict=True)
+            if o._node is not None and s is not None
+        ]
+        targets = [t._node for t in self.fresh]
+        found: dict[Node, Any] = {}
+        if roots:
+            outside = not self.level and (self.reaches_out(self.outs) or _traced(seeds))
+            work = Pass(
+                roots,  # type: ignore[arg-type]  # filtered above
+                retain_graph=retain or outside,
+                create_graph=outside,
+                targets=targets,  # type: ignore[arg-type]  # fresh inputs always have a node
+                accumulate=False,
+                keep_mode=bool(self.level),
+            )
+            work.run()
+            found = work.captured
+        grads = [found.get(node) for node in targets]  # type: ignore[call-overload]
+        return [
+            zeros_like(self.leave(x)) if g is None else self.leave(g)
+            for x, g in zip(self.inputs, grads, strict=True)
+        ]
+
+
+def _traced(seeds: list[Tensor | None]) -> bool:
+    return any(s is not None and s._node is not None for s in seeds)
+
+
+def _one_number(op: str, recorded: Recorded) -> None:
+    if len(recorded.outs) != 1 or recorded.outs[0].size != 1:
+        shown = [o.shape for o in recorded.outs]
+        raise GradientError(
+            f"{op}: the function must return one number, it returned shapes {shown}; "
+            f"use vjp or jacobian for more"
+        )
+    if recorded.outs[0].dtype.is_complex:
+        raise GradientError(f"{op}: the function returned {recorded.outs[0].dtype}; take real()")
+
+
+def _chosen(op: str, args: tuple[Any, ...], argnums: int | Sequence[int]) -> Any:
+    """The chosen arguments as a tuple, and a function that puts new ones in their places."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for n in numbers:
+        if not -len(args) <= n < len(args):
+            raise ArgumentError(f"{op}: argnums {n}, but there are {len(args)} positional arguments")
+
+    def put(new: Sequence[Any]) -> list[Any]:
+        full = list(args)
+        for n, value in zip(numbers, new, strict=True):
+            full[n] = value
+        return full
+
+    return tuple(args[n] for n in numbers), put
+
+
+def _aux_split(f: Callable[..., Any], has_aux: bool, aux: list[Any]) -> Callable[..., Any]:
+    """f without its auxiliary output, which is put into `aux`."""
+
+    def run(*args: Any) -> Any:
+        out = f(*args)
+        if has_aux:
+            out, extra = out
+            aux[:] = [extra]
+        return out
+
+    return run
+
+
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """A function giving f's value and its gradient with respect to the chosen arguments.
+
+    >>> import everygrad as eg
+    >>> eg.value_and_grad(lambda x: (x * x).sum())(eg.tensor([1.0, 2.0]))
+    (tensor(5.), tensor([2., 4.]))
+    """
+
+    @wraps(f)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        chosen, put = _chosen("grad", args, argnums)
+        leaves, tree = optree.tree_flatten(chosen)
+        aux: list[Any] = []
+        inner = _aux_split(lambda *new: f(*put(new), **kwargs), has_aux, aux)
+        recorded = Recorded("grad", inner, leaves, tree)
+        _one_number("grad", recorded)
+        (out,) = recorded.outs
+        grads = recorded.pull([ones_like(out)], retain=False)
+        tree_of = optree.tree_unflatten(tree, grads)
+        gradient = tree_of[0] if isinstance(argnums, int) else tree_of
+        (value,) = recorded.values([out])
+        return ((value, *aux) if has_aux else value), gradient
+
+    return run
+
+
+def grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The gradient of f, a function of nested containers of tensors that returns one number.
+
+    >>> import everygrad as eg
+    >>> eg.grad(eg.grad(lambda x: x**3))(eg.tensor(2.0))
+    tensor(12.)
+    """
+    both = value_and_grad(f, argnums, has_aux)
+
+    @wraps(f)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return run
+
+
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """f's value and a function that pulls a gradient of the output back to the inputs.
+
+    >>> import everygrad as eg
+    >>> out, pull = eg.vjp(lambda x: x * x, eg.tensor([1.0, 2.0]))
+    >>> pull(eg.ones((2,)))
+    (tensor([2., 4.]),)
+    """
+    leaves, tree = optree.tree_flatten(primals)
+    recorded = Recorded("vjp", f, leaves, tree)
+    value = optree.tree_unflatten(recorded.out_tree, recorded.values(recorded.outs))
+
+    def pull(gradient: Any) -> Any:
+        seeds, seed_tree = optree.tree_flatten(gradient)
+        if seed_tree != recorded.out_tree:
+            raise ArgumentError(f"vjp: the gradient {seed_tree} must match {recorded.out_tree}")
+        for s, o in zip(seeds, recorded.outs, strict=True):
+            if not isinstance(s, Tensor) or s.shape != o.shape or s.dtype is not o.dtype:
+                got = f"{s.dtype}{list(s.shape)}" if isinstance(s, Tensor) else type(s).__name__
+                raise ShapeError(f"vjp: a gradient {got} for an output {o.dtype}{list(o.shape)}")
+        return optree.tree_unflatten(tree, recorded.pull(seeds, retain=True))
+
+    return value, pull
+
+
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f's value and the directional derivative along `tangents`, in one forward pass.
+
+    >>> import everygrad as eg
+    >>> eg.jvp(lambda x: x * x, (eg.tensor(3.0),), (eg.tensor(1.0),))
+    (tensor(9.), tensor(6.))
+    """
+    leaves, tree = optree.tree_flatten(tuple(primals))
+    moves, move_tree = optree.tree_flatten(tuple(tangents))
+    if tree != move_tree:
+        raise ArgumentError(f"jvp: tangents {move_tree} must match primals {tree}")
+    _checked("jvp", leaves)
+    for x, t in zip(leaves, moves, strict=True):
+        if not isinstance(t, Tensor) or t.shape != x.shape or t.dtype is not x.dtype:
+            got = f"{t.dtype}{list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
+            raise ShapeError(f"jvp: a tangent {got} for an input {x.dtype}{list(x.shape)}")
+    with deeper():
+        level = transform_depth()
+        duals = [wrap(Dual(level, x, t)) for x, t in zip(leaves, moves, strict=True)]
+        outs, out_tree = optree.tree_flatten(f(*optree.tree_unflatten(tree, duals)))
+    for o in outs:
+        if not isinstance(o, Tensor):
+            raise ArgumentError(f"jvp: the function must return tensors, got {type(o).__name__}")
+    parts = [part_of(o, level) for o in outs]
+    values = [p for p, _ in parts]
+    slopes = [zeros_like(p) if t is None else t for p, t in parts]
+    return optree.tree_unflatten(out_tree, values), optree.tree_unflatten(out_tree, slopes)
+
+
+def _basis(x: Tensor) -> Tensor:
+    """Every unit tensor of x's shape, along a new first axis."""
+    return eye(x.size, dtype=x.dtype, device=x.device).reshape((x.size, *x.shape))
+
+
+def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """All derivatives of f by reverse mode: output shape followed by input shape.
+
+    >>> import everygrad as eg
+    >>> eg.jacobian(lambda x: x * x)(eg.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
+    """
+
+    @wraps(f)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        chosen, put = _chosen("jacobian", args, argnums)
+        leaves, tree = optree.tree_flatten(chosen)
+        recorded = Recorded("jacobian", lambda *new: f(*put(new), **kwargs), leaves, tree)
+
+        def rows(k: int) -> list[Tensor]:
+            out = recorded.outs[k]
+
+            def pull(seed: Tensor) -> tuple[Tensor, ...]:
+                seeds: list[Tensor | None] = [None] * len(recorded.outs)
+                seeds[k] = seed
+                return tuple(recorded.pull(seeds, retain=True))
+
+            blocks = vmap(pull)(_basis(out))
+            return [
+                b.reshape((*out.shape, *x.shape)) for b, x in zip(blocks, recorded.inputs, strict=True)
+            ]
+
+        def one(k: int) -> Any:
+            full = optree.tree_unflatten(tree, rows(k))
+            return full[0] if isinstance(argnums, int) else full
+
+        return optree.tree_unflatten(recorded.out_tree, [one(k) for k in range(len(recorded.outs))])
+
+    return run
+
+
+def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """All derivatives of f with respect to one tensor argument, by forward mode."""
+
+    @wraps(f)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        (x,), put = _chosen("jacfwd", args, argnums)
+        _checked("jacfwd", [x])
+
+        def push(t: Tensor) -> Any:
+            return jvp(lambda new: f(*put((new,)), **kwargs), (x,), (t,))[1]
+
+        columns = vmap(push, out_axes=-1)(_basis(x))
+        return optree.tree_map(lambda c: c.reshape((*c.shape[:-1], *x.shape)), columns)
+
+    return run
+
+
+def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """All second derivatives of f, a function that returns one number.
+
+    >>> import everygrad as eg
+    >>> eg.hessian(lambda x: (x**3).sum())(eg.tensor([1.0, 2.0]))
+    tensor([[ 6.,  0.],
+            [ 0., 12.]])
+    """
+    return jacfwd(grad(f, argnums), argnums)
+
+
+def hvp(f: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) -> tuple[Any, Any]:
+    """f's value and its Hessian times `vectors`, without building the Hessian.
+
+    >>> import everygrad as eg
+    >>> eg.hvp(lambda x: (x**3).sum(), (eg.tensor([1.0, 2.0]),), (eg.ones((2,)),))
+    (tensor(9.), (tensor([ 6., 12.]),))
+    """
+    leaves, tree = optree.tree_flatten(tuple(primals))
+    moves, move_tree = optree.tree_flatten(tuple(vectors))
+    if tree != move_tree:
+        raise ArgumentError(f"hvp: vectors {move_tree} must match primals {tree}")
+    values: list[Tensor] = []
+
+    def along(*new: Any) -> Tensor:
+        value, slopes = value_and_grad(f, tuple(range(len(new))))(*new)
+        values.append(value)
+        parts = [(g * v).sum() for g, v in zip(optree.tree_leaves(slopes), moves, strict=True)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    recorded = Recorded("hvp", along, leaves, tree)
+    found = recorded.pull([ones_like(recorded.outs[0])], retain=False)
+    return recorded.values(values)[0], optree.tree_unflatten(tree, found)
