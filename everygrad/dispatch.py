@@ -18,6 +18,7 @@ from numpy import ndarray
 from everygrad import dtypes
 from everygrad.autograd.graph import MarkedNode, Node
 from everygrad.autograd.modes import CAREFUL, anomaly_enabled, recording
+from everygrad.autograd.saving import recorder
 from everygrad.backends import base
 from everygrad.compile.expr import Expr
 from everygrad.config import config
@@ -100,10 +101,12 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
         node = Node()
     node.op = op
     node.parents = parents
-    node.saved = op.save(parents, payload, inputs)
     node.params = params
     node.shape = payload.shape
     node.hooks = None
+    saved = op.save(parents, payload, inputs)
+    watcher = recorder.get() if mode == CAREFUL else None
+    node.saved = saved if watcher is None else watcher.saving(node, saved, inputs)
     return wrap(payload, node)
 
 

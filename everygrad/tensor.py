@@ -26,7 +26,7 @@ class Wrapped:
     `size`: the door's fast path takes its absence as the sign of a payload it does not know.
     """
 
-    __slots__ = ("level",)
+    __slots__ = ("__weakref__", "level")
     level: int
 
     @property

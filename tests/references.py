@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy import stats
+from scipy import special, stats
 
 
 def _torch(fn: Any, *arrays: Any, **options: Any) -> Any:
@@ -120,6 +120,14 @@ def gelu(x: Any) -> Any:
     return x * stats.norm.cdf(x)
 
 
+def softmax(x: Any, axis: int = -1) -> Any:
+    return special.softmax(x, axis)
+
+
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    return special.log_softmax(x, axis)
+
+
 def softmax_move(g: Any, out: Any, axis: int) -> Any:
     """(diag(out) - out out^T) g, with the matrix written out."""
 
@@ -214,24 +222,35 @@ def conv2d_weight(x: Any, y: Any, window: Any, weight: Any) -> Any:
     return _torch(lambda x, y: fn(x, weight, y, **_options(window)), x, y)
 
 
+def _signed(x: Any) -> Any:
+    """PyTorch pools no unsigned integers."""
+    return x.astype(np.int64) if x.dtype.kind == "u" else x
+
+
 def max_pool2d_index(x: Any, window: Any) -> Any:
     def index(x: Any) -> Any:
         return F.max_pool2d(
             x, window.size, window.stride, window.padding, window.dilation, return_indices=True
         )[1]
 
-    return _torch(index, x)
+    return _torch(index, _signed(x))
 
 
 def max_pool2d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
 ) -> Any:
-    return _torch(lambda x: F.max_pool2d(x, kernel_size, stride, padding, dilation), x)
+    out = _torch(
+        lambda x: F.max_pool2d(x, kernel_size, stride, padding, dilation), _signed(x)
+    )
+    return out.astype(x.dtype)
 
 
 def avg_pool2d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
 ) -> Any:
+    if x.dtype.kind == "c":  # linear, and PyTorch has it for real numbers only
+        args = (kernel_size, stride, padding, count_include_pad)
+        return avg_pool2d(x.real, *args) + 1j * avg_pool2d(x.imag, *args)
     return _torch(
         lambda x: F.avg_pool2d(
             x, kernel_size, stride, padding, count_include_pad=count_include_pad

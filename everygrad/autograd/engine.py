@@ -180,6 +180,8 @@ class Pass:
         if g is None:
             return None
         try:
+            if type(node.saved) is not tuple:
+                node.saved.fulfil(node)
             results: Sequence[Grad] = node.op.vjp(node, g, self.create_graph)
         except Exception as error:
             raise explain(node, error) from error

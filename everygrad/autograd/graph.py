@@ -40,7 +40,8 @@ class Node:
 
     op       the op record; its `vjp(node, g, create_graph)` gives one gradient for each parent
     parents  the node of each tensor input, None where no gradient is wanted
-    saved    payloads kept for the derivative; None once the graph has been used up
+    saved    payloads kept for the derivative, or a promise of them (`fulfil`); None once the graph
+             has been used up
     params   the op's keyword parameters
     shape    the shape of the result, which is the shape of its gradient
     hooks    functions of the summed gradient, by handle, or None
@@ -52,7 +53,7 @@ class Node:
     where: str | None = None  # the user's line, noted in anomaly mode
     op: Any
     parents: tuple[Node | None, ...]
-    saved: tuple[Any, ...] | None
+    saved: Any
     params: Any
     shape: tuple[int, ...]
     hooks: dict[int, Hook] | None
@@ -73,7 +74,7 @@ class Node:
 class MarkedNode(Node):
     """A node with something beyond the ordinary: a transformation level, or the user's line."""
 
-    __slots__ = ("level", "where")
+    __slots__ = ("__weakref__", "level", "where")
 
     def __init__(self, level: int, where: str | None) -> None:
         self.level = level

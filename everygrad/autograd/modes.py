@@ -11,6 +11,8 @@ from contextvars import ContextVar, Token
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from everygrad.autograd.saving import recorder
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -29,7 +31,8 @@ transform_depth = _depth.get
 
 
 def _on() -> int:
-    return CAREFUL if anomaly_enabled() or transform_depth() else RECORD
+    careful = anomaly_enabled() or transform_depth() or recorder.get() is not None
+    return CAREFUL if careful else RECORD
 
 
 def is_grad_enabled() -> bool:
@@ -117,3 +120,14 @@ class deeper(_Mode):  # noqa: N801  # a context manager, read as a phrase
 
     def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
         return ((_depth, transform_depth() + 1), (_recording, CAREFUL if recording() else OFF))
+
+
+class at_depth(_Mode):  # noqa: N801  # a context manager, read as a phrase
+    """As many transformations in as `depth` says."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return ((_depth, self.depth),)

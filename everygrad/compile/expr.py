@@ -282,8 +282,9 @@ def lower(root: Expr, inputs: Sequence[DType], out: DType | None = None) -> Prog
     at = lowering.memo[id(root)]
     if at is None:
         at = lowering.constant(root.value, out or dtypes.of_scalar(root.value))
-    if out is None and inputs and all(d in _HALF for d in inputs):
-        out = inputs[0] if lowering.insts[at].dtype is dtypes.float32 else None
+    numbers = [d for d in inputs if d is not dtypes.bool_]  # conditions do not decide the dtype
+    if out is None and numbers and all(d in _HALF for d in numbers):
+        out = numbers[0] if lowering.insts[at].dtype is dtypes.float32 else None
     if out is not None:
         at = lowering.convert(at, out)
     if at != len(lowering.insts) - 1:  # the result was computed early: name it last

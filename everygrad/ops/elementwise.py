@@ -16,7 +16,7 @@ from everygrad.compile.expr import Expr, call
 from everygrad.dispatch import apply, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
-from everygrad.ops.families import Elementwise, elementwise
+from everygrad.ops.families import Elementwise, check_kind, elementwise
 from everygrad.ops.spec import refuse, register, sample
 from everygrad.tensor import Tensor
 
@@ -175,6 +175,7 @@ CLAMP = Elementwise(
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002  # PyTorch's names
     """x limited to [min, max]; the gradient is 1 at the bounds. Either bound may be left out."""
+    check_kind("clamp", x.dtype, "real")
     if min is None:
         return x if max is None else minimum_at_bound(x, max)
     if max is None:

@@ -27,13 +27,14 @@ def _concat_portable(*xs: Tensor, axis: int, sizes: tuple[int, ...]) -> Tensor:
             (sum(sizes[:i]), sizes[i], 1) if a == axis else (0, n, 1) for a, n in enumerate(shape)
         )
         part = put_slices(x, shape, slices)
-        total = part if total is None else where(_between(slices[axis], axis, shape), part, total)
+        total = part if total is None else where(_between(slices[axis], axis, part), part, total)
     assert total is not None
     return total
 
 
-def _between(piece: tuple[int, int, int], axis: int, shape: shapes.Shape) -> Tensor:
-    place = arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+def _between(piece: tuple[int, int, int], axis: int, whole: Tensor) -> Tensor:
+    """Which places along an axis of `whole` lie in the piece."""
+    place = arange(whole.shape[axis], device=whole.device).reshape((-1,) + (1,) * (whole.ndim - axis - 1))
     return (place >= piece[0]) & (place < piece[0] + piece[1])
 
 

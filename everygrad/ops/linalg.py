@@ -128,7 +128,9 @@ Tensor.__rmatmul__ = _rmatmul  # type: ignore[attr-defined]
 def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     """The sum of products along an axis, x conjugated if complex."""
     shapes.broadcast("vecdot", x.shape, y.shape)
-    return ((x.conj() if x.dtype.is_complex else x) * y).sum(axis=axis)
+    return ((x.conj() if x.dtype.is_complex else x) * y).sum(
+        axis=axis, dtype=dtypes.promote(x.dtype, y.dtype)
+    )
 
 
 @composite(reference=np.outer, samples=lambda: iter((sample(s.real(3), s.real(2)),)),

@@ -133,8 +133,8 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
         raise ShapeError(f"sum_to: {small} does not broadcast to {x.shape}")
     added, stretched = shapes.reduced_axes(x.shape, small)
     if stretched:
-        x = x.sum(axis=stretched, keepdims=True)
-    return x.sum(axis=added) if added else x
+        x = x.sum(axis=stretched, keepdims=True, dtype=x.dtype)
+    return x.sum(axis=added, dtype=x.dtype) if added else x
 
 
 SLICE = Movement(

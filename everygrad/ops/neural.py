@@ -111,9 +111,9 @@ def _row_refusals(name: str) -> tuple[Any, ...]:
     )
 
 
-register(SOFTMAX, softmax, methods=("softmax",), reference="scipy.special:softmax",
+register(SOFTMAX, softmax, methods=("softmax",), reference="tests.references:softmax",
          samples=_row_samples, refuses=_row_refusals("softmax"))  # fmt: skip
-register(LOG_SOFTMAX, log_softmax, methods=("log_softmax",), reference="scipy.special:log_softmax",
+register(LOG_SOFTMAX, log_softmax, methods=("log_softmax",), reference="tests.references:log_softmax",
          samples=_row_samples, refuses=_row_refusals("log_softmax"))  # fmt: skip
 for _op in (SOFTMAX_MOVE, LOG_SOFTMAX_VJP):
     register(
@@ -270,6 +270,7 @@ def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
             f"mse_loss: prediction {x.shape} and target {target.shape} must have the same shape"
         )
     off = x - target
+    check_kind("mse_loss", off.dtype, "real float")
     return _reduced(off * off, reduction, "mse_loss")
 
 

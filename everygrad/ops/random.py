@@ -15,6 +15,7 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.randomness import batches, wrap_draw
+from everygrad.autograd.saving import recorder
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError
 
@@ -113,6 +114,9 @@ class Generator:
 
     def bits(self, count: int, device: str = "cpu") -> Tensor:
         """`count` random uint32; the stream moves on."""
+        watcher = recorder.get()
+        if watcher is not None:
+            watcher.drawing(self)
         with no_grad():
             drawn: Tensor = apply(BITS, self.state, count=count)
             self.state.rebind(_advanced(self.state, -(-count // 4))._data, None)
