@@ -117,11 +117,11 @@ def _compare(report: Report, workloads: list[Workload], peers: list[Peer], plan:
         _say("  ".join(text.result_row(result, report.labels)))
 
 
-def _extras(report: Report, setup: Setup, args: argparse.Namespace) -> None:
+def _extras(report: Report, setup: Setup, plan: Plan, args: argparse.Namespace) -> None:
     """The import time and, if asked for, the long chain."""
     try:
         if "everygrad" in args.peers and (not args.only or "import" in args.only):
-            report.imports = import_times(setup, report.rounds)
+            report.imports = import_times(setup, plan)
         if args.slow:
             for peer in dict.fromkeys(args.peers):
                 _say(f"long chain: {peer}")
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(str(error))
             return 2
         _compare(report, workloads, peers, plan)
-    _extras(report, setup, args)
+    _extras(report, setup, plan, args)
     report.machine = describe(report.versions, args.threads)
     print(text.render(report), end="")
     if args.write:

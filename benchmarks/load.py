@@ -11,6 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+# Where others kept more than this much of a core busy, a figure is not to be trusted.
+QUIET = 0.1
+
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)  # columns idle and iowait
 _GUESTS = 8  # columns from here on are counted in user and nice already
@@ -27,6 +30,12 @@ def _busy_s() -> float:
     return busy / os.sysconf("SC_CLK_TCK")
 
 
+def _own_s() -> float:
+    """Processor seconds of this process and of the children it has waited for."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
 @dataclass
 class Mark:
     """A moment; `others()` tells of the time since."""
@@ -37,7 +46,7 @@ class Mark:
 
     @classmethod
     def now(cls) -> Mark:
-        return cls(time.perf_counter(), _busy_s(), time.process_time())
+        return cls(time.perf_counter(), _busy_s(), _own_s())
 
     def others(self) -> float:
         """Processors other processes kept busy since then: 1.0 is one whole core."""

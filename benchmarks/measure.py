@@ -5,17 +5,19 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.agree import disagreements, load
+from benchmarks.load import QUIET
 from benchmarks.process import Peer, PeerError
 from benchmarks.workloads import Workload
 
 # A thread pool spins a while before it sleeps; the next peer starts when it has.
 PAUSE_S = 0.05
-# A round in which other processes kept this much of a core busy is measured again.
-QUIET = 0.1
+# After a disturbed round: the neighbour may be gone by then.
 RETRY_S = 0.5
 
 
@@ -99,33 +101,34 @@ class Round:
     times: dict[str, float]
     others: float
 
+    @property
+    def quiet(self) -> bool:
+        return self.others <= QUIET
 
-def take_round(workload: Workload, peers: list[Peer], pause_s: float) -> Round:
+
+def take_rounds(take: Callable[[int], Round], plan: Plan) -> list[Round]:
+    """`plan.rounds` quiet rounds, or the quietest found when patience ran out."""
+    taken: list[Round] = []
+    deadline = time.monotonic() + plan.patience_s
+    while sum(r.quiet for r in taken) < plan.rounds:
+        if len(taken) >= plan.rounds and time.monotonic() > deadline:
+            break
+        taken.append(take(len(taken)))
+        if not taken[-1].quiet and time.monotonic() < deadline:
+            time.sleep(RETRY_S)
+    return sorted(taken, key=lambda r: r.others)[: plan.rounds]
+
+
+def peer_round(workload: Workload, peers: list[Peer], pause_s: float, number: int) -> Round:
+    """Every peer's turn; who goes first alternates, so that drift favours nobody."""
     times: dict[str, float] = {}
     others = 0.0
-    for peer in peers:
+    for peer in peers if number % 2 == 0 else reversed(peers):
         time.sleep(pause_s)
         answer = peer.ask(run=workload.name, rounds=1)
         times[peer.label] = answer["times"][0]
         others = max(others, answer["others"][0])
     return Round(times, others)
-
-
-def take_rounds(workload: Workload, peers: list[Peer], plan: Plan) -> list[Round]:
-    """`plan.rounds` quiet rounds, or the quietest found when patience ran out.
-
-    Who goes first alternates, so that a drift of the machine favours nobody.
-    """
-    taken: list[Round] = []
-    deadline = time.monotonic() + plan.patience_s
-    while sum(r.others <= QUIET for r in taken) < plan.rounds:
-        if len(taken) >= plan.rounds and time.monotonic() > deadline:
-            break
-        order = peers if len(taken) % 2 == 0 else peers[::-1]
-        taken.append(take_round(workload, order, plan.pause_s))
-        if taken[-1].others > QUIET and time.monotonic() < deadline:
-            time.sleep(RETRY_S)
-    return sorted(taken, key=lambda r: r.others)[: plan.rounds]
 
 
 def measure(workload: Workload, peers: list[Peer], plan: Plan) -> Result:
@@ -139,9 +142,9 @@ def measure(workload: Workload, peers: list[Peer], plan: Plan) -> Result:
             return result
         for peer in peers:
             peer.ask(run=workload.name, rounds=0, warmup_s=plan.warmup_s)
-        rounds = take_rounds(workload, peers, plan)
+        rounds = take_rounds(partial(peer_round, workload, peers, plan.pause_s), plan)
         result.times = {peer.label: [r.times[peer.label] for r in rounds] for peer in peers}
-        result.disturbed = sum(r.others > QUIET for r in rounds)
+        result.disturbed = sum(not r.quiet for r in rounds)
     except PeerError as error:
         result.problem = str(error)
     return result

@@ -110,15 +110,18 @@ def _imports(times: ImportTimes | None) -> list[str]:
 def _chains(report: Report) -> list[str]:
     if not report.chains:
         return []
-    head = ["long chain", "ops", "build s", "backward s", "delete after s", "delete s", "peak MB"]
+    head = ["long chain", "ops", "build s", "backward s", "delete after s", "delete s", "peak MB",
+            "others"]  # fmt: skip
     rows = [head]
     for c in report.chains:
         seconds = (c.build_s, c.backward_s, c.delete_after_s, c.delete_s)
-        rows.append([c.peer, f"{c.length:,}", *(f"{s:.2f}" for s in seconds), str(c.peak_mb)])
+        rows.append([c.peer, f"{c.length:,}", *(f"{s:.2f}" for s in seconds), str(c.peak_mb),
+                     f"{c.others:.1f}"])  # fmt: skip
     allowed = f"{longchain.LINEAR:g} times the time for 4 times the ops"
     return [
         "", *_table(rows), "",
-        "`delete after`: what backward left; `delete`: a whole graph never taken backward.",
+        "`delete after`: what backward left; `delete`: a whole graph never taken backward;",
+        "`others`: cores that other processes kept busy meanwhile.",
         f"Target: backward and deletions of 1,000,000 ops <= {longchain.LIMIT_S:g} s and linear "
         f"(at most {allowed}): met {_yes(report.chain_met)}.",
     ]  # fmt: skip

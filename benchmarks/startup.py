@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 from dataclasses import dataclass
+from functools import partial
+from statistics import median
 
+from benchmarks.load import Mark
+from benchmarks.measure import Plan, Round, take_rounds
 from benchmarks.process import ROOT, PeerError, Setup
 
 ALLOWED_S = 0.1
@@ -23,12 +26,18 @@ print(json.dumps([time.perf_counter() - start, sorted(sys.modules.keys() & set({
 
 @dataclass(frozen=True)
 class ImportTimes:
+    """Medians; `heavy` are the packages of HEAVY that `import everygrad` loaded."""
+
     ours_s: float
     numpy_s: float
     heavy: list[str]
+    trusted: bool
 
     @property
-    def met(self) -> bool:
+    def met(self) -> bool | None:
+        """None when no quiet machine was found."""
+        if not self.trusted:
+            return None
         return self.ours_s <= self.numpy_s + ALLOWED_S and not self.heavy
 
 
@@ -43,13 +52,16 @@ def _import(module: str, setup: Setup) -> tuple[float, list[str]]:
     return seconds, heavy
 
 
-def import_times(setup: Setup, rounds: int) -> ImportTimes:
-    """Medians of alternating fresh imports, after one of each to warm the disk cache."""
-    ours: list[float] = []
-    numpy: list[float] = []
+def _round(setup: Setup, _number: int) -> Round:
+    mark = Mark.now()
+    times = {module: _import(module, setup)[0] for module in ("numpy", "everygrad")}
+    return Round(times, mark.others())
+
+
+def import_times(setup: Setup, plan: Plan) -> ImportTimes:
+    """Alternating fresh imports, after one of each to warm the disk cache."""
     _import("numpy", setup)
     _, heavy = _import("everygrad", setup)
-    for _ in range(rounds):
-        numpy.append(_import("numpy", setup)[0])
-        ours.append(_import("everygrad", setup)[0])
-    return ImportTimes(statistics.median(ours), statistics.median(numpy), heavy)
+    rounds = take_rounds(partial(_round, setup), plan)
+    ours, numpy = (median(r.times[m] for r in rounds) for m in ("everygrad", "numpy"))
+    return ImportTimes(ours, numpy, heavy, 2 * sum(r.quiet for r in rounds) > len(rounds))

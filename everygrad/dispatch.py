@@ -30,9 +30,11 @@ from everygrad.tensor import Tensor, Wrapped, wrap
 # Where a filter turns warnings into errors, the fast path's `except` sends the op to the slow one.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"everygrad\.")
 
+CPU = base.get("cpu")
 F32 = np.dtype(np.float32)
 F64 = np.dtype(np.float64)
 _RETRY = (AttributeError, ValueError, TypeError, RuntimeWarning)
+_NOTHING = (None, None, None)
 _PACKAGE = __name__.split(".")[0] + "."
 
 
@@ -47,14 +49,12 @@ def backend_of(op: str, payloads: list[Any]) -> base.Backend:
 
 def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """The payload of `op` on `inputs`: by a transformation if one wraps them, else by a backend."""
-    payloads = []
-    plain = True
-    for t in inputs:
-        payload = t._data
-        payloads.append(payload)
-        plain = plain and type(payload) is ndarray
-    if plain:
-        return _run_on(base.get("cpu"), op, payloads, params)
+    payloads = [t._data for t in inputs]
+    for payload in payloads:
+        if type(payload) is not ndarray:
+            break
+    else:
+        return _run_on(CPU, op, payloads, params)
     wrapped = [p for p in payloads if isinstance(p, Wrapped)]
     if wrapped:
         top = max(wrapped, key=lambda p: p.level)
@@ -84,16 +84,22 @@ def user_line() -> str:
 
 def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, Any]) -> Tensor:
     """The result as a Tensor, with a Node if any input's derivative may be asked for."""
+    for t in inputs:
+        if t._node is not None:
+            break
+    else:
+        return wrap(payload)
     mode = recording()
     if not mode or op.constant:
         return wrap(payload)
-    level = payload.level if isinstance(payload, Wrapped) else 0
-    parents = tuple(
-        t._node if t._node is not None and t._node.level >= level and wants else None
-        for t, wants in zip(inputs, op.wants(len(inputs)), strict=True)
-    )
-    if not any(parents):
-        return wrap(payload)
+    if type(payload) is ndarray or not isinstance(payload, Wrapped):
+        parents = tuple([t._node for t in inputs])
+    else:  # what was recorded further out belongs to the tensors inside the payload
+        level = payload.level
+        nodes = (t._node for t in inputs)
+        parents = tuple([n if n is not None and n.level >= level else None for n in nodes])
+        if not any(parents):
+            return wrap(payload)
     if mode == CAREFUL:
         where = user_line() if anomaly_enabled() else None
         node: Node = MarkedNode(max(p.level for p in parents if p is not None), where)
@@ -105,8 +111,10 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
     node.shape = payload.shape
     node.hooks = None
     saved = op.save(parents, payload, inputs)
-    watcher = recorder.get() if mode == CAREFUL else None
-    node.saved = saved if watcher is None else watcher.saving(node, saved, inputs)
+    node.saved = saved
+    if mode == CAREFUL and (watcher := recorder.get()) is not None:
+        node.hooks = {}  # keeps the node off the engine's shortest path
+        node.saved = watcher.saving(node, saved, inputs)
     return wrap(payload, node)
 
 
@@ -223,7 +231,8 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
     """The function of an elementwise op of two inputs."""
     fast32: Any = None
     fast64: Any = None
-    keeps = op.keep_table  # by (x wants a gradient) + 2 * (y wants one): keep out, x, y
+    # by (x wants a gradient) + 2 * (y wants one): whether to keep out, x, y; None for none of them
+    keeps = op.keep_table
     constant = op.constant
 
     def call(x: Any, y: Any) -> Any:
@@ -257,15 +266,19 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             return t
         if mode == CAREFUL:
             return record(op, (x, y), out, {})
-        keep_out, keep_x, keep_y = keeps[(px is not None) + 2 * (py is not None)]
         node = t._node = Node()
         node.op = op
         node.parents = (px, py)
-        node.saved = (
-            out if keep_out else None,
-            a if keep_x else None,
-            b if keep_y else None,
-        )
+        keep = keeps[(px is not None) + 2 * (py is not None)]
+        if keep is None:
+            node.saved = _NOTHING
+        else:
+            keep_out, keep_x, keep_y = keep
+            node.saved = (
+                out if keep_out else None,
+                a if keep_x else None,
+                b if keep_y else None,
+            )
         node.params = None
         node.shape = out.shape
         node.hooks = None

@@ -79,6 +79,11 @@ def as_shape(shape: Any, op: str) -> Shape:
     return tuple(as_int(n, op, "every size") for n in sizes)
 
 
+def all_sizes(shape: Any) -> bool:
+    """Whether every entry is a plain size."""
+    return all(type(n) is int and n >= 0 for n in shape)
+
+
 def size_of(shape: Shape) -> int:
     """The number of elements.
 

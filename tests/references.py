@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from scipy import special, stats
 
 
+torch.set_num_threads(1)  # these arrays are tiny, and two test processes share the cores
+
+
 def _torch(fn: Any, *arrays: Any, **options: Any) -> Any:
     given = [None if a is None else torch.tensor(np.asarray(a)) for a in arrays]
     return fn(*given, **options).numpy()

@@ -12,7 +12,7 @@ import numpy as np
 import everygrad as eg
 from benchmarks.peers import Step
 from benchmarks.workloads import Array, Data
-from everygrad import Tensor, nn, optim
+from everygrad import Tensor, nn
 from everygrad.nn import functional as F
 
 
@@ -36,10 +36,10 @@ def _array(t: Tensor | None) -> Array:
     return np.array(t.detach().numpy())
 
 
-def _optimiser(params: Iterable[Tensor], settings: dict[str, Any]) -> optim.Optimizer:
+def _optimiser(params: Iterable[Tensor], settings: dict[str, Any]) -> Any:
     if settings["optimiser"] == "sgd":
-        return optim.SGD(params, lr=settings["lr"])
-    return optim.AdamW(params, lr=settings["lr"])
+        return eg.optim.SGD(params, lr=settings["lr"])
+    return eg.optim.AdamW(params, lr=settings["lr"])
 
 
 class Leaves:
@@ -138,8 +138,7 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, mask: Tensor) -> None:
         super().__init__()
         self.heads = heads
-        # In a list, so that it is not one of the module's tensors: the weights are data.
-        self.mask = [mask]
+        self.mask = mask
         self.ln1 = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.proj = nn.Linear(width, width)
@@ -153,7 +152,7 @@ class Block(nn.Module):
         parts = self.qkv(x).split(width, axis=-1)
         q, k, v = (part.reshape(shape).permute_dims((0, 2, 1, 3)) for part in parts)
         scores = q @ k.permute_dims((0, 1, 3, 2)) * shape[-1] ** -0.5
-        scores = eg.where(self.mask[0], scores, float("-inf"))
+        scores = eg.where(self.mask, scores, float("-inf"))
         mixed = eg.softmax(scores, axis=-1) @ v
         out: Tensor = self.proj(mixed.permute_dims((0, 2, 1, 3)).reshape(batch, tokens, width))
         return out
@@ -170,7 +169,7 @@ class GPT(nn.Module):
         settings = data.settings
         width, vocab = settings["width"], settings["vocab"]
         mask = eg.tensor(data.arrays["mask"])
-        self.positions = [eg.tensor(data.arrays["positions"])]
+        self.positions = eg.tensor(data.arrays["positions"])
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(settings["tokens"], width)
         self.blocks = nn.ModuleList(
@@ -180,7 +179,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.wte(x) + self.wpe(self.positions[0])
+        h = self.wte(x) + self.wpe(self.positions)
         for block in self.blocks:
             h = block(h)
         logits: Tensor = self.head(self.ln(h))
@@ -224,11 +223,11 @@ STEPS: dict[str, Callable[[Data], Step]] = {
 }
 
 
-def build_chain(length: int) -> tuple[Tensor, Tensor]:
-    """A leaf, and the end of `length` multiply/add ops on it."""
-    x = eg.ones((4,), requires_grad=True)
-    a, b = eg.full((4,), 1.0), eg.full((4,), 1e-6)
+def build_chain(length: int, width: int, a: float, b: float) -> tuple[Tensor, Tensor]:
+    """A leaf of ones, and the end of `length` ops y = y * a + b on it."""
+    x = eg.ones((width,), requires_grad=True)
+    factor, term = eg.full((width,), a), eg.full((width,), b)
     y = x
     for _ in range(length // 2):
-        y = y * a + b
+        y = y * factor + term
     return x, y

@@ -215,11 +215,11 @@ STEPS: dict[str, Callable[[Data], Step]] = {
 }
 
 
-def build_chain(length: int) -> tuple[Tensor, Tensor]:
-    """A leaf, and the end of `length` multiply/add ops on it."""
-    x = torch.ones(4, requires_grad=True)
-    a, b = torch.full((4,), 1.0), torch.full((4,), 1e-6)
+def build_chain(length: int, width: int, a: float, b: float) -> tuple[Tensor, Tensor]:
+    """A leaf of ones, and the end of `length` ops y = y * a + b on it."""
+    x = torch.ones(width, requires_grad=True)
+    factor, term = torch.full((width,), a), torch.full((width,), b)
     y = x
     for _ in range(length // 2):
-        y = y * a + b
+        y = y * factor + term
     return x, y

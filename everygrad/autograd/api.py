@@ -92,6 +92,7 @@ def backward(
         raise ArgumentError("backward: inputs is empty; leave it out to reach every leaf")
     assert root._node is not None
     ready = _leaf_ready.get()
+    results = {} if inputs is None else {x._node: (x, x.grad) for x in inputs if not x.is_leaf}
     work = Pass(
         [(root._node, seed)],
         retain_graph=create_graph if retain_graph is None else retain_graph,
@@ -100,10 +101,10 @@ def backward(
         leaf_ready=(lambda t: [fn(t) for fn in ready] and None) if ready else None,
     )
     _run(work, workers)
-    for x in inputs or ():  # leaves were given theirs by the pass; results get theirs here
-        if not x.is_leaf and x._node in work.captured:
-            g = work.captured[x._node]
-            x._grad = g if x.grad is None or g is None else x.grad + g
+    for node, (x, held) in results.items():  # leaves were given theirs by the pass
+        g = work.captured.get(node)  # type: ignore[arg-type]  # a result has a node
+        if g is not None:
+            x._grad = g if held is None else held + g
 
 
 def grad(
@@ -134,15 +135,22 @@ def grad(
         targets=targets,
         accumulate=False,
     )
+    if not allow_unused:  # before the pass, which uses the graph up
+        _all_used(ins, [node in work.counts for node in targets])
     _run(work, workers)
     found = tuple(work.captured.get(node) for node in targets)
-    for i, g in enumerate(found):
-        if g is None and not allow_unused:
-            raise GradientError(
-                f"grad: input {i} (shape {ins[i].shape}) was not used to make the outputs; "
-                f"pass allow_unused=True to get None for it"
-            )
+    if not allow_unused:
+        _all_used(ins, [g is not None for g in found])
     return found
+
+
+def _all_used(inputs: list[Tensor], used: list[bool]) -> None:
+    if not all(used):
+        i = used.index(False)
+        raise GradientError(
+            f"grad: input {i} (shape {inputs[i].shape}) was not used to make the outputs; "
+            f"pass allow_unused=True to get None for it"
+        )
 
 
 def _seeds(outs: list[Tensor], given: Any) -> list[Tensor]:

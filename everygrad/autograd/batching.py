@@ -27,6 +27,10 @@ class Batched(Wrapped):
         self.value = value
 
     @property
+    def inner(self) -> Tensor:
+        return self.value
+
+    @property
     def shape(self) -> Shape:
         return self.value.shape[1:]
 

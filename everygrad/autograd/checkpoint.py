@@ -12,14 +12,32 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextvars import copy_context
+from typing import Any, NamedTuple
 
 from everygrad.autograd.graph import Node
-from everygrad.autograd.modes import at_depth, enable_grad, is_grad_enabled, transform_depth
+from everygrad.autograd.modes import enable_grad, is_grad_enabled
 from everygrad.autograd.saving import Recorder, recorder
 from everygrad.errors import ArgumentError, GradientError
-from everygrad.ops.random import Generator, default_generator
+from everygrad.ops.creation import tensor
+from everygrad.ops.random import Generator
 from everygrad.tensor import Tensor, wrap
+
+
+class _Note(NamedTuple):
+    """One recorded op, to be found again in the second run."""
+
+    op: str
+    shape: Any
+    inputs: tuple[tuple[Any, Any, bool], ...]  # each tensor and its payload, weakly; is it a leaf
+
+    @staticmethod
+    def of(node: Node, inputs: Sequence[Tensor]) -> _Note:
+        seen = tuple(
+            (weakref.ref(t), weakref.ref(t._data), t._node is not None and t._node.is_leaf)
+            for t in inputs
+        )
+        return _Note(node.op.name, node.shape, seen)
 
 
 class _Frame(Recorder):
@@ -30,73 +48,96 @@ class _Frame(Recorder):
         # names may be given other values before the second run: keep these values
         self.args = tuple(_same_value(a) for a in args)
         self.kwargs = {k: _same_value(v) for k, v in kwargs.items()}
-        self.depth = transform_depth()
-        self.states = {default_generator: default_generator.get_state()}
+        self.around: Recorder | None = recorder.get()
+        self.context = copy_context()  # modes and transformations, for the second run
+        self.context.run(recorder.set, None)
+        self.states: dict[Generator, Any] = {}  # before the first draw
         self.nodes: list[weakref.ref[Node]] = []
-        self.notes: list[tuple[str, Any, tuple[Any, ...]]] = []
+        self.notes: list[_Note] = []
+        self.moved: set[tuple[int, int]] = set()  # inputs that the function itself gave another value
+        self.running = True
         self.lock = threading.RLock()
 
     def saving(self, node: Node, values: tuple[Any, ...], inputs: Sequence[Tensor]) -> Any:
         self.nodes.append(weakref.ref(node))
-        self.notes.append((node.op.name, node.shape, _leaves_of(inputs)))
+        self.notes.append(_Note.of(node, inputs))
         return _Promise(self)
 
-    def drawing(self, generator: Generator) -> None:
+    def stream(self, generator: Generator) -> Generator:
+        real: Generator = generator if self.around is None else self.around.stream(generator)
         if generator not in self.states:
-            self.states[generator] = generator.get_state()
+            self.states[generator] = real.state.numpy().copy()
+        return real
+
+    def finish(self) -> None:
+        """The first run is over: from here on, nothing it read may be given another value."""
+        self.running = False
+        self.around = None
+        for i, note in enumerate(self.notes):
+            for j, (ref, payload, _) in enumerate(note.inputs):
+                t = ref()
+                if t is not None and t._data is not payload():
+                    self.moved.add((i, j))
 
     def recompute(self) -> None:
         """Run again and hand out what was saved."""
-        twin = _Twin()
-        now = {g: g.get_state() for g in self.states}
-        for generator, state in self.states.items():
-            generator.set_state(state)
-        token = recorder.set(twin)
-        try:
-            with at_depth(self.depth), enable_grad():
-                self.f(*self.args, **self.kwargs)
-        finally:
-            recorder.reset(token)
-            for generator, state in now.items():
-                generator.set_state(state)
+        twin = _Twin(self.states)
+        self.context.copy().run(self.run_again, twin)
         self.check(twin)
-        for ref, values in zip(self.nodes, twin.values, strict=True):
+        # a function that differentiates inside asks before its first run is over
+        for ref, values in zip(self.nodes, twin.values, strict=not self.running):
             node = ref()
             if node is not None and isinstance(node.saved, _Promise):
                 node.saved = values
 
+    def run_again(self, twin: _Twin) -> None:
+        recorder.set(twin)
+        with enable_grad():
+            self.f(*self.args, **self.kwargs)
+
     def check(self, twin: _Twin) -> None:
         """Refuse a second run that did other work, or did it on other values."""
-        for i, ((name, shape, leaves), again) in enumerate(zip(self.notes, twin.notes, strict=False)):
-            if (name, shape) != again[:2]:
+        for i, (note, again) in enumerate(zip(self.notes, twin.notes, strict=False)):
+            if (note.op, note.shape) != (again.op, again.shape):
                 raise GradientError(
-                    f"checkpoint: op {i} was {name} {list(shape)} and is {again[0]} "
-                    f"{list(again[1])} when computed again; the function must do the same work"
+                    f"checkpoint: op {i} was {note.op} {list(note.shape)} and is {again.op} "
+                    f"{list(again.shape)} when computed again; the function must do the same work"
                 )
-            for before, after in zip(leaves, again[2], strict=True):
-                if before is not None and (after is None or before() is not after()):
+            for j, (before, after) in enumerate(zip(note.inputs, again.inputs, strict=True)):
+                if (i, j) not in self.moved and _changed(before, after):
                     raise GradientError(
-                        f"checkpoint: a tensor that {name} reads was given another value between "
+                        f"checkpoint: a tensor that {note.op} reads was given another value between "
                         f"forward and backward; run backward before changing parameters"
                     )
-        if len(self.notes) != len(twin.notes):
+        ops, again_ops = len(self.notes), len(twin.notes)
+        if ops > again_ops or (ops < again_ops and not self.running):
             raise GradientError(
-                f"checkpoint: {len(self.notes)} ops were recorded, {len(twin.notes)} when computed "
+                f"checkpoint: {ops} ops were recorded, {again_ops} when computed "
                 f"again; the function must do the same work"
             )
 
 
 class _Twin(Recorder):
-    """The second run: keeps what every node saved."""
+    """The second run: keeps what every node saved, and draws the first run's random numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: dict[Generator, Any]) -> None:
+        self.states = states
+        self.streams: dict[Generator, Generator] = {}
         self.values: list[tuple[Any, ...]] = []
-        self.notes: list[tuple[str, Any, tuple[Any, ...]]] = []
+        self.notes: list[_Note] = []
 
     def saving(self, node: Node, values: tuple[Any, ...], inputs: Sequence[Tensor]) -> Any:
         self.values.append(values)
-        self.notes.append((node.op.name, node.shape, _leaves_of(inputs)))
+        self.notes.append(_Note.of(node, inputs))
         return values
+
+    def stream(self, generator: Generator) -> Generator:
+        """A copy, so that the real one does not move and other threads are not disturbed."""
+        if generator not in self.streams:
+            state = self.states.get(generator)
+            copy = self.streams[generator] = Generator()
+            copy.state = tensor(generator.state.numpy() if state is None else state)
+        return self.streams[generator]
 
 
 class _Promise:
@@ -113,15 +154,17 @@ class _Promise:
                 self.frame.recompute()
 
 
+def _changed(before: tuple[Any, Any, bool], after: tuple[Any, Any, bool]) -> bool:
+    """Whether an op's input, a leaf or a captured tensor, has another value than before."""
+    payload = before[1]()
+    if payload is not None and payload is after[1]():
+        return False
+    t = before[0]()
+    return before[2] or (t is not None and t._data is not payload)
+
+
 def _same_value(x: Any) -> Any:
     return wrap(x._data, x._node) if isinstance(x, Tensor) else x
-
-
-def _leaves_of(inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-    """The payloads of inputs that are leaves: parameters, which someone might change meanwhile."""
-    return tuple(
-        weakref.ref(t._data) if t._node is not None and t._node.is_leaf else None for t in inputs
-    )
 
 
 def checkpoint(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -137,12 +180,14 @@ def checkpoint(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(f"checkpoint: takes a function, got {type(f).__name__}")
     if not is_grad_enabled():
         return f(*args, **kwargs)
-    token = recorder.set(_Frame(f, args, kwargs))
+    frame = _Frame(f, args, kwargs)
+    token = recorder.set(frame)
     try:
         with enable_grad():
             return f(*args, **kwargs)
     finally:
         recorder.reset(token)
+        frame.finish()
 
 
 def checkpoint_sequential(

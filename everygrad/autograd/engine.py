@@ -7,6 +7,7 @@ summed in an order fixed by the graph alone, so that the parallel pass gives the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import anomaly_enabled, enable_grad, no_grad
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, Wrapped, wrap
 
 LeafReady = Callable[[Tensor], None]
 # A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
 Grad = Any
+_NOTHING: Sequence[Any] = itertools.repeat(None)  # type: ignore[assignment]  # as long as needed
 
 
 def uses(roots: Iterable[Node]) -> dict[Node, int]:
@@ -28,11 +30,12 @@ def uses(roots: Iterable[Node]) -> dict[Node, int]:
     for node in todo:  # grows while it is read: breadth first without recursion
         for parent in node.parents:
             if parent is not None:
-                if parent in counts:
-                    counts[parent] += 1
-                else:
+                seen = counts.get(parent)
+                if seen is None:
                     counts[parent] = 1
                     todo.append(parent)
+                else:
+                    counts[parent] = seen + 1
     return counts
 
 
@@ -62,11 +65,23 @@ def add(a: Grad, b: Grad) -> Grad:
     return a + b
 
 
+def renamed(g: Grad) -> Grad:
+    """The gradient under a name of its own: `p.grad *= 0.5` must not reach anyone else's."""
+    return wrap(g._data, g._node) if isinstance(g, Tensor) else g
+
+
+def has_nan(g: Tensor) -> bool:
+    """Whether a value has a NaN, whatever transformations are wrapped around it."""
+    while isinstance(g._data, Wrapped):
+        g = g._data.inner  # type: ignore[attr-defined]  # every subclass has it
+    return bool(g.isnan().any())
+
+
 def run_hooks(node: Node, g: Grad) -> Grad:
     """The gradient after the node's hooks; a hook may replace it by one of the same shape."""
     # a copy: a hook may add or remove hooks while it runs
     for hook in list(node.hooks.values()) if node.hooks else ():
-        changed = hook(g)
+        changed = hook(renamed(g))
         if changed is not None:
             if not isinstance(changed, Tensor):
                 raise GradientError(
@@ -117,21 +132,18 @@ class Pass:
         self.leaf_ready = leaf_ready
         self.keep_mode = keep_mode  # inside a transformation the graphs further out go on recording
         self.captured: dict[Node, Grad] = {}
+        self.before: list[tuple[Tensor, Tensor | None]] = []  # each .grad that was changed
         self.anomaly = anomaly_enabled()
         self.counts = uses(node for node, _ in roots)
         self.targets = None if targets is None else frozenset(targets)
         self.wanted = None if targets is None else on_path(self.counts, targets)
+        for node in self.counts if self.wanted is None else self.wanted:
+            if node.saved is None:  # refused before anything is changed
+                raise _freed(node)
         self.grads: dict[Node, Grad] = {}
-        self.check_alive()
         for node, g in roots:
             self.grads[node] = add(self.grads[node], g) if node in self.grads else g
         self.start = [node for node in self.grads if not self.counts[node]]
-
-    def check_alive(self) -> None:
-        """Refuse a used-up graph before anything is changed."""
-        for node in self.counts:
-            if node.saved is None and (self.wanted is None or node in self.wanted):
-                raise _freed(node)
 
     def needs(self, node: Node) -> bool:
         return self.wanted is None or node in self.wanted
@@ -143,30 +155,61 @@ class Pass:
         return enable_grad() if self.create_graph else no_grad()
 
     def run(self) -> None:
-        """The whole pass on this thread."""
+        """The whole pass on this thread. The inner loop is hot: every name in it is local.
+
+        A gradient that is complete waits beside its node in `ready`; `grads` holds the others. The
+        node made ready last comes next, and does not go through the list.
+        """
+        retain, create = self.retain_graph, self.create_graph
+        simple = self.targets is None and not self.anomaly
+        grads, counts = self.grads, self.counts
+        ready: list[Any] = []
+        for root in self.start[::-1]:
+            ready += (root, grads.pop(root))
+        node: Any = None
+        g: Grad = None
         with self.mode():
-            ready = self.start[::-1]
-            grads, counts = self.grads, self.counts
-            while ready:
-                node = ready.pop()
-                g = grads.pop(node, None)
+            while ready or node is not None:
+                if node is None:
+                    g = ready.pop()
+                    node = ready.pop()
                 if node.is_leaf:
                     self.finish_leaf(node, g)
+                    node = None
                     continue
-                parents = node.parents
-                results = self.step(node, g)
-                for i, parent in enumerate(parents):
+                if simple and node.hooks is None and g is not None:
+                    try:
+                        results = node.op.vjp(node, g, create)
+                    except Exception as error:
+                        raise explain(node, error) from error
+                    if not retain:
+                        node.saved = None
+                else:
+                    results = self.step(node, g) or _NOTHING
+                shape = node.shape
+                edges = zip(node.parents, results)  # noqa: B905  # a keyword takes 0.1 us
+                node = None
+                for parent, c in edges:
                     if parent is None:
                         continue
-                    contribution = results[i] if results is not None else None
-                    if contribution is not None:
-                        if type(contribution) is not tuple and contribution.shape != parent.shape:
-                            contribution = contribution.sum_to(parent.shape)
-                        held = grads.get(parent)
-                        grads[parent] = contribution if held is None else add(held, contribution)
-                    counts[parent] -= 1
-                    if not counts[parent]:
-                        ready.append(parent)
+                    # only an input of another shape than the result can have been broadcast
+                    if parent.shape != shape and c is not None and type(c) is not tuple:
+                        if c._data.shape != parent.shape:
+                            c = c.sum_to(parent.shape)
+                    if grads:
+                        held = grads.pop(parent, None)
+                        if held is not None:
+                            c = held if c is None else add(held, c)
+                    left = counts[parent]
+                    if left > 1:
+                        counts[parent] = left - 1
+                        if c is not None:
+                            grads[parent] = c
+                        continue
+                    if node is not None:
+                        ready += (node, g)
+                    node = parent
+                    g = c
 
     def step(self, node: Node, g: Grad) -> Sequence[Grad] | None:
         """Hooks and derivative of one interior node; None where no gradient arrived."""
@@ -174,13 +217,13 @@ class Pass:
             g = run_hooks(node, g)
         if self.targets is not None:
             if node in self.targets:
-                self.captured[node] = g
+                self.captured[node] = renamed(g)
             if node not in self.wanted:  # type: ignore[operator]  # set together with targets
                 return None
         if g is None:
             return None
         try:
-            if type(node.saved) is not tuple:
+            if type(node.saved) is not tuple:  # such nodes have hooks, {} at least: see saving.py
                 node.saved.fulfil(node)
             results: Sequence[Grad] = node.op.vjp(node, g, self.create_graph)
         except Exception as error:
@@ -193,7 +236,7 @@ class Pass:
 
     def check_nan(self, node: Node, results: Sequence[Grad]) -> None:
         for i, g in enumerate(results):
-            if isinstance(g, Tensor) and bool((g != g).any()):
+            if isinstance(g, Tensor) and has_nan(g):
                 raise AnomalyError(
                     f"backward of {node.op.name}: the gradient of input {i}, shape "
                     f"{list(g.shape)}, has NaN; the op was recorded at {node.where or 'unknown'}"
@@ -207,12 +250,13 @@ class Pass:
         if node.hooks:
             g = run_hooks(node, g)
         if self.targets is not None and node in self.targets:
-            self.captured[node] = g
+            self.captured[node] = renamed(g)
         tensor = node.tensor()
         if not self.accumulate or tensor is None:
             return
         held = tensor.grad
-        tensor._grad = g if held is None else held + g
+        self.before.append((tensor, held))
+        tensor._grad = renamed(g) if held is None else held + g
         for hook in list(node.after_hooks.values()) if node.after_hooks else ():
             hook(tensor)
         if self.leaf_ready is not None:

@@ -21,6 +21,10 @@ class Dual(Wrapped):
         self.tangent = tangent
 
     @property
+    def inner(self) -> Tensor:
+        return self.primal
+
+    @property
     def shape(self) -> Shape:
         return self.primal.shape
 

@@ -17,7 +17,13 @@ from everygrad.autograd.batching import vmap
 from everygrad.autograd.engine import Pass
 from everygrad.autograd.forward import Dual, part_of
 from everygrad.autograd.graph import Leaf, Node
-from everygrad.autograd.modes import deeper, enable_grad, transform_depth
+from everygrad.autograd.modes import (
+    deeper,
+    enable_grad,
+    in_inference_mode,
+    is_grad_enabled,
+    transform_depth,
+)
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from everygrad.ops.conversion import IDENTITY
@@ -34,6 +40,10 @@ class Level(Wrapped):
     def __init__(self, level: int, value: Tensor) -> None:
         self.level = level
         self.value = value
+
+    @property
+    def inner(self) -> Tensor:
+        return self.value
 
     @property
     def shape(self) -> Shape:
@@ -73,6 +83,9 @@ class Recorded:
 
     def __init__(self, op: str, f: Callable[..., Any], leaves: list[Any], tree: Any) -> None:
         self.inputs = _checked(op, leaves)
+        if in_inference_mode():
+            raise GradientError(f"{op}: nothing is recorded inside inference_mode(); leave it first")
+        self.attached = is_grad_enabled()  # under no_grad the results are constants to those outside
         nested = transform_depth() > 0
         with deeper() if nested else nullcontext(), enable_grad():
             self.level = transform_depth() if nested else 0
@@ -89,7 +102,7 @@ class Recorded:
             t = wrap(Level(self.level, x))
             t._node = Leaf(t, self.level)
             return t
-        if x._node is not None:
+        if x._node is not None and self.attached:
             return apply(IDENTITY, x)
         t = wrap(x._data)
         t._node = Leaf(t, 0)
@@ -97,16 +110,19 @@ class Recorded:
 
     def leave(self, t: Tensor) -> Tensor:
         """A result as the world outside sees it."""
-        return below(t, self.level) if self.level else t
+        t = below(t, self.level) if self.level else t
+        return t if self.attached else t.detach()
 
     def values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Results cut loose from this recording, but not from graphs further out."""
         if self.level:
-            return [below(t, self.level) for t in tensors]
+            return [self.leave(t) for t in tensors]
         return [t if t._node is not None and self.reaches_out([t]) else t.detach() for t in tensors]
 
     def reaches_out(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a graph recorded outside is behind these results."""
+        if not self.attached:
+            return False
         mine = {t._node for t in self.fresh}
         seen: set[Node] = set()
         todo = [t._node for t in tensors if t._node is not None]
@@ -129,7 +145,9 @@ class Recorded:
         targets = [t._node for t in self.fresh]
         found: dict[Node, Any] = {}
         if roots:
-            outside = not self.level and (self.reaches_out(self.outs) or _traced(seeds))
+            outside = not self.level and (
+                self.reaches_out(self.outs) or (self.attached and _traced(seeds))
+            )
             work = Pass(
                 roots,  # type: ignore[arg-type]  # filtered above
                 retain_graph=retain or outside,

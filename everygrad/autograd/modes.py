@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
+from copy import copy
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -63,7 +64,9 @@ class _Mode:
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         @wraps(fn)
         def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-            with type(self)():
+            mode = copy(self)  # a call of its own: calls may nest, and run on several threads
+            mode._undo = []
+            with mode:
                 return fn(*args, **kwargs)
 
         return inside
@@ -120,14 +123,3 @@ class deeper(_Mode):  # noqa: N801  # a context manager, read as a phrase
 
     def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
         return ((_depth, transform_depth() + 1), (_recording, CAREFUL if recording() else OFF))
-
-
-class at_depth(_Mode):  # noqa: N801  # a context manager, read as a phrase
-    """As many transformations in as `depth` says."""
-
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.depth = depth
-
-    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
-        return ((_depth, self.depth),)

@@ -29,7 +29,7 @@ def _sequence(work: Pass) -> list[Node]:
             if parent is not None:
                 counts[parent] -= 1
                 if not counts[parent]:
-                    ready.append(parent)
+                    (order if parent.is_leaf else ready).append(parent)
     return order
 
 
@@ -143,4 +143,5 @@ def run_parallel(work: Pass, workers: int) -> None:
         if not helper.cancel():
             helper.result()
     if shared.error is not None:
+        work.roll_back()
         raise shared.error

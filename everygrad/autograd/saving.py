@@ -16,8 +16,9 @@ class Recorder:
         """What the node keeps instead of `values`: a tuple, or something with `fulfil(node)`."""
         return values
 
-    def drawing(self, generator: Any) -> None:
-        """A random generator is about to be used."""
+    def stream(self, generator: Any) -> Any:
+        """The generator to use in place of `generator`, which is about to be used."""
+        return generator
 
 
 recorder: ContextVar[Recorder | None] = ContextVar("everygrad_recorder", default=None)

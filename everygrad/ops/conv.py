@@ -90,7 +90,8 @@ def _columns(x: Tensor, window: Window) -> Tensor:
     x = _padded(x, window)
     whole = ((0, n, 1), (0, c, 1))
     seen = stack([take_slices(x, (*whole, *tap)) for tap in _taps(window, out)], axis=2)
-    return seen.reshape(n, window.groups, -1, out[0] * out[1])
+    taps = window.size[0] * window.size[1]
+    return seen.reshape(n, window.groups, c // window.groups * taps, out[0] * out[1])
 
 
 def _conv_portable(x: Tensor, w: Tensor, window: Window) -> Tensor:
@@ -104,8 +105,9 @@ def _conv_input_portable(y: Tensor, w: Tensor, window: Window, image: Shape) -> 
     n, c, height, width = image
     (ph, pw), groups = window.padding, window.groups
     rows = w.reshape(groups, w.shape[0] // groups, -1).matrix_transpose()
-    columns = rows @ y.reshape(n, groups, w.shape[0] // groups, -1)
-    columns = columns.reshape(n, c, -1, *y.shape[2:])
+    taps, places = window.size[0] * window.size[1], y.shape[2] * y.shape[3]
+    columns = rows @ y.reshape(n, groups, w.shape[0] // groups, places)
+    columns = columns.reshape(n, c, taps, *y.shape[2:])
     padded = (n, c, height + 2 * ph, width + 2 * pw)
     total: Tensor | None = None
     for i, tap in enumerate(_taps(window, y.shape[2:])):  # type: ignore[arg-type]
@@ -117,7 +119,7 @@ def _conv_input_portable(y: Tensor, w: Tensor, window: Window, image: Shape) -> 
 
 def _conv_weight_portable(x: Tensor, y: Tensor, window: Window, weight: Shape) -> Tensor:
     n, groups = x.shape[0], window.groups
-    rows = y.reshape(n, groups, weight[0] // groups, -1)
+    rows = y.reshape(n, groups, weight[0] // groups, y.shape[2] * y.shape[3])
     return (rows @ _columns(x, window).matrix_transpose()).sum(axis=0).reshape(weight)
 
 
@@ -130,8 +132,9 @@ class _Conv(Kernel):
         window = params["window"]
         if self is CONV and not flags[1]:
             x, w = values
-            out = apply(CONV, x.reshape(-1, *x.shape[2:]), w, window=window)
-            return out.reshape(size, -1, *out.shape[1:])
+            n = x.shape[1]
+            out = apply(CONV, x.reshape(size * n, *x.shape[2:]), w, window=window)
+            return out.reshape(size, n, *out.shape[1:])
         wide = window._replace(groups=window.groups * size)
         first, second = (
             v if has else v.expand_dims(0).broadcast_to((size, *v.shape))
@@ -153,7 +156,7 @@ class _Conv(Kernel):
 def _join_groups(x: Tensor) -> Tensor:
     """(batch, n, channels, ...) -> (n, batch * channels, ...)."""
     x = x.moveaxis(0, 1)
-    return x.reshape(x.shape[0], -1, *x.shape[3:])
+    return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
 
 
 def _split_groups(x: Tensor, size: int) -> Tensor:
@@ -162,7 +165,7 @@ def _split_groups(x: Tensor, size: int) -> Tensor:
 
 
 def _join_kernels(w: Tensor) -> Tensor:
-    return w.reshape(-1, *w.shape[2:])
+    return w.reshape(w.shape[0] * w.shape[1], *w.shape[2:])
 
 
 CONV = _Conv(
@@ -331,7 +334,7 @@ def max_pool2d(
     window = _pool_window("max_pool2d", x, kernel_size, stride, padding, dilation)
     index = apply(POOL_INDEX, x, window=window)
     n, c, h, w = x.shape
-    flat = gather(x.reshape(n, c, h * w), index.reshape(n, c, -1), axis=2)
+    flat = gather(x.reshape(n, c, h * w), index.reshape(n, c, index.shape[2] * index.shape[3]), axis=2)
     return flat.reshape(index.shape)
 
 

@@ -14,7 +14,7 @@ from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, TraceError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Elementwise, Kernel
-from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor, Wrapped, wrap
 
 
@@ -31,9 +31,6 @@ class _Cast(Elementwise):
         (t,) = tangents
         return None if t is None or not out.dtype.is_differentiable else astype(t, params["dtype"])
 
-    def wants(self, count: int) -> tuple[bool, ...]:
-        return (True,)
-
 
 CAST = _Cast("astype", lambda x, *, dtype, source: x.cast(dtype), (lambda g: g,), kinds="any")
 
@@ -43,7 +40,7 @@ def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
     wanted = dtypes.as_dtype(dtype)
     source = x.dtype
     if wanted is source:
-        return x
+        return same(x)
     if source.is_complex and wanted.kind in ("int", "uint", "bool"):
         raise DtypeError(f"astype: {source} to {wanted} drops the imaginary part; take real() first")
     out = apply(CAST, x, dtype=wanted, source=source)
@@ -85,7 +82,7 @@ def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
     if dtype is not None:
         x = astype(x, dtype)
     if device is None or device == x.device:
-        return x
+        return same(x)
     if not isinstance(device, str):
         raise ArgumentError(f"to: a device is named by a string, got {device!r}")
     base.get(device)

@@ -17,7 +17,7 @@ from everygrad.dispatch import apply, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Elementwise, check_kind, elementwise
-from everygrad.ops.spec import refuse, register, sample
+from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
 
@@ -96,6 +96,15 @@ negative = elementwise(
     "negative", lambda x: call("neg", x), (lambda g: -g,),
     doc="-x.", methods=("negative", "__neg__"), reference=np.negative, samples=s.unary(),
 )  # fmt: skip
+
+
+@composite(methods=("positive", "__pos__"), reference=np.positive, samples=s.unary())
+def positive(x: Tensor) -> Tensor:
+    """+x: the same value."""
+    check_kind("positive", x.dtype, "numeric")
+    return same(x)
+
+
 square = elementwise(
     "square", lambda x: x * x, (lambda g, x: g * (x + x),),
     doc="x * x.", reference=np.square, samples=s.unary(),
@@ -177,7 +186,7 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002 
     """x limited to [min, max]; the gradient is 1 at the bounds. Either bound may be left out."""
     check_kind("clamp", x.dtype, "real")
     if min is None:
-        return x if max is None else minimum_at_bound(x, max)
+        return same(x) if max is None else minimum_at_bound(x, max)
     if max is None:
         return maximum_at_bound(x, min)
     return apply(CLAMP, *CLAMP.promote(x, min, max))

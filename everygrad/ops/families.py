@@ -21,11 +21,15 @@ from everygrad.backends.cpu.numpy_render import render
 from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
 from everygrad.config import config
-from everygrad.dispatch import apply, binary, operands, unary
+from everygrad.dispatch import F32, F64, apply, binary, operands, unary
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
-from everygrad.ops.spec import NoRule, Op, Rule, register
+from everygrad.ops.spec import REGISTRY, NoRule, Op, Rule, register
 from everygrad.tensor import Tensor, wrap
+
+# what the fast path meets when it cannot serve: a payload it does not know (AttributeError), a dtype
+# or derivative not compiled yet (KeyError, TypeError), or a filter that makes errors of warnings
+_RETRY = (AttributeError, KeyError, TypeError, RuntimeWarning)
 
 KINDS = {
     "any": ("bool", "int", "uint", "float", "complex"),
@@ -60,8 +64,11 @@ class Elementwise(Op):
         kinds: str = "numeric",
         holomorphic: bool = True,
         tangents: Sequence[Callable[..., Any] | None] | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
-        names = [n for n, p in inspect.signature(body).parameters.items() if p.kind != p.KEYWORD_ONLY]
+        if names is None:
+            given = inspect.signature(body).parameters.values()
+            names = [p.name for p in given if p.kind != p.KEYWORD_ONLY]
         super().__init__(name, names)
         self.body = body
         self.kinds = kinds
@@ -73,14 +80,18 @@ class Elementwise(Op):
             None if r is None else Rule(r, self.inputs) for r in tangents
         )
         self._programs: dict[Any, Program] = {}
-        self._derived: dict[Any, Derived | None] = {}
+        self.partials = tuple(
+            Partial(f"{name}.d{i}", rule, 1 + len(names)) for i, rule in enumerate(self.rules)
+        )
         needs = [set() if r is None else r.needs for r in self.rules]
         union = set().union(*needs)
         self.keeps = tuple(i in union for i in range(len(names) + 1))
         if len(names) == 2:
             rows = [set(), *[n for n in needs[:1]], *[n for n in needs[1:]], union]
             rows += [set()] * (4 - len(rows))
-            self.keep_table = tuple(tuple(i in row for i in range(3)) for row in rows)
+            self.keep_table = tuple(
+                tuple(i in row for i in range(3)) if row else None for row in rows
+            )
 
     def program(self, inputs: Sequence[DType], params: dict[str, Any]) -> Program:
         """The typed body for inputs of these dtypes."""
@@ -95,10 +106,12 @@ class Elementwise(Op):
         """The result's dtype where the body alone does not say."""
         return None
 
-    def numpy_function(self, np_dtype: Any) -> Callable[..., Any]:
-        """The body on NumPy arrays that all have this dtype."""
-        count = len(self.inputs)
-        return render(self.program([FROM_NP[np_dtype]] * count, {}), count)
+    def numpy_function(self, np_dtype: Any, condition: bool = False) -> Callable[..., Any]:
+        """The body on NumPy arrays that all have this dtype, but for a bool second one if said."""
+        inputs = [FROM_NP[np_dtype]] * len(self.inputs)
+        if condition:
+            inputs[1] = dtypes.bool_
+        return render(self.program(inputs, {}), len(inputs))
 
     def promote(self, *values: Any) -> tuple[Tensor, ...]:
         """The inputs in one dtype that this op takes."""
@@ -109,30 +122,27 @@ class Elementwise(Op):
     def explain(self, inputs: Sequence[Tensor], params: dict[str, Any]) -> None:
         shapes.broadcast(self.name, *(t.shape for t in inputs))
 
-    def derived(self, i: int, params: dict[str, Any]) -> Derived | None:
-        """The derivative of input `i` as an op of its own; None where it is `g` unchanged."""
-        key = (i, *params.items()) if params else i
-        if key not in self._derived:
-            rule = self.rules[i]
-            assert rule is not None
-            self._derived[key] = Derived.of(self, i, rule, params)
-        return self._derived[key]
-
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
-        payload = g._data
-        if create_graph or type(payload) is not ndarray or node.level or payload.dtype.kind == "c":
+        if create_graph or type(g._data) is not ndarray or node.level or node.params:
             return self.vjp_by_formula(node, g, create_graph)
-        params = node.params or {}
-        saved = node.saved
+        return self.vjp_fused(node, g)
+
+    def vjp_fused(self, node: Any, g: Tensor) -> Sequence[Any]:
+        """Each derivative as one kernel on the payloads of a backend."""
+        payload = g._data
+        if payload.dtype.kind == "c" or (not self.holomorphic and _has_complex(node.saved)):
+            return self.vjp_by_formula(node, g, False)
         results: list[Tensor | None] = []
-        for i, parent in enumerate(node.parents):
+        for parent, part in zip(node.parents, self.partials, strict=True):
             if parent is None:
                 results.append(None)
                 continue
-            d = self._derived.get(i, self) if not params else self
-            if d is self:
-                d = self.derived(i, params)
-            results.append(g if d is None else wrap(d.compute(payload, saved)))
+            op = part.compile()  # from now on the fast path has it too
+            if op is None:
+                results.append(g)
+            else:
+                arrays = [payload, *(node.saved[i] for i in part.needs)]
+                results.append(wrap(base.get("cpu").run(op, arrays, {})))
         return results
 
     def vjp_by_formula(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
@@ -159,42 +169,119 @@ class Elementwise(Op):
         return total
 
 
-class Derived(Elementwise):
-    """One partial derivative of an elementwise op, fused into one kernel of (g, what it needs)."""
+def _has_complex(saved: Sequence[Any]) -> bool:
+    """Whether a complex input was saved: of abs, real or imag, whose gradient comes in real."""
+    return any(v is not None and v.dtype.kind == "c" for v in saved)
 
-    def __init__(self, name: str, body: Callable[..., Any], needs: tuple[int, ...]) -> None:
-        super().__init__(name, body)
-        self.inputs = ("g", *(f"v{i}" for i in needs))
-        self.needs = needs
-        self._fast: dict[Any, Callable[..., Any]] = {}
 
-    @staticmethod
-    def of(op: Elementwise, i: int, rule: Rule, params: dict[str, Any]) -> Derived | None:
-        needs = tuple(sorted(rule.needs))
+class Partial:
+    """The derivative of one input: fused into one elementwise op of (g, what it needs).
 
-        def body(g: Expr, *kept: Expr) -> Any:
-            values: list[Any] = [None] * (len(op.inputs) + 1)
-            for place, value in zip(needs, kept, strict=True):
-                values[place] = value
-            return rule(values, {**params, "g": g})
+    `fast` maps float32 and float64 to a function of (g, saved) on small NumPy arrays.
+    """
 
-        g, *kept = Expr.inputs(1 + len(needs))
-        return None if body(g, *kept) is g else Derived(f"{op.name}.d{i}", body, needs)
+    __slots__ = ("fast", "fast32", "fused", "name", "needs", "places", "rule", "same")
 
-    def compute(self, g: ndarray, saved: Sequence[Any]) -> Any:
-        """The derivative on CPU arrays."""
-        if g.size > config.native_threshold:
-            return base.get("cpu").run(self, [g, *(saved[i] for i in self.needs)], {})
-        fn = self._fast.get(g.dtype)
-        if fn is None:
-            arrays = [g, *(saved[i] for i in self.needs)]
-            program = self.program([FROM_NP[a.dtype] for a in arrays], {})
-            fn = self._fast[g.dtype] = render(program, len(arrays))
+    def __init__(self, name: str, rule: Rule | None, places: int) -> None:
+        self.name = name
+        self.rule = rule
+        self.places = places
+        self.needs = () if rule is None else tuple(sorted(rule.needs))
+        self.same = False  # the derivative is g itself
+        self.fused: Elementwise | None = None
+        self.fast: dict[Any, Callable[[Any, Any], Any]] = {}  # filled in by compile()
+        self.fast32: Any = None  # the one of them that is used most, without looking it up
+
+    def body(self, g: Expr, *kept: Expr) -> Any:
+        values: list[Any] = [None] * self.places
+        for place, value in zip(self.needs, kept, strict=True):
+            values[place] = value
+        assert self.rule is not None
+        return self.rule(values, {"g": g})
+
+    def compile(self) -> Elementwise | None:
+        """The op; None where the derivative is g unchanged."""
+        if self.fused is None and not self.same:
+            g, *kept = Expr.inputs(1 + len(self.needs))
+            if self.body(g, *kept) is g:
+                self.same = True
+                return None
+            names = ("g", *(f"v{i}" for i in self.needs))
+            self.fused = Elementwise(self.name, self.body, names=names)
+            for dtype in (F32, F64):
+                self.fast[dtype] = self.on_saved(dtype)
+            self.fast32 = self.fast[F32]
+        return self.fused
+
+    def on_saved(self, dtype: Any) -> Callable[[Any, Any], Any]:
+        assert self.fused is not None and self.rule is not None
+        # a condition is the one kind of input whose dtype is not that of the gradient
+        fn = self.fused.numpy_function(dtype, condition="condition" in self.rule.names)
+        needs = self.needs
+        if not needs:
+            return lambda g, saved: fn(g)
+        if len(needs) == 1:
+            (i,) = needs
+            return lambda g, saved: fn(g, saved[i])
+        if len(needs) == 2:
+            i, j = needs
+            return lambda g, saved: fn(g, saved[i], saved[j])
+        return lambda g, saved: fn(g, *[saved[i] for i in needs])
+
+
+def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
+    """`op.vjp` with a fast path for small CPU arrays of one or two inputs, as the door has."""
+    slow = Elementwise.vjp
+    first, second = op.partials[0], op.partials[-1]
+
+    def one(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         try:
-            out = fn(g, *[saved[i] for i in self.needs])
-        except RuntimeWarning:  # a filter that makes errors of warnings: take the quiet way
-            return base.get("cpu").run(self, [g, *(saved[i] for i in self.needs)], {})
-        return out if type(out) is ndarray else np.asarray(out)
+            payload = g._data
+            if create_graph or payload.size > config.native_threshold or node.level or node.params:
+                return slow(op, node, g, create_graph)
+            if first.same:
+                return (g,)
+            out = (first.fast32 if payload.dtype is F32 else first.fast[payload.dtype])(
+                payload, node.saved
+            )
+        except _RETRY:
+            return slow(op, node, g, create_graph)
+        t = Tensor()
+        t._data = out if type(out) is ndarray else np.asarray(out)
+        t._node = None
+        return (t,)
+
+    def two(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        try:
+            payload = g._data
+            if create_graph or payload.size > config.native_threshold or node.level:
+                return slow(op, node, g, create_graph)
+            px, py = node.parents
+            dx: Any = g
+            dy: Any = g
+            if px is None:
+                dx = None
+            elif not first.same:
+                out = (first.fast32 if payload.dtype is F32 else first.fast[payload.dtype])(
+                    payload, node.saved
+                )
+                dx = Tensor()
+                dx._data = out if type(out) is ndarray else np.asarray(out)
+                dx._node = None
+            if py is None:
+                dy = None
+            elif not second.same:
+                out = (second.fast32 if payload.dtype is F32 else second.fast[payload.dtype])(
+                    payload, node.saved
+                )
+                dy = Tensor()
+                dy._data = out if type(out) is ndarray else np.asarray(out)
+                dy._node = None
+        except _RETRY:
+            return slow(op, node, g, create_graph)
+        return (dx, dy)
+
+    return one if len(op.inputs) == 1 else two
 
 
 def check_kind(op: str, dtype: DType, kinds: str) -> None:
@@ -224,6 +311,8 @@ def elementwise(
         name, body, derivs, kinds=kinds, holomorphic=holomorphic, tangents=tangents
     )
     count = len(op.inputs)
+    if op.rules and count <= 2:
+        op.vjp = fast_vjp(op)  # type: ignore[method-assign]  # the same, with its inputs known
     if count == 1:
         function: Callable[..., Any] = unary(op)
     elif count == 2:
@@ -289,12 +378,14 @@ class Reduction(Op):
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         axes, keepdims = node.params["axes"], node.params["keepdims"]
         shape = node.parents[0].shape
+        if self.weights is None and self.mean:
+            g = g / float(max(1, shapes.size_of(tuple(shape[a] for a in axes))))
+        if self.weights is None and len(axes) == len(shape) and not keepdims:
+            return [apply(REGISTRY["broadcast_to"], g, shape=shape)]
         kept = shapes.reduced(shape, axes, True)
         g = g if keepdims else g.reshape(kept)
         if self.weights is None:
-            if self.mean:
-                g = g / max(1, shapes.size_of(tuple(shape[a] for a in axes)))
-            return [g.expand(shape)]
+            return [g.broadcast_to(shape)]
         out, x = self.restore(node, create_graph)
         out = None if out is None else out.reshape(kept)
         return [g * self.weights([out, x], {"axes": axes})]

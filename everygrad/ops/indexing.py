@@ -18,7 +18,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
-from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
@@ -348,6 +348,6 @@ def index_put(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     rest: Sequence[int] = (1,) * (x.ndim - 1)
     written = winner >= 0
     if index.size == 0:
-        return x
+        return same(x)
     chosen = take(values, where(written, winner, 0), axis=0)
     return where(written.reshape((-1, *rest)), chosen, x)

@@ -15,7 +15,7 @@ from everygrad.ops.creation import arange, ones, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
 from everygrad.ops.movement import put_slices, slice_axis
-from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
 
@@ -145,7 +145,7 @@ def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
         raise ArgumentError(f"pad: widths must not be negative, got {pairs}")
     shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))
     if shape == x.shape:
-        return x
+        return same(x)
     slices = tuple((a, n, 1) for n, (a, _) in zip(x.shape, pairs, strict=True))
     padded = put_slices(x, shape, slices)
     if value == 0:
@@ -175,7 +175,7 @@ def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
         if move:
             parts = (slice_axis(x, a, size - move, move), slice_axis(x, a, 0, size - move))
             x = concat(parts, axis=a)
-    return x
+    return same(x)
 
 
 def _triangle(x: Tensor, k: int, op: str) -> Tensor:

@@ -36,7 +36,8 @@ class _Matmul(Kernel):
             dx = apply(MATMUL, g, _transposed(y))
         if py is not None:
             if len(py.shape) == 2 and x.ndim > 2:
-                x, g = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+                rows = shapes.size_of(x.shape[:-1])
+                x, g = x.reshape(rows, x.shape[-1]), g.reshape(rows, g.shape[-1])
             dy = apply(MATMUL, _transposed(x), g)
         return [dx, dy]
 
@@ -69,7 +70,7 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype is y.dtype):
         x, y = operands("matmul", x, y)
     a, b = x.shape, y.shape
-    if len(a) > 1 and len(b) > 1 and a[-1] == b[-2]:
+    if len(a) > 1 and len(b) > 1 and a[-1] == b[-2] and x.dtype is not dtypes.bool_:
         return apply(MATMUL, x, y)
     _check(a, b, x)
     if len(a) == 1:
@@ -109,6 +110,7 @@ register(
         refuse(ShapeError, r"matmul: \(3, 4\) @ \(5, 6\): inner sizes 4 and 5 differ", s.real(3, 4), s.real(5, 6)),
         refuse(ShapeError, "a 0-d tensor is no matrix", s.real(), s.real(3)),
         refuse(ShapeError, r"matmul: cannot broadcast \(2,\) with \(3,\)", s.real(2, 2, 2), s.real(3, 2, 2)),
+        refuse(DtypeError, "matmul: does not take bool", s.booleans(2, 2), s.booleans(2, 2)),
         refuse(DtypeError, "matmul: takes tensors and numbers, got str", s.real(2, 2), "a"),
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Movement
-from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
@@ -42,7 +42,7 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     """
     wanted = shapes.as_shape(shape[0] if len(shape) == 1 else shape, "reshape")
     new = shapes.resolve_reshape(x.shape, wanted)
-    return x if new == x.shape else apply(RESHAPE, x, shape=new)
+    return same(x) if new == x.shape else apply(RESHAPE, x, shape=new)
 
 
 register(
@@ -99,9 +99,13 @@ EXPAND = Movement(
 
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x repeated, without copying, along axes of size 1 and new leading axes."""
-    new = shapes.as_shape(shape, "broadcast_to")
-    if new == x.shape:
-        return x
+    new = shape if type(shape) is tuple else shapes.as_shape(shape, "broadcast_to")
+    old = x.shape
+    if new == old:
+        return same(x)
+    if not old and shapes.all_sizes(new):
+        return apply(EXPAND, x, shape=new)
+    new = shapes.as_shape(new, "broadcast_to")
     if len(new) < x.ndim or shapes.broadcast("broadcast_to", x.shape, new) != new:
         raise ShapeError(f"broadcast_to: {x.shape} does not fit into {new}")
     return apply(EXPAND, x, shape=new)
@@ -128,7 +132,7 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x summed down to `shape`: the transpose of broadcasting."""
     small = tuple(shape)
     if x.shape == small:
-        return x
+        return same(x)
     if len(small) > x.ndim or shapes.broadcast("sum_to", x.shape, small) != x.shape:
         raise ShapeError(f"sum_to: {small} does not broadcast to {x.shape}")
     added, stretched = shapes.reduced_axes(x.shape, small)
@@ -154,7 +158,7 @@ UNSLICE = Movement(
 def take_slices(x: Tensor, slices: Slices) -> Tensor:
     """`count` elements from `start` on, every `step`, along each axis."""
     whole = tuple((0, n, 1) for n in x.shape)
-    return x if slices == whole else apply(SLICE, x, slices=slices)
+    return same(x) if slices == whole else apply(SLICE, x, slices=slices)
 
 
 def put_slices(x: Tensor, shape: Shape, slices: Slices) -> Tensor:

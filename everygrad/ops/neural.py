@@ -16,7 +16,7 @@ from everygrad.ops.elementwise import rsqrt, where
 from everygrad.ops.families import Kernel, check_kind
 from everygrad.ops.functions import exp, log
 from everygrad.ops.indexing import CHECK_RANGE, check_index, gather, take
-from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
 
@@ -220,7 +220,7 @@ def dropout(
         raise ArgumentError(f"dropout: p must be between 0 and 1, got {p!r}")
     check_kind("dropout", x.dtype, "float")
     if not training or p == 0:
-        return x
+        return same(x)
     if p == 1:
         return x * 0.0
     keep = random.bernoulli(1 - p, x.shape, generator=generator, device=x.device)
@@ -318,7 +318,8 @@ def cross_entropy(
         raise DtypeError(f"cross_entropy: labels must be integers, got {target.dtype}")
     if target.shape != wanted:
         raise ShapeError(f"cross_entropy: {x.shape} needs labels of shape {wanted}, got {target.shape}")
-    counted = target != ignore_index if target.dtype.kind == "int" else target >= 0
+    target = target.astype(dtypes.int64)  # where ignore_index fits, whatever the labels came in
+    counted = target != ignore_index
     labels = _checked_labels(target, counted, x.shape[axis])
     loss = -gather(logs, labels.expand_dims(axis), axis).squeeze(axis)
     scale = counted.astype(x.dtype)
@@ -334,7 +335,7 @@ def cross_entropy(
 
 
 def _checked_labels(target: Tensor, counted: Tensor, classes: int) -> Tensor:
-    labels = where(counted, target.astype(dtypes.int64), 0)
+    labels = where(counted, target, 0)
     # the gather that follows checks too, but would name another op
     return apply(CHECK_RANGE, labels, size=classes, what="cross_entropy: label")
 

@@ -87,40 +87,47 @@ class Generator:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self.manual_seed(seed)
+        self.state = tensor(_words(seed))
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again at the beginning of the stream of `seed`."""
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-            raise ArgumentError(f"manual_seed: the seed must be from 0 to 2**64 - 1, got {seed!r}")
-        self._seed = seed
-        self.set_state(np.array([seed & 0xFFFFFFFF, seed >> 32, 0, 0], np.uint32))
+        self.set_state(_words(seed))
         return self
 
     @property
     def seed(self) -> int:
-        return self._seed
+        words = self.get_state()
+        return int(words[0]) | int(words[1]) << 32
+
+    def stream(self) -> Generator:
+        """Whose state is in force: this one's, unless a checkpoint runs again what it ran before."""
+        watcher = recorder.get()
+        return self if watcher is None else watcher.stream(self)  # type: ignore[no-any-return]
 
     def get_state(self) -> Any:
         """The place in the stream, as a NumPy array for `set_state`."""
-        return self.state.numpy().copy()
+        return self.stream().state.numpy().copy()
 
     def set_state(self, state: Any) -> None:
         words = np.asarray(state)
         if words.shape != (4,) or words.dtype != np.uint32:
             raise ArgumentError("set_state: takes what get_state gave: four uint32")
-        self._seed = int(words[0]) | int(words[1]) << 32
-        self.state = tensor(words)
+        self.stream().state = tensor(words)
 
     def bits(self, count: int, device: str = "cpu") -> Tensor:
         """`count` random uint32; the stream moves on."""
-        watcher = recorder.get()
-        if watcher is not None:
-            watcher.drawing(self)
+        state = self.stream().state
         with no_grad():
-            drawn: Tensor = apply(BITS, self.state, count=count)
-            self.state.rebind(_advanced(self.state, -(-count // 4))._data, None)
+            drawn: Tensor = apply(BITS, state, count=count)
+            state.rebind(_advanced(state, -(-count // 4))._data, None)
             return drawn.to(device)
+
+
+def _words(seed: int) -> Any:
+    """The state at the beginning of the stream of `seed`."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ArgumentError(f"manual_seed: the seed must be from 0 to 2**64 - 1, got {seed!r}")
+    return np.array([seed & 0xFFFFFFFF, seed >> 32, 0, 0], np.uint32)
 
 
 def _advanced(state: Tensor, blocks: int) -> Tensor:

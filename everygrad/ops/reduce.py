@@ -18,7 +18,7 @@ from everygrad.ops.families import Kernel, Reduction, check_kind
 from everygrad.ops.functions import exp, log
 from everygrad.ops.joining import concat
 from everygrad.ops.movement import slice_axis
-from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
 Axis = int | tuple[int, ...] | None
@@ -43,7 +43,8 @@ def _bad_axis(name: str) -> tuple[Any, ...]:
 
 def _reduce(op: Reduction, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
     check_kind(op.name, x.dtype, op.kinds)
-    axes = tuple(sorted(shapes.axis_tuple(axis, len(x.shape), op.name)))
+    ndim = len(x.shape)
+    axes = tuple(range(ndim)) if axis is None else tuple(sorted(shapes.axis_tuple(axis, ndim, op.name)))
     return apply(op, x, axes=axes, keepdims=bool(keepdims))
 
 
@@ -54,10 +55,13 @@ def _accumulated(x: Tensor, dtype: Any) -> Tensor:
 
 
 SUM = Reduction("sum", "add")
+_SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
 
 def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:  # noqa: A001
     """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+    if axis is None and dtype is None and x._data.dtype in _SUMMED_AS_THEY_ARE:  # the commonest sum
+        return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=bool(keepdims))
     return _reduce(SUM, _accumulated(x, dtype), axis, keepdims)
 
 
@@ -290,7 +294,7 @@ def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     check_kind("logsumexp", x.dtype, "real float")
     axes = shapes.axis_tuple(axis, x.ndim, "logsumexp")
     if not axes:
-        return x
+        return same(x)
     x, dtype = _wide(x)
     top = max(x, axis=axes, keepdims=True).detach()
     top = where(isinf(top) | isnan(top), 0.0, top)  # inf - inf would be NaN

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from everygrad.autograd.modes import recording
 from everygrad.errors import EverygradError
 from everygrad.tensor import Tensor, Wrapped, wrap
 
@@ -84,6 +85,7 @@ class Op:
         self.name = name
         self.inputs = tuple(inputs)
         self.rules: tuple[Rule | None, ...] = ()
+        self._keep: dict[tuple[bool, ...], tuple[bool, ...]] = {}  # by which inputs want a gradient
         self.function: Callable[..., Any]
         self.methods: tuple[str, ...] = ()
         self.reference: Callable[..., Any] | None = None
@@ -98,13 +100,6 @@ class Op:
     def set_rules(self, rules: Sequence[Callable[..., Any] | None]) -> None:
         self.rules = tuple(None if r is None else Rule(r, self.inputs) for r in rules)
 
-    def wants(self, count: int) -> tuple[bool, ...]:
-        """For each of `count` inputs, whether it can have a gradient."""
-        if not self.rules:
-            return (False,) * count
-        rules = self.rules if len(self.rules) == count else self.rules[:1] * count
-        return tuple(r is not None for r in rules)
-
     def rule(self, i: int) -> Rule | None:
         """The derivative rule of input `i`; the last one serves all inputs of a variadic op."""
         return self.rules[min(i, len(self.rules) - 1)]
@@ -113,13 +108,16 @@ class Op:
         self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]
     ) -> tuple[Any, ...]:
         """The payloads the rules need: (out, *inputs) with None in place of the others."""
-        needs: set[int] = set()
-        for i, parent in enumerate(parents):
-            rule = self.rule(i)
-            if parent is not None and rule is not None:
-                needs |= rule.needs
-        values = (payload, *(t._data for t in inputs))
-        return tuple(v if i in needs else None for i, v in enumerate(values))
+        wanted = tuple([p is not None for p in parents])
+        keep = self._keep.get(wanted)
+        if keep is None:
+            rules = [self.rule(i) for i, want in enumerate(wanted) if want]
+            needs = set().union(*(r.needs for r in rules if r is not None))
+            keep = self._keep[wanted] = tuple(i in needs for i in range(len(inputs) + 1))
+        return (
+            payload if keep[0] else None,
+            *[t._data if kept else None for t, kept in zip(inputs, keep[1:], strict=True)],
+        )
 
     def restore(self, node: Any, create_graph: bool) -> list[Any]:
         """The saved payloads as tensors again, with their place in the graph if it is needed."""
@@ -162,6 +160,15 @@ class Op:
 
 class NoRule(Exception):  # noqa: N818  # control flow inside the package, never seen by users
     """The op has no rule of its own here; use its portable definition."""
+
+
+def same(x: Tensor) -> Tensor:
+    """x under another name: assigning to one (x[i] = v, x += y) leaves the other as it is."""
+    node = x._node
+    if node is None or not recording():
+        return wrap(x._data)
+    # a leaf cannot be assigned to while its ops are recorded: the name may serve twice
+    return x if node.is_leaf else wrap(x._data, node)
 
 
 def plain(payload: Any) -> bool:

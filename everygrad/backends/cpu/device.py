@@ -27,19 +27,24 @@ class CPU(Backend):
         self.kernels: dict[str, Callable[..., Any]] = dict(KERNELS)
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+        kernel = self.kernels.get(op.name)
         try:
-            kernel = self.kernels.get(op.name)
-            if kernel is not None:
-                out = kernel(*arrays, **params)
-            elif op.family == "elementwise":
-                return self.elementwise(op, arrays, params)
-            else:
-                with np.errstate(all="ignore"):
-                    out = REDUCERS[op.combine](arrays[0], mean=op.mean, **params)
+            out = kernel(*arrays, **params) if kernel else self.compute(op, arrays, params)
+        except RuntimeWarning:  # a filter makes errors of NumPy's warnings: ask for none
+            with np.errstate(all="ignore"):
+                out = self.compute(op, arrays, params)
         except MemoryError as error:
             sizes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
             raise OutOfMemoryError(f"{op.name}: out of memory on inputs {sizes}: {error}") from None
         return out if type(out) is np.ndarray else np.asarray(out)
+
+    def compute(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+        kernel = self.kernels.get(op.name)
+        if kernel is not None:
+            return kernel(*arrays, **params)
+        if op.family == "elementwise":
+            return self.elementwise(op, arrays, params)
+        return REDUCERS[op.combine](arrays[0], mean=op.mean, **params)
 
     def elementwise(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         """A scalar body over arrays that broadcast."""
@@ -52,9 +57,7 @@ class CPU(Backend):
             out = empty(shape, program.dtype.np)
             native.run(program, arrays, out)
             return out
-        with np.errstate(all="ignore"):
-            out = render(program, len(arrays))(*arrays)
-        return out if type(out) is np.ndarray else np.asarray(out)
+        return render(program, len(arrays))(*arrays)
 
     def from_numpy(self, array: Any) -> Any:
         return array
@@ -64,7 +67,9 @@ class CPU(Backend):
 
     def full(self, shape: Shape, value: Any, dtype: DType) -> Any:
         try:
-            if not value and shape:  # the system's own zero pages: free until they are written
+            if not shape:
+                return np.array(value, dtype.np)
+            if not value:  # the system's own zero pages: free until they are written
                 return np.zeros(shape, dtype.np)
             return np.full(shape, value, dtype.np)
         except OverflowError:

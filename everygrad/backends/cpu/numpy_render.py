@@ -55,14 +55,20 @@ def mulhi(x: Any, y: Any) -> Any:
     return np.right_shift(wide, np.uint64(32)).astype(np.uint32)
 
 
-def round_even(x: Any) -> Any:
-    return np.rint(x)
+def power(x: Any, y: Any) -> Any:
+    """NumPy refuses negative powers of integers; here they are rounded towards 0, as compiled."""
+    if x.dtype.kind != "i" or not np.any(y < 0):
+        return np.power(x, y)
+    one = np.where(x == -1, np.where(y % 2 == 0, 1, -1), x == 1)
+    return np.where(y < 0, one, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
 
 _SPECIAL = {"erf": erf, "mulhi": mulhi}
 
 
 def _function(inst: Inst) -> Callable[..., Any]:
+    if inst.fn == "pow" and inst.dtype.kind == "int":
+        return power
     return _SPECIAL.get(inst.fn) or UFUNCS[inst.fn]
 
 
@@ -109,7 +115,19 @@ def cast(x: Any, dtype: Any) -> Any:
     """`x` as `dtype`; complex to real drops the imaginary part without a warning."""
     if x.dtype.kind == "c" and dtype.kind != "c":
         x = x.real
+    if dtype.kind in "iu" and x.dtype.kind not in "iub":
+        return _to_integer(x, dtype)
     return x.astype(dtype)
+
+
+def _to_integer(x: Any, dtype: Any) -> Any:
+    """Rounded towards 0, what is too large as the largest integer, NaN as 0: as compiled."""
+    if x.dtype.itemsize == 2:
+        x = x.astype(np.float32)
+    limits = np.iinfo(dtype)
+    too_low, too_high = x < float(limits.min), x >= float(limits.max)  # max itself rounds up
+    inside = np.where(too_low | too_high | (x != x), 0, x).astype(dtype)
+    return np.where(too_high, limits.max, np.where(too_low, limits.min, inside)).astype(dtype)
 
 
 def half_or_complex(dtype: DType) -> bool:

@@ -14,6 +14,7 @@ from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.threads import parallel_for
 from everygrad.shapes import Shape, reduced, size_of
 
+SMALL = 1 << 10  # elements so few that no order of summation matters
 BLOCK = 256  # terms summed one after the other before blocks are summed
 CHUNK = 1 << 15  # elements worked on at a time: input, output and temporaries stay in L2
 PARALLEL = 1 << 17  # elements from which a second thread pays
@@ -71,6 +72,8 @@ def _sum_run(x: Any, first: int, last: int) -> Any:
 def add(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
     """The sum or mean over axes; half floats are summed in float32."""
     dtype = x.dtype
+    if x.size <= SMALL and dtype.itemsize > 2 and not mean:
+        return np.add.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims)
     count = size_of(tuple(x.shape[a] for a in axes))
     total = x.astype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else x
     for first, last in _runs(axes):
@@ -175,7 +178,7 @@ def over_axes(kernel: Callable[..., Any]) -> Callable[..., Any]:
         order = (*(a for a in range(ndim) if a not in axes), *axes)
         moved = [np.transpose(a, order) for a in arrays]
         kept = moved[0].shape[: ndim - len(axes)]
-        flat = [m.reshape(size_of(kept), -1) for m in moved]
+        flat = [m.reshape(size_of(kept), size_of(m.shape[len(kept) :])) for m in moved]
         out = kernel(*flat, axis=1, eps=eps).reshape(moved[0].shape)
         return np.transpose(out, tuple(int(i) for i in np.argsort(order)))
 

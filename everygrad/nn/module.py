@@ -1,0 +1,346 @@
+"""The Module: tensors and other modules under names, and a forward function.
+
+A module's parameters and children are its attributes of type Parameter and Module; nothing else is
+kept beside them, so nothing can fall out of step. Buffers are tensors whose names were registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Self, TypeVar
+
+from everygrad import dtypes
+from everygrad.autograd.graph import HookHandle
+from everygrad.autograd.modes import no_grad
+from everygrad.errors import ArgumentError, DtypeError, ShapeError
+from everygrad.nn.parameter import Parameter
+from everygrad.ops.creation import tensor, zeros_like
+from everygrad.tensor import Tensor
+
+T = TypeVar("T")
+
+
+class LoadedKeys(NamedTuple):
+    """What `load_state_dict` did not find a partner for."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """The base of all layers and models: subclasses set attributes and define `forward`.
+
+    >>> import everygrad as eg
+    >>> class Scale(eg.nn.Module):
+    ...     def __init__(self, size):
+    ...         super().__init__()
+    ...         self.factor = eg.nn.Parameter(eg.ones((size,)))
+    ...     def forward(self, x):
+    ...         return x * self.factor
+    >>> [name for name, p in Scale(3).named_parameters()]
+    ['factor']
+    """
+
+    training: bool
+    _buffers: dict[str, bool]  # the name of each buffer, and whether state_dict holds it
+    _forward_hooks: dict[int, Callable[..., Any]]
+    _forward_pre_hooks: dict[int, Callable[..., Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # here, so that a subclass that forgets super().__init__() works all the same
+        self = super().__new__(cls)
+        vars(self).update(training=True, _buffers={}, _forward_hooks={}, _forward_pre_hooks={})
+        return self
+
+    def __init__(self) -> None:
+        pass
+
+    # --- calling ---------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes; call the module itself, which also runs its hooks."""
+        raise NotImplementedError(f"{type(self).__name__} defines no forward(); a Module needs one")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not (self._forward_pre_hooks or self._forward_hooks):
+            return self.forward(*args, **kwargs)
+        for hook in list(self._forward_pre_hooks.values()):
+            changed = hook(self, args)
+            if changed is not None:
+                args = changed if isinstance(changed, tuple) else (changed,)
+        out = self.forward(*args, **kwargs)
+        for hook in list(self._forward_hooks.values()):
+            changed = hook(self, args, out)
+            out = out if changed is None else changed
+        return out
+
+    def register_forward_pre_hook(self, hook: Callable[[Module, Any], Any]) -> HookHandle:
+        """Call `hook(module, args)` before each forward; a value it returns replaces args."""
+        return _hooked(self._forward_pre_hooks, hook)
+
+    def register_forward_hook(self, hook: Callable[[Module, Any, Any], Any]) -> HookHandle:
+        """Call `hook(module, args, out)` after each forward; a value it returns replaces out."""
+        return _hooked(self._forward_hooks, hook)
+
+    # --- attributes ------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        held = vars(self).get(name)
+        if isinstance(held, Parameter) and not (value is None or isinstance(value, Parameter)):
+            raise ArgumentError(
+                f"{type(self).__name__}.{name} is a Parameter, got {type(value).__name__}; "
+                f"assign nn.Parameter(...), or None to take it away"
+            )
+        if name in self._buffers and not (value is None or isinstance(value, Tensor)):
+            raise ArgumentError(
+                f"{type(self).__name__}.{name} is a buffer, got {type(value).__name__}; "
+                f"assign a Tensor or None"
+            )
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self._buffers.pop(name, None)
+
+    def _check_name(self, what: str, name: str) -> None:
+        if not isinstance(name, str) or not name or "." in name:
+            raise ArgumentError(f"{what}: {name!r} is no name: it must be text without dots")
+        if hasattr(self, name) and not isinstance(vars(self).get(name), Parameter | Module):
+            raise ArgumentError(f"{what}: {type(self).__name__} already has an attribute {name!r}")
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Add a parameter under a name; None keeps the name free for one."""
+        self._check_name("register_parameter", name)
+        if param is not None and not isinstance(param, Parameter):
+            raise ArgumentError(
+                f"register_parameter: {name!r} must be a Parameter or None, "
+                f"got {type(param).__name__}; wrap the tensor in nn.Parameter()"
+            )
+        setattr(self, name, param)
+
+    def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
+        """Add a tensor that is state but not trained; `state_dict` holds it if persistent."""
+        if name not in self._buffers:
+            self._check_name("register_buffer", name)
+        if isinstance(value, Parameter) or not (value is None or isinstance(value, Tensor)):
+            raise ArgumentError(
+                f"register_buffer: {name!r} must be a plain Tensor or None, "
+                f"got {type(value).__name__}"
+            )
+        self._buffers[name] = persistent
+        setattr(self, name, value)
+
+    def add_module(self, name: str, module: Module) -> None:
+        """Add a child under a name that need not be a Python identifier."""
+        self._check_name("add_module", name)
+        if not isinstance(module, Module):
+            raise ArgumentError(
+                f"add_module: {name!r} must be a Module, got {type(module).__name__}"
+            )
+        setattr(self, name, module)
+
+    def _own(self, kind: type[T]) -> list[tuple[str, T]]:
+        return [(name, value) for name, value in vars(self).items() if isinstance(value, kind)]
+
+    def _own_buffers(self) -> list[tuple[str, Tensor]]:
+        found = [(name, vars(self)[name]) for name in self._buffers]
+        return [(name, value) for name, value in found if value is not None]
+
+    # --- walking ---------------------------------------------------------------------------------
+
+    def _walk(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all below it; one that is shared comes once for each of its names."""
+        yield prefix, self
+        for name, child in self._own(Module):
+            yield from child._walk(_joined(prefix, name))
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all below it, parents first, each once."""
+        return _once(self._walk(prefix))
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules that are attributes of this one, each once."""
+        return _once(self._own(Module))
+
+    def children(self) -> Iterator[Module]:
+        """The modules that are attributes of this one, each once."""
+        return (module for _, module in self.named_children())
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Each parameter once, under the first of its names; without children if not `recurse`."""
+        homes = self.named_modules(prefix) if recurse else [(prefix, self)]
+        return _once((_joined(at, n), p) for at, m in homes for n, p in m._own(Parameter))
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Each parameter once: what an optimiser takes."""
+        return (p for _, p in self.named_parameters(recurse=recurse))
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Each buffer once, under the first of its names; without children if not `recurse`."""
+        homes = self.named_modules(prefix) if recurse else [(prefix, self)]
+        return _once((_joined(at, n), b) for at, m in homes for n, b in m._own_buffers())
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Each buffer once."""
+        return (b for _, b in self.named_buffers(recurse=recurse))
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call `fn` on every module below and then on this one; returns the module."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    # --- changing all at once --------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Put every module into training mode, or into evaluation mode if not `mode`."""
+        if not isinstance(mode, bool):
+            raise ArgumentError(f"train: mode must be True or False, got {mode!r}")
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Put every module into evaluation mode."""
+        return self.train(False)
+
+    def requires_grad_(self, value: bool = True) -> Self:
+        """Freeze (False) or thaw (True) every parameter."""
+        for p in self.parameters():
+            p.requires_grad_(value)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters, or make them zeros if not `set_to_none`."""
+        for p in self.parameters():
+            p.grad = None if set_to_none or p.grad is None else zeros_like(p)
+
+    def to(self, device: Any = None, dtype: Any = None) -> Self:
+        """Move everything to a device, and floating-point tensors to a dtype; returns the module.
+
+        Optimisers keep working: a parameter stays the same object.
+        """
+        if isinstance(device, dtypes.DType):
+            device, dtype = None, device
+        wanted = None if dtype is None else dtypes.as_dtype(dtype)
+        if wanted is not None and not wanted.is_differentiable:
+            raise DtypeError(f"to: parameters must be floating point, not {wanted}")
+
+        def moved(t: Tensor) -> Tensor:
+            new: Tensor = t.to(device, wanted if t.dtype.is_differentiable else None)
+            return new
+
+        with no_grad():  # all of it first: a failure halfway must change nothing
+            news = [(t, moved(t)) for t in (*self.parameters(), *self.buffers())]
+            grads = [(p, moved(p.grad)) for p in self.parameters() if p.grad is not None]
+        for t, new in news:
+            t.rebind(new._data, t._node)
+        for p, g in grads:
+            p.grad = g
+        return self
+
+    # --- saving and loading ----------------------------------------------------------------------
+
+    def _state(self, prefix: str = "") -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for at, module in self._walk(prefix):
+            kept = [(n, b) for n, b in module._own_buffers() if module._buffers[n]]
+            found |= {_joined(at, n): t for n, t in (*module._own(Parameter), *kept)}
+        return found
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """The values of all parameters and persistent buffers by name.
+
+        It is a snapshot: training on does not change it.
+
+        >>> import everygrad as eg
+        >>> {k: v.shape for k, v in eg.nn.Linear(3, 2).state_dict().items()}
+        {'weight': (2, 3), 'bias': (2,)}
+        """
+        return {name: t.detach() for name, t in self._state(prefix).items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
+        """Take the values from `state_dict`: tensors or NumPy arrays, cast to the dtypes here.
+
+        Names missing on either side raise unless `strict` is False; shapes must always fit. If it
+        raises, nothing has changed.
+        """
+        own = self._state()
+        keys = LoadedKeys(
+            [k for k in own if k not in state_dict], [k for k in state_dict if k not in own]
+        )
+        _check_state(type(self).__name__, own, state_dict, keys, strict)
+        news = [
+            (t, tensor(state_dict[k], t.dtype, t.device)) for k, t in own.items() if k in state_dict
+        ]
+        for t, new in news:
+            t.rebind(new._data, t._node)
+        return keys
+
+    # --- showing ---------------------------------------------------------------------------------
+
+    def extra_repr(self) -> str:
+        """The part of `repr` between the parentheses: a layer's own settings."""
+        return ""
+
+    def __repr__(self) -> str:
+        extra = self.extra_repr()
+        lines = [f"({n}): " + repr(m).replace("\n", "\n  ") for n, m in self._own(Module)]
+        if not lines:
+            return f"{type(self).__name__}({extra})"
+        body = "\n  ".join([extra, *lines] if extra else lines)
+        return f"{type(self).__name__}(\n  {body}\n)"
+
+
+def _hooked(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:
+    handle = HookHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+def _joined(prefix: str, name: str) -> str:
+    if not prefix:
+        return name
+    return prefix + name if prefix.endswith(".") else f"{prefix}.{name}"
+
+
+def _once(named: Any) -> Iterator[tuple[str, Any]]:
+    """The pairs whose value did not come before under another name."""
+    seen: set[int] = set()
+    for name, value in named:
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield name, value
+
+
+def _check_state(
+    module: str, own: Mapping[str, Tensor], given: Mapping[str, Any], keys: LoadedKeys, strict: bool
+) -> None:
+    wrong = []
+    for name in own:
+        value = given.get(name, own[name])
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            raise ArgumentError(
+                f"load_state_dict: {name} must be a Tensor or an array, got {type(value).__name__}"
+            )
+        if tuple(value.shape) != own[name].shape:
+            wrong.append(f"{name} has shape {tuple(value.shape)}, not {own[name].shape}")
+    if wrong:
+        raise ShapeError(f"load_state_dict: {module}: " + "; ".join(wrong))
+    found = [
+        f"{what}: {', '.join(names)}"
+        for what, names in (("missing", keys.missing_keys), ("unexpected", keys.unexpected_keys))
+        if names
+    ]
+    if found and strict:
+        raise ArgumentError(
+            f"load_state_dict: {module}: {'; '.join(found)}; "
+            f"pass strict=False to load only what both sides have"
+        )

@@ -1,0 +1,146 @@
+"""Normalisation layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from everygrad import shapes
+from everygrad.errors import ArgumentError, ShapeError
+from everygrad.nn import functional as F
+from everygrad.nn import init
+from everygrad.nn.linear import check_sizes
+from everygrad.nn.module import Module
+from everygrad.nn.parameter import Parameter
+from everygrad.ops.creation import ones, zeros
+from everygrad.tensor import Tensor
+
+
+class LayerNorm(Module):
+    """Each example standardised over its last axes, then scaled and shifted.
+
+    >>> import everygrad as eg
+    >>> eg.nn.LayerNorm(2)(eg.tensor([[1.0, 3.0]]))
+    tensor([[-1.,  1.]], op=add)
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: str = "cpu",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = shapes.as_shape(normalized_shape, "LayerNorm")
+        check_sizes("LayerNorm", **{f"axis {i}": n for i, n in enumerate(self.normalized_shape)})
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        affine, shape = elementwise_affine, self.normalized_shape
+        self.weight = Parameter(ones(shape, dtype, device)) if affine else None
+        self.bias = Parameter(zeros(shape, dtype, device)) if affine and bias else None
+
+    def reset_parameters(self) -> None:
+        """Weights 1, biases 0."""
+        _reset_affine(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        return out
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        )
+
+
+class BatchNorm2d(Module):
+    """Each channel of a batch of images standardised, then scaled and shifted.
+
+    In training by the batch's own mean and variance, which also move the running ones by
+    `momentum` (None: towards the plain average over all batches). In evaluation by the running
+    ones, or by the batch's own where none are tracked.
+    """
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: str = "cpu",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_sizes("BatchNorm2d", num_features=num_features)
+        if momentum is not None and not 0 <= momentum <= 1:
+            raise ArgumentError(
+                f"BatchNorm2d: momentum must be None or between 0 and 1, got {momentum!r}"
+            )
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        shape = (num_features,)
+        self.weight = Parameter(ones(shape, dtype, device)) if affine else None
+        self.bias = Parameter(zeros(shape, dtype, device)) if affine else None
+        tracked = track_running_stats
+        self.register_buffer("running_mean", zeros(shape, dtype, device) if tracked else None)
+        self.register_buffer("running_var", ones(shape, dtype, device) if tracked else None)
+        self.register_buffer("num_batches_tracked", zeros((), "int64", device) if tracked else None)
+
+    def reset_parameters(self) -> None:
+        """Weights 1, biases 0, and running statistics as if no batch had been seen."""
+        _reset_affine(self.weight, self.bias)
+        if self.running_mean is not None and self.running_var is not None:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+        if self.num_batches_tracked is not None:
+            init.zeros_(self.num_batches_tracked)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4 or x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"BatchNorm2d: takes (batch, {self.num_features}, height, width), got {x.shape}"
+            )
+        count = self._next_count() if self.training else None
+        out = F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias,
+            self.training or self.running_mean is None, self._momentum(count), self.eps,
+        )  # fmt: skip
+        if count is not None and self.num_batches_tracked is not None:
+            self.num_batches_tracked.rebind(
+                count._data, None
+            )  # last: a call that raises changes nothing
+        return out
+
+    def _next_count(self) -> Tensor | None:
+        return None if self.num_batches_tracked is None else self.num_batches_tracked + 1
+
+    def _momentum(self, count: Tensor | None) -> float | Tensor:
+        """The weight of this batch in the running statistics."""
+        if self.momentum is not None or count is None or self.running_mean is None:
+            return self.momentum or 0.0
+        share: Tensor = 1.0 / count.astype(self.running_mean.dtype)
+        return share
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
+            f"affine={self.affine}, track_running_stats={self.track_running_stats}"
+        )
+
+
+def _reset_affine(weight: Tensor | None, bias: Tensor | None) -> None:
+    if weight is not None:
+        init.ones_(weight)
+    if bias is not None:
+        init.zeros_(bias)

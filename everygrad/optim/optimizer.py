@@ -1,0 +1,275 @@
+"""The Optimizer: groups of parameters, a state for each, and one rule mapped over them.
+
+A subclass defines `update`, the rule for one parameter. It gives the parameter and its state new
+values by `rebind`, so that everyone who holds them sees the change. What differs from step to step
+(learning rates, step counts) is a 0-d tensor in the rule, never a number, so that a compiled step
+need not be compiled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from everygrad import dtypes
+from everygrad.autograd.modes import enable_grad, no_grad
+from everygrad.dispatch import as_tensor
+from everygrad.dtypes import DType
+from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
+from everygrad.ops.creation import tensor, zeros_like
+from everygrad.ops.families import Elementwise
+from everygrad.tensor import Tensor
+
+Group = dict[str, Any]
+State = dict[str, Any]
+
+
+class Update(Elementwise):
+    """A new value for a parameter or its state: a fused body, in the dtype of its first input."""
+
+    def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType:
+        return inputs[0]
+
+
+def descent(g: Any, p: Any, weight_decay: float, maximize: bool) -> Any:
+    """The direction to walk against: the gradient, its sign turned to maximise, plus decay."""
+    g = -g if maximize else g
+    return g + p * weight_decay if weight_decay else g
+
+
+def put(t: Tensor, new: Tensor) -> None:
+    """Give a parameter or its state a new value; a parameter stays the leaf that it is."""
+    t.rebind(new._data, t._node)
+
+
+class Optimizer:
+    """The base of all optimisers.
+
+    `params` are tensors, or dicts with the key "params" and settings for that group alone. `state`
+    holds what the rule remembers of each parameter; `param_groups` the settings in force, which may
+    be changed between steps.
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        if isinstance(params, Tensor | Mapping | str):
+            raise ArgumentError(
+                f"{self._name}: params must be an iterable of tensors or dicts, "
+                f"got {type(params).__name__}; put it into a list"
+            )
+        if isinstance(params, set | frozenset):
+            raise ArgumentError(f"{self._name}: a set has no order to save; give a list")
+        groups = list(params)
+        if not groups:
+            raise ArgumentError(f"{self._name}: got no parameters; is the model empty?")
+        self.defaults = defaults
+        self.state: dict[Tensor, State] = {}
+        self.param_groups: list[Group] = []
+        for group in groups if isinstance(groups[0], Mapping) else [{"params": groups}]:
+            self.add_param_group(group)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    # --- the rule --------------------------------------------------------------------------------
+
+    def check_group(self, group: Group) -> None:
+        """Refuse settings that make no sense; a subclass adds its own."""
+        lr = group["lr"]
+        if isinstance(lr, Tensor):
+            if lr.ndim or not lr.dtype.is_float:
+                raise ArgumentError(
+                    f"{self._name}: lr as a tensor must be 0-d and floating point, "
+                    f"got {lr.dtype}{list(lr.shape)}"
+                )
+        else:
+            self.check_at_least_zero(group, "lr")
+        self.check_at_least_zero(group, "weight_decay")
+
+    def check_at_least_zero(self, group: Group, name: str) -> None:
+        value = group[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise ArgumentError(f"{self._name}: {name} must be at least 0, got {value!r}")
+
+    def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
+        """Give one parameter its new value, and `state` what to remember."""
+        raise NotImplementedError(f"{self._name} defines no update(); an Optimizer needs one")
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move every parameter that has a gradient.
+
+        `closure`, if given, computes the loss and its gradients first; its loss is returned.
+        """
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        with no_grad():
+            for group in self.param_groups:
+                shared = Shared(group)
+                for p in group["params"]:
+                    if p.grad is not None:
+                        self.update(p, p.grad, self.state.setdefault(p, {}), group, shared)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, or make them zeros if not `set_to_none`."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None if set_to_none or p.grad is None else zeros_like(p)
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Optimise more parameters, with settings of their own."""
+        unknown = sorted(set(param_group) - set(self.defaults) - {"params"})
+        if unknown or "params" not in param_group:
+            raise ArgumentError(
+                f"{self._name}: a group is a dict with params and any of "
+                f"{', '.join(self.defaults)}; got {', '.join(param_group)}"
+            )
+        given = param_group["params"]
+        params = [given] if isinstance(given, Tensor) else list(given)
+        if not params:
+            raise ArgumentError(f"{self._name}: got a group without parameters")
+        held = {id(p) for group in self.param_groups for p in group["params"]}
+        for i, p in enumerate(params):
+            self._check_param(i, p)
+            if id(p) in held:
+                raise ArgumentError(
+                    f"{self._name}: parameter {i} (shape {p.shape}) was given before; "
+                    f"it would be moved twice in a step"
+                )
+            held.add(id(p))
+        group = {**self.defaults, **param_group, "params": params}
+        self.check_group(group)
+        self.param_groups.append(group)
+
+    def _check_param(self, i: int, p: Any) -> None:
+        if not isinstance(p, Tensor):
+            raise ArgumentError(
+                f"{self._name}: parameter {i} is a {type(p).__name__}, not a Tensor"
+            )
+        if not p.is_leaf:
+            raise GradientError(
+                f"{self._name}: parameter {i} (shape {p.shape}) is the result of an op; "
+                f"only leaves can be optimised"
+            )
+        if not p.dtype.is_float:
+            raise DtypeError(f"{self._name}: parameter {i} is {p.dtype}; it must be real floating")
+
+    # --- saving and loading ----------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state by parameter number, and the groups with numbers in place of parameters."""
+        numbers = {id(p): i for i, p in enumerate(self._params())}
+        return {
+            "state": {
+                numbers[id(p)]: {k: _snapshot(v) for k, v in held.items()}
+                for p, held in self.state.items()
+                if held
+            },
+            "param_groups": [
+                {k: _snapshot(v) for k, v in group.items() if k != "params"}
+                | {"params": [numbers[id(p)] for p in group["params"]]}
+                for group in self.param_groups
+            ],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take up where `state_dict` left off; if it raises, nothing has changed."""
+        groups, saved = state_dict["param_groups"], state_dict["state"]
+        sizes = [len(g["params"]) for g in groups]
+        wanted = [len(g["params"]) for g in self.param_groups]
+        if sizes != wanted:
+            raise ArgumentError(
+                f"load_state_dict: groups of {sizes} parameters do not fit {self._name}'s {wanted}"
+            )
+        merged = [
+            {**own, **{k: _snapshot(v) for k, v in new.items()}, "params": own["params"]}
+            for own, new in zip(self.param_groups, groups, strict=True)
+        ]
+        for group in merged:
+            unknown = sorted(set(group) - set(self.defaults) - {"params"})
+            if unknown:
+                raise ArgumentError(f"load_state_dict: {self._name} has no {', '.join(unknown)}")
+            self.check_group(group)
+        order = [i for group in groups for i in group["params"]]
+        by_number = dict(zip(order, self._params(), strict=True))
+        known: dict[float, Tensor] = {}
+        state = {
+            by_number[i]: {k: _restored(k, v, by_number[i], known) for k, v in held.items()}
+            for i, held in saved.items()
+        }
+        self.param_groups[:] = merged
+        self.state = state
+
+    def _params(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def __repr__(self) -> str:
+        lines = []
+        for i, group in enumerate(self.param_groups):
+            shown = ", ".join(f"{k}={v}" for k, v in group.items() if k != "params")
+            lines.append(f"  group {i}: {len(group['params'])} parameters, {shown}")
+        return f"{self._name}(\n" + "\n".join(lines) + "\n)"
+
+
+class Shared:
+    """What the parameters of one group share during one step: 0-d tensors made once."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._made: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made on the first call with this key."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def lr(self, p: Tensor) -> Tensor:
+        """The learning rate as a 0-d tensor beside `p`."""
+        return self.once(("lr", p.dtype, p.device), lambda: beside(p, self._group["lr"]))  # type: ignore[no-any-return]
+
+    def next_step(self, state: State) -> Tensor:
+        """`state["step"]` one further.
+
+        Values never change, so parameters whose counts were one value keep sharing it.
+        """
+        held = state["step"]
+        # the old value stays in the entry: its id must not be given to another
+        made = self.once(("step", id(held._data)), lambda: (held._data, held + 1.0))
+        put(held, made[1])
+        return made[1]  # type: ignore[no-any-return]
+
+
+def precise(p: Tensor) -> DType:
+    """The dtype of scalars beside `p`: half floats are computed in float32."""
+    return dtypes.float64 if p.dtype is dtypes.float64 else dtypes.float32
+
+
+def beside(p: Tensor, value: float | Tensor) -> Tensor:
+    """A number or 0-d tensor as a 0-d tensor on p's device, precise enough for p."""
+    if isinstance(value, Tensor):
+        moved: Tensor = value.detach().to(p.device).astype(precise(p))
+        return moved
+    return as_tensor(float(value), p, precise(p))
+
+
+def _snapshot(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _restored(name: str, value: Any, p: Tensor, known: dict[float, Tensor]) -> Any:
+    """A saved value as state of `p`; equal step counts become one value again."""
+    if not isinstance(value, Tensor):
+        return value
+    if name == "step":
+        count = tensor(value, dtypes.float32, "cpu")
+        return known.setdefault(count.item(), count).detach()
+    if value.shape != p.shape:
+        raise ShapeError(
+            f"load_state_dict: {name} has shape {value.shape}, its parameter {p.shape}"
+        )
+    return tensor(value, p.dtype, p.device)

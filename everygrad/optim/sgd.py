@@ -1,0 +1,91 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError
+from everygrad.optim.optimizer import Group, Optimizer, Shared, State, Update, descent, put
+from everygrad.tensor import Tensor
+
+PLAIN = Update(
+    "sgd",
+    lambda p, g, lr, *, weight_decay, maximize: p - descent(g, p, weight_decay, maximize) * lr,
+)
+FIRST = Update(
+    "sgd.first",
+    lambda p, g, *, weight_decay, maximize: descent(g, p, weight_decay, maximize),
+)
+MOMENTUM = Update(
+    "sgd.momentum",
+    lambda buf, p, g, *, momentum, share, weight_decay, maximize: (
+        buf * momentum + descent(g, p, weight_decay, maximize) * share
+    ),
+)
+ALONG = Update("sgd.along", lambda p, buf, lr: p - buf * lr)
+NESTEROV = Update(
+    "sgd.nesterov",
+    lambda p, g, buf, lr, *, momentum, weight_decay, maximize: (
+        p - (descent(g, p, weight_decay, maximize) + buf * momentum) * lr
+    ),
+)
+
+
+class SGD(Optimizer):
+    """Steps against the gradient, with momentum if given.
+
+    >>> import everygrad as eg
+    >>> x = eg.tensor([1.0], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> eg.optim.SGD([x], lr=0.25).step()
+    >>> x
+    tensor([0.5], requires_grad=True)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = {
+            "lr": lr, "momentum": momentum, "dampening": dampening,
+            "weight_decay": weight_decay, "nesterov": nesterov, "maximize": maximize,
+        }  # fmt: skip
+        super().__init__(params, settings)
+
+    def check_group(self, group: Group) -> None:
+        super().check_group(group)
+        self.check_at_least_zero(group, "momentum")
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ArgumentError(
+                f"SGD: nesterov needs momentum above 0 and no dampening, got "
+                f"momentum={group['momentum']} and dampening={group['dampening']}"
+            )
+        if group["dampening"] and not group["momentum"]:
+            raise ArgumentError("SGD: dampening does nothing without momentum; give momentum too")
+
+    def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
+        momentum = group["momentum"]
+        rule = {"weight_decay": group["weight_decay"], "maximize": group["maximize"]}
+        lr = shared.lr(p)
+        if not momentum:
+            put(p, apply(PLAIN, p, g, lr, **rule))
+            return
+        buf = state.get("momentum_buffer")
+        if buf is None:  # PyTorch's first step is not dampened
+            buf = state["momentum_buffer"] = apply(FIRST, p, g, **rule)
+        else:
+            share = 1 - group["dampening"]
+            put(buf, apply(MOMENTUM, buf, p, g, momentum=momentum, share=share, **rule))
+        if group["nesterov"]:
+            put(p, apply(NESTEROV, p, g, buf, lr, momentum=momentum, **rule))
+        else:
+            put(p, apply(ALONG, p, buf, lr))
