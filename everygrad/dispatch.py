@@ -19,6 +19,7 @@ from everygrad import dtypes
 from everygrad.autograd.graph import MarkedNode, Node
 from everygrad.autograd.modes import CAREFUL, anomaly_enabled, recording
 from everygrad.autograd.saving import recorder
+from everygrad.autograd.watching import watcher
 from everygrad.backends import base
 from everygrad.compile.expr import Expr
 from everygrad.config import config
@@ -130,7 +131,10 @@ def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     except (ValueError, TypeError, IndexError):
         op.explain(inputs, params)  # raises a named error if the inputs are at fault
         raise
-    return record(op, inputs, payload, params)
+    out = record(op, inputs, payload, params)
+    if (look := watcher.get()) is not None:
+        look(op, inputs, out)
+    return out
 
 
 def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:
@@ -188,7 +192,7 @@ def unary(op: Any) -> Callable[[Any], Any]:
         nonlocal fast32, fast64
         try:
             a = x._data
-            if a.size > config.native_threshold:
+            if a.size > config.fast_limit:
                 return slow(x)
             dtype = a.dtype
             if dtype is F32:
@@ -241,7 +245,7 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             a = x._data
             b = y._data
             dtype = a.dtype
-            limit = config.native_threshold
+            limit = config.fast_limit
             if dtype is not b.dtype or a.size > limit or b.size > limit:
                 return slow(x, y)
             if dtype is F32:
@@ -289,7 +293,7 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             return op.body(x, y)
         if type(y) is float and type(x._data) is ndarray and x._data.dtype in (F32, F64):
             y = wrap(np.asarray(y, x._data.dtype))
-            return call(x, y) if x._data.size <= config.native_threshold else apply(op, x, y)
+            return call(x, y) if x._data.size <= config.fast_limit else apply(op, x, y)
         return apply(op, *op.promote(x, y))
 
     return call

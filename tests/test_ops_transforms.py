@@ -69,7 +69,7 @@ def test_forward_mode_equals_differences(name: str, device: str) -> None:
         grads = gradients(op.function, sample, device, vs)[1]
         here = sum(float(np.sum(np.real(np.conj(v) * wide(m)))) for v, m in zip(vs, moves, strict=True))
         there = sum(float(np.sum(wide(g) * wide(u))) for g, u in zip(grads, us, strict=True))
-        assert here == pytest.approx(there, rel=1e-3 if op.notes.get("coarse") else 1e-9, abs=1e-9)
+        assert here == pytest.approx(there, rel=1e-2 if op.notes.get("coarse") else 1e-9, abs=1e-9)
         for o, m in zip(outs, moves, strict=True):
             assert (o.shape, o.dtype) == (m.shape, m.dtype)
 

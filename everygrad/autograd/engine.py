@@ -155,7 +155,21 @@ class Pass:
         return enable_grad() if self.create_graph else no_grad()
 
     def run(self) -> None:
-        """The whole pass on this thread. The inner loop is hot: every name in it is local.
+        """The whole pass on this thread."""
+        try:
+            with self.mode():
+                self.walk()
+        except BaseException:
+            self.roll_back()
+            raise
+
+    def roll_back(self) -> None:
+        """A pass that failed leaves every `.grad` as it found it."""
+        for tensor, held in reversed(self.before):
+            tensor._grad = held
+
+    def walk(self) -> None:
+        """Every node, once its gradient is complete. The loop is hot: every name in it is local.
 
         A gradient that is complete waits beside its node in `ready`; `grads` holds the others. The
         node made ready last comes next, and does not go through the list.
@@ -165,51 +179,52 @@ class Pass:
         grads, counts = self.grads, self.counts
         ready: list[Any] = []
         for root in self.start[::-1]:
-            ready += (root, grads.pop(root))
+            if root.is_leaf:
+                self.finish_leaf(root, grads.pop(root))
+            else:
+                ready += (root, grads.pop(root))
         node: Any = None
         g: Grad = None
-        with self.mode():
-            while ready or node is not None:
-                if node is None:
-                    g = ready.pop()
-                    node = ready.pop()
-                if node.is_leaf:
-                    self.finish_leaf(node, g)
-                    node = None
+        while ready or node is not None:
+            if node is None:
+                g = ready.pop()
+                node = ready.pop()
+            if simple and node.hooks is None and g is not None:
+                try:
+                    results = node.op.vjp(node, g, create)
+                except Exception as error:
+                    raise explain(node, error) from error
+                if not retain:
+                    node.saved = None
+            else:
+                results = self.step(node, g) or _NOTHING
+            shape = node.shape
+            edges = zip(node.parents, results)  # noqa: B905  # a keyword takes 0.1 us
+            node = None
+            for parent, c in edges:
+                if parent is None:
                     continue
-                if simple and node.hooks is None and g is not None:
-                    try:
-                        results = node.op.vjp(node, g, create)
-                    except Exception as error:
-                        raise explain(node, error) from error
-                    if not retain:
-                        node.saved = None
-                else:
-                    results = self.step(node, g) or _NOTHING
-                shape = node.shape
-                edges = zip(node.parents, results)  # noqa: B905  # a keyword takes 0.1 us
-                node = None
-                for parent, c in edges:
-                    if parent is None:
-                        continue
-                    # only an input of another shape than the result can have been broadcast
-                    if parent.shape != shape and c is not None and type(c) is not tuple:
-                        if c._data.shape != parent.shape:
-                            c = c.sum_to(parent.shape)
-                    if grads:
-                        held = grads.pop(parent, None)
-                        if held is not None:
-                            c = held if c is None else add(held, c)
-                    left = counts[parent]
-                    if left > 1:
-                        counts[parent] = left - 1
-                        if c is not None:
-                            grads[parent] = c
-                        continue
-                    if node is not None:
-                        ready += (node, g)
-                    node = parent
-                    g = c
+                # only an input of another shape than the result can have been broadcast
+                if parent.shape != shape and c is not None and type(c) is not tuple:
+                    if c._data.shape != parent.shape:
+                        c = c.sum_to(parent.shape)
+                if grads:
+                    held = grads.pop(parent, None)
+                    if held is not None:
+                        c = held if c is None else add(held, c)
+                left = counts[parent]
+                if left > 1:
+                    counts[parent] = left - 1
+                    if c is not None:
+                        grads[parent] = c
+                    continue
+                if parent.is_leaf:  # at once, whichever operand it was
+                    self.finish_leaf(parent, c)
+                    continue
+                if node is not None:
+                    ready += (node, g)
+                node = parent
+                g = c
 
     def step(self, node: Node, g: Grad) -> Sequence[Grad] | None:
         """Hooks and derivative of one interior node; None where no gradient arrived."""

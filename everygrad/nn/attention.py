@@ -126,7 +126,8 @@ class MultiheadAttention(Module):
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         weight, bias, width = self.in_proj_weight, self.in_proj_bias, self.embed_dim
         if query is key and key is value:  # one product instead of three
-            return F.linear(query, weight, bias).split(width, axis=-1)  # type: ignore[no-any-return]
+            parts: list[Tensor] = F.linear(query, weight, bias).split(width, axis=-1)
+            return parts
         weights = weight.split(width)
         biases = [None] * 3 if bias is None else bias.split(width)
         inputs = (query, key, value)

@@ -53,7 +53,8 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate != "tanh":
         raise ArgumentError(f'gelu: approximate must be "none" or "tanh", got {approximate!r}')
     inside = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))
-    return 0.5 * x * (1.0 + tanh(inside))
+    approximation: Tensor = 0.5 * x * (1.0 + tanh(inside))
+    return approximation
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:

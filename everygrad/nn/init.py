@@ -54,19 +54,20 @@ def constant_(t: Tensor, val: float) -> Tensor:
 
 def zeros_(t: Tensor) -> Tensor:
     """Every element 0."""
-    return constant_(t, 0)
+    return _fill(t, full_like(t, 0), "zeros_")
 
 
 def ones_(t: Tensor) -> Tensor:
     """Every element 1."""
-    return constant_(t, 1)
+    return _fill(t, full_like(t, 1), "ones_")
 
 
 def eye_(t: Tensor) -> Tensor:
     """Ones on the diagonal of a matrix, zeros elsewhere."""
     if t.ndim != 2:
         raise ShapeError(f"eye_: takes a matrix, got shape {t.shape}")
-    return _fill(t, eye(*t.shape, dtype=t.dtype, device=t.device), "eye_")
+    rows, columns = t.shape
+    return _fill(t, eye(rows, columns, dtype=t.dtype, device=t.device), "eye_")
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:

@@ -103,7 +103,7 @@ class Module:
         self._buffers.pop(name, None)
 
     def _check_name(self, what: str, name: str) -> None:
-        if not isinstance(name, str) or not name or "." in name:
+        if not name or "." in name:
             raise ArgumentError(f"{what}: {name!r} is no name: it must be text without dots")
         if hasattr(self, name) and not isinstance(vars(self).get(name), Parameter | Module):
             raise ArgumentError(f"{what}: {type(self).__name__} already has an attribute {name!r}")

@@ -157,6 +157,8 @@ def __dlpack__(self: Tensor, **options: Any) -> Any:  # noqa: N807
     if self._node is not None:
         raise GradientError("__dlpack__: this tensor requires grad; export detach() instead")
     values = base.get(self.device).to_numpy(self._data)
+    if any(step < 0 for step in values.strides):  # PyTorch aborts the process on these
+        values = values.copy()
     return values.__dlpack__(**options)
 
 

@@ -34,6 +34,8 @@ def _as_array(data: Any, dtype: DType | None) -> Any:
         raise ShapeError(f"tensor: the nested lists are ragged: {error}") from None
     if array.dtype == object or array.dtype.kind in "USmM":
         raise DtypeError(f"tensor: cannot make a tensor of {type(data).__name__} {data!r}"[:200])
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if dtype is None:
         python_numbers = not hasattr(data, "dtype") and array.dtype in (np.float64, np.complex128)
         if python_numbers:  # Python's floats carry no dtype of their own: the default one
@@ -96,7 +98,7 @@ def asarray(
         return wrap(out._data, out._node) if copy else out
     shares = isinstance(obj, np.ndarray) and wanted in (None, dtypes.FROM_NP.get(obj.dtype))
     if shares and obj.dtype in dtypes.FROM_NP and not copy and device in (None, "cpu"):
-        return wrap(obj)
+        return wrap(np.asarray(obj))  # of a subclass the plain array
     if copy is False:
         raise ArgumentError(f"asarray: copy=False, but {type(obj).__name__} cannot be shared")
     return tensor(obj, dtype=wanted, device=device or "cpu")

@@ -237,7 +237,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
     def one(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         try:
             payload = g._data
-            if create_graph or payload.size > config.native_threshold or node.level or node.params:
+            if create_graph or payload.size > config.fast_limit or node.level or node.params:
                 return slow(op, node, g, create_graph)
             if first.same:
                 return (g,)
@@ -254,7 +254,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
     def two(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         try:
             payload = g._data
-            if create_graph or payload.size > config.native_threshold or node.level:
+            if create_graph or payload.size > config.fast_limit or node.level:
                 return slow(op, node, g, create_graph)
             px, py = node.parents
             dx: Any = g

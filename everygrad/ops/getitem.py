@@ -111,7 +111,7 @@ def plan(x: Tensor, index: Any) -> Plan:
 
 
 def _single(entry: Any, axis: int, size: int) -> int:
-    if isinstance(entry, bool) or not hasattr(entry, "__index__"):
+    if isinstance(entry, bool | Tensor) or not hasattr(entry, "__index__"):
         got = f"{type(entry).__name__} {entry!r}"[:80]
         raise DtypeError(
             f"getitem: an index is an integer, a slice, None, ... or an integer or bool tensor, got {got}"
@@ -179,6 +179,7 @@ def _index_samples() -> Any:
         refuse(OutOfRangeError, "index 7 is out of range for axis 0 of size 4", s.real(4), np.array([0, 7])),
         refuse(OutOfRangeError, "index -9 is out of range for axis 0 of size 4", s.real(4), np.array([-9])),
         refuse(DtypeError, "got float 1.5", s.real(4), 1.5),
+        refuse(DtypeError, "got Tensor", s.real(4), s.real(2)),
         refuse(ShapeError, r"a bool index \(3,\) does not match", s.real(4), s.booleans(3)),
         refuse(ShapeError, "getitem: cannot broadcast", s.real(4, 4), (np.array([0, 1]), np.array([0, 1, 2]))),
     ),

@@ -215,16 +215,15 @@ class _Reader:
 
     def nodes(self) -> Iterator[GraphNode]:
         for number, node in enumerate(self.order):
-            facts = {"dtype": _short(self.dtypes.get(node)), "name": self.names.get(node, "")}
+            dtype, name = _short(self.dtypes.get(node)), self.names.get(node, "")
             if node.is_leaf:
-                yield GraphNode(number, "leaf", node.shape, **facts)
+                yield GraphNode(number, "leaf", node.shape, dtype, name=name)
                 continue
             count = len(node.parents)
             roles = node.op.inputs if len(node.op.inputs) == count else map(str, range(count))
             yield GraphNode(
-                number, node.op.name, node.shape, **facts,
-                inputs=tuple(self.inputs(node)), roles=tuple(roles),
-                params=_brief_params(node), note=_note(node),
+                number, node.op.name, node.shape, dtype, tuple(self.inputs(node)), tuple(roles),
+                _brief_params(node), name, _note(node),
             )  # fmt: skip
 
     def inputs(self, node: Node) -> Iterator[int | str]:

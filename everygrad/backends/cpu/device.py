@@ -36,7 +36,8 @@ class CPU(Backend):
         except MemoryError as error:
             sizes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
             raise OutOfMemoryError(f"{op.name}: out of memory on inputs {sizes}: {error}") from None
-        return out if type(out) is np.ndarray else np.asarray(out)
+        # NumPy makes scalars of 0-d results; what "to" brings to another device is that device's
+        return np.asarray(out) if isinstance(out, np.generic) else out
 
     def compute(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)

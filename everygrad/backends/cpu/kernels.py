@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from everygrad.backends import base
-from everygrad.backends.cpu import rows
+from everygrad.backends.cpu import blas, rows
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.rows import by_ufunc, over_axes, row_kernel
 from everygrad.errors import OutOfRangeError
@@ -167,7 +167,7 @@ def conv2d(x: Any, w: Any, window: Any) -> Any:
     dtype = x.dtype
     x, w = _widened(x), _widened(w)
     kernels = w.reshape(window.groups, w.shape[0] // window.groups, -1)
-    out = np.matmul(kernels, columns(x, window))
+    out = blas.matmul(kernels, columns(x, window))
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
     return out.reshape(shape).astype(dtype, copy=False)
 
@@ -179,7 +179,7 @@ def conv2d_input(y: Any, w: Any, window: Any, image: Shape) -> Any:
     n, c, height, width = image
     oh, ow = y.shape[2:]
     kernels = w.reshape(groups, w.shape[0] // groups, -1).transpose(0, 2, 1)
-    cols = np.matmul(kernels, y.reshape(n, groups, w.shape[0] // groups, oh * ow))
+    cols = blas.matmul(kernels, y.reshape(n, groups, w.shape[0] // groups, oh * ow))
     cols = cols.reshape(n, c, kh, kw, oh, ow)
     out = np.zeros((n, c, height + 2 * ph, width + 2 * pw), y.dtype)
     for i in range(kh):
@@ -194,7 +194,7 @@ def conv2d_weight(x: Any, y: Any, window: Any, weight: Shape) -> Any:
     x, y = _widened(x), _widened(y)
     n, groups = x.shape[0], window.groups
     grads = y.reshape(n, groups, weight[0] // groups, y.shape[2] * y.shape[3])
-    each = np.matmul(grads, columns(x, window).transpose(0, 1, 3, 2))
+    each = blas.matmul(grads, columns(x, window).transpose(0, 1, 3, 2))
     return np.add.reduce(each, axis=0).reshape(weight).astype(dtype, copy=False)
 
 

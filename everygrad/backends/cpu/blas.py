@@ -1,0 +1,110 @@
+"""Matrix products on NumPy's BLAS, with our threads instead of its own.
+
+OpenBLAS wakes its threads for products of 1 us and waits for them by spinning, which on a busy
+machine costs a hundred times the product. So it is held to one thread while we call it, and large
+products are split over the pool that everything else here uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cpu.pool import empty
+from everygrad.backends.cpu.threads import num_threads, parallel_for
+from everygrad.shapes import size_of
+
+SERIAL = 1 << 18  # multiply-adds up to which OpenBLAS itself stays on one thread
+SPLIT = 1 << 22  # multiply-adds from which a second thread pays
+
+
+def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
+    """OpenBLAS's functions to set and get its number of threads; None for another BLAS."""
+    folder = Path(np.__file__).parent.parent / "numpy.libs"
+    for path in sorted(folder.glob("*openblas*")):
+        lib = ctypes.CDLL(str(path))  # already loaded by NumPy: the same library
+        for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
+            try:
+                put = getattr(lib, f"{prefix}openblas_set_num_threads{suffix}")
+                get = getattr(lib, f"{prefix}openblas_get_num_threads{suffix}")
+            except AttributeError:
+                continue
+            return put, get
+    return None
+
+
+class _OneThread:
+    """A block in which BLAS uses one thread; blocks may overlap in different threads."""
+
+    def __init__(self) -> None:
+        self.controls = _controls()
+        self.lock = threading.Lock()
+        self.inside = 0
+        self.before = 1
+
+    def __enter__(self) -> None:
+        if self.controls is not None:
+            put, get = self.controls
+            with self.lock:
+                self.inside += 1
+                if self.inside == 1:
+                    self.before = get()
+                    put(1)
+
+    def __exit__(self, *exc: object) -> None:
+        if self.controls is not None:
+            with self.lock:
+                self.inside -= 1
+                if not self.inside:
+                    self.controls[0](self.before)
+
+
+one_thread = _OneThread()
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """np.matmul of float32, float64 and complex arrays of two or more dimensions."""
+    m, k = x.shape[-2:]
+    n = y.shape[-1]
+    if y.ndim == 2:
+        batch: tuple[int, ...] = x.shape[:-2]
+    else:
+        batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    count = size_of(batch)
+    work = count * m * n * k
+    if m * n * k <= SERIAL and work <= SPLIT:
+        return np.matmul(x, y)
+    with one_thread:
+        if work <= SPLIT or num_threads() == 1:
+            return np.matmul(x, y)
+        out = empty((*batch, m, n), x.dtype)
+        if count > 1:
+            _by_matrix(x, y, out, batch, count)
+        elif m >= n:
+            _split(m, lambda lo, hi: np.matmul(x[..., lo:hi, :], y, out=out[..., lo:hi, :]))
+        else:
+            _split(n, lambda lo, hi: np.matmul(x, y[..., lo:hi], out=out[..., lo:hi]))
+        return out
+
+
+def _split(count: int, task: Callable[[int, int], Any]) -> None:
+    """One part for each thread: BLAS likes its matrices large."""
+    parallel_for(count, max(1, -(-count // num_threads())), task)
+
+
+def _by_matrix(x: Any, y: Any, out: Any, batch: tuple[int, ...], count: int) -> None:
+    if len(batch) == 1 and x.ndim == y.ndim == 3 and len(x) == len(y):
+        _split(count, lambda lo, hi: np.matmul(x[lo:hi], y[lo:hi], out=out[lo:hi]))
+        return
+    x = np.broadcast_to(x, (*batch, *x.shape[-2:]))
+    y = np.broadcast_to(y, (*batch, *y.shape[-2:]))
+    first = batch[0]
+    if first > 1:
+        _split(first, lambda lo, hi: np.matmul(x[lo:hi], y[lo:hi], out=out[lo:hi]))
+    else:
+        np.matmul(x, y, out=out)
