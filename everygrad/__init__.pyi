@@ -113,9 +113,7 @@ def asinh(x: _TensorLike) -> Tensor:
     """The inverse of sinh."""
 
 def astype(x: Tensor, dtype: Any, copy: builtins.bool = True) -> Tensor:
-    """The elements converted to another dtype; tensors never change, so `copy` makes no
-    difference.
-    """
+    """The elements converted to another dtype. Values never change, so `copy` changes nothing."""
 
 def atan(x: _TensorLike) -> Tensor:
     """The angle in (-pi/2, pi/2) whose tangent is x."""
@@ -204,9 +202,7 @@ def divide(x: _TensorLike, y: _TensorLike) -> Tensor:
 def dropout(
     x: Tensor, p: float = 0.5, training: builtins.bool = True, generator: Generator | None = None
 ) -> Tensor:
-    """Each element kept with probability 1 - p and scaled by 1 / (1 - p), or 0; x if not
-    training.
-    """
+    """Each element 0 with probability p, else scaled by 1 / (1 - p); x itself if not training."""
 
 def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     """The rows of the table `weight` that the indices name."""
@@ -371,9 +367,7 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
     """Every product of an element of x and an element of y."""
 
 def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
-    """x with `value` added before and after along each axis: ((before, after), ...), or one
-    number.
-    """
+    """x with `value` added around it: ((before, after), ...) for each axis, or one number."""
 
 def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
     """The axes in another order."""
@@ -417,9 +411,7 @@ def rsqrt(x: _TensorLike) -> Tensor:
     """1 / sqrt(x)."""
 
 def scatter_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
-    """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0, and likewise for
-    others.
-    """
+    """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0; likewise for others."""
 
 def sigmoid(x: _TensorLike) -> Tensor:
     """1 / (1 + exp(-x))."""

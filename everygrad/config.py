@@ -1,4 +1,4 @@
-"""Settings: read once from the environment, changed by attributes, never by the environment alone."""
+"""Settings: read once from the environment, changed by attributes."""
 
 from __future__ import annotations
 

@@ -121,9 +121,8 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
 
 def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
-    if op.family == "kernel" and not op.rules and not op.constant and recording():
-        if any(t._node is not None for t in inputs):  # no derivative of its own: its parts have one
-            return op.portable(*inputs, **params)  # type: ignore[no-any-return]
+    if op.composed and recording() and any(t._node is not None for t in inputs):
+        return op.portable(*inputs, **params)  # type: ignore[no-any-return]
     try:
         payload = execute(op, inputs, params)
     except EverygradError:
@@ -156,9 +155,7 @@ def operands(op: str, *values: Any, floating: bool = False) -> tuple[Tensor, ...
     anchor = tensors[0] if tensors else wrap(np.zeros((), np.float32))
     for v in others:
         if not isinstance(v, ndarray):
-            raise DtypeError(
-                f"{op}: takes tensors and numbers, got {type(v).__name__} {v!r}"[:300]
-            )
+            raise DtypeError(f"{op}: takes tensors and numbers, got {type(v).__name__} {v!r}"[:300])
         tensors.append(as_tensor(v, anchor))
     common: DType | None = None
     for t in tensors:

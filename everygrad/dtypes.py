@@ -71,9 +71,22 @@ complex64 = DType("complex64", "complex", np.complex64)
 complex128 = DType("complex128", "complex", np.complex128)
 
 ALL = (
-    bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
-    float16, bfloat16, float32, float64, complex64, complex128,
-)  # fmt: skip
+    bool_,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+    float16,
+    bfloat16,
+    float32,
+    float64,
+    complex64,
+    complex128,
+)
 FLOATS = (float16, bfloat16, float32, float64)
 COMPLEX = (complex64, complex128)
 INTEGERS = tuple(d for d in ALL if d.is_integer)
@@ -122,7 +135,7 @@ def _promote_within(a: DType, b: DType) -> DType | None:
 
 
 def promote(a: DType, b: DType, op: str = "promotion") -> DType:
-    """The dtype that holds both: the Array API's table inside a kind, the higher kind between kinds.
+    """The dtype that holds both: the Array API's table in a kind, the higher kind between kinds.
 
     >>> promote(int8, uint8), promote(float16, bfloat16), promote(int64, float16)
     (everygrad.int16, everygrad.float32, everygrad.float16)

@@ -9,7 +9,7 @@ keeps working for people who never import this module::
     ├── OutOfRangeError   (IndexError)    an index outside the axis it points into
     ├── ArgumentError     (ValueError)    a parameter outside what an op accepts
     ├── DtypeError        (TypeError)     a dtype an op or a device does not take
-    ├── DeviceError       (RuntimeError)  tensors on different devices, or a device that is not there
+    ├── DeviceError       (RuntimeError)  tensors on different devices, or no such device
     │   └── OutOfMemoryError (MemoryError)
     ├── GradientError     (RuntimeError)  nothing to differentiate, or a wrong gradient
     │   ├── FreedGraphError               the graph was used up by an earlier backward

@@ -106,10 +106,10 @@ class Tensor:
     def __int__(self) -> int: ...
     def __float__(self) -> float: ...
     def __complex__(self) -> complex: ...
-    def __getitem__(self, index: Any) -> Tensor: ...
-    def __setitem__(self, index: Any, value: Any) -> None: ...
     def __pow__(self, other: _TensorLike, /) -> Tensor: ...
     def __rpow__(self, other: _TensorLike, /) -> Tensor: ...
+    def __getitem__(self, index: Any) -> Tensor: ...
+    def __setitem__(self, index: Any, value: Any) -> None: ...
     def __matmul__(self, other: _TensorLike, /) -> Tensor: ...
     def __rmatmul__(self, other: _TensorLike, /) -> Tensor: ...
     def __iadd__(self, other: _TensorLike, /) -> Tensor: ...
@@ -149,8 +149,8 @@ class Tensor:
     def asinh(self) -> Tensor:
         """The inverse of sinh."""
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """The elements converted to another dtype; tensors never change, so `copy` makes no
-        difference.
+        """The elements converted to another dtype. Values never change, so `copy` changes
+        nothing.
         """
     def atan(self) -> Tensor:
         """The angle in (-pi/2, pi/2) whose tangent is x."""
@@ -216,7 +216,7 @@ class Tensor:
     def dropout(
         self, p: float = 0.5, training: bool = True, generator: Generator | None = None
     ) -> Tensor:
-        """Each element kept with probability 1 - p and scaled by 1 / (1 - p), or 0; x if not
+        """Each element 0 with probability p, else scaled by 1 / (1 - p); x itself if not
         training.
         """
     def equal(self, y: _TensorLike) -> Tensor:
@@ -337,9 +337,7 @@ class Tensor:
     def outer(self, y: Tensor) -> Tensor:
         """Every product of an element of x and an element of y."""
     def pad(self, widths: Any, value: float = 0.0) -> Tensor:
-        """x with `value` added before and after along each axis: ((before, after), ...), or one
-        number.
-        """
+        """x with `value` added around it: ((before, after), ...) for each axis, or one number."""
     def permute_dims(self, axes: Sequence[int]) -> Tensor:
         """The axes in another order."""
     def positive(self) -> Tensor:
@@ -373,7 +371,7 @@ class Tensor:
     def rsqrt(self) -> Tensor:
         """1 / sqrt(x)."""
     def scatter_add(self, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
-        """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0, and likewise for
+        """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0; likewise for
         others.
         """
     def sigmoid(self) -> Tensor:

@@ -166,9 +166,7 @@ def standardize_move(g: Any, out: Any, x: Any, axes: Any, eps: float) -> Any:
 
 
 def layer_norm(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    return _torch(
-        lambda x, w, b: F.layer_norm(x, tuple(shape), w, b, eps), x, weight, bias
-    )
+    return _torch(lambda x, w, b: F.layer_norm(x, tuple(shape), w, b, eps), x, weight, bias)
 
 
 # --- losses --------------------------------------------------------------------------------------
@@ -203,9 +201,7 @@ def conv2d(
     x: Any, w: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Any:  # fmt: skip
-    return _torch(
-        lambda x, w, b: F.conv2d(x, w, b, stride, padding, dilation, groups), x, w, bias
-    )
+    return _torch(lambda x, w, b: F.conv2d(x, w, b, stride, padding, dilation, groups), x, w, bias)
 
 
 def _options(window: Any) -> dict[str, Any]:
@@ -242,9 +238,7 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
 def max_pool2d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
 ) -> Any:
-    out = _torch(
-        lambda x: F.max_pool2d(x, kernel_size, stride, padding, dilation), _signed(x)
-    )
+    out = _torch(lambda x: F.max_pool2d(x, kernel_size, stride, padding, dilation), _signed(x))
     return out.astype(x.dtype)
 
 
@@ -283,5 +277,3 @@ def philox(state: Any, count: int) -> Any:
         at = (start + i) % (1 << 64)
         words += philox_block((at % (1 << 32), at >> 32, 0, 0), state[:2])
     return np.array(words[:count], np.uint32)
-
-

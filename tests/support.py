@@ -169,10 +169,7 @@ def difference_gradients(
     """Central differences of <fn(sample), vs> in every element of every floating-point input."""
 
     def loss(s: Sample) -> float:
-        return sum(
-            float(np.sum(np.real(np.conj(v) * o)))
-            for v, o in zip(vs, fn(s), strict=True)
-        )
+        return sum(float(np.sum(np.real(np.conj(v) * o))) for v, o in zip(vs, fn(s), strict=True))
 
     floats = [a for a in arrays_of(sample) if is_float(a)]
     found = []

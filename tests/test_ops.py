@@ -273,11 +273,11 @@ def test_layout_does_not_matter(name: str, device: str) -> None:
             with native_threshold(threshold):
                 want = run(op, sample, device)
                 for layout in (_fortran, _flipped, _gapped):
-                    given = map_sample(
-                        sample, lambda a, f=layout: eg.asarray(f(a), device=device)
-                    )
+                    given = map_sample(sample, lambda a, f=layout: eg.asarray(f(a), device=device))
                     all_close(call(op.function, given), want, 1e-13, f"{name} {layout.__name__}")
-                copied = map_sample(sample, lambda a: eg.tensor(_stretched(a).copy(), device=device))
+                copied = map_sample(
+                    sample, lambda a: eg.tensor(_stretched(a).copy(), device=device)
+                )
                 given = map_sample(sample, lambda a: eg.asarray(_stretched(a), device=device))
                 all_close(call(op.function, given), call(op.function, copied), 1e-13, f"{name} 0")
 

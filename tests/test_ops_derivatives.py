@@ -86,16 +86,13 @@ def _second(op: Op, sample: Sample, us: list[Any], device: str) -> tuple[Any, ..
         for o, v in zip(outs, directions(outs), strict=True)
     ]
     grads = eg.autograd.grad(outs, leaves, seeds, create_graph=True)
-    total = sum(
-        (g * eg.tensor(u, device=device)).sum() for g, u in zip(grads, us, strict=True)
-    )
+    total = sum((g * eg.tensor(u, device=device)).sum() for g, u in zip(grads, us, strict=True))
     if not total.requires_grad:
         zero = [np.zeros(leaf.shape) for leaf in leaves]
         return grads, zero, [np.zeros(o.shape) for o in outs]
     found = eg.autograd.grad(total, [*leaves, *seeds], allow_unused=True)
     filled = [
-        np.zeros(x.shape) if g is None else g
-        for g, x in zip(found, [*leaves, *seeds], strict=True)
+        np.zeros(x.shape) if g is None else g for g, x in zip(found, [*leaves, *seeds], strict=True)
     ]
     return grads, filled[: len(leaves)], filled[len(leaves) :]
 
@@ -114,7 +111,9 @@ def test_second_derivative(name: str, device: str) -> None:
         _, by_inputs, by_seeds = _second(op, sample, us, device)
 
         def moved(sign: int, sample=sample, us=us, floats=floats) -> Sample:
-            return replaced(sample, [np.asarray(a + sign * step * u) for a, u in zip(floats, us, strict=True)])
+            return replaced(
+                sample, [np.asarray(a + sign * step * u) for a, u in zip(floats, us, strict=True)]
+            )
 
         ends = [gradients(op.function, moved(sign), device)[1] for sign in (1, -1)]
         want = [(wide(a) - wide(b)) / (2 * step) for a, b in zip(*ends, strict=True)]
@@ -312,9 +311,7 @@ def test_shapes_of_one_element_keep_their_own(device: str) -> None:
         ((0, 2, 4, 4), (3, 2, 3, 3), {}),
     ],
 )
-def test_convolution_whose_stride_leaves_a_rest(
-    x: Any, w: Any, options: Any, device: str
-) -> None:
+def test_convolution_whose_stride_leaves_a_rest(x: Any, w: Any, options: Any, device: str) -> None:
     op, rng = REGISTRY["conv2d"], np.random.default_rng(0)
     sample = Sample((rng.normal(size=x), rng.normal(size=w)), options)
     outs, grads = gradients(op.function, sample, device)

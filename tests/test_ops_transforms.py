@@ -35,9 +35,7 @@ def of_floats(op: Op, sample: Sample, device: str) -> tuple[Callable[..., Any], 
 
     def fn(*xs: Any) -> list[Any]:
         supply = iter(xs)
-        given = map_sample(
-            sample, lambda a: next(supply) if is_float(a) else to_tensor(device)(a)
-        )
+        given = map_sample(sample, lambda a: next(supply) if is_float(a) else to_tensor(device)(a))
         return call(op.function, given)
 
     return fn, [eg.tensor(a, device=device) for a in floats]
@@ -61,13 +59,17 @@ def test_forward_mode_equals_differences(name: str, device: str) -> None:
         all_close(outs, plain, 1e-12, f"{name} {sample}")
         ends = []
         for sign in (1, -1):
-            moved = [np.asarray(wide(x) + sign * step * wide(u)) for x, u in zip(xs, us, strict=True)]
+            moved = [
+                np.asarray(wide(x) + sign * step * wide(u)) for x, u in zip(xs, us, strict=True)
+            ]
             ends.append(refer(op, replaced(sample, moved)))
         want = [(wide(a) - wide(b)) / (2 * step) for a, b in zip(*ends, strict=True)]
         all_close(moves, want, tolerance, f"{name} {sample}")
         vs = directions(plain)
         grads = gradients(op.function, sample, device, vs)[1]
-        here = sum(float(np.sum(np.real(np.conj(v) * wide(m)))) for v, m in zip(vs, moves, strict=True))
+        here = sum(
+            float(np.sum(np.real(np.conj(v) * wide(m)))) for v, m in zip(vs, moves, strict=True)
+        )
         there = sum(float(np.sum(wide(g) * wide(u))) for g, u in zip(grads, us, strict=True))
         assert here == pytest.approx(there, rel=1e-2 if op.notes.get("coarse") else 1e-9, abs=1e-9)
         for o, m in zip(outs, moves, strict=True):

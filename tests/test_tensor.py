@@ -76,7 +76,6 @@ def test_numpy_scalars_are_numbers_and_numpy_arrays_are_not() -> None:
 
 
 def test_dtype_names() -> None:
-    assert eg.as_dtype is not None if hasattr(eg, "as_dtype") else True
     for spec in ("int8", np.int8, np.dtype("int8"), eg.int8):
         assert eg.zeros((1,), spec).dtype is eg.int8
     assert eg.zeros((1,), float).dtype is eg.float32
@@ -115,7 +114,12 @@ def test_creation_functions(dtype: str, device: str) -> None:
             close(got, want, 0)
             assert got.dtype is d
             assert got.device == device
-            for like in (eg.zeros_like(got), eg.ones_like(got), eg.full_like(got, 2), eg.empty_like(got)):
+            for like in (
+                eg.zeros_like(got),
+                eg.ones_like(got),
+                eg.full_like(got, 2),
+                eg.empty_like(got),
+            ):
                 assert (like.shape, like.dtype, like.device) == (shape, d, device)
     close(eg.eye(2, 3, k=1, **ours), np.eye(2, 3, k=1), 0)
     if d.kind != "bool":
@@ -171,7 +175,11 @@ def test_tensor_of_anything() -> None:
         (lambda: eg.meshgrid(eg.ones((2, 2))), ShapeError, "meshgrid: takes vectors"),
         (lambda: eg.from_dlpack([1]), DtypeError, "from_dlpack: list cannot be shared"),
         (lambda: eg.asarray([1], copy=False), ArgumentError, "list cannot be shared"),
-        (lambda: eg.ones((2,)).item(), ArgumentError, r"item: needs exactly one.*has 2.*tolist\(\)"),
+        (
+            lambda: eg.ones((2,)).item(),
+            ArgumentError,
+            r"item: needs exactly one.*has 2.*tolist\(\)",
+        ),
         (lambda: bool(eg.ones((2,))), ArgumentError, r"any\(\), all\(\) or sum\(\)"),
         (lambda: float(eg.ones((0,))), ArgumentError, r"float\(\): needs exactly one element"),
         (lambda: operator.index(eg.tensor(1.0)), DtypeError, "0-d integer tensor, got float32"),
@@ -307,7 +315,8 @@ def test_to_and_astype(device: str) -> None:
     assert x.to(eg.float64).dtype is eg.float64
     assert (x.to("null", "int8").device, x.to("null", "int8").dtype) == ("null", eg.int8)
     for d in ALL:
-        close(x.astype(d).astype("float64"), values(x.to("cpu").astype(d)).astype(np.float64), 0)
+        if d.kind != "uint":  # where -2.5 is beyond the limits: see below
+            close(x.astype(d), np.array([1.5, -2.5]).astype(d.np), 0)
     assert x.astype("int32").tolist() == [1, -2]
     assert x.astype("bool").tolist() == [True, True]
     y = eg.tensor([1.5], requires_grad=True, device=device)
@@ -431,16 +440,14 @@ def test_in_place_refusals(device: str) -> None:
     assert leaf.grad.tolist() == [8.0, 1.0]
 
 
-def test_no_warnings_reach_users(device: str) -> None:
-    """Overflow, division by zero and NaN are values; whatever filter is set, nothing is said."""
-    for action in ("error", "always"):
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter(action)
-            x = eg.tensor([0.0, -1.0, 1e30, NAN], device=device, requires_grad=True)
-            for out in (1 / x, eg.log(x), eg.sqrt(x), eg.exp(x), x**0.5, x / 0.0, x * 1e30,
-                        x.astype("float16"), eg.zeros((0,), device=device).mean()):  # fmt: skip
-                if out.requires_grad:
-                    out.backward(eg.ones_like(out))
-            eg.tensor([1], device=device) // 0
-            x.detach().astype("int8")
-        assert [w for w in seen if action == "always"] == []
+def test_inf_and_nan_are_no_errors(device: str) -> None:
+    """Overflow and division by zero give values, also where a filter makes warnings errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = eg.tensor([0.0, -1.0, 1e30, NAN], device=device, requires_grad=True)
+        for out in (1 / x, eg.log(x), eg.sqrt(x), eg.exp(x), x**0.5, x / 0.0, x * 1e30,
+                    x.astype("float16"), x.softmax(), x.var(), x.logsumexp(), x.max()):  # fmt: skip
+            out.backward(eg.ones_like(out))
+        assert np.isnan(eg.zeros((0,), device=device).mean().item())
+        assert (eg.tensor([1], device=device) // 0).dtype is eg.int64
+        x.detach().astype("int8")

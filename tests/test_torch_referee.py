@@ -97,7 +97,11 @@ def _reductions() -> Iterator[Case]:
                     MANY,
                 )  # fmt: skip
     for axis in (0, 1, -1):
-        for name, fn in (("prod", torch.prod), ("softmax", F.softmax), ("log_softmax", F.log_softmax)):
+        for name, fn in (
+            ("prod", torch.prod),
+            ("softmax", F.softmax),
+            ("log_softmax", F.log_softmax),
+        ):
             yield Case(
                 name, method(name, axis=axis), lambda x, fn=fn, axis=axis: fn(x, dim=axis),
                 (((3, 4),), ((2, 3, 4),)), complex=name == "prod",
@@ -174,7 +178,9 @@ def _products() -> Iterator[Case]:
         ((2, 3), (4, 3, 2)), ((2, 1, 2, 3), (4, 3, 2)), ((3,), (2, 3, 2)), ((5, 1, 2, 3), (3,)),
         ((0, 3), (3, 2)), ((2, 0), (0, 3)), ((4, 0, 3), (3, 2)),
     ), complex=True)  # fmt: skip
-    yield Case("vecdot", eg.vecdot, torch.linalg.vecdot, (((3,), (3,)), ((2, 3), (3,))), complex=True)
+    yield Case(
+        "vecdot", eg.vecdot, torch.linalg.vecdot, (((3,), (3,)), ((2, 3), (3,))), complex=True
+    )
     yield Case("outer", eg.outer, torch.outer, (((3,), (2,)),), complex=True)
 
 
@@ -291,7 +297,12 @@ def compare(case: Case, shapes: tuple[Shape, ...], complex_too: bool) -> None:
     their_twice = _again_torch(their_once, their_targets, us)
     for got, expected, target in zip(twice, their_twice, their_targets, strict=True):
         zero = np.zeros(tuple(target.shape))
-        close(zero if got is None else got, zero if expected is None else expected.numpy(force=True), 1e-9, what)
+        close(
+            zero if got is None else got,
+            zero if expected is None else expected.numpy(force=True),
+            1e-9,
+            what,
+        )
 
 
 def _again(grads: Any, targets: list[Any], us: list[Any]) -> Any:

@@ -172,12 +172,12 @@ def register_hook(x: Tensor, hook: Callable[[Tensor], Tensor | None]) -> HookHan
     return x._node.add_hook(hook)
 
 
-def register_post_accumulate_grad_hook(
-    x: Tensor, hook: Callable[[Tensor], None]
-) -> HookHandle:
+def register_post_accumulate_grad_hook(x: Tensor, hook: Callable[[Tensor], None]) -> HookHandle:
     """Call `hook(tensor)` once this leaf's `.grad` is complete."""
     if not isinstance(x._node, Leaf):
-        raise GradientError("register_post_accumulate_grad_hook: only a leaf accumulates a gradient")
+        raise GradientError(
+            "register_post_accumulate_grad_hook: only a leaf accumulates a gradient"
+        )
     if x._node.after_hooks is None:
         x._node.after_hooks = {}
     handle = HookHandle(x._node.after_hooks)

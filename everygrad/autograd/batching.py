@@ -63,7 +63,9 @@ def _elementwise(
     """The batch axis in front of axes that broadcast: ranks are evened out behind it."""
     rank = max(v.ndim - has for v, has in zip(values, flags, strict=True))
     aligned = [
-        v.reshape((size, *(1,) * (rank + 1 - v.ndim), *v.shape[1:])) if has and v.ndim <= rank else v
+        v.reshape((size, *(1,) * (rank + 1 - v.ndim), *v.shape[1:]))
+        if has and v.ndim <= rank
+        else v
         for v, has in zip(values, flags, strict=True)
     ]
     return apply(op, *aligned, **params)
@@ -171,11 +173,13 @@ def vmap(
     @wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
-        spread = (tuple(in_axes) if isinstance(in_axes, list | tuple) else in_axes)
+        spread = tuple(in_axes) if isinstance(in_axes, list | tuple) else in_axes
         axes = _spread(spread, args, "in_axes")
         axes += [0 if isinstance(v, Tensor) else None for v in leaves[len(axes) :]]
-        axes = [a if isinstance(v, Tensor) else None if a == in_axes else a
-                for a, v in zip(axes, leaves, strict=True)]  # fmt: skip
+        axes = [
+            a if isinstance(v, Tensor) else None if a == in_axes else a
+            for a, v in zip(axes, leaves, strict=True)
+        ]
         size = _batch_size(leaves, axes)
         with deeper():
             level = transform_depth()
@@ -183,8 +187,10 @@ def vmap(
                 (*vmaps_around.get(), Batch(level, size, randomness, _wrap_first))
             )
             try:
-                inside = [v if a is None else add_batch(v, a % v.ndim, level)
-                          for v, a in zip(leaves, axes, strict=True)]  # fmt: skip
+                inside = [
+                    v if a is None else add_batch(v, a % v.ndim, level)
+                    for v, a in zip(leaves, axes, strict=True)
+                ]
                 new_args, new_kwargs = optree.tree_unflatten(tree, inside)
                 out = f(*new_args, **new_kwargs)
             finally:

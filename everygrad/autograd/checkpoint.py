@@ -54,7 +54,9 @@ class _Frame(Recorder):
         self.states: dict[Generator, Any] = {}  # before the first draw
         self.nodes: list[weakref.ref[Node]] = []
         self.notes: list[_Note] = []
-        self.moved: set[tuple[int, int]] = set()  # inputs that the function itself gave another value
+        self.moved: set[tuple[int, int]] = (
+            set()
+        )  # inputs that the function itself gave another value
         self.running = True
         self.lock = threading.RLock()
 
@@ -190,9 +192,7 @@ def checkpoint(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         frame.finish()
 
 
-def checkpoint_sequential(
-    functions: Sequence[Callable[..., Any]], segments: int, x: Any
-) -> Any:
+def checkpoint_sequential(functions: Sequence[Callable[..., Any]], segments: int, x: Any) -> Any:
     """x through the functions one after the other, in `segments` checkpointed parts."""
     if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
         raise ArgumentError(

@@ -56,6 +56,11 @@ def on_path(counts: dict[Node, int], targets: Iterable[Node]) -> set[Node]:
     return found
 
 
+def fitted(g: Grad, shape: tuple[int, ...]) -> Grad:
+    """A contribution summed down to the shape of the input it belongs to."""
+    return g if type(g) is tuple or g._data.shape == shape else g.sum_to(shape)
+
+
 def add(a: Grad, b: Grad) -> Grad:
     """The sum of two contributions."""
     if type(a) is tuple:
@@ -128,7 +133,9 @@ class Pass:
     ) -> None:
         self.retain_graph = retain_graph
         self.create_graph = create_graph
-        self.accumulate = accumulate  # into .grad of the leaves; otherwise only `captured` is filled
+        self.accumulate = (
+            accumulate  # into .grad of the leaves; otherwise only `captured` is filled
+        )
         self.leaf_ready = leaf_ready
         self.keep_mode = keep_mode  # inside a transformation the graphs further out go on recording
         self.captured: dict[Node, Grad] = {}
@@ -205,9 +212,8 @@ class Pass:
                 if parent is None:
                     continue
                 # only an input of another shape than the result can have been broadcast
-                if parent.shape != shape and c is not None and type(c) is not tuple:
-                    if c._data.shape != parent.shape:
-                        c = c.sum_to(parent.shape)
+                if parent.shape != shape and c is not None:
+                    c = fitted(c, parent.shape)
                 if grads:
                     held = grads.pop(parent, None)
                     if held is not None:

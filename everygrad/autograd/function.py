@@ -122,7 +122,8 @@ class _FunctionOp(Kernel):
             raise
         except Exception as error:
             raise FunctionError(
-                f"{self.name}, called at {self.where}: its vjp raised {type(error).__name__}: {error}"
+                f"{self.name}, called at {self.where}: its vjp raised "
+                f"{type(error).__name__}: {error}"
             ) from error
         grads = list(grads) if isinstance(grads, list | tuple) else [grads]
         if len(grads) != len(inputs):
@@ -177,12 +178,12 @@ class _FunctionOp(Kernel):
             def one(g: Tensor, out: Tensor, *x: Tensor) -> Any:
                 grads = self.user_vjp(self.unpack(g), self.unpack(out), *x, **extra)
                 grads = grads if isinstance(grads, list | tuple) else (grads,)
-                return tuple(zeros_like(v) if t is None else t for t, v in zip(grads, x, strict=True))
+                return tuple(
+                    zeros_like(v) if t is None else t for t, v in zip(grads, x, strict=True)
+                )
 
             grads = vmap(one, (0, 0, *axes))(g, out, *xs)
-            return tuple(
-                t if has else t.sum(axis=0) for t, has in zip(grads, flags, strict=True)
-            )
+            return tuple(t if has else t.sum(axis=0) for t, has in zip(grads, flags, strict=True))
 
         def push(moves: Any, out: Tensor, *xs: Tensor) -> Any:
             def one(out: Tensor, *rest: Tensor) -> Any:

@@ -33,7 +33,7 @@ from everygrad.tensor import Tensor, Wrapped, wrap
 
 
 class Level(Wrapped):
-    """A tensor of the level below, seen from inside a `grad` that other transformations surround."""
+    """A tensor of the level below, seen from inside a `grad` within other transformations."""
 
     __slots__ = ("value",)
 
@@ -84,8 +84,12 @@ class Recorded:
     def __init__(self, op: str, f: Callable[..., Any], leaves: list[Any], tree: Any) -> None:
         self.inputs = _checked(op, leaves)
         if in_inference_mode():
-            raise GradientError(f"{op}: nothing is recorded inside inference_mode(); leave it first")
-        self.attached = is_grad_enabled()  # under no_grad the results are constants to those outside
+            raise GradientError(
+                f"{op}: nothing is recorded inside inference_mode(); leave it first"
+            )
+        self.attached = (
+            is_grad_enabled()
+        )  # under no_grad the results are constants to those outside
         nested = transform_depth() > 0
         with deeper() if nested else nullcontext(), enable_grad():
             self.level = transform_depth() if nested else 0
@@ -94,7 +98,9 @@ class Recorded:
             self.outs, self.out_tree = optree.tree_flatten(out)
         for o in self.outs:
             if not isinstance(o, Tensor):
-                raise ArgumentError(f"{op}: the function must return tensors, got {type(o).__name__}")
+                raise ArgumentError(
+                    f"{op}: the function must return tensors, got {type(o).__name__}"
+                )
 
     def enter(self, x: Tensor) -> Tensor:
         """x as a fresh place in the graph to differentiate at."""
@@ -185,7 +191,9 @@ def _chosen(op: str, args: tuple[Any, ...], argnums: int | Sequence[int]) -> Any
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for n in numbers:
         if not -len(args) <= n < len(args):
-            raise ArgumentError(f"{op}: argnums {n}, but there are {len(args)} positional arguments")
+            raise ArgumentError(
+                f"{op}: argnums {n}, but there are {len(args)} positional arguments"
+            )
 
     def put(new: Sequence[Any]) -> list[Any]:
         full = list(args)
@@ -340,7 +348,8 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
 
             blocks = vmap(pull)(_basis(out))
             return [
-                b.reshape((*out.shape, *x.shape)) for b, x in zip(blocks, recorded.inputs, strict=True)
+                b.reshape((*out.shape, *x.shape))
+                for b, x in zip(blocks, recorded.inputs, strict=True)
             ]
 
         def one(k: int) -> Any:

@@ -1,4 +1,4 @@
-"""What is in force right now, for this thread and this context: recording, anomaly mode, transforms.
+"""What is in force in this thread and context: recording, anomaly mode, transformations.
 
 Held in context variables: reading one costs 20 ns, nesting and exceptions restore them by
 construction, and a worker thread takes them over with `contextvars.copy_context`.

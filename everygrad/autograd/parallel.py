@@ -14,7 +14,7 @@ from contextvars import copy_context
 from functools import cache
 from typing import Any
 
-from everygrad.autograd.engine import Grad, Pass, add
+from everygrad.autograd.engine import Grad, Pass, add, fitted
 from everygrad.autograd.graph import Node
 
 
@@ -104,8 +104,8 @@ class _Parallel:
             if parent is None:
                 continue
             c: Any = results[i] if results is not None else None
-            if c is not None and type(c) is not tuple and c.shape != parent.shape:
-                c = c.sum_to(parent.shape)
+            if c is not None:
+                c = fitted(c, parent.shape)
             with self.locks[parent]:
                 self.inbox[parent].put(self.turn[node, i], c)
 

@@ -199,7 +199,7 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 class _Lowering:
-    """Types one tree. Equal subtrees become one instruction; half floats are computed in float32."""
+    """Types one tree. Equal subtrees become one instruction; half floats become float32."""
 
     def __init__(self, inputs: Sequence[DType]) -> None:
         self.inputs = inputs

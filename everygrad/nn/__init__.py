@@ -1,31 +1,28 @@
 """Neural networks: modules that hold parameters, in PyTorch's names."""
 
-from everygrad.nn import functional as functional
-from everygrad.nn import init as init
-from everygrad.nn.activation import GELU as GELU
-from everygrad.nn.activation import LeakyReLU as LeakyReLU
-from everygrad.nn.activation import LogSoftmax as LogSoftmax
-from everygrad.nn.activation import ReLU as ReLU
-from everygrad.nn.activation import Sigmoid as Sigmoid
-from everygrad.nn.activation import SiLU as SiLU
-from everygrad.nn.activation import Softmax as Softmax
-from everygrad.nn.activation import Softplus as Softplus
-from everygrad.nn.activation import Tanh as Tanh
+from everygrad.nn import functional as functional, init as init
+from everygrad.nn.activation import (
+    GELU as GELU,
+    LeakyReLU as LeakyReLU,
+    LogSoftmax as LogSoftmax,
+    ReLU as ReLU,
+    Sigmoid as Sigmoid,
+    SiLU as SiLU,
+    Softmax as Softmax,
+    Softplus as Softplus,
+    Tanh as Tanh,
+)
 from everygrad.nn.attention import MultiheadAttention as MultiheadAttention
-from everygrad.nn.containers import ModuleDict as ModuleDict
-from everygrad.nn.containers import ModuleList as ModuleList
-from everygrad.nn.containers import Sequential as Sequential
-from everygrad.nn.conv import AvgPool2d as AvgPool2d
-from everygrad.nn.conv import Conv2d as Conv2d
-from everygrad.nn.conv import MaxPool2d as MaxPool2d
+from everygrad.nn.containers import (
+    ModuleDict as ModuleDict,
+    ModuleList as ModuleList,
+    Sequential as Sequential,
+)
+from everygrad.nn.conv import AvgPool2d as AvgPool2d, Conv2d as Conv2d, MaxPool2d as MaxPool2d
 from everygrad.nn.dropout import Dropout as Dropout
 from everygrad.nn.embedding import Embedding as Embedding
-from everygrad.nn.linear import Flatten as Flatten
-from everygrad.nn.linear import Identity as Identity
-from everygrad.nn.linear import Linear as Linear
-from everygrad.nn.loss import CrossEntropyLoss as CrossEntropyLoss
-from everygrad.nn.loss import MSELoss as MSELoss
+from everygrad.nn.linear import Flatten as Flatten, Identity as Identity, Linear as Linear
+from everygrad.nn.loss import CrossEntropyLoss as CrossEntropyLoss, MSELoss as MSELoss
 from everygrad.nn.module import Module as Module
-from everygrad.nn.norm import BatchNorm2d as BatchNorm2d
-from everygrad.nn.norm import LayerNorm as LayerNorm
+from everygrad.nn.norm import BatchNorm2d as BatchNorm2d, LayerNorm as LayerNorm
 from everygrad.nn.parameter import Parameter as Parameter

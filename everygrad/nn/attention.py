@@ -7,8 +7,7 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
-from everygrad.nn import functional as F
-from everygrad.nn import init
+from everygrad.nn import functional as F, init
 from everygrad.nn.dropout import check_probability
 from everygrad.nn.linear import Linear, check_sizes
 from everygrad.nn.module import Module

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everygrad.autograd.modes import no_grad
-from everygrad.nn import functional as F
-from everygrad.nn import init
+from everygrad.nn import functional as F, init
 from everygrad.nn.linear import check_sizes
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter

@@ -7,27 +7,29 @@ import math
 from everygrad import shapes
 from everygrad.autograd.modes import no_grad
 from everygrad.errors import ArgumentError, ShapeError
-from everygrad.ops.conv import avg_pool2d as avg_pool2d
-from everygrad.ops.conv import conv2d as conv2d
-from everygrad.ops.conv import max_pool2d as max_pool2d
+from everygrad.ops.conv import avg_pool2d as avg_pool2d, conv2d as conv2d, max_pool2d as max_pool2d
 from everygrad.ops.creation import ones
 from everygrad.ops.elementwise import rsqrt, where
-from everygrad.ops.functions import gelu as _gelu
-from everygrad.ops.functions import relu as relu
-from everygrad.ops.functions import sigmoid as sigmoid
-from everygrad.ops.functions import silu as silu
-from everygrad.ops.functions import softplus as _softplus
-from everygrad.ops.functions import tanh as tanh
+from everygrad.ops.functions import (
+    gelu as _gelu,
+    relu as relu,
+    sigmoid as sigmoid,
+    silu as silu,
+    softplus as _softplus,
+    tanh as tanh,
+)
 from everygrad.ops.inplace import assign
 from everygrad.ops.linalg import matmul
-from everygrad.ops.neural import cross_entropy as cross_entropy
-from everygrad.ops.neural import dropout as dropout
-from everygrad.ops.neural import embedding as _embedding
-from everygrad.ops.neural import layer_norm as layer_norm
-from everygrad.ops.neural import log_softmax as log_softmax
-from everygrad.ops.neural import mse_loss as mse_loss
-from everygrad.ops.neural import softmax as softmax
-from everygrad.ops.neural import standardize
+from everygrad.ops.neural import (
+    cross_entropy as cross_entropy,
+    dropout as dropout,
+    embedding as _embedding,
+    layer_norm as layer_norm,
+    log_softmax as log_softmax,
+    mse_loss as mse_loss,
+    softmax as softmax,
+    standardize,
+)
 from everygrad.tensor import Tensor
 
 

@@ -112,18 +112,24 @@ def _kaiming_std(t: Tensor, a: float, mode: str, nonlinearity: str) -> float:
 
 
 def kaiming_uniform_(
-    t: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    t: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Uniform within gain * sqrt(3 / fan); `a` is the slope of a leaky_relu below 0."""
     bound = math.sqrt(3.0) * _kaiming_std(t, a, mode, nonlinearity)
     return uniform_(t, -bound, bound, generator)
 
 
 def kaiming_normal_(
-    t: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    t: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Normal with standard deviation gain / sqrt(fan)."""
     return normal_(t, 0.0, _kaiming_std(t, a, mode, nonlinearity), generator)
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from everygrad import shapes
 from everygrad.errors import ArgumentError, ShapeError
-from everygrad.nn import functional as F
-from everygrad.nn import init
+from everygrad.nn import functional as F, init
 from everygrad.nn.linear import check_sizes
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
@@ -113,9 +112,15 @@ class BatchNorm2d(Module):
             )
         count = self._next_count() if self.training else None
         out = F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias,
-            self.training or self.running_mean is None, self._momentum(count), self.eps,
-        )  # fmt: skip
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            self._momentum(count),
+            self.eps,
+        )
         if count is not None and self.num_batches_tracked is not None:
             self.num_batches_tracked.rebind(
                 count._data, None

@@ -1,1 +1,19 @@
-"""The ops: one record each, in its family's file."""
+"""The ops: one record each, in its family's file. Importing this package loads them all."""
+
+from everygrad.ops import (
+    conv as conv,
+    conversion as conversion,
+    creation as creation,
+    elementwise as elementwise,
+    functions as functions,
+    getitem as getitem,
+    indexing as indexing,
+    inplace as inplace,
+    joining as joining,
+    linalg as linalg,
+    movement as movement,
+    neural as neural,
+    printing as printing,
+    random as random,
+    reduce as reduce,
+)

@@ -53,13 +53,18 @@ def _pair(op: str, name: str, value: Any, least: int) -> tuple[int, int]:
     return pair
 
 
-def _window(op: str, size: Any, stride: Any, padding: Any, dilation: Any, groups: int = 1) -> Window:
+def _window(
+    op: str, size: Any, stride: Any, padding: Any, dilation: Any, groups: int = 1
+) -> Window:
     if not isinstance(groups, int) or groups < 1:
         raise ArgumentError(f"{op}: groups must be a positive integer, got {groups!r}")
     return Window(
-        _pair(op, "the kernel size", size, 1), _pair(op, "stride", stride, 1),
-        _pair(op, "padding", padding, 0), _pair(op, "dilation", dilation, 1), groups,
-    )  # fmt: skip
+        _pair(op, "the kernel size", size, 1),
+        _pair(op, "stride", stride, 1),
+        _pair(op, "padding", padding, 0),
+        _pair(op, "dilation", dilation, 1),
+        groups,
+    )
 
 
 def _check_fit(op: str, x: Tensor, window: Window) -> None:
@@ -67,8 +72,8 @@ def _check_fit(op: str, x: Tensor, window: Window) -> None:
         raise ShapeError(f"{op}: takes images (batch, channels, height, width), got {x.shape}")
     if min(window.out_size(x.shape)) < 1:
         raise ShapeError(
-            f"{op}: a kernel of {window.size} with dilation {window.dilation} does not fit an image "
-            f"of {x.shape[2:]} padded by {window.padding}"
+            f"{op}: a kernel of {window.size} with dilation {window.dilation} does not fit an "
+            f"image of {x.shape[2:]} padded by {window.padding}"
         )
 
 
@@ -126,9 +131,7 @@ def _conv_weight_portable(x: Tensor, y: Tensor, window: Window, weight: Shape) -
 class _Conv(Kernel):
     """Batching: one more axis of images folds into theirs, one more of kernels into the groups."""
 
-    def batched(
-        self, values: Any, flags: Any, size: int, params: dict[str, Any]
-    ) -> Tensor:
+    def batched(self, values: Any, flags: Any, size: int, params: dict[str, Any]) -> Tensor:
         window = params["window"]
         if self is CONV and not flags[1]:
             x, w = values
@@ -141,15 +144,27 @@ class _Conv(Kernel):
             for v, has in zip(values, flags, strict=True)
         )
         if self is CONV:
-            return _split_groups(apply(CONV, _join_groups(first), _join_kernels(second), window=wide), size)
+            return _split_groups(
+                apply(CONV, _join_groups(first), _join_kernels(second), window=wide), size
+            )
         if self is CONV_INPUT:
             n, c, *image = params["image"]
-            out = apply(CONV_INPUT, _join_groups(first), _join_kernels(second), window=wide,
-                        image=(n, c * size, *image))  # fmt: skip
+            out = apply(
+                CONV_INPUT,
+                _join_groups(first),
+                _join_kernels(second),
+                window=wide,
+                image=(n, c * size, *image),
+            )
             return _split_groups(out, size)
         o, *rest = params["weight"]
-        out = apply(CONV_WEIGHT, _join_groups(first), _join_groups(second), window=wide,
-                    weight=(o * size, *rest))  # fmt: skip
+        out = apply(
+            CONV_WEIGHT,
+            _join_groups(first),
+            _join_groups(second),
+            window=wide,
+            weight=(o * size, *rest),
+        )
         return out.reshape(size, o, *rest)
 
 
@@ -169,31 +184,37 @@ def _join_kernels(w: Tensor) -> Tensor:
 
 
 CONV = _Conv(
-    "conv2d", _conv_portable, ("x", "w"),
+    "conv2d",
+    _conv_portable,
+    ("x", "w"),
     (
         lambda g, w, window, shape: apply(CONV_INPUT, g, w, window=window, image=shape),
         lambda g, x, window, shape: apply(CONV_WEIGHT, x, g, window=window, weight=shape),
     ),
     linear=(0, 1),
-)  # fmt: skip
+)
 # the image's gradient from the result's: linear in `y` (shaped like the result) and in w
 CONV_INPUT = _Conv(
-    "conv2d_input", _conv_input_portable, ("y", "w"),
+    "conv2d_input",
+    _conv_input_portable,
+    ("y", "w"),
     (
         lambda g, w, window, image: apply(CONV, g, w, window=window),
         lambda g, y, window, shape: apply(CONV_WEIGHT, g, y, window=window, weight=shape),
     ),
     linear=(0, 1),
-)  # fmt: skip
+)
 # the kernel's gradient: linear in the image x and in `y` (shaped like the result)
 CONV_WEIGHT = _Conv(
-    "conv2d_weight", _conv_weight_portable, ("x", "y"),
+    "conv2d_weight",
+    _conv_weight_portable,
+    ("x", "y"),
     (
         lambda g, y, window, shape: apply(CONV_INPUT, y, g, window=window, image=shape),
         lambda g, x, window: apply(CONV, x, g, window=window),
     ),
     linear=(0, 1),
-)  # fmt: skip
+)
 
 
 def conv2d(
@@ -226,45 +247,77 @@ def conv2d(
 def _conv_samples() -> Any:
     yield sample(s.real(1, 1, 4, 4), s.real(1, 1, 3, 3, seed=1), stride=2, padding=1)
     yield sample(s.real(2, 2, 5, 5), s.real(3, 2, 2, 2, seed=1), stride=2)
-    yield sample(s.real(1, 4, 5, 4), s.real(4, 2, 3, 2, seed=1), s.real(4), padding=(2, 1), groups=2)
+    yield sample(
+        s.real(1, 4, 5, 4), s.real(4, 2, 3, 2, seed=1), s.real(4), padding=(2, 1), groups=2
+    )
     yield sample(s.real(1, 2, 6, 6), s.real(2, 2, 2, 3, seed=1), dilation=(2, 1), stride=(1, 2))
     yield sample(s.real(2, 3, 1, 1), s.real(2, 3, 3, 3, seed=1), padding=1)
 
 
 register(
-    CONV, conv2d, methods=("conv2d",), reference="tests.references:conv2d", samples=_conv_samples,
+    CONV,
+    conv2d,
+    methods=("conv2d",),
+    reference="tests.references:conv2d",
+    samples=_conv_samples,
     refuses=(
-        refuse(ShapeError, "conv2d: a kernel of .* does not fit", s.real(1, 1, 2, 2), s.real(1, 1, 3, 3)),
+        refuse(
+            ShapeError,
+            "conv2d: a kernel of .* does not fit",
+            s.real(1, 1, 2, 2),
+            s.real(1, 1, 3, 3),
+        ),
         refuse(ShapeError, "the image has 3", s.real(1, 3, 4, 4), s.real(2, 2, 3, 3)),
         refuse(ShapeError, r"takes images \(batch", s.real(3, 4, 4), s.real(2, 3, 3, 3)),
-        refuse(ArgumentError, "conv2d: stride must be one or two", s.real(1, 1, 4, 4), s.real(1, 1, 3, 3), stride=0),
-        refuse(ArgumentError, "groups must be a positive", s.real(1, 1, 4, 4), s.real(1, 1, 3, 3), groups=0),
+        refuse(
+            ArgumentError,
+            "conv2d: stride must be one or two",
+            s.real(1, 1, 4, 4),
+            s.real(1, 1, 3, 3),
+            stride=0,
+        ),
+        refuse(
+            ArgumentError,
+            "groups must be a positive",
+            s.real(1, 1, 4, 4),
+            s.real(1, 1, 3, 3),
+            groups=0,
+        ),
         refuse(ShapeError, "conv2d: bias", s.real(1, 1, 4, 4), s.real(1, 1, 3, 3), s.real(2)),
-        refuse(DtypeError, "conv2d: does not take int64", s.integers(1, 1, 4, 4), s.integers(1, 1, 3, 3)),
+        refuse(
+            DtypeError,
+            "conv2d: does not take int64",
+            s.integers(1, 1, 4, 4),
+            s.integers(1, 1, 3, 3),
+        ),
     ),
-)  # fmt: skip
+)
 _SAMPLE_WINDOW = Window((3, 2), (2, 1), (1, 0), (1, 2))
 register(
-    CONV_INPUT, lambda y, w, window, image: apply(CONV_INPUT, y, w, window=window, image=image),
-    reference="tests.references:conv2d_input", namespace="internal",
-    samples=lambda: iter((
-        sample(s.real(1, 2, 3, 3), s.real(2, 2, 3, 2, seed=1), _SAMPLE_WINDOW, (1, 2, 6, 5)),
-    )),
-)  # fmt: skip
+    CONV_INPUT,
+    lambda y, w, window, image: apply(CONV_INPUT, y, w, window=window, image=image),
+    reference="tests.references:conv2d_input",
+    namespace="internal",
+    samples=lambda: iter(
+        (sample(s.real(1, 2, 3, 3), s.real(2, 2, 3, 2, seed=1), _SAMPLE_WINDOW, (1, 2, 6, 5)),)
+    ),
+)
 register(
-    CONV_WEIGHT, lambda x, y, window, weight: apply(CONV_WEIGHT, x, y, window=window, weight=weight),
-    reference="tests.references:conv2d_weight", namespace="internal",
-    samples=lambda: iter((
-        sample(s.real(1, 2, 6, 5), s.real(1, 2, 3, 3, seed=1), _SAMPLE_WINDOW, (2, 2, 3, 2)),
-    )),
-)  # fmt: skip
+    CONV_WEIGHT,
+    lambda x, y, window, weight: apply(CONV_WEIGHT, x, y, window=window, weight=weight),
+    reference="tests.references:conv2d_weight",
+    namespace="internal",
+    samples=lambda: iter(
+        (sample(s.real(1, 2, 6, 5), s.real(1, 2, 3, 3, seed=1), _SAMPLE_WINDOW, (2, 2, 3, 2)),)
+    ),
+)
 
 # --- pooling -------------------------------------------------------------------------------------
 
 
 def _pool_index_portable(x: Tensor, window: Window) -> Tensor:
     out = window.out_size(x.shape)
-    (ph, pw), width = window.padding, x.shape[3]
+    width = x.shape[3]
     rows = arange(x.shape[2], device=x.device).reshape(-1, 1)
     places = (rows * width + arange(width, device=x.device)).expand(x.shape)
     whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
@@ -293,13 +346,17 @@ POOL_INDEX = Kernel(
     "max_pool2d_index", _pool_index_portable, ("x",), constant=True, batch=_pool_index_batch
 )
 register(
-    POOL_INDEX, lambda x, window: apply(POOL_INDEX, x, window=window),
-    reference="tests.references:max_pool2d_index", namespace="internal",
-    samples=lambda: iter((
-        sample(s.real(1, 2, 4, 4), Window((2, 2), (2, 2), (0, 0), (1, 1))),
-        sample(s.real(1, 1, 5, 4), Window((3, 2), (2, 1), (1, 1), (1, 2))),
-    )),
-)  # fmt: skip
+    POOL_INDEX,
+    lambda x, window: apply(POOL_INDEX, x, window=window),
+    reference="tests.references:max_pool2d_index",
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(1, 2, 4, 4), Window((2, 2), (2, 2), (0, 0), (1, 1))),
+            sample(s.real(1, 1, 5, 4), Window((3, 2), (2, 1), (1, 1), (1, 2))),
+        )
+    ),
+)
 
 
 def _pool_window(op: str, x: Tensor, size: Any, stride: Any, padding: Any, dilation: Any) -> Window:
@@ -322,10 +379,17 @@ def _pool_refusals(name: str) -> tuple[Any, ...]:
     )
 
 
-@composite(reference="tests.references:max_pool2d", refuses=_pool_refusals("max_pool2d"), samples=lambda: iter((
-    sample(s.real(2, 3, 4, 4), 2), sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1),
-    sample(s.real(1, 1, 6, 5), (2, 3), stride=(1, 2), dilation=(2, 1)),
-)))  # fmt: skip
+@composite(
+    reference="tests.references:max_pool2d",
+    refuses=_pool_refusals("max_pool2d"),
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3, 4, 4), 2),
+            sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1),
+            sample(s.real(1, 1, 6, 5), (2, 3), stride=(1, 2), dilation=(2, 1)),
+        )
+    ),
+)
 def max_pool2d(
     x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
 ) -> Tensor:
@@ -334,17 +398,30 @@ def max_pool2d(
     window = _pool_window("max_pool2d", x, kernel_size, stride, padding, dilation)
     index = apply(POOL_INDEX, x, window=window)
     n, c, h, w = x.shape
-    flat = gather(x.reshape(n, c, h * w), index.reshape(n, c, index.shape[2] * index.shape[3]), axis=2)
+    flat = gather(
+        x.reshape(n, c, h * w), index.reshape(n, c, index.shape[2] * index.shape[3]), axis=2
+    )
     return flat.reshape(index.shape)
 
 
-@composite(reference="tests.references:avg_pool2d", refuses=_pool_refusals("avg_pool2d"), samples=lambda: iter((
-    sample(s.real(2, 3, 4, 4), 2), sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1),
-    sample(s.real(1, 1, 6, 5), (2, 3), stride=(1, 2)),
-    sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1, count_include_pad=False),
-)))  # fmt: skip
+@composite(
+    reference="tests.references:avg_pool2d",
+    refuses=_pool_refusals("avg_pool2d"),
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3, 4, 4), 2),
+            sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1),
+            sample(s.real(1, 1, 6, 5), (2, 3), stride=(1, 2)),
+            sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1, count_include_pad=False),
+        )
+    ),
+)
 def avg_pool2d(
-    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    count_include_pad: bool = True,
 ) -> Tensor:
     """The mean of each window; padding counts as zeros unless count_include_pad is False."""
     check_kind("avg_pool2d", x.dtype, "float")

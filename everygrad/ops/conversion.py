@@ -19,7 +19,7 @@ from everygrad.tensor import Tensor, Wrapped, wrap
 
 
 class _Cast(Elementwise):
-    """A conversion; its derivative converts back, a complex gradient of a real input to its real part."""
+    """A conversion. Its derivative converts back, a complex gradient to its real part."""
 
     def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType:
         return params["dtype"]  # type: ignore[no-any-return]
@@ -36,30 +36,41 @@ CAST = _Cast("astype", lambda x, *, dtype, source: x.cast(dtype), (lambda g: g,)
 
 
 def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
-    """The elements converted to another dtype; tensors never change, so `copy` makes no difference."""
+    """The elements converted to another dtype. Values never change, so `copy` changes nothing."""
     wanted = dtypes.as_dtype(dtype)
     source = x.dtype
     if wanted is source:
         return same(x)
     if source.is_complex and wanted.kind in ("int", "uint", "bool"):
-        raise DtypeError(f"astype: {source} to {wanted} drops the imaginary part; take real() first")
+        raise DtypeError(
+            f"astype: {source} to {wanted} drops the imaginary part; take real() first"
+        )
     out = apply(CAST, x, dtype=wanted, source=source)
     # integers have no derivative: the graph ends here, as it does at a comparison
     return out if wanted.is_differentiable else wrap(out._data)
 
 
 register(
-    CAST, astype, methods=("astype",), reference=lambda x, dtype: np.asarray(x).astype(dtype),
-    samples=lambda: iter((
-        sample(s.real(2, 3), "float32"), sample(s.real(3), "float16"), sample(s.real(3), "complex128"),
-        sample(s.integers(3), "float64"), sample(s.real(3), "int32"), sample(s.real(0), "bool"),
-    )),
+    CAST,
+    astype,
+    methods=("astype",),
+    reference=lambda x, dtype: np.asarray(x).astype(dtype),
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), "float32"),
+            sample(s.real(3), "float16"),
+            sample(s.real(3), "complex128"),
+            sample(s.integers(3), "float64"),
+            sample(s.real(3), "int32"),
+            sample(s.real(0), "bool"),
+        )
+    ),
     refuses=(
         refuse(DtypeError, "'float99' is not a dtype", s.real(2), "float99"),
         refuse(DtypeError, "drops the imaginary part", s.real(2) * 1j, "int32"),
     ),
     coarse=True,
-)  # fmt: skip
+)
 
 
 class _Transfer(Kernel):
@@ -70,9 +81,13 @@ class _Transfer(Kernel):
 
 
 COPY = _Transfer(
-    "to", lambda x, device, source: x, ("x",), (lambda g: g,), linear=(0,),
+    "to",
+    lambda x, device, source: x,
+    ("x",),
+    (lambda g: g,),
+    linear=(0,),
     batch=lambda xs, device, source: apply(COPY, xs[0], device=device, source=source),
-)  # fmt: skip
+)
 
 
 def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
@@ -89,12 +104,19 @@ def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
     return apply(COPY, x, device=device, source=x.device)
 
 
-register(COPY, to, methods=("to",), reference=lambda x, device: x,
-         samples=lambda: iter((sample(s.real(2, 3), "cpu"),)),
-         refuses=(
-             refuse(DeviceError, "device 'tpu' is not available: known devices are cpu", s.real(2), "tpu"),
-             refuse(ArgumentError, "to: a device is named by a string", s.real(2), 3),
-         ))  # fmt: skip
+register(
+    COPY,
+    to,
+    methods=("to",),
+    reference=lambda x, device: x,
+    samples=lambda: iter((sample(s.real(2, 3), "cpu"),)),
+    refuses=(
+        refuse(
+            DeviceError, "device 'tpu' is not available: known devices are cpu", s.real(2), "tpu"
+        ),
+        refuse(ArgumentError, "to: a device is named by a string", s.real(2), 3),
+    ),
+)
 
 
 @composite(reference=lambda x: x, samples=s.unary())
@@ -180,7 +202,9 @@ def _number(convert: Any, what: str) -> Any:
 
 def __index__(self: Tensor) -> int:  # noqa: N807
     if not self.dtype.is_integer or self.ndim:
-        raise DtypeError(f"__index__: needs a 0-d integer tensor, got {self.dtype}{list(self.shape)}")
+        raise DtypeError(
+            f"__index__: needs a 0-d integer tensor, got {self.dtype}{list(self.shape)}"
+        )
     return int(item(self))
 
 

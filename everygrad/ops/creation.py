@@ -152,11 +152,13 @@ def ones(shape: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool
 def empty(
     shape: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
 ) -> Tensor:
-    """A tensor whose values mean nothing. They are zeros: memory nobody wrote leaks what was there."""
+    """A tensor whose values mean nothing. They are zeros: unwritten memory shows what was there."""
     return zeros(shape, dtype, device, requires_grad)
 
 
-def full_like(x: Tensor, /, fill_value: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+def full_like(
+    x: Tensor, /, fill_value: Any, dtype: Any = None, device: str | None = None
+) -> Tensor:
     """`full` with the shape, dtype and device of x."""
     return full(x.shape, fill_value, dtype or x.dtype, device or x.device)
 
@@ -205,7 +207,12 @@ def arange(
 
 
 def linspace(
-    start: float, stop: float, num: int, dtype: Any = None, device: str = "cpu", endpoint: bool = True
+    start: float,
+    stop: float,
+    num: int,
+    dtype: Any = None,
+    device: str = "cpu",
+    endpoint: bool = True,
 ) -> Tensor:
     """`num` evenly spaced numbers from start to stop."""
     if num < 0:
@@ -239,3 +246,22 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
         a.reshape(tuple(-1 if order[j] == i else 1 for j in range(count))).expand(shape)
         for i, a in enumerate(arrays)
     ]
+
+
+__all__ = [
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "linspace",
+    "meshgrid",
+    "ones",
+    "ones_like",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]

@@ -35,7 +35,9 @@ def _is_nan(x: Any) -> Any:
     return ~(x == x)
 
 
-MISFIT = refuse(ShapeError, r"cannot broadcast \(2, 3\) with \(3, 2\).*differ", s.real(2, 3), s.real(3, 2))
+MISFIT = refuse(
+    ShapeError, r"cannot broadcast \(2, 3\) with \(3, 2\).*differ", s.real(2, 3), s.real(3, 2)
+)
 NOT_BOOL = refuse(DtypeError, "does not take bool.*astype", s.booleans(2), s.booleans(2))
 
 
@@ -47,27 +49,47 @@ def reflected(function: Callable[..., Any], name: str) -> None:
 # --- arithmetic ---------------------------------------------------------------------------------
 
 add = elementwise(
-    "add", lambda x, y: call("add", x, y), (lambda g: g, lambda g: g),
-    doc="The sum x + y.", methods=("add", "__add__"),
-    reference=np.add, samples=s.binary(), refuses=(MISFIT, NOT_BOOL),
-)  # fmt: skip
+    "add",
+    lambda x, y: call("add", x, y),
+    (lambda g: g, lambda g: g),
+    doc="The sum x + y.",
+    methods=("add", "__add__"),
+    reference=np.add,
+    samples=s.binary(),
+    refuses=(MISFIT, NOT_BOOL),
+)
 subtract = elementwise(
-    "subtract", lambda x, y: call("sub", x, y), (lambda g: g, lambda g: -g),
-    doc="The difference x - y.", methods=("subtract", "__sub__"),
-    reference=np.subtract, samples=s.binary(), refuses=(MISFIT, NOT_BOOL),
-)  # fmt: skip
+    "subtract",
+    lambda x, y: call("sub", x, y),
+    (lambda g: g, lambda g: -g),
+    doc="The difference x - y.",
+    methods=("subtract", "__sub__"),
+    reference=np.subtract,
+    samples=s.binary(),
+    refuses=(MISFIT, NOT_BOOL),
+)
 multiply = elementwise(
-    "multiply", lambda x, y: call("mul", x, y), (lambda g, y: g * y, lambda g, x: g * x),
-    doc="The product x * y.", methods=("multiply", "__mul__"),
-    reference=np.multiply, samples=s.binary(), refuses=(MISFIT, NOT_BOOL),
-)  # fmt: skip
+    "multiply",
+    lambda x, y: call("mul", x, y),
+    (lambda g, y: g * y, lambda g, x: g * x),
+    doc="The product x * y.",
+    methods=("multiply", "__mul__"),
+    reference=np.multiply,
+    samples=s.binary(),
+    refuses=(MISFIT, NOT_BOOL),
+)
 divide = elementwise(
-    "divide", lambda x, y: call("div", x, y),
+    "divide",
+    lambda x, y: call("div", x, y),
     # (g / y) * out, not g * x / (y * y): the square over- and underflows long before the result
     (lambda g, y: g / y, lambda g, y, out: -(g / y) * out),
-    doc="The quotient x / y; integers give floating point.", methods=("divide", "__truediv__"),
-    kinds="float", reference=np.divide, samples=s.binary(low_y=0.5), refuses=(MISFIT,),
-)  # fmt: skip
+    doc="The quotient x / y; integers give floating point.",
+    methods=("divide", "__truediv__"),
+    kinds="float",
+    reference=np.divide,
+    samples=s.binary(low_y=0.5),
+    refuses=(MISFIT,),
+)
 
 
 def is_complex(x: Any) -> bool:
@@ -76,15 +98,27 @@ def is_complex(x: Any) -> bool:
 
 
 floor_divide = elementwise(
-    "floor_divide", lambda x, y: call("floordiv", x, y), (zero, zero),
-    doc="x / y rounded towards minus infinity.", methods=("floor_divide", "__floordiv__"),
-    kinds="real", reference=np.floor_divide, samples=s.binary(low_y=0.5), refuses=(MISFIT, NOT_BOOL),
-)  # fmt: skip
+    "floor_divide",
+    lambda x, y: call("floordiv", x, y),
+    (zero, zero),
+    doc="x / y rounded towards minus infinity.",
+    methods=("floor_divide", "__floordiv__"),
+    kinds="real",
+    reference=np.floor_divide,
+    samples=s.binary(low_y=0.5),
+    refuses=(MISFIT, NOT_BOOL),
+)
 remainder = elementwise(
-    "remainder", lambda x, y: call("mod", x, y), (lambda g: g, lambda g, x, y: -g * floor_divide(x, y)),
-    doc="x - y * floor(x / y): the remainder with the sign of y.", methods=("remainder", "__mod__"),
-    kinds="real", reference=np.remainder, samples=s.binary(low_y=0.5), refuses=(MISFIT, NOT_BOOL),
-)  # fmt: skip
+    "remainder",
+    lambda x, y: call("mod", x, y),
+    (lambda g: g, lambda g, x, y: -g * floor_divide(x, y)),
+    doc="x - y * floor(x / y): the remainder with the sign of y.",
+    methods=("remainder", "__mod__"),
+    kinds="real",
+    reference=np.remainder,
+    samples=s.binary(low_y=0.5),
+    refuses=(MISFIT, NOT_BOOL),
+)
 reflected(add, "__radd__")
 reflected(subtract, "__rsub__")
 reflected(multiply, "__rmul__")
@@ -93,9 +127,14 @@ reflected(floor_divide, "__rfloordiv__")
 reflected(remainder, "__rmod__")
 
 negative = elementwise(
-    "negative", lambda x: call("neg", x), (lambda g: -g,),
-    doc="-x.", methods=("negative", "__neg__"), reference=np.negative, samples=s.unary(),
-)  # fmt: skip
+    "negative",
+    lambda x: call("neg", x),
+    (lambda g: -g,),
+    doc="-x.",
+    methods=("negative", "__neg__"),
+    reference=np.negative,
+    samples=s.unary(),
+)
 
 
 @composite(methods=("positive", "__pos__"), reference=np.positive, samples=s.unary())
@@ -106,25 +145,49 @@ def positive(x: Tensor) -> Tensor:
 
 
 square = elementwise(
-    "square", lambda x: x * x, (lambda g, x: g * (x + x),),
-    doc="x * x.", reference=np.square, samples=s.unary(),
-)  # fmt: skip
+    "square",
+    lambda x: x * x,
+    (lambda g, x: g * (x + x),),
+    doc="x * x.",
+    reference=np.square,
+    samples=s.unary(),
+)
 reciprocal = elementwise(
-    "reciprocal", lambda x: 1.0 / x, (lambda g, out: -g * out * out,), kinds="float",
-    doc="1 / x.", reference=np.reciprocal, samples=s.unary(0.5),
-)  # fmt: skip
+    "reciprocal",
+    lambda x: 1.0 / x,
+    (lambda g, out: -g * out * out,),
+    kinds="float",
+    doc="1 / x.",
+    reference=np.reciprocal,
+    samples=s.unary(0.5),
+)
 sqrt = elementwise(
-    "sqrt", intrinsic("sqrt"), (lambda g, out: g / (out + out),), kinds="float",
-    doc="The square root.", reference=np.sqrt, samples=s.unary(0.1),
-)  # fmt: skip
+    "sqrt",
+    intrinsic("sqrt"),
+    (lambda g, out: g / (out + out),),
+    kinds="float",
+    doc="The square root.",
+    reference=np.sqrt,
+    samples=s.unary(0.1),
+)
 rsqrt = elementwise(
-    "rsqrt", lambda x: 1.0 / call("sqrt", x), (lambda g, x, out: -0.5 * g * (out / x),), kinds="float",
-    doc="1 / sqrt(x).", reference=lambda x: 1 / np.sqrt(x), samples=s.unary(0.1),
-)  # fmt: skip
+    "rsqrt",
+    lambda x: 1.0 / call("sqrt", x),
+    (lambda g, x, out: -0.5 * g * (out / x),),
+    kinds="float",
+    doc="1 / sqrt(x).",
+    reference=lambda x: 1 / np.sqrt(x),
+    samples=s.unary(0.1),
+)
 sign = elementwise(
-    "sign", intrinsic("sign"), (lambda g: zero(g),), kinds="real",
-    doc="-1, 0 or 1; NaN stays NaN.", reference=np.sign, samples=s.unary(),
-)  # fmt: skip
+    "sign",
+    intrinsic("sign"),
+    (lambda g: zero(g),),
+    kinds="real",
+    doc="-1, 0 or 1; NaN stays NaN.",
+    reference=np.sign,
+    samples=s.unary(),
+)
 
 
 def _abs_dx(g: Any, x: Any, out: Any) -> Any:
@@ -137,11 +200,17 @@ def _abs_tangent(g: Any, x: Any, out: Any) -> Any:
     return real(_abs_dx(conj(g), x, out)) if is_complex(x) else g * sign(x)
 
 
-abs = elementwise(  # noqa: A001  # the Array API's name
-    "abs", intrinsic("abs"), (_abs_dx,), holomorphic=False, tangents=(_abs_tangent,),
-    doc="The absolute value; 0 has derivative 0.", methods=("abs", "__abs__"),
-    reference=np.abs, samples=s.unary(),
-)  # fmt: skip
+abs = elementwise(  # the Array API's name
+    "abs",
+    intrinsic("abs"),
+    (_abs_dx,),
+    holomorphic=False,
+    tangents=(_abs_tangent,),
+    doc="The absolute value; 0 has derivative 0.",
+    methods=("abs", "__abs__"),
+    reference=np.abs,
+    samples=s.unary(),
+)
 
 # --- choosing -----------------------------------------------------------------------------------
 
@@ -153,36 +222,45 @@ def _share(x: Any, y: Any, wins: Any) -> Any:
 
 
 maximum = elementwise(
-    "maximum", lambda x, y: call("max", x, y),
+    "maximum",
+    lambda x, y: call("max", x, y),
     (
         lambda g, x, y: g * _share(x, y, (x > y) & (y == y)),
         lambda g, x, y: g * _share(y, x, (y > x) & (x == x)),
     ),
-    doc="The larger of x and y. NaN wins; a tie gives each side half the gradient.", kinds="ordered",
-    reference=np.maximum, samples=s.binary(), refuses=(MISFIT,),
-)  # fmt: skip
+    doc="The larger of x and y. NaN wins; a tie gives each side half the gradient.",
+    kinds="ordered",
+    reference=np.maximum,
+    samples=s.binary(),
+    refuses=(MISFIT,),
+)
 minimum = elementwise(
-    "minimum", lambda x, y: call("min", x, y),
+    "minimum",
+    lambda x, y: call("min", x, y),
     (
         lambda g, x, y: g * _share(x, y, (x < y) & (y == y)),
         lambda g, x, y: g * _share(y, x, (y < x) & (x == x)),
     ),
-    doc="The smaller of x and y. NaN wins; a tie gives each side half the gradient.", kinds="ordered",
-    reference=np.minimum, samples=s.binary(), refuses=(MISFIT,),
-)  # fmt: skip
+    doc="The smaller of x and y. NaN wins; a tie gives each side half the gradient.",
+    kinds="ordered",
+    reference=np.minimum,
+    samples=s.binary(),
+    refuses=(MISFIT,),
+)
 
 CLAMP = Elementwise(
-    "clamp", lambda x, low, high: call("min", call("max", x, low), high),
+    "clamp",
+    lambda x, low, high: call("min", call("max", x, low), high),
     (
         lambda g, x, low, high: where((x < low) | (x > high), 0.0, g),
         lambda g, x, low, high: where((x < low) & (low <= high), g, 0.0),
         lambda g, x, low, high: where((x > high) | (low > high), g, 0.0),
     ),
     kinds="real",
-)  # fmt: skip
+)
 
 
-def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002  # PyTorch's names
+def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # PyTorch's names
     """x limited to [min, max]; the gradient is 1 at the bounds. Either bound may be left out."""
     check_kind("clamp", x.dtype, "real")
     if min is None:
@@ -203,19 +281,31 @@ def minimum_at_bound(x: Tensor, high: Any) -> Tensor:
 
 
 register(
-    CLAMP, clamp, methods=("clamp",), reference=lambda x, min=None, max=None: np.clip(x, min, max),
-    samples=lambda: iter((
-        sample(s.real(2, 3), min=-1.0, max=1.0), sample(s.real(4), max=0.5), sample(s.real(4), min=0.0),
-        sample(s.real(2, 3), s.real(3, low=-1.0, high=-0.5), s.real(2, 1, low=0.5, high=1.0)),
-    )),
+    CLAMP,
+    clamp,
+    methods=("clamp",),
+    reference=lambda x, min=None, max=None: np.clip(x, min, max),
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), min=-1.0, max=1.0),
+            sample(s.real(4), max=0.5),
+            sample(s.real(4), min=0.0),
+            sample(s.real(2, 3), s.real(3, low=-1.0, high=-0.5), s.real(2, 1, low=0.5, high=1.0)),
+        )
+    ),
     refuses=(refuse(ShapeError, "clamp: cannot broadcast", s.real(2), s.real(3), s.real(3)),),
-)  # fmt: skip
+)
 
 WHERE = Elementwise(
-    "where", lambda condition, x, y: call("select", condition, x, y),
-    (None, lambda g, condition: where(condition, g, 0.0), lambda g, condition: where(condition, 0.0, g)),
+    "where",
+    lambda condition, x, y: call("select", condition, x, y),
+    (
+        None,
+        lambda g, condition: where(condition, g, 0.0),
+        lambda g, condition: where(condition, 0.0, g),
+    ),
     kinds="any",
-)  # fmt: skip
+)
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
@@ -234,27 +324,44 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 register(
-    WHERE, where, reference=np.where,
-    samples=lambda: iter((
-        sample(s.booleans(2, 3), s.real(2, 3), s.real(3, seed=1)),
-        sample(s.booleans(3), s.real(), s.real(2, 1)), sample(s.booleans(0), s.real(1), s.real(0)),
-    )),
+    WHERE,
+    where,
+    reference=np.where,
+    samples=lambda: iter(
+        (
+            sample(s.booleans(2, 3), s.real(2, 3), s.real(3, seed=1)),
+            sample(s.booleans(3), s.real(), s.real(2, 1)),
+            sample(s.booleans(0), s.real(1), s.real(0)),
+        )
+    ),
     refuses=(
-        refuse(DtypeError, "where: the condition must be a bool tensor", s.real(2), s.real(2), s.real(2)),
+        refuse(
+            DtypeError,
+            "where: the condition must be a bool tensor",
+            s.real(2),
+            s.real(2),
+            s.real(2),
+        ),
         refuse(ShapeError, "where: cannot broadcast", s.booleans(2), s.real(3), s.real(3)),
     ),
-)  # fmt: skip
+)
 
 # --- comparison and logic: no derivative ----------------------------------------------------------
 
 
-
-def _comparison(name: str, fn: str, operator: str, kinds: str, reference: Any) -> Callable[..., Any]:
+def _comparison(
+    name: str, fn: str, operator: str, kinds: str, reference: Any
+) -> Callable[..., Any]:
     return elementwise(
-        name, lambda x, y: call(fn, x, y), methods=(name, operator), kinds=kinds,
+        name,
+        lambda x, y: call(fn, x, y),
+        methods=(name, operator),
+        kinds=kinds,
         doc=f"Whether x is {name.replace('_', ' or ')}{' to' if 'equal' in name else ' than'} y.",
-        reference=reference, samples=s.binary(), refuses=(MISFIT,),
-    )  # fmt: skip
+        reference=reference,
+        samples=s.binary(),
+        refuses=(MISFIT,),
+    )
 
 
 equal = _comparison("equal", "eq", "__eq__", "any", np.equal)
@@ -267,31 +374,41 @@ greater_equal = _comparison("greater_equal", "ge", "__ge__", "ordered", np.great
 
 def _logical(name: str, fn: str, reference: Any) -> Callable[..., Any]:
     return elementwise(
-        name, lambda x, y: call(fn, x, y), kinds="bool",
+        name,
+        lambda x, y: call(fn, x, y),
+        kinds="bool",
         doc=f"{name.replace('_', ' ').capitalize()} of two bool tensors.",
-        reference=reference, samples=s.binary_of(s.booleans),
+        reference=reference,
+        samples=s.binary_of(s.booleans),
         refuses=(refuse(DtypeError, f"{name}: does not take float64", s.real(2), s.real(2)),),
-    )  # fmt: skip
+    )
 
 
 logical_and = _logical("logical_and", "and", np.logical_and)
 logical_or = _logical("logical_or", "or", np.logical_or)
 logical_xor = _logical("logical_xor", "xor", np.logical_xor)
 logical_not = elementwise(
-    "logical_not", lambda x: call("not", x), kinds="bool", doc="Whether x is False.",
-    reference=np.logical_not, samples=s.unary_of(s.booleans),
+    "logical_not",
+    lambda x: call("not", x),
+    kinds="bool",
+    doc="Whether x is False.",
+    reference=np.logical_not,
+    samples=s.unary_of(s.booleans),
     refuses=(refuse(DtypeError, "logical_not: does not take float64", s.real(2)),),
-)  # fmt: skip
-
+)
 
 
 def _bitwise(name: str, fn: str, operator: str, kinds: str, reference: Any) -> Callable[..., Any]:
     function = elementwise(
-        name, lambda x, y: call(fn, x, y), methods=(name, operator), kinds=kinds,
+        name,
+        lambda x, y: call(fn, x, y),
+        methods=(name, operator),
+        kinds=kinds,
         doc=f"{name.replace('_', ' ').capitalize()}, for each element.",
-        reference=reference, samples=s.binary_of(s.integers),
+        reference=reference,
+        samples=s.binary_of(s.integers),
         refuses=(refuse(DtypeError, f"{name}: does not take float64", s.real(2), s.real(2)),),
-    )  # fmt: skip
+    )
     reflected(function, "__r" + operator[2:])
     return function
 
@@ -304,54 +421,91 @@ bitwise_right_shift = _bitwise(
     "bitwise_right_shift", "shr", "__rshift__", "integer", np.right_shift
 )
 bitwise_invert = elementwise(
-    "bitwise_invert", lambda x: call("not", x), kinds="bits", methods=("bitwise_invert", "__invert__"),
+    "bitwise_invert",
+    lambda x: call("not", x),
+    kinds="bits",
+    methods=("bitwise_invert", "__invert__"),
     doc="Every bit turned over; for bool, logical not.",
-    reference=np.invert, samples=s.unary_of(s.integers),
-)  # fmt: skip
+    reference=np.invert,
+    samples=s.unary_of(s.integers),
+)
 isnan = elementwise(
-    "isnan", intrinsic("isnan"), kinds="float", doc="Whether each element is NaN.",
-    reference=np.isnan, samples=s.unary(),
-)  # fmt: skip
+    "isnan",
+    intrinsic("isnan"),
+    kinds="float",
+    doc="Whether each element is NaN.",
+    reference=np.isnan,
+    samples=s.unary(),
+)
 isinf = elementwise(
-    "isinf", intrinsic("isinf"), kinds="float", doc="Whether each element is infinite.",
-    reference=np.isinf, samples=s.unary(),
-)  # fmt: skip
+    "isinf",
+    intrinsic("isinf"),
+    kinds="float",
+    doc="Whether each element is infinite.",
+    reference=np.isinf,
+    samples=s.unary(),
+)
 isfinite = elementwise(
-    "isfinite", lambda x: ~(call("isnan", x) | call("isinf", x)), kinds="float",
-    doc="Whether each element is neither infinite nor NaN.", reference=np.isfinite, samples=s.unary(),
-)  # fmt: skip
+    "isfinite",
+    lambda x: ~(call("isnan", x) | call("isinf", x)),
+    kinds="float",
+    doc="Whether each element is neither infinite nor NaN.",
+    reference=np.isfinite,
+    samples=s.unary(),
+)
 
 # --- rounding ------------------------------------------------------------------------------------
 
 
-
 def _rounding(name: str, doc: str, reference: Any) -> Callable[..., Any]:
     return elementwise(
-        name, intrinsic(name), (lambda g: zero(g),), kinds="real float",
-        doc=f"{doc} The derivative is 0.", reference=reference, samples=s.unary(-5.0, 5.0),
-    )  # fmt: skip
+        name,
+        intrinsic(name),
+        (lambda g: zero(g),),
+        kinds="real float",
+        doc=f"{doc} The derivative is 0.",
+        reference=reference,
+        samples=s.unary(-5.0, 5.0),
+    )
 
 
 floor = _rounding("floor", "The next integer below.", np.floor)
 ceil = _rounding("ceil", "The next integer above.", np.ceil)
 trunc = _rounding("trunc", "The next integer towards 0.", np.trunc)
-round = _rounding("round", "The nearest integer, halves to the even one.", np.round)  # noqa: A001
+round = _rounding("round", "The nearest integer, halves to the even one.", np.round)
 
 # --- complex -------------------------------------------------------------------------------------
 
 real = elementwise(
-    "real", intrinsic("real"), (lambda g, x: _as_complex(g, x),), holomorphic=False,
-    tangents=(lambda g: real(g),), doc="The real part.", reference=np.real, samples=s.unary(),
-)  # fmt: skip
+    "real",
+    intrinsic("real"),
+    (lambda g, x: _as_complex(g, x),),
+    holomorphic=False,
+    tangents=(lambda g: real(g),),
+    doc="The real part.",
+    reference=np.real,
+    samples=s.unary(),
+)
 imag = elementwise(
-    "imag", intrinsic("imag"), (lambda g, x: _as_complex(g, x) * _i(x),), holomorphic=False,
-    tangents=(lambda g: imag(g),), doc="The imaginary part.", kinds="float",
-    reference=np.imag, samples=s.unary(),
-)  # fmt: skip
+    "imag",
+    intrinsic("imag"),
+    (lambda g, x: _as_complex(g, x) * _i(x),),
+    holomorphic=False,
+    tangents=(lambda g: imag(g),),
+    doc="The imaginary part.",
+    kinds="float",
+    reference=np.imag,
+    samples=s.unary(),
+)
 conj = elementwise(
-    "conj", intrinsic("conj"), (lambda g: conj(g),), holomorphic=False,
-    doc="The complex conjugate.", reference=np.conj, samples=s.unary(),
-)  # fmt: skip
+    "conj",
+    intrinsic("conj"),
+    (lambda g: conj(g),),
+    holomorphic=False,
+    doc="The complex conjugate.",
+    reference=np.conj,
+    samples=s.unary(),
+)
 
 
 def _as_complex(g: Any, x: Any) -> Any:
@@ -363,6 +517,7 @@ def _i(x: Any) -> complex | float:
 
 
 __all__ = [
-    name for name, value in list(globals().items())
+    name
+    for name, value in list(globals().items())
     if callable(value) and getattr(value, "__name__", "") == name and not name.startswith("_")
-]  # fmt: skip
+]

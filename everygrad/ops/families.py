@@ -1,9 +1,9 @@
 """The families: what follows from an op's kind, so that its record need not say it.
 
-  Elementwise  a scalar body and its partial derivatives
-  Reduction    combine, identity, finish; the derivative as weights on the input's elements
-  Movement     linear in its input; gives its transpose
-  Kernel       a portable definition in other ops; rules of its own only where they pay
+Elementwise  a scalar body and its partial derivatives
+Reduction    combine, identity, finish; the derivative as weights on the input's elements
+Movement     linear in its input; gives its transpose
+Kernel       a portable definition in other ops; rules of its own only where they pay
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from everygrad.errors import DtypeError
 from everygrad.ops.spec import REGISTRY, NoRule, Op, Rule, register
 from everygrad.tensor import Tensor, wrap
 
-# what the fast path meets when it cannot serve: a payload it does not know (AttributeError), a dtype
-# or derivative not compiled yet (KeyError, TypeError), or a filter that makes errors of warnings
+# what the fast path meets when it cannot serve: a payload it does not know (AttributeError), a
+# derivative not compiled yet (KeyError, TypeError), a filter that makes errors of warnings
 _RETRY = (AttributeError, KeyError, TypeError, RuntimeWarning)
 
 KINDS = {
@@ -45,7 +45,7 @@ KINDS = {
 
 
 class Elementwise(Op):
-    """Family 3: `body` computes one element; `derivs` gives, for each input, the derivative times g.
+    """Family 3: `body` computes one element; `derivs` gives the derivative in each input times g.
 
     A rule is linear in `g`, so one formula serves both modes: reverse mode gives it the gradient,
     forward mode the tangent. Bodies and rules are written with operators and op functions that take
@@ -76,8 +76,10 @@ class Elementwise(Op):
         self.holomorphic = holomorphic
         self.set_rules(derivs)
         # forward mode, where it differs from reverse: functions of complex numbers such as abs
-        self.tangent_rules = self.rules if tangents is None else tuple(
-            None if r is None else Rule(r, self.inputs) for r in tangents
+        self.tangent_rules = (
+            self.rules
+            if tangents is None
+            else tuple(None if r is None else Rule(r, self.inputs) for r in tangents)
         )
         self._programs: dict[Any, Program] = {}
         self.partials = tuple(
@@ -87,7 +89,7 @@ class Elementwise(Op):
         union = set().union(*needs)
         self.keeps = tuple(i in union for i in range(len(names) + 1))
         if len(names) == 2:
-            rows = [set(), *[n for n in needs[:1]], *[n for n in needs[1:]], union]
+            rows = [set(), *needs, union]
             rows += [set()] * (4 - len(rows))
             self.keep_table = tuple(
                 tuple(i in row for i in range(3)) if row else None for row in rows
@@ -214,7 +216,8 @@ class Partial:
         return self.fused
 
     def on_saved(self, dtype: Any) -> Callable[[Any, Any], Any]:
-        assert self.fused is not None and self.rule is not None
+        assert self.fused is not None
+        assert self.rule is not None
         # a condition is the one kind of input whose dtype is not that of the gradient
         fn = self.fused.numpy_function(dtype, condition="condition" in self.rule.names)
         needs = self.needs
@@ -307,9 +310,7 @@ def elementwise(
     **facts: Any,
 ) -> Callable[..., Any]:
     """Enter an elementwise op and return its function."""
-    op = Elementwise(
-        name, body, derivs, kinds=kinds, holomorphic=holomorphic, tangents=tangents
-    )
+    op = Elementwise(name, body, derivs, kinds=kinds, holomorphic=holomorphic, tangents=tangents)
     count = len(op.inputs)
     if op.rules and count <= 2:
         op.vjp = fast_vjp(op)  # type: ignore[method-assign]  # the same, with its inputs known
@@ -463,6 +464,7 @@ class Kernel(Op):
         self.batch = batch  # (inputs, all with the batch axis first, **params)
         self.jvp_rule = jvp
         self.set_rules(vjp)
+        self.composed = not vjp and not constant
 
     def batched(
         self, values: Sequence[Tensor], flags: Sequence[bool], size: int, params: dict[str, Any]
@@ -497,5 +499,3 @@ class Kernel(Op):
             part = apply(self, *swapped, **params)
             total = part if total is None else total + part
         return total
-
-

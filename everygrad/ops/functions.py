@@ -23,33 +23,69 @@ from everygrad.ops.families import elementwise
 # --- exponentials and logarithms -----------------------------------------------------------------
 
 exp = elementwise(
-    "exp", intrinsic("exp"), (lambda g, out: g * out,), kinds="float",
-    doc="e to the power x.", reference=np.exp, samples=s.unary(),
-)  # fmt: skip
+    "exp",
+    intrinsic("exp"),
+    (lambda g, out: g * out,),
+    kinds="float",
+    doc="e to the power x.",
+    reference=np.exp,
+    samples=s.unary(),
+)
 exp2 = elementwise(
-    "exp2", lambda x: call("exp", x * math.log(2.0)), (lambda g, out: g * out * math.log(2.0),),
-    kinds="float", doc="2 to the power x.", reference=np.exp2, samples=s.unary(),
-)  # fmt: skip
+    "exp2",
+    lambda x: call("exp", x * math.log(2.0)),
+    (lambda g, out: g * out * math.log(2.0),),
+    kinds="float",
+    doc="2 to the power x.",
+    reference=np.exp2,
+    samples=s.unary(),
+)
 expm1 = elementwise(
-    "expm1", intrinsic("expm1"), (lambda g, out: g * (out + 1),), kinds="float",
-    doc="exp(x) - 1, exact near 0.", reference=np.expm1, samples=s.unary(),
-)  # fmt: skip
+    "expm1",
+    intrinsic("expm1"),
+    (lambda g, out: g * (out + 1),),
+    kinds="float",
+    doc="exp(x) - 1, exact near 0.",
+    reference=np.expm1,
+    samples=s.unary(),
+)
 log = elementwise(
-    "log", intrinsic("log"), (lambda g, x: g / x,), kinds="float",
-    doc="The natural logarithm.", reference=np.log, samples=s.unary(0.1),
-)  # fmt: skip
+    "log",
+    intrinsic("log"),
+    (lambda g, x: g / x,),
+    kinds="float",
+    doc="The natural logarithm.",
+    reference=np.log,
+    samples=s.unary(0.1),
+)
 log1p = elementwise(
-    "log1p", intrinsic("log1p"), (lambda g, x: g / (x + 1),), kinds="float",
-    doc="log(1 + x), exact near 0.", reference=np.log1p, samples=s.unary(-0.9),
-)  # fmt: skip
+    "log1p",
+    intrinsic("log1p"),
+    (lambda g, x: g / (x + 1),),
+    kinds="float",
+    doc="log(1 + x), exact near 0.",
+    reference=np.log1p,
+    samples=s.unary(-0.9),
+)
 log2 = elementwise(
-    "log2", intrinsic("log2"), (lambda g, x: g / (x * math.log(2.0)),), kinds="float",
-    doc="The logarithm to base 2.", reference=np.log2, samples=s.unary(0.1),
-)  # fmt: skip
+    "log2",
+    intrinsic("log2"),
+    (lambda g, x: g / (x * math.log(2.0)),),
+    kinds="float",
+    doc="The logarithm to base 2.",
+    reference=np.log2,
+    samples=s.unary(0.1),
+)
 log10 = elementwise(
-    "log10", lambda x: call("log", x) / math.log(10.0), (lambda g, x: g / (x * math.log(10.0)),),
-    kinds="float", doc="The logarithm to base 10.", reference=np.log10, samples=s.unary(0.1),
-)  # fmt: skip
+    "log10",
+    lambda x: call("log", x) / math.log(10.0),
+    (lambda g, x: g / (x * math.log(10.0)),),
+    kinds="float",
+    doc="The logarithm to base 10.",
+    reference=np.log10,
+    samples=s.unary(0.1),
+)
+
 
 def _pow_dx(g: Any, x: Any, y: Any) -> Any:
     return where(y == 0, 0.0, g * y * x ** where(y == 0, 1.0, y - 1))
@@ -64,71 +100,138 @@ def _pow_dy_complex(g: Any, x: Any, out: Any) -> Any:
     return where(x == 0, 0.0, g * out * log(where(x == 0, 1.0, x)))
 
 
-pow = elementwise(  # noqa: A001  # the Array API's name
-    "pow", lambda x, y: call("pow", x, y),
+pow = elementwise(  # the Array API's name
+    "pow",
+    lambda x, y: call("pow", x, y),
     (_pow_dx, lambda g, x, out: (_pow_dy_complex if is_complex(g) else _pow_dy)(g, x, out)),
-    doc="x to the power y. The derivative in y is 0 where x <= 0.", methods=("pow", "__pow__"),
-    reference=np.power, samples=s.binary(low=0.5, low_y=-2.0),
+    doc="x to the power y. The derivative in y is 0 where x <= 0.",
+    methods=("pow", "__pow__"),
+    reference=np.power,
+    samples=s.binary(low=0.5, low_y=-2.0),
     refuses=(MISFIT, NOT_BOOL),
-)  # fmt: skip
+)
 reflected(pow, "__rpow__")
 
 # --- angles and their hyperbolic kin -------------------------------------------------------------
 
 sin = elementwise(
-    "sin", intrinsic("sin"), (lambda g, x: g * cos(x),), kinds="float",
-    doc="The sine.", reference=np.sin, samples=s.unary(),
-)  # fmt: skip
+    "sin",
+    intrinsic("sin"),
+    (lambda g, x: g * cos(x),),
+    kinds="float",
+    doc="The sine.",
+    reference=np.sin,
+    samples=s.unary(),
+)
 cos = elementwise(
-    "cos", intrinsic("cos"), (lambda g, x: -g * sin(x),), kinds="float",
-    doc="The cosine.", reference=np.cos, samples=s.unary(),
-)  # fmt: skip
+    "cos",
+    intrinsic("cos"),
+    (lambda g, x: -g * sin(x),),
+    kinds="float",
+    doc="The cosine.",
+    reference=np.cos,
+    samples=s.unary(),
+)
 tan = elementwise(
-    "tan", intrinsic("tan"), (lambda g, out: g * (1 + out * out),), kinds="float",
-    doc="The tangent.", reference=np.tan, samples=s.unary(-1.2, 1.2),
-)  # fmt: skip
+    "tan",
+    intrinsic("tan"),
+    (lambda g, out: g * (1 + out * out),),
+    kinds="float",
+    doc="The tangent.",
+    reference=np.tan,
+    samples=s.unary(-1.2, 1.2),
+)
 asin = elementwise(
-    "asin", intrinsic("asin"), (lambda g, x: g / sqrt(1 - x * x),), kinds="float",
-    doc="The angle in [-pi/2, pi/2] whose sine is x.", reference=np.arcsin, samples=s.unary(-0.9, 0.9),
-)  # fmt: skip
+    "asin",
+    intrinsic("asin"),
+    (lambda g, x: g / sqrt(1 - x * x),),
+    kinds="float",
+    doc="The angle in [-pi/2, pi/2] whose sine is x.",
+    reference=np.arcsin,
+    samples=s.unary(-0.9, 0.9),
+)
 acos = elementwise(
-    "acos", intrinsic("acos"), (lambda g, x: -g / sqrt(1 - x * x),), kinds="float",
-    doc="The angle in [0, pi] whose cosine is x.", reference=np.arccos, samples=s.unary(-0.9, 0.9),
-)  # fmt: skip
+    "acos",
+    intrinsic("acos"),
+    (lambda g, x: -g / sqrt(1 - x * x),),
+    kinds="float",
+    doc="The angle in [0, pi] whose cosine is x.",
+    reference=np.arccos,
+    samples=s.unary(-0.9, 0.9),
+)
 atan = elementwise(
-    "atan", intrinsic("atan"), (lambda g, x: g / (1 + x * x),), kinds="float",
-    doc="The angle in (-pi/2, pi/2) whose tangent is x.", reference=np.arctan, samples=s.unary(),
-)  # fmt: skip
+    "atan",
+    intrinsic("atan"),
+    (lambda g, x: g / (1 + x * x),),
+    kinds="float",
+    doc="The angle in (-pi/2, pi/2) whose tangent is x.",
+    reference=np.arctan,
+    samples=s.unary(),
+)
 atan2 = elementwise(
-    "atan2", lambda x, y: call("atan2", x, y),
+    "atan2",
+    lambda x, y: call("atan2", x, y),
     (lambda g, x, y: g * (y / (x * x + y * y)), lambda g, x, y: -g * (x / (x * x + y * y))),
-    kinds="real float", doc="The angle of the point (y, x): the arc tangent of x / y in its quadrant.",
-    reference=np.arctan2, samples=s.binary(0.3, 2.0), refuses=(MISFIT,),
-)  # fmt: skip
+    kinds="real float",
+    doc="The angle of the point (y, x): the arc tangent of x / y in its quadrant.",
+    reference=np.arctan2,
+    samples=s.binary(0.3, 2.0),
+    refuses=(MISFIT,),
+)
 sinh = elementwise(
-    "sinh", intrinsic("sinh"), (lambda g, x: g * cosh(x),), kinds="float",
-    doc="The hyperbolic sine.", reference=np.sinh, samples=s.unary(),
-)  # fmt: skip
+    "sinh",
+    intrinsic("sinh"),
+    (lambda g, x: g * cosh(x),),
+    kinds="float",
+    doc="The hyperbolic sine.",
+    reference=np.sinh,
+    samples=s.unary(),
+)
 cosh = elementwise(
-    "cosh", intrinsic("cosh"), (lambda g, x: g * sinh(x),), kinds="float",
-    doc="The hyperbolic cosine.", reference=np.cosh, samples=s.unary(),
-)  # fmt: skip
+    "cosh",
+    intrinsic("cosh"),
+    (lambda g, x: g * sinh(x),),
+    kinds="float",
+    doc="The hyperbolic cosine.",
+    reference=np.cosh,
+    samples=s.unary(),
+)
 tanh = elementwise(
-    "tanh", intrinsic("tanh"), (lambda g, out: g * (1 - out * out),), kinds="float",
-    doc="The hyperbolic tangent.", reference=np.tanh, samples=s.unary(),
-)  # fmt: skip
+    "tanh",
+    intrinsic("tanh"),
+    (lambda g, out: g * (1 - out * out),),
+    kinds="float",
+    doc="The hyperbolic tangent.",
+    reference=np.tanh,
+    samples=s.unary(),
+)
 asinh = elementwise(
-    "asinh", intrinsic("asinh"), (lambda g, x: g / sqrt(x * x + 1),), kinds="float",
-    doc="The inverse of sinh.", reference=np.arcsinh, samples=s.unary(),
-)  # fmt: skip
+    "asinh",
+    intrinsic("asinh"),
+    (lambda g, x: g / sqrt(x * x + 1),),
+    kinds="float",
+    doc="The inverse of sinh.",
+    reference=np.arcsinh,
+    samples=s.unary(),
+)
 acosh = elementwise(
-    "acosh", intrinsic("acosh"), (lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)),), kinds="float",
-    doc="The inverse of cosh on x >= 1.", reference=np.arccosh, samples=s.unary(1.2, 3.0),
-)  # fmt: skip
+    "acosh",
+    intrinsic("acosh"),
+    (lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)),),
+    kinds="float",
+    doc="The inverse of cosh on x >= 1.",
+    reference=np.arccosh,
+    samples=s.unary(1.2, 3.0),
+)
 atanh = elementwise(
-    "atanh", intrinsic("atanh"), (lambda g, x: g / (1 - x * x),), kinds="float",
-    doc="The inverse of tanh.", reference=np.arctanh, samples=s.unary(-0.9, 0.9),
-)  # fmt: skip
+    "atanh",
+    intrinsic("atanh"),
+    (lambda g, x: g / (1 - x * x),),
+    kinds="float",
+    doc="The inverse of tanh.",
+    reference=np.arctanh,
+    samples=s.unary(-0.9, 0.9),
+)
 
 # --- activations ---------------------------------------------------------------------------------
 
@@ -137,9 +240,14 @@ _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 _NORMAL_PEAK = 1.0 / math.sqrt(2.0 * math.pi)
 
 erf = elementwise(
-    "erf", intrinsic("erf"), (lambda g, x: g * (exp(-x * x) * _TWO_OVER_SQRT_PI),), kinds="real float",
-    doc="The error function.", reference="scipy.special:erf", samples=s.unary(),
-)  # fmt: skip
+    "erf",
+    intrinsic("erf"),
+    (lambda g, x: g * (exp(-x * x) * _TWO_OVER_SQRT_PI),),
+    kinds="real float",
+    doc="The error function.",
+    reference="scipy.special:erf",
+    samples=s.unary(),
+)
 
 
 def _sigmoid(x: Any) -> Any:
@@ -148,19 +256,32 @@ def _sigmoid(x: Any) -> Any:
 
 
 sigmoid = elementwise(
-    "sigmoid", _sigmoid, (lambda g, out: g * (out * (1 - out)),), kinds="real float",
-    doc="1 / (1 + exp(-x)).", reference="scipy.special:expit", samples=s.unary(-5.0, 5.0),
-)  # fmt: skip
+    "sigmoid",
+    _sigmoid,
+    (lambda g, out: g * (out * (1 - out)),),
+    kinds="real float",
+    doc="1 / (1 + exp(-x)).",
+    reference="scipy.special:expit",
+    samples=s.unary(-5.0, 5.0),
+)
 relu = elementwise(
-    "relu", lambda x: call("max", x, 0.0), (lambda g, out: where(out <= 0, 0.0, g),), kinds="real float",
+    "relu",
+    lambda x: call("max", x, 0.0),
+    (lambda g, out: where(out <= 0, 0.0, g),),
+    kinds="real float",
     doc="The larger of x and 0; NaN stays NaN. The derivative at 0 is 0.",
-    reference=lambda x: np.maximum(x, 0), samples=s.unary(),
-)  # fmt: skip
+    reference=lambda x: np.maximum(x, 0),
+    samples=s.unary(),
+)
 softplus = elementwise(
-    "softplus", lambda x: call("max", x, 0.0) + call("log1p", call("exp", -call("abs", x))),
-    (lambda g, x: g * sigmoid(x),), kinds="real float",
-    doc="log(1 + exp(x)).", reference=lambda x: np.logaddexp(0, x), samples=s.unary(-5.0, 5.0),
-)  # fmt: skip
+    "softplus",
+    lambda x: call("max", x, 0.0) + call("log1p", call("exp", -call("abs", x))),
+    (lambda g, x: g * sigmoid(x),),
+    kinds="real float",
+    doc="log(1 + exp(x)).",
+    reference=lambda x: np.logaddexp(0, x),
+    samples=s.unary(-5.0, 5.0),
+)
 
 
 def _silu_dx(g: Any, x: Any) -> Any:
@@ -169,9 +290,14 @@ def _silu_dx(g: Any, x: Any) -> Any:
 
 
 silu = elementwise(
-    "silu", lambda x: x * _sigmoid(x), (_silu_dx,), kinds="real float",
-    doc="x * sigmoid(x).", reference=lambda x: x / (1 + np.exp(-x)), samples=s.unary(-5.0, 5.0),
-)  # fmt: skip
+    "silu",
+    lambda x: x * _sigmoid(x),
+    (_silu_dx,),
+    kinds="real float",
+    doc="x * sigmoid(x).",
+    reference=lambda x: x / (1 + np.exp(-x)),
+    samples=s.unary(-5.0, 5.0),
+)
 
 
 def _gelu_dx(g: Any, x: Any) -> Any:
@@ -180,12 +306,17 @@ def _gelu_dx(g: Any, x: Any) -> Any:
 
 
 gelu = elementwise(
-    "gelu", lambda x: x * (0.5 * (1.0 + call("erf", x * _SQRT_HALF))), (_gelu_dx,), kinds="real float",
+    "gelu",
+    lambda x: x * (0.5 * (1.0 + call("erf", x * _SQRT_HALF))),
+    (_gelu_dx,),
+    kinds="real float",
     doc="x times the share of a standard normal below x.",
-    reference="tests.references:gelu", samples=s.unary(),
-)  # fmt: skip
+    reference="tests.references:gelu",
+    samples=s.unary(),
+)
 
 __all__ = [
-    name for name, value in list(globals().items())
+    name
+    for name, value in list(globals().items())
     if callable(value) and getattr(value, "__name__", "") == name and not name.startswith("_")
-]  # fmt: skip
+]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes, shapes
+from everygrad.autograd.modes import recording
 from everygrad.backends import base
 from everygrad.dispatch import as_tensor, operands
 from everygrad.errors import DtypeError, GradientError, OutOfRangeError, ShapeError, TraceError
@@ -21,7 +22,6 @@ from everygrad.ops.movement import put_slices, take_slices
 from everygrad.ops.spec import composite, refuse, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor, Wrapped, wrap
-from everygrad.autograd.modes import recording
 
 
 class Plan(NamedTuple):
@@ -114,7 +114,8 @@ def _single(entry: Any, axis: int, size: int) -> int:
     if isinstance(entry, bool | Tensor) or not hasattr(entry, "__index__"):
         got = f"{type(entry).__name__} {entry!r}"[:80]
         raise DtypeError(
-            f"getitem: an index is an integer, a slice, None, ... or an integer or bool tensor, got {got}"
+            f"getitem: an index is an integer, a slice, None, ... or an integer or bool tensor, "
+            f"got {got}"
         )
     i = entry.__index__()
     if not -size <= i < size:
@@ -153,37 +154,70 @@ def _check_range(index: Tensor, axis: int, size: int) -> None:
     low, high = int(index.min()), int(index.max())
     bad = low - size if low < 0 else high
     if low < 0 or high >= size:
-        raise OutOfRangeError(f"getitem: index {bad} is out of range for axis {axis} of size {size}")
+        raise OutOfRangeError(
+            f"getitem: index {bad} is out of range for axis {axis} of size {size}"
+        )
 
 
 def _index_samples() -> Any:
     x = s.real(4, 3, 2)
     i = np.array([0, 2, -1])
     for index in (
-        0, -1, slice(1, 3), slice(None, None, -2), (slice(None), 1), (..., 0), (None, 0, ..., None),
-        i, (i, np.array([0, 1, 1])), (i, slice(None), np.array([0, 1, 1])), (slice(None), i - 1),
-        s.booleans(4), s.booleans(4, 3), (i[:, None], np.array([0, 1])), (2, np.array([1, 1])),
-        np.zeros((0,), np.int64), slice(3, 1),
-    ):  # fmt: skip
+        0,
+        -1,
+        slice(1, 3),
+        slice(None, None, -2),
+        (slice(None), 1),
+        (..., 0),
+        (None, 0, ..., None),
+        i,
+        (i, np.array([0, 1, 1])),
+        (i, slice(None), np.array([0, 1, 1])),
+        (slice(None), i - 1),
+        s.booleans(4),
+        s.booleans(4, 3),
+        (i[:, None], np.array([0, 1])),
+        (2, np.array([1, 1])),
+        np.zeros((0,), np.int64),
+        slice(3, 1),
+    ):
         yield sample(x, index)
     yield sample(s.real(), ())
 
 
 @composite(
-    name="getitem", methods=("__getitem__",), reference=lambda x, index: x[index], samples=_index_samples,
+    name="getitem",
+    methods=("__getitem__",),
+    reference=lambda x, index: x[index],
+    samples=_index_samples,
     namespace="internal",
     refuses=(
         refuse(OutOfRangeError, "index 4 is out of range for axis 0 of size 4", s.real(4), 4),
         refuse(OutOfRangeError, "index -5 is out of range for axis 0 of size 4", s.real(4), -5),
         refuse(OutOfRangeError, "2 indices for a tensor of 1 dimensions", s.real(4), (0, 0)),
-        refuse(OutOfRangeError, "index 7 is out of range for axis 0 of size 4", s.real(4), np.array([0, 7])),
-        refuse(OutOfRangeError, "index -9 is out of range for axis 0 of size 4", s.real(4), np.array([-9])),
+        refuse(
+            OutOfRangeError,
+            "index 7 is out of range for axis 0 of size 4",
+            s.real(4),
+            np.array([0, 7]),
+        ),
+        refuse(
+            OutOfRangeError,
+            "index -9 is out of range for axis 0 of size 4",
+            s.real(4),
+            np.array([-9]),
+        ),
         refuse(DtypeError, "got float 1.5", s.real(4), 1.5),
         refuse(DtypeError, "got Tensor", s.real(4), s.real(2)),
         refuse(ShapeError, r"a bool index \(3,\) does not match", s.real(4), s.booleans(3)),
-        refuse(ShapeError, "getitem: cannot broadcast", s.real(4, 4), (np.array([0, 1]), np.array([0, 1, 2]))),
+        refuse(
+            ShapeError,
+            "getitem: cannot broadcast",
+            s.real(4, 4),
+            (np.array([0, 1]), np.array([0, 1, 2])),
+        ),
     ),
-)  # fmt: skip
+)
 def getitem(x: Tensor, index: Any) -> Tensor:
     """The part of x that `index` selects; shares memory where the index is basic."""
     p = plan(x, index)
@@ -218,7 +252,9 @@ def _ones(shape: Shape, like: Tensor) -> Tensor:
 
 
 def _fit(value: Tensor, shape: Shape) -> Tensor:
-    if value.ndim > len(shape) and value.shape[: value.ndim - len(shape)].count(1) == value.ndim - len(shape):
+    if value.ndim > len(shape) and value.shape[: value.ndim - len(shape)].count(
+        1
+    ) == value.ndim - len(shape):
         value = value.reshape(value.shape[value.ndim - len(shape) :])
     try:
         return value.broadcast_to(shape)
@@ -241,7 +277,9 @@ def _put_takes(x: Tensor, p: Plan, value: Tensor) -> Tensor:
     new = index_put(flat, m.index.reshape(-1), moved.reshape((m.index.size, *rest)))
     back = tuple(int(i) for i in np.argsort(m.order))
     new = new.reshape(front.shape).permute_dims(back)
-    basic = tuple(slice(a, None if st < 0 and a + n * st < 0 else a + n * st, st) for a, n, st in p.slices)
+    basic = tuple(
+        slice(a, None if st < 0 and a + n * st < 0 else a + n * st, st) for a, n, st in p.slices
+    )
     if all(piece == (0, n, 1) for piece, n in zip(p.slices, x.shape, strict=True)):
         return new.reshape(x.shape)
     return updated(x, basic, new.reshape(tuple(n for _, n, _ in p.slices)))

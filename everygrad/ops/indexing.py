@@ -96,7 +96,9 @@ class _IndexAdd(Kernel):
     ) -> Tensor:
         axis = params["axis"]
         x, index, source = (
-            v if has or (i == 1 and not flags[1]) else v.expand_dims(0).broadcast_to((size, *v.shape))
+            v
+            if has or (i == 1 and not flags[1])
+            else v.expand_dims(0).broadcast_to((size, *v.shape))
             for i, (v, has) in enumerate(zip(values, flags, strict=True))
         )
         if not flags[1]:
@@ -109,25 +111,40 @@ class _IndexAdd(Kernel):
 
 
 TAKE = _Take(
-    "take", _take_portable, ("x", "index"), (_take_transpose, None), linear=(0,),
-)  # fmt: skip
+    "take",
+    _take_portable,
+    ("x", "index"),
+    (_take_transpose, None),
+    linear=(0,),
+)
 CHECK_RANGE = Kernel(
-    "check_range", lambda x, size, what: x, ("x",), constant=True,
+    "check_range",
+    lambda x, size, what: x,
+    ("x",),
+    constant=True,
     batch=lambda xs, size, what: apply(CHECK_RANGE, xs[0], size=size, what=what),
-)  # fmt: skip
+)
 register(
-    CHECK_RANGE, lambda x, size, what: apply(CHECK_RANGE, x, size=size, what=what),
-    reference=lambda x, size, what: x, namespace="internal",
+    CHECK_RANGE,
+    lambda x, size, what: apply(CHECK_RANGE, x, size=size, what=what),
+    reference=lambda x, size, what: x,
+    namespace="internal",
     samples=lambda: iter((sample(np.array([0, 1]), 2, "take: index"),)),
     refuses=(refuse(OutOfRangeError, "label 2 is out of range", np.array([2]), 2, "label"),),
-)  # fmt: skip
+)
 INDEX_ADD = _IndexAdd(
-    "index_add", _index_add_portable, ("x", "index", "source"),
+    "index_add",
+    _index_add_portable,
+    ("x", "index", "source"),
     (lambda g: g, None, lambda g, index, axis: apply(TAKE, g, index, axis=axis)),
     jvp=lambda out, inputs, tangents, axis: apply(
-        INDEX_ADD, _or_zeros(tangents[0], inputs[0]), inputs[1], _or_zeros(tangents[2], inputs[2]), axis=axis
+        INDEX_ADD,
+        _or_zeros(tangents[0], inputs[0]),
+        inputs[1],
+        _or_zeros(tangents[2], inputs[2]),
+        axis=axis,
     ),
-)  # fmt: skip
+)
 
 
 def _or_zeros(t: Tensor | None, like: Tensor) -> Tensor:
@@ -141,26 +158,55 @@ def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
 
 
 register(
-    TAKE, take, methods=("take",), reference=np.take,
-    samples=lambda: iter((
-        sample(s.real(4, 3), np.array([0, 2, 2]), axis=0), sample(s.real(2, 4), np.array([[3, 0]]), axis=-1),
-        sample(s.real(5), np.array(2), axis=0), sample(s.real(3, 2), np.zeros(0, np.int64), axis=1),
-    )),
+    TAKE,
+    take,
+    methods=("take",),
+    reference=np.take,
+    samples=lambda: iter(
+        (
+            sample(s.real(4, 3), np.array([0, 2, 2]), axis=0),
+            sample(s.real(2, 4), np.array([[3, 0]]), axis=-1),
+            sample(s.real(5), np.array(2), axis=0),
+            sample(s.real(3, 2), np.zeros(0, np.int64), axis=1),
+        )
+    ),
     refuses=(
-        refuse(OutOfRangeError, "take: index 4 is out of range for an axis of size 4", s.real(4), np.array([4])),
+        refuse(
+            OutOfRangeError,
+            "take: index 4 is out of range for an axis of size 4",
+            s.real(4),
+            np.array([4]),
+        ),
         refuse(OutOfRangeError, "take: index -1 is out of range", s.real(4), np.array([-1])),
-        refuse(DtypeError, "take: the index must be an integer tensor, got float64", s.real(4), s.real(2)),
+        refuse(
+            DtypeError,
+            "take: the index must be an integer tensor, got float64",
+            s.real(4),
+            s.real(2),
+        ),
         refuse(AxisError, "take: axis 1", s.real(4), np.array([0]), axis=1),
     ),
-)  # fmt: skip
+)
 
 
-@composite(reference=np.take, samples=lambda: iter((
-    sample(s.real(4, 3), np.array([0, 2, 2]), axis=0), sample(s.real(2, 4), np.array([3, 0]), axis=1),
-)), refuses=(
-    refuse(ShapeError, "index_select: the index must have one dimension", s.real(4), np.array([[0]])),
-    refuse(OutOfRangeError, "index 9 is out of range", s.real(4), np.array([9])),
-))  # fmt: skip
+@composite(
+    reference=np.take,
+    samples=lambda: iter(
+        (
+            sample(s.real(4, 3), np.array([0, 2, 2]), axis=0),
+            sample(s.real(2, 4), np.array([3, 0]), axis=1),
+        )
+    ),
+    refuses=(
+        refuse(
+            ShapeError,
+            "index_select: the index must have one dimension",
+            s.real(4),
+            np.array([[0]]),
+        ),
+        refuse(OutOfRangeError, "index 9 is out of range", s.real(4), np.array([9])),
+    ),
+)
 def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     """`take` with a vector of indices."""
     check_index("index_select", index)
@@ -183,17 +229,34 @@ def index_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor
 
 
 register(
-    INDEX_ADD, index_add, methods=("index_add",), reference="tests.references:index_add",
-    samples=lambda: iter((
-        sample(s.real(4, 3), np.array([0, 2, 2]), s.real(3, 3, seed=1)),
-        sample(s.real(2, 4), np.array([3, 0]), s.real(2, 2), axis=-1),
-        sample(s.real(3), np.zeros(0, np.int64), s.real(0)),
-    )),
-    refuses=(
-        refuse(ShapeError, r"index_add: .*needs a source of \(1, 3\)", s.real(4, 3), np.array([0]), s.real(2, 3)),
-        refuse(OutOfRangeError, "index_add: index 4 is out of range", s.real(4), np.array([4]), s.real(1)),
+    INDEX_ADD,
+    index_add,
+    methods=("index_add",),
+    reference="tests.references:index_add",
+    samples=lambda: iter(
+        (
+            sample(s.real(4, 3), np.array([0, 2, 2]), s.real(3, 3, seed=1)),
+            sample(s.real(2, 4), np.array([3, 0]), s.real(2, 2), axis=-1),
+            sample(s.real(3), np.zeros(0, np.int64), s.real(0)),
+        )
     ),
-)  # fmt: skip
+    refuses=(
+        refuse(
+            ShapeError,
+            r"index_add: .*needs a source of \(1, 3\)",
+            s.real(4, 3),
+            np.array([0]),
+            s.real(2, 3),
+        ),
+        refuse(
+            OutOfRangeError,
+            "index_add: index 4 is out of range",
+            s.real(4),
+            np.array([4]),
+            s.real(1),
+        ),
+    ),
+)
 
 # --- gather: one element for each index ----------------------------------------------------------
 
@@ -218,23 +281,32 @@ def _scatter_add_portable(x: Tensor, index: Tensor, source: Tensor, axis: int) -
 
 
 GATHER = Kernel(
-    "gather", _gather_portable, ("x", "index"),
+    "gather",
+    _gather_portable,
+    ("x", "index"),
     (
         lambda g, index, shape, axis: apply(
             SCATTER_ADD, zeros(shape, g.dtype, g.device), index, g, axis=axis
         ),
         None,
     ),
-    linear=(0,), batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
-)  # fmt: skip
+    linear=(0,),
+    batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
+)
 SCATTER_ADD = Kernel(
-    "scatter_add", _scatter_add_portable, ("x", "index", "source"),
+    "scatter_add",
+    _scatter_add_portable,
+    ("x", "index", "source"),
     (lambda g: g, None, lambda g, index, axis: apply(GATHER, g, index, axis=axis)),
     jvp=lambda out, inputs, tangents, axis: apply(
-        SCATTER_ADD, _or_zeros(tangents[0], inputs[0]), inputs[1], _or_zeros(tangents[2], inputs[2]), axis=axis
+        SCATTER_ADD,
+        _or_zeros(tangents[0], inputs[0]),
+        inputs[1],
+        _or_zeros(tangents[2], inputs[2]),
+        axis=axis,
     ),
     batch=lambda xs, axis: apply(SCATTER_ADD, *xs, axis=axis + 1),
-)  # fmt: skip
+)
 
 
 def _check_gather(op: str, x: Tensor, index: Tensor, axis: int) -> int:
@@ -257,56 +329,92 @@ def gather(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
 
 
 def scatter_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
-    """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0, and likewise for others."""
+    """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0; likewise for others."""
     at = _check_gather("scatter_add", x, index, axis)
     if source.shape != index.shape:
-        raise ShapeError(f"scatter_add: source {source.shape} and index {index.shape} must be alike")
+        raise ShapeError(
+            f"scatter_add: source {source.shape} and index {index.shape} must be alike"
+        )
     return apply(SCATTER_ADD, x, index, source.astype(x.dtype), axis=at)
 
 
 register(
-    GATHER, gather, methods=("gather",), reference="tests.references:gather",
-    samples=lambda: iter((
-        sample(s.real(3, 4), np.array([[0, 2, 1, 0]])), sample(s.real(3, 4), s.integers(2, 3, high=4), axis=1),
-        sample(s.real(5), np.array([4, 4, 0])), sample(s.real(2, 3, 2), s.integers(2, 3, 2, high=3), axis=-2),
-    )),
+    GATHER,
+    gather,
+    methods=("gather",),
+    reference="tests.references:gather",
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 4), np.array([[0, 2, 1, 0]])),
+            sample(s.real(3, 4), s.integers(2, 3, high=4), axis=1),
+            sample(s.real(5), np.array([4, 4, 0])),
+            sample(s.real(2, 3, 2), s.integers(2, 3, 2, high=3), axis=-2),
+        )
+    ),
     refuses=(
-        refuse(OutOfRangeError, "gather: index 3 is out of range for an axis of size 3", s.real(3), np.array([3])),
+        refuse(
+            OutOfRangeError,
+            "gather: index 3 is out of range for an axis of size 3",
+            s.real(3),
+            np.array([3]),
+        ),
         refuse(OutOfRangeError, "gather: index -1 is out of range", s.real(3), np.array([-1])),
-        refuse(ShapeError, "gather: an index .* does not fit", s.real(3, 2), np.zeros((1, 3), np.int64)),
+        refuse(
+            ShapeError, "gather: an index .* does not fit", s.real(3, 2), np.zeros((1, 3), np.int64)
+        ),
         refuse(DtypeError, "gather: the index must be an integer tensor", s.real(3), s.real(3)),
     ),
-)  # fmt: skip
+)
 register(
-    SCATTER_ADD, scatter_add, methods=("scatter_add",), reference="tests.references:scatter_add",
-    samples=lambda: iter((
-        sample(s.real(3, 4), np.array([[0, 2, 1, 0]]), s.real(1, 4)),
-        sample(s.real(3, 4), s.integers(2, 3, high=4), s.real(2, 3), axis=1),
-        sample(s.real(5), np.array([4, 4, 0]), s.real(3)),
-    )),
-    refuses=(
-        refuse(OutOfRangeError, "scatter_add: index 5 is out of range", s.real(3), np.array([5]), s.real(1)),
-        refuse(ShapeError, "source .* and index .* must be alike", s.real(3), np.array([0]), s.real(2)),
+    SCATTER_ADD,
+    scatter_add,
+    methods=("scatter_add",),
+    reference="tests.references:scatter_add",
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 4), np.array([[0, 2, 1, 0]]), s.real(1, 4)),
+            sample(s.real(3, 4), s.integers(2, 3, high=4), s.real(2, 3), axis=1),
+            sample(s.real(5), np.array([4, 4, 0]), s.real(3)),
+        )
     ),
-)  # fmt: skip
+    refuses=(
+        refuse(
+            OutOfRangeError,
+            "scatter_add: index 5 is out of range",
+            s.real(3),
+            np.array([5]),
+            s.real(1),
+        ),
+        refuse(
+            ShapeError, "source .* and index .* must be alike", s.real(3), np.array([0]), s.real(2)
+        ),
+    ),
+)
 
 
-@composite(reference=np.take_along_axis, samples=lambda: iter((
-    sample(s.real(3, 4), s.integers(3, 2, high=4), axis=1), sample(s.real(3, 4), s.integers(1, 4, high=3), axis=0),
-    sample(s.real(4), s.integers(2, high=4), axis=-1),
-)), refuses=(
-    refuse(ShapeError, "take_along_axis: cannot broadcast", s.real(3, 4), s.integers(2, 2), axis=1),
-    refuse(OutOfRangeError, "index 9 is out of range", s.real(3), np.array([9]), axis=0),
-))  # fmt: skip
+@composite(
+    reference=np.take_along_axis,
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 4), s.integers(3, 2, high=4), axis=1),
+            sample(s.real(3, 4), s.integers(1, 4, high=3), axis=0),
+            sample(s.real(4), s.integers(2, high=4), axis=-1),
+        )
+    ),
+    refuses=(
+        refuse(
+            ShapeError, "take_along_axis: cannot broadcast", s.real(3, 4), s.integers(2, 2), axis=1
+        ),
+        refuse(OutOfRangeError, "index 9 is out of range", s.real(3), np.array([9]), axis=0),
+    ),
+)
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
     """`gather` with the other axes broadcast against each other."""
     check_index("take_along_axis", indices)
     at = shapes.axis_index(axis, x.ndim, "take_along_axis")
     if x.ndim != indices.ndim:
         raise ShapeError(f"take_along_axis: {x.shape} and {indices.shape} differ in dimensions")
-    rest = shapes.broadcast(
-        "take_along_axis", _without(x.shape, at), _without(indices.shape, at)
-    )
+    rest = shapes.broadcast("take_along_axis", _without(x.shape, at), _without(indices.shape, at))
     x = x.broadcast_to((*rest[:at], x.shape[at], *rest[at:]))
     indices = indices.broadcast_to((*rest[:at], indices.shape[at], *rest[at:]))
     return gather(x, indices, at)
@@ -316,7 +424,7 @@ def _without(shape: Shape, axis: int) -> Shape:
     return shape[:axis] + shape[axis + 1 :]
 
 
-# --- last_write: who wins when one place is assigned twice ------------------------------------------
+# --- last_write: who wins when one place is assigned twice ------------------------------------
 
 
 def _last_write_portable(index: Tensor, size: int) -> Tensor:
@@ -336,18 +444,21 @@ def last_write(index: Tensor, size: int) -> Tensor:
 
 
 register(
-    LAST_WRITE, last_write, reference="tests.references:last_write", namespace="internal",
+    LAST_WRITE,
+    last_write,
+    reference="tests.references:last_write",
+    namespace="internal",
     samples=lambda: iter((sample(np.array([1, 3, 1]), 4), sample(np.zeros(0, np.int64), 2))),
     refuses=(refuse(OutOfRangeError, "index 4 is out of range", np.array([4]), 4),),
-)  # fmt: skip
+)
 
 
 def index_put(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """x with the slices along axis 0 that `index` names replaced; the last of equal indices wins."""
+    """x with the slices of axis 0 that `index` names replaced; the last of equal indices wins."""
     winner = last_write(index, x.shape[0])
     rest: Sequence[int] = (1,) * (x.ndim - 1)
     written = winner >= 0
-    if index.size == 0:
-        return same(x)
+    if index.size == 0:  # nothing is written, but `values` stays connected
+        return same(x) if values._node is None else x + values.sum(axis=0)
     chosen = take(values, where(written, winner, 0), axis=0)
     return where(written.reshape((-1, *rest)), chosen, x)

@@ -31,7 +31,9 @@ def assign(x: Tensor, new: Tensor, op: str) -> Tensor:
     if new.shape != x.shape:
         raise ShapeError(f"{op}: the result {new.shape} does not fit into x {x.shape}")
     if new.dtype is not x.dtype:
-        raise DtypeError(f"{op}: the result {new.dtype} does not fit into x {x.dtype}; use astype()")
+        raise DtypeError(
+            f"{op}: the result {new.dtype} does not fit into x {x.dtype}; use astype()"
+        )
     x.rebind(new._data, new._node if recording() else x._node)
     return x
 
@@ -49,9 +51,16 @@ def _inplace(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 for _name, _function in (
-    ("__iadd__", add), ("__isub__", subtract), ("__imul__", multiply), ("__itruediv__", divide),
-    ("__ifloordiv__", floor_divide), ("__imod__", remainder), ("__ipow__", pow),
-    ("__iand__", bitwise_and), ("__ior__", bitwise_or), ("__ixor__", bitwise_xor),
+    ("__iadd__", add),
+    ("__isub__", subtract),
+    ("__imul__", multiply),
+    ("__itruediv__", divide),
+    ("__ifloordiv__", floor_divide),
+    ("__imod__", remainder),
+    ("__ipow__", pow),
+    ("__iand__", bitwise_and),
+    ("__ior__", bitwise_or),
+    ("__ixor__", bitwise_xor),
     ("__imatmul__", matmul),
-):  # fmt: skip
+):
     setattr(Tensor, _name, _inplace(_function, _name))

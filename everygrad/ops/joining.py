@@ -34,21 +34,28 @@ def _concat_portable(*xs: Tensor, axis: int, sizes: tuple[int, ...]) -> Tensor:
 
 def _between(piece: tuple[int, int, int], axis: int, whole: Tensor) -> Tensor:
     """Which places along an axis of `whole` lie in the piece."""
-    place = arange(whole.shape[axis], device=whole.device).reshape((-1,) + (1,) * (whole.ndim - axis - 1))
+    place = arange(whole.shape[axis], device=whole.device).reshape(
+        (-1,) + (1,) * (whole.ndim - axis - 1)
+    )
     return (place >= piece[0]) & (place < piece[0] + piece[1])
 
 
 def _concat_jvp(out: Tensor, xs: Any, tangents: Any, axis: int, sizes: tuple[int, ...]) -> Tensor:
-    parts = [zeros(x.shape, x.dtype, x.device) if t is None else t for x, t in zip(xs, tangents, strict=True)]
+    parts = [
+        zeros(x.shape, x.dtype, x.device) if t is None else t
+        for x, t in zip(xs, tangents, strict=True)
+    ]
     return apply(CONCAT, *parts, axis=axis, sizes=sizes)
 
 
 CONCAT = Kernel(
-    "concat", _concat_portable, ("xs",),
+    "concat",
+    _concat_portable,
+    ("xs",),
     (lambda g, which, axis, sizes: slice_axis(g, axis, sum(sizes[:which]), sizes[which]),),
     jvp=_concat_jvp,
     batch=lambda xs, axis, sizes: apply(CONCAT, *xs, axis=axis + 1, sizes=sizes),
-)  # fmt: skip
+)
 
 
 def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
@@ -71,28 +78,48 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
 
 
 register(
-    CONCAT, concat, reference=np.concatenate, takes_list=True,
-    samples=lambda: iter((
-        sample([s.real(2, 3), s.real(1, 3, seed=1)]), sample([s.real(2, 3), s.real(2, 1)], axis=-1),
-        sample([s.real(2), s.real(0), s.real(3)]), sample([s.real(2, 2), s.real(3)], axis=None),
-        sample([s.real(2, 3)], axis=1),
-    )),
+    CONCAT,
+    concat,
+    reference=np.concatenate,
+    takes_list=True,
+    samples=lambda: iter(
+        (
+            sample([s.real(2, 3), s.real(1, 3, seed=1)]),
+            sample([s.real(2, 3), s.real(2, 1)], axis=-1),
+            sample([s.real(2), s.real(0), s.real(3)]),
+            sample([s.real(2, 2), s.real(3)], axis=None),
+            sample([s.real(2, 3)], axis=1),
+        )
+    ),
     refuses=(
-        refuse(ShapeError, r"concat: \(2, 3\), \(2, 4\) differ outside axis 0", [s.real(2, 3), s.real(2, 4)]),
+        refuse(
+            ShapeError,
+            r"concat: \(2, 3\), \(2, 4\) differ outside axis 0",
+            [s.real(2, 3), s.real(2, 4)],
+        ),
         refuse(ArgumentError, "concat: needs at least one tensor", []),
         refuse(AxisError, "concat: axis 2", [s.real(2, 3)], axis=2),
         refuse(AxisError, "0-d tensor has no axes", [s.real()]),
     ),
-)  # fmt: skip
+)
 
 
-@composite(methods=(), reference=np.stack, takes_list=True, samples=lambda: iter((
-    sample([s.real(2, 3), s.real(2, 3, seed=1)]), sample([s.real(2), s.real(2, seed=1)], axis=-1),
-    sample([s.real(), s.real(seed=1)]),
-)), refuses=(
-    refuse(ShapeError, r"stack: \(2,\), \(3,\) must be the same shape", [s.real(2), s.real(3)]),
-    refuse(ArgumentError, "stack: needs at least one tensor", []),
-))  # fmt: skip
+@composite(
+    methods=(),
+    reference=np.stack,
+    takes_list=True,
+    samples=lambda: iter(
+        (
+            sample([s.real(2, 3), s.real(2, 3, seed=1)]),
+            sample([s.real(2), s.real(2, seed=1)], axis=-1),
+            sample([s.real(), s.real(seed=1)]),
+        )
+    ),
+    refuses=(
+        refuse(ShapeError, r"stack: \(2,\), \(3,\) must be the same shape", [s.real(2), s.real(3)]),
+        refuse(ArgumentError, "stack: needs at least one tensor", []),
+    ),
+)
 def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Tensors of one shape joined along a new axis."""
     xs = list(arrays)
@@ -105,13 +132,21 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
     return concat([x.expand_dims(at) for x in xs], axis=at)
 
 
-@composite(reference="tests.references:split", samples=lambda: iter((
-    sample(s.real(6), 2), sample(s.real(5, 2), 2), sample(s.real(2, 6), [1, 2, 3], axis=1),
-    sample(s.real(4), [0, 4]),
-)), refuses=(
-    refuse(ShapeError, r"split: sizes \(1, 2\) add up to 3, axis 0 has 6", s.real(6), [1, 2]),
-    refuse(ArgumentError, "split: the size of a part must be positive, got 0", s.real(6), 0),
-))  # fmt: skip
+@composite(
+    reference="tests.references:split",
+    samples=lambda: iter(
+        (
+            sample(s.real(6), 2),
+            sample(s.real(5, 2), 2),
+            sample(s.real(2, 6), [1, 2, 3], axis=1),
+            sample(s.real(4), [0, 4]),
+        )
+    ),
+    refuses=(
+        refuse(ShapeError, r"split: sizes \(1, 2\) add up to 3, axis 0 has 6", s.real(6), [1, 2]),
+        refuse(ArgumentError, "split: the size of a part must be positive, got 0", s.real(6), 0),
+    ),
+)
 def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """Parts of the given sizes along an axis; one number means parts of that size."""
     at = shapes.axis_index(axis, x.ndim, "split")
@@ -127,15 +162,23 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     return [slice_axis(x, at, sum(parts[:i]), n) for i, n in enumerate(parts)]
 
 
-@composite(reference="tests.references:pad", samples=lambda: iter((
-    sample(s.real(3), ((1, 2),)), sample(s.real(2, 3), ((0, 1), (2, 0)), value=1.5),
-    sample(s.real(2, 3), 1), sample(s.real(0), ((1, 1),)),
-)), refuses=(
-    refuse(ArgumentError, "pad: 1 pairs of widths for 2 axes", s.real(2, 3), ((1, 1),)),
-    refuse(ArgumentError, "pad: widths must not be negative", s.real(3), ((-1, 0),)),
-))  # fmt: skip
+@composite(
+    reference="tests.references:pad",
+    samples=lambda: iter(
+        (
+            sample(s.real(3), ((1, 2),)),
+            sample(s.real(2, 3), ((0, 1), (2, 0)), value=1.5),
+            sample(s.real(2, 3), 1),
+            sample(s.real(0), ((1, 1),)),
+        )
+    ),
+    refuses=(
+        refuse(ArgumentError, "pad: 1 pairs of widths for 2 axes", s.real(2, 3), ((1, 1),)),
+        refuse(ArgumentError, "pad: widths must not be negative", s.real(3), ((-1, 0),)),
+    ),
+)
 def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
-    """x with `value` added before and after along each axis: ((before, after), ...), or one number."""
+    """x with `value` added around it: ((before, after), ...) for each axis, or one number."""
     if isinstance(widths, int):
         widths = ((widths, widths),) * x.ndim
     pairs = tuple((int(a), int(b)) for a, b in widths)
@@ -154,13 +197,23 @@ def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
     return where(inside, padded, value)
 
 
-@composite(reference=np.roll, samples=lambda: iter((
-    sample(s.real(5), 2), sample(s.real(2, 3), 1), sample(s.real(2, 3), -1, axis=1),
-    sample(s.real(2, 3), (1, 2), axis=(0, 1)), sample(s.real(0), 1), sample(s.real(3), 7),
-)), refuses=(
-    refuse(ArgumentError, "roll: 2 shifts for 1 axes", s.real(2, 3), (1, 2), axis=0),
-    refuse(AxisError, "roll: axis 3", s.real(2), 1, axis=3),
-))  # fmt: skip
+@composite(
+    reference=np.roll,
+    samples=lambda: iter(
+        (
+            sample(s.real(5), 2),
+            sample(s.real(2, 3), 1),
+            sample(s.real(2, 3), -1, axis=1),
+            sample(s.real(2, 3), (1, 2), axis=(0, 1)),
+            sample(s.real(0), 1),
+            sample(s.real(3), 7),
+        )
+    ),
+    refuses=(
+        refuse(ArgumentError, "roll: 2 shifts for 1 axes", s.real(2, 3), (1, 2), axis=0),
+        refuse(AxisError, "roll: axis 3", s.real(2), 1, axis=3),
+    ),
+)
 def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
     """Elements moved `shift` places along the axes, the last ones coming round to the front."""
     if axis is None:
@@ -186,17 +239,33 @@ def _triangle(x: Tensor, k: int, op: str) -> Tensor:
     return columns - rows - k
 
 
-@composite(reference=lambda x, k=0: np.tril(x, k), samples=lambda: iter((
-    sample(s.real(3, 3)), sample(s.real(2, 2, 4), k=1), sample(s.real(3, 2), k=-1),
-)), refuses=(refuse(ShapeError, "tril: needs 2 dimensions", s.real(3)),))  # fmt: skip
+@composite(
+    reference=lambda x, k=0: np.tril(x, k),
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 3)),
+            sample(s.real(2, 2, 4), k=1),
+            sample(s.real(3, 2), k=-1),
+        )
+    ),
+    refuses=(refuse(ShapeError, "tril: needs 2 dimensions", s.real(3)),),
+)
 def tril(x: Tensor, k: int = 0) -> Tensor:
     """The part on and below the k-th diagonal, zero above."""
     return where(_triangle(x, k, "tril") <= 0, x, zeros((), x.dtype, x.device))
 
 
-@composite(reference=lambda x, k=0: np.triu(x, k), samples=lambda: iter((
-    sample(s.real(3, 3)), sample(s.real(2, 2, 4), k=1), sample(s.real(3, 2), k=-1),
-)), refuses=(refuse(ShapeError, "triu: needs 2 dimensions", s.real(3)),))  # fmt: skip
+@composite(
+    reference=lambda x, k=0: np.triu(x, k),
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 3)),
+            sample(s.real(2, 2, 4), k=1),
+            sample(s.real(3, 2), k=-1),
+        )
+    ),
+    refuses=(refuse(ShapeError, "triu: needs 2 dimensions", s.real(3)),),
+)
 def triu(x: Tensor, k: int = 0) -> Tensor:
     """The part on and above the k-th diagonal, zero below."""
     return where(_triangle(x, k, "triu") >= 0, x, zeros((), x.dtype, x.device))

@@ -54,9 +54,12 @@ class _Matmul(Kernel):
 
 
 MATMUL = _Matmul(
-    "matmul", _portable, ("x", "y"), (lambda g, y: g, lambda g, x: g),
+    "matmul",
+    _portable,
+    ("x", "y"),
+    (lambda g, y: g, lambda g, x: g),
     linear=(0, 1),
-)  # fmt: skip
+)
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
@@ -92,28 +95,50 @@ def _check(a: shapes.Shape, b: shapes.Shape, x: Tensor) -> None:
         raise DtypeError("matmul: does not take bool; cast with astype()")
 
 
-MATMUL.explain = lambda inputs, params: (  # type: ignore[method-assign]
-    _check(inputs[0].shape, inputs[1].shape, inputs[0]),
-    shapes.broadcast("matmul", inputs[0].shape[:-2], inputs[1].shape[:-2]),
-)[0]
+MATMUL.explain = (
+    lambda inputs, params: (  # type: ignore[method-assign]
+        _check(inputs[0].shape, inputs[1].shape, inputs[0]),
+        shapes.broadcast("matmul", inputs[0].shape[:-2], inputs[1].shape[:-2]),
+    )[0]
+)
 
 register(
-    MATMUL, matmul, methods=("matmul", "__matmul__"), reference=np.matmul,
-    samples=lambda: iter((
-        sample(s.real(2, 3), s.real(3, 4)), sample(s.real(3), s.real(3, seed=1)),
-        sample(s.real(3), s.real(3, 2)), sample(s.real(2, 3), s.real(3)),
-        sample(s.real(4, 2, 3), s.real(3, 2)), sample(s.real(2, 3), s.real(4, 3, 2)),
-        sample(s.real(2, 1, 2, 3), s.real(4, 3, 2)), sample(s.real(3), s.real(2, 3, 2)),
-        sample(s.real(0, 3), s.real(3, 2)), sample(s.real(2, 0), s.real(0, 3)),
-    )),
+    MATMUL,
+    matmul,
+    methods=("matmul", "__matmul__"),
+    reference=np.matmul,
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), s.real(3, 4)),
+            sample(s.real(3), s.real(3, seed=1)),
+            sample(s.real(3), s.real(3, 2)),
+            sample(s.real(2, 3), s.real(3)),
+            sample(s.real(4, 2, 3), s.real(3, 2)),
+            sample(s.real(2, 3), s.real(4, 3, 2)),
+            sample(s.real(2, 1, 2, 3), s.real(4, 3, 2)),
+            sample(s.real(3), s.real(2, 3, 2)),
+            sample(s.real(0, 3), s.real(3, 2)),
+            sample(s.real(2, 0), s.real(0, 3)),
+        )
+    ),
     refuses=(
-        refuse(ShapeError, r"matmul: \(3, 4\) @ \(5, 6\): inner sizes 4 and 5 differ", s.real(3, 4), s.real(5, 6)),
+        refuse(
+            ShapeError,
+            r"matmul: \(3, 4\) @ \(5, 6\): inner sizes 4 and 5 differ",
+            s.real(3, 4),
+            s.real(5, 6),
+        ),
         refuse(ShapeError, "a 0-d tensor is no matrix", s.real(), s.real(3)),
-        refuse(ShapeError, r"matmul: cannot broadcast \(2,\) with \(3,\)", s.real(2, 2, 2), s.real(3, 2, 2)),
+        refuse(
+            ShapeError,
+            r"matmul: cannot broadcast \(2,\) with \(3,\)",
+            s.real(2, 2, 2),
+            s.real(3, 2, 2),
+        ),
         refuse(DtypeError, "matmul: does not take bool", s.booleans(2, 2), s.booleans(2, 2)),
         refuse(DtypeError, "matmul: takes tensors and numbers, got str", s.real(2, 2), "a"),
     ),
-)  # fmt: skip
+)
 
 
 def _rmatmul(self: Tensor, other: Any) -> Tensor:
@@ -123,10 +148,17 @@ def _rmatmul(self: Tensor, other: Any) -> Tensor:
 Tensor.__rmatmul__ = _rmatmul  # type: ignore[attr-defined]
 
 
-@composite(reference="tests.references:vecdot", samples=lambda: iter((
-    sample(s.real(3), s.real(3, seed=1)), sample(s.real(2, 3), s.real(3)),
-    sample(s.real(3, 2), s.real(3, 2, seed=1), axis=0),
-)), refuses=(refuse(ShapeError, "vecdot: cannot broadcast", s.real(2), s.real(3)),))  # fmt: skip
+@composite(
+    reference="tests.references:vecdot",
+    samples=lambda: iter(
+        (
+            sample(s.real(3), s.real(3, seed=1)),
+            sample(s.real(2, 3), s.real(3)),
+            sample(s.real(3, 2), s.real(3, 2, seed=1), axis=0),
+        )
+    ),
+    refuses=(refuse(ShapeError, "vecdot: cannot broadcast", s.real(2), s.real(3)),),
+)
 def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     """The sum of products along an axis, x conjugated if complex."""
     shapes.broadcast("vecdot", x.shape, y.shape)
@@ -135,8 +167,11 @@ def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     )
 
 
-@composite(reference=np.outer, samples=lambda: iter((sample(s.real(3), s.real(2)),)),
-           refuses=(refuse(ShapeError, "outer: takes vectors", s.real(2, 2), s.real(2)),))  # fmt: skip
+@composite(
+    reference=np.outer,
+    samples=lambda: iter((sample(s.real(3), s.real(2)),)),
+    refuses=(refuse(ShapeError, "outer: takes vectors", s.real(2, 2), s.real(2)),),
+)
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """Every product of an element of x and an element of y."""
     if x.ndim != 1 or y.ndim != 1:

@@ -28,9 +28,11 @@ def _batched_shape(old: Shape, shape: Shape) -> dict[str, Any]:
 
 
 RESHAPE = Movement(
-    "reshape", lambda old, shape: shape,
-    lambda g, shape: apply(RESHAPE, g, shape=shape), _batched_shape,
-)  # fmt: skip
+    "reshape",
+    lambda old, shape: shape,
+    lambda g, shape: apply(RESHAPE, g, shape=shape),
+    _batched_shape,
+)
 
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
@@ -46,17 +48,26 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
 
 
 register(
-    RESHAPE, reshape, methods=("reshape",), reference=lambda x, shape: np.reshape(x, shape),
-    samples=lambda: iter((
-        sample(s.real(2, 3), (3, 2)), sample(s.real(2, 3), (-1,)), sample(s.real(), (1, 1)),
-        sample(s.real(0, 3), (3, 0)), sample(s.real(4), (2, 1, 2)), sample(s.real(1), ()),
-    )),
+    RESHAPE,
+    reshape,
+    methods=("reshape",),
+    reference=lambda x, shape: np.reshape(x, shape),
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), (3, 2)),
+            sample(s.real(2, 3), (-1,)),
+            sample(s.real(), (1, 1)),
+            sample(s.real(0, 3), (3, 0)),
+            sample(s.real(4), (2, 1, 2)),
+            sample(s.real(1), ()),
+        )
+    ),
     refuses=(
         refuse(ShapeError, r"reshape: \(2, 3\) has 6 elements, \(4,\) has 4", s.real(2, 3), (4,)),
         refuse(ShapeError, "one may be -1", s.real(2, 3), (-1, -1)),
         refuse(ArgumentError, "reshape: every size must be an integer", s.real(2, 3), (2.0, 3)),
     ),
-)  # fmt: skip
+)
 
 
 def _inverse(axes: Shape) -> Shape:
@@ -64,10 +75,11 @@ def _inverse(axes: Shape) -> Shape:
 
 
 PERMUTE = Movement(
-    "permute_dims", lambda old, axes: tuple(old[a] for a in axes),
+    "permute_dims",
+    lambda old, axes: tuple(old[a] for a in axes),
     lambda g, axes: apply(PERMUTE, g, axes=_inverse(axes)),
     lambda old, axes: {"axes": (0, *(a + 1 for a in axes))},
-)  # fmt: skip
+)
 
 
 def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -79,22 +91,32 @@ def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 register(
-    PERMUTE, permute_dims, methods=("permute_dims",), reference=np.transpose,
-    samples=lambda: iter((
-        sample(s.real(2, 3), (1, 0)), sample(s.real(2, 3, 4), (2, 0, 1)),
-        sample(s.real(2, 3, 4), (-1, 0, -2)), sample(s.real(), ()), sample(s.real(0, 2), (1, 0)),
-    )),
+    PERMUTE,
+    permute_dims,
+    methods=("permute_dims",),
+    reference=np.transpose,
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), (1, 0)),
+            sample(s.real(2, 3, 4), (2, 0, 1)),
+            sample(s.real(2, 3, 4), (-1, 0, -2)),
+            sample(s.real(), ()),
+            sample(s.real(0, 2), (1, 0)),
+        )
+    ),
     refuses=(
         refuse(AxisError, "must name each of the 3 axes once", s.real(2, 3, 4), (0, 1)),
         refuse(AxisError, "names a dimension twice", s.real(2, 3), (0, 0)),
         refuse(AxisError, "out of range for 2 dimensions", s.real(2, 3), (0, 2)),
     ),
-)  # fmt: skip
+)
 
 EXPAND = Movement(
-    "broadcast_to", lambda old, shape: shape, lambda g, shape: sum_to(g, shape),
+    "broadcast_to",
+    lambda old, shape: shape,
+    lambda g, shape: sum_to(g, shape),
     lambda old, shape: {"shape": ("batch", *shape), "aligned": len(shape)},
-)  # fmt: skip
+)
 
 
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -112,22 +134,39 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 register(
-    EXPAND, broadcast_to, methods=("broadcast_to", "expand"), reference=np.broadcast_to,
-    samples=lambda: iter((
-        sample(s.real(3), (2, 3)), sample(s.real(2, 1), (2, 3)), sample(s.real(), (2, 2)),
-        sample(s.real(1, 3), (4, 2, 3)), sample(s.real(1), (0,)),
-    )),
+    EXPAND,
+    broadcast_to,
+    methods=("broadcast_to", "expand"),
+    reference=np.broadcast_to,
+    samples=lambda: iter(
+        (
+            sample(s.real(3), (2, 3)),
+            sample(s.real(2, 1), (2, 3)),
+            sample(s.real(), (2, 2)),
+            sample(s.real(1, 3), (4, 2, 3)),
+            sample(s.real(1), (0,)),
+        )
+    ),
     refuses=(
         refuse(ShapeError, "broadcast_to", s.real(3), (4,)),
         refuse(ShapeError, "does not fit", s.real(2, 3), (3,)),
     ),
-)  # fmt: skip
+)
 
 
-@composite(reference="tests.references:sum_to", samples=lambda: iter((
-    sample(s.real(2, 3), (3,)), sample(s.real(4, 2, 3), (2, 1)), sample(s.real(2), ()),
-    sample(s.real(0), (1,)), sample(s.real(2, 2), (2, 2)),
-)), refuses=(refuse(ShapeError, "sum_to", s.real(2, 3), (2,)),))  # fmt: skip
+@composite(
+    reference="tests.references:sum_to",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), (3,)),
+            sample(s.real(4, 2, 3), (2, 1)),
+            sample(s.real(2), ()),
+            sample(s.real(0), (1,)),
+            sample(s.real(2, 2), (2, 2)),
+        )
+    ),
+    refuses=(refuse(ShapeError, "sum_to", s.real(2, 3), (2,)),),
+)
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x summed down to `shape`: the transpose of broadcasting."""
     small = tuple(shape)
@@ -142,17 +181,20 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 SLICE = Movement(
-    "slice", lambda old, slices: tuple(count for _, count, _ in slices),
+    "slice",
+    lambda old, slices: tuple(count for _, count, _ in slices),
     lambda g, shape, slices: apply(UNSLICE, g, shape=shape, slices=slices),
     lambda old, slices: {"slices": (("batch", "batch", 1), *slices)},
-)  # fmt: skip
+)
 UNSLICE = Movement(
-    "unslice", lambda old, shape, slices: shape,
+    "unslice",
+    lambda old, shape, slices: shape,
     lambda g, slices: apply(SLICE, g, slices=slices),
     lambda old, shape, slices: {
-        "shape": ("batch", *shape), "slices": (("batch", "batch", 1), *slices)
+        "shape": ("batch", *shape),
+        "slices": (("batch", "batch", 1), *slices),
     },
-)  # fmt: skip
+)
 
 
 def take_slices(x: Tensor, slices: Slices) -> Tensor:
@@ -168,34 +210,50 @@ def put_slices(x: Tensor, shape: Shape, slices: Slices) -> Tensor:
 
 def slice_axis(x: Tensor, axis: int, start: int, count: int, step: int = 1) -> Tensor:
     """`count` elements along one axis."""
-    slices = tuple(
-        (start, count, step) if i == axis else (0, n, 1) for i, n in enumerate(x.shape)
-    )
+    slices = tuple((start, count, step) if i == axis else (0, n, 1) for i, n in enumerate(x.shape))
     return take_slices(x, slices)
 
 
 register(
-    SLICE, take_slices, reference="tests.references:take_slices",
-    samples=lambda: iter((
-        sample(s.real(4, 3), ((1, 2, 1), (0, 3, 1))), sample(s.real(5), ((4, 3, -2),)),
-        sample(s.real(6), ((0, 0, 1),)),
-    )),
+    SLICE,
+    take_slices,
+    reference="tests.references:take_slices",
+    samples=lambda: iter(
+        (
+            sample(s.real(4, 3), ((1, 2, 1), (0, 3, 1))),
+            sample(s.real(5), ((4, 3, -2),)),
+            sample(s.real(6), ((0, 0, 1),)),
+        )
+    ),
     namespace="internal",
-)  # fmt: skip
+)
 register(
-    UNSLICE, put_slices, reference="tests.references:put_slices",
-    samples=lambda: iter((
-        sample(s.real(2, 3), (4, 3), ((1, 2, 1), (0, 3, 1))),
-        sample(s.real(3), (5,), ((4, 3, -2),)),
-    )),
+    UNSLICE,
+    put_slices,
+    reference="tests.references:put_slices",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), (4, 3), ((1, 2, 1), (0, 3, 1))),
+            sample(s.real(3), (5,), ((4, 3, -2),)),
+        )
+    ),
     namespace="internal",
-)  # fmt: skip
+)
 
 
-@composite(reference=np.flip, samples=lambda: iter((
-    sample(s.real(2, 3)), sample(s.real(2, 3), axis=1), sample(s.real(2, 3), axis=(-1, 0)),
-    sample(s.real(0)), sample(s.real()),
-)), refuses=(refuse(AxisError, "flip: axis 2 is out of range", s.real(2, 3), axis=2),))  # fmt: skip
+@composite(
+    reference=np.flip,
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3)),
+            sample(s.real(2, 3), axis=1),
+            sample(s.real(2, 3), axis=(-1, 0)),
+            sample(s.real(0)),
+            sample(s.real()),
+        )
+    ),
+    refuses=(refuse(AxisError, "flip: axis 2 is out of range", s.real(2, 3), axis=2),),
+)
 def flip(x: Tensor, axis: Any = None) -> Tensor:
     """The order of the elements reversed along the given axes, or along all."""
     axes = shapes.axis_tuple(axis, x.ndim, "flip")
@@ -204,11 +262,19 @@ def flip(x: Tensor, axis: Any = None) -> Tensor:
     )
 
 
-@composite(reference="tests.references:squeeze", samples=lambda: iter((
-    sample(s.real(1, 3), 0), sample(s.real(2, 1, 1), (1, -1)), sample(s.real(1), -1),
-)), refuses=(
-    refuse(ShapeError, r"squeeze: axis 1 of \(2, 3\) has size 3, not 1", s.real(2, 3), 1),
-))  # fmt: skip
+@composite(
+    reference="tests.references:squeeze",
+    samples=lambda: iter(
+        (
+            sample(s.real(1, 3), 0),
+            sample(s.real(2, 1, 1), (1, -1)),
+            sample(s.real(1), -1),
+        )
+    ),
+    refuses=(
+        refuse(ShapeError, r"squeeze: axis 1 of \(2, 3\) has size 3, not 1", s.real(2, 3), 1),
+    ),
+)
 def squeeze(x: Tensor, axis: Any) -> Tensor:
     """Without the given axes, each of which must have size 1."""
     axes = shapes.axis_tuple(axis, x.ndim, "squeeze")
@@ -218,10 +284,18 @@ def squeeze(x: Tensor, axis: Any) -> Tensor:
     return x.reshape(shapes.reduced(x.shape, axes, False))
 
 
-@composite(reference=np.expand_dims, samples=lambda: iter((
-    sample(s.real(2, 3), axis=0), sample(s.real(2, 3), axis=-1), sample(s.real(), axis=0),
-    sample(s.real(2, 3), axis=(0, 2)),
-)), refuses=(refuse(AxisError, "expand_dims: axis 4", s.real(2, 3), axis=4),))  # fmt: skip
+@composite(
+    reference=np.expand_dims,
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), axis=0),
+            sample(s.real(2, 3), axis=-1),
+            sample(s.real(), axis=0),
+            sample(s.real(2, 3), axis=(0, 2)),
+        )
+    ),
+    refuses=(refuse(AxisError, "expand_dims: axis 4", s.real(2, 3), axis=4),),
+)
 def expand_dims(x: Tensor, axis: Any = 0) -> Tensor:
     """With new axes of size 1 at the given places of the result."""
     count = len(axis) if isinstance(axis, Sequence) else 1
@@ -230,9 +304,16 @@ def expand_dims(x: Tensor, axis: Any = 0) -> Tensor:
     return x.reshape(tuple(1 if i in axes else next(old) for i in range(x.ndim + count)))
 
 
-@composite(reference=np.swapaxes, samples=lambda: iter((
-    sample(s.real(2, 3), 0, 1), sample(s.real(2, 3, 4), -1, 0),
-)), refuses=(refuse(AxisError, "swapaxes: axis 2", s.real(2, 3), 0, 2),))  # fmt: skip
+@composite(
+    reference=np.swapaxes,
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), 0, 1),
+            sample(s.real(2, 3, 4), -1, 0),
+        )
+    ),
+    refuses=(refuse(AxisError, "swapaxes: axis 2", s.real(2, 3), 0, 2),),
+)
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """Two axes exchanged."""
     order = list(range(x.ndim))
@@ -242,9 +323,16 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     return permute_dims(x, order)
 
 
-@composite(reference=np.moveaxis, samples=lambda: iter((
-    sample(s.real(2, 3, 4), 0, 2), sample(s.real(2, 3, 4), (0, 1), (-1, 0)),
-)), refuses=(refuse(AxisError, "moveaxis: axis 3", s.real(2, 3), 0, 3),))  # fmt: skip
+@composite(
+    reference=np.moveaxis,
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3, 4), 0, 2),
+            sample(s.real(2, 3, 4), (0, 1), (-1, 0)),
+        )
+    ),
+    refuses=(refuse(AxisError, "moveaxis: axis 3", s.real(2, 3), 0, 3),),
+)
 def moveaxis(x: Tensor, source: Any, destination: Any) -> Tensor:
     """Axes moved to other places, the rest keeping their order."""
     from_axes = shapes.axis_tuple(source, x.ndim, "moveaxis")
@@ -257,9 +345,16 @@ def moveaxis(x: Tensor, source: Any, destination: Any) -> Tensor:
     return permute_dims(x, order)
 
 
-@composite(reference=np.matrix_transpose, samples=lambda: iter((
-    sample(s.real(2, 3)), sample(s.real(2, 3, 4)),
-)), refuses=(refuse(ShapeError, "matrix_transpose: needs 2 dimensions", s.real(3)),))  # fmt: skip
+@composite(
+    reference=np.matrix_transpose,
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3)),
+            sample(s.real(2, 3, 4)),
+        )
+    ),
+    refuses=(refuse(ShapeError, "matrix_transpose: needs 2 dimensions", s.real(3)),),
+)
 def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes exchanged."""
     if x.ndim < 2:
@@ -267,10 +362,18 @@ def matrix_transpose(x: Tensor) -> Tensor:
     return swapaxes(x, -1, -2)
 
 
-@composite(reference="tests.references:flatten", samples=lambda: iter((
-    sample(s.real(2, 3, 4)), sample(s.real(2, 3, 4), 1), sample(s.real(), 0),
-    sample(s.real(2, 3, 4), 0, 1),
-)), refuses=(refuse(AxisError, "flatten: axis 2", s.real(2, 3), 2),))  # fmt: skip
+@composite(
+    reference="tests.references:flatten",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3, 4)),
+            sample(s.real(2, 3, 4), 1),
+            sample(s.real(), 0),
+            sample(s.real(2, 3, 4), 0, 1),
+        )
+    ),
+    refuses=(refuse(AxisError, "flatten: axis 2", s.real(2, 3), 2),),
+)
 def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """The axes from start_axis to end_axis made one."""
     if x.ndim == 0:
@@ -279,4 +382,3 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     b = shapes.axis_index(end_axis, x.ndim, "flatten")
     middle = shapes.size_of(x.shape[a : b + 1])
     return x.reshape((*x.shape[:a], middle, *x.shape[b + 1 :]))
-

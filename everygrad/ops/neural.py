@@ -10,8 +10,7 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, DtypeError, OutOfRangeError, ShapeError
-from everygrad.ops import random
-from everygrad.ops import samples as s
+from everygrad.ops import random, samples as s
 from everygrad.ops.elementwise import rsqrt, where
 from everygrad.ops.families import Kernel, check_kind
 from everygrad.ops.functions import exp, log
@@ -49,11 +48,17 @@ def _rows(op: Any) -> Any:
 
 
 SOFTMAX = Kernel(
-    "softmax", _softmax_portable, ("x",), (_softmax_move,), jvp=_symmetric(_softmax_move),
+    "softmax",
+    _softmax_portable,
+    ("x",),
+    (_softmax_move,),
+    jvp=_symmetric(_softmax_move),
     batch=_rows(lambda: SOFTMAX),
-)  # fmt: skip
+)
 # no rules: differentiated again through the portable definition
-SOFTMAX_MOVE = Kernel("softmax_move", _softmax_move_portable, ("g", "out"), batch=_rows(lambda: SOFTMAX_MOVE))
+SOFTMAX_MOVE = Kernel(
+    "softmax_move", _softmax_move_portable, ("g", "out"), batch=_rows(lambda: SOFTMAX_MOVE)
+)
 
 
 def _log_softmax_portable(x: Tensor, axis: int) -> Tensor:
@@ -66,16 +71,21 @@ def _log_softmax_vjp(g: Tensor, out: Tensor, axis: int) -> Tensor:
 
 
 LOG_SOFTMAX = Kernel(
-    "log_softmax", _log_softmax_portable, ("x",), (_log_softmax_vjp,),
+    "log_softmax",
+    _log_softmax_portable,
+    ("x",),
+    (_log_softmax_vjp,),
     jvp=lambda out, inputs, tangents, axis: (
         tangents[0] - (exp(out) * tangents[0]).sum(axis=axis, keepdims=True)
     ),
     batch=_rows(lambda: LOG_SOFTMAX),
-)  # fmt: skip
+)
 LOG_SOFTMAX_VJP = Kernel(
-    "log_softmax_vjp", lambda g, out, axis: g - exp(out) * g.sum(axis=axis, keepdims=True), ("g", "out"),
+    "log_softmax_vjp",
+    lambda g, out, axis: g - exp(out) * g.sum(axis=axis, keepdims=True),
+    ("g", "out"),
     batch=_rows(lambda: LOG_SOFTMAX_VJP),
-)  # fmt: skip
+)
 
 
 def _along(op: str, x: Tensor, axis: int) -> int:
@@ -111,16 +121,30 @@ def _row_refusals(name: str) -> tuple[Any, ...]:
     )
 
 
-register(SOFTMAX, softmax, methods=("softmax",), reference="tests.references:softmax",
-         samples=_row_samples, refuses=_row_refusals("softmax"))  # fmt: skip
-register(LOG_SOFTMAX, log_softmax, methods=("log_softmax",), reference="tests.references:log_softmax",
-         samples=_row_samples, refuses=_row_refusals("log_softmax"))  # fmt: skip
+register(
+    SOFTMAX,
+    softmax,
+    methods=("softmax",),
+    reference="tests.references:softmax",
+    samples=_row_samples,
+    refuses=_row_refusals("softmax"),
+)
+register(
+    LOG_SOFTMAX,
+    log_softmax,
+    methods=("log_softmax",),
+    reference="tests.references:log_softmax",
+    samples=_row_samples,
+    refuses=_row_refusals("log_softmax"),
+)
 for _op in (SOFTMAX_MOVE, LOG_SOFTMAX_VJP):
     register(
-        _op, (lambda op: lambda g, out, axis: apply(op, g, out, axis=axis))(_op),
-        reference=f"tests.references:{_op.name}", namespace="internal",
+        _op,
+        (lambda op: lambda g, out, axis: apply(op, g, out, axis=axis))(_op),
+        reference=f"tests.references:{_op.name}",
+        namespace="internal",
         samples=lambda: iter((sample(s.real(2, 3), s.real(2, 3, seed=1), 1),)),
-    )  # fmt: skip
+    )
 
 # --- normalisation -------------------------------------------------------------------------------
 
@@ -138,7 +162,11 @@ class _Standardize(Kernel):
         return [apply(STANDARDIZE_MOVE, g, out, x, **node.params)]
 
     def jvp(self, out: Tensor, inputs: Any, tangents: Any, params: dict[str, Any]) -> Tensor | None:
-        return None if tangents[0] is None else apply(STANDARDIZE_MOVE, tangents[0], out, inputs[0], **params)
+        return (
+            None
+            if tangents[0] is None
+            else apply(STANDARDIZE_MOVE, tangents[0], out, inputs[0], **params)
+        )
 
 
 def _standardize_move_portable(
@@ -154,13 +182,18 @@ def _axes_batch(op: Any) -> Any:
 
 
 STANDARDIZE = _Standardize(
-    "standardize", _standardize_portable, ("x",), (lambda g, out, x: g,),
+    "standardize",
+    _standardize_portable,
+    ("x",),
+    (lambda g, out, x: g,),
     batch=_axes_batch(lambda: STANDARDIZE),
-)  # fmt: skip
+)
 STANDARDIZE_MOVE = Kernel(
-    "standardize_move", _standardize_move_portable, ("g", "out", "x"),
+    "standardize_move",
+    _standardize_move_portable,
+    ("g", "out", "x"),
     batch=_axes_batch(lambda: STANDARDIZE_MOVE),
-)  # fmt: skip
+)
 
 
 def standardize(x: Tensor, axis: Any = -1, eps: float = 1e-5) -> Tensor:
@@ -171,24 +204,37 @@ def standardize(x: Tensor, axis: Any = -1, eps: float = 1e-5) -> Tensor:
 
 
 register(
-    STANDARDIZE, standardize, reference="tests.references:standardize",
+    STANDARDIZE,
+    standardize,
+    reference="tests.references:standardize",
     samples=lambda: iter((sample(s.real(2, 4)), sample(s.real(3, 2, 4), axis=(0, 2), eps=1e-3))),
     refuses=(refuse(AxisError, "standardize: axis 2", s.real(2, 3), axis=2),),
-)  # fmt: skip
+)
 register(
-    STANDARDIZE_MOVE, lambda g, out, x, axes, eps: apply(STANDARDIZE_MOVE, g, out, x, axes=axes, eps=eps),
-    reference="tests.references:standardize_move", namespace="internal",
-    samples=lambda: iter((sample(s.real(2, 4), s.real(2, 4, seed=1), s.real(2, 4, seed=2), (1,), 1e-5),)),
-)  # fmt: skip
+    STANDARDIZE_MOVE,
+    lambda g, out, x, axes, eps: apply(STANDARDIZE_MOVE, g, out, x, axes=axes, eps=eps),
+    reference="tests.references:standardize_move",
+    namespace="internal",
+    samples=lambda: iter(
+        (sample(s.real(2, 4), s.real(2, 4, seed=1), s.real(2, 4, seed=2), (1,), 1e-5),)
+    ),
+)
 
 
-@composite(reference="tests.references:layer_norm", samples=lambda: iter((
-    sample(s.real(2, 4), (4,)), sample(s.real(2, 3, 4), (4,), s.real(4, seed=1), s.real(4, seed=2)),
-    sample(s.real(2, 3, 4), (3, 4), s.real(3, 4, seed=1), None, 1e-3),
-)), refuses=(
-    refuse(ShapeError, r"layer_norm: \(2, 4\) does not end in \(3,\)", s.real(2, 4), (3,)),
-    refuse(ShapeError, "layer_norm: weight .* must have shape", s.real(2, 4), (4,), s.real(3)),
-))  # fmt: skip
+@composite(
+    reference="tests.references:layer_norm",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 4), (4,)),
+            sample(s.real(2, 3, 4), (4,), s.real(4, seed=1), s.real(4, seed=2)),
+            sample(s.real(2, 3, 4), (3, 4), s.real(3, 4, seed=1), None, 1e-3),
+        )
+    ),
+    refuses=(
+        refuse(ShapeError, r"layer_norm: \(2, 4\) does not end in \(3,\)", s.real(2, 4), (3,)),
+        refuse(ShapeError, "layer_norm: weight .* must have shape", s.real(2, 4), (4,), s.real(3)),
+    ),
+)
 def layer_norm(
     x: Tensor,
     normalized_shape: Sequence[int],
@@ -215,7 +261,7 @@ def layer_norm(
 def dropout(
     x: Tensor, p: float = 0.5, training: bool = True, generator: random.Generator | None = None
 ) -> Tensor:
-    """Each element kept with probability 1 - p and scaled by 1 / (1 - p), or 0; x if not training."""
+    """Each element 0 with probability p, else scaled by 1 / (1 - p); x itself if not training."""
     if not 0 <= p <= 1:
         raise ArgumentError(f"dropout: p must be between 0 and 1, got {p!r}")
     check_kind("dropout", x.dtype, "float")
@@ -227,14 +273,29 @@ def dropout(
     return where(keep, x * (1 / (1 - p)), 0.0)
 
 
-@composite(methods=(), reference="tests.references:embedding", samples=lambda: iter((
-    sample(np.array([0, 2, 2]), s.real(4, 3)), sample(np.array([[1], [3]]), s.real(4, 2)),
-    sample(np.array([[0, 1]], np.uint8), s.real(4, 2)),
-)), refuses=(
-    refuse(OutOfRangeError, "index 4 is out of range for an axis of size 4", np.array([4]), s.real(4, 3)),
-    refuse(DtypeError, "embedding: the index must be an integer tensor", s.real(2), s.real(4, 3)),
-    refuse(ShapeError, "embedding: the table must have 2 dimensions", np.array([0]), s.real(4)),
-))  # fmt: skip
+@composite(
+    methods=(),
+    reference="tests.references:embedding",
+    samples=lambda: iter(
+        (
+            sample(np.array([0, 2, 2]), s.real(4, 3)),
+            sample(np.array([[1], [3]]), s.real(4, 2)),
+            sample(np.array([[0, 1]], np.uint8), s.real(4, 2)),
+        )
+    ),
+    refuses=(
+        refuse(
+            OutOfRangeError,
+            "index 4 is out of range for an axis of size 4",
+            np.array([4]),
+            s.real(4, 3),
+        ),
+        refuse(
+            DtypeError, "embedding: the index must be an integer tensor", s.real(2), s.real(4, 3)
+        ),
+        refuse(ShapeError, "embedding: the table must have 2 dimensions", np.array([0]), s.real(4)),
+    ),
+)
 def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     """The rows of the table `weight` that the indices name."""
     check_index("embedding", indices)
@@ -256,13 +317,26 @@ def _reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
     raise ArgumentError(f'{op}: reduction must be "mean", "sum" or "none", got {reduction!r}')
 
 
-@composite(methods=(), reference="tests.references:mse_loss", samples=lambda: iter((
-    sample(s.real(2, 3), s.real(2, 3, seed=1)), sample(s.real(3), s.real(3, seed=1), reduction="sum"),
-    sample(s.real(3), s.real(3, seed=1), reduction="none"),
-)), refuses=(
-    refuse(ShapeError, r"mse_loss: .*\(2, 3\) and .*\(3,\) must have the same shape", s.real(2, 3), s.real(3)),
-    refuse(ArgumentError, "mse_loss: reduction must be", s.real(3), s.real(3), reduction="avg"),
-))  # fmt: skip
+@composite(
+    methods=(),
+    reference="tests.references:mse_loss",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), s.real(2, 3, seed=1)),
+            sample(s.real(3), s.real(3, seed=1), reduction="sum"),
+            sample(s.real(3), s.real(3, seed=1), reduction="none"),
+        )
+    ),
+    refuses=(
+        refuse(
+            ShapeError,
+            r"mse_loss: .*\(2, 3\) and .*\(3,\) must have the same shape",
+            s.real(2, 3),
+            s.real(3),
+        ),
+        refuse(ArgumentError, "mse_loss: reduction must be", s.real(3), s.real(3), reduction="avg"),
+    ),
+)
 def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The squared difference, averaged, summed or as it is."""
     if x.shape != target.shape:
@@ -287,13 +361,36 @@ def _entropy_samples() -> Any:
     yield sample(s.real(2, 3), labels, weight=np.array([1.0, 2.0, 0.5]))
 
 
-@composite(methods=(), reference="tests.references:cross_entropy", samples=_entropy_samples, refuses=(
-    refuse(OutOfRangeError, "cross_entropy: label 3 is out of range for an axis of size 3", s.real(2, 3), np.array([0, 3])),
-    refuse(OutOfRangeError, "cross_entropy: label -1 is out of range", s.real(2, 3), np.array([0, -1])),
-    refuse(ShapeError, "cross_entropy: .* needs labels of shape", s.real(2, 3), np.array([0, 1, 2])),
-    refuse(DtypeError, "cross_entropy: labels must be integers", s.real(2, 3), s.booleans(2)),
-    refuse(ArgumentError, "label_smoothing must be between 0 and 1", s.real(2, 3), np.array([0, 1]), label_smoothing=2.0),
-))  # fmt: skip
+@composite(
+    methods=(),
+    reference="tests.references:cross_entropy",
+    samples=_entropy_samples,
+    refuses=(
+        refuse(
+            OutOfRangeError,
+            "cross_entropy: label 3 is out of range for an axis of size 3",
+            s.real(2, 3),
+            np.array([0, 3]),
+        ),
+        refuse(
+            OutOfRangeError,
+            "cross_entropy: label -1 is out of range",
+            s.real(2, 3),
+            np.array([0, -1]),
+        ),
+        refuse(
+            ShapeError, "cross_entropy: .* needs labels of shape", s.real(2, 3), np.array([0, 1, 2])
+        ),
+        refuse(DtypeError, "cross_entropy: labels must be integers", s.real(2, 3), s.booleans(2)),
+        refuse(
+            ArgumentError,
+            "label_smoothing must be between 0 and 1",
+            s.real(2, 3),
+            np.array([0, 1]),
+            label_smoothing=2.0,
+        ),
+    ),
+)
 def cross_entropy(
     x: Tensor,
     target: Tensor,
@@ -317,7 +414,9 @@ def cross_entropy(
     if not target.dtype.is_integer:
         raise DtypeError(f"cross_entropy: labels must be integers, got {target.dtype}")
     if target.shape != wanted:
-        raise ShapeError(f"cross_entropy: {x.shape} needs labels of shape {wanted}, got {target.shape}")
+        raise ShapeError(
+            f"cross_entropy: {x.shape} needs labels of shape {wanted}, got {target.shape}"
+        )
     target = target.astype(dtypes.int64)  # where ignore_index fits, whatever the labels came in
     counted = target != ignore_index
     labels = _checked_labels(target, counted, x.shape[axis])
@@ -331,7 +430,11 @@ def cross_entropy(
         spread = -logs if weight is None else -logs * _classes(weight, x.ndim, axis)
         even = spread.sum(axis=axis) * counted.astype(x.dtype) / x.shape[axis]
         loss = (1 - label_smoothing) * loss + label_smoothing * even
-    return loss.sum() / scale.sum() if reduction == "mean" else _reduced(loss, reduction, "cross_entropy")
+    return (
+        loss.sum() / scale.sum()
+        if reduction == "mean"
+        else _reduced(loss, reduction, "cross_entropy")
+    )
 
 
 def _checked_labels(target: Tensor, counted: Tensor, classes: int) -> Tensor:

@@ -16,14 +16,13 @@ from everygrad import dtypes, shapes
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.randomness import batches, wrap_draw
 from everygrad.autograd.saving import recorder
+from everygrad.compile.expr import call
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError
-
 from everygrad.ops.creation import arange, tensor
 from everygrad.ops.elementwise import sqrt
 from everygrad.ops.families import Elementwise, Kernel
 from everygrad.ops.functions import cos, log
-from everygrad.compile.expr import call
 from everygrad.ops.joining import stack
 from everygrad.ops.spec import register, sample
 from everygrad.tensor import Tensor
@@ -41,11 +40,14 @@ def mulhi(x: Tensor, y: Tensor) -> Tensor:
 
 
 register(
-    MULHI, mulhi, reference="tests.references:mulhi", namespace="internal",
-    samples=lambda: iter((
-        sample(np.array([2**32 - 1, 7], np.uint32), np.array([2**32 - 1, 2**31], np.uint32)),
-    )),
-)  # fmt: skip
+    MULHI,
+    mulhi,
+    reference="tests.references:mulhi",
+    namespace="internal",
+    samples=lambda: iter(
+        (sample(np.array([2**32 - 1, 7], np.uint32), np.array([2**32 - 1, 2**31], np.uint32)),)
+    ),
+)
 
 
 def _word(value: int, like: Tensor) -> Tensor:
@@ -68,13 +70,17 @@ def _bits_portable(state: Tensor, count: int) -> Tensor:
 
 BITS = Kernel("philox", _bits_portable, ("state",), constant=True)
 register(
-    BITS, lambda state, count: apply(BITS, state, count=count),
-    reference="tests.references:philox", namespace="internal",
-    samples=lambda: iter((
-        sample(np.array([1, 2, 0, 0], np.uint32), 7),
-        sample(np.array([5, 0, 2**32 - 2, 3], np.uint32), 13),
-    )),
-)  # fmt: skip
+    BITS,
+    lambda state, count: apply(BITS, state, count=count),
+    reference="tests.references:philox",
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(np.array([1, 2, 0, 0], np.uint32), 7),
+            sample(np.array([5, 0, 2**32 - 2, 3], np.uint32), 13),
+        )
+    ),
+)
 
 
 class Generator:
@@ -178,9 +184,13 @@ def rand(
 
 
 def uniform(
-    low: float, high: float, shape: Any, dtype: Any = None, device: str = "cpu",
+    low: float,
+    high: float,
+    shape: Any,
+    dtype: Any = None,
+    device: str = "cpu",
     generator: Generator | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Uniform numbers in [low, high)."""
     if not low <= high:
         raise ArgumentError(f"uniform: low must not be above high, got {low} and {high}")
@@ -199,9 +209,13 @@ def randn(
 
 
 def normal(
-    mean: float, std: float, shape: Any, dtype: Any = None, device: str = "cpu",
+    mean: float,
+    std: float,
+    shape: Any,
+    dtype: Any = None,
+    device: str = "cpu",
     generator: Generator | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Normal numbers with the given mean and standard deviation."""
     if not std >= 0:
         raise ArgumentError(f"normal: std must not be negative, got {std}")
@@ -218,9 +232,13 @@ def bernoulli(
 
 
 def randint(
-    low: int, high: int, shape: Any, dtype: Any = None, device: str = "cpu",
+    low: int,
+    high: int,
+    shape: Any,
+    dtype: Any = None,
+    device: str = "cpu",
     generator: Generator | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Integers from low to high - 1."""
     if not 0 < high - low <= 2**32:
         raise ArgumentError(f"randint: needs low < high <= low + 2**32, got {low} and {high}")
@@ -230,6 +248,13 @@ def randint(
 
 
 __all__ = [
-    "Generator", "bernoulli", "default_generator", "manual_seed", "normal", "rand", "randint",
-    "randn", "uniform",
-]  # fmt: skip
+    "Generator",
+    "bernoulli",
+    "default_generator",
+    "manual_seed",
+    "normal",
+    "rand",
+    "randint",
+    "randn",
+    "uniform",
+]

@@ -44,7 +44,11 @@ def _bad_axis(name: str) -> tuple[Any, ...]:
 def _reduce(op: Reduction, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
     check_kind(op.name, x.dtype, op.kinds)
     ndim = len(x.shape)
-    axes = tuple(range(ndim)) if axis is None else tuple(sorted(shapes.axis_tuple(axis, ndim, op.name)))
+    axes = (
+        tuple(range(ndim))
+        if axis is None
+        else tuple(sorted(shapes.axis_tuple(axis, ndim, op.name)))
+    )
     return apply(op, x, axes=axes, keepdims=bool(keepdims))
 
 
@@ -58,15 +62,21 @@ SUM = Reduction("sum", "add")
 _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
 
-def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum along the axes, or of all elements; integers are summed in 64 bits."""
     if axis is None and dtype is None and x._data.dtype in _SUMMED_AS_THEY_ARE:  # the commonest sum
         return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=bool(keepdims))
     return _reduce(SUM, _accumulated(x, dtype), axis, keepdims)
 
 
-register(SUM, sum, methods=("sum",), reference=np.sum, refuses=_bad_axis("sum"),
-         samples=lambda: iter((*_reduction_samples(), sample(s.real(0, 3), axis=0), sample(s.real(0)))))  # fmt: skip
+register(
+    SUM,
+    sum,
+    methods=("sum",),
+    reference=np.sum,
+    refuses=_bad_axis("sum"),
+    samples=lambda: iter((*_reduction_samples(), sample(s.real(0, 3), axis=0), sample(s.real(0)))),
+)
 
 MEAN = Reduction("mean", "add", kinds="float", mean=True)
 
@@ -77,13 +87,20 @@ def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 register(
-    MEAN, mean, methods=("mean",), reference=np.mean, samples=_reduction_samples,
-    refuses=(*_bad_axis("mean"), refuse(DtypeError, "mean: does not take int64; cast", s.integers(3))),
-)  # fmt: skip
+    MEAN,
+    mean,
+    methods=("mean",),
+    reference=np.mean,
+    samples=_reduction_samples,
+    refuses=(
+        *_bad_axis("mean"),
+        refuse(DtypeError, "mean: does not take int64; cast", s.integers(3)),
+    ),
+)
 
 
 def _extreme(x: Tensor, out: Tensor, axes: shapes.Shape) -> Tensor:
-    """Ties share the gradient evenly; where there is a NaN it is the result and takes the gradient."""
+    """Ties share the gradient evenly; a NaN is the result and takes the gradient."""
     hit = ((x == out) | ~(x == x)).astype(x.dtype)
     return hit / hit.sum(axis=axes, keepdims=True)
 
@@ -98,13 +115,13 @@ MAX = Reduction("max", "max", _extreme, kinds="ordered")
 MIN = Reduction("min", "min", _extreme, kinds="ordered")
 
 
-def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The largest element. NaN wins; equal largest elements share the gradient evenly."""
     _nonempty("max", x, axis)
     return _reduce(MAX, x, axis, keepdims)
 
 
-def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
     _nonempty("min", x, axis)
     return _reduce(MIN, x, axis, keepdims)
@@ -114,10 +131,22 @@ def _empty(name: str) -> Any:
     return refuse(ShapeError, f"{name}: shape .* has no elements", s.real(0, 3), axis=0)
 
 
-register(MAX, max, methods=("max",), reference=np.max, samples=_reduction_samples,
-         refuses=(*_bad_axis("max"), _empty("max")))  # fmt: skip
-register(MIN, min, methods=("min",), reference=np.min, samples=_reduction_samples,
-         refuses=(*_bad_axis("min"), _empty("min")))  # fmt: skip
+register(
+    MAX,
+    max,
+    methods=("max",),
+    reference=np.max,
+    samples=_reduction_samples,
+    refuses=(*_bad_axis("max"), _empty("max")),
+)
+register(
+    MIN,
+    min,
+    methods=("min",),
+    reference=np.min,
+    samples=_reduction_samples,
+    refuses=(*_bad_axis("min"), _empty("min")),
+)
 
 
 def _prod_portable(x: Tensor, axes: shapes.Shape, keepdims: bool) -> Tensor:
@@ -147,23 +176,31 @@ def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 
 
 register(
-    PROD, prod, methods=("prod",), reference=np.prod, refuses=_bad_axis("prod"),
-    samples=lambda: iter((
-        *_reduction_samples(), sample(np.array([2.0, 0.0, 3.0])), sample(np.array([0.0, 0.0, 3.0])),
-        sample(s.real(0)),
-    )),
-)  # fmt: skip
+    PROD,
+    prod,
+    methods=("prod",),
+    reference=np.prod,
+    refuses=_bad_axis("prod"),
+    samples=lambda: iter(
+        (
+            *_reduction_samples(),
+            sample(np.array([2.0, 0.0, 3.0])),
+            sample(np.array([0.0, 0.0, 3.0])),
+            sample(s.real(0)),
+        )
+    ),
+)
 
 ANY = Reduction("any", "or", constant=True, kinds="bool")
 ALL = Reduction("all", "and", constant=True, kinds="bool")
 
 
-def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element is true (not 0)."""
     return _reduce(ANY, _truth(x), axis, keepdims)
 
 
-def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:  # noqa: A001
+def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether every element is true (not 0)."""
     return _reduce(ALL, _truth(x), axis, keepdims)
 
@@ -180,8 +217,12 @@ def _bool_samples() -> Any:
     yield sample(s.real(3))
 
 
-register(ANY, any, methods=("any",), reference=np.any, samples=_bool_samples, refuses=_bad_axis("any"))
-register(ALL, all, methods=("all",), reference=np.all, samples=_bool_samples, refuses=_bad_axis("all"))
+register(
+    ANY, any, methods=("any",), reference=np.any, samples=_bool_samples, refuses=_bad_axis("any")
+)
+register(
+    ALL, all, methods=("all",), reference=np.all, samples=_bool_samples, refuses=_bad_axis("all")
+)
 
 
 def _arg_portable(extreme: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -193,7 +234,6 @@ def _arg_portable(extreme: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return min(where(hit, place, n), axis=axis, keepdims=keepdims)
 
     return portable
-
 
 
 def _arg_kernel(name: str, extreme: Callable[..., Tensor]) -> Kernel:
@@ -238,11 +278,13 @@ def _arg_samples() -> Any:
 
 for _op, _function, _ref in ((ARGMAX, argmax, np.argmax), (ARGMIN, argmin, np.argmin)):
     register(
-        _op, _function, methods=(_op.name,), reference=_ref, samples=_arg_samples,
-        refuses=(
-            refuse(AxisError, f"{_op.name}: axis 2", s.real(2, 3), axis=2), _empty(_op.name)
-        ),
-    )  # fmt: skip
+        _op,
+        _function,
+        methods=(_op.name,),
+        reference=_ref,
+        samples=_arg_samples,
+        refuses=(refuse(AxisError, f"{_op.name}: axis 2", s.real(2, 3), axis=2), _empty(_op.name)),
+    )
 
 # --- made of the above ---------------------------------------------------------------------------
 
@@ -266,9 +308,14 @@ def _reference(fn: Any) -> Any:
     )
 
 
-@composite(reference=_reference(np.var), samples=_variance_samples, refuses=(
-    *_bad_axis("var"), refuse(DtypeError, "var: does not take int64", s.integers(3)),
-))  # fmt: skip
+@composite(
+    reference=_reference(np.var),
+    samples=_variance_samples,
+    refuses=(
+        *_bad_axis("var"),
+        refuse(DtypeError, "var: does not take int64", s.integers(3)),
+    ),
+)
 def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The variance: squares of the distances from the mean, summed, over (count - correction)."""
     check_kind("var", x.dtype, "real float")
@@ -287,8 +334,14 @@ def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     return sqrt(var(x, axis, correction, keepdims))
 
 
-@composite(reference="scipy.special:logsumexp", samples=_reduction_samples,
-           refuses=(*_bad_axis("logsumexp"), refuse(DtypeError, "logsumexp: does not take int64", s.integers(3))))  # fmt: skip
+@composite(
+    reference="scipy.special:logsumexp",
+    samples=_reduction_samples,
+    refuses=(
+        *_bad_axis("logsumexp"),
+        refuse(DtypeError, "logsumexp: does not take int64", s.integers(3)),
+    ),
+)
 def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
     check_kind("logsumexp", x.dtype, "real float")

@@ -11,8 +11,13 @@ from everygrad.ops.spec import Sample
 
 UNARY_SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 3), (0,), (2, 1, 3))
 BINARY_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2,)), ((1,), (0,)), ((), ()),
-)  # fmt: skip
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((2, 1), (1, 3)),
+    ((), (2,)),
+    ((1,), (0,)),
+    ((), ()),
+)
 
 
 def real(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Any:
@@ -43,8 +48,12 @@ def binary(
 ) -> Callable[[], Iterator[Sample]]:
     def make() -> Iterator[Sample]:
         for a, b in BINARY_SHAPES:
-            y = real(*b, low=low if low_y is None else low_y,
-                     high=high if high_y is None else high_y, seed=1)  # fmt: skip
+            y = real(
+                *b,
+                low=low if low_y is None else low_y,
+                high=high if high_y is None else high_y,
+                seed=1,
+            )
             yield Sample((real(*a, low=low, high=high), y))
 
     return make

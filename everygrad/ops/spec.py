@@ -70,9 +70,7 @@ class Rule:
     def __call__(self, values: Sequence[Any], known: dict[str, Any]) -> Any:
         """The rule on `values` = (out, *inputs); `known` holds g, shape and the parameters."""
         places = self._places
-        return self.fn(
-            *(known[n] if n in known else values[places[n]] for n in self.names)
-        )
+        return self.fn(*(known[n] if n in known else values[places[n]] for n in self.names))
 
 
 class Op:
@@ -80,6 +78,7 @@ class Op:
 
     family = "composite"
     constant = False  # True: the result never carries a derivative (comparisons, argmax)
+    composed = False  # True: no derivative of its own; that of its portable definition serves
 
     def __init__(self, name: str, inputs: Sequence[str] = ("x",)) -> None:
         self.name = name
@@ -122,9 +121,7 @@ class Op:
     def restore(self, node: Any, create_graph: bool) -> list[Any]:
         """The saved payloads as tensors again, with their place in the graph if it is needed."""
         nodes = (node, *node.parents) if create_graph else (None,) * len(node.saved)
-        return [
-            None if v is None else wrap(v, n) for v, n in zip(node.saved, nodes, strict=True)
-        ]
+        return [None if v is None else wrap(v, n) for v, n in zip(node.saved, nodes, strict=True)]
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         """The gradient of each input, None where none is wanted."""
@@ -147,7 +144,7 @@ class Op:
         tangents: Sequence[Tensor | None],
         params: dict[str, Any],
     ) -> Tensor | None:
-        """The tangent of the result, or None where it is zero; raises NoRule where none is given."""
+        """The tangent of the result, None where it is zero; NoRule where the op does not say."""
         raise NoRule(self.name)
 
     def explain(self, inputs: Sequence[Tensor], params: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Optimisers, in PyTorch's names."""
 
-from everygrad.optim.adamw import Adam as Adam
-from everygrad.optim.adamw import AdamW as AdamW
+from everygrad.optim.adamw import Adam as Adam, AdamW as AdamW
 from everygrad.optim.optimizer import Optimizer as Optimizer
 from everygrad.optim.sgd import SGD as SGD

@@ -80,9 +80,13 @@ class Adam(Optimizer):
         maximize: bool = False,
     ) -> None:
         settings = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "amsgrad": amsgrad, "maximize": maximize,
-        }  # fmt: skip
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+        }
         super().__init__(params, settings)
 
     def check_group(self, group: Group) -> None:

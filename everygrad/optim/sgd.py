@@ -56,9 +56,13 @@ class SGD(Optimizer):
         maximize: bool = False,
     ) -> None:
         settings = {
-            "lr": lr, "momentum": momentum, "dampening": dampening,
-            "weight_decay": weight_decay, "nesterov": nesterov, "maximize": maximize,
-        }  # fmt: skip
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
         super().__init__(params, settings)
 
     def check_group(self, group: Group) -> None:

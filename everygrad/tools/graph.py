@@ -222,9 +222,16 @@ class _Reader:
             count = len(node.parents)
             roles = node.op.inputs if len(node.op.inputs) == count else map(str, range(count))
             yield GraphNode(
-                number, node.op.name, node.shape, dtype, tuple(self.inputs(node)), tuple(roles),
-                _brief_params(node), name, _note(node),
-            )  # fmt: skip
+                number,
+                node.op.name,
+                node.shape,
+                dtype,
+                tuple(self.inputs(node)),
+                tuple(roles),
+                _brief_params(node),
+                name,
+                _note(node),
+            )
 
     def inputs(self, node: Node) -> Iterator[int | str]:
         for parent, payload in zip(node.parents, _saved(node)[1:], strict=True):

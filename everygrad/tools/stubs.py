@@ -27,9 +27,20 @@ LIKE = "_TensorLike"  # what ops take where they take numbers and NumPy arrays t
 LIKE_MEANING = "Tensor | complex | np.ndarray[Any, Any] | np.generic"
 
 _STEMS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor",
-    "lshift", "rshift",
-)  # fmt: skip
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+)
 OPERATORS = {f"__{kind}{stem}__" for kind in ("", "r", "i") for stem in _STEMS}
 COMPARISONS = {f"__{stem}__" for stem in ("eq", "ne", "lt", "le", "gt", "ge")}
 

@@ -52,8 +52,10 @@ class CPU(Backend):
         program = op.program([FROM_NP[a.dtype] for a in arrays], params)
         largest = max(a.size for a in arrays)
         if largest > config.native_threshold and native.supports(program):
-            shape = arrays[0].shape if len(arrays) == 1 else np.broadcast_shapes(
-                *[a.shape for a in arrays]
+            shape = (
+                arrays[0].shape
+                if len(arrays) == 1
+                else np.broadcast_shapes(*[a.shape for a in arrays])
             )
             out = empty(shape, program.dtype.np)
             native.run(program, arrays, out)

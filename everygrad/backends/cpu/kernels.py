@@ -1,4 +1,4 @@
-"""The ops this backend has a better way for than their portable definition: NumPy, BLAS, indexing."""
+"""The ops this backend has a better way for than their portable definition."""
 
 from __future__ import annotations
 
@@ -96,8 +96,10 @@ def _flat_index(shape: Shape, index: Any, axis: int) -> Any:
     flat = np.zeros(index.shape, np.int64)
     index = index.astype(np.int64, copy=False)  # with uint64 NumPy would go to float64
     for a, n in enumerate(shape):
-        at = index if a == axis else np.arange(index.shape[a]).reshape(
-            (-1,) + (1,) * (index.ndim - a - 1)
+        at = (
+            index
+            if a == axis
+            else np.arange(index.shape[a]).reshape((-1,) + (1,) * (index.ndim - a - 1))
         )
         flat = flat * n + at
     return flat
@@ -257,7 +259,11 @@ def prod(x: Any, axes: Shape, keepdims: bool) -> Any:
 def _arg(fn: Callable[..., Any]) -> Callable[..., Any]:
     def run(x: Any, axis: int, keepdims: bool) -> Any:
         shape = reduced(x.shape, (axis,), keepdims)
-        return fn(_widened(x), axis=axis).reshape(shape) if size_of(shape) else np.zeros(shape, np.int64)
+        return (
+            fn(_widened(x), axis=axis).reshape(shape)
+            if size_of(shape)
+            else np.zeros(shape, np.int64)
+        )
 
     return run
 

@@ -58,7 +58,7 @@ class Pool:
             return block[:nbytes].view(dtype).reshape(shape)
 
     def trim(self) -> None:
-        """Forget blocks nobody uses, and the books of those that are in use: they free themselves."""
+        """Forget every block: idle ones are freed now, the others when their last view goes."""
         self.blocks.clear()
         self.kept = 0
 

@@ -41,8 +41,11 @@ def _sum_rows(x: Any) -> Any:
         parts = _sum_rows(x[0, :whole].reshape(-1, CHUNK))
         return np.add.reduce(parts, keepdims=True) + np.add.reduce(x[0, whole:], keepdims=True)
     out = np.empty(rows, x.dtype)
-    parallel_for(rows, max(1, PARALLEL // 2 // max(1, n)),
-                 lambda lo, hi: np.add.reduce(x[lo:hi], axis=1, out=out[lo:hi]))  # fmt: skip
+    parallel_for(
+        rows,
+        max(1, PARALLEL // 2 // max(1, n)),
+        lambda lo, hi: np.add.reduce(x[lo:hi], axis=1, out=out[lo:hi]),
+    )
     return out
 
 

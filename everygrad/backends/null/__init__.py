@@ -1,1 +1,1 @@
-"""A device that computes nothing: shapes and dtypes only, for tests of everything above a backend."""
+"""A device that computes nothing: shapes and dtypes only, for tests of what stands above."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from everygrad import shapes
 from everygrad.backends.base import Backend
 from everygrad.dtypes import FROM_NP, DType, bool_
@@ -62,5 +61,3 @@ class Null(Backend):
 
 def open_device() -> Null:
     return Null()
-
-
