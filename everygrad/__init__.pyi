@@ -4,61 +4,71 @@ import builtins
 from collections.abc import Sequence
 from typing import Any
 
-from everygrad import autograd as autograd
-from everygrad import dtypes as dtypes
-from everygrad import errors as errors
-from everygrad import nn as nn
-from everygrad import optim as optim
-from everygrad import tools as tools
+from everygrad import (
+    autograd as autograd,
+    dtypes as dtypes,
+    errors as errors,
+    nn as nn,
+    optim as optim,
+    tools as tools,
+)
 from everygrad.autograd.anomaly import find_nan as find_nan
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
 from everygrad.autograd.batching import vmap as vmap
-from everygrad.autograd.checkpoint import checkpoint as checkpoint
-from everygrad.autograd.checkpoint import checkpoint_sequential as checkpoint_sequential
+from everygrad.autograd.checkpoint import (
+    checkpoint as checkpoint,
+    checkpoint_sequential as checkpoint_sequential,
+)
 from everygrad.autograd.function import Function as Function
-from everygrad.autograd.functional import grad as grad
-from everygrad.autograd.functional import hessian as hessian
-from everygrad.autograd.functional import hvp as hvp
-from everygrad.autograd.functional import jacfwd as jacfwd
-from everygrad.autograd.functional import jacobian as jacobian
-from everygrad.autograd.functional import jvp as jvp
-from everygrad.autograd.functional import value_and_grad as value_and_grad
-from everygrad.autograd.functional import vjp as vjp
-from everygrad.autograd.gradcheck import gradcheck as gradcheck
-from everygrad.autograd.gradcheck import gradgradcheck as gradgradcheck
-from everygrad.autograd.modes import detect_anomaly as detect_anomaly
-from everygrad.autograd.modes import enable_grad as enable_grad
-from everygrad.autograd.modes import inference_mode as inference_mode
-from everygrad.autograd.modes import is_grad_enabled as is_grad_enabled
-from everygrad.autograd.modes import no_grad as no_grad
-from everygrad.autograd.modes import set_grad_enabled as set_grad_enabled
+from everygrad.autograd.functional import (
+    grad as grad,
+    hessian as hessian,
+    hvp as hvp,
+    jacfwd as jacfwd,
+    jacobian as jacobian,
+    jvp as jvp,
+    value_and_grad as value_and_grad,
+    vjp as vjp,
+)
+from everygrad.autograd.gradcheck import gradcheck as gradcheck, gradgradcheck as gradgradcheck
+from everygrad.autograd.modes import (
+    detect_anomaly as detect_anomaly,
+    enable_grad as enable_grad,
+    inference_mode as inference_mode,
+    is_grad_enabled as is_grad_enabled,
+    no_grad as no_grad,
+    set_grad_enabled as set_grad_enabled,
+)
 from everygrad.config import Config
 from everygrad.dtypes import DType
-from everygrad.ops.creation import arange as arange
-from everygrad.ops.creation import asarray as asarray
-from everygrad.ops.creation import empty as empty
-from everygrad.ops.creation import empty_like as empty_like
-from everygrad.ops.creation import eye as eye
-from everygrad.ops.creation import from_dlpack as from_dlpack
-from everygrad.ops.creation import full as full
-from everygrad.ops.creation import full_like as full_like
-from everygrad.ops.creation import linspace as linspace
-from everygrad.ops.creation import meshgrid as meshgrid
-from everygrad.ops.creation import ones as ones
-from everygrad.ops.creation import ones_like as ones_like
-from everygrad.ops.creation import tensor as tensor
-from everygrad.ops.creation import zeros as zeros
-from everygrad.ops.creation import zeros_like as zeros_like
-from everygrad.ops.random import Generator as Generator
-from everygrad.ops.random import bernoulli as bernoulli
-from everygrad.ops.random import manual_seed as manual_seed
-from everygrad.ops.random import normal as normal
-from everygrad.ops.random import rand as rand
-from everygrad.ops.random import randint as randint
-from everygrad.ops.random import randn as randn
-from everygrad.ops.random import uniform as uniform
-from everygrad.tensor import Tensor as Tensor
-from everygrad.tensor import _TensorLike
+from everygrad.ops.creation import (
+    arange as arange,
+    asarray as asarray,
+    empty as empty,
+    empty_like as empty_like,
+    eye as eye,
+    from_dlpack as from_dlpack,
+    full as full,
+    full_like as full_like,
+    linspace as linspace,
+    meshgrid as meshgrid,
+    ones as ones,
+    ones_like as ones_like,
+    tensor as tensor,
+    zeros as zeros,
+    zeros_like as zeros_like,
+)
+from everygrad.ops.random import (
+    Generator as Generator,
+    bernoulli as bernoulli,
+    manual_seed as manual_seed,
+    normal as normal,
+    rand as rand,
+    randint as randint,
+    randn as randn,
+    uniform as uniform,
+)
+from everygrad.tensor import Tensor as Tensor, _TensorLike
 
 bfloat16: DType
 bool: DType

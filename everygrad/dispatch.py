@@ -122,7 +122,7 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
 def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
     if op.composed and recording() and any(t._node is not None for t in inputs):
-        return op.portable(*inputs, **params)  # type: ignore[no-any-return]
+        return op.portable(*inputs, **params)
     try:
         payload = execute(op, inputs, params)
     except EverygradError:
@@ -165,11 +165,13 @@ def operands(op: str, *values: Any, floating: bool = False) -> tuple[Tensor, ...
     assert common is not None
     if floating and not common.is_differentiable:
         common = dtypes.DEFAULT_FLOAT
-    converted = iter(tensors[len(tensors) - len(others) :])
+    arrays = iter(tensors[len(tensors) - len(others) :])
     made = []
     for v in values:
-        t = v if isinstance(v, Tensor) else as_tensor(v, anchor, common) if _is_number(v) else None
-        t = next(converted) if t is None else t
+        if isinstance(v, Tensor):
+            t = v
+        else:
+            t = as_tensor(v, anchor, common) if _is_number(v) else next(arrays)
         made.append(t if t.dtype is common else t.astype(common))
     return tuple(made)
 

@@ -112,7 +112,7 @@ def as_dtype(spec: Any) -> DType:
     found = _FROM_PYTHON.get(spec) if isinstance(spec, type) else None
     if found is None and isinstance(spec, str):
         found = BY_NAME.get(spec)
-    if found is None:
+    if found is None and spec is not None:  # np.dtype(None) is float64
         try:
             found = FROM_NP.get(np.dtype(spec))
         except TypeError:

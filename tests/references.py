@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from scipy import special, stats
 
-
 torch.set_num_threads(1)  # these arrays are tiny, and two test processes share the cores
 
 
@@ -21,11 +20,11 @@ def _torch(fn: Any, *arrays: Any, **options: Any) -> Any:
     return fn(*given, **options).numpy()
 
 
-# --- movement and joining --------------------------------------------------------------------------
+# --- movement and joining ------------------------------------------------------------------------
 
 
 def sum_to(x: Any, shape: Any) -> Any:
-    """By definition the transpose of broadcasting: each element goes where it would be read from."""
+    """The transpose of broadcasting: each element goes where it would be read from."""
     places = np.broadcast_to(np.arange(int(np.prod(shape))).reshape(shape), x.shape)
     out = np.zeros(int(np.prod(shape)), x.dtype)
     np.add.at(out, places.reshape(-1), x.reshape(-1))
@@ -187,14 +186,20 @@ def cross_entropy(
     labels = target if target.dtype.kind == "f" else target.astype(np.int64)
     return _torch(
         lambda x, t, w: F.cross_entropy(
-            x, t, w, ignore_index=ignore_index, reduction=reduction,
+            x,
+            t,
+            w,
+            ignore_index=ignore_index,
+            reduction=reduction,
             label_smoothing=label_smoothing,
-        ),  # fmt: skip
-        x, labels, weight,
-    )  # fmt: skip
+        ),
+        x,
+        labels,
+        weight,
+    )
 
 
-# --- convolution and pooling -----------------------------------------------------------------------
+# --- convolution and pooling ---------------------------------------------------------------------
 
 
 def conv2d(

@@ -92,7 +92,7 @@ def test_names() -> None:
 
     assert "leaf layer.weight" in graph_text(hidden, Model())
     assert "leaf layer.weight" in graph_text(hidden, Model().named_parameters())
-    with pytest.raises(ArgumentError, match="names must be .* got an entry"):
+    with pytest.raises(ArgumentError, match=r"names must be .* got an entry"):
         graph_text(hidden, {"w": 3})
 
 

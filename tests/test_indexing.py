@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import everygrad as eg
@@ -165,7 +164,7 @@ def test_indices_of_any_integer_dtype(dtype: str, device: str) -> None:
     close(x[i], a[[2, 0]], 0)
     close(x.take(i, axis=1), a[:, [2, 0]], 0)
     close(x.gather(grid), np.take_along_axis(a, values(grid).astype(int), 0), 0)
-    close(x.index_add(i, eg.ones((2, 4), device=device)), a + [[1], [0], [1]], 0)
+    close(x.index_add(i, eg.ones((2, 4), device=device)), a + np.array([[1], [0], [1]]), 0)
     want = a.copy()
     want[[2, 0, 1, 1], [0, 1, 2, 3]] += 1
     close(x.scatter_add(grid, eg.ones((1, 4), device=device)), want, 0)

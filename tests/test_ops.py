@@ -369,7 +369,18 @@ def test_large_rows(name: str, device: str) -> None:
                 close(got, exact[0], TOLERANCE[dtype], f"{name} {shape} {options} {dtype}")
 
 
-# --- methods and operators ------------------------------------------------------------------------
+def test_sums_do_not_stall(device: str) -> None:
+    """A running float32 sum of ones stops growing at 2 ** 24."""
+    count = 20_000_000
+    x = eg.ones((count,), device=device)
+    assert x.mean().item() == 1.0
+    assert x.sum().item() == count
+    assert x.reshape(count // 2, 2).sum(axis=0).tolist() == [count / 2] * 2
+    assert x.reshape(2, count // 2).sum(axis=1).tolist() == [count / 2] * 2
+    assert eg.mse_loss(x, eg.zeros((count,), device=device)).item() == 1.0
+
+
+# --- methods and operators -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [n for n in WITH_SAMPLES if REGISTRY[n].methods])
@@ -428,7 +439,7 @@ def test_unary_operators(device: str) -> None:
     close(x.mT, a.T, 0)
 
 
-# --- NaN and infinity ------------------------------------------------------------------------------
+# --- NaN and infinity ----------------------------------------------------------------------------
 
 NAN = float("nan")
 
@@ -440,8 +451,9 @@ def test_nan_wins(dtype: str, size: int, device: str) -> None:
     nan = values(eg.isnan(x))
     one = eg.tensor(1.0, dtype, device)
     y = eg.tensor(NAN, dtype, device)
-    for out in (eg.relu(x), x.clamp(-1.0, 1.0), x.clamp(min=0.0), x.clamp(max=0.0),
-                eg.maximum(x, one), eg.minimum(x, one), eg.maximum(one, x), eg.minimum(one, x)):  # fmt: skip
+    clamped = (x.clamp(-1.0, 1.0), x.clamp(min=0.0), x.clamp(max=0.0))
+    chosen = (eg.maximum(x, one), eg.minimum(x, one), eg.maximum(one, x), eg.minimum(one, x))
+    for out in (eg.relu(x), *clamped, *chosen):
         np.testing.assert_array_equal(np.isnan(values(out).astype(np.float32)), nan)
     for out in (eg.maximum(x, y), eg.minimum(y, x)):
         assert bool(eg.isnan(out).all())

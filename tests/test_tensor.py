@@ -170,6 +170,7 @@ def test_tensor_of_anything() -> None:
         (lambda: eg.zeros((1 << 50,)), ShapeError, "more memory than any device has"),
         (lambda: eg.zeros((2,), device="tpu"), DeviceError, "device 'tpu' is not available"),
         (lambda: eg.zeros((2,), device="cuda"), DeviceError, "CUDA backend is not in this version"),
+        (lambda: eg.ones((1,)).astype(None), DtypeError, "None is not a dtype everygrad has"),
         (lambda: eg.arange(1, 2, 0), ArgumentError, "arange: step must not be 0"),
         (lambda: eg.linspace(0, 1, -1), ArgumentError, "num must not be negative"),
         (lambda: eg.meshgrid(eg.ones((2, 2))), ShapeError, "meshgrid: takes vectors"),
@@ -198,7 +199,7 @@ def test_refusals(make: Any, error: Any, message: str) -> None:
         make()
 
 
-# --- what it prints --------------------------------------------------------------------------------
+# --- what it prints ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_format() -> None:
     assert f"{eg.tensor(2.5)}" == "tensor(2.5)"
 
 
-# --- in and out ------------------------------------------------------------------------------------
+# --- in and out ----------------------------------------------------------------------------------
 
 
 def test_numbers() -> None:
@@ -335,7 +336,7 @@ def test_too_large_for_an_integer_becomes_its_limit(dtype: str, count: int, devi
         assert x.astype(dtype)[:5].tolist() == [limits.max, limits.min, 0, 3, 0]
 
 
-# --- assignment ------------------------------------------------------------------------------------
+# --- assignment ----------------------------------------------------------------------------------
 
 SAME: dict[str, Any] = {
     "x[:]": lambda x: x[:], "x[...]": lambda x: x[...], "reshape": lambda x: x.reshape(3),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from typing import Any
 
 from everygrad.autograd.engine import LeafReady, Pass
 from everygrad.autograd.graph import HookHandle, Leaf, Node
-from everygrad.autograd.parallel import run_parallel
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, ShapeError
 from everygrad.tensor import Tensor
 
@@ -47,11 +47,20 @@ def _ones_like(x: Tensor) -> Tensor:
     return x.new_ones()
 
 
+def _all_of(hooks: tuple[LeafReady, ...]) -> LeafReady | None:
+    def call(tensor: Tensor) -> None:
+        for hook in hooks:
+            hook(tensor)
+
+    return call if hooks else None
+
+
 def _run(work: Pass, workers: int) -> None:
     if not isinstance(workers, int) or workers < 1:
         raise ArgumentError(f"backward: workers must be a positive integer, got {workers!r}")
     if workers > 1:
-        run_parallel(work, workers)
+        # loads the thread pool, which a sequential pass does without
+        import_module("everygrad.autograd.parallel").run_parallel(work, workers)
     else:
         work.run()
 
@@ -98,7 +107,7 @@ def backward(
         retain_graph=create_graph if retain_graph is None else retain_graph,
         create_graph=create_graph,
         targets=nodes,
-        leaf_ready=(lambda t: [fn(t) for fn in ready] and None) if ready else None,
+        leaf_ready=_all_of(ready),
     )
     _run(work, workers)
     for node, (x, held) in results.items():  # leaves were given theirs by the pass

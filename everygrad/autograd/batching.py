@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import optree
-
 from everygrad.autograd.modes import deeper, transform_depth
 from everygrad.autograd.randomness import Batch, vmaps_around
+from everygrad.autograd.trees import flatten, spread, unflatten
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops.spec import NoRule
@@ -103,7 +102,7 @@ def _fill(params: Any, size: int) -> Any:
 def _kernel(
     op: Any, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
 ) -> Tensor:
-    return op.batched(values, flags, size, params)  # type: ignore[no-any-return]
+    return op.batched(values, flags, size, params)
 
 
 _RULES: dict[str, Callable[..., Tensor]] = {
@@ -128,10 +127,9 @@ def remove_batch(x: Tensor, axis: int, level: int, size: int) -> Tensor:
 def _spread(axes: Any, tree: Any, what: str) -> list[Any]:
     """One axis for each leaf of `tree`, from a value or a matching prefix of containers."""
     try:
-        spread = optree.tree_broadcast_prefix(axes, tree, none_is_leaf=True)
+        return spread(axes, tree)
     except ValueError as error:
         raise ArgumentError(f"vmap: {what} does not match the arguments: {error}") from None
-    return optree.tree_leaves(spread, none_is_leaf=True)
 
 
 def _batch_size(leaves: list[Any], axes: list[Any]) -> int:
@@ -172,9 +170,9 @@ def vmap(
 
     @wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
-        spread = tuple(in_axes) if isinstance(in_axes, list | tuple) else in_axes
-        axes = _spread(spread, args, "in_axes")
+        leaves, tree = flatten((args, kwargs), none_is_leaf=True)
+        given = tuple(in_axes) if isinstance(in_axes, list | tuple) else in_axes
+        axes = _spread(given, args, "in_axes")
         axes += [0 if isinstance(v, Tensor) else None for v in leaves[len(axes) :]]
         axes = [
             a if isinstance(v, Tensor) else None if a == in_axes else a
@@ -191,14 +189,14 @@ def vmap(
                     v if a is None else add_batch(v, a % v.ndim, level)
                     for v, a in zip(leaves, axes, strict=True)
                 ]
-                new_args, new_kwargs = optree.tree_unflatten(tree, inside)
+                new_args, new_kwargs = unflatten(tree, inside)
                 out = f(*new_args, **new_kwargs)
             finally:
                 vmaps_around.reset(token)
-        results, out_tree = optree.tree_flatten(out, none_is_leaf=True)
+        results, out_tree = flatten(out, none_is_leaf=True)
         places = _spread(out_axes, out, "out_axes")
         shown = [_leave(v, a, level, size) for v, a in zip(results, places, strict=True)]
-        return optree.tree_unflatten(out_tree, shown)
+        return unflatten(out_tree, shown)
 
     return mapped
 

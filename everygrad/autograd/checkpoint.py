@@ -108,8 +108,8 @@ class _Frame(Recorder):
             for j, (before, after) in enumerate(zip(note.inputs, again.inputs, strict=True)):
                 if (i, j) not in self.moved and _changed(before, after):
                     raise GradientError(
-                        f"checkpoint: a tensor that {note.op} reads was given another value between "
-                        f"forward and backward; run backward before changing parameters"
+                        f"checkpoint: a tensor that {note.op} reads was given another value "
+                        f"between forward and backward; run backward before changing parameters"
                     )
         ops, again_ops = len(self.notes), len(twin.notes)
         if ops > again_ops or (ops < again_ops and not self.running):

@@ -182,7 +182,8 @@ class Pass:
         node made ready last comes next, and does not go through the list.
         """
         retain, create = self.retain_graph, self.create_graph
-        simple = self.targets is None and not self.anomaly
+        simple = not self.anomaly
+        usual = None if self.wanted is None else self.wanted.difference(self.targets or ())
         grads, counts = self.grads, self.counts
         ready: list[Any] = []
         for root in self.start[::-1]:
@@ -196,7 +197,7 @@ class Pass:
             if node is None:
                 g = ready.pop()
                 node = ready.pop()
-            if simple and node.hooks is None and g is not None:
+            if simple and node.hooks is None and g is not None and (usual is None or node in usual):
                 try:
                     results = node.op.vjp(node, g, create)
                 except Exception as error:

@@ -11,8 +11,6 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
-import optree
-
 from everygrad.autograd.batching import vmap
 from everygrad.autograd.engine import Pass
 from everygrad.autograd.forward import Dual, part_of
@@ -24,6 +22,7 @@ from everygrad.autograd.modes import (
     is_grad_enabled,
     transform_depth,
 )
+from everygrad.autograd.trees import flatten, leaves_of, map_leaves, unflatten
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from everygrad.ops.conversion import IDENTITY
@@ -94,8 +93,8 @@ class Recorded:
         with deeper() if nested else nullcontext(), enable_grad():
             self.level = transform_depth() if nested else 0
             self.fresh = [self.enter(x) for x in leaves]
-            out = f(*optree.tree_unflatten(tree, self.fresh))
-            self.outs, self.out_tree = optree.tree_flatten(out)
+            out = f(*unflatten(tree, self.fresh))
+            self.outs, self.out_tree = flatten(out)
         for o in self.outs:
             if not isinstance(o, Tensor):
                 raise ArgumentError(
@@ -148,23 +147,23 @@ class Recorded:
             for o, s in zip(self.outs, seeds, strict=True)
             if o._node is not None and s is not None
         ]
-        targets = [t._node for t in self.fresh]
+        targets = [t._node for t in self.fresh if t._node is not None]
         found: dict[Node, Any] = {}
         if roots:
             outside = not self.level and (
                 self.reaches_out(self.outs) or (self.attached and _traced(seeds))
             )
             work = Pass(
-                roots,  # type: ignore[arg-type]  # filtered above
+                roots,
                 retain_graph=retain or outside,
                 create_graph=outside,
-                targets=targets,  # type: ignore[arg-type]  # fresh inputs always have a node
+                targets=targets,
                 accumulate=False,
                 keep_mode=bool(self.level),
             )
             work.run()
             found = work.captured
-        grads = [found.get(node) for node in targets]  # type: ignore[call-overload]
+        grads = [found.get(node) for node in targets]
         return [
             zeros_like(self.leave(x)) if g is None else self.leave(g)
             for x, g in zip(self.inputs, grads, strict=True)
@@ -230,14 +229,14 @@ def value_and_grad(
     @wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
         chosen, put = _chosen("grad", args, argnums)
-        leaves, tree = optree.tree_flatten(chosen)
+        leaves, tree = flatten(chosen)
         aux: list[Any] = []
         inner = _aux_split(lambda *new: f(*put(new), **kwargs), has_aux, aux)
         recorded = Recorded("grad", inner, leaves, tree)
         _one_number("grad", recorded)
         (out,) = recorded.outs
         grads = recorded.pull([ones_like(out)], retain=False)
-        tree_of = optree.tree_unflatten(tree, grads)
+        tree_of = unflatten(tree, grads)
         gradient = tree_of[0] if isinstance(argnums, int) else tree_of
         (value,) = recorded.values([out])
         return ((value, *aux) if has_aux else value), gradient
@@ -272,19 +271,19 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     >>> pull(eg.ones((2,)))
     (tensor([2., 4.]),)
     """
-    leaves, tree = optree.tree_flatten(primals)
+    leaves, tree = flatten(primals)
     recorded = Recorded("vjp", f, leaves, tree)
-    value = optree.tree_unflatten(recorded.out_tree, recorded.values(recorded.outs))
+    value = unflatten(recorded.out_tree, recorded.values(recorded.outs))
 
     def pull(gradient: Any) -> Any:
-        seeds, seed_tree = optree.tree_flatten(gradient)
+        seeds, seed_tree = flatten(gradient)
         if seed_tree != recorded.out_tree:
             raise ArgumentError(f"vjp: the gradient {seed_tree} must match {recorded.out_tree}")
         for s, o in zip(seeds, recorded.outs, strict=True):
             if not isinstance(s, Tensor) or s.shape != o.shape or s.dtype is not o.dtype:
                 got = f"{s.dtype}{list(s.shape)}" if isinstance(s, Tensor) else type(s).__name__
                 raise ShapeError(f"vjp: a gradient {got} for an output {o.dtype}{list(o.shape)}")
-        return optree.tree_unflatten(tree, recorded.pull(seeds, retain=True))
+        return unflatten(tree, recorded.pull(seeds, retain=True))
 
     return value, pull
 
@@ -296,8 +295,8 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
     >>> eg.jvp(lambda x: x * x, (eg.tensor(3.0),), (eg.tensor(1.0),))
     (tensor(9.), tensor(6.))
     """
-    leaves, tree = optree.tree_flatten(tuple(primals))
-    moves, move_tree = optree.tree_flatten(tuple(tangents))
+    leaves, tree = flatten(tuple(primals))
+    moves, move_tree = flatten(tuple(tangents))
     if tree != move_tree:
         raise ArgumentError(f"jvp: tangents {move_tree} must match primals {tree}")
     _checked("jvp", leaves)
@@ -308,14 +307,14 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
     with deeper():
         level = transform_depth()
         duals = [wrap(Dual(level, x, t)) for x, t in zip(leaves, moves, strict=True)]
-        outs, out_tree = optree.tree_flatten(f(*optree.tree_unflatten(tree, duals)))
+        outs, out_tree = flatten(f(*unflatten(tree, duals)))
     for o in outs:
         if not isinstance(o, Tensor):
             raise ArgumentError(f"jvp: the function must return tensors, got {type(o).__name__}")
     parts = [part_of(o, level) for o in outs]
     values = [p for p, _ in parts]
     slopes = [zeros_like(p) if t is None else t for p, t in parts]
-    return optree.tree_unflatten(out_tree, values), optree.tree_unflatten(out_tree, slopes)
+    return unflatten(out_tree, values), unflatten(out_tree, slopes)
 
 
 def _basis(x: Tensor) -> Tensor:
@@ -335,7 +334,7 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     @wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
         chosen, put = _chosen("jacobian", args, argnums)
-        leaves, tree = optree.tree_flatten(chosen)
+        leaves, tree = flatten(chosen)
         recorded = Recorded("jacobian", lambda *new: f(*put(new), **kwargs), leaves, tree)
 
         def rows(k: int) -> list[Tensor]:
@@ -353,10 +352,10 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
             ]
 
         def one(k: int) -> Any:
-            full = optree.tree_unflatten(tree, rows(k))
+            full = unflatten(tree, rows(k))
             return full[0] if isinstance(argnums, int) else full
 
-        return optree.tree_unflatten(recorded.out_tree, [one(k) for k in range(len(recorded.outs))])
+        return unflatten(recorded.out_tree, [one(k) for k in range(len(recorded.outs))])
 
     return run
 
@@ -373,7 +372,7 @@ def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
             return jvp(lambda new: f(*put((new,)), **kwargs), (x,), (t,))[1]
 
         columns = vmap(push, out_axes=-1)(_basis(x))
-        return optree.tree_map(lambda c: c.reshape((*c.shape[:-1], *x.shape)), columns)
+        return map_leaves(lambda c: c.reshape((*c.shape[:-1], *x.shape)), columns)
 
     return run
 
@@ -396,8 +395,8 @@ def hvp(f: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) -
     >>> eg.hvp(lambda x: (x**3).sum(), (eg.tensor([1.0, 2.0]),), (eg.ones((2,)),))
     (tensor(9.), (tensor([ 6., 12.]),))
     """
-    leaves, tree = optree.tree_flatten(tuple(primals))
-    moves, move_tree = optree.tree_flatten(tuple(vectors))
+    leaves, tree = flatten(tuple(primals))
+    moves, move_tree = flatten(tuple(vectors))
     if tree != move_tree:
         raise ArgumentError(f"hvp: vectors {move_tree} must match primals {tree}")
     values: list[Tensor] = []
@@ -405,7 +404,7 @@ def hvp(f: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) -
     def along(*new: Any) -> Tensor:
         value, slopes = value_and_grad(f, tuple(range(len(new))))(*new)
         values.append(value)
-        parts = [(g * v).sum() for g, v in zip(optree.tree_leaves(slopes), moves, strict=True)]
+        parts = [(g * v).sum() for g, v in zip(leaves_of(slopes), moves, strict=True)]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -413,4 +412,4 @@ def hvp(f: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) -
 
     recorded = Recorded("hvp", along, leaves, tree)
     found = recorded.pull([ones_like(recorded.outs[0])], retain=False)
-    return recorded.values(values)[0], optree.tree_unflatten(tree, found)
+    return recorded.values(values)[0], unflatten(tree, found)

@@ -34,6 +34,6 @@ class Parameter(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         # the value is shared, it never changes; the leaf is not, it belongs to one tensor
-        made = memo[id(self)] = Parameter(self, self.requires_grad)
+        made = Parameter(self, self.requires_grad)
         made.grad = None if self.grad is None else self.grad.detach()
         return made

@@ -6,6 +6,7 @@ three are each other's derivatives, which gives every order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ class Window(NamedTuple):
 
 
 def _pair(op: str, name: str, value: Any, least: int) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
+    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(pair) != 2 or any(not isinstance(v, int) or v < least for v in pair):
         raise ArgumentError(
             f"{op}: {name} must be one or two integers of at least {least}, got {value!r}"
@@ -183,7 +184,7 @@ def _join_kernels(w: Tensor) -> Tensor:
     return w.reshape(w.shape[0] * w.shape[1], *w.shape[2:])
 
 
-CONV = _Conv(
+CONV: Kernel = _Conv(
     "conv2d",
     _conv_portable,
     ("x", "w"),
@@ -194,7 +195,7 @@ CONV = _Conv(
     linear=(0, 1),
 )
 # the image's gradient from the result's: linear in `y` (shaped like the result) and in w
-CONV_INPUT = _Conv(
+CONV_INPUT: Kernel = _Conv(
     "conv2d_input",
     _conv_input_portable,
     ("y", "w"),
@@ -205,7 +206,7 @@ CONV_INPUT = _Conv(
     linear=(0, 1),
 )
 # the kernel's gradient: linear in the image x and in `y` (shaped like the result)
-CONV_WEIGHT = _Conv(
+CONV_WEIGHT: Kernel = _Conv(
     "conv2d_weight",
     _conv_weight_portable,
     ("x", "y"),
@@ -342,7 +343,7 @@ def _pool_index_batch(xs: list[Tensor], window: Window) -> Tensor:
     return out.reshape(size, n, *out.shape[1:])
 
 
-POOL_INDEX = Kernel(
+POOL_INDEX: Kernel = Kernel(
     "max_pool2d_index", _pool_index_portable, ("x",), constant=True, batch=_pool_index_batch
 )
 register(
@@ -375,6 +376,7 @@ def _pool_refusals(name: str) -> tuple[Any, ...]:
         refuse(ShapeError, f"{name}: a kernel of .* does not fit", x, 5),
         refuse(ArgumentError, f"{name}: padding .* is more than half", x, 2, padding=2),
         refuse(ArgumentError, f"{name}: stride must be", x, 2, stride=0),
+        refuse(ArgumentError, f"{name}: the kernel size must be", x, 1.5),
         refuse(ShapeError, f"{name}: takes images", s.real(4, 4), 2),
     )
 

@@ -22,7 +22,7 @@ class _Cast(Elementwise):
     """A conversion. Its derivative converts back, a complex gradient to its real part."""
 
     def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType:
-        return params["dtype"]  # type: ignore[no-any-return]
+        return params["dtype"]
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         return [astype(g, node.params["source"])]
@@ -80,7 +80,7 @@ class _Transfer(Kernel):
         return [to(g, node.params["source"])]
 
 
-COPY = _Transfer(
+COPY: Kernel = _Transfer(
     "to",
     lambda x, device, source: x,
     ("x",),
@@ -129,7 +129,7 @@ def _identity(x: Tensor) -> Tensor:
     return apply(IDENTITY, x)
 
 
-IDENTITY = Kernel(
+IDENTITY: Kernel = Kernel(
     "identity", lambda x: x, ("x",), (lambda g: g,), linear=(0,), batch=lambda xs: xs[0]
 )
 register(IDENTITY, _identity, reference=lambda x: x, samples=s.unary(), namespace="internal")

@@ -178,7 +178,7 @@ def new_ones(x: Tensor) -> Tensor:
     return wrap(base.get(x.device).full(x.shape, 1, x.dtype))
 
 
-Tensor.new_ones = new_ones  # type: ignore[attr-defined]
+setattr(Tensor, "new_ones", new_ones)  # noqa: B010  # mypy reads the stub, which has it
 
 
 def empty_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Tensor:
@@ -228,7 +228,7 @@ def eye(
     """Ones on the k-th diagonal, zeros elsewhere."""
     wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
     shape = _checked((n_rows, n_rows if n_cols is None else n_cols), "eye", wanted)
-    return wrap(base.get(device).from_numpy(np.eye(*shape, k=k, dtype=wanted.np)))
+    return wrap(base.get(device).from_numpy(np.eye(shape[0], shape[1], k=k, dtype=wanted.np)))
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:

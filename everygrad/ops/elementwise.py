@@ -16,8 +16,8 @@ from everygrad.compile.expr import Expr, call
 from everygrad.dispatch import apply, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
-from everygrad.ops.families import Elementwise, check_kind, elementwise
-from everygrad.ops.spec import composite, refuse, register, same, sample
+from everygrad.ops.families import Elementwise, Function, check_kind, elementwise
+from everygrad.ops.spec import Refusal, composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
 
@@ -35,10 +35,10 @@ def _is_nan(x: Any) -> Any:
     return ~(x == x)
 
 
-MISFIT = refuse(
+MISFIT: Refusal = refuse(
     ShapeError, r"cannot broadcast \(2, 3\) with \(3, 2\).*differ", s.real(2, 3), s.real(3, 2)
 )
-NOT_BOOL = refuse(DtypeError, "does not take bool.*astype", s.booleans(2), s.booleans(2))
+NOT_BOOL: Refusal = refuse(DtypeError, "does not take bool.*astype", s.booleans(2), s.booleans(2))
 
 
 def reflected(function: Callable[..., Any], name: str) -> None:
@@ -48,7 +48,7 @@ def reflected(function: Callable[..., Any], name: str) -> None:
 
 # --- arithmetic ---------------------------------------------------------------------------------
 
-add = elementwise(
+add: Function = elementwise(
     "add",
     lambda x, y: call("add", x, y),
     (lambda g: g, lambda g: g),
@@ -58,7 +58,7 @@ add = elementwise(
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
 )
-subtract = elementwise(
+subtract: Function = elementwise(
     "subtract",
     lambda x, y: call("sub", x, y),
     (lambda g: g, lambda g: -g),
@@ -68,7 +68,7 @@ subtract = elementwise(
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
 )
-multiply = elementwise(
+multiply: Function = elementwise(
     "multiply",
     lambda x, y: call("mul", x, y),
     (lambda g, y: g * y, lambda g, x: g * x),
@@ -78,7 +78,7 @@ multiply = elementwise(
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
 )
-divide = elementwise(
+divide: Function = elementwise(
     "divide",
     lambda x, y: call("div", x, y),
     # (g / y) * out, not g * x / (y * y): the square over- and underflows long before the result
@@ -97,7 +97,7 @@ def is_complex(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype.is_complex
 
 
-floor_divide = elementwise(
+floor_divide: Function = elementwise(
     "floor_divide",
     lambda x, y: call("floordiv", x, y),
     (zero, zero),
@@ -108,7 +108,7 @@ floor_divide = elementwise(
     samples=s.binary(low_y=0.5),
     refuses=(MISFIT, NOT_BOOL),
 )
-remainder = elementwise(
+remainder: Function = elementwise(
     "remainder",
     lambda x, y: call("mod", x, y),
     (lambda g: g, lambda g, x, y: -g * floor_divide(x, y)),
@@ -126,7 +126,7 @@ reflected(divide, "__rtruediv__")
 reflected(floor_divide, "__rfloordiv__")
 reflected(remainder, "__rmod__")
 
-negative = elementwise(
+negative: Function = elementwise(
     "negative",
     lambda x: call("neg", x),
     (lambda g: -g,),
@@ -144,7 +144,7 @@ def positive(x: Tensor) -> Tensor:
     return same(x)
 
 
-square = elementwise(
+square: Function = elementwise(
     "square",
     lambda x: x * x,
     (lambda g, x: g * (x + x),),
@@ -152,7 +152,7 @@ square = elementwise(
     reference=np.square,
     samples=s.unary(),
 )
-reciprocal = elementwise(
+reciprocal: Function = elementwise(
     "reciprocal",
     lambda x: 1.0 / x,
     (lambda g, out: -g * out * out,),
@@ -161,7 +161,7 @@ reciprocal = elementwise(
     reference=np.reciprocal,
     samples=s.unary(0.5),
 )
-sqrt = elementwise(
+sqrt: Function = elementwise(
     "sqrt",
     intrinsic("sqrt"),
     (lambda g, out: g / (out + out),),
@@ -170,7 +170,7 @@ sqrt = elementwise(
     reference=np.sqrt,
     samples=s.unary(0.1),
 )
-rsqrt = elementwise(
+rsqrt: Function = elementwise(
     "rsqrt",
     lambda x: 1.0 / call("sqrt", x),
     (lambda g, x, out: -0.5 * g * (out / x),),
@@ -179,7 +179,7 @@ rsqrt = elementwise(
     reference=lambda x: 1 / np.sqrt(x),
     samples=s.unary(0.1),
 )
-sign = elementwise(
+sign: Function = elementwise(
     "sign",
     intrinsic("sign"),
     (lambda g: zero(g),),
@@ -200,7 +200,7 @@ def _abs_tangent(g: Any, x: Any, out: Any) -> Any:
     return real(_abs_dx(conj(g), x, out)) if is_complex(x) else g * sign(x)
 
 
-abs = elementwise(  # the Array API's name
+abs: Function = elementwise(  # the Array API's name
     "abs",
     intrinsic("abs"),
     (_abs_dx,),
@@ -221,7 +221,7 @@ def _share(x: Any, y: Any, wins: Any) -> Any:
     return where(tie, 0.5, where(wins | _is_nan(x), 1.0, 0.0))
 
 
-maximum = elementwise(
+maximum: Function = elementwise(
     "maximum",
     lambda x, y: call("max", x, y),
     (
@@ -234,7 +234,7 @@ maximum = elementwise(
     samples=s.binary(),
     refuses=(MISFIT,),
 )
-minimum = elementwise(
+minimum: Function = elementwise(
     "minimum",
     lambda x, y: call("min", x, y),
     (
@@ -387,7 +387,7 @@ def _logical(name: str, fn: str, reference: Any) -> Callable[..., Any]:
 logical_and = _logical("logical_and", "and", np.logical_and)
 logical_or = _logical("logical_or", "or", np.logical_or)
 logical_xor = _logical("logical_xor", "xor", np.logical_xor)
-logical_not = elementwise(
+logical_not: Function = elementwise(
     "logical_not",
     lambda x: call("not", x),
     kinds="bool",
@@ -420,7 +420,7 @@ bitwise_left_shift = _bitwise("bitwise_left_shift", "shl", "__lshift__", "intege
 bitwise_right_shift = _bitwise(
     "bitwise_right_shift", "shr", "__rshift__", "integer", np.right_shift
 )
-bitwise_invert = elementwise(
+bitwise_invert: Function = elementwise(
     "bitwise_invert",
     lambda x: call("not", x),
     kinds="bits",
@@ -429,7 +429,7 @@ bitwise_invert = elementwise(
     reference=np.invert,
     samples=s.unary_of(s.integers),
 )
-isnan = elementwise(
+isnan: Function = elementwise(
     "isnan",
     intrinsic("isnan"),
     kinds="float",
@@ -437,7 +437,7 @@ isnan = elementwise(
     reference=np.isnan,
     samples=s.unary(),
 )
-isinf = elementwise(
+isinf: Function = elementwise(
     "isinf",
     intrinsic("isinf"),
     kinds="float",
@@ -445,7 +445,7 @@ isinf = elementwise(
     reference=np.isinf,
     samples=s.unary(),
 )
-isfinite = elementwise(
+isfinite: Function = elementwise(
     "isfinite",
     lambda x: ~(call("isnan", x) | call("isinf", x)),
     kinds="float",
@@ -476,7 +476,7 @@ round = _rounding("round", "The nearest integer, halves to the even one.", np.ro
 
 # --- complex -------------------------------------------------------------------------------------
 
-real = elementwise(
+real: Function = elementwise(
     "real",
     intrinsic("real"),
     (lambda g, x: _as_complex(g, x),),
@@ -486,7 +486,7 @@ real = elementwise(
     reference=np.real,
     samples=s.unary(),
 )
-imag = elementwise(
+imag: Function = elementwise(
     "imag",
     intrinsic("imag"),
     (lambda g, x: _as_complex(g, x) * _i(x),),
@@ -497,7 +497,7 @@ imag = elementwise(
     reference=np.imag,
     samples=s.unary(),
 )
-conj = elementwise(
+conj: Function = elementwise(
     "conj",
     intrinsic("conj"),
     (lambda g: conj(g),),

@@ -31,6 +31,8 @@ from everygrad.tensor import Tensor, wrap
 # derivative not compiled yet (KeyError, TypeError), a filter that makes errors of warnings
 _RETRY = (AttributeError, KeyError, TypeError, RuntimeWarning)
 
+Function = Callable[..., Any]  # of Tensors, numbers, and scalar expressions
+
 KINDS = {
     "any": ("bool", "int", "uint", "float", "complex"),
     "numeric": ("int", "uint", "float", "complex"),
@@ -312,8 +314,9 @@ def elementwise(
     """Enter an elementwise op and return its function."""
     op = Elementwise(name, body, derivs, kinds=kinds, holomorphic=holomorphic, tangents=tangents)
     count = len(op.inputs)
-    if op.rules and count <= 2:
-        op.vjp = fast_vjp(op)  # type: ignore[method-assign]  # the same, with its inputs known
+    # abs, real and imag of complex numbers have real gradients: the fast path cannot tell them
+    if op.rules and count <= 2 and holomorphic:
+        op.__dict__["vjp"] = fast_vjp(op)  # the same, with its inputs known
     if count == 1:
         function: Callable[..., Any] = unary(op)
     elif count == 2:
@@ -458,7 +461,7 @@ class Kernel(Op):
         constant: bool = False,
     ) -> None:
         super().__init__(name, inputs)
-        self.portable = portable  # type: ignore[method-assign]  # the record's own definition
+        self.__dict__["portable"] = portable  # the record's own definition
         self.constant = constant
         self.linear = tuple(linear)
         self.batch = batch  # (inputs, all with the batch axis first, **params)
@@ -476,7 +479,7 @@ class Kernel(Op):
             v if has else v.expand_dims(0).broadcast_to((size, *v.shape))
             for v, has in zip(values, flags, strict=True)
         ]
-        return self.batch(full, **params)  # type: ignore[no-any-return]
+        return self.batch(full, **params)
 
     def jvp(
         self,
@@ -489,7 +492,7 @@ class Kernel(Op):
             return None
         moving = [i for i, t in enumerate(tangents) if t is not None]
         if self.jvp_rule is not None:
-            return self.jvp_rule(out, inputs, tangents, **params)  # type: ignore[no-any-return]
+            return self.jvp_rule(out, inputs, tangents, **params)
         if not all(i in self.linear for i in moving):
             raise NoRule(self.name)
         total: Tensor | None = None

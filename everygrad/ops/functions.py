@@ -18,11 +18,11 @@ from everygrad.ops.elementwise import (
     sqrt,
     where,
 )
-from everygrad.ops.families import elementwise
+from everygrad.ops.families import Function, elementwise
 
 # --- exponentials and logarithms -----------------------------------------------------------------
 
-exp = elementwise(
+exp: Function = elementwise(
     "exp",
     intrinsic("exp"),
     (lambda g, out: g * out,),
@@ -31,7 +31,7 @@ exp = elementwise(
     reference=np.exp,
     samples=s.unary(),
 )
-exp2 = elementwise(
+exp2: Function = elementwise(
     "exp2",
     lambda x: call("exp", x * math.log(2.0)),
     (lambda g, out: g * out * math.log(2.0),),
@@ -40,7 +40,7 @@ exp2 = elementwise(
     reference=np.exp2,
     samples=s.unary(),
 )
-expm1 = elementwise(
+expm1: Function = elementwise(
     "expm1",
     intrinsic("expm1"),
     (lambda g, out: g * (out + 1),),
@@ -49,7 +49,7 @@ expm1 = elementwise(
     reference=np.expm1,
     samples=s.unary(),
 )
-log = elementwise(
+log: Function = elementwise(
     "log",
     intrinsic("log"),
     (lambda g, x: g / x,),
@@ -58,7 +58,7 @@ log = elementwise(
     reference=np.log,
     samples=s.unary(0.1),
 )
-log1p = elementwise(
+log1p: Function = elementwise(
     "log1p",
     intrinsic("log1p"),
     (lambda g, x: g / (x + 1),),
@@ -67,7 +67,7 @@ log1p = elementwise(
     reference=np.log1p,
     samples=s.unary(-0.9),
 )
-log2 = elementwise(
+log2: Function = elementwise(
     "log2",
     intrinsic("log2"),
     (lambda g, x: g / (x * math.log(2.0)),),
@@ -76,7 +76,7 @@ log2 = elementwise(
     reference=np.log2,
     samples=s.unary(0.1),
 )
-log10 = elementwise(
+log10: Function = elementwise(
     "log10",
     lambda x: call("log", x) / math.log(10.0),
     (lambda g, x: g / (x * math.log(10.0)),),
@@ -100,7 +100,7 @@ def _pow_dy_complex(g: Any, x: Any, out: Any) -> Any:
     return where(x == 0, 0.0, g * out * log(where(x == 0, 1.0, x)))
 
 
-pow = elementwise(  # the Array API's name
+pow: Function = elementwise(  # the Array API's name
     "pow",
     lambda x, y: call("pow", x, y),
     (_pow_dx, lambda g, x, out: (_pow_dy_complex if is_complex(g) else _pow_dy)(g, x, out)),
@@ -114,7 +114,7 @@ reflected(pow, "__rpow__")
 
 # --- angles and their hyperbolic kin -------------------------------------------------------------
 
-sin = elementwise(
+sin: Function = elementwise(
     "sin",
     intrinsic("sin"),
     (lambda g, x: g * cos(x),),
@@ -123,7 +123,7 @@ sin = elementwise(
     reference=np.sin,
     samples=s.unary(),
 )
-cos = elementwise(
+cos: Function = elementwise(
     "cos",
     intrinsic("cos"),
     (lambda g, x: -g * sin(x),),
@@ -132,7 +132,7 @@ cos = elementwise(
     reference=np.cos,
     samples=s.unary(),
 )
-tan = elementwise(
+tan: Function = elementwise(
     "tan",
     intrinsic("tan"),
     (lambda g, out: g * (1 + out * out),),
@@ -141,7 +141,7 @@ tan = elementwise(
     reference=np.tan,
     samples=s.unary(-1.2, 1.2),
 )
-asin = elementwise(
+asin: Function = elementwise(
     "asin",
     intrinsic("asin"),
     (lambda g, x: g / sqrt(1 - x * x),),
@@ -150,7 +150,7 @@ asin = elementwise(
     reference=np.arcsin,
     samples=s.unary(-0.9, 0.9),
 )
-acos = elementwise(
+acos: Function = elementwise(
     "acos",
     intrinsic("acos"),
     (lambda g, x: -g / sqrt(1 - x * x),),
@@ -159,7 +159,7 @@ acos = elementwise(
     reference=np.arccos,
     samples=s.unary(-0.9, 0.9),
 )
-atan = elementwise(
+atan: Function = elementwise(
     "atan",
     intrinsic("atan"),
     (lambda g, x: g / (1 + x * x),),
@@ -168,7 +168,7 @@ atan = elementwise(
     reference=np.arctan,
     samples=s.unary(),
 )
-atan2 = elementwise(
+atan2: Function = elementwise(
     "atan2",
     lambda x, y: call("atan2", x, y),
     (lambda g, x, y: g * (y / (x * x + y * y)), lambda g, x, y: -g * (x / (x * x + y * y))),
@@ -178,7 +178,7 @@ atan2 = elementwise(
     samples=s.binary(0.3, 2.0),
     refuses=(MISFIT,),
 )
-sinh = elementwise(
+sinh: Function = elementwise(
     "sinh",
     intrinsic("sinh"),
     (lambda g, x: g * cosh(x),),
@@ -187,7 +187,7 @@ sinh = elementwise(
     reference=np.sinh,
     samples=s.unary(),
 )
-cosh = elementwise(
+cosh: Function = elementwise(
     "cosh",
     intrinsic("cosh"),
     (lambda g, x: g * sinh(x),),
@@ -196,7 +196,7 @@ cosh = elementwise(
     reference=np.cosh,
     samples=s.unary(),
 )
-tanh = elementwise(
+tanh: Function = elementwise(
     "tanh",
     intrinsic("tanh"),
     (lambda g, out: g * (1 - out * out),),
@@ -205,7 +205,7 @@ tanh = elementwise(
     reference=np.tanh,
     samples=s.unary(),
 )
-asinh = elementwise(
+asinh: Function = elementwise(
     "asinh",
     intrinsic("asinh"),
     (lambda g, x: g / sqrt(x * x + 1),),
@@ -214,7 +214,7 @@ asinh = elementwise(
     reference=np.arcsinh,
     samples=s.unary(),
 )
-acosh = elementwise(
+acosh: Function = elementwise(
     "acosh",
     intrinsic("acosh"),
     (lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)),),
@@ -223,7 +223,7 @@ acosh = elementwise(
     reference=np.arccosh,
     samples=s.unary(1.2, 3.0),
 )
-atanh = elementwise(
+atanh: Function = elementwise(
     "atanh",
     intrinsic("atanh"),
     (lambda g, x: g / (1 - x * x),),
@@ -239,7 +239,7 @@ _SQRT_HALF = math.sqrt(0.5)
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 _NORMAL_PEAK = 1.0 / math.sqrt(2.0 * math.pi)
 
-erf = elementwise(
+erf: Function = elementwise(
     "erf",
     intrinsic("erf"),
     (lambda g, x: g * (exp(-x * x) * _TWO_OVER_SQRT_PI),),
@@ -255,7 +255,7 @@ def _sigmoid(x: Any) -> Any:
     return where(x >= 0, 1.0, small) / (1.0 + small)
 
 
-sigmoid = elementwise(
+sigmoid: Function = elementwise(
     "sigmoid",
     _sigmoid,
     (lambda g, out: g * (out * (1 - out)),),
@@ -264,7 +264,7 @@ sigmoid = elementwise(
     reference="scipy.special:expit",
     samples=s.unary(-5.0, 5.0),
 )
-relu = elementwise(
+relu: Function = elementwise(
     "relu",
     lambda x: call("max", x, 0.0),
     (lambda g, out: where(out <= 0, 0.0, g),),
@@ -273,7 +273,7 @@ relu = elementwise(
     reference=lambda x: np.maximum(x, 0),
     samples=s.unary(),
 )
-softplus = elementwise(
+softplus: Function = elementwise(
     "softplus",
     lambda x: call("max", x, 0.0) + call("log1p", call("exp", -call("abs", x))),
     (lambda g, x: g * sigmoid(x),),
@@ -289,7 +289,7 @@ def _silu_dx(g: Any, x: Any) -> Any:
     return g * (slope * (1 + x * (1 - slope)))
 
 
-silu = elementwise(
+silu: Function = elementwise(
     "silu",
     lambda x: x * _sigmoid(x),
     (_silu_dx,),
@@ -305,7 +305,7 @@ def _gelu_dx(g: Any, x: Any) -> Any:
     return g * (below + x * (_NORMAL_PEAK * exp(-0.5 * x * x)))
 
 
-gelu = elementwise(
+gelu: Function = elementwise(
     "gelu",
     lambda x: x * (0.5 * (1.0 + call("erf", x * _SQRT_HALF))),
     (_gelu_dx,),

@@ -19,7 +19,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.elementwise import where
 from everygrad.ops.indexing import index_put, take
 from everygrad.ops.movement import put_slices, take_slices
-from everygrad.ops.spec import composite, refuse, sample
+from everygrad.ops.spec import composite, give_methods, refuse, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor, Wrapped, wrap
 
@@ -128,7 +128,7 @@ class _Merge(NamedTuple):
 
     order: Shape  # the permutation
     sizes: Shape  # of the indexed axes
-    index: Tensor  # one flat number for each combination
+    flat: Tensor  # one flat number for each combination
     result: Shape  # shape of the broadcast indices
     place: int  # where the result's axes go
 
@@ -227,7 +227,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     m = _merge(p)
     out = out.permute_dims(m.order)
     rest = out.shape[len(m.sizes) :]
-    out = take(out.reshape((shapes.size_of(m.sizes), *rest)), m.index, axis=0)
+    out = take(out.reshape((shapes.size_of(m.sizes), *rest)), m.flat, axis=0)
     return out.moveaxis(tuple(range(len(m.result))), tuple(range(m.place, m.place + len(m.result))))
 
 
@@ -274,7 +274,7 @@ def _put_takes(x: Tensor, p: Plan, value: Tensor) -> Tensor:
         tuple(range(m.place, m.place + len(m.result))), tuple(range(len(m.result)))
     )
     flat = front.reshape((shapes.size_of(m.sizes), *rest))
-    new = index_put(flat, m.index.reshape(-1), moved.reshape((m.index.size, *rest)))
+    new = index_put(flat, m.flat.reshape(-1), moved.reshape((m.flat.size, *rest)))
     back = tuple(int(i) for i in np.argsort(m.order))
     new = new.reshape(front.shape).permute_dims(back)
     basic = tuple(
@@ -297,4 +297,4 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     self.rebind(new._data, node)
 
 
-Tensor.__setitem__ = setitem  # type: ignore[attr-defined]
+give_methods(__setitem__=setitem)

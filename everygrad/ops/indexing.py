@@ -110,14 +110,14 @@ class _IndexAdd(Kernel):
         return out.reshape(x.shape).moveaxis(1, axis + 1)
 
 
-TAKE = _Take(
+TAKE: Kernel = _Take(
     "take",
     _take_portable,
     ("x", "index"),
     (_take_transpose, None),
     linear=(0,),
 )
-CHECK_RANGE = Kernel(
+CHECK_RANGE: Kernel = Kernel(
     "check_range",
     lambda x, size, what: x,
     ("x",),
@@ -132,7 +132,7 @@ register(
     samples=lambda: iter((sample(np.array([0, 1]), 2, "take: index"),)),
     refuses=(refuse(OutOfRangeError, "label 2 is out of range", np.array([2]), 2, "label"),),
 )
-INDEX_ADD = _IndexAdd(
+INDEX_ADD: Kernel = _IndexAdd(
     "index_add",
     _index_add_portable,
     ("x", "index", "source"),
@@ -280,7 +280,7 @@ def _scatter_add_portable(x: Tensor, index: Tensor, source: Tensor, axis: int) -
     return x + total.pad(tuple((0, n - m) for n, m in zip(x.shape, total.shape, strict=True)))
 
 
-GATHER = Kernel(
+GATHER: Kernel = Kernel(
     "gather",
     _gather_portable,
     ("x", "index"),
@@ -293,7 +293,7 @@ GATHER = Kernel(
     linear=(0,),
     batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
 )
-SCATTER_ADD = Kernel(
+SCATTER_ADD: Kernel = Kernel(
     "scatter_add",
     _scatter_add_portable,
     ("x", "index", "source"),
@@ -435,7 +435,7 @@ def _last_write_portable(index: Tensor, size: int) -> Tensor:
     return where(_one_hot(index, size, 0), order, -1).max(axis=1)
 
 
-LAST_WRITE = Kernel("last_write", _last_write_portable, ("index",), constant=True)
+LAST_WRITE: Kernel = Kernel("last_write", _last_write_portable, ("index",), constant=True)
 
 
 def last_write(index: Tensor, size: int) -> Tensor:

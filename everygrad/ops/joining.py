@@ -48,7 +48,7 @@ def _concat_jvp(out: Tensor, xs: Any, tangents: Any, axis: int, sizes: tuple[int
     return apply(CONCAT, *parts, axis=axis, sizes=sizes)
 
 
-CONCAT = Kernel(
+CONCAT: Kernel = Kernel(
     "concat",
     _concat_portable,
     ("xs",),
@@ -145,6 +145,7 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
     refuses=(
         refuse(ShapeError, r"split: sizes \(1, 2\) add up to 3, axis 0 has 6", s.real(6), [1, 2]),
         refuse(ArgumentError, "split: the size of a part must be positive, got 0", s.real(6), 0),
+        refuse(ShapeError, "split: sizes must not be negative", s.real(2), [-1, 3]),
     ),
 )
 def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
@@ -157,6 +158,8 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
         parts = tuple(min(sizes, total - i) for i in range(0, total, sizes))
     else:
         parts = shapes.as_shape(sizes, "split")
+    if min(parts, default=0) < 0:
+        raise ShapeError(f"split: sizes must not be negative, got {parts}")
     if sum(parts) != total:
         raise ShapeError(f"split: sizes {parts} add up to {sum(parts)}, axis {at} has {total}")
     return [slice_axis(x, at, sum(parts[:i]), n) for i, n in enumerate(parts)]
@@ -175,13 +178,17 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     refuses=(
         refuse(ArgumentError, "pad: 1 pairs of widths for 2 axes", s.real(2, 3), ((1, 1),)),
         refuse(ArgumentError, "pad: widths must not be negative", s.real(3), ((-1, 0),)),
+        refuse(ArgumentError, "pad: every size must be an integer", s.real(3), 1.5),
+        refuse(ArgumentError, r"pad: widths are pairs \(before, after\)", s.real(3), (1, 2)),
     ),
 )
 def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
     """x with `value` added around it: ((before, after), ...) for each axis, or one number."""
-    if isinstance(widths, int):
+    if not isinstance(widths, Sequence):
         widths = ((widths, widths),) * x.ndim
-    pairs = tuple((int(a), int(b)) for a, b in widths)
+    pairs = tuple(shapes.as_shape(pair, "pad") for pair in widths)
+    if any(len(pair) != 2 for pair in pairs):
+        raise ArgumentError(f"pad: widths are pairs (before, after), got {widths!r}")
     if len(pairs) != x.ndim:
         raise ArgumentError(f"pad: {len(pairs)} pairs of widths for {x.ndim} axes")
     if any(a < 0 or b < 0 for a, b in pairs):

@@ -12,7 +12,7 @@ from everygrad.dispatch import apply, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Kernel
-from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.ops.spec import composite, give_methods, refuse, register, sample
 from everygrad.tensor import Tensor
 
 
@@ -27,6 +27,11 @@ def _transposed(x: Tensor) -> Tensor:
 
 class _Matmul(Kernel):
     """A batch of matrices times one matrix is a single product of taller matrices."""
+
+    def explain(self, inputs: Sequence[Tensor], params: dict[str, Any]) -> None:
+        x, y = inputs
+        _check(x.shape, y.shape, x)
+        shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         x, y = self.restore(node, create_graph)[1:]
@@ -53,7 +58,7 @@ class _Matmul(Kernel):
         return apply(MATMUL, *aligned)
 
 
-MATMUL = _Matmul(
+MATMUL: Kernel = _Matmul(
     "matmul",
     _portable,
     ("x", "y"),
@@ -94,13 +99,6 @@ def _check(a: shapes.Shape, b: shapes.Shape, x: Tensor) -> None:
     if x.dtype is dtypes.bool_:
         raise DtypeError("matmul: does not take bool; cast with astype()")
 
-
-MATMUL.explain = (
-    lambda inputs, params: (  # type: ignore[method-assign]
-        _check(inputs[0].shape, inputs[1].shape, inputs[0]),
-        shapes.broadcast("matmul", inputs[0].shape[:-2], inputs[1].shape[:-2]),
-    )[0]
-)
 
 register(
     MATMUL,
@@ -145,7 +143,7 @@ def _rmatmul(self: Tensor, other: Any) -> Tensor:
     return matmul(*operands("matmul", other, self))
 
 
-Tensor.__rmatmul__ = _rmatmul  # type: ignore[attr-defined]
+give_methods(__rmatmul__=_rmatmul)
 
 
 @composite(

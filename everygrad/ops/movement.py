@@ -27,7 +27,7 @@ def _batched_shape(old: Shape, shape: Shape) -> dict[str, Any]:
     return {"shape": ("batch", *shape)}
 
 
-RESHAPE = Movement(
+RESHAPE: Movement = Movement(
     "reshape",
     lambda old, shape: shape,
     lambda g, shape: apply(RESHAPE, g, shape=shape),
@@ -71,10 +71,13 @@ register(
 
 
 def _inverse(axes: Shape) -> Shape:
-    return tuple(int(i) for i in np.argsort(axes))
+    places = [0] * len(axes)
+    for i, a in enumerate(axes):
+        places[a] = i
+    return tuple(places)
 
 
-PERMUTE = Movement(
+PERMUTE: Movement = Movement(
     "permute_dims",
     lambda old, axes: tuple(old[a] for a in axes),
     lambda g, axes: apply(PERMUTE, g, axes=_inverse(axes)),
@@ -111,7 +114,7 @@ register(
     ),
 )
 
-EXPAND = Movement(
+EXPAND: Movement = Movement(
     "broadcast_to",
     lambda old, shape: shape,
     lambda g, shape: sum_to(g, shape),
@@ -180,13 +183,13 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.sum(axis=added, dtype=x.dtype) if added else x
 
 
-SLICE = Movement(
+SLICE: Movement = Movement(
     "slice",
     lambda old, slices: tuple(count for _, count, _ in slices),
     lambda g, shape, slices: apply(UNSLICE, g, shape=shape, slices=slices),
     lambda old, slices: {"slices": (("batch", "batch", 1), *slices)},
 )
-UNSLICE = Movement(
+UNSLICE: Movement = Movement(
     "unslice",
     lambda old, shape, slices: shape,
     lambda g, slices: apply(SLICE, g, slices=slices),
@@ -359,7 +362,8 @@ def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes exchanged."""
     if x.ndim < 2:
         raise ShapeError(f"matrix_transpose: needs 2 dimensions or more, got shape {x.shape}")
-    return swapaxes(x, -1, -2)
+    n = x.ndim
+    return apply(PERMUTE, x, axes=(*range(n - 2), n - 1, n - 2))
 
 
 @composite(

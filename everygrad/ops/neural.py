@@ -47,7 +47,7 @@ def _rows(op: Any) -> Any:
     return lambda xs, axis: apply(op(), *xs, axis=axis + 1)
 
 
-SOFTMAX = Kernel(
+SOFTMAX: Kernel = Kernel(
     "softmax",
     _softmax_portable,
     ("x",),
@@ -56,7 +56,7 @@ SOFTMAX = Kernel(
     batch=_rows(lambda: SOFTMAX),
 )
 # no rules: differentiated again through the portable definition
-SOFTMAX_MOVE = Kernel(
+SOFTMAX_MOVE: Kernel = Kernel(
     "softmax_move", _softmax_move_portable, ("g", "out"), batch=_rows(lambda: SOFTMAX_MOVE)
 )
 
@@ -70,7 +70,7 @@ def _log_softmax_vjp(g: Tensor, out: Tensor, axis: int) -> Tensor:
     return apply(LOG_SOFTMAX_VJP, g, out, axis=axis)
 
 
-LOG_SOFTMAX = Kernel(
+LOG_SOFTMAX: Kernel = Kernel(
     "log_softmax",
     _log_softmax_portable,
     ("x",),
@@ -80,7 +80,7 @@ LOG_SOFTMAX = Kernel(
     ),
     batch=_rows(lambda: LOG_SOFTMAX),
 )
-LOG_SOFTMAX_VJP = Kernel(
+LOG_SOFTMAX_VJP: Kernel = Kernel(
     "log_softmax_vjp",
     lambda g, out, axis: g - exp(out) * g.sum(axis=axis, keepdims=True),
     ("g", "out"),
@@ -181,14 +181,14 @@ def _axes_batch(op: Any) -> Any:
     return lambda xs, axes, eps: apply(op(), *xs, axes=tuple(a + 1 for a in axes), eps=eps)
 
 
-STANDARDIZE = _Standardize(
+STANDARDIZE: Kernel = _Standardize(
     "standardize",
     _standardize_portable,
     ("x",),
     (lambda g, out, x: g,),
     batch=_axes_batch(lambda: STANDARDIZE),
 )
-STANDARDIZE_MOVE = Kernel(
+STANDARDIZE_MOVE: Kernel = Kernel(
     "standardize_move",
     _standardize_move_portable,
     ("g", "out", "x"),

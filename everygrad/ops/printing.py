@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends import base
+from everygrad.ops.spec import give_methods
 from everygrad.tensor import Tensor, Wrapped
 
 _DEFAULTS = ("float32", "int64", "bool")
@@ -46,7 +47,9 @@ def _transpose(self: Tensor) -> Any:
     return self.matrix_transpose()
 
 
-for _method in (__repr__, __format__):
-    setattr(Tensor, _method.__name__, _method)
-Tensor.T = property(_transpose)  # type: ignore[attr-defined]
-Tensor.mT = property(_transpose)  # type: ignore[attr-defined]
+give_methods(
+    __repr__=__repr__,
+    __format__=__format__,
+    T=property(_transpose),
+    mT=property(_transpose),
+)

@@ -68,7 +68,7 @@ def _bits_portable(state: Tensor, count: int) -> Tensor:
     return stack(c, axis=1).reshape(-1)[:count]
 
 
-BITS = Kernel("philox", _bits_portable, ("state",), constant=True)
+BITS: Kernel = Kernel("philox", _bits_portable, ("state",), constant=True)
 register(
     BITS,
     lambda state, count: apply(BITS, state, count=count),
@@ -106,9 +106,9 @@ class Generator:
         return int(words[0]) | int(words[1]) << 32
 
     def stream(self) -> Generator:
-        """Whose state is in force: this one's, unless a checkpoint runs again what it ran before."""
+        """Whose state is in force: this one's, unless a checkpoint runs something again."""
         watcher = recorder.get()
-        return self if watcher is None else watcher.stream(self)  # type: ignore[no-any-return]
+        return self if watcher is None else watcher.stream(self)
 
     def get_state(self) -> Any:
         """The place in the stream, as a NumPy array for `set_state`."""

@@ -58,7 +58,7 @@ def _accumulated(x: Tensor, dtype: Any) -> Tensor:
     return x if x.dtype.is_differentiable else x.astype(dtypes.accumulator(x.dtype))
 
 
-SUM = Reduction("sum", "add")
+SUM: Reduction = Reduction("sum", "add")
 _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
 
@@ -78,7 +78,7 @@ register(
     samples=lambda: iter((*_reduction_samples(), sample(s.real(0, 3), axis=0), sample(s.real(0)))),
 )
 
-MEAN = Reduction("mean", "add", kinds="float", mean=True)
+MEAN: Reduction = Reduction("mean", "add", kinds="float", mean=True)
 
 
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -111,8 +111,8 @@ def _nonempty(op: str, x: Tensor, axis: Axis) -> None:
         raise ShapeError(f"{op}: shape {x.shape} has no elements along axis {axis} to choose from")
 
 
-MAX = Reduction("max", "max", _extreme, kinds="ordered")
-MIN = Reduction("min", "min", _extreme, kinds="ordered")
+MAX: Reduction = Reduction("max", "max", _extreme, kinds="ordered")
+MIN: Reduction = Reduction("min", "min", _extreme, kinds="ordered")
 
 
 def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -165,7 +165,7 @@ def _prod_portable(x: Tensor, axes: shapes.Shape, keepdims: bool) -> Tensor:
     return x.reshape(out_shape)
 
 
-PROD = Kernel("prod", _prod_portable, ("x",))
+PROD: Kernel = Kernel("prod", _prod_portable, ("x",))
 
 
 def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
@@ -191,8 +191,8 @@ register(
     ),
 )
 
-ANY = Reduction("any", "or", constant=True, kinds="bool")
-ALL = Reduction("all", "and", constant=True, kinds="bool")
+ANY: Reduction = Reduction("any", "or", constant=True, kinds="bool")
+ALL: Reduction = Reduction("all", "and", constant=True, kinds="bool")
 
 
 def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -331,7 +331,9 @@ def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
 @composite(reference=_reference(np.std), samples=_variance_samples, refuses=_bad_axis("var"))
 def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation, the square root of `var`."""
-    return sqrt(var(x, axis, correction, keepdims))
+    v = var(x, axis, correction, keepdims)
+    flat = v == 0  # the slope of sqrt at 0 is infinite; that of equal elements is taken as 0
+    return where(flat, v, sqrt(where(flat, 1.0, v)))
 
 
 @composite(

@@ -61,7 +61,8 @@ class Rule:
 
     def __init__(self, fn: Callable[..., Any], inputs: Sequence[str]) -> None:
         self.fn = fn
-        self.names = tuple(inspect.signature(fn).parameters)
+        code = fn.__code__  # inspect.signature takes ten times as long, at every import
+        self.names = code.co_varnames[: code.co_argcount]
         places = {name: i for i, name in enumerate(("out", *inputs))}
         # places in (out, *inputs) of the values to save
         self.needs = frozenset(places[n] for n in self.names if n in places)
@@ -87,7 +88,7 @@ class Op:
         self._keep: dict[tuple[bool, ...], tuple[bool, ...]] = {}  # by which inputs want a gradient
         self.function: Callable[..., Any]
         self.methods: tuple[str, ...] = ()
-        self.reference: Callable[..., Any] | None = None
+        self.reference: Callable[..., Any] | str | None = None
         self.samples: Callable[[], Iterator[Sample]] = lambda: iter(())
         self.refusals: tuple[Refusal, ...] = ()
         self.notes: dict[str, Any] = {}  # what a test must know: tolerances, points to avoid
@@ -178,7 +179,7 @@ def register(
     function: Callable[..., Any],
     *,
     methods: Sequence[str] = (),
-    reference: Callable[..., Any] | None = None,
+    reference: Callable[..., Any] | str | None = None,
     samples: Callable[[], Iterator[Sample]] | None = None,
     refuses: Sequence[Refusal] = (),
     namespace: str = "",
@@ -196,6 +197,12 @@ def register(
     REGISTRY[op.name] = op
     for name in op.methods:
         setattr(Tensor, name, function)
+
+
+def give_methods(**methods: Any) -> None:
+    """Attributes of Tensor that are no ops: conversions, printing, hooks."""
+    for name, value in methods.items():
+        setattr(Tensor, name, value)
 
 
 def composite(

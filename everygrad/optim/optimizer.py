@@ -230,7 +230,7 @@ class Shared:
 
     def lr(self, p: Tensor) -> Tensor:
         """The learning rate as a 0-d tensor beside `p`."""
-        return self.once(("lr", p.dtype, p.device), lambda: beside(p, self._group["lr"]))  # type: ignore[no-any-return]
+        return self.once(("lr", p.dtype, p.device), lambda: beside(p, self._group["lr"]))
 
     def next_step(self, state: State) -> Tensor:
         """`state["step"]` one further.
@@ -241,7 +241,7 @@ class Shared:
         # the old value stays in the entry: its id must not be given to another
         made = self.once(("step", id(held._data)), lambda: (held._data, held + 1.0))
         put(held, made[1])
-        return made[1]  # type: ignore[no-any-return]
+        return made[1]
 
 
 def precise(p: Tensor) -> DType:

@@ -6,6 +6,7 @@ alive. It is read without recursion: a chain of a million ops prints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,10 +88,11 @@ class Graph:
         )
 
 
-def read_graph(x: Tensor | Sequence[Tensor], names: Names = None) -> Graph:
+def read_graph(x: Tensor | Sequence[Tensor], names: Names = None, limit: float = math.inf) -> Graph:
     """The graph behind one tensor or several.
 
     names  what to call tensors: {"w": w, ...}, a Module, or its named_parameters()
+    limit  how many nodes it may have; a picture of many shows nothing
     """
     roots = [x] if isinstance(x, Tensor) else list(x)
     for t in roots:
@@ -103,7 +105,13 @@ def read_graph(x: Tensor | Sequence[Tensor], names: Names = None) -> Graph:
             )
     if not roots:
         raise ArgumentError("graph: needs at least one tensor")
-    reader = _Reader(roots, dict(_name_pairs(names)))
+    order = _execution_order([t._node for t in roots if t._node is not None])
+    if len(order) > limit:
+        raise ArgumentError(
+            f"graph: {len(order):,} nodes are too many for a picture (limit={limit:,}); "
+            f"graph_text prints graphs of any size"
+        )
+    reader = _Reader(order, roots, dict(_name_pairs(names)))
     return Graph(tuple(reader.nodes()), tuple(reader.number[t._node] for t in roots))
 
 
@@ -129,7 +137,7 @@ def graph_dot(x: Tensor | Sequence[Tensor], names: Names = None, limit: int = LI
     >>> print(eg.tools.graph_dot(eg.exp(w), names={"w": w}).splitlines()[-3])
       n1 [label="exp\\nf32[2]", fillcolor="#e8eefc", tooltip="%1: f32[2] = exp %0"];
     """
-    graph = small(read_graph(x, names), limit, "graph_dot")
+    graph = read_graph(x, names, limit)
     lines = [
         "digraph everygrad {",
         '  node [shape=box, style="rounded,filled", fontname="monospace", fontsize=11];',
@@ -142,16 +150,6 @@ def graph_dot(x: Tensor | Sequence[Tensor], names: Names = None, limit: int = LI
         lines.append(f"  n{node.number} [{facts}];")
     lines += [f"  n{a} -> n{b};" for a, b in graph.edges]
     return "\n".join([*lines, "}"])
-
-
-def small(graph: Graph, limit: int, op: str) -> Graph:
-    """The graph, if a picture of it can be read."""
-    if len(graph.nodes) > limit:
-        raise ArgumentError(
-            f"{op}: {len(graph.nodes):,} nodes are too many for a picture (limit={limit:,}); "
-            f"graph_text prints graphs of any size"
-        )
-    return graph
 
 
 def label_lines(node: GraphNode) -> list[str]:
@@ -188,9 +186,9 @@ def _name_pairs(names: Names) -> Iterable[tuple[str, Any]]:
 class _Reader:
     """Copies recorded nodes into plain ones."""
 
-    def __init__(self, roots: list[Tensor], names: dict[str, Tensor]) -> None:
-        self.order = _execution_order([t._node for t in roots if t._node is not None])
-        self.number: dict[Node | None, int] = {node: i for i, node in enumerate(self.order)}
+    def __init__(self, order: list[Node], roots: list[Tensor], names: dict[str, Tensor]) -> None:
+        self.order = order
+        self.number: dict[Node | None, int] = {node: i for i, node in enumerate(order)}
         self.names = {t._node: name for name, t in names.items() if t._node is not None}
         # tensors without gradients leave no node; what ops saved of them is recognised
         self.values = {id(t._data): name for name, t in names.items() if t._node is None}

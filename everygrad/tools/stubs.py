@@ -105,16 +105,20 @@ class Imports:
             groups[1 if "numpy" in module else 0].append(module)
         for module, names in sorted(self.needed.items()):
             ours = module.split(".")[0] == "everygrad"
-            groups[2 if ours else 0] += _from_lines(module, names)
+            groups[2 if ours else 0].append(_from_line(module, names))
         return "\n\n".join("\n".join(group) for group in groups if group)
 
 
-def _from_lines(module: str, names: set[str]) -> list[str]:
-    """`a as a` stands alone on its line, the others together; classes first."""
-    order = sorted(names, key=lambda n: (not n.lstrip("_")[:1].isupper(), n))
-    plain = [n for n in order if " as " not in n and f"{n} as {n}" not in names]
-    lines = [f"from {module} import {n}" for n in order if " as " in n]
-    return [*lines, f"from {module} import {', '.join(plain)}"] if plain else lines
+def _from_line(module: str, names: set[str]) -> str:
+    """One import, classes first, wrapped as the formatter would."""
+    shown = sorted(
+        (n for n in names if f"{n} as {n}" not in names),
+        key=lambda n: (not n.lstrip("_")[:1].isupper(), n),
+    )
+    line = f"from {module} import {', '.join(shown)}"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {n}," for n in shown), ")"])
 
 
 # --- functions -----------------------------------------------------------------------------------

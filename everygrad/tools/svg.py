@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from everygrad.tensor import Tensor
-from everygrad.tools.graph import LIMIT, Graph, GraphNode, Names, label_lines, read_graph, small
+from everygrad.tools.graph import LIMIT, Graph, GraphNode, Names, label_lines, read_graph
 
 TITLE, DETAIL = 13, 11  # font sizes
 ADVANCE = 0.61  # of the font size: how wide a character of a monospaced font is at most
@@ -68,7 +68,7 @@ def graph_svg(x: Tensor | Sequence[Tensor], names: Names = None, limit: int = LI
     >>> eg.tools.graph_svg((w * w).sum(), names={"w": w})[:31]
     '<svg xmlns="http://www.w3.org/2'
     """
-    graph = small(read_graph(x, names), limit, "graph_svg")
+    graph = read_graph(x, names, limit)
     boxes, far = _boxes(graph)
     layers = _ordered(boxes)
     _place(boxes, layers)
@@ -220,7 +220,9 @@ def _place(boxes: list[Box], layers: list[list[int]]) -> None:
             x += boxes[i].width + GAP_X
         for i in row:
             boxes[i].x -= x / 2
-    for sweep in range(2 * SWEEPS):
+    # long edges straighten slowly; small pictures, which people look at closely, get the time
+    sweeps = SWEEPS * (20 if len(boxes) < 500 else 2)
+    for sweep in range(sweeps):
         down = sweep % 2 == 0
         for row in layers if down else layers[::-1]:
             _settle(boxes, row, both=sweep >= SWEEPS, down=down)

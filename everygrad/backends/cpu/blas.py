@@ -42,12 +42,15 @@ class _OneThread:
     """A block in which BLAS uses one thread; blocks may overlap in different threads."""
 
     def __init__(self) -> None:
-        self.controls = _controls()
+        self.controls: Any = None
+        self.looked = False
         self.lock = threading.Lock()
         self.inside = 0
         self.before = 1
 
     def __enter__(self) -> None:
+        if not self.looked:
+            self.controls, self.looked = _controls(), True
         if self.controls is not None:
             put, get = self.controls
             with self.lock:

@@ -54,12 +54,14 @@ def matmul(x: Any, y: Any) -> Any:
     """BLAS; a stack of matrices times one matrix is one tall product."""
     dtype = x.dtype
     x, y = _widened(x), _widened(y)
+    if x.dtype.kind in "iu":
+        return np.matmul(x, y)
     if y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous:
-        tall = np.matmul(x.reshape(size_of(x.shape[:-1]), x.shape[-1]), y)
+        tall = blas.matmul(x.reshape(size_of(x.shape[:-1]), x.shape[-1]), y)
         out = tall.reshape(*x.shape[:-1], y.shape[-1])
     else:
-        out = np.matmul(x, y)
-    return out.astype(dtype, copy=False)
+        out = blas.matmul(x, y)
+    return out if out.dtype is dtype else out.astype(dtype)
 
 
 # --- indexing ------------------------------------------------------------------------------------
@@ -208,7 +210,8 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
     cols_of = np.arange(ow)[None, :] * sw - pw
     low = -np.inf if x.dtype.kind not in "iub" else np.iinfo(x.dtype).min
     padded = _padded(x, (ph, pw), low)
-    best, found = None, None
+    best: Any = None
+    found: Any = None
     for i in range(kh):
         for j in range(kw):
             v = padded[:, :, i * dh : i * dh + sh * oh : sh, j * dw : j * dw + sw * ow : sw]
@@ -251,9 +254,12 @@ def philox(state: Any, count: int) -> Any:
     return np.stack([c0, c1, c2, c3], axis=1).reshape(-1)[:count]
 
 
+_MULTIPLY: Any = np.multiply  # NumPy's types know no tuple of axes
+
+
 def prod(x: Any, axes: Shape, keepdims: bool) -> Any:
     wide = _widened(x)
-    return np.multiply.reduce(wide, axis=axes, keepdims=keepdims).astype(x.dtype)
+    return _MULTIPLY.reduce(wide, axis=axes, keepdims=keepdims).astype(x.dtype)
 
 
 def _arg(fn: Callable[..., Any]) -> Callable[..., Any]:

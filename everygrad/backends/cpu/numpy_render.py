@@ -101,7 +101,7 @@ def power(x: Any, y: Any) -> Any:
     return np.where(y < 0, one, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
 
-_SPECIAL = {"erf": erf, "mulhi": mulhi}
+_SPECIAL: dict[str, Callable[..., Any]] = {"erf": erf, "mulhi": mulhi}
 
 
 def _function(inst: Inst) -> Callable[..., Any]:
@@ -146,7 +146,7 @@ def render(program: Program, arity: int) -> Callable[..., Any]:
     source = "\n".join((f"def kernel({params}):", *lines, f"    return t{len(lines) - 1}"))
     names["cast"] = cast
     exec(source, names)  # source made of instruction numbers only; see above
-    return names["kernel"]  # type: ignore[no-any-return]
+    return names["kernel"]
 
 
 def cast(x: Any, dtype: Any) -> Any:

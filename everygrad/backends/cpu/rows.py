@@ -19,6 +19,8 @@ BLOCK = 256  # terms summed one after the other before blocks are summed
 CHUNK = 1 << 15  # elements worked on at a time: input, output and temporaries stay in L2
 PARALLEL = 1 << 17  # elements from which a second thread pays
 
+_ADD: Any = np.add  # NumPy's types know no tuple of axes
+
 
 def _runs(axes: Shape) -> list[tuple[int, int]]:
     """Sorted axes as runs of neighbours, last run first: [(first, last), ...]."""
@@ -76,7 +78,7 @@ def add(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
     """The sum or mean over axes; half floats are summed in float32."""
     dtype = x.dtype
     if x.size <= SMALL and dtype.itemsize > 2 and not mean:
-        return np.add.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims)
+        return _ADD.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims)
     count = size_of(tuple(x.shape[a] for a in axes))
     total = x.astype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else x
     for first, last in _runs(axes):

@@ -32,7 +32,7 @@ class Null(Backend):
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> NullArray:
         if op.name in self.kernels:
-            return self.kernels[op.name](*arrays, **params)  # type: ignore[no-any-return]
+            return self.kernels[op.name](*arrays, **params)
         first = arrays[0]
         if op.family == "elementwise":
             program = op.program([FROM_NP[a.dtype] for a in arrays], params)
