@@ -28,6 +28,12 @@ class Wrapped:
 
     __slots__ = ("__weakref__", "level")
     level: int
+    transparent = False  # True: only separates graphs; outside its level the tensor inside serves
+
+    @property
+    def inner(self) -> Tensor:
+        """The tensor of the level below that holds the value."""
+        raise NotImplementedError
 
     @property
     def shape(self) -> Shape:
@@ -59,7 +65,7 @@ class Tensor:
 
     @property
     def shape(self) -> Shape:
-        return self._data.shape  # type: ignore[no-any-return]
+        return self._data.shape
 
     @property
     def dtype(self) -> DType:
@@ -150,6 +156,22 @@ class Tensor:
                     tensor._grad = g if tensor.grad is None else tensor.grad + g
 
             self._node.add_hook(keep)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if not self.is_leaf:
+            raise GradientError(
+                "deepcopy: this tensor is the result of an op; copy detach(), or use clone()"
+            )
+        copy = type(self)()  # the payload is shared: values never change
+        copy.rebind(self._data, None)
+        if self._node is not None:
+            copy._node = Leaf(copy, self._node.level)
+        if self.grad is not None:
+            copy._grad = wrap(self.grad._data)
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ArgumentError("tensors are never pickled; save them with safetensors")
 
     def __len__(self) -> int:
         if not self.shape:

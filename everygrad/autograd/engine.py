@@ -78,7 +78,7 @@ def renamed(g: Grad) -> Grad:
 def has_nan(g: Tensor) -> bool:
     """Whether a value has a NaN, whatever transformations are wrapped around it."""
     while isinstance(g._data, Wrapped):
-        g = g._data.inner  # type: ignore[attr-defined]  # every subclass has it
+        g = g._data.inner
     return bool(g.isnan().any())
 
 

@@ -12,6 +12,7 @@ from everygrad.errors import FunctionError
 from everygrad.ops.creation import zeros_like
 from everygrad.ops.families import Kernel
 from everygrad.ops.joining import concat
+from everygrad.ops.spec import REGISTRY
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor
 
@@ -62,9 +63,12 @@ class Function:
                     f"{cls.__name__}: input {i} is {type(x).__name__}; inputs are Tensors, "
                     f"pass everything else by keyword"
                 )
-        op = _FunctionOp(cls.__name__, cls.forward, cls.vjp, cls.jvp, params, len(inputs))
+        # a name of ours would call our kernel instead
+        name = f"{cls.__name__} (Function)" if cls.__name__ in REGISTRY else cls.__name__
+        op = _FunctionOp(name, cls.forward, cls.vjp, cls.jvp, params, len(inputs))
         packed = apply(op, *inputs)
-        return op.unpack(packed)
+        # integers have no derivative: the graph ends here, as it does at a cast
+        return op.unpack(packed if packed.dtype.is_differentiable else packed.detach())
 
 
 class _FunctionOp(Kernel):
@@ -126,16 +130,19 @@ class _FunctionOp(Kernel):
                 f"{type(error).__name__}: {error}"
             ) from error
         grads = list(grads) if isinstance(grads, list | tuple) else [grads]
-        if len(grads) != len(inputs):
-            raise FunctionError(
-                f"{self.name}: vjp returned {len(grads)} gradients for {len(inputs)} inputs"
-            )
+        self.check_count(grads, inputs)
         for i, (gradient, x) in enumerate(zip(grads, inputs, strict=True)):
             self.check(f"gradient {i}", gradient, x, "input")
         return [
             zeros_like(x) if gradient is None and parent is not None else gradient
             for gradient, x, parent in zip(grads, inputs, node.parents, strict=True)
         ]
+
+    def check_count(self, grads: Sequence[Any], inputs: Sequence[Any]) -> None:
+        if len(grads) != len(inputs):
+            raise FunctionError(
+                f"{self.name}: vjp returned {len(grads)} gradients for {len(inputs)} inputs"
+            )
 
     def check(self, what: str, got: Any, like: Tensor, role: str) -> None:
         if got is None:
@@ -157,12 +164,22 @@ class _FunctionOp(Kernel):
             raise FunctionError(f"{self.name}: forward mode needs a jvp, and none is defined")
         moves = [zeros_like(x) if t is None else t for x, t in zip(inputs, tangents, strict=True)]
         made = self.user_jvp(tuple(moves), self.unpack(out), *inputs, **self.extra)
+        return self.packed_tangents(made, self.unpack(out))
+
+    def packed_tangents(self, made: Any, outs: Any) -> Tensor | None:
+        """What jvp returned, checked, as the one vector that stands for all results."""
         if self.shapes is None:
-            self.check("the tangent", made, out, "result")
+            self.check("the tangent", made, outs, "result")
             return made
-        for i, (t, o) in enumerate(zip(made, self.unpack(out), strict=True)):
+        tangents = list(made) if isinstance(made, list | tuple) else [made]
+        if len(tangents) != len(outs):
+            raise FunctionError(
+                f"{self.name}: jvp returned {len(tangents)} tangents for {len(outs)} results"
+            )
+        for i, (t, o) in enumerate(zip(tangents, outs, strict=True)):
             self.check(f"tangent {i}", t, o, "result")
-        return concat([t.reshape(-1) for t in made])
+        full = [zeros_like(o) if t is None else t for t, o in zip(tangents, outs, strict=True)]
+        return concat([t.reshape(-1) for t in full])
 
     def batched(
         self, values: Sequence[Tensor], flags: Sequence[bool], size: int, params: dict[str, Any]
@@ -178,6 +195,7 @@ class _FunctionOp(Kernel):
             def one(g: Tensor, out: Tensor, *x: Tensor) -> Any:
                 grads = self.user_vjp(self.unpack(g), self.unpack(out), *x, **extra)
                 grads = grads if isinstance(grads, list | tuple) else (grads,)
+                self.check_count(grads, x)
                 return tuple(
                     zeros_like(v) if t is None else t for t, v in zip(grads, x, strict=True)
                 )
@@ -188,8 +206,10 @@ class _FunctionOp(Kernel):
         def push(moves: Any, out: Tensor, *xs: Tensor) -> Any:
             def one(out: Tensor, *rest: Tensor) -> Any:
                 half = len(rest) // 2
-                made = self.user_jvp(rest[half:], self.unpack(out), *rest[:half], **extra)
-                return made if isinstance(made, Tensor) else concat([t.reshape(-1) for t in made])
+                outs = self.unpack(out)
+                made = self.user_jvp(rest[half:], outs, *rest[:half], **extra)
+                moved = self.packed_tangents(made, outs)
+                return zeros_like(out) if moved is None else moved
 
             return vmap(one, (0, *axes, *axes))(out, *xs, *moves)
 

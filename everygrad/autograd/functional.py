@@ -35,6 +35,7 @@ class Level(Wrapped):
     """A tensor of the level below, seen from inside a `grad` within other transformations."""
 
     __slots__ = ("value",)
+    transparent = True
 
     def __init__(self, level: int, value: Tensor) -> None:
         self.level = level

@@ -45,6 +45,12 @@ def _as_array(data: Any, dtype: DType | None) -> Any:
             dtype = dtypes.as_dtype(array.dtype)
     if array.dtype.kind == "c" and not dtype.is_complex:
         raise DtypeError(f"tensor: complex data does not fit {dtype}; take its real part first")
+    if array.size and array.dtype.kind in "iu" and dtype.is_integer:
+        limits = np.iinfo(dtype.np)
+        low, high = int(array.min()), int(array.max())
+        if low < limits.min or high > limits.max:
+            bad = low if low < limits.min else high
+            raise ArgumentError(f"tensor: {bad} does not fit into {dtype}; choose a wider dtype")
     return array.astype(dtype.np)  # always a copy: a tensor's value is nobody else's
 
 

@@ -219,7 +219,10 @@ def _index_samples() -> Any:
     ),
 )
 def getitem(x: Tensor, index: Any) -> Tensor:
-    """The part of x that `index` selects; shares memory where the index is basic."""
+    """The part of x that `index` selects; shares memory where the index is basic.
+
+    As NumPy's, but an integer beside index tensors is a plain integer, as in PyTorch.
+    """
     p = plan(x, index)
     out = take_slices(x, p.slices).reshape(p.shape)
     if not p.takes:

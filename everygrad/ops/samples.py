@@ -21,7 +21,7 @@ BINARY_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def _unit(shape: tuple[int, ...], seed: int) -> Any:
-    """Scattered numbers in [0, 1). Not NumPy's generator: importing it would slow our own import."""
+    """Scattered numbers in [0, 1), without NumPy's generator, which is slow to import."""
     count = 1
     for n in shape:
         count *= n

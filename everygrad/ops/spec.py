@@ -121,8 +121,17 @@ class Op:
 
     def restore(self, node: Any, create_graph: bool) -> list[Any]:
         """The saved payloads as tensors again, with their place in the graph if it is needed."""
-        nodes = (node, *node.parents) if create_graph else (None,) * len(node.saved)
-        return [None if v is None else wrap(v, n) for v, n in zip(node.saved, nodes, strict=True)]
+        if create_graph:
+            nodes = (node, *node.parents)
+            pairs = zip(node.saved, nodes, strict=True)
+            return [None if v is None else wrap(v, n) for v, n in pairs]
+        level = node.level
+        if not level:
+            return [None if v is None else wrap(v) for v in node.saved]
+        # the pass runs in the world around this level, whose graphs the tensors inside belong to
+        return [
+            None if v is None else v.inner if _is_level(v, level) else wrap(v) for v in node.saved
+        ]
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         """The gradient of each input, None where none is wanted."""
@@ -154,6 +163,10 @@ class Op:
     def portable(self, *inputs: Tensor, **params: Any) -> Tensor:
         """The op in terms of other ops."""
         raise NoRule(self.name)
+
+
+def _is_level(payload: Any, level: int) -> bool:
+    return isinstance(payload, Wrapped) and payload.transparent and payload.level == level
 
 
 class NoRule(Exception):  # noqa: N818  # control flow inside the package, never seen by users

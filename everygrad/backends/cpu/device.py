@@ -14,7 +14,7 @@ from everygrad.backends.cpu.numpy_render import render
 from everygrad.backends.cpu.pool import empty
 from everygrad.config import config
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import OutOfMemoryError
+from everygrad.errors import ArgumentError, OutOfMemoryError
 from everygrad.shapes import Shape
 
 
@@ -76,7 +76,9 @@ class CPU(Backend):
                 return np.zeros(shape, dtype.np)
             return np.full(shape, value, dtype.np)
         except OverflowError:
-            return np.full(shape, np.asarray(value).astype(dtype.np))
+            raise ArgumentError(
+                f"{value} does not fit into {dtype}; choose a wider dtype"
+            ) from None
         except MemoryError as error:
             raise OutOfMemoryError(f"full: {dtype}{list(shape)}: {error}") from None
 
