@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from tempfile import gettempdir
 
 from benchmarks.load import Mark
 from benchmarks.measure import Plan, Round, take_rounds
@@ -43,8 +44,11 @@ class ImportTimes:
 
 def _import(module: str, setup: Setup) -> tuple[float, list[str]]:
     command = [setup.python("everygrad"), "-c", _PROGRAM.format(module=module, heavy=HEAVY)]
+    # compiled files are what an installed package has; the environment may forbid writing them
+    cache = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": gettempdir() + "/everygrad-pyc"}
+    environment = {**setup.environment(), **cache}
     done = subprocess.run(
-        command, env=setup.environment(), cwd=ROOT, text=True, capture_output=True, check=False
+        command, env=environment, cwd=ROOT, text=True, capture_output=True, check=False
     )
     if done.returncode:
         raise PeerError(f"import {module}: exit {done.returncode}\n{done.stderr}")

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from everygrad.autograd.graph import Leaf, Node
-from everygrad.autograd.modes import transform_depth
+from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from everygrad.shapes import Shape, size_of
+
+_RETAIN = -1  # the key of retain_grad's hook: a second call adds no second one
 
 
 class Wrapped:
@@ -28,12 +30,18 @@ class Wrapped:
 
     __slots__ = ("__weakref__", "level")
     level: int
-    transparent = False  # True: only separates graphs; outside its level the tensor inside serves
+    transparent: bool = (
+        False  # True: only separates graphs; outside its level the tensor inside serves
+    )
 
     @property
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
         raise NotImplementedError
+
+    def stopped(self) -> Any:
+        """The payload of the same value without any derivative."""
+        return self.inner.detach()._data
 
     @property
     def shape(self) -> Shape:
@@ -104,6 +112,8 @@ class Tensor:
                 )
             self._node = None
         elif node is None:
+            if in_inference_mode():
+                raise GradientError("requires_grad_ inside inference_mode(): leave it first")
             if not self.dtype.is_differentiable:
                 raise DtypeError(
                     f"requires_grad_: only floating and complex tensors have derivatives, "
@@ -140,14 +150,15 @@ class Tensor:
         self._node = node
 
     def detach(self) -> Tensor:
-        """The same value, outside the graph; nothing is copied."""
-        return wrap(self._data)
+        """The same value as a constant for every derivative; nothing is copied."""
+        payload = self._data
+        return wrap(payload.stopped() if isinstance(payload, Wrapped) else payload)
 
     def retain_grad(self) -> None:
         """Keep this result's gradient in `.grad` too, as leaves do."""
         if self._node is None:
             raise GradientError("retain_grad: this tensor does not require grad")
-        if not self._node.is_leaf:
+        if not self._node.is_leaf and _RETAIN not in (self._node.hooks or {}):
             owner = weakref.ref(self)
 
             def keep(g: Tensor) -> None:
@@ -155,7 +166,9 @@ class Tensor:
                 if tensor is not None:
                     tensor._grad = g if tensor.grad is None else tensor.grad + g
 
-            self._node.add_hook(keep)
+            if self._node.hooks is None:
+                self._node.hooks = {}
+            self._node.hooks[_RETAIN] = keep
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if not self.is_leaf:

@@ -15,9 +15,12 @@ class Wrapped:
     """A payload made by a transformation: `level` says which, deeper ones have higher levels."""
 
     level: int
+    transparent: bool
     @property
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
+    def stopped(self) -> Any:
+        """The payload of the same value without any derivative."""
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -64,7 +67,7 @@ class Tensor:
     def rebind(self, payload: Any, node: Node | None) -> None:
         """Give this name another value. The only place where a Tensor changes."""
     def detach(self) -> Tensor:
-        """The same value, outside the graph; nothing is copied."""
+        """The same value as a constant for every derivative; nothing is copied."""
     def retain_grad(self) -> None:
         """Keep this result's gradient in `.grad` too, as leaves do."""
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor: ...

@@ -332,7 +332,7 @@ def test_arguments() -> None:
     assert eg.checkpoint_sequential([], 3, x) is x
 
 
-# --- with other transformations --------------------------------------------------------------------
+# --- with other transformations ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [2, 16])

@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import pytest
 
 import everygrad as eg
+from everygrad.autograd.modes import anomaly_enabled
 from everygrad.errors import AnomalyError, ArgumentError, FunctionError, GradientError
 
 
@@ -77,7 +79,9 @@ def test_parallel_equals_sequential_bit_for_bit(device: str, dtype: str) -> None
 def test_parallel_wide_diamond(device: str) -> None:
     """200 float32 contributions to one leaf: in any other order the last bits would differ."""
     rng = np.random.default_rng(0)
-    scales = rng.uniform(-1, 1, (200, 64)).astype(np.float32) * 10.0 ** rng.integers(-4, 4, (200, 1))
+    scales = rng.uniform(-1, 1, (200, 64)).astype(np.float32) * 10.0 ** rng.integers(
+        -4, 4, (200, 1)
+    )
     results = set()
     for workers in (1, 2, 4, 16, 16, 16):
         x = leaf(np.ones(64), device, "float32")
@@ -141,7 +145,7 @@ def test_parallel_error_ends_at_once(device: str, workers: int) -> None:
     for f in fine:
         root = root + eg.exp(f).sum()
     start = time.perf_counter()
-    with pytest.raises(FunctionError, match="backward of Fails.*no derivative today"):
+    with pytest.raises(FunctionError, match=r"backward of Fails.*no derivative today"):
         root.backward(workers=workers)
     assert time.perf_counter() - start < 5
     assert all(f.grad is None for f in [x, *fine])
@@ -203,8 +207,9 @@ def test_parallel_from_many_threads(device: str) -> None:
 
 def test_parallel_carries_modes(device: str) -> None:
     """What is in force where backward is called is in force in every worker (FT-15)."""
-    seen: list[tuple[bool, bool]] = []
+    seen: list[tuple[Any, str]] = []
     lock = threading.Lock()
+    mine: ContextVar[str] = ContextVar("mine", default="lost")
 
     class Looks(eg.Function):
         @staticmethod
@@ -215,15 +220,19 @@ def test_parallel_carries_modes(device: str) -> None:
         def vjp(g: Any, out: Any, x: Any) -> Any:
             time.sleep(0.002)  # so that every worker gets its share
             with lock:
-                seen.append((eg.is_grad_enabled(), threading.current_thread().name))
+                mode = (eg.is_grad_enabled(), anomaly_enabled(), mine.get())
+                seen.append((mode, threading.current_thread().name))
             return g * 2
 
     for create in (False, True):
         seen.clear()
         x = leaf([1.0], device)
         root = sum(Looks.apply(x * float(i)) for i in range(24))
-        root.sum().backward(workers=8, create_graph=create)
-        assert {mode for mode, _ in seen} == {create}
+        token = mine.set("kept")
+        with eg.detect_anomaly():
+            root.sum().backward(workers=8, create_graph=create)
+        mine.reset(token)
+        assert {mode for mode, _ in seen} == {(create, True, "kept")}
         assert len({thread for _, thread in seen}) > 1
 
 

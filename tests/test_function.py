@@ -225,7 +225,7 @@ def test_graph_is_used_up(device: str) -> None:
         out.backward()
 
 
-# --- higher order and transformations --------------------------------------------------------------
+# --- higher order and transformations ------------------------------------------------------------
 
 
 def test_second_and_third_order(device: str) -> None:
@@ -286,7 +286,9 @@ TRANSFORMS = {
     "polar vmap jvp": lambda f, c: lambda v: eg.vmap(
         lambda u: eg.jvp(f, (u, v[0]), (u, u))[1][1]
     )(v),
-    "polar jvp vmap": lambda f, c: lambda v: eg.jvp(eg.vmap(f, (0, None)), (v, v[0]), (v, v[1]))[1][0],
+    "polar jvp vmap": lambda f, c: lambda v: eg.jvp(
+        eg.vmap(f, (0, None)), (v, v[0]), (v, v[1])
+    )[1][0],
 }  # fmt: skip
 
 
@@ -378,7 +380,10 @@ def test_an_error_in_vjp_names_the_call() -> None:
         (lambda x, y: 3.0, r"forward must return Tensors, got \(float\)"),
         (lambda x, y: (x, 1), r"forward must return Tensors, got \(Tensor, int\)"),
         (lambda x, y: (), r"forward must return Tensors, got \(\)"),
-        (lambda x, y: (x, x.astype("float32")), r"of different dtypes \(float64, float32\); use one"),
+        (
+            lambda x, y: (x, x.astype("float32")),
+            r"of different dtypes \(float64, float32\); use one",
+        ),
     ],
 )
 def test_wrong_forward(forward: Any, message: str) -> None:
@@ -407,7 +412,10 @@ def test_inputs_are_tensors() -> None:
     [
         (lambda t, out, x, y: t[0], "jvp returned 1 tangents for 2 results"),
         (lambda t, out, x, y: (t[0],) * 3, "jvp returned 3 tangents for 2 results"),
-        (lambda t, out, x, y: (t[0], t[0]), r"tangent 1 is float64\[2\] on cpu, its result is float"),
+        (
+            lambda t, out, x, y: (t[0], t[0]),
+            r"tangent 1 is float64\[2\] on cpu, its result is float",
+        ),
         (lambda t, out, x, y: (2.0, t[0].sum()), "tangent 0 is float, not a Tensor"),
     ],
 )
@@ -435,3 +443,22 @@ def test_wrong_vjp_inside_vmap() -> None:
         eg.vmap(eg.grad(lambda v: short.apply(v, v).sum()))(x)
     with pytest.raises(GradientError, match="vjp returned 1 gradients for 2 inputs"):
         eg.grad(lambda v: eg.vmap(short.apply)(v, v).sum())(x)
+
+
+def test_captured_inputs_get_their_gradient_through_everything(device: str) -> None:
+    """vmap of grad, with an input from outside that requires grad itself."""
+
+    class Times(eg.Function):
+        @staticmethod
+        def forward(x: Any, w: Any) -> Any:
+            return x * x * w
+
+        @staticmethod
+        def vjp(g: Any, out: Any, x: Any, w: Any) -> Any:
+            return g * 2 * x * w, g * x * x
+
+    x, w = constant([[1.0, 2.0], [3.0, 4.0]], device), leaf([5.0, 6.0], device)
+    out = eg.vmap(eg.grad(lambda v: Times.apply(v, w).sum()))(x)
+    close(out, values(x) * 2 * [5.0, 6.0])
+    out.sum().backward()
+    close(w.grad, [8.0, 12.0])

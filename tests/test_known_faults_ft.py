@@ -1,5 +1,7 @@
 """Faults found in other autograd engines, FT-1 to FT-16 and NR-1 to NR-15: the engine."""
 
+# ruff: noqa: N802  # a test bears the id of its fault
+
 from __future__ import annotations
 
 import threading
@@ -77,7 +79,7 @@ def test_FT_1_2_3_4_parallel_backward_never_hangs(device: str, workers: int) -> 
 
     def work() -> None:
         x = leaf(numbers(4), device)
-        with pytest.raises(FunctionError, match="backward of Explodes.*SystemError: dead"):  # FT-1
+        with pytest.raises(FunctionError, match=r"backward of Explodes.*SystemError: dead"):  # FT-1
             (eg.exp(Explodes.apply(x)) + eg.sin(x)).sum().backward(workers=workers)
         y = leaf(numbers(4), device)  # FT-2: eg.exp(y) gets no gradient
         Stops.apply(eg.sin(x), eg.exp(y)).sum().backward(workers=workers)
@@ -362,14 +364,16 @@ def test_also_seen_indices_above_2_to_the_24(device: str) -> None:
     assert x[index].tolist() == [0, 7, 0]
     assert x.take(index).tolist() == [0, 7, 0]
     assert x.gather(index).tolist() == [0, 7, 0]
-    assert eg.arange(2**24 - 1, 2**24 + 3, device=device).tolist() == [2**24 + k for k in range(-1, 3)]
+    assert eg.arange(2**24 - 1, 2**24 + 3, device=device).tolist() == [
+        2**24 + k for k in range(-1, 3)
+    ]
     added = x.index_add(index, eg.tensor([1, 1, 1], dtype="uint8", device=device))
     assert added[2**24 :].tolist() == [0, 1, 0, 8, 1]
     assert added.astype("int64").sum().item() == 10
 
 
 def test_also_seen_promised_devices_are_opened(device: str) -> None:
-    """A device that EVERYGRAD_TEST_DEVICES names and that is not there fails here, and everywhere."""
+    """A device that EVERYGRAD_TEST_DEVICES names and that is not there: a failure."""
     x = eg.ones((3,), device=device)
     assert x.device == device
     assert (x * 2).device == device  # nothing falls back to the CPU unseen

@@ -1,5 +1,7 @@
 """Faults found in other autograd engines, TL-1 to TL-24: what layers and ops must do."""
 
+# ruff: noqa: N802  # a test bears the id of its fault
+
 from __future__ import annotations
 
 import time
@@ -173,7 +175,8 @@ def test_TL_8_negative_axes(device: str, axis: int) -> None:
         "concat": (
             lambda t: eg.concat([t, t * 2], axis=axis), lambda t: torch.cat([t, t * 2], axis)
         ),
-        "stack": (lambda t: eg.stack([t, t * t], axis=axis), lambda t: torch.stack([t, t * t], axis)),
+        "stack": (lambda t: eg.stack([t, t * t], axis=axis),
+                  lambda t: torch.stack([t, t * t], axis)),
         "split": (lambda t: eg.split(t, 2, axis=axis)[0], lambda t: torch.split(t, 2, axis)[0]),
     }  # fmt: skip
     for ours, theirs in pairs.values():
@@ -315,7 +318,9 @@ ARGUMENTS: dict[str, tuple[Any, dict[str, Any]]] = {
         lambda **o: eg.conv2d(IMAGE, KERNEL, **o),
         {"bias": eg.ones((2,), dtype="float64"), "stride": 2, "padding": 1, "dilation": 2},
     ),
-    "max_pool2d": (lambda **o: eg.max_pool2d(IMAGE, 2, **o), {"stride": 1, "padding": 1, "dilation": 2}),
+    "max_pool2d": (
+        lambda **o: eg.max_pool2d(IMAGE, 2, **o), {"stride": 1, "padding": 1, "dilation": 2}
+    ),
     "avg_pool2d": (lambda **o: eg.avg_pool2d(IMAGE, 2, **o), {"stride": 1, "padding": 1}),
     "avg_pool2d padded": (
         lambda **o: eg.avg_pool2d(IMAGE, 2, padding=1, **o), {"count_include_pad": False}
@@ -326,7 +331,8 @@ ARGUMENTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "softmax": (lambda **o: eg.softmax(IMAGE, **o), {"axis": 1}),
     "layer_norm": (
         lambda **o: eg.layer_norm(IMAGE, (5,), **o),
-        {"weight": eg.arange(5, dtype="float64"), "bias": eg.arange(5, dtype="float64"), "eps": 1.0},
+        {"weight": eg.arange(5, dtype="float64"), "bias": eg.arange(5, dtype="float64"),
+         "eps": 1.0},
     ),
     "cross_entropy": (
         lambda **o: eg.cross_entropy(IMAGE[:, :, 0, 0], eg.tensor([0, 1, 1]), **o),

@@ -77,7 +77,7 @@ def test_nested_inside_vmap(name: str) -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_nested_reaches_a_captured_tensor(name: str) -> None:
     """The function of t and a scale w captured from outside: w gets the derivative too."""
-    f, expected = PAIRS[name]
+    f, _ = PAIRS[name]
     w = eg.tensor(1.0, dtype="float64", requires_grad=True)
     # f is linear in its function; scaling the input by w makes d/dw a chain rule through all levels
     f(eg.tensor(V) * w).sum().backward()

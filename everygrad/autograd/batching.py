@@ -25,6 +25,9 @@ class Batched(Wrapped):
         self.level = level
         self.value = value
 
+    def stopped(self) -> Batched:
+        return Batched(self.level, self.value.detach())
+
     @property
     def inner(self) -> Tensor:
         return self.value

@@ -12,7 +12,7 @@ from everygrad.errors import FunctionError
 from everygrad.ops.creation import zeros_like
 from everygrad.ops.families import Kernel
 from everygrad.ops.joining import concat
-from everygrad.ops.spec import REGISTRY
+from everygrad.ops.spec import REGISTRY, held
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor
 
@@ -116,7 +116,7 @@ class _FunctionOp(Kernel):
     def save(
         self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]
     ) -> tuple[Any, ...]:
-        return (payload, *(t._data for t in inputs))
+        return (payload, *(t._data for t in held(payload, parents, inputs)))
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         out, *inputs = self.restore(node, create_graph)

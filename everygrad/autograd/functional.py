@@ -60,6 +60,10 @@ class Level(Wrapped):
     def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
         return Level(self.level, apply(op, *(below(t, self.level) for t in inputs), **params))
 
+    def hold(self, t: Tensor) -> Tensor:
+        """`t` from further out, with its graph, as a value of this level."""
+        return wrap(Level(self.level, t))
+
 
 def below(t: Tensor, level: int) -> Tensor:
     """`t` without the wrapping of `level`."""

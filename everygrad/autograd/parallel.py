@@ -2,7 +2,7 @@
 
 The order of summation is that of the sequential pass, worked out beforehand from the graph; a
 contribution that comes early waits for its turn. Workers wait on one condition variable that every
-outcome, an exception included, wakes: nothing can be left waiting.
+outcome, an exception included, wakes and closes: nothing can be left waiting.
 """
 
 from __future__ import annotations
@@ -71,15 +71,17 @@ class _Parallel:
         heapq.heapify(self.ready)
         self.left = len(order)
         self.error: BaseException | None = None
+        self.closed = False
         self.wake = threading.Condition()
         self.leaf_lock = threading.RLock()
 
     def take(self) -> Node | None:
         """The next ready node, or None when all is done or something failed."""
         with self.wake:
-            while not self.ready and self.left and self.error is None:
-                self.wake.wait()
-            if self.error is not None or not self.left:
+            while not self.ready and self.left > 0 and not self.closed:
+                # whatever might go wrong with a notification, nobody waits without looking again
+                self.wake.wait(timeout=1.0)
+            if self.closed or self.left <= 0:
                 return None
             return heapq.heappop(self.ready)[1]
 
@@ -116,9 +118,14 @@ class _Parallel:
                     self.run_node(node)
                     self.done(node)
         except BaseException as error:
-            with self.wake:
-                self.error = self.error or error
-                self.wake.notify_all()
+            self.error = self.error or error
+            self.close()
+
+    def close(self) -> None:
+        """No more nodes: everyone who waits, or will, goes home."""
+        with self.wake:
+            self.closed = True
+            self.wake.notify_all()
 
 
 @cache
@@ -139,6 +146,7 @@ def run_parallel(work: Pass, workers: int) -> None:
         for _ in range(min(workers, shared.left) - 1)
     ]
     shared.worker()
+    shared.close()  # the caller leaves when all is done or something failed
     for helper in helpers:
         if not helper.cancel():
             helper.result()

@@ -108,6 +108,7 @@ class Op:
         self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]
     ) -> tuple[Any, ...]:
         """The payloads the rules need: (out, *inputs) with None in place of the others."""
+        inputs = held(payload, parents, inputs)
         wanted = tuple([p is not None for p in parents])
         keep = self._keep.get(wanted)
         if keep is None:
@@ -180,6 +181,19 @@ def same(x: Tensor) -> Tensor:
         return wrap(x._data)
     # a leaf cannot be assigned to while its ops are recorded: the name may serve twice
     return x if node.is_leaf else wrap(x._data, node)
+
+
+def held(payload: Any, parents: Sequence[Any], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The inputs as a node may save them, by their payloads.
+
+    Inside a transformation that alone would lose the graph an input has further out, and with it
+    the derivative of this node's gradient with respect to what is out there.
+    """
+    hold = getattr(payload, "hold", None)
+    if hold is None:
+        return inputs
+    pairs = zip(inputs, parents, strict=True)
+    return [hold(t) if t._node is not None and p is None else t for t, p in pairs]
 
 
 def plain(payload: Any) -> bool:

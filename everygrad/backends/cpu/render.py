@@ -33,7 +33,7 @@ from everygrad.errors import ArgumentError, DtypeError
 Array = np.ndarray[Any, Any]
 
 # elements one thread takes at least: below, waking a second thread costs more than it gives
-GRAIN = 32768
+GRAIN = 1 << 17  # elements: below, a part is done before a worker has woken
 _CACHED_LAYOUTS = 1024
 
 
