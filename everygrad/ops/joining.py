@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes, shapes
+from everygrad.autograd.graph import Node
+from everygrad.autograd.modes import RECORD, recording
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
@@ -15,7 +17,7 @@ from everygrad.ops.creation import arange, ones, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
 from everygrad.ops.movement import put_slices, slice_axis
-from everygrad.ops.spec import composite, refuse, register, same, sample
+from everygrad.ops.spec import Op, composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
 
@@ -162,7 +164,55 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
         raise ShapeError(f"split: sizes must not be negative, got {parts}")
     if sum(parts) != total:
         raise ShapeError(f"split: sizes {parts} add up to {sum(parts)}, axis {at} has {total}")
+    if x._node is not None and recording() == RECORD:
+        return _recorded_split(x, at, parts)
     return [slice_axis(x, at, sum(parts[:i]), n) for i, n in enumerate(parts)]
+
+
+class _Whole(Op):
+    """All parts of a split: its gradient is a tuple of theirs, put together once."""
+
+    def vjp(self, node: Any, g: Any, create_graph: bool) -> Sequence[Any]:
+        axis, shapes_of = node.params["axis"], node.params["parts"]
+        like = next(part for part in g if part is not None)
+        parts = [
+            zeros(shape, like.dtype, like.device) if part is None else part
+            for part, shape in zip(g, shapes_of, strict=True)
+        ]
+        return [concat(parts, axis)]
+
+
+class _Part(Op):
+    """One part of a split."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        filled: list[Tensor | None] = [None] * node.params["count"]
+        filled[node.params["which"]] = g
+        return [tuple(filled)]
+
+
+_WHOLE, _PART = _Whole("split"), _Part("split.part")
+
+
+def _node(op: Op, parent: Node | None, params: dict[str, Any], shape: shapes.Shape) -> Node:
+    node = Node()
+    node.op = op
+    node.parents = (parent,)
+    node.saved = ()
+    node.params = params
+    node.shape = shape
+    node.hooks = None
+    return node
+
+
+def _recorded_split(x: Tensor, axis: int, sizes: tuple[int, ...]) -> list[Tensor]:
+    """The parts on one node: slices of their own would each fill x with zeros on the way back."""
+    value = x.detach()
+    parts = [slice_axis(value, axis, sum(sizes[:i]), n) for i, n in enumerate(sizes)]
+    whole = _node(_WHOLE, x._node, {"axis": axis, "parts": [p.shape for p in parts]}, x.shape)
+    for i, part in enumerate(parts):
+        part._node = _node(_PART, whole, {"which": i, "count": len(parts)}, part.shape)
+    return parts
 
 
 @composite(

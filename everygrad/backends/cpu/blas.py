@@ -1,8 +1,9 @@
 """Matrix products on NumPy's BLAS, with our threads instead of its own.
 
-OpenBLAS wakes its threads for products of 1 us and waits for them by spinning, which on a busy
-machine costs a hundred times the product. So it is held to one thread while we call it, and large
-products are split over the pool that everything else here uses.
+OpenBLAS's threads go on spinning for a tenth of a second after a product, on the cores that the
+next kernel of ours needs, and on a busy machine a product waits for them a hundred times longer
+than it takes. So BLAS is held to one thread while we call it, and large products are split over the pool
+that everything else here uses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.threads import num_threads, parallel_for
 from everygrad.shapes import size_of
 
-SERIAL = 1 << 18  # multiply-adds up to which OpenBLAS itself stays on one thread
+SERIAL = 1 << 18  # multiply-adds up to which OpenBLAS stays on one thread by itself
 SPLIT = 1 << 22  # multiply-adds from which a second thread pays
 
 
@@ -74,16 +75,19 @@ def matmul(x: Any, y: Any) -> Any:
     """np.matmul of float32, float64 and complex arrays of two or more dimensions."""
     m, k = x.shape[-2:]
     n = y.shape[-1]
-    if y.ndim == 2:
-        batch: tuple[int, ...] = x.shape[:-2]
+    one = m * n * k
+    if x.ndim == y.ndim == 2:
+        if one <= SERIAL:
+            return np.matmul(x, y)
+        batch: tuple[int, ...] = ()
+        count = 1
     else:
         batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    count = size_of(batch)
-    work = count * m * n * k
-    if m * n * k <= SERIAL and work <= SPLIT:
-        return np.matmul(x, y)
+        count = size_of(batch)
+        if one <= SERIAL and count * one <= SPLIT:
+            return np.matmul(x, y)
     with one_thread:
-        if work <= SPLIT or num_threads() == 1:
+        if count * one <= SPLIT or num_threads() == 1:
             return np.matmul(x, y)
         out = empty((*batch, m, n), x.dtype)
         if count > 1:
@@ -96,8 +100,8 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 def _split(count: int, task: Callable[[int, int], Any]) -> None:
-    """One part for each thread: BLAS likes its matrices large."""
-    parallel_for(count, max(1, -(-count // num_threads())), task)
+    """Two parts for each thread: one that wakes late leaves little undone."""
+    parallel_for(count, max(1, -(-count // (2 * num_threads()))), task)
 
 
 def _by_matrix(x: Any, y: Any, out: Any, batch: tuple[int, ...], count: int) -> None:

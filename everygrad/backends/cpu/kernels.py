@@ -9,9 +9,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from everygrad.backends import base
-from everygrad.backends.cpu import blas, rows
+from everygrad.backends.cpu import blas, native, rows
 from everygrad.backends.cpu.pool import empty
-from everygrad.backends.cpu.rows import by_ufunc, over_axes, row_kernel
+from everygrad.backends.cpu.rows import by_ufunc
 from everygrad.errors import OutOfRangeError
 from everygrad.shapes import Shape, reduced, size_of
 
@@ -116,7 +116,7 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     check_range("scatter_add", index, x.shape[axis])
     flat = _flat_index(x.shape, index, axis).reshape(-1)
     values = source.reshape(-1)
-    if x.dtype.kind == "f":  # counted in float64, rounded once
+    if x.dtype.kind == "f" and 8 * flat.size > x.size:  # counted in float64, rounded once
         total = np.bincount(flat, values.astype(np.float64, copy=False), x.size)
         return (x.reshape(-1) + total.astype(x.dtype)).reshape(x.shape)
     out = x.copy().reshape(-1)
@@ -274,6 +274,28 @@ def _arg(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _row_kernel(name: str) -> Callable[..., Any]:
+    """A kernel of rowkernels.py, loaded, LLVM and all, when it is first used."""
+
+    def run(*arrays: Any, **params: Any) -> Any:
+        kernel = native.row_kernel(name)
+        return kernel(*arrays, **params)
+
+    return run
+
+
+ROW_KERNELS = {
+    name: _row_kernel(name)
+    for name in (
+        "softmax",
+        "softmax_move",
+        "log_softmax",
+        "log_softmax_vjp",
+        "standardize",
+        "standardize_move",
+    )
+}
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "reshape": lambda x, shape: np.reshape(x, shape),
     "permute_dims": lambda x, axes: np.transpose(x, axes),
@@ -297,12 +319,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "prod": prod,
     "argmax": _arg(np.argmax),
     "argmin": _arg(np.argmin),
-    "softmax": row_kernel(rows.softmax),
-    "softmax_move": row_kernel(rows.softmax_move),
-    "log_softmax": row_kernel(rows.log_softmax),
-    "log_softmax_vjp": row_kernel(rows.log_softmax_vjp),
-    "standardize": over_axes(row_kernel(rows.standardize)),
-    "standardize_move": over_axes(row_kernel(rows.standardize_move)),
+    **ROW_KERNELS,
     "philox": philox,
 }
 

@@ -28,7 +28,7 @@ class Pattern(NamedTuple):
         return self.dims > 1 or "g" in self.kinds
 
 
-def _body(e: Emitter, program: Program, inputs: dict[int, Value]) -> Value:
+def program_body(e: Emitter, program: Program, inputs: dict[int, Value]) -> Value:
     """The program's instructions on one element."""
     values: list[Value] = []
     insts = program.insts
@@ -117,7 +117,7 @@ class Loops:
             if self.kinds[k] != "s":
                 address = self.address(k, bases[k])
                 inputs[k - 1] = self.load(self.dtypes[k], address, grouped=True)
-        result = _body(e, self.program, inputs)
+        result = program_body(e, self.program, inputs)
         if self.program.dtype is dtypes.bool_:
             result = e.cast("zext", result, "i8")
         target = self.address(0, bases[0])

@@ -21,6 +21,12 @@ def supports(program: Program) -> bool:
     return bool(_render().supports(program))
 
 
+@cache
+def row_kernel(name: str) -> Any:
+    """One of the kernels over rows, by its op's name."""
+    return import_module("everygrad.backends.cpu.rowkernels").KERNELS[name]
+
+
 def run(program: Program, arrays: Sequence[Any], out: Any) -> None:
     """Compute the program over `arrays`, broadcast to the shape of `out`."""
     _render().run(program, arrays, out)

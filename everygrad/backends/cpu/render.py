@@ -93,7 +93,7 @@ _HEAD = object.__basicsize__
 _read_pointer = ctypes.c_void_p.from_address
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
     return _read_pointer(id(array) + _HEAD).value or 0
 
 
@@ -102,8 +102,8 @@ def _address_slowly(array: Array) -> int:
 
 
 _probe = np.zeros(3)[1:]
-if _address(_probe) != _address_slowly(_probe):  # another interpreter, another head
-    _address = _address_slowly
+if address_of(_probe) != _address_slowly(_probe):  # another interpreter, another head
+    address_of = _address_slowly
 
 
 class Kernel:
@@ -171,7 +171,7 @@ class Kernel:
                 self._plans.clear()
             self._plans[tuple(key)] = plan
         function, simple, calls = plan
-        pointers = [_address(out), *[_address(a) for a in arrays]]
+        pointers = [address_of(out), *[address_of(a) for a in arrays]]
         if simple:
             size = calls[0].size
             if size < 2 * GRAIN:

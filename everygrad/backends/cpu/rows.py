@@ -1,4 +1,4 @@
-"""Reductions and row kernels on NumPy arrays, split over threads and sized for the cache.
+"""Reductions on NumPy arrays, split over threads.
 
 Blocks depend on the shape alone, never on the number of threads: the same bits on any machine.
 """
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.threads import parallel_for
 from everygrad.shapes import Shape, reduced, size_of
 
@@ -95,96 +94,5 @@ def by_ufunc(ufunc: Any) -> Callable[..., Any]:
 
     def run(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
         return ufunc.reduce(x, axis=axes, keepdims=keepdims)
-
-    return run
-
-
-def row_kernel(fn: Callable[..., None]) -> Callable[..., Any]:
-    """`fn(out, *inputs)` on blocks of contiguous rows, as a kernel along any axis.
-
-    Half floats are widened to float32 for the computation.
-    """
-
-    def run(*arrays: Any, axis: int, **params: Any) -> Any:
-        dtype, shape = arrays[0].dtype, arrays[0].shape
-        arrays = tuple(_as_rows(a, axis) for a in arrays)
-        rows, n = arrays[0].shape
-        out = empty((rows, n), arrays[0].dtype)
-        step = max(1, CHUNK // max(1, n))
-
-        def task(lo: int, hi: int) -> None:
-            with np.errstate(all="ignore"):
-                for at in range(lo, hi, step):
-                    part = slice(at, min(at + step, hi))
-                    fn(out[part], *(a[part] for a in arrays), **params)
-
-        parallel_for(rows, max(1, PARALLEL // 2 // max(1, n)), task)
-        moved = out.reshape(*shape[:axis], *shape[axis + 1 :], n)
-        return np.moveaxis(moved, -1, axis).astype(dtype, copy=False)
-
-    return run
-
-
-def _as_rows(a: Any, axis: int) -> Any:
-    a = np.moveaxis(a, axis, -1)
-    a = np.ascontiguousarray(a).reshape(-1, a.shape[-1]) if a.size else a.reshape(0, a.shape[-1])
-    return a.astype(np.float32) if a.dtype.itemsize == 2 else a
-
-
-def softmax(out: Any, x: Any) -> None:
-    np.subtract(x, x.max(axis=1, keepdims=True), out=out)
-    np.exp(out, out=out)
-    np.divide(out, np.add.reduce(out, axis=1, keepdims=True), out=out)
-
-
-def softmax_move(out: Any, g: Any, y: Any) -> None:
-    np.multiply(g, y, out=out)
-    np.subtract(out, y * np.add.reduce(out, axis=1, keepdims=True), out=out)
-
-
-def log_softmax(out: Any, x: Any) -> None:
-    moved = x - x.max(axis=1, keepdims=True)
-    np.exp(moved, out=out)
-    np.subtract(moved, np.log(np.add.reduce(out, axis=1, keepdims=True)), out=out)
-
-
-def log_softmax_vjp(out: Any, g: Any, y: Any) -> None:
-    np.exp(y, out=out)
-    np.multiply(out, np.add.reduce(g, axis=1, keepdims=True), out=out)
-    np.subtract(g, out, out=out)
-
-
-def _row_mean(x: Any) -> Any:
-    return np.add.reduce(x, axis=1, keepdims=True) / np.asarray(x.shape[1], x.dtype)
-
-
-def standardize(out: Any, x: Any, eps: float) -> None:
-    np.subtract(x, _row_mean(x), out=out)
-    var = np.einsum("ij,ij->i", out, out)[:, None] / np.asarray(x.shape[1], x.dtype)
-    np.multiply(out, 1 / np.sqrt(var + np.asarray(eps, x.dtype)), out=out)
-
-
-def standardize_move(out: Any, g: Any, y: Any, x: Any, eps: float) -> None:
-    off = x - _row_mean(x)
-    n = np.asarray(x.shape[1], x.dtype)
-    var = np.einsum("ij,ij->i", off, off)[:, None] / n
-    scale = 1 / np.sqrt(var + np.asarray(eps, x.dtype))
-    along = np.einsum("ij,ij->i", g, y)[:, None] / n
-    np.subtract(g, _row_mean(g), out=out)
-    np.subtract(out, y * along, out=out)
-    np.multiply(out, scale, out=out)
-
-
-def over_axes(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A row kernel over several axes: they are brought together at the end first."""
-
-    def run(*arrays: Any, axes: Shape, eps: float) -> Any:
-        ndim = arrays[0].ndim
-        order = (*(a for a in range(ndim) if a not in axes), *axes)
-        moved = [np.transpose(a, order) for a in arrays]
-        kept = moved[0].shape[: ndim - len(axes)]
-        flat = [m.reshape(size_of(kept), size_of(m.shape[len(kept) :])) for m in moved]
-        out = kernel(*flat, axis=1, eps=eps).reshape(moved[0].shape)
-        return np.transpose(out, tuple(int(i) for i in np.argsort(order)))
 
     return run
