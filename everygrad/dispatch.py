@@ -55,7 +55,14 @@ def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
         if type(payload) is not ndarray:
             break
     else:
-        return _run_on(CPU, op, payloads, params)
+        kernel = CPU.kernels.get(op.name)
+        if kernel is None or config.fast_limit < 0:
+            return _run_on(CPU, op, payloads, params)
+        try:
+            out = kernel(*payloads, **params)
+        except (MemoryError, RuntimeWarning):  # the backend has an answer to both
+            return CPU.run(op, payloads, params)
+        return out if type(out) is ndarray else np.asarray(out)
     wrapped = [p for p in payloads if isinstance(p, Wrapped)]
     if wrapped:
         top = max(wrapped, key=lambda p: p.level)

@@ -19,7 +19,7 @@ from everygrad.ops.functions import (
     tanh as tanh,
 )
 from everygrad.ops.inplace import assign
-from everygrad.ops.linalg import matmul
+from everygrad.ops.linalg import linear as _linear, matmul
 from everygrad.ops.neural import (
     cross_entropy as cross_entropy,
     dropout as dropout,
@@ -39,7 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise ShapeError(
             f"linear: a weight (out, in) of shape {weight.shape} does not take x of {x.shape}"
         )
-    out = matmul(x, weight.permute_dims((1, 0)))
+    out = _linear(x, weight) if x.ndim > 1 else matmul(x, weight.permute_dims((1, 0)))
     if bias is None:
         return out
     if bias.shape != weight.shape[:1]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from everygrad import dtypes, shapes
 from everygrad.dispatch import apply, operands
@@ -13,7 +14,7 @@ from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Kernel
 from everygrad.ops.spec import composite, give_methods, refuse, register, sample
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, wrap
 
 
 def _portable(x: Tensor, y: Tensor) -> Tensor:
@@ -22,6 +23,8 @@ def _portable(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _transposed(x: Tensor) -> Tensor:
+    if x._node is None and type(x._data) is ndarray and x._data.dtype.kind != "c":
+        return wrap(x._data.swapaxes(-1, -2))  # nothing to record: a view is enough
     return x.matrix_transpose().conj() if x.dtype.is_complex else x.matrix_transpose()
 
 
@@ -135,6 +138,58 @@ register(
         ),
         refuse(DtypeError, "matmul: does not take bool", s.booleans(2, 2), s.booleans(2, 2)),
         refuse(DtypeError, "matmul: takes tensors and numbers, got str", s.real(2, 2), "a"),
+    ),
+)
+
+
+# --- linear: x @ weight^T, as layers have it -----------------------------------------------------
+
+
+def _linear_dw(g: Tensor, x: Tensor) -> Tensor:
+    rows = shapes.size_of(x.shape[:-1])
+    flat = g.reshape(rows, g.shape[-1])
+    return apply(MATMUL, _transposed(flat), x.reshape(rows, x.shape[-1]))
+
+
+# not a transpose and a matmul: the weight's gradient would come out transposed in memory, and every
+# optimiser step would pay for that
+LINEAR: Kernel = Kernel(
+    "linear",
+    lambda x, w: matmul(x, w.matrix_transpose()),
+    ("x", "w"),
+    (lambda g, w: apply(MATMUL, g, w), _linear_dw),
+    linear=(0, 1),
+)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x @ weight^T for x of two or more dimensions and a weight (out features, in features)."""
+    if weight.ndim != 2 or x.ndim < 2 or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(
+            f"linear: a weight (out, in) of shape {weight.shape} does not take x of {x.shape}"
+        )
+    x, weight = operands("linear", x, weight)
+    if x.dtype.is_complex:
+        return matmul(x, weight.matrix_transpose())
+    return apply(LINEAR, x, weight)
+
+
+register(
+    LINEAR,
+    linear,
+    reference=lambda x, w: x @ w.T,
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), s.real(4, 3, seed=1)),
+            sample(s.real(2, 2, 3), s.real(1, 3, seed=1)),
+            sample(s.real(0, 3), s.real(2, 3)),
+        )
+    ),
+    refuses=(
+        refuse(
+            ShapeError, r"linear: a weight .* \(4, 2\) does not take", s.real(2, 3), s.real(4, 2)
+        ),
     ),
 )
 

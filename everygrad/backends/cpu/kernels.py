@@ -297,8 +297,8 @@ ROW_KERNELS = {
 }
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "reshape": lambda x, shape: np.reshape(x, shape),
-    "permute_dims": lambda x, axes: np.transpose(x, axes),
+    "reshape": lambda x, shape: x.reshape(shape),
+    "permute_dims": lambda x, axes: x.transpose(axes),
     "broadcast_to": broadcast_to,
     "slice": lambda x, slices: x[as_slices(slices)],
     "unslice": unslice,
@@ -306,6 +306,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "concat": lambda *xs, axis, sizes: np.concatenate(xs, axis=axis),
     "matmul": matmul,
+    "linear": lambda x, w: matmul(x, w.T),
     "take": take,
     "index_add": index_add,
     "gather": gather,
