@@ -36,6 +36,7 @@ F32 = np.dtype(np.float32)
 F64 = np.dtype(np.float64)
 _RETRY = (AttributeError, ValueError, TypeError, RuntimeWarning)
 _NOTHING = (None, None, None)
+_KEEP_Y = (False, False, True)  # the commonest: x * constant, x / constant
 _PACKAGE = __name__.split(".")[0] + "."
 
 
@@ -241,8 +242,10 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
     """The function of an elementwise op of two inputs."""
     fast32: Any = None
     fast64: Any = None
-    # by (x wants a gradient) + 2 * (y wants one): whether to keep out, x, y; None for none of them
-    keeps = op.keep_table
+    # which of out, x, y to keep when x, y or both want a gradient; None for none of them
+    x_keeps, y_keeps, both_keep = (
+        _KEEP_Y if keep == _KEEP_Y else keep for keep in op.keep_table[1:]
+    )
     constant = op.constant
 
     def call(x: Any, y: Any) -> Any:
@@ -279,15 +282,16 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
         node = t._node = Node()
         node.op = op
         node.parents = (px, py)
-        keep = keeps[(px is not None) + 2 * (py is not None)]
-        if keep is None:
+        keep = x_keeps if py is None else y_keeps if px is None else both_keep
+        if keep is _KEEP_Y:
+            node.saved = (None, None, b)
+        elif keep is None:
             node.saved = _NOTHING
         else:
-            keep_out, keep_x, keep_y = keep
             node.saved = (
-                out if keep_out else None,
-                a if keep_x else None,
-                b if keep_y else None,
+                out if keep[0] else None,
+                a if keep[1] else None,
+                b if keep[2] else None,
             )
         node.params = None
         node.shape = out.shape

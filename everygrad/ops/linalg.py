@@ -168,7 +168,8 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
         raise ShapeError(
             f"linear: a weight (out, in) of shape {weight.shape} does not take x of {x.shape}"
         )
-    x, weight = operands("linear", x, weight)
+    if x._data.dtype is not weight._data.dtype:
+        x, weight = operands("linear", x, weight)
     if x.dtype.is_complex:
         return matmul(x, weight.matrix_transpose())
     return apply(LINEAR, x, weight)

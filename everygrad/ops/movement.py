@@ -16,7 +16,7 @@ from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Movement
-from everygrad.ops.spec import composite, refuse, register, same, sample
+from everygrad.ops.spec import REGISTRY, composite, refuse, register, same, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
@@ -172,15 +172,18 @@ register(
 )
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x summed down to `shape`: the transpose of broadcasting."""
-    small = tuple(shape)
-    if x.shape == small:
+    small, big = tuple(shape), x.shape
+    if big == small:
         return same(x)
+    added = len(big) - len(small)
+    if added > 0 and big[added:] == small and x.dtype.is_differentiable:  # a bias, or one number
+        return apply(REGISTRY["sum"], x, axes=tuple(range(added)), keepdims=False)
     if len(small) > x.ndim or shapes.broadcast("sum_to", x.shape, small) != x.shape:
         raise ShapeError(f"sum_to: {small} does not broadcast to {x.shape}")
-    added, stretched = shapes.reduced_axes(x.shape, small)
+    leading, stretched = shapes.reduced_axes(x.shape, small)
     if stretched:
         x = x.sum(axis=stretched, keepdims=True, dtype=x.dtype)
-    return x.sum(axis=added, dtype=x.dtype) if added else x
+    return x.sum(axis=leading, dtype=x.dtype) if leading else x
 
 
 SLICE: Movement = Movement(

@@ -66,12 +66,11 @@ class Rule:
         places = {name: i for i, name in enumerate(("out", *inputs))}
         # places in (out, *inputs) of the values to save
         self.needs = frozenset(places[n] for n in self.names if n in places)
-        self._places = places
+        self._sources = [(n, places.get(n, -1)) for n in self.names]
 
     def __call__(self, values: Sequence[Any], known: dict[str, Any]) -> Any:
         """The rule on `values` = (out, *inputs); `known` holds g, shape and the parameters."""
-        places = self._places
-        return self.fn(*(known[n] if n in known else values[places[n]] for n in self.names))
+        return self.fn(*[values[i] if i >= 0 else known[n] for n, i in self._sources])
 
 
 class Op:
