@@ -63,7 +63,7 @@ def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
             out = kernel(*payloads, **params)
         except (MemoryError, RuntimeWarning):  # the backend has an answer to both
             return CPU.run(op, payloads, params)
-        return out if type(out) is ndarray else np.asarray(out)
+        return np.asarray(out) if isinstance(out, np.generic) else out  # 0-d results are arrays too
     wrapped = [p for p in payloads if isinstance(p, Wrapped)]
     if wrapped:
         top = max(wrapped, key=lambda p: p.level)

@@ -255,6 +255,8 @@ def _products() -> Iterator[Case]:
         ),
         complex=True,
     )
+    linear_shapes = (((2, 3), (4, 3)), ((3,), (2, 3)), ((2, 5, 3), (4, 3)), ((0, 3), (4, 3)))
+    yield Case("linear", eg.nn.functional.linear, F.linear, linear_shapes, complex=True)
     yield Case(
         "vecdot", eg.vecdot, torch.linalg.vecdot, (((3,), (3,)), ((2, 3), (3,))), complex=True
     )
