@@ -17,7 +17,7 @@ from numpy import ndarray
 
 from everygrad import dtypes
 from everygrad.autograd.graph import MarkedNode, Node
-from everygrad.autograd.modes import CAREFUL, anomaly_enabled, recording
+from everygrad.autograd.modes import CAREFUL, anomaly_enabled, no_grad, recording
 from everygrad.autograd.saving import recorder
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
@@ -142,6 +142,21 @@ def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     if (look := watcher.get()) is not None:
         look(op, inputs, out)
     return out
+
+
+def update(op: Any, t: Tensor, *others: Tensor, **params: Any) -> None:
+    """Give `t` the value op(t, *others), outside any graph; in place where nobody can tell.
+
+    A tensor that is a leaf stays one.
+    """
+    plain = type(t._data) is ndarray and all(type(o._data) is ndarray for o in others)
+    if plain and op.family == "elementwise" and watcher.get() is None:
+        payload = CPU.rewrite(op, t, [o._data for o in others], params)
+        if payload is not None:
+            t.rebind(payload, t._node)
+            return
+    with no_grad():
+        t.rebind(apply(op, t, *others, **params)._data, t._node)
 
 
 def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:

@@ -36,6 +36,11 @@ class Backend:
         """The result of `op` as a payload of this device."""
         raise NotImplementedError
 
+    def rewrite(self, op: Any, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
+        """The payload of op(t, *others) in the memory of tensor `t`, or None: a backend may always
+        decline, and must where anyone but `t` can see that memory."""
+        return None
+
     def from_numpy(self, array: Any) -> Any:
         """A payload with the values of a NumPy array, which the caller promises not to change."""
         raise NotImplementedError

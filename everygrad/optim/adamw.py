@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from everygrad.compile.expr import call
-from everygrad.dispatch import apply
+from everygrad.dispatch import update
 from everygrad.errors import ArgumentError
 from everygrad.ops.creation import zeros, zeros_like
 from everygrad.ops.elementwise import maximum, sqrt
@@ -107,8 +107,8 @@ class Adam(Optimizer):
         l2 = 0.0 if self.decoupled else decay
         m, v = state["exp_avg"], state["exp_avg_sq"]
         rule = {"weight_decay": l2, "maximize": group["maximize"]}
-        put(m, apply(AVERAGE, m, p, g, share=1 - beta1, **rule))
-        put(v, apply(SQUARE, v, p, g, beta=beta2, share=1 - beta2, **rule))
+        update(AVERAGE, m, p, g, share=1 - beta1, **rule)
+        update(SQUARE, v, p, g, beta=beta2, share=1 - beta2, **rule)
         if group["amsgrad"]:
             highest = state["max_exp_avg_sq"]
             put(highest, maximum(highest, v))
@@ -117,7 +117,8 @@ class Adam(Optimizer):
         key = ("scales", id(step), p.dtype, p.device)
         rate, root = shared.once(key, lambda: _corrections(p, step, shared.lr(p), beta1, beta2))
         decoupled = decay if self.decoupled else 0.0
-        put(p, apply(MOVE, p, m, v, shared.lr(p), rate, root, eps=group["eps"], decay=decoupled))
+        lr = shared.lr(p)
+        update(MOVE, p, m, v, lr, rate, root, eps=group["eps"], decay=decoupled)
 
 
 class AdamW(Adam):

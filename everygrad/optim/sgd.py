@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from everygrad.dispatch import apply
+from everygrad.dispatch import apply, update
 from everygrad.errors import ArgumentError
-from everygrad.optim.optimizer import Group, Optimizer, Shared, State, Update, descent, put
+from everygrad.optim.optimizer import Group, Optimizer, Shared, State, Update, descent
 from everygrad.tensor import Tensor
 
 PLAIN = Update(
@@ -81,15 +81,15 @@ class SGD(Optimizer):
         rule = {"weight_decay": group["weight_decay"], "maximize": group["maximize"]}
         lr = shared.lr(p)
         if not momentum:
-            put(p, apply(PLAIN, p, g, lr, **rule))
+            update(PLAIN, p, g, lr, **rule)
             return
         buf = state.get("momentum_buffer")
         if buf is None:  # PyTorch's first step is not dampened
             buf = state["momentum_buffer"] = apply(FIRST, p, g, **rule)
         else:
             share = 1 - group["dampening"]
-            put(buf, apply(MOMENTUM, buf, p, g, momentum=momentum, share=share, **rule))
+            update(MOMENTUM, buf, p, g, momentum=momentum, share=share, **rule)
         if group["nesterov"]:
-            put(p, apply(NESTEROV, p, g, buf, lr, momentum=momentum, **rule))
+            update(NESTEROV, p, g, buf, lr, momentum=momentum, **rule)
         else:
-            put(p, apply(ALONG, p, buf, lr))
+            update(ALONG, p, buf, lr)

@@ -11,7 +11,7 @@ from everygrad.backends.base import Backend
 from everygrad.backends.cpu import native
 from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
 from everygrad.backends.cpu.numpy_render import render
-from everygrad.backends.cpu.pool import empty
+from everygrad.backends.cpu.pool import empty, rewritable
 from everygrad.config import config
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError, OutOfMemoryError
@@ -61,6 +61,22 @@ class CPU(Backend):
             native.run(program, arrays, out)
             return out
         return render(program, len(arrays))(*arrays)
+
+    def rewrite(self, op: Any, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
+        """op(t, *others) in the memory of tensor `t`; None where that is not possible."""
+        payload = t._data
+        if payload.size <= config.native_threshold or payload.dtype.kind == "c":
+            return None
+        if any(a.shape not in (payload.shape, ()) for a in others):
+            return None
+        program = op.program([FROM_NP[a.dtype] for a in (payload, *others)], params)
+        if program.dtype.np != payload.dtype or not native.supports(program):
+            return None
+        del payload  # one name fewer: the count of references decides
+        out = rewritable(t)
+        if out is not None:
+            native.run(program, [t._data, *others], out)
+        return out
 
     def from_numpy(self, array: Any) -> Any:
         return array

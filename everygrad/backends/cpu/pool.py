@@ -26,7 +26,22 @@ def _idle_count() -> int:
     raise AssertionError
 
 
+def _named_counts() -> tuple[int, int]:
+    """What getrefcount says, in a function's local names, of an array that one attribute holds and
+    of its block that one list and the array hold."""
+
+    class Holder:
+        _data: Any
+
+    t, kept = Holder(), [np.empty(8, np.uint8)]
+    t._data = kept[0][:4].view(np.uint8)
+    payload = t._data
+    block = payload.base
+    return getrefcount(payload), getrefcount(block)
+
+
 _IDLE = _idle_count()
+_ONE_NAME, _ONE_VIEW = _named_counts()
 
 
 class Pool:
@@ -57,6 +72,10 @@ class Pool:
             self.kept += size
             return block[:nbytes].view(dtype).reshape(shape)
 
+    def holds(self, block: Any) -> bool:
+        """Whether a block is one of ours."""
+        return any(block is b for b in self.blocks.get(block.nbytes, ()))
+
     def trim(self) -> None:
         """Forget every block: idle ones are freed now, the others when their last view goes."""
         self.blocks.clear()
@@ -71,4 +90,22 @@ def _size_class(nbytes: int) -> int:
 
 _pool = Pool()
 empty = _pool.empty
+
+
+def rewritable(t: Any) -> Any:
+    """A view of the memory of tensor `t` for a new value, or None where someone else may see it.
+
+    Only memory of the pool qualifies: the array's one reference is the tensor's, and the block's
+    are the pool's and the array's. A new view is a new payload, so whoever remembers the old one (a
+    checkpoint) sees that the value changed.
+    """
+    payload = t._data
+    block = payload.base
+    if type(block) is not np.ndarray or getrefcount(payload) != _ONE_NAME:
+        return None
+    if getrefcount(block) != _ONE_VIEW or not _pool.holds(block):
+        return None
+    return payload.view()
+
+
 trim = _pool.trim
