@@ -23,6 +23,7 @@ from benchmarks.startup import import_times
 from benchmarks.workloads import WORKLOADS, Workload, select
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+NOTES = ROOT / "benchmarks" / "NOTES.md"
 FULL = Plan()
 QUICK = Plan(rounds=3, warmup_s=0.1, patience_s=2.0)
 
@@ -151,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(text.render(report), end="")
     if args.write:
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        RESULTS.write_text(text.markdown(report, date), encoding="utf-8")
+        notes = NOTES.read_text(encoding="utf-8")  # what the figures cannot say, kept by hand
+        RESULTS.write_text(text.markdown(report, date) + "\n" + notes, encoding="utf-8")
         _say(f"wrote {RESULTS.relative_to(ROOT)}")
     return int(report.failed or (args.strict and report.missed))
 

@@ -76,9 +76,10 @@ def _sum_run(x: Any, first: int, last: int) -> Any:
 def add(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
     """The sum or mean over axes; half floats are summed in float32."""
     dtype = x.dtype
+    if x.size <= SMALL and dtype.itemsize > 2 and not mean:
+        return _ADD.reduce(x, axes, dtype, None, keepdims)
     count = size_of(tuple([x.shape[a] for a in axes]))
-    short = x.size <= SMALL or (count <= BLOCK and x.size < PARALLEL)
-    if short and dtype.itemsize > 2 and not mean:
+    if count <= BLOCK and x.size < PARALLEL and dtype.itemsize > 2 and not mean:
         return _ADD.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims)
     total = x.astype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else x
     for first, last in _runs(axes):
