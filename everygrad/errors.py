@@ -15,8 +15,7 @@ keeps working for people who never import this module::
     │   ├── FreedGraphError               the graph was used up by an earlier backward
     │   ├── FunctionError                 a user-defined function returned something unusable
     │   └── AnomalyError                  a NaN appeared while anomaly mode was on
-    ├── TraceError        (RuntimeError)  a value was needed while only shapes are known
-    └── AliasError        (RuntimeError)  a write that would change a value someone else sees
+    └── TraceError        (RuntimeError)  a value was needed while only shapes are known
 """
 
 
@@ -70,7 +69,3 @@ class AnomalyError(GradientError):
 
 class TraceError(EverygradError, RuntimeError):
     """A value was needed while only shapes and dtypes are known."""
-
-
-class AliasError(EverygradError, RuntimeError):
-    """A write that would change a value someone else sees."""

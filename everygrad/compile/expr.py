@@ -152,21 +152,6 @@ def call(fn: str, *args: Any) -> Expr:
     return Expr(fn, tuple(map(as_expr, args)))
 
 
-def used_inputs(root: Expr) -> frozenset[int]:
-    """The numbers of the inputs that `root` depends on."""
-    found: set[int] = set()
-    seen: set[int] = set()
-    stack = [root]
-    while stack:
-        e = stack.pop()
-        if id(e) not in seen:
-            seen.add(id(e))
-            stack.extend(e.args)
-            if e.fn == "input":
-                found.add(e.value)
-    return frozenset(found)
-
-
 class Inst(NamedTuple):
     """One instruction of a Program; `args` are the numbers of earlier instructions."""
 

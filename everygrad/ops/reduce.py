@@ -10,7 +10,7 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.dispatch import apply
 from everygrad.dtypes import DType
-from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
+from everygrad.errors import AxisError, DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange
 from everygrad.ops.elementwise import isinf, isnan, sqrt, where
@@ -355,9 +355,3 @@ def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     top = where(isinf(top) | isnan(top), 0.0, top)  # inf - inf would be NaN
     total = log(sum(exp(x - top), axis=axes, keepdims=True)) + top
     return total.reshape(shapes.reduced(x.shape, axes, keepdims)).astype(dtype)
-
-
-def check_positive(op: str, name: str, value: Any) -> None:
-    """Refuse a parameter that must be above 0."""
-    if not value > 0:
-        raise ArgumentError(f"{op}: {name} must be positive, got {value!r}")

@@ -21,7 +21,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from everygrad.autograd.modes import recording
@@ -243,9 +242,3 @@ def composite(
         return fn
 
     return enter
-
-
-@cache
-def method_names() -> frozenset[str]:
-    """Every name the registry gave to Tensor."""
-    return frozenset(n for op in REGISTRY.values() for n in op.methods)

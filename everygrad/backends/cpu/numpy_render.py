@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from everygrad import dtypes
 from everygrad.backends.cpu import native
 from everygrad.compile.expr import Expr, Inst, Program, lower
 from everygrad.dtypes import FROM_NP, DType
@@ -166,7 +165,3 @@ def _to_integer(x: Any, dtype: Any) -> Any:
     too_low, too_high = x < float(limits.min), x >= float(limits.max)  # max itself rounds up
     inside = np.where(too_low | too_high | (x != x), 0, x).astype(dtype)
     return np.where(too_high, limits.max, np.where(too_low, limits.min, inside)).astype(dtype)
-
-
-def half_or_complex(dtype: DType) -> bool:
-    return dtype in (dtypes.float16, dtypes.bfloat16) or dtype.is_complex

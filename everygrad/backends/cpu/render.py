@@ -32,8 +32,8 @@ from everygrad.errors import ArgumentError, DtypeError
 
 Array = np.ndarray[Any, Any]
 
-# elements one thread takes at least: below, waking a second thread costs more than it gives
-GRAIN = 1 << 17  # elements: below, a part is done before a worker has woken
+# elements one thread takes at least: below, a part is done before a worker has woken
+GRAIN = 1 << 17
 _CACHED_LAYOUTS = 1024
 
 
