@@ -194,11 +194,6 @@ def held(payload: Any, parents: Sequence[Any], inputs: Sequence[Tensor]) -> Sequ
     return [hold(t) if t._node is not None and p is None else t for t, p in pairs]
 
 
-def plain(payload: Any) -> bool:
-    """Whether a payload is a backend's array rather than a transformation's wrapping."""
-    return not isinstance(payload, Wrapped)
-
-
 def register(
     op: Op,
     function: Callable[..., Any],

@@ -1,10 +1,10 @@
 """Matrix products on NumPy's BLAS: who brings the threads.
 
-OpenBLAS's own threads share their packed panels, which is best for one large product. But they go
-on spinning for a tenth of a second afterwards, on the cores that the next kernel of ours needs, and
-on a busy machine they wait for each other far longer than the product takes. So medium products and
-batches of small ones are split over the pool that everything else here uses, with BLAS held to one
-thread meanwhile. The limits were found by timing training steps, not products alone.
+OpenBLAS's own threads are best for one large product. On a busy machine, though, they wait for
+each other far longer than a product takes (20 ms for one of 1 ms was seen), and kernels of ours
+that follow them run slower than alone. So medium products and batches of small ones are split over
+the pool that everything else here uses, with BLAS held to one thread meanwhile. The limits were
+found by timing training steps, not products alone.
 """
 
 from __future__ import annotations
