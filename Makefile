@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 export EVERYGRAD_TEST_DEVICES ?= cpu
 
-.PHONY: help demo test check bench clean venv-demo venv-dev
+.PHONY: help demo test check bench clean venv-demo venv-dev venv-bench
 .NOTPARALLEL:    # under -j, two targets must not fill one .venv at the same time
 
 help:  ## list the targets (the default)
@@ -20,12 +20,12 @@ check: venv-dev  ## lint, formatting and types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-bench: venv-dev  ## time ours against PyTorch, side by side
-	@$(PY) -m benchmarks $(ARGS)
+bench: venv-bench  ## time ours against PyTorch, torch.compile and JAX, side by side
+	@$(PY) -m benchmarks --peers all --first $(ARGS)
 
 clean:  ## remove caches and outputs (.venv stays)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-output
 	@find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
-venv-demo venv-dev: venv-%:
+venv-demo venv-dev venv-bench: venv-%:
 	@tools/bootstrap.sh $*

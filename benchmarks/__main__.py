@@ -1,6 +1,7 @@
 """`python -m benchmarks`: measures, prints the table, and with `--write` keeps it.
 
-Exit status 1 when a peer failed or peers disagreed; with `--strict` also when a target was missed.
+Exit status 1 when a peer is missing, failed or disagreed; with `--strict` also when a target was
+missed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from benchmarks import report as text
 from benchmarks.longchain import long_chains
 from benchmarks.machine import describe
 from benchmarks.measure import Plan, measure
-from benchmarks.peers import MODULES
+from benchmarks.overhead import overhead
+from benchmarks.peers import COMPILED, EAGER, FLOOR, MODULES
 from benchmarks.process import ROOT, Peer, PeerError, Setup
 from benchmarks.report import Report
 from benchmarks.startup import import_times
@@ -26,6 +28,8 @@ RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 NOTES = ROOT / "benchmarks" / "NOTES.md"
 FULL = Plan()
 QUICK = Plan(rounds=3, warmup_s=0.1, patience_s=2.0)
+# What `--only` may name besides workloads.
+EXTRAS = ("import", "overhead")
 
 
 def _names(value: str) -> list[str]:
@@ -53,14 +57,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         type=_names,
         default=[],
         metavar="NAMES",
-        help=f"workloads, comma-separated: {', '.join(WORKLOADS)}; import",
+        help=f"workloads, comma-separated: {', '.join(WORKLOADS)}; {', '.join(EXTRAS)}",
     )
     add(
         "--peers",
         type=_names,
-        default=["everygrad", "torch"],
+        default=list(EAGER),
         metavar="NAMES",
-        help=f"ours first, then the others: {', '.join(MODULES)} (default: %(default)s)",
+        help=f"comma-separated: {', '.join(MODULES)}, or all (default: {','.join(EAGER)})",
     )
     add(
         "--python",
@@ -80,10 +84,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--threads", type=_rounds, default=2, help="threads a peer (default: %(default)s)")
     add("--quick", action="store_true", help=f"{QUICK.rounds} rounds, little warm-up or patience")
+    add(
+        "--first",
+        action="store_true",
+        help="first calls in new processes with empty disk caches, and again with full ones",
+    )
     add("--slow", action="store_true", help="also the chain of 1,000,000 ops")
     add("--strict", action="store_true", help="a missed target is a failure too")
     add("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
-    return parser.parse_args(argv)  # fmt: skip
+    args = parser.parse_args(argv)
+    if args.peers == ["all"]:
+        args.peers = list(MODULES)
+    return args
 
 
 def _labels(names: list[str]) -> list[str]:
@@ -96,7 +108,7 @@ def _say(line: str) -> None:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    plan = QUICK if args.quick else FULL
+    plan = replace(QUICK if args.quick else FULL, first=args.first)
     if args.rounds is not None:
         plan = replace(plan, rounds=args.rounds)
     if args.patience is not None:
@@ -104,49 +116,75 @@ def _plan(args: argparse.Namespace) -> Plan:
     return plan
 
 
-def _compare(report: Report, workloads: list[Workload], peers: list[Peer], plan: Plan) -> None:
-    """Fills in what the peers measure and which versions they are."""
+def _greet(report: Report, name: str, label: str, setup: Setup, stack: ExitStack) -> Peer | None:
+    """The peer, running; None when it cannot run here, and the report says why."""
     try:
-        for peer in peers:
-            report.versions |= peer.ask(hello=True)["versions"]
+        peer = Peer(name, label, setup)
+        stack.callback(peer.close)
+        answer = peer.ask(hello=True)
     except PeerError as error:
-        report.problems.append(str(error))
-        return
-    for workload in workloads:
-        result = measure(workload, peers, plan)
-        report.results.append(result)
-        _say("  ".join(text.result_row(result, report.labels)))
+        report.missing[label] = str(error)
+        return None
+    if answer["missing"]:
+        report.missing[label] = answer["missing"]
+        return None
+    report.versions |= answer["versions"]
+    return peer
+
+
+def _compare(report: Report, workloads: list[Workload], setup: Setup, plan: Plan) -> None:
+    """Fills in what the peers measure, which versions they are, and which are missing."""
+    with ExitStack() as stack:
+        named = [(label.partition("#")[0], label) for label in report.labels]
+        greeted = [_greet(report, name, label, setup, stack) for name, label in named]
+        peers = [peer for peer in greeted if peer is not None]
+        report.labels = [peer.label for peer in peers]
+        for label, why in report.missing.items():
+            _say(f"{label} is missing: {why.strip().splitlines()[-1]}")
+        if any(w.floor_target is not None for w in workloads):
+            copy = _greet(report, FLOOR, FLOOR, setup, stack)
+            peers += [copy] if copy is not None else []
+        for workload in workloads if report.labels else []:
+            result = measure(workload, peers, plan)
+            report.results.append(result)
+            _say(text.progress(result, report.labels))
 
 
 def _extras(report: Report, setup: Setup, plan: Plan, args: argparse.Namespace) -> None:
-    """The import time and, if asked for, the long chain."""
+    """The import time, empty calls and, if asked for, the long chain."""
+    present = [name for name in dict.fromkeys(args.peers) if name in report.labels]
     try:
-        if "everygrad" in args.peers and (not args.only or "import" in args.only):
+        if "everygrad" in present and (not args.only or "import" in args.only):
             report.imports = import_times(setup, plan)
+        if not args.only or "overhead" in args.only:
+            report.overheads = [overhead(name, setup) for name in present if name in COMPILED]
         if args.slow:
-            for peer in dict.fromkeys(args.peers):
+            for peer in (name for name in present if name in EAGER):
                 _say(f"long chain: {peer}")
                 report.chains += long_chains(peer, setup)
     except PeerError as error:
         report.problems.append(str(error))
 
 
+def _workloads(args: argparse.Namespace) -> list[Workload]:
+    """Those asked for; ValueError when a name is of no workload or of no peer."""
+    for name in args.peers:
+        if name not in MODULES:
+            raise ValueError(f"no peer {name!r}: there are {', '.join(MODULES)}, all")
+    named = [name for name in args.only if name not in EXTRAS]
+    return select(named) if named or not args.only else []
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     plan, setup = _plan(args), Setup(args.threads, tuple(args.python))
-    report = Report(_labels(args.peers), plan.rounds)
-    with ExitStack() as stack:
-        try:
-            named = [name for name in args.only if name != "import"]
-            workloads = select(named) if named or not args.only else []
-            peers = []
-            for name, label in zip(args.peers, report.labels, strict=True):
-                peers.append(Peer(name, label, setup))
-                stack.callback(peers[-1].close)
-        except ValueError as error:
-            _say(str(error))
-            return 2
-        _compare(report, workloads, peers, plan)
+    report = Report(_labels(args.peers), plan.rounds, plan.first)
+    try:
+        workloads = _workloads(args)
+    except ValueError as error:
+        _say(str(error))
+        return 2
+    _compare(report, workloads, setup, plan)
     _extras(report, setup, plan, args)
     report.machine = describe(report.versions, args.threads)
     print(text.render(report), end="")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.load import Mark
-from benchmarks.peers import MODULES
+from benchmarks.peers import EAGER, MODULES
 from benchmarks.process import Setup
 from benchmarks.workloads import Array
 
@@ -107,7 +107,7 @@ def long_chains(peer: str, setup: Setup, lengths: tuple[int, ...] = LENGTHS) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("peer", choices=MODULES)
+    parser.add_argument("peer", choices=EAGER)
     parser.add_argument("length", type=int)
     args = parser.parse_args()
     print(json.dumps(asdict(time_chain(args.peer, args.length))))

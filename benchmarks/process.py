@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import MODULES
+from benchmarks.peers import CACHES, FLOOR, MODULES, PYTHONS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,13 +24,17 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """What all peers' processes share, and which interpreter runs each (this one, by default)."""
+    """What all peers' processes share, and which interpreter runs each.
+
+    By default the one `PYTHONS` names, else this one.
+    """
 
     threads: int = 2
     pythons: tuple[tuple[str, str], ...] = ()
 
     def python(self, peer: str) -> str:
-        return dict(self.pythons).get(peer, sys.executable)
+        default = str(ROOT / PYTHONS[peer]) if peer in PYTHONS else sys.executable
+        return dict(self.pythons).get(peer, default)
 
     def environment(self) -> dict[str, str]:
         names = ("OMP", "MKL", "OPENBLAS")
@@ -41,31 +45,46 @@ class Setup:
     def run_module(self, peer: str, module: str, *args: str, timeout: float = 600.0) -> str:
         """What `python -m module args` prints, in the peer's interpreter."""
         command = [self.python(peer), "-m", module, *args]
-        done = subprocess.run(
-            command, env=self.environment(), cwd=ROOT, text=True, capture_output=True,
-            timeout=timeout, check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, env=self.environment(), cwd=ROOT, text=True, capture_output=True,
+                timeout=timeout, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise PeerError(f"{' '.join(command)}: {error}") from error
         if done.returncode:
             raise PeerError(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr}")
         return done.stdout
 
 
 class Peer:
-    """A running worker. `label` names its column: the same peer may run twice."""
+    """A running worker. `label` names its column: the same peer may run twice.
+
+    `cache`, where given, is the folder its library is told to keep compiled code in.
+    """
 
     def __init__(self, name: str, label: str, setup: Setup, timeout: float = 600.0) -> None:
-        if name not in MODULES:
+        if name not in MODULES and name != FLOOR:
             raise ValueError(f"no peer {name!r}: there are {', '.join(MODULES)}")
         self.name, self.label, self.timeout = name, label, timeout
+        self.cache: Path | None = None
         self._setup = setup
         self._start()
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
-            [self._setup.python(self.name), "-m", "benchmarks.worker", self.name],
-            env=self._setup.environment(), cwd=ROOT, text=True, bufsize=1,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+        python = self._setup.python(self.name)
+        environment = self._setup.environment()
+        if self.cache is not None and self.name in CACHES:
+            environment[CACHES[self.name]] = str(self.cache)
+        try:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmarks.worker", self.name],
+                env=environment, cwd=ROOT, text=True, bufsize=1,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        except OSError as error:
+            raise PeerError(f"{python} does not run ({error.strerror}); `make bench` makes it") \
+                from error  # fmt: skip
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         # A thread of its own, so that a peer that hangs is noticed instead of waited for.
         threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
@@ -81,6 +100,13 @@ class Peer:
         if self._process.poll() is not None:
             self.close()
             self._start()
+
+    def restart(self, cache: Path | None) -> None:
+        """A new process with that cache, the library imported and nothing run."""
+        self.close()
+        self.cache = cache
+        self._start()
+        self.ask(hello=True)
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """The answer to one request; PeerError if the peer failed, died or fell silent."""

@@ -5,41 +5,66 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from benchmarks import longchain
+from benchmarks.compare import COPY, Match, judge, matches
 from benchmarks.longchain import ChainTimes
-from benchmarks.measure import Result
+from benchmarks.measure import Result, Start
+from benchmarks.overhead import ALLOWED_S as CALL_S, CASES, OURS, Overhead
+from benchmarks.peers import FLOOR
 from benchmarks.startup import ALLOWED_S, ImportTimes
 
 Rows = list[list[str]]
+# A second step this many times the third one still compiles, and is worth a line.
+LATE = 5.0
 
 
 @dataclass
 class Report:
-    """Everything one run found out."""
+    """Everything one run found out. `missing`: peers asked for that cannot run here, and why."""
 
     labels: list[str]
     rounds: int
+    first: bool = False
     machine: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     imports: ImportTimes | None = None
+    overheads: list[Overhead] = field(default_factory=list)
     chains: list[ChainTimes] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
-        """A peer failed, or peers disagreed: some figure is missing."""
-        return bool(self.problems) or any(result.problem for result in self.results)
+        """A peer is missing, failed or disagreed: some figure is not there."""
+        return bool(self.missing or self.problems) or any(r.failures for r in self.results)
+
+    @property
+    def matches(self) -> list[Match]:
+        """Missing peers take part: a match without them is not won."""
+        return matches([*self.labels, *self.missing])
 
     @property
     def missed(self) -> bool:
         """Some target was not shown to be met."""
-        slow = any(result.met is not True for result in self.results)
-        return slow or (self.imports is not None and not self.imports.met) or not self.chain_met
+        every = [*self.matches, COPY] if OURS in self.labels else self.matches
+        slow = any(judge(match, result).missed for match in every for result in self.results)
+        late = any(_first_met(r) is False for r in self.results) if self.first else False
+        calls = [o.met(case) for o in self.overheads for case in CASES if o.peer == OURS]
+        imports = self.imports is not None and not self.imports.met
+        return slow or late or False in calls or imports or not self.chain_met
 
     @property
     def chain_met(self) -> bool:
-        mine = [c for c in self.chains if c.peer == self.labels[0]]
+        mine = [c for c in self.chains if c.peer == "everygrad"]
         return len(mine) < 2 or longchain.met(mine[0], mine[-1])
+
+
+def _first_met(result: Result) -> bool | None:
+    """Whether jit's first calls keep their bounds; None where there are none or no figures."""
+    start, targets = result.first.get(OURS), result.workload.first_targets
+    if start is None or targets is None or start.warm_s is None or OURS in result.failures:
+        return None
+    return start.cold_s <= targets[0] and start.warm_s <= targets[1]
 
 
 def _table(rows: Rows) -> list[str]:
@@ -63,36 +88,115 @@ def ms(seconds: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
-def result_row(result: Result, labels: list[str]) -> list[str]:
-    """One line of the main table."""
-    target = f"<= {result.workload.target:g}"
-    if result.problem:
-        return [result.workload.name, *("-" for _ in labels), "-", "-", target, "FAILED", "-"]
-    ratio, spread = result.ratio, result.spread
+def progress(result: Result, labels: list[str]) -> str:
+    """One workload in one line, while the run goes on."""
+    cells = [f"{result.workload.name}:"]
+    cells += [f"{label} {_time(result, label)}" for label in labels]
+    for match in matches(labels):
+        verdict = judge(match, result)
+        if verdict.ratio is not None:
+            bound = "" if verdict.target is None else f" (<= {verdict.target:g})"
+            cells.append(f"{match.ours}/{verdict.best} {verdict.ratio:.2f}{bound}")
+    return "  ".join(cells)
+
+
+def _time(result: Result, label: str) -> str:
+    if label in result.failures:
+        return "FAILED"
+    return ms(result.median(label)) if label in result.times else "-"
+
+
+def _times(report: Report) -> list[str]:
+    rows = [["workload", *(f"{label} ms" for label in report.labels), "disturbed"]]
+    for r in report.results:
+        rows.append([r.workload.name, *(_time(r, x) for x in report.labels), str(r.disturbed)])
     return [
-        result.workload.name,
-        *(ms(result.median(label)) for label in labels),
-        "-" if ratio is None else f"{ratio:.2f}",
-        "-" if spread is None else f"{spread[0]:.2f}-{spread[1]:.2f}",
-        target,
-        _yes(result.met),
-        str(result.disturbed),
+        "",
+        f"Median of {report.rounds} rounds a peer, rounds in turn, float32; milliseconds a step. "
+        "`disturbed` counts rounds in which",
+        "other processes took part of the machine: where most are, no quiet machine was found and "
+        "`met` below is left open.",
+        "",
+        *_table(rows),
+        "",
+        *(f"- `{r.workload.name}`: {r.workload.about}" for r in report.results),
     ]
 
 
-def header(labels: list[str]) -> list[str]:
-    return ["workload", *(f"{label} ms" for label in labels), "ratio", "quartiles", "target", "met",
-            "disturbed"]  # fmt: skip
+def _match(match: Match, results: list[Result]) -> list[str]:
+    rows = [["workload", f"{match.ours} ms", "fastest", "its ms", "ratio", "quartiles", "target",
+             "met"]]  # fmt: skip
+    for r in results:
+        v = judge(match, r)
+        rows.append([
+            r.workload.name,
+            _time(r, match.ours),
+            v.best or "-",
+            _time(r, v.best),
+            "-" if v.ratio is None else f"{v.ratio:.2f}",
+            "-" if v.spread is None else f"{v.spread[0]:.2f}-{v.spread[1]:.2f}",
+            "-" if v.target is None else f"<= {v.target:g}",
+            "-" if v.target is None else _yes(v.met),
+        ])  # fmt: skip
+    return ["", f"{match.title}; quartiles over the rounds taken in pairs:", "", *_table(rows)]
+
+
+def _floor(report: Report) -> list[str]:
+    bound = [r for r in report.results if FLOOR in r.times]
+    if OURS in report.labels:
+        return _match(COPY, bound) if bound else []
+    floors = [f"`{r.workload.name}` {ms(r.median(FLOOR))} ms" for r in bound]
+    return ["", f"A copy of the same bytes: {', '.join(floors)}."] if floors else []
 
 
 def _first_calls(report: Report) -> list[str]:
-    done = [r for r in report.results if not r.problem]
+    done = [r for r in report.results if r.first]
     if not done:
         return []
-    rows = [["first call", *(f"{label} ms" for label in report.labels)]]
-    rows += [[r.workload.name, *(ms(r.first[label]) for label in report.labels)] for r in done]
-    return ["", "The first step of each workload in a process that has imported the library:",
-            "", *_table(rows)]  # fmt: skip
+    warm = [x for x in report.labels if any(_warm(r.first.get(x)) != "-" for r in done)]
+    rows = [["first call", *(f"{x} ms" for x in report.labels), *(f"{x} warm ms" for x in warm)]]
+    for r in done:
+        cold = [ms(r.first[x].cold_s) if x in r.first else "-" for x in report.labels]
+        rows.append([r.workload.name, *cold, *(_warm(r.first.get(x)) for x in warm)])
+    where = "in a process that has imported the library, disk caches as they were found:"
+    if report.first:
+        where = "in a new process that has imported the library, disk cache empty; `warm`: full."
+    return ["", f"The first step of each workload {where}", "", *_table(rows), *_first_notes(done)]
+
+
+def _warm(start: Start | None) -> str:
+    return "-" if start is None or start.warm_s is None else ms(start.warm_s)
+
+
+def _first_notes(done: list[Result]) -> list[str]:
+    """The targets, and who goes on compiling in the second step."""
+    lines = []
+    for r in done:
+        if r.workload.first_targets and OURS in r.first:
+            cold, warm = r.workload.first_targets
+            lines.append(f"Target of {OURS} on `{r.workload.name}`: {cold:g} s cold, {warm:g} s "
+                         f"warm: met {_yes(_first_met(r))}.")  # fmt: skip
+        late = [
+            f"{label} {ms(start.second_s)} ms"
+            for label, start in r.first.items()
+            if start.second_s > max(0.05, LATE * start.cold[0][-1])
+        ]
+        if late:
+            lines.append(f"The second step of `{r.workload.name}` is slow too: {', '.join(late)}.")
+    return ["", *lines] if lines else []
+
+
+def _overheads(report: Report) -> list[str]:
+    if not report.overheads:
+        return []
+    rows = [["empty call", *(f"{o.peer} us" for o in report.overheads), "target", "met"]]
+    ours = next((o for o in report.overheads if o.peer == OURS), None)
+    for name, case in CASES.items():
+        times = [f"{o.seconds[name] * 1e6:.1f}" for o in report.overheads]
+        bound = case.bound and ours is not None
+        met = _yes(ours.met(name)) if bound and ours is not None else "-"
+        rows.append([name, *times, f"<= {CALL_S * 1e6:g}" if bound else "-", met])
+    return ["", "One call of a compiled function that returns:", "", *_table(rows)]
 
 
 def _imports(times: ImportTimes | None) -> list[str]:
@@ -127,8 +231,16 @@ def _chains(report: Report) -> list[str]:
     ]  # fmt: skip
 
 
+def _missing(report: Report) -> list[str]:
+    lines = [
+        f"- `{label}`: {why.strip().splitlines()[-1]}" for label, why in report.missing.items()
+    ]
+    return ["", "Missing peers, without which a match is not won:", "", *lines] if lines else []
+
+
 def _problems(report: Report) -> list[str]:
-    lines = [f"{r.workload.name}: {r.problem}" for r in report.results if r.problem]
+    lines = [f"{r.workload.name}: {label}: {why}" for r in report.results
+             for label, why in r.failures.items()]  # fmt: skip
     lines += report.problems
     return ["", "Failures:", "", *(f"    {line}" for t in lines for line in t.splitlines())] \
         if lines else []  # fmt: skip
@@ -136,24 +248,13 @@ def _problems(report: Report) -> list[str]:
 
 def render(report: Report) -> str:
     """The whole report."""
-    lines = [f"- {line}" for line in report.machine]
+    lines = [f"- {line}" for line in report.machine] + _missing(report)
     if report.results:
-        rows = [header(report.labels)]
-        rows += [result_row(result, report.labels) for result in report.results]
-        lines += [
-            "",
-            f"Median of {report.rounds} rounds a peer, rounds in turn, float32; milliseconds a "
-            "step. The ratio is ours over the fastest peer's;",
-            "its quartiles are over the rounds taken in pairs. `disturbed` counts rounds in which "
-            "other processes took part of the machine:",
-            "where most are, no quiet machine was found and `met` is left open.",
-            "",
-            *_table(rows),
-            "",
-            *(f"- `{r.workload.name}`: {r.workload.about}" for r in report.results),
-            *_first_calls(report),
-        ]
-    lines += _imports(report.imports) + _chains(report) + _problems(report)
+        lines += _times(report)
+        for match in report.matches:
+            lines += _match(match, report.results)
+        lines += _floor(report) + _first_calls(report)
+    lines += _overheads(report) + _imports(report.imports) + _chains(report) + _problems(report)
     return "\n".join(lines) + "\n"
 
 

@@ -1,13 +1,14 @@
 """The process one peer runs in: JSON lines in on stdin, JSON lines out on stdout.
 
-    {"hello": true}                                     -> {"versions": {...}}
-    {"check": NAME, "to": PATH}                         -> {"first_s": seconds of the first step}
+    {"hello": true}                                     -> {"versions": {...}, "missing": why}
+    {"check": NAME, "to": PATH}                         -> {"steps_s": [seconds, ...]}
     {"run": NAME, "rounds": N, "warmup_s": S}           -> {"times": [seconds a step, ...],
                                                             "others": [busy cores, ...]}
 
-`others` is what other processes took of the machine in each round (`load.py`). `check` runs a
-fresh copy of the workload and saves the outputs of its first and last step as an .npz file; `run`
-keeps the workload built until another is asked for. A request that fails is answered
+`missing` is what the peer lacks to run here, "" when nothing. `others` is what other processes
+took of the machine in each round (`load.py`). `check` runs a fresh copy of the workload, times its
+few steps one by one, and saves the outputs of its first and last step as an .npz file; `run` keeps
+the workload built until another is asked for. A request that fails is answered
 `{"error": traceback}` and the worker goes on.
 """
 
@@ -27,7 +28,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from benchmarks.load import Mark
-from benchmarks.peers import MODULES, Step
+from benchmarks.peers import FLOOR, FLOOR_MODULE, MODULES, Step
 from benchmarks.workloads import WORKLOADS, Array
 
 
@@ -41,9 +42,10 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if "hello" in request:
-            return {"versions": self.module.VERSIONS | {"numpy": np.__version__}}
+            missing = getattr(self.module, "missing", str)()
+            return {"versions": self.module.VERSIONS | _numpy(), "missing": missing}
         if "check" in request:
-            return {"first_s": self.check(request["check"], request["to"])}
+            return {"steps_s": self.check(request["check"], request["to"])}
         rounds = self.run(request["run"], request["rounds"], request.get("warmup_s", 0.0))
         return {"times": [seconds for seconds, _ in rounds], "others": [load for _, load in rounds]}
 
@@ -56,18 +58,15 @@ class Worker:
         step: Step = self.module.STEPS[workload.kind](workload.data())
         return step
 
-    def check(self, name: str, path: str) -> float:
+    def check(self, name: str, path: str) -> list[float]:
         self.drop()
         step = self.build(name)
-        start = time.perf_counter()
-        step.run()
-        first = time.perf_counter() - start
+        times = [_once(step)]
         saved = _prefixed("first", step.outputs())
-        for _ in range(WORKLOADS[name].check_steps - 1):
-            step.run()
+        times += [_once(step) for _ in range(WORKLOADS[name].check_steps - 1)]
         saved |= _prefixed("last", step.outputs())
         np.savez(path, **saved)  # type: ignore[arg-type]  # its stub forbids plain keywords
-        return first
+        return times
 
     def run(self, name: str, rounds: int, warmup_s: float) -> list[tuple[float, float]]:
         if self.name != name or self.step is None:
@@ -77,6 +76,16 @@ class Worker:
         gc.collect()
         _warm(step, max(1, steps // 10), warmup_s)
         return [_time(step, steps) for _ in range(rounds)]
+
+
+def _numpy() -> dict[str, str]:
+    return {"numpy": np.__version__}
+
+
+def _once(step: Step) -> float:
+    start = time.perf_counter()
+    step.run()
+    return time.perf_counter() - start
 
 
 def _prefixed(prefix: str, outputs: dict[str, Array]) -> dict[str, Array]:
@@ -111,13 +120,14 @@ def _private_stdout() -> TextIO:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One peer's process; started by the harness.")
-    parser.add_argument("peer", choices=MODULES)
-    peer = parser.parse_args().peer
+    modules = MODULES | {FLOOR: FLOOR_MODULE}
+    parser.add_argument("peer", choices=modules)
+    module = modules[parser.parse_args().peer]
     pipe = _private_stdout()
     worker: Worker | None = None
     for line in sys.stdin:
         try:
-            worker = worker or Worker(importlib.import_module(MODULES[peer]))
+            worker = worker or Worker(importlib.import_module(module))
             reply = worker.answer(json.loads(line))
         except Exception:  # the parent reports it and goes on to the next workload
             reply = {"error": traceback.format_exc()}

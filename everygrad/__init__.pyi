@@ -41,6 +41,7 @@ from everygrad.autograd.modes import (
 )
 from everygrad.config import Config
 from everygrad.dtypes import DType
+from everygrad.jit.jit import jit as jit
 from everygrad.ops.creation import (
     arange as arange,
     asarray as asarray,

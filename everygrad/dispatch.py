@@ -51,6 +51,8 @@ def backend_of(op: str, payloads: list[Any]) -> base.Backend:
 
 def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """The payload of `op` on `inputs`: by a transformation if one wraps them, else by a backend."""
+    if config.fast_limit < 0 and (tracer := base.tracing.get()) is not None:
+        tracer.lift(inputs)
     payloads = [t._data for t in inputs]
     for payload in payloads:
         if type(payload) is not ndarray:
@@ -150,7 +152,7 @@ def update(op: Any, t: Tensor, *others: Tensor, **params: Any) -> None:
     A tensor that is a leaf stays one.
     """
     plain = type(t._data) is ndarray and all(type(o._data) is ndarray for o in others)
-    if plain and op.family == "elementwise" and watcher.get() is None:
+    if plain and op.family == "elementwise" and config.fast_limit >= 0:
         payload = CPU.rewrite(op, t, [o._data for o in others], params)
         if payload is not None:
             t.rebind(payload, t._node)

@@ -15,7 +15,8 @@ keeps working for people who never import this module::
     │   ├── FreedGraphError               the graph was used up by an earlier backward
     │   ├── FunctionError                 a user-defined function returned something unusable
     │   └── AnomalyError                  a NaN appeared while anomaly mode was on
-    └── TraceError        (RuntimeError)  a value was needed while only shapes are known
+    ├── TraceError        (RuntimeError)  a value was needed while only shapes are known
+    └── CompileError      (RuntimeError)  a fault of the compiler itself
 """
 
 
@@ -69,3 +70,7 @@ class AnomalyError(GradientError):
 
 class TraceError(EverygradError, RuntimeError):
     """A value was needed while only shapes and dtypes are known."""
+
+
+class CompileError(EverygradError, RuntimeError):
+    """A fault of the compiler itself, never of the program it was given."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
+from everygrad.backends.base import tracing
+from everygrad.config import config
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from everygrad.shapes import Shape, size_of
@@ -33,6 +35,8 @@ class Wrapped:
     transparent: bool = (
         False  # True: only separates graphs; outside its level the tensor inside serves
     )
+
+    plain: bool = False  # True: stands for a backend's array; there is no level below
 
     @property
     def inner(self) -> Tensor:
@@ -130,6 +134,8 @@ class Tensor:
     @property
     def grad(self) -> Tensor | None:
         """The gradient summed here by `backward`, or None."""
+        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+            tracer.touch(self, seen=True)
         return getattr(self, "_grad", None)
 
     @grad.setter
@@ -142,6 +148,8 @@ class Tensor:
                     f"grad: {value.dtype}{list(value.shape)} does not fit a tensor "
                     f"{self.dtype}{list(self.shape)}"
                 )
+        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+            tracer.touch(self, seen=False)
         self._grad = value
 
     def rebind(self, payload: Any, node: Node | None) -> None:
@@ -151,7 +159,7 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same value as a constant for every derivative; nothing is copied."""
-        payload = self._data
+        payload = shared(self)
         return wrap(payload.stopped() if isinstance(payload, Wrapped) else payload)
 
     def retain_grad(self) -> None:
@@ -197,6 +205,13 @@ class Tensor:
         return (self[i] for i in range(self.shape[0]))
 
     __hash__ = object.__hash__
+
+
+def shared(t: Tensor) -> Any:
+    """The payload of `t`, to stand under another name too: a tracer must know whose it is."""
+    if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+        tracer.lift((t,))
+    return t._data
 
 
 def wrap(payload: Any, node: Node | None = None) -> Tensor:

@@ -282,3 +282,29 @@ def philox(state: Any, count: int) -> Any:
         at = (start + i) % (1 << 64)
         words += philox_block((at % (1 << 32), at >> 32, 0, 0), state[:2])
     return np.array(words[:count], np.uint32)
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+
+def attention(q: Any, k: Any, v: Any, scale: Any = None, causal: bool = False) -> Any:
+    return _torch(F.scaled_dot_product_attention, q, k, v, is_causal=causal, scale=scale)
+
+
+def attention_masked(q: Any, k: Any, v: Any, mask: Any, scale: Any = None) -> Any:
+    return _torch(F.scaled_dot_product_attention, q, k, v, mask, scale=scale)
+
+
+def attention_grads(g: Any, q: Any, k: Any, v: Any, scale: float, causal: bool) -> Any:
+    return _attention_slopes(g, (q, k, v), scale=scale, is_causal=causal)
+
+
+def attention_masked_grads(g: Any, q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
+    return _attention_slopes(g, (q, k, v), scale=scale, attn_mask=torch.tensor(mask))
+
+
+def _attention_slopes(g: Any, inputs: Any, **options: Any) -> Any:
+    leaves = [torch.tensor(np.asarray(a), requires_grad=True) for a in inputs]
+    out = F.scaled_dot_product_attention(*leaves, **options)
+    slopes = torch.autograd.grad(out, leaves, torch.tensor(np.asarray(g)))
+    return np.concatenate([slope.numpy().reshape(-1) for slope in slopes])

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # tools/bootstrap.sh EXTRA: make .venv hold everygrad[EXTRA] (demo or dev), system packages included.
+# bench is dev, and what two of the benchmarks' peers need: a C++ compiler and .venv-jax.
 # Says nothing and does nothing when all is there. PYTHON=... chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-extra=${1:?usage: tools/bootstrap.sh demo|dev}
+target=${1:?usage: tools/bootstrap.sh demo|dev|bench}
+extra=${target/bench/dev}
 venv=.venv
+jax_venv=.venv-jax
 
 say() { echo "bootstrap: $*" >&2; }
 die() { say "$@"; exit 1; }
@@ -36,7 +39,7 @@ install_packages() {
     local missing
     mapfile -t missing < <(missing_packages)
     ((${#missing[@]})) || return 0
-    if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
+    if apt_works; then
         say "installing ${missing[*]}"
         export DEBIAN_FRONTEND=noninteractive
         apt-get update -qq
@@ -47,6 +50,30 @@ install_packages() {
     fi
     die "missing: ${missing[*]}. Install with:  sudo apt-get install ${missing[*]}" \
         "(Debian's names; Python must be 3.11 or later, PYTHON=... chooses one)"
+}
+
+apt_works() { [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; }
+have_cxx() { command -v "${CXX:-g++}" || command -v clang++; } >/dev/null
+
+# Without it torch.compile cannot run; the benchmarks then say so, and time the others.
+install_cxx() {
+    have_cxx && return
+    if apt_works; then
+        say "installing g++, which torch.compile needs"
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends g++ >/dev/null || true
+    fi
+    have_cxx || say "no C++ compiler, so torch.compile will be missing from the benchmarks." \
+        "Install with:  sudo apt-get install g++"
+}
+
+# JAX apart: it has its own wishes for NumPy, and nothing but the benchmarks uses it.
+install_jax() {
+    "$jax_venv/bin/python" -c 'import jax, numpy' 2>/dev/null && return
+    say "installing JAX into $jax_venv"
+    { "$(find_python)" -m venv --clear "$jax_venv" &&
+        "$jax_venv/bin/python" -m pip install -qq --disable-pip-version-check jax jaxlib numpy; } ||
+        say "JAX could not be installed into $jax_venv: it will be missing from the benchmarks."
 }
 
 # A stamp holds what the environment was made from, so a copied checkout or a changed
@@ -62,6 +89,10 @@ fresh() {
 
 # Checked every time: a container may have been rebuilt around the same .venv.
 install_packages
+if [[ $target == bench ]]; then
+    install_cxx
+    install_jax
+fi
 venv_works && fresh && exit 0
 
 if ! venv_works; then

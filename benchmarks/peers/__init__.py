@@ -1,7 +1,9 @@
-"""The peers: each is a module with `VERSIONS`, `STEPS` and `build_chain`, run in its own process.
+"""The peers: each is a module with `VERSIONS` and `STEPS`, run in its own process.
 
-`STEPS[kind](data)` gives a `Step` for that kind of workload. A peer whose packages need a virtual
-environment of their own names its interpreter on the command line: `--python jax=PATH`.
+`STEPS[kind](data)` gives a `Step` for that kind of workload. `missing()`, where a module has it,
+says what the peer lacks to run here, or "". `trivial(shape, add)`, of a peer that compiles, gives
+a compiled function of nothing, or of x + 1, to call. `build_chain`, of an eager peer, makes the
+long chain.
 """
 
 from __future__ import annotations
@@ -13,8 +15,28 @@ from benchmarks.workloads import Array
 # Name on the command line and in the table -> module that implements it.
 MODULES = {
     "everygrad": "benchmarks.peers.everygrad_eager",
+    "everygrad.jit": "benchmarks.peers.everygrad_jit",
     "torch": "benchmarks.peers.torch_eager",
+    "torch.compile": "benchmarks.peers.torch_compiled",
+    "jax": "benchmarks.peers.jax_jit",
 }
+# Peers that compile a function as a whole, and those whose engine builds a graph op by op.
+COMPILED = ("everygrad.jit", "torch.compile", "jax")
+EAGER = ("everygrad", "torch")
+
+# Interpreters from the repository's root, where a peer's packages need an environment of their own.
+PYTHONS = {"jax": ".venv-jax/bin/python"}
+
+# What points a peer's disk cache at a folder. JAX keeps none unless told to.
+CACHES = {
+    "everygrad": "EVERYGRAD_CACHE_DIR",
+    "everygrad.jit": "EVERYGRAD_CACHE_DIR",
+    "torch.compile": "TORCHINDUCTOR_CACHE_DIR",
+}
+
+# No library, but a copy of the bytes a workload cannot avoid moving: the floor under all of them.
+FLOOR = "copy"
+FLOOR_MODULE = "benchmarks.peers.copy_floor"
 
 
 class Step(Protocol):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 import everygrad as eg
-from benchmarks.peers import Step
 from benchmarks.workloads import Array, Data
 from everygrad import Tensor, nn
 from everygrad.nn import functional as F
@@ -42,26 +41,43 @@ def _optimiser(params: Iterable[Tensor], settings: dict[str, Any]) -> Any:
     return eg.optim.AdamW(params, lr=settings["lr"])
 
 
+class Computed(Protocol):
+    """A step whose tensor work is one function, which a compiler can take as a whole.
+
+    `compute` assigns no attribute but those of tensors and optimisers; it returns the result.
+    """
+
+    result: Any
+
+    def compute(self) -> Any: ...
+    def run(self) -> None: ...
+    def outputs(self) -> dict[str, Array]: ...
+
+
 class Leaves:
     """A step that takes a scalar loss backward to leaf tensors."""
 
     def __init__(self, data: Data, wrt: Iterable[str]) -> None:
         self.tensors = _tensors(data.arrays)
         self.wrt = {name: self.tensors[name].requires_grad_() for name in wrt}
-        self.loss: Tensor | None = None
+        self.result: Tensor | None = None
 
     def forward(self) -> Tensor:
         raise NotImplementedError
 
-    def run(self) -> None:
+    def compute(self) -> Tensor:
         for leaf in self.wrt.values():
             leaf.grad = None
-        self.loss = self.forward()
-        self.loss.backward()
+        loss = self.forward()
+        loss.backward()
+        return loss
+
+    def run(self) -> None:
+        self.result = self.compute()
 
     def outputs(self) -> dict[str, Array]:
         grads = {f"grad.{name}": _array(leaf.grad) for name, leaf in self.wrt.items()}
-        return {"loss": _array(self.loss)} | grads
+        return {"loss": _array(self.result)} | grads
 
 
 class Chain(Leaves):
@@ -95,19 +111,23 @@ class Train:
         self.opt = _optimiser(model.parameters(), data.settings)
         self.x = eg.tensor(data.arrays["x"])
         self.y = eg.tensor(data.arrays["y"]).reshape(-1)
-        self.loss: Tensor | None = None
+        self.result: Tensor | None = None
+
+    def compute(self) -> Tensor:
+        self.opt.zero_grad()
+        loss = F.cross_entropy(self.model(self.x), self.y)
+        loss.backward()
+        self.opt.step()
+        return loss
 
     def run(self) -> None:
-        self.opt.zero_grad()
-        self.loss = F.cross_entropy(self.model(self.x), self.y)
-        self.loss.backward()
-        self.opt.step()
+        self.result = self.compute()
 
     def outputs(self) -> dict[str, Array]:
         named = dict(self.model.named_parameters())
         grads = {f"grad.{name}": _array(p.grad) for name, p in named.items()}
         changes = {f"change.{name}": _array(p) - self.start[name] for name, p in named.items()}
-        return {"loss": _array(self.loss)} | grads | changes
+        return {"loss": _array(self.result)} | grads | changes
 
 
 def mlp(data: Data) -> nn.Module:
@@ -135,10 +155,9 @@ class CNN(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int, mask: Tensor) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.mask = mask
         self.ln1 = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.proj = nn.Linear(width, width)
@@ -151,9 +170,7 @@ class Block(nn.Module):
         shape = batch, tokens, self.heads, width // self.heads
         parts = self.qkv(x).split(width, axis=-1)
         q, k, v = (part.reshape(shape).permute_dims((0, 2, 1, 3)) for part in parts)
-        scores = q @ k.permute_dims((0, 1, 3, 2)) * shape[-1] ** -0.5
-        scores = eg.where(self.mask, scores, float("-inf"))
-        mixed = eg.softmax(scores, axis=-1) @ v
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         out: Tensor = self.proj(mixed.permute_dims((0, 2, 1, 3)).reshape(batch, tokens, width))
         return out
 
@@ -168,12 +185,11 @@ class GPT(nn.Module):
         super().__init__()
         settings = data.settings
         width, vocab = settings["width"], settings["vocab"]
-        mask = eg.tensor(data.arrays["mask"])
         self.positions = eg.tensor(data.arrays["positions"])
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(settings["tokens"], width)
         self.blocks = nn.ModuleList(
-            [Block(width, settings["heads"], mask) for _ in range(settings["layers"])]
+            [Block(width, settings["heads"]) for _ in range(settings["layers"])]
         )
         self.ln = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)
@@ -193,7 +209,7 @@ class HVP:
         self.params = {n: w.requires_grad_() for n, w in _tensors(data.weights).items()}
         self.v = [tensors[f"v.{name}"] for name in self.params]
         self.layers = len(data.settings["sizes"]) - 1
-        self.product: tuple[Tensor, ...] = ()
+        self.result: tuple[Tensor, ...] = ()
 
     def loss(self) -> Tensor:
         h = self.x
@@ -203,17 +219,20 @@ class HVP:
                 h = eg.tanh(h)
         return F.mse_loss(h, self.y)
 
-    def run(self) -> None:
+    def compute(self) -> tuple[Tensor, ...]:
         params = list(self.params.values())
         grads = eg.autograd.grad(self.loss(), params, create_graph=True)
-        self.product = eg.autograd.grad(grads, params, grad_outputs=self.v)
+        return eg.autograd.grad(grads, params, grad_outputs=self.v)
+
+    def run(self) -> None:
+        self.result = self.compute()
 
     def outputs(self) -> dict[str, Array]:
-        named = zip(self.params, self.product, strict=True)
+        named = zip(self.params, self.result, strict=True)
         return {f"hvp.{name}": _array(t) for name, t in named}
 
 
-STEPS: dict[str, Callable[[Data], Step]] = {
+STEPS: dict[str, Callable[[Data], Computed]] = {
     "chain": Chain,
     "mlp": lambda data: Train(mlp(data), data),
     "pointwise": Pointwise,

@@ -18,11 +18,11 @@ VERSIONS = {"torch": torch.__version__}
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
-def _tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
+def tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(a.copy()) for name, a in arrays.items()}
 
 
-def _array(t: Tensor | None) -> Array:
+def array(t: Tensor | None) -> Array:
     if t is None:
         raise ValueError("no gradient arrived")
     return t.detach().numpy().copy()
@@ -38,7 +38,7 @@ class Leaves:
     """A step that takes a scalar loss backward to leaf tensors."""
 
     def __init__(self, data: Data, wrt: Iterable[str]) -> None:
-        self.tensors = _tensors(data.arrays)
+        self.tensors = tensors(data.arrays)
         self.wrt = {name: self.tensors[name].requires_grad_() for name in wrt}
         self.loss: Tensor | None = None
 
@@ -52,8 +52,8 @@ class Leaves:
         self.loss.backward()  # type: ignore[no-untyped-call]  # torch's own
 
     def outputs(self) -> dict[str, Array]:
-        grads = {f"grad.{name}": _array(leaf.grad) for name, leaf in self.wrt.items()}
-        return {"loss": _array(self.loss)} | grads
+        grads = {f"grad.{name}": array(leaf.grad) for name, leaf in self.wrt.items()}
+        return {"loss": array(self.loss)} | grads
 
 
 class Chain(Leaves):
@@ -81,7 +81,7 @@ class Train:
     """A step that trains a model of logits by cross entropy."""
 
     def __init__(self, model: nn.Module, data: Data) -> None:
-        model.load_state_dict(_tensors(data.weights))
+        model.load_state_dict(tensors(data.weights))
         self.model = model
         self.start = data.weights
         self.opt = _optimiser(model.parameters(), data.settings)
@@ -97,9 +97,9 @@ class Train:
 
     def outputs(self) -> dict[str, Array]:
         named = dict(self.model.named_parameters())
-        grads = {f"grad.{name}": _array(p.grad) for name, p in named.items()}
-        changes = {f"change.{name}": _array(p) - self.start[name] for name, p in named.items()}
-        return {"loss": _array(self.loss)} | grads | changes
+        grads = {f"grad.{name}": array(p.grad) for name, p in named.items()}
+        changes = {f"change.{name}": array(p) - self.start[name] for name, p in named.items()}
+        return {"loss": array(self.loss)} | grads | changes
 
 
 def mlp(data: Data) -> nn.Module:
@@ -127,10 +127,9 @@ class CNN(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int, hidden: Tensor) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.hidden = hidden
         self.ln1 = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.proj = nn.Linear(width, width)
@@ -143,9 +142,7 @@ class Block(nn.Module):
         shape = batch, tokens, self.heads, width // self.heads
         parts = self.qkv(x).split(width, dim=-1)
         q, k, v = (part.reshape(shape).permute(0, 2, 1, 3) for part in parts)
-        scores = q @ k.transpose(-2, -1) * shape[-1] ** -0.5
-        scores = scores.masked_fill(self.hidden, float("-inf"))
-        mixed = torch.softmax(scores, dim=-1) @ v
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         out: Tensor = self.proj(mixed.permute(0, 2, 1, 3).reshape(batch, tokens, width))
         return out
 
@@ -160,12 +157,11 @@ class GPT(nn.Module):
         super().__init__()
         settings = data.settings
         width, vocab = settings["width"], settings["vocab"]
-        hidden = ~torch.from_numpy(data.arrays["mask"])
         self.positions = torch.from_numpy(data.arrays["positions"])
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(settings["tokens"], width)
         self.blocks = nn.ModuleList(
-            Block(width, settings["heads"], hidden) for _ in range(settings["layers"])
+            Block(width, settings["heads"]) for _ in range(settings["layers"])
         )
         self.ln = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)
@@ -180,10 +176,10 @@ class GPT(nn.Module):
 
 class HVP:
     def __init__(self, data: Data) -> None:
-        tensors = _tensors(data.arrays)
-        self.x, self.y = tensors["x"], tensors["y"]
-        self.params = {n: w.requires_grad_() for n, w in _tensors(data.weights).items()}
-        self.v = [tensors[f"v.{name}"] for name in self.params]
+        arrays = tensors(data.arrays)
+        self.x, self.y = arrays["x"], arrays["y"]
+        self.params = {n: w.requires_grad_() for n, w in tensors(data.weights).items()}
+        self.v = [arrays[f"v.{name}"] for name in self.params]
         self.layers = len(data.settings["sizes"]) - 1
         self.product: tuple[Tensor, ...] = ()
 
@@ -202,7 +198,7 @@ class HVP:
 
     def outputs(self) -> dict[str, Array]:
         named = zip(self.params, self.product, strict=True)
-        return {f"hvp.{name}": _array(t) for name, t in named}
+        return {f"hvp.{name}": array(t) for name, t in named}
 
 
 STEPS: dict[str, Callable[[Data], Step]] = {

@@ -12,16 +12,17 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad, is_grad_enabled
 from everygrad.autograd.saving import Recorder, recorder
+from everygrad.backends.base import tracing
 from everygrad.errors import ArgumentError, GradientError
-from everygrad.ops.creation import tensor
 from everygrad.ops.random import Generator
-from everygrad.tensor import Tensor, wrap
+from everygrad.tensor import Tensor, shared, wrap
 
 
 class _Note(NamedTuple):
@@ -68,7 +69,7 @@ class _Frame(Recorder):
     def stream(self, generator: Generator) -> Generator:
         real: Generator = generator if self.around is None else self.around.stream(generator)
         if generator not in self.states:
-            self.states[generator] = real.state.numpy().copy()
+            self.states[generator] = real.state.detach()
         return real
 
     def finish(self) -> None:
@@ -84,7 +85,11 @@ class _Frame(Recorder):
     def recompute(self) -> None:
         """Run again and hand out what was saved."""
         twin = _Twin(self.states)
-        self.context.copy().run(self.run_again, twin)
+        tracer = tracing.get()
+        with nullcontext() if tracer is None else tracer.again():
+            context = self.context.copy()
+            context.run(tracing.set, tracer)
+            context.run(self.run_again, twin)
         self.check(twin)
         # a function that differentiates inside asks before its first run is over
         for ref, values in zip(self.nodes, twin.values, strict=not self.running):
@@ -136,9 +141,9 @@ class _Twin(Recorder):
     def stream(self, generator: Generator) -> Generator:
         """A copy, so that the real one does not move and other threads are not disturbed."""
         if generator not in self.streams:
-            state = self.states.get(generator)
+            state = self.states.get(generator, generator.state)
             copy = self.streams[generator] = Generator()
-            copy.state = tensor(generator.state.numpy() if state is None else state)
+            copy.state = state.detach()
         return self.streams[generator]
 
 
@@ -166,7 +171,7 @@ def _changed(before: tuple[Any, Any, bool], after: tuple[Any, Any, bool]) -> boo
 
 
 def _same_value(x: Any) -> Any:
-    return wrap(x._data, x._node) if isinstance(x, Tensor) else x
+    return wrap(shared(x), x._node) if isinstance(x, Tensor) else x
 
 
 def checkpoint(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

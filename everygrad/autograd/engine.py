@@ -15,7 +15,7 @@ from typing import Any
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import anomaly_enabled, enable_grad, no_grad
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
-from everygrad.tensor import Tensor, Wrapped, wrap
+from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
 LeafReady = Callable[[Tensor], None]
 # A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
@@ -72,7 +72,7 @@ def add(a: Grad, b: Grad) -> Grad:
 
 def renamed(g: Grad) -> Grad:
     """The gradient under a name of its own: `p.grad *= 0.5` must not reach anyone else's."""
-    return wrap(g._data, g._node) if isinstance(g, Tensor) else g
+    return wrap(shared(g), g._node) if isinstance(g, Tensor) else g
 
 
 def has_nan(g: Tensor) -> bool:

@@ -28,7 +28,7 @@ from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeErro
 from everygrad.ops.conversion import IDENTITY
 from everygrad.ops.creation import eye, ones_like, zeros_like
 from everygrad.shapes import Shape
-from everygrad.tensor import Tensor, Wrapped, wrap
+from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
 
 class Level(Wrapped):
@@ -114,7 +114,7 @@ class Recorded:
             return t
         if x._node is not None and self.attached:
             return apply(IDENTITY, x)
-        t = wrap(x._data)
+        t = wrap(shared(x))
         t._node = Leaf(t, 0)
         return t
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Protocol
 
+from everygrad.config import config
 from everygrad.errors import DeviceError
 from everygrad.shapes import Shape
 
@@ -58,6 +61,22 @@ class Backend:
         raise NotImplementedError
 
 
+# The tracer that sees every op of this context, if any: see jit/trace.py. Looked at only while
+# config.fast_limit is below 0, which the tracer sees to.
+tracing: ContextVar[Any] = ContextVar("everygrad_tracing", default=None)
+
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Nothing inside is traced: for state that a function makes when it first runs."""
+    token = tracing.set(None)
+    try:
+        yield
+    finally:
+        tracing.reset(token)
+
+
 _MODULES = {"cpu": "everygrad.backends.cpu.device", "null": "everygrad.backends.null.device"}
 _OPEN: dict[str, Backend] = {}
 COMING = {
@@ -75,4 +94,6 @@ def get(name: str) -> Backend:
             why = COMING.get(kind, f"known devices are {', '.join(_MODULES)}")
             raise DeviceError(f"device {name!r} is not available: {why}")
         found = _OPEN[name] = import_module(_MODULES[name]).open_device()
+    if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+        return tracer.backend(found)
     return found

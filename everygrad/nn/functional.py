@@ -6,9 +6,11 @@ import math
 
 from everygrad import shapes
 from everygrad.autograd.modes import no_grad
+from everygrad.dispatch import operands
 from everygrad.errors import ArgumentError, ShapeError
+from everygrad.ops.attention import attention, attention_masked
 from everygrad.ops.conv import avg_pool2d as avg_pool2d, conv2d as conv2d, max_pool2d as max_pool2d
-from everygrad.ops.creation import ones
+from everygrad.ops.creation import ones, zeros
 from everygrad.ops.elementwise import rsqrt, where
 from everygrad.ops.functions import (
     gelu as _gelu,
@@ -192,6 +194,8 @@ def scaled_dot_product_attention(
     if is_causal and attn_mask is not None:
         raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
+    if dropout_p == 0:
+        return _attend(query, key, value, attn_mask, is_causal, scale)
     scores = matmul(query * scale, key.matrix_transpose())
     alive: Tensor | None = None
     if is_causal:
@@ -202,6 +206,28 @@ def scaled_dot_product_attention(
     if alive is not None:
         probs = where(alive, probs, 0.0)
     return matmul(dropout(probs, dropout_p), value)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """Without dropout: as one op, on inputs whose batches are alike."""
+    name = "scaled_dot_product_attention"
+    batch = shapes.broadcast(name, query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    given = [query, key, value] if mask is None else [query, key, value, mask]
+    if mask is not None and mask.dtype.kind == "bool":
+        given[3] = where(mask, zeros((), query.dtype, query.device), -math.inf)
+    inputs = operands(name, *given, floating=True)
+    q, k, v = (
+        x if x.shape[:-2] == batch else x.broadcast_to((*batch, *x.shape[-2:])) for x in inputs[:3]
+    )
+    if mask is None:
+        return attention(q, k, v, scale, causal)
+    pairs = (*q.shape[:-1], k.shape[-2])
+    if shapes.broadcast("attn_mask", mask.shape, pairs) != pairs:
+        raise ShapeError(f"attn_mask: {mask.shape} does not broadcast to scores of {pairs}")
+    added = inputs[3].reshape((1,) * (q.ndim - mask.ndim) + mask.shape)
+    return attention_masked(q, k, v, added, scale)
 
 
 def causal_mask(scores: Tensor) -> Tensor:

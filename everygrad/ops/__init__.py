@@ -1,6 +1,7 @@
 """The ops: one record each, in its family's file. Importing this package loads them all."""
 
 from everygrad.ops import (
+    attention as attention,
     conv as conv,
     conversion as conversion,
     creation as creation,

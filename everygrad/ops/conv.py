@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everygrad import dtypes
 from everygrad.dispatch import apply, operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s
@@ -193,6 +194,10 @@ CONV: Kernel = _Conv(
         lambda g, x, window, shape: apply(CONV_WEIGHT, x, g, window=window, weight=shape),
     ),
     linear=(0, 1),
+    result=lambda x, w, window: (
+        (x.shape[0], w.shape[0], *window.out_size(x.shape)),
+        x.dtype,
+    ),
 )
 # the image's gradient from the result's: linear in `y` (shaped like the result) and in w
 CONV_INPUT: Kernel = _Conv(
@@ -204,6 +209,7 @@ CONV_INPUT: Kernel = _Conv(
         lambda g, y, window, shape: apply(CONV_WEIGHT, g, y, window=window, weight=shape),
     ),
     linear=(0, 1),
+    result=lambda y, w, window, image: (image, y.dtype),
 )
 # the kernel's gradient: linear in the image x and in `y` (shaped like the result)
 CONV_WEIGHT: Kernel = _Conv(
@@ -215,6 +221,7 @@ CONV_WEIGHT: Kernel = _Conv(
         lambda g, x, window: apply(CONV, x, g, window=window),
     ),
     linear=(0, 1),
+    result=lambda x, y, window, weight: (weight, x.dtype),
 )
 
 
@@ -344,7 +351,12 @@ def _pool_index_batch(xs: list[Tensor], window: Window) -> Tensor:
 
 
 POOL_INDEX: Kernel = Kernel(
-    "max_pool2d_index", _pool_index_portable, ("x",), constant=True, batch=_pool_index_batch
+    "max_pool2d_index",
+    _pool_index_portable,
+    ("x",),
+    constant=True,
+    batch=_pool_index_batch,
+    result=lambda x, window: ((*x.shape[:2], *window.out_size(x.shape)), dtypes.int64),
 )
 register(
     POOL_INDEX,

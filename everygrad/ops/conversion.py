@@ -9,13 +9,13 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.dispatch import apply
+from everygrad.dispatch import apply, user_line
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, TraceError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Elementwise, Kernel
 from everygrad.ops.spec import composite, refuse, register, same, sample
-from everygrad.tensor import Tensor, Wrapped, wrap
+from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
 
 class _Cast(Elementwise):
@@ -87,6 +87,7 @@ COPY: Kernel = _Transfer(
     (lambda g: g,),
     linear=(0,),
     batch=lambda xs, device, source: apply(COPY, xs[0], device=device, source=source),
+    result=lambda x, device, source: (x.shape, x.dtype),
 )
 
 
@@ -130,20 +131,30 @@ def _identity(x: Tensor) -> Tensor:
 
 
 IDENTITY: Kernel = Kernel(
-    "identity", lambda x: x, ("x",), (lambda g: g,), linear=(0,), batch=lambda xs: xs[0]
+    "identity",
+    lambda x: x,
+    ("x",),
+    (lambda g: g,),
+    linear=(0,),
+    batch=lambda xs: xs[0],
+    result=lambda x: (x.shape, x.dtype),
 )
 register(IDENTITY, _identity, reference=lambda x: x, samples=s.unary(), namespace="internal")
 
 
 def numpy(x: Tensor) -> Any:
     """The values as a NumPy array that shares memory where it can, and cannot be written to."""
-    payload = x._data
     if x._node is not None:
         raise GradientError("numpy: this tensor requires grad; use detach().numpy()")
+    return _values(x, "numpy()")
+
+
+def _values(x: Tensor, what: str) -> Any:
+    payload = shared(x)
     if isinstance(payload, Wrapped):
         raise TraceError(
-            "numpy: the values are not known inside a transformation such as vmap; "
-            "return the tensor instead"
+            f"{what} at {user_line()}: the values are not known inside jit, vmap and other "
+            f"transformations; return the tensor, or use where() in place of a condition"
         )
     view = base.get(x.device).to_numpy(payload).view()
     view.flags.writeable = False
@@ -166,12 +177,12 @@ def item(x: Tensor) -> Any:
             f"item: needs exactly one element, this tensor has {x.size} (shape {x.shape}); "
             f"use tolist() for more"
         )
-    return numpy(x.detach()).item()
+    return _values(x.detach(), "item()").item()
 
 
 def tolist(x: Tensor) -> Any:
     """The values as nested lists of Python numbers."""
-    return numpy(x.detach()).tolist()
+    return _values(x.detach(), "tolist()").tolist()
 
 
 def __dlpack__(self: Tensor, **options: Any) -> Any:  # noqa: N807
@@ -195,7 +206,7 @@ def _number(convert: Any, what: str) -> Any:
                 f"{what}: needs exactly one element, this tensor has {self.size} "
                 f"(shape {self.shape}); reduce it with any(), all() or sum() first"
             )
-        return convert(item(self))
+        return convert(_values(self.detach(), what).item())
 
     return method
 

@@ -12,7 +12,7 @@ from everygrad.autograd.modes import in_inference_mode
 from everygrad.backends import base
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
-from everygrad.tensor import Tensor, wrap
+from everygrad.tensor import Tensor, shared, wrap
 
 _MAX_BYTES = 1 << 46  # what no machine has: a wrong size, better named here than by the allocator
 
@@ -101,7 +101,7 @@ def asarray(
         out = out if wanted is None else out.astype(wanted)
         if copy is False and out._data is not obj._data:
             raise ArgumentError("asarray: copy=False, but the dtype or device asked for needs one")
-        return wrap(out._data, out._node) if copy else out
+        return wrap(shared(out), out._node) if copy else out
     shares = isinstance(obj, np.ndarray) and wanted in (None, dtypes.FROM_NP.get(obj.dtype))
     if shares and obj.dtype in dtypes.FROM_NP and not copy and device in (None, "cpu"):
         return wrap(np.asarray(obj))  # of a subclass the plain array

@@ -16,12 +16,11 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes, shapes
-from everygrad.backends import base
 from everygrad.backends.cpu.numpy_render import render
 from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
 from everygrad.config import config
-from everygrad.dispatch import F32, F64, apply, binary, operands, unary
+from everygrad.dispatch import F32, F64, apply, binary, execute, operands, unary
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
 from everygrad.ops.spec import REGISTRY, NoRule, Op, Rule, register
@@ -127,7 +126,7 @@ class Elementwise(Op):
         shapes.broadcast(self.name, *(t.shape for t in inputs))
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
-        if create_graph or type(g._data) is not ndarray or node.level or node.params:
+        if create_graph or node.level or node.params or not _is_plain(g._data):
             return self.vjp_by_formula(node, g, create_graph)
         return self.vjp_fused(node, g)
 
@@ -146,7 +145,7 @@ class Elementwise(Op):
                 results.append(g)
             else:
                 arrays = [payload, *(node.saved[i] for i in part.needs)]
-                results.append(wrap(base.get("cpu").run(op, arrays, {})))
+                results.append(wrap(execute(op, tuple([wrap(a) for a in arrays]), {})))
         return results
 
     def vjp_by_formula(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
@@ -171,6 +170,11 @@ class Elementwise(Op):
                 part = rule([out, *inputs], {**params, "g": t, "shape": out.shape})
                 total = part if total is None else total + part
         return total
+
+
+def _is_plain(payload: Any) -> bool:
+    """Whether a payload is the CPU's, or stands for one while a function is traced."""
+    return type(payload) is ndarray or getattr(payload, "plain", False)
 
 
 def _has_complex(saved: Sequence[Any]) -> bool:
@@ -445,7 +449,8 @@ class Kernel(Op):
 
     `vjp` has one rule for each input (None: not differentiable). `linear` lists the inputs the op
     is linear in, one at a time, from which forward mode follows. `jvp` is a rule that names
-    tangents as t_x. What is missing follows from the portable definition.
+    tangents as t_x. `result` tells a compiler that the op is better left whole. What is missing
+    follows from the portable definition.
     """
 
     family = "kernel"
@@ -461,9 +466,11 @@ class Kernel(Op):
         jvp: Callable[..., Any] | None = None,
         batch: Callable[..., Any] | None = None,
         constant: bool = False,
+        result: Callable[..., tuple[shapes.Shape, DType]] | None = None,
     ) -> None:
         super().__init__(name, inputs)
         self.__dict__["portable"] = portable  # the record's own definition
+        self.result = result  # (inputs with shape and dtype, **params) -> shape and dtype
         self.constant = constant
         self.linear = tuple(linear)
         self.batch = batch  # (inputs, all with the batch axis first, **params)

@@ -21,7 +21,7 @@ from everygrad.ops.indexing import index_put, take
 from everygrad.ops.movement import put_slices, take_slices
 from everygrad.ops.spec import composite, give_methods, refuse, sample
 from everygrad.shapes import Shape
-from everygrad.tensor import Tensor, Wrapped, wrap
+from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
 
 class Plan(NamedTuple):
@@ -57,7 +57,7 @@ def _axes_of(entry: Any) -> int:
 def _mask_to_indices(mask: Tensor, shape: Shape) -> list[Tensor]:
     if mask.shape != shape:
         raise ShapeError(f"getitem: a bool index {mask.shape} does not match axes of size {shape}")
-    if isinstance(mask._data, Wrapped):
+    if isinstance(shared(mask), Wrapped):
         raise TraceError(
             "getitem: a bool index inside a transformation has a result of unknown size; "
             "use where() instead"
@@ -149,7 +149,7 @@ def _merge(p: Plan) -> _Merge:
 
 
 def _check_range(index: Tensor, axis: int, size: int) -> None:
-    if isinstance(index._data, Wrapped) or index.size == 0 or index.device == "null":
+    if isinstance(shared(index), Wrapped) or index.size == 0 or index.device == "null":
         return
     low, high = int(index.min()), int(index.max())
     bad = low - size if low < 0 else high

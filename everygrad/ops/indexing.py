@@ -116,6 +116,10 @@ TAKE: Kernel = _Take(
     ("x", "index"),
     (_take_transpose, None),
     linear=(0,),
+    result=lambda x, index, axis: (
+        (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]),
+        x.dtype,
+    ),
 )
 CHECK_RANGE: Kernel = Kernel(
     "check_range",
@@ -123,6 +127,7 @@ CHECK_RANGE: Kernel = Kernel(
     ("x",),
     constant=True,
     batch=lambda xs, size, what: apply(CHECK_RANGE, xs[0], size=size, what=what),
+    result=lambda x, size, what: (x.shape, x.dtype),
 )
 register(
     CHECK_RANGE,
@@ -144,6 +149,7 @@ INDEX_ADD: Kernel = _IndexAdd(
         _or_zeros(tangents[2], inputs[2]),
         axis=axis,
     ),
+    result=lambda x, index, source, axis: (x.shape, x.dtype),
 )
 
 
@@ -292,6 +298,7 @@ GATHER: Kernel = Kernel(
     ),
     linear=(0,),
     batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
+    result=lambda x, index, axis: (index.shape, x.dtype),
 )
 SCATTER_ADD: Kernel = Kernel(
     "scatter_add",
@@ -306,6 +313,7 @@ SCATTER_ADD: Kernel = Kernel(
         axis=axis,
     ),
     batch=lambda xs, axis: apply(SCATTER_ADD, *xs, axis=axis + 1),
+    result=lambda x, index, source, axis: (x.shape, x.dtype),
 )
 
 
@@ -435,7 +443,13 @@ def _last_write_portable(index: Tensor, size: int) -> Tensor:
     return where(_one_hot(index, size, 0), order, -1).max(axis=1)
 
 
-LAST_WRITE: Kernel = Kernel("last_write", _last_write_portable, ("index",), constant=True)
+LAST_WRITE: Kernel = Kernel(
+    "last_write",
+    _last_write_portable,
+    ("index",),
+    constant=True,
+    result=lambda index, size: ((size,), index.dtype),
+)
 
 
 def last_write(index: Tensor, size: int) -> Tensor:

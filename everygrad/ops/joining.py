@@ -57,6 +57,10 @@ CONCAT: Kernel = Kernel(
     (lambda g, which, axis, sizes: slice_axis(g, axis, sum(sizes[:which]), sizes[which]),),
     jvp=_concat_jvp,
     batch=lambda xs, axis, sizes: apply(CONCAT, *xs, axis=axis + 1, sizes=sizes),
+    result=lambda *xs, axis, sizes: (
+        (*xs[0].shape[:axis], sum(sizes), *xs[0].shape[axis + 1 :]),
+        xs[0].dtype,
+    ),
 )
 
 

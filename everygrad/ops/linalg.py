@@ -14,7 +14,7 @@ from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Kernel
 from everygrad.ops.spec import composite, give_methods, refuse, register, sample
-from everygrad.tensor import Tensor, wrap
+from everygrad.tensor import Tensor, shared, wrap
 
 
 def _portable(x: Tensor, y: Tensor) -> Tensor:
@@ -23,9 +23,17 @@ def _portable(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _transposed(x: Tensor) -> Tensor:
-    if x._node is None and type(x._data) is ndarray and x._data.dtype.kind != "c":
-        return wrap(x._data.swapaxes(-1, -2))  # nothing to record: a view is enough
+    payload = shared(x)
+    if x._node is None and type(payload) is ndarray and payload.dtype.kind != "c":
+        return wrap(payload.swapaxes(-1, -2))  # nothing to record: a view is enough
     return x.matrix_transpose().conj() if x.dtype.is_complex else x.matrix_transpose()
+
+
+def _result(x: Any, y: Any) -> tuple[shapes.Shape, dtypes.DType]:
+    if x.shape[-1] != y.shape[-2]:
+        raise ValueError("inner sizes differ")  # the record's `explain` has the words
+    batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
+    return (*batch, x.shape[-2], y.shape[-1]), x.dtype
 
 
 class _Matmul(Kernel):
@@ -67,6 +75,7 @@ MATMUL: Kernel = _Matmul(
     ("x", "y"),
     (lambda g, y: g, lambda g, x: g),
     linear=(0, 1),
+    result=_result,
 )
 
 
@@ -159,6 +168,7 @@ LINEAR: Kernel = Kernel(
     ("x", "w"),
     (lambda g, w: apply(MATMUL, g, w), _linear_dw),
     linear=(0, 1),
+    result=lambda x, w: ((*x.shape[:-1], w.shape[0]), x.dtype),
 )
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from everygrad.autograd.modes import recording
 from everygrad.errors import EverygradError
-from everygrad.tensor import Tensor, Wrapped, wrap
+from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
 REGISTRY: dict[str, Op] = {}
 
@@ -176,9 +176,9 @@ def same(x: Tensor) -> Tensor:
     """x under another name: assigning to one (x[i] = v, x += y) leaves the other as it is."""
     node = x._node
     if node is None or not recording():
-        return wrap(x._data)
+        return wrap(shared(x))
     # a leaf cannot be assigned to while its ops are recorded: the name may serve twice
-    return x if node.is_leaf else wrap(x._data, node)
+    return x if node.is_leaf else wrap(shared(x), node)
 
 
 def held(payload: Any, parents: Sequence[Any], inputs: Sequence[Tensor]) -> Sequence[Tensor]:

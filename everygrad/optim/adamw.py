@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from everygrad.backends.base import untraced
 from everygrad.compile.expr import call
 from everygrad.dispatch import update
 from everygrad.errors import ArgumentError
@@ -100,9 +101,10 @@ class Adam(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
         if not state:
-            state["step"] = shared.once("zero", lambda: zeros((), "float32")).detach()
             names = ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
-            state.update({name: zeros_like(p) for name in names})
+            with untraced():  # not part of a compiled step, which would make it again and again
+                state["step"] = shared.once("zero", lambda: zeros((), "float32")).detach()
+                state.update({name: zeros_like(p) for name in names})
         (beta1, beta2), decay = group["betas"], group["weight_decay"]
         l2 = 0.0 if self.decoupled else decay
         m, v = state["exp_avg"], state["exp_avg_sq"]

@@ -18,7 +18,7 @@ from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from everygrad.ops.creation import tensor, zeros_like
 from everygrad.ops.families import Elementwise
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, shared
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -39,7 +39,7 @@ def descent(g: Any, p: Any, weight_decay: float, maximize: bool) -> Any:
 
 def put(t: Tensor, new: Tensor) -> None:
     """Give a parameter or its state a new value; a parameter stays the leaf that it is."""
-    t.rebind(new._data, t._node)
+    t.rebind(shared(new), t._node)
 
 
 class Optimizer:
@@ -239,7 +239,8 @@ class Shared:
         """
         held = state["step"]
         # the old value stays in the entry: its id must not be given to another
-        made = self.once(("step", id(held._data)), lambda: (held._data, held + 1.0))
+        payload = shared(held)
+        made = self.once(("step", id(payload)), lambda: (payload, held + 1.0))
         put(held, made[1])
         return made[1]
 

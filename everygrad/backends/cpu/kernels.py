@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -296,6 +297,17 @@ ROW_KERNELS = {
     )
 }
 
+
+def _attention_kernel(name: str) -> Callable[..., Any]:
+    """A kernel of attention.py, loaded when it is first used."""
+
+    def run(*arrays: Any, **params: Any) -> Any:
+        module = import_module("everygrad.backends.cpu.attention")
+        return module.KERNELS[name](*arrays, **params)
+
+    return run
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "sum": rows.add,  # REDUCERS would serve; known by name, it skips two calls
     "reshape": lambda x, shape: x.reshape(shape),
@@ -322,6 +334,10 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "argmax": _arg(np.argmax),
     "argmin": _arg(np.argmin),
     **ROW_KERNELS,
+    "attention": _attention_kernel("attention"),
+    "attention_masked": _attention_kernel("attention_masked"),
+    "attention_grads": _attention_kernel("attention_grads"),
+    "attention_masked_grads": _attention_kernel("attention_masked_grads"),
     "philox": philox,
 }
 

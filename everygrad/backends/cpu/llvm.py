@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import hashlib
 import math
+import os
 import struct
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import llvmlite
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
+
+from everygrad.backends.cpu import diskcache, threads
+from everygrad.errors import ArgumentError
+
+_FORMAT = 1  # of cached object code: one more whenever the pipeline below changes
 
 
 class Value(NamedTuple):
@@ -113,8 +124,70 @@ class Emitter:
         return self.intrinsic("fma", a, b, c)
 
 
+Source = tuple[str, bool]  # LLVM IR, and whether LLVM is to vectorise its loops
+
+
+class _Request(NamedTuple):
+    """A module to compile: its key, its text, and the functions wanted of it."""
+
+    key: str
+    text: str
+    names: tuple[str, ...]
+    vectorise: bool
+
+    def symbol(self, name: str) -> str:
+        """What a function is called in the object: modules of different texts share no symbol."""
+        return f"{name}_{self.key[:20]}"
+
+    @property
+    def renamed(self) -> str:
+        """The text with its functions' names made unique."""
+        text = self.text
+        for name in self.names:
+            text = text.replace(f"@{name}(", f"@{self.symbol(name)}(")
+        return text
+
+
+class _Unlocked:
+    """The two slow functions of llvmlite's library without the one lock llvmlite puts around all:
+    LLVM compiles modules of different contexts on several threads at once."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(ffi.lib._name)
+        self._optimise = self._function(library, "LLVMPY_RunNewModulePassManager")
+        self._emit = self._function(library, "LLVMPY_TargetMachineEmitToMemory")
+
+    def _function(self, library: ctypes.CDLL, name: str) -> Any:
+        function, known = getattr(library, name), getattr(ffi.lib, name)
+        function.argtypes, function.restype = known.argtypes, known.restype
+        return function
+
+    def run(self, passes: Any, module: Any, builder: Any) -> None:
+        """Run a pass manager on a module."""
+        self._optimise(passes, module, builder)
+
+    def object_code(self, machine: Any, module: Any) -> bytes:
+        """The object file of a module."""
+        with ffi.OutputString() as error:
+            buffer = self._emit(machine, module, 1, error)
+            if not buffer:
+                raise RuntimeError(str(error))
+        try:
+            start, size = (
+                ffi.lib.LLVMPY_GetBufferStart(buffer),
+                ffi.lib.LLVMPY_GetBufferSize(buffer),
+            )
+            return ctypes.string_at(start, size)
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
 class Engine:
-    """LLVM for this processor. Compiled code lives as long as the process."""
+    """LLVM for this processor. Compiled code lives as long as the process.
+
+    Equal texts are compiled once, and their object code is kept on disk (`diskcache`) for the next
+    process, so a text must not contain addresses.
+    """
 
     def __init__(self) -> None:
         llvm.initialize_native_target()
@@ -123,18 +196,29 @@ class Engine:
         if libm is not None:  # Python may be linked without it
             llvm.load_library_permanently(libm)
         self.cpu: str = llvm.get_host_cpu_name()
-        self.features: dict[str, bool] = dict(llvm.get_host_cpu_features())
+        found = llvm.get_host_cpu_features()
+        self.features: dict[str, bool] = dict(found)
+        self._flags: str = found.flatten()
+        self._triple: str = llvm.get_process_triple()
+        self._unlocked = _Unlocked()
+        self._machines = [self._new_machine()]  # idle ones: a machine serves one thread at a time
+        self._layout = str(self._machines[0].target_data)
+        self._environment = self._environment_hash()
+        self._addresses: dict[str, dict[str, int]] = {}
         self._lock = threading.Lock()
-        self._count = 0
-        self._machine = self._new_machine()
-        backing = llvm.parse_assembly(f'target triple = "{llvm.get_process_triple()}"')
+        backing = llvm.parse_assembly(f'target triple = "{self._triple}"')
         # the engine takes the machine it is given, so it gets one of its own
         self._engine = llvm.create_mcjit_compiler(backing, self._new_machine())
 
     def _new_machine(self) -> Any:
-        target = llvm.Target.from_triple(llvm.get_process_triple())
-        features = llvm.get_host_cpu_features().flatten()
-        return target.create_target_machine(cpu=self.cpu, features=features, opt=3, jit=True)
+        target = llvm.Target.from_triple(self._triple)
+        return target.create_target_machine(cpu=self.cpu, features=self._flags, opt=3, jit=True)
+
+    def _environment_hash(self) -> Any:
+        """A hash of what object code depends on besides its source."""
+        version = ".".join(str(n) for n in llvm.llvm_version_info)
+        facts = (_FORMAT, llvmlite.__version__, version, self._triple, self.cpu, self._flags)
+        return hashlib.sha256("\n".join(map(str, facts)).encode())
 
     @property
     def attributes(self) -> str:
@@ -142,37 +226,135 @@ class Engine:
         width = ' "prefer-vector-width"="512"' if self.features.get("avx512f") else ""
         return "nounwind" + width
 
-    def optimise(self, text: str) -> Any:
-        """`text` parsed, verified and run through LLVM's O3 pipeline."""
-        module = llvm.parse_assembly(text)
-        module.triple = llvm.get_process_triple()
-        module.data_layout = str(self._machine.target_data)
+    # --- one module ------------------------------------------------------------------------------
+
+    def _passes(self, builder: Any, vectorise: bool) -> Any:
+        if vectorise:
+            return builder.getModulePassManager()
+        # Vectors are written out: what is left to do is to fold addresses and constants. Matrix
+        # products, convolutions and attention run as fast as through O3, which takes 3 times as
+        # long; of the time that is left, nine tenths are code generation.
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_always_inliner_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_instruction_combine_pass()
+        return passes
+
+    def _optimised(self, text: str, machine: Any, vectorise: bool) -> Any:
+        """`text` parsed, verified, and run through LLVM's O3 pipeline or a short one."""
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.triple = self._triple
+        module.data_layout = self._layout
         module.verify()
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_vectorization = True
         options.slp_vectorization = True
-        builder = llvm.create_pass_builder(self._machine, options)
-        builder.getModulePassManager().run(module, builder)
+        builder = llvm.create_pass_builder(machine, options)
+        self._unlocked.run(self._passes(builder, vectorise), module, builder)
         return module
 
-    def assembly(self, text: str) -> str:
-        """The machine code of `text`, for reading."""
-        with self._lock:
-            return str(self._machine.emit_assembly(self.optimise(text)))
+    @contextmanager
+    def _machine(self) -> Iterator[Any]:
+        """An idle target machine, or a new one."""
+        try:
+            machine = self._machines.pop()  # atomic, as is append
+        except IndexError:
+            machine = self._new_machine()
+        yield machine
+        self._machines.append(machine)
 
-    def compile(self, text: str, name: str) -> int:
-        """The address of function `name` of `text`; names may repeat between calls."""
+    def assembly(self, text: str, vectorise: bool = True) -> str:
+        """The machine code of `text`, for reading."""
+        with self._machine() as machine:
+            return str(machine.emit_assembly(self._optimised(text, machine, vectorise)))
+
+    def _object_code(self, request: _Request) -> bytes:
+        """From the disk, or compiled now and put there."""
+        found = diskcache.get(request.key)
+        if found is not None:
+            return found
+        with self._machine() as machine:
+            module = self._optimised(request.renamed, machine, request.vectorise)
+            made = self._unlocked.object_code(machine, module)
+        diskcache.put(request.key, made)
+        return made
+
+    # --- many ------------------------------------------------------------------------------------
+
+    def _request(self, text: str, names: Sequence[str], vectorise: bool) -> _Request:
+        hashed = self._environment.copy()
+        hashed.update(f"{vectorise} {' '.join(names)}\n{text}".encode())
+        return _Request(hashed.hexdigest(), text, tuple(names), vectorise)
+
+    def _load(self, objects: dict[_Request, bytes]) -> None:
+        """Link object code into the process."""
         with self._lock:
-            self._count += 1
-            unique = f"{name}_{self._count}"
-            module = self.optimise(text.replace(f"@{name}(", f"@{unique}("))
-            self._engine.add_module(module)
+            fresh = [r for r in objects if r.key not in self._addresses]
+            for request in fresh:
+                code = llvm.ObjectFileRef.from_data(objects[request])
+                self._engine.add_object_file(code)
             self._engine.finalize_object()
-            return int(self._engine.get_function_address(unique))
+            for request in fresh:
+                self._addresses[request.key] = self._found(request)
+
+    def _found(self, request: _Request) -> dict[str, int]:
+        """Where the functions of a loaded module are."""
+        find = self._engine.get_function_address
+        found = {name: int(find(request.symbol(name))) for name in request.names}
+        for name, address in found.items():
+            if not address:
+                raise ArgumentError(f"this LLVM IR defines no function {name}:\n{request.text}")
+        return found
+
+    def _provide(self, requests: Sequence[_Request]) -> None:
+        """See that all are compiled, the missing ones on several threads."""
+        missing = {r.key: r for r in requests if r.key not in self._addresses}
+        if not missing:
+            return
+        longest_first = sorted(missing.values(), key=lambda r: -len(r.text))
+        made: dict[_Request, bytes] = {}
+
+        def build(lo: int, hi: int) -> None:
+            for request in longest_first[lo:hi]:
+                made[request] = self._object_code(request)
+
+        threads.parallel_for(len(longest_first), 1, build)
+        self._load(made)
+
+    def after_fork(self) -> None:
+        """In a forked child: whoever held the lock is gone."""
+        self._lock = threading.Lock()
+
+    def functions(self, text: str, names: Sequence[str], vectorise: bool = True) -> dict[str, int]:
+        """The addresses of several functions of `text`."""
+        request = self._request(text, names, vectorise)
+        self._provide([request])
+        return self._addresses[request.key]
+
+    def compile(self, text: str, name: str, vectorise: bool = True) -> int:
+        """The address of function `name` of `text`; names may repeat between calls."""
+        return self.functions(text, [name], vectorise)[name]
+
+    def compile_all(self, sources: Sequence[Source], name: str = "step") -> list[int]:
+        """The address of function `name` of each source, compiled on all cores."""
+        requests = [self._request(text, [name], vectorise) for text, vectorise in sources]
+        self._provide(requests)
+        return [self._addresses[r.key][name] for r in requests]
 
 
 _engine: Engine | None = None
 _engine_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _engine_lock
+    _engine_lock = threading.Lock()
+    if _engine is not None:
+        _engine.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def engine() -> Engine:

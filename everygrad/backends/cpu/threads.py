@@ -118,6 +118,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def inside() -> bool:
+    """Whether this thread is working on a part; native code then keeps to this thread too."""
+    return _inside.value
+
+
 def num_threads() -> int:
     """How many threads share work, the calling one included."""
     return _threads

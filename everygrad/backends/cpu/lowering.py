@@ -1,0 +1,226 @@
+"""What each kernel of a graph becomes: native work where there is a generator, else NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes
+from everygrad.backends.cpu import moves
+from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
+from everygrad.backends.cpu.numpy_render import render
+from everygrad.backends.cpu.work import Operand, Work, contiguous
+from everygrad.compile.ir import Value
+from everygrad.errors import CompileError
+from everygrad.shapes import size_of
+
+REAL = (dtypes.float32, dtypes.float64)
+
+
+def lower(p: Any, v: Value) -> None:
+    """Add the steps of value v to planner p."""
+    rule = RULES.get(v.name)
+    if rule is None or not rule(p, v):
+        p.host(v, host_call(v))
+
+
+def host_call(v: Value) -> Callable[..., Any]:
+    """The op on NumPy arrays."""
+    params = v.params
+    kernel = KERNELS.get(v.name)
+    if kernel is not None:
+        return lambda *arrays: kernel(*arrays, **params)
+    if v.kind == "elementwise":
+        function = render(v.op.program([a.dtype for a in v.args], params), len(v.args))
+        return lambda *arrays: _quiet(function, *arrays)
+    if v.kind == "reduction":
+        reduce = REDUCERS[v.op.combine]
+        return lambda x: reduce(x, mean=v.op.mean, **params)
+    raise CompileError(f"{v.name}: neither the compiler nor NumPy knows this op on {v.type}")
+
+
+def _quiet(function: Callable[..., Any], *arrays: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return function(*arrays)
+
+
+def _out(p: Any, v: Value) -> tuple[int, Operand]:
+    return p.slot(v), contiguous(v.dtype, v.shape)
+
+
+def _matmul(p: Any, v: Value) -> bool:
+    if v.dtype not in REAL:
+        return False
+    (a_slot, a), (b_slot, b) = (p.operand(x) for x in v.args)
+    if v.name == "linear":
+        b = Operand(b.dtype, b.shape[::-1], b.strides[::-1], b.offset)
+        if a.is_contiguous or len(a.shape) == 2:
+            rows = size_of(a.shape[:-1])
+            step = a.strides[-2]
+            a = Operand(a.dtype, (rows, a.shape[-1]), (step, a.strides[-1]), a.offset)
+    elif len(b.shape) == 2 and len(a.shape) > 2 and a.is_contiguous:
+        a = Operand(a.dtype, (size_of(a.shape[:-1]), a.shape[-1]), (a.shape[-1], 1), a.offset)
+    batch = v.shape[:-2] if len(a.shape) > 2 or len(b.shape) > 2 else ()
+    out = contiguous(v.dtype, (*batch, *((a.shape[-2],) if batch == () else v.shape[-2:-1]),
+                               v.shape[-1]))  # fmt: skip
+    a, b = _batched(a, batch), _batched(b, batch)
+    out_slot = p.slot(v)
+    p.emit(gemm().matmul(a, b, out), [out_slot, a_slot, b_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _batched(x: Operand, batch: tuple[int, ...]) -> Operand:
+    """x with its leading axes repeated to `batch`."""
+    added = len(batch) - (len(x.shape) - 2)
+    sizes = (1,) * added + x.shape[:-2]
+    strides = (0,) * added + x.strides[:-2]
+    steps = tuple(
+        0 if n == 1 and m != 1 else s for n, m, s in zip(sizes, batch, strides, strict=True)
+    )
+    return Operand(x.dtype, (*batch, *x.shape[-2:]), (*steps, *x.strides[-2:]), x.offset)
+
+
+def gemm() -> Any:
+    return import_module("everygrad.backends.cpu.gemm")
+
+
+def convolution() -> Any:
+    return import_module("everygrad.backends.cpu.convolution")
+
+
+def _conv(p: Any, v: Value) -> bool:
+    if v.dtype not in REAL:
+        return False
+    (x_slot, x), (w_slot, w) = (p.in_order(a) for a in v.args)
+    out_slot, out = _out(p, v)
+    work = getattr(convolution(), v.name)(x, w, v.params["window"], out)
+    p.emit(work, [out_slot, x_slot, w_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _pool_index(p: Any, v: Value) -> bool:
+    if v.args[0].dtype not in REAL:
+        return False
+    x_slot, x = p.in_order(v.args[0])
+    out_slot, out = _out(p, v)
+    work = convolution().max_pool2d_index(x, v.params["window"], out)
+    p.emit(work, [out_slot, x_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _attention(p: Any, v: Value) -> bool:
+    """Attention over four axes; its arguments need only be in order along the last."""
+    grads = v.name.endswith("grads")
+    masked = "masked" in v.name
+    q = v.args[1] if grads else v.args[0]
+    if v.dtype not in REAL or len(q.shape) < 3 or masked:
+        return False
+    given = [p.operand(a) for a in v.args]
+    if any(o.strides[-1] != 1 or len(o.shape) != 4 for _, o in given):
+        given = [_four_axes(*p.in_order(a)) for a in v.args]
+    slots, operands = zip(*given, strict=True)
+    out_slot, out = _out(p, v)
+    module = import_module("everygrad.backends.cpu.attention")
+    if grads:
+        work = module.attention_grads(*operands, out, v.params["scale"], v.params["causal"])
+    else:
+        out = _four_axes(out_slot, out)[1]
+        work = module.attention(*operands, out, v.params["scale"], v.params["causal"])
+    p.emit(work, [out_slot, *slots], f"%{v.number} {v.name}")
+    return True
+
+
+def _four_axes(slot: int, x: Operand) -> tuple[int, Operand]:
+    """A contiguous operand as (batch, heads, rows, width)."""
+    heads = x.shape[-3]
+    shape = (size_of(x.shape[:-3]), heads, *x.shape[-2:])
+    return slot, contiguous(x.dtype, shape)._replace(offset=x.offset)
+
+
+def _take(p: Any, v: Value) -> bool:
+    (x_slot, x), (i_slot, index) = (p.in_order(a) for a in v.args)
+    if v.dtype.is_complex:
+        return False
+    work = moves.take(x, index, v.params["axis"])
+    p.emit(work, [p.slot(v), x_slot, i_slot], f"%{v.number} take")
+    return True
+
+
+def _gather(p: Any, v: Value) -> bool:
+    (x_slot, x), (i_slot, index) = (p.in_order(a) for a in v.args)
+    if v.dtype.is_complex:
+        return False
+    work = moves.gather(x, index, v.params["axis"])
+    p.emit(work, [p.slot(v), x_slot, i_slot], f"%{v.number} gather")
+    return True
+
+
+def _adding(p: Any, v: Value) -> bool:
+    if v.dtype.is_complex or v.dtype.itemsize == 2 or v.dtype is dtypes.bool_:
+        return False
+    (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
+    work = getattr(moves, v.name)(x, index, v.params["axis"])
+    p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _concat(p: Any, v: Value) -> bool:
+    if v.dtype.is_complex:
+        return False
+    out_slot, out = _out(p, v)
+    axis, at = v.params["axis"], 0
+    for part in v.args:
+        slot, source = p.operand(part)
+        if part.size:
+            far = at * out.strides[axis]
+            target = Operand(out.dtype, part.shape, out.strides, far)
+            p.emit(Work((moves.copy(source, target),)), [out_slot, slot], f"%{v.number} concat")
+        at += part.shape[axis]
+    return True
+
+
+def _unslice(p: Any, v: Value) -> bool:
+    if v.dtype.is_complex:
+        return False
+    out_slot, out = _out(p, v)
+    slot, source = p.operand(v.args[0])
+    slices = v.params["slices"]
+    p.emit(Work((moves.zero(out),)), [out_slot], f"%{v.number} unslice: zeros")
+    if source.size:
+        far = sum(start * s for (start, _, _), s in zip(slices, out.strides, strict=True))
+        steps = tuple(by * s for (_, _, by), s in zip(slices, out.strides, strict=True))
+        target = Operand(out.dtype, source.shape, steps, far)
+        p.emit(Work((moves.copy(source, target),)), [out_slot, slot], f"%{v.number} unslice")
+    return True
+
+
+def _reshape(p: Any, v: Value) -> bool:
+    """A move that no strides express: its argument copied in order."""
+    if v.dtype.is_complex or v.name != "reshape":
+        return False
+    slot, source = p.operand(v.args[0])
+    target = contiguous(v.dtype, v.args[0].shape)
+    p.emit(Work((moves.copy(source, target),)), [p.slot(v), slot], f"%{v.number} reshape")
+    return True
+
+
+RULES: dict[str, Callable[[Any, Value], bool]] = {
+    "matmul": _matmul,
+    "linear": _matmul,
+    "conv2d": _conv,
+    "conv2d_input": _conv,
+    "conv2d_weight": _conv,
+    "max_pool2d_index": _pool_index,
+    "attention": _attention,
+    "attention_grads": _attention,
+    "take": _take,
+    "gather": _gather,
+    "index_add": _adding,
+    "scatter_add": _adding,
+    "concat": _concat,
+    "unslice": _unslice,
+    "reshape": _reshape,
+}

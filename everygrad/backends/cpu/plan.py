@@ -1,0 +1,275 @@
+"""A graph as a list of steps over numbered slots of memory: what a replay goes through.
+
+Groups of fused values become loops, kernels what `lowering` has for them; the rest is called on
+NumPy arrays between two runs of native code. Slot 0 is the error word. Inputs and results get their
+memory for each call, constants and what is computed on the way have theirs from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad.backends.cpu import lowering, moves
+from everygrad.backends.cpu.fused import Fused, fusable, fused
+from everygrad.backends.cpu.work import Operand, Step, Work, contiguous
+from everygrad.compile.fuse import Group, Load, fuse, used_outside
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.memory import Lifetime, Plan, plan
+from everygrad.compile.views import View, is_whole, view_of
+
+
+class NativeStep(NamedTuple):
+    """One function and the slots of its arguments. `name` is for reading."""
+
+    step: Step
+    slots: tuple[int, ...]
+    name: str
+
+
+class HostStep(NamedTuple):
+    """A call on NumPy arrays: the values in `inputs` by slot and view, the result into `out`."""
+
+    call: Callable[..., Any]
+    inputs: tuple[tuple[int, View], ...]
+    out: int
+    name: str
+
+
+class Result(NamedTuple):
+    """An output of the graph: a view of what is in a slot."""
+
+    slot: int
+    view: View
+
+
+class Program(NamedTuple):
+    """Everything a replay needs, in plain data."""
+
+    steps: list[NativeStep | HostStep]
+    inputs: list[int]  # their slots
+    constants: dict[int, Any]  # arrays by slot
+    outputs: dict[int, Value]  # what is given memory for each call, by slot
+    results: list[Result]
+    temporaries: dict[int, int]  # offsets in the arena, by slot
+    lifetimes: list[Lifetime]
+    arena: int
+    slots: int
+    checks: list[str]  # what the error word's number minus 1 means
+    donations: dict[int, int]  # slots of outputs that may take an input's memory, and that input's
+    groups: list[Group]
+
+
+class Planner:
+    """Builds the program of one graph."""
+
+    def __init__(self, graph: Graph, donated: Sequence[tuple[int, int]]) -> None:
+        self.graph = graph
+        self.groups = fuse(graph, fusable)
+        self.stored = used_outside(self.groups, graph.outputs)
+        self.steps: list[NativeStep | HostStep] = []
+        self.slots: dict[Any, int] = {}
+        self.count = 1
+        self.constants: dict[int, Any] = {}
+        self.outputs: dict[int, Value] = {}
+        self.spans: dict[int, list[int]] = {}  # first and last step of temporaries, by slot
+        self.sizes: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.checks: list[str] = []
+        self.readers: dict[int, int] = {}  # the last step that reads a slot
+        self.writers: dict[int, int] = {}
+        self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
+        self.donated = donated
+        self.results = {view_of(v).base for v in graph.outputs}
+
+    # --- slots -----------------------------------------------------------------------------------
+
+    def new_slot(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def slot(self, v: Value) -> int:
+        """Where a value is, or will be."""
+        found = self.slots.get(v)
+        if found is None:
+            found = self.slots[v] = self.new_slot()
+            if v.kind == "constant":
+                self.constants[found] = np.ascontiguousarray(v.params["array"])
+            elif v.kind == "full":
+                self.constants[found] = np.full(v.shape, v.params["value"], v.dtype.np)
+            elif v.kind != "input":
+                self.names[found] = f"%{v.number} {v.name}"
+                if v in self.results:
+                    self.outputs[found] = v
+                else:
+                    self.temporary(found, v.nbytes)
+        return found
+
+    def temporary(self, slot: int, nbytes: int) -> None:
+        self.sizes[slot] = nbytes
+        self.spans[slot] = [len(self.steps), len(self.steps)]
+
+    def scratch(self, nbytes: int) -> int:
+        slot = self.new_slot()
+        self.names[slot] = "scratch"
+        self.temporary(slot, nbytes)
+        return slot
+
+    def operand(self, v: Value) -> tuple[int, Operand]:
+        """A value as an argument: its slot and how it lies there."""
+        view = view_of(v)
+        return self.slot(view.base), Operand(v.dtype, v.shape, view.strides, view.offset)
+
+    def in_order(self, v: Value) -> tuple[int, Operand]:
+        """The same, copied first if its elements do not lie one after the other."""
+        slot, operand = self.operand(v)
+        if is_whole(operand.shape, operand.strides, operand.offset):
+            return slot, operand
+        key = ("copy", v)
+        made = self.slots.get(key)
+        target = contiguous(v.dtype, v.shape)
+        if made is None:
+            made = self.slots[key] = self.new_slot()
+            self.names[made] = f"copy of %{v.number}"
+            self.temporary(made, v.nbytes)
+            self.emit(Work((moves.copy(operand, target),)), [made, slot], f"copy %{v.number}")
+        return made, target
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def emit(self, work: Work, slots: Sequence[int], name: str) -> None:
+        """All steps of a work; slots[0] is written, the others are read."""
+        given = [*slots, self.scratch(work.scratch)] if work.scratch else list(slots)
+        for step in work.steps:
+            self.steps.append(NativeStep(step, tuple(given), name))
+        self.use(given)
+        self.note(slots[:1], slots[1:])
+
+    def note(self, written: Sequence[int], read: Sequence[int]) -> None:
+        last = len(self.steps) - 1
+        for slot in read:
+            self.readers[slot] = last
+        for slot in written:
+            self.writers[slot] = last
+
+    def use(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            if slot in self.spans:
+                self.spans[slot][1] = len(self.steps) - 1
+
+    def host(self, v: Value, call: Callable[..., Any]) -> None:
+        args = tuple((self.slot(view_of(a).base), view_of(a)) for a in v.args)
+        out = self.slot(v)
+        self.steps.append(HostStep(call, args, out, f"%{v.number} {v.name} (NumPy)"))
+        self.use([out, *(slot for slot, _ in args)])
+        self.note([out], [slot for slot, _ in args])
+
+    def group(self, group: Group) -> None:
+        made: Fused = fused(group, self.stored)
+        outs = [self.slot(v) for v in made.outputs]
+        ins = [self.slot(v) for v in made.inputs]
+        given = [*outs, *ins]
+        if made.work.scratch:
+            given.append(self.scratch(made.work.scratch))
+        name = " ".join(f"%{v.number}" for v in made.outputs)
+        names = dict.fromkeys(v.name for v in group.members)
+        for step in made.work.steps:
+            self.steps.append(NativeStep(step, tuple(given), f"{name} fused {' '.join(names)}"))
+        self.use(given)
+        self.note(outs, ins)
+        if group.row is None and len(made.work.steps) == 1:
+            self.whole_reads[len(self.steps) - 1] = {
+                self.slot(v) for v in made.inputs if _read_in_place(group, v)
+            }
+
+    def check(self, v: Value) -> None:
+        """A check of indices; the value itself is its argument's."""
+        slot, operand = self.in_order(v.args[0])
+        self.checks.append(v.params["what"])
+        work = moves.check_range(operand, v.params["size"], len(self.checks))
+        for step in work.steps:
+            self.steps.append(NativeStep(step, (0, slot), f"%{v.number} check {v.params['what']}"))
+        self.use([slot])
+        self.note([], [slot])
+        key_slot = self.slots.get(v)
+        assert key_slot is None, "a check is used before it is made"
+        self.slots[v] = slot
+        if v in self.results:  # a result of its own: a copy
+            del self.slots[v]
+            out = self.slot(v)
+            whole = contiguous(v.dtype, v.shape)
+            self.emit(Work((moves.copy(operand, whole),)), [out, slot], f"copy %{v.number}")
+
+    # --- the whole -------------------------------------------------------------------------------
+
+    def run(self) -> Program:
+        inputs = [self.slot(v) for v in self.graph.inputs]
+        for group in self.groups:
+            v = group.opaque
+            if v is None:
+                self.group(group)
+            elif v.name == "check_range":
+                self.check(v)
+            elif not v.size:
+                self.slot(v)
+            else:
+                lowering.lower(self, v)
+        views = [view_of(v) for v in self.graph.outputs]
+        results = [Result(self.slot(view.base), view) for view in views]
+        order = list(self.spans)
+        lifetimes = [
+            Lifetime(self.sizes[s], self.spans[s][0], self.spans[s][1], self.names.get(s, ""))
+            for s in order
+        ]
+        placed: Plan = plan(lifetimes)
+        return Program(
+            self.steps,
+            inputs,
+            self.constants,
+            self.outputs,
+            results,
+            dict(zip(order, placed.offsets, strict=True)),
+            lifetimes,
+            placed.size,
+            self.count,
+            self.checks,
+            self.donations(inputs, results),
+            self.groups,
+        )
+
+    def donations(self, inputs: list[int], results: list[Result]) -> dict[int, int]:
+        """Which outputs can be written over which inputs: nobody reads the input afterwards, and
+        the step that writes reads it, if at all, element by element in step."""
+        found: dict[int, int] = {}
+        for i, k in self.donated:
+            source, out = inputs[i], results[k].slot
+            v = self.outputs.get(out)
+            fits = v is not None and v.shape == self.graph.inputs[i].shape
+            if not fits or out in found or source in found.values():
+                continue
+            if not is_whole(*results[k].view[1:]):
+                continue
+            written = self.writers.get(out, -1)
+            read = self.readers.get(source, -1)
+            in_step = source in self.whole_reads.get(written, ())
+            if read < written or (read == written and in_step):
+                found[out] = source
+        return found
+
+
+def _read_in_place(group: Group, v: Value) -> bool:
+    """Whether every load of v reads element i of it while element i of the group is walked."""
+    loads = [
+        r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
+    ]
+    return all(r.value.size == group.size and is_whole(r.shape, r.strides, r.offset) for r in loads)
+
+
+def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Program:
+    """The program of a graph; `donated` pairs inputs with outputs that take their place."""
+    return Planner(graph, donated).run()
+
+
+ERROR_WORDS = 3  # number of the check, the index, the size

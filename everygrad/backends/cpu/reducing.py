@@ -1,0 +1,128 @@
+"""How reductions accumulate: what an accumulator holds, and how values enter and leave it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from everygrad import dtypes
+from everygrad.backends.cpu import intrinsics
+from everygrad.backends.cpu.llvm import Emitter, Value as Reg, literal
+from everygrad.compile.ir import Value
+from everygrad.dtypes import DType
+from everygrad.shapes import size_of
+
+_HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+class Combine:
+    """Sums, in float32 for half floats; `dtype` is the accumulator's."""
+
+    def __init__(self, name: str, source: DType) -> None:
+        self.name = name
+        self.source = source
+        self.wide = dtypes.float32 if source in _HALVES else source
+        self.dtype = self.accumulator()
+        self.type = intrinsics.register_type(self.dtype)
+        self.itemsize = self.dtype.itemsize
+        self.start = self.first()
+
+    def accumulator(self) -> DType:
+        return self.wide
+
+    def first(self) -> str:
+        """What accumulating begins with: -0.0 for sums, for the sign of a sum of -0.0 alone."""
+        return literal(self.type, -0.0).name if self.wide.is_float else "0"
+
+    def enter(self, e: Emitter, x: Reg) -> Reg:
+        """An element as the accumulator takes it."""
+        return intrinsics.cast(e, x, self.source, self.wide)
+
+    def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
+        # reassoc: many partial sums, one a vector lane, which is also more accurate
+        return e.op("fadd reassoc" if self.wide.is_float else "add", held, new)
+
+    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
+        """The result of value v."""
+        if v.op.mean:
+            shape = v.args[0].shape
+            count = size_of(tuple(shape[a] for a in v.params["axes"]))
+            total = e.op("fdiv", total, literal(self.type, float(count)))
+        return intrinsics.cast(e, total, self.wide, v.dtype)
+
+
+class Extreme(Combine):
+    """max and min. Floats become integers that sort as they do, with NaN as the winner: integers
+    reduce by vectors, floats with NaN do not."""
+
+    def accumulator(self) -> DType:
+        if not self.wide.is_float:
+            return self.wide
+        return dtypes.int64 if self.wide.bits == 64 else dtypes.int32
+
+    @property
+    def winner(self) -> int:
+        top = 2 ** (self.dtype.bits - 1)
+        return top - 1 if self.name == "max" else -top
+
+    def first(self) -> str:
+        bits = self.dtype.bits
+        if self.dtype.kind == "uint":
+            return "0" if self.name == "max" else str(2**bits - 1)
+        return str(-(2 ** (bits - 1)) if self.name == "max" else 2 ** (bits - 1) - 1)
+
+    def flipped(self, e: Emitter, word: Reg) -> Reg:
+        """Bits of floats to integers in the same order, and back."""
+        bits = self.dtype.bits
+        sign = e.op("ashr", word, literal(word.type, bits - 1))
+        mask = e.op("and", sign, literal(word.type, 2 ** (bits - 1) - 1))
+        return e.op("xor", word, mask)
+
+    def enter(self, e: Emitter, x: Reg) -> Reg:
+        x = super().enter(e, x)
+        if not self.wide.is_float:
+            return x
+        word = self.flipped(e, e.cast("bitcast", x, self.type))
+        return e.select(e.compare("uno", x, x), literal(self.type, self.winner), word)
+
+    def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
+        prefix = "u" if self.dtype.kind == "uint" else "s"
+        return e.intrinsic(prefix + self.name, held, new)
+
+    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
+        if self.wide.is_float:
+            register = intrinsics.register_type(self.wide)
+            total = e.cast("bitcast", self.flipped(e, total), register)
+        return intrinsics.cast(e, total, self.wide, v.dtype)
+
+
+class Logical(Combine):
+    """all and any, and max and min of bools, in bytes."""
+
+    def accumulator(self) -> DType:
+        return dtypes.uint8
+
+    def first(self) -> str:
+        return "1" if self.name in ("and", "min") else "0"
+
+    def enter(self, e: Emitter, x: Reg) -> Reg:
+        return e.cast("zext", x, "i8")
+
+    def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
+        return e.op("and" if self.name in ("and", "min") else "or", held, new)
+
+    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
+        return e.compare("ne", total, literal("i8", 0))
+
+
+@lru_cache(maxsize=256)
+def _combine(name: str, source: DType) -> Combine:
+    kinds: dict[str, Any] = {"add": Combine, "max": Extreme, "min": Extreme}
+    kind = Logical if source is dtypes.bool_ else kinds[name]
+    made: Combine = kind(name, source)
+    return made
+
+
+def combine_of(v: Value) -> Combine:
+    """The accumulator of a reduction."""
+    return _combine(v.op.combine, v.args[0].dtype)

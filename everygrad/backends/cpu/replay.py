@@ -1,0 +1,141 @@
+"""A program ready to run: compiled steps, memory in place, one foreign call a stretch of them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from everygrad.backends.cpu import runtime
+from everygrad.backends.cpu.llvm import engine
+from everygrad.backends.cpu.plan import ERROR_WORDS, HostStep, NativeStep, Program
+from everygrad.backends.cpu.pool import empty
+from everygrad.backends.cpu.render import address_of
+from everygrad.compile.views import View, is_whole
+from everygrad.errors import OutOfRangeError
+from everygrad.shapes import size_of
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+
+
+class Replay:
+    """Runs one program again and again. Calls from several threads take turns."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.lock = threading.Lock()
+        self.error = (ctypes.c_int64 * ERROR_WORDS)()
+        self.slots = (ctypes.c_int64 * max(1, program.slots))()
+        self.slots[0] = ctypes.addressof(self.error)
+        block = np.empty(program.arena + 64, np.uint8)
+        start = -address_of(block) % 64
+        self.arena = block[start : start + program.arena]
+        base = address_of(self.arena) if program.arena else 0
+        for slot, offset in program.temporaries.items():
+            self.slots[slot] = base + offset
+        for slot, array in program.constants.items():
+            self.slots[slot] = address_of(array)
+        self.outputs = [(slot, v.shape, v.dtype.np) for slot, v in program.outputs.items()]
+        self.segments = self.link()
+        self.needs_arrays = any(isinstance(s, HostStep) for s in program.steps)
+        self.givers = [self.giver(r.slot, r.view) for r in program.results]
+
+    def link(self) -> list[Callable[[dict[int, Any]], None]]:
+        """Compile all steps, and make each stretch of native ones a single call."""
+        native = [s for s in self.program.steps if isinstance(s, NativeStep)]
+        sources = [(s.step.source, s.step.vectorise) for s in native]
+        addresses = iter(engine().compile_all(sources))
+        self.kept: list[Any] = []  # memory that native code points to
+        segments: list[Callable[[dict[int, Any]], None]] = []
+        words: list[int] = []
+
+        def close() -> None:
+            if words:
+                table = (ctypes.c_int64 * len(words))(*words)
+                self.kept.append(table)
+                where, count = ctypes.addressof(table), len(words) // runtime.STEP_WORDS
+                slots = ctypes.addressof(self.slots)
+                segments.append(lambda arrays: runtime.run_steps(where, count, slots))
+                words.clear()
+
+        for s in self.program.steps:
+            if isinstance(s, HostStep):
+                close()
+                segments.append(lambda arrays, s=s: self.call(s, arrays))  # type: ignore[misc]
+                continue
+            numbers = (ctypes.c_int64 * len(s.slots))(*s.slots)
+            args = (ctypes.c_int64 * len(s.slots))()
+            self.kept += (numbers, args)
+            places = (ctypes.addressof(numbers), ctypes.addressof(args))
+            words += (next(addresses), s.step.blocks, len(s.slots), *places)
+        close()
+        return segments
+
+    def giver(self, slot: int, view: View) -> Callable[[Any], Any]:
+        """What makes an output's array out of the array in its slot."""
+        shape = view.shape
+        if size_of(shape) == view.base.size and is_whole(shape, view.strides, view.offset):
+            if shape == view.base.shape:
+                return lambda array: array
+            return lambda array: array.reshape(shape)
+        strides = tuple(s * view.base.dtype.itemsize for s in view.strides)
+        return lambda array: as_strided(array.reshape(-1)[view.offset :], shape, strides)
+
+    def array(self, slot: int, view: View, arrays: dict[int, Any]) -> Any:
+        """A value in memory as a NumPy array, for a host step."""
+        base = arrays.get(slot)
+        if base is None:
+            base = self.program.constants.get(slot)
+        if base is None:
+            offset = self.program.temporaries[slot]
+            dtype = view.base.dtype.np
+            base = self.arena[offset : offset + view.base.nbytes].view(dtype)
+            base = base.reshape(view.base.shape)
+        return self.giver(slot, view)(base)
+
+    def call(self, s: HostStep, arrays: dict[int, Any]) -> None:
+        made = s.call(*[self.array(slot, view, arrays) for slot, view in s.inputs])
+        out = arrays.get(s.out)
+        if out is None:
+            nbytes = made.size * made.dtype.itemsize
+            offset = self.program.temporaries[s.out]
+            out = self.arena[offset : offset + nbytes].view(made.dtype).reshape(made.shape)
+        np.copyto(out, made)
+
+    def run(self, inputs: Sequence[Any], given: dict[int, Any]) -> list[Any]:
+        """The outputs for these input arrays (C-contiguous and aligned).
+
+        `given` has memory for outputs that need none of their own, by slot.
+        """
+        program = self.program
+        arrays: dict[int, Any] = {}
+        with self.lock:
+            slots = self.slots
+            for slot, array in zip(program.inputs, inputs, strict=True):
+                slots[slot] = address_of(array)
+                arrays[slot] = array
+            for slot, shape, dtype in self.outputs:
+                array = given.get(slot)
+                if array is None:
+                    array = empty(shape, dtype)
+                slots[slot] = address_of(array)
+                arrays[slot] = array
+            for segment in self.segments:
+                segment(arrays)
+                if self.error[0]:
+                    self.refuse()
+        constants = program.constants
+        return [
+            give(arrays[r.slot] if r.slot in arrays else constants[r.slot])
+            for give, r in zip(self.givers, program.results, strict=True)
+        ]
+
+    def refuse(self) -> None:
+        number, index, size = self.error
+        self.error[0] = 0
+        what = self.program.checks[number - 1]
+        raise OutOfRangeError(f"{what} {index} is out of range for an axis of size {size}")

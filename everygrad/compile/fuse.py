@@ -1,0 +1,355 @@
+"""Values gathered into groups, each to become one kernel over one space of elements.
+
+A group walks `size` elements in order. Its members are elementwise values of all elements ("full"),
+reductions along rows of the last `row` elements ("reduce") and elementwise values of rows ("row"),
+which full members may use again: a softmax is one group. Reductions of any other shape ("final")
+may end a group but are not used inside it. What no group can hold (matrix products, gathers) is a
+group of its own.
+
+Values join greedily, in order. A value may join a group if everything it takes from the group lies
+where the walk is at that moment, and if nothing it takes from outside waits for the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.views import View, expand, is_whole, row_major, view_of
+from everygrad.shapes import Shape, size_of
+
+MOST_MEMBERS = 96
+FEW = 1 << 15  # elements so few that a single row needs no second thread
+ROWS = 16  # rows from which walking them one by one keeps every thread busy
+
+
+class Load(NamedTuple):
+    """A value from outside the group, read by strides along the axes of `shape`."""
+
+    value: Value
+    shape: Shape
+    strides: Shape
+    offset: int
+
+
+class Number(NamedTuple):
+    """A constant."""
+
+    value: Any
+
+
+Ref = Any  # a Value (another member), a Load or a Number
+
+
+class Member(NamedTuple):
+    """One value of a group: what it is there, and where its arguments come from."""
+
+    value: Value
+    role: str  # "full", "row", "reduce" or "final"
+    shape: Shape  # the shape it is computed over: its own, or of a reduction its argument's
+    refs: tuple[Ref, ...]
+    level: str = "full"  # of a final: whether it reduces full or row values
+
+
+class Group:
+    """Members by value, in order. `opaque` groups hold one kernel and have no walk."""
+
+    def __init__(self, number: int, size: int = 0) -> None:
+        self.number = number
+        self.size = size
+        self.row: int | None = None
+        self.cuts: frozenset[int] = frozenset()
+        self.members: dict[Value, Member] = {}
+        self.opaque: Value | None = None
+        self.needs = 0  # the groups this one waits for, as bits
+
+    @property
+    def values(self) -> list[Value]:
+        return [self.opaque] if self.opaque is not None else list(self.members)
+
+    def __repr__(self) -> str:
+        names = " ".join(v.name for v in self.values)
+        return f"<group {self.number} size {self.size} row {self.row}: {names}>"
+
+
+def cuts_of(shape: Shape, scale: int = 1) -> frozenset[int]:
+    """The numbers of elements behind one step of each axis: where rows may begin."""
+    found, step = {scale}, scale
+    for n in reversed(shape):
+        step *= n
+        found.add(step)
+    return frozenset(found)
+
+
+def is_chain(cuts: Iterable[int]) -> bool:
+    """Whether each cut is a multiple of the next smaller one."""
+    ordered = sorted(cuts)
+    return all(b % a == 0 for a, b in pairwise(ordered))
+
+
+def trailing(shape: Shape, axes: Shape) -> bool:
+    """Whether the reduced axes come after all the others (axes of size 1 do not count)."""
+    kept = [i for i, n in enumerate(shape) if n != 1 and i not in axes]
+    gone = [i for i in axes if shape[i] != 1]
+    return not kept or not gone or max(kept) < min(gone)
+
+
+class Fuser:
+    """Forms the groups of one graph. `fusable` says which values the backend has loops for."""
+
+    def __init__(self, graph: Graph, fusable: Callable[[Value], bool]) -> None:
+        self.graph = graph
+        self.fusable = fusable
+        self.groups: list[Group] = []
+        self.of: dict[Value, Group] = {}
+
+    def run(self) -> list[Group]:
+        for v in in_order(reachable(self.graph.outputs)):
+            if v.kind in ("elementwise", "reduction") and v.size and self.fusable(v):
+                self.place(v)
+            elif (
+                v.kind in ("elementwise", "reduction", "kernel")
+                or v.name == "unslice"
+                or (v.kind == "movement" and view_of(v).base is v)
+            ):
+                self.alone(v)
+        return self.ordered()
+
+    def new(self, size: int = 0) -> Group:
+        group = Group(len(self.groups), size)
+        self.groups.append(group)
+        return group
+
+    def alone(self, v: Value) -> None:
+        group = self.new()
+        group.opaque = v
+        self.of[v] = group
+        self.wait_for(group, [view_of(a).base for a in v.args])
+
+    # --- dependencies ----------------------------------------------------------------------------
+
+    def waits(self, group: Group, other: Group) -> bool:
+        """Whether `group` can only run after `other`."""
+        return bool(group.needs >> other.number & 1)
+
+    def wait_for(self, group: Group, bases: Iterable[Value]) -> None:
+        """Note that `group` uses these values; whoever waits for it waits for them too."""
+        more = 0
+        for base in bases:
+            other = self.of.get(base)
+            if other is not None and other is not group:
+                more |= other.needs | 1 << other.number
+        if more & ~group.needs:
+            group.needs |= more
+            for g in self.groups:
+                if self.waits(g, group):
+                    g.needs |= more
+
+    def clear(self, group: Group, bases: Iterable[Value]) -> bool:
+        """Whether none of these values waits for the group."""
+        others = {self.of[b] for b in bases if b in self.of}
+        return not any(o is not group and self.waits(o, group) for o in others)
+
+    # --- where an argument comes from --------------------------------------------------------
+
+    def ref(self, arg: Value, shape: Shape, group: Group, role: str) -> Ref | None:
+        """How a member computed over `shape` gets `arg`; None where the group forbids it."""
+        view = expand(view_of(arg), shape)
+        base = view.base
+        if base.kind == "full":
+            return Number(base.params["value"])
+        member = group.members.get(base)
+        if member is None:
+            return Load(base, shape, view.strides, view.offset)
+        return base if _aligned(view, member, group, role) else None
+
+    def member(self, v: Value, group: Group) -> Member | None:
+        """v as a member of the group, or None."""
+        x = v.args[0]
+        shape = x.shape if v.kind == "reduction" else v.shape
+        size = size_of(shape)
+        level = "full" if size == group.size else "row"
+        scale = 1 if level == "full" else group.row or 0
+        if size * scale != group.size:
+            return None
+        if not is_chain(group.cuts | cuts_of(shape, scale)):
+            return None
+        role = level
+        if v.kind == "reduction":
+            role = "final"
+            axes = v.params["axes"]
+            row = size_of(tuple(shape[a] for a in axes))
+            if level == "full" and trailing(shape, axes) and group.row in (None, row):
+                rows = size // row
+                if rows >= ROWS or size <= FEW:
+                    role = "reduce"
+        refs = [self.ref(a, shape, group, level) for a in v.args]
+        if any(r is None for r in refs):
+            return None
+        return Member(v, role, shape, tuple(refs), level)
+
+    # --- joining -----------------------------------------------------------------------------
+
+    def place(self, v: Value) -> None:
+        candidates = self.candidates(v)
+        for group in candidates:
+            if len(group.members) < MOST_MEMBERS and self.join(v, group):
+                for other in candidates:
+                    if other is not group and other.number < len(self.groups):
+                        self.merge(group, other)
+                return
+        shape = v.args[0].shape if v.kind == "reduction" else v.shape
+        group = self.new(size_of(shape))
+        if not self.join(v, group):
+            raise AssertionError(f"a new group refused {v}")
+
+    def candidates(self, v: Value) -> list[Group]:
+        found: dict[int, Group] = {}
+        for a in v.args:
+            group = self.of.get(view_of(a).base)
+            if group is not None and group.opaque is None:
+                found[group.number] = group
+        return [found[n] for n in sorted(found, reverse=True)]
+
+    def join(self, v: Value, group: Group) -> bool:
+        member = self.member(v, group)
+        if member is None:
+            return False
+        outside = [r.value for r in member.refs if isinstance(r, Load)]
+        if not self.clear(group, outside):
+            return False
+        self.enter(member, group)
+        self.wait_for(group, outside)
+        return True
+
+    def enter(self, member: Member, group: Group) -> None:
+        v = member.value
+        group.members[v] = member
+        self.of[v] = group
+        scale = 1 if member.level == "full" else group.row or 1
+        group.cuts |= cuts_of(member.shape, scale)
+        if member.role == "reduce":
+            group.row = size_of(member.shape) // v.size
+            group.cuts |= {group.row}
+
+    def merge(self, group: Group, other: Group) -> bool:
+        """Take the other group's members in, if the two can be one walk."""
+        if not self.mergeable(group, other):
+            return False
+        both = Group(group.number, group.size)
+        both.row = group.row or other.row
+        both.cuts = group.cuts | other.cuts
+        members = sorted(
+            [*group.members.values(), *other.members.values()], key=lambda m: m.value.number
+        )
+        for m in members:
+            refs = tuple(self.joined(r, m, both) for r in m.refs)
+            if any(r is None for r in refs):
+                return False
+            both.members[m.value] = m._replace(refs=refs)
+        group.members, group.row, group.cuts = both.members, both.row, both.cuts
+        bit = 1 << other.number
+        for v in other.members:
+            self.of[v] = group
+        other.members = {}
+        group.needs |= other.needs
+        group.needs &= ~(bit | 1 << group.number)
+        for g in self.groups:
+            if g is not group and g.needs & (bit | 1 << group.number):
+                g.needs = (g.needs & ~bit) | 1 << group.number | group.needs
+        return True
+
+    def joined(self, ref: Ref, member: Member, both: Group) -> Ref | None:
+        """A reference as it is once two groups are one."""
+        if isinstance(ref, Load) and ref.value in both.members:
+            view = View(ref.value, ref.shape, ref.strides, ref.offset)
+            found = both.members[ref.value]
+            return ref.value if _aligned(view, found, both, member.level) else None
+        return ref
+
+    def mergeable(self, group: Group, other: Group) -> bool:
+        if not other.members or group.size != other.size:
+            return False
+        if group.row and other.row and group.row != other.row:
+            return False
+        if len(group.members) + len(other.members) > MOST_MEMBERS:
+            return False
+        if not is_chain(group.cuts | other.cuts):
+            return False
+        # a third group between the two would have to run both after and before the merged one
+        return not any(
+            (self.waits(g, group) and self.waits(other, g))
+            or (self.waits(g, other) and self.waits(group, g))
+            for g in self.groups
+            if g is not group and g is not other
+        )
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def ordered(self) -> list[Group]:
+        """The groups that hold something, each after those it waits for, else as written."""
+        left = [g for g in self.groups if g.values]
+        done, order = 0, []
+        first = {g.number: min(v.number for v in g.values) for g in left}
+        last = {g.number: max(v.number for v in g.values) for g in left}
+        empty = sum(1 << g.number for g in self.groups if not g.values)
+        left.sort(key=lambda g: (last[g.number], first[g.number]))
+        while left:
+            for i, g in enumerate(left):
+                if not g.needs & ~(done | empty):
+                    order.append(left.pop(i))
+                    done |= 1 << g.number
+                    break
+            else:
+                raise AssertionError("groups wait for each other")
+        return order
+
+
+def _aligned(view: View, member: Member, group: Group, level: str) -> bool:
+    """Whether the walk has the member's element at hand where the view asks for it."""
+    if member.role == "final":
+        return False
+    if member.role == "full":
+        return level == "full" and is_whole(view.shape, view.strides, view.offset)
+    if level == "row":
+        return is_whole(view.shape, view.strides, view.offset)
+    return _repeats_rows(view, group.row or 1)
+
+
+def _repeats_rows(view: View, row: int) -> bool:
+    """Whether the view gives each row of `row` elements one element, in order."""
+    if view.offset:
+        return False
+    shape, behind, at = view.shape, 1, len(view.shape)
+    while behind < row and at:
+        at -= 1
+        behind *= shape[at]
+    if behind != row:
+        return False
+    inner = all(s == 0 or n == 1 for n, s in zip(shape[at:], view.strides[at:], strict=True))
+    return inner and is_whole(shape[:at], view.strides[:at])
+
+
+def final_strides(shape: Shape, axes: Shape) -> Shape:
+    """How far each axis of `shape` moves the result of reducing over `axes`."""
+    kept = [n for i, n in enumerate(shape) if i not in axes]
+    strides = iter(row_major(kept))
+    return tuple(0 if i in axes else next(strides) for i in range(len(shape)))
+
+
+def fuse(graph: Graph, fusable: Callable[[Value], bool]) -> list[Group]:
+    """The graph's values in groups, in an order to run them."""
+    return Fuser(graph, fusable).run()
+
+
+def used_outside(groups: Sequence[Group], outputs: Sequence[Value]) -> set[Value]:
+    """The values that must be in memory: results, and what one group takes from another."""
+    found = {view_of(v).base for v in outputs}
+    for group in groups:
+        if group.opaque is not None:
+            found |= {view_of(a).base for a in group.opaque.args}
+        for m in group.members.values():
+            found |= {r.value for r in m.refs if isinstance(r, Load)}
+    return found

@@ -1,0 +1,212 @@
+"""A graph made smaller: dead values dropped, constants folded, moves that cancel removed.
+
+One pass in order over the live values; each is rebuilt from its rewritten arguments, and a rule may
+answer with something simpler. Rules keep results within rounding: x + 0 is x though -0.0 + 0 is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.views import View, apply_move, view_of
+from everygrad.shapes import size_of
+
+Evaluate = Callable[[Any, Sequence[Any], dict[str, Any]], Any]  # (op, arrays, params) -> array
+FOLDED = 1 << 16  # elements up to which constants are computed while compiling
+
+
+class Simplifier:
+    """Builds the new graph. `evaluate` computes an op on NumPy arrays."""
+
+    def __init__(self, evaluate: Evaluate, moves: dict[str, Any]) -> None:
+        self.graph = Graph()
+        self.evaluate = evaluate
+        self.moves = moves  # records of the layout moves and of `copy`, which rules build with
+
+    def run(self, old: Graph) -> Graph:
+        live = reachable(old.outputs)
+        made: dict[Value, Value] = {}
+        for v in old.inputs:  # all of them: their numbers are the caller's
+            made[v] = self.graph.input(v.shape, v.dtype, v.where)
+        for v in in_order(live):
+            if v not in made:
+                made[v] = self.rebuild(v, [made[a] for a in v.args])
+        self.graph.outputs = [made[v] for v in old.outputs]
+        return self.graph
+
+    def rebuild(self, v: Value, args: list[Value]) -> Value:
+        if v.kind == "full":
+            return self.graph.full(v.shape, v.params["value"], v.dtype)
+        if v.kind == "constant":
+            return self.graph.constant(v.params["array"], v.dtype)
+        rule = getattr(self, v.kind)
+        found: Value | None = self.folded(v, args) or rule(v, args)
+        if found is None:
+            found = self.graph.call(v.op, args, v.params, v.where, v.generation)
+        return found
+
+    def folded(self, v: Value, args: list[Value]) -> Value | None:
+        """A value of constants alone, computed now."""
+        if v.kind == "kernel" or not all(a.kind in ("full", "constant") for a in args):
+            return None
+        if all(a.kind == "full" for a in args):
+            if v.kind == "elementwise":
+                numbers = [_array(a, ()) for a in args]
+                out = self.evaluate(v.op, numbers, v.params)
+                return self.graph.full(v.shape, out.item(), v.dtype)
+            return None
+        if v.size > FOLDED or any(a.kind == "constant" and a.size > FOLDED for a in args):
+            return None
+        arrays = [_array(a, a.shape) for a in args]
+        return self.graph.constant(self.evaluate(v.op, arrays, v.params), v.dtype)
+
+    # --- by kind --------------------------------------------------------------------------------
+
+    def kernel(self, v: Value, args: list[Value]) -> Value | None:
+        return args[0] if v.name in ("identity", "to") else None
+
+    def reduction(self, v: Value, args: list[Value]) -> Value | None:
+        (x,) = args
+        axes = v.params["axes"]
+        count = size_of(tuple(x.shape[a] for a in axes))
+        if not count and v.size:
+            empty = {"add": math.nan if v.op.mean else 0, "or": False, "and": True}
+            return self.graph.full(v.shape, empty[v.op.combine], v.dtype)
+        if count == 1:  # nothing to combine
+            return self.reshaped(x, v.shape)
+        if x.kind == "full" and count and v.op.combine in ("add", "max", "min"):
+            value = x.params["value"]
+            if v.op.combine == "add" and not v.op.mean:
+                value = value * count
+                if v.dtype.is_float and abs(value) > 1e38:
+                    return None
+            return self.graph.full(v.shape, value, v.dtype)
+        return None
+
+    def movement(self, v: Value, args: list[Value]) -> Value | None:
+        (x,) = args
+        if v.shape == x.shape and _keeps_order(v):
+            return x
+        if x.kind == "full" and (v.name != "unslice" or _is_zero(x)):
+            return self.graph.full(v.shape, x.params["value"], v.dtype)
+        if x.kind == "movement":
+            return self.two_moves(v, x)
+        return self.legal(v, x)
+
+    def two_moves(self, v: Value, x: Value) -> Value | None:
+        """Two moves of one kind as one move."""
+        (below,) = x.args
+        if v.name == x.name == "reshape":
+            return self.reshaped(below, v.shape)
+        if v.name == x.name == "permute_dims":
+            axes = tuple(x.params["axes"][a] for a in v.params["axes"])
+            if axes == tuple(range(len(axes))):
+                return below
+            return self.graph.call(v.op, [below], {"axes": axes}, v.where)
+        return self.legal(v, x)
+
+    def legal(self, v: Value, x: Value) -> Value | None:
+        """A reshape that strides cannot express reads a copy instead."""
+        if v.name != "reshape":
+            return None
+        view: View = view_of(x)
+        if view.base is x or apply_move(view, _as_move(v, x)) is not None:
+            return None
+        copied = self.graph.call(self.moves["copy"], [x], {}, v.where)
+        return self.graph.call(v.op, [copied], v.params, v.where)
+
+    def reshaped(self, x: Value, shape: tuple[int, ...]) -> Value:
+        if x.shape == shape:
+            return x
+        if x.kind == "full":
+            return self.graph.full(shape, x.params["value"], x.dtype)
+        if x.kind == "movement" and x.name == "reshape":
+            return self.reshaped(x.args[0], shape)
+        move = Value("movement", "reshape", self.moves["reshape"], (x,), {"shape": shape}, shape,
+                     x.dtype, -1, x.where)  # fmt: skip
+        return self.legal(move, x) or self.graph.call(move.op, [x], move.params, x.where)
+
+    def elementwise(self, v: Value, args: list[Value]) -> Value | None:
+        rule = _ALGEBRA.get(v.name)
+        kept = rule(args) if rule is not None else None
+        if kept is None or kept.dtype is not v.dtype:
+            return None
+        if kept.shape == v.shape:
+            return kept
+        if kept.kind == "full":
+            return self.graph.full(v.shape, kept.params["value"], v.dtype)
+        return self.graph.call(self.moves["broadcast_to"], [kept], {"shape": v.shape}, v.where)
+
+
+def _as_move(v: Value, x: Value) -> Value:
+    return Value(v.kind, v.name, v.op, (x,), v.params, v.shape, v.dtype, -1, v.where)
+
+
+def _array(v: Value, shape: tuple[int, ...]) -> Any:
+    if v.kind == "constant":
+        return v.params["array"]
+    return np.full(shape, v.params["value"], v.dtype.np)
+
+
+def _keeps_order(v: Value) -> bool:
+    """Whether a move from a shape to the same shape moves nothing."""
+    if v.name == "permute_dims":
+        order = [a for a in v.params["axes"] if v.shape[a] != 1]
+        return order == sorted(order)
+    if v.name in ("slice", "unslice"):
+        return all(start == 0 and step == 1 for start, _, step in v.params["slices"])
+    return True
+
+
+def _is_zero(v: Value) -> bool:
+    value = v.params["value"]
+    return value == 0 and not math.copysign(1.0, value if not isinstance(value, complex) else 1) < 0
+
+
+def _number(v: Value, value: float) -> bool:
+    return v.kind == "full" and v.params["value"] == value
+
+
+def _neutral(right: float, both: bool) -> Callable[[list[Value]], Value | None]:
+    """x op right is x, and if `both`, right op x too."""
+
+    def rule(args: list[Value]) -> Value | None:
+        x, y = args
+        if _number(y, right):
+            return x
+        return y if both and _number(x, right) else None
+
+    return rule
+
+
+def _double_negation(args: list[Value]) -> Value | None:
+    (x,) = args
+    return x.args[0] if x.kind == "elementwise" and x.name == "negative" else None
+
+
+def _chosen(args: list[Value]) -> Value | None:
+    condition, yes, no = args
+    if condition.kind != "full":
+        return None
+    return yes if condition.params["value"] else no
+
+
+_ALGEBRA: dict[str, Callable[[list[Value]], Value | None]] = {
+    "add": _neutral(0, both=True),
+    "subtract": _neutral(0, both=False),
+    "multiply": _neutral(1, both=True),
+    "divide": _neutral(1, both=False),
+    "pow": _neutral(1, both=False),
+    "negative": _double_negation,
+    "where": _chosen,
+}
+
+
+def simplify(graph: Graph, evaluate: Evaluate, moves: dict[str, Any]) -> Graph:
+    """The same outputs from fewer values."""
+    return Simplifier(evaluate, moves).run(graph)

@@ -1,0 +1,118 @@
+"""Strided views: what a chain of layout moves makes of the value behind it.
+
+A view is a base value, stored one element after the other, and for each axis how far one step along
+it goes. Reshapes that no strides can express, and `unslice`, end the chain: they are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from everygrad.compile.ir import Value
+from everygrad.shapes import Shape
+
+
+class View(NamedTuple):
+    """Elements of `base`: the one at index i is offset + sum(i * strides)."""
+
+    base: Value
+    shape: Shape
+    strides: Shape
+    offset: int = 0
+
+
+def row_major(shape: Sequence[int]) -> Shape:
+    """The strides of elements stored one after the other."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def whole(value: Value) -> View:
+    return View(value, value.shape, row_major(value.shape))
+
+
+def view_of(value: Value) -> View:
+    """The longest chain of moves that ends in `value`, as one view."""
+    chain = []
+    while value.kind == "movement":
+        chain.append(value)
+        value = value.args[0]
+    view = whole(value)
+    for move in reversed(chain):
+        moved = apply_move(view, move)
+        view = whole(move) if moved is None else moved
+    return view
+
+
+def apply_move(view: View, move: Value) -> View | None:
+    """The view after one more move; None where strides cannot say it."""
+    base, shape, strides, offset = view
+    params = move.params
+    if move.name == "permute_dims":
+        axes = params["axes"]
+        return View(base, move.shape, tuple(strides[a] for a in axes), offset)
+    if move.name == "broadcast_to":
+        return expand(view, move.shape)
+    if move.name == "slice":
+        slices = params["slices"]
+        start = offset + sum(s * step for (s, _, _), step in zip(slices, strides, strict=True))
+        steps = tuple(by * step for (_, _, by), step in zip(slices, strides, strict=True))
+        return View(base, move.shape, steps, start)
+    if move.name == "reshape":
+        moved = reshape(shape, strides, move.shape)
+        return None if moved is None else View(base, move.shape, moved, offset)
+    return None
+
+
+def expand(view: View, shape: Shape) -> View:
+    """The view broadcast to `shape`."""
+    added = len(shape) - len(view.shape)
+    strides = [0] * added
+    for n, new, step in zip(view.shape, shape[added:], view.strides, strict=True):
+        strides.append(0 if n == 1 and new != 1 else step)
+    return View(view.base, shape, tuple(strides), view.offset)
+
+
+def reshape(old: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """The strides of the same elements in shape `new`, or None where there are none."""
+    if 0 in old:
+        return row_major(new)
+    dims = [(n, s) for n, s in zip(old, strides, strict=True) if n != 1]
+    runs: list[tuple[int, int]] = []  # sizes merged where one axis continues the next
+    for n, s in dims:
+        if runs and runs[-1][1] == n * s:
+            runs[-1] = (runs[-1][0] * n, s)
+        else:
+            runs.append((n, s))
+    made: list[int] = []
+    runs.reverse()
+    size, step = runs.pop(0) if runs else (1, 1)
+    for n in reversed(new):
+        if n == 1:
+            made.append(step)
+            continue
+        if size == 1 and runs:
+            size, step = runs.pop(0)
+        if size % n:
+            return None
+        made.append(step)
+        size //= n
+        step *= n
+    return tuple(reversed(made))
+
+
+def is_whole(shape: Shape, strides: Shape, offset: int = 0) -> bool:
+    """Whether the elements lie one after the other from the first on."""
+    if offset:
+        return False
+    step = 1
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n != 1:
+            if s != step:
+                return False
+            step *= n
+    return True

@@ -1,0 +1,1 @@
+"""Compiled functions: tracing, the cache, replay."""

@@ -1,0 +1,196 @@
+"""`eg.jit`: a function traced once for each kind of call, compiled, and replayed from then on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import update_wrapper
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from everygrad.autograd.modes import recording
+from everygrad.autograd.trees import flatten
+from everygrad.backends import base
+from everygrad.config import config
+from everygrad.errors import ArgumentError, CompileError, EverygradError, TraceError
+from everygrad.jit.entry import Entry
+from everygrad.jit.record import trace
+from everygrad.tensor import Tensor
+
+log = logging.getLogger("everygrad.jit")
+_FALLBACKS = (None, "eager")
+
+
+class Jitted:
+    """A compiled function; made by `jit`."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        verify: bool = False,
+        fallback: str | None = None,
+    ) -> None:
+        if not callable(fn):
+            raise ArgumentError(f"jit: takes a function, got {type(fn).__name__}")
+        if fallback not in _FALLBACKS:
+            raise ArgumentError(f'jit: fallback must be None or "eager", got {fallback!r}')
+        self.fn = fn
+        self.verify = verify
+        self.fallback = fallback
+        self.entries: dict[Any, list[Entry]] = {}
+        self.latest: Entry | None = None
+        update_wrapper(self, fn)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return Bound(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if config.fast_limit < 0 and base.tracing.get() is not None:
+            return self.fn(*args, **kwargs)  # inside another trace: part of that one
+        leaves, tree = flatten((args, kwargs))
+        signature: list[Any] = [tree, recording()]
+        tensors: list[Tensor] = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                array = leaf._data
+                if type(array) is not ndarray:
+                    return self.elsewhere(leaf, args, kwargs)
+                tensors.append(leaf)
+                signature += (array.shape, array.dtype, leaf._node is None)
+            else:
+                signature.append(_static(leaf))
+        key = tuple(signature)
+        try:
+            found = self.entries.get(key)
+        except TypeError as error:
+            raise _unhashable(leaves) from error
+        for entry in found or ():
+            if entry.fits():
+                self.latest = entry
+                return entry.call(tensors)
+        return self.first_call(key, leaves, tree, tensors, (args, kwargs))
+
+    def elsewhere(self, leaf: Tensor, args: Any, kwargs: Any) -> Any:
+        """Inside another transformation, op by op; on a device without a compiler, an error."""
+        if getattr(leaf._data, "interpret", None) is not None:
+            return self.fn(*args, **kwargs)
+        raise TraceError(f"jit: the device {leaf.device!r} has no compiler yet; use the CPU")
+
+    def first_call(
+        self, key: Any, leaves: list[Any], tree: Any, tensors: list[Tensor], given: Any
+    ) -> Any:
+        try:
+            entry = self.compile(key, leaves, tree)
+        except CompileError:
+            if self.fallback != "eager":
+                raise
+            log.warning("jit: %s falls back to eager", self.fn, exc_info=True)
+            args, kwargs = given
+            return self.fn(*args, **kwargs)
+        self.latest = entry
+        return entry.call(tensors)
+
+    def compile(self, key: Any, leaves: list[Any], tree: Any) -> Entry:
+        known = self.entries.setdefault(key, [])
+        if known:
+            log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit())
+        elif len(self.entries) > 1:
+            log.info("jit: %s is traced for a new kind of call", self.fn)
+        record, escaped = trace(self.fn, leaves, tree, escapes=True)
+        if escaped and any(e.escaped for e in known):
+            record, escaped = trace(self.fn, leaves, tree, escapes=False)
+        try:
+            entry = Entry(record, self.fn, self.verify, bool(escaped))
+        except EverygradError:
+            raise
+        except Exception as error:
+            raise CompileError(
+                f"jit: the compiler failed on {getattr(self.fn, '__qualname__', self.fn)}: "
+                f"{type(error).__name__}: {error}; please report it with the output of "
+                f"eg.jit(f).lower(...), or use jit(fallback='eager')"
+            ) from error
+        known.append(entry)
+        return entry
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """What the compiler makes of a call with these arguments, as text; nothing is run."""
+        leaves, tree = flatten((args, kwargs))
+        record, escaped = trace(self.fn, leaves, tree, escapes=True)
+        for t in escaped:  # made by the trace alone: no value will come
+            t.rebind(np.zeros(t.shape, t._data.dtype), None)
+        return import_module("everygrad.jit.lowered").Lowered(record, self.fn)
+
+    def memory(self) -> Any:
+        """The memory plan of the latest call."""
+        if self.latest is None:
+            raise ArgumentError("jit: memory() before the first call: there is no plan yet")
+        return import_module("everygrad.jit.lowered").Memory(self.latest.replay.program)
+
+    def clear(self) -> None:
+        """Forget everything compiled."""
+        self.entries.clear()
+        self.latest = None
+
+
+class Bound:
+    """A jitted method of one object."""
+
+    def __init__(self, jitted: Jitted, instance: Any) -> None:
+        self.jitted = jitted
+        self.instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted(self.instance, *args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted.lower(self.instance, *args, **kwargs)
+
+    def memory(self) -> Any:
+        return self.jitted.memory()
+
+
+def _static(leaf: Any) -> Any:
+    """A Python value as part of the key: 1, 1.0 and True are different ones."""
+    return (type(leaf), leaf)
+
+
+def _unhashable(leaves: Iterable[Any]) -> ArgumentError:
+    for leaf in leaves:
+        try:
+            hash(leaf)
+        except TypeError:
+            return ArgumentError(
+                f"jit: an argument of type {type(leaf).__name__} is neither a tensor nor a "
+                f"constant that can be compared; make it a tensor with eg.tensor()"
+            )
+    return ArgumentError("jit: an argument cannot be compared")
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    verify: bool = False,
+    fallback: str | None = None,
+) -> Any:
+    """fn, compiled on its first call for each combination of shapes, dtypes and Python values.
+
+    Tensors it closes over (parameters, optimiser state) are read anew at each call, and what it
+    gives them is written back, so that a whole training step compiles unchanged. Python numbers
+    are constants of the compiled code.
+
+    verify    run both ways at each call, and name the first op that differs
+    fallback  "eager": run uncompiled, with a warning, where the compiler itself fails
+
+    >>> import everygrad as eg
+    >>> f = eg.jit(lambda x: (x * x).sum())
+    >>> f(eg.tensor([1.0, 2.0]))
+    tensor(5.)
+    """
+    if fn is None:
+        return lambda real: jit(real, verify=verify, fallback=fallback)
+    return Jitted(fn, verify, fallback)

@@ -1,0 +1,275 @@
+"""Running a Python function on tensors without values, and writing down what it does.
+
+A `Traced` payload stands for an array. The tracer sees every op through the door (`dispatch`), and
+every tensor from outside that an op touches: such a tensor becomes an input, and for the time of
+the trace it holds a traced payload. Since a Tensor's value changes in one method only, a tensor
+that holds another payload at the end was given a new value, and is an output too; so is a `.grad`
+that is another one. Afterwards all of them are what they were.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import ndarray
+
+from everygrad.backends import base
+from everygrad.compile.ir import Graph, Value
+from everygrad.config import config
+from everygrad.dispatch import user_line
+from everygrad.dtypes import FROM_NP, DType
+from everygrad.errors import TraceError
+from everygrad.ops.spec import REGISTRY
+from everygrad.shapes import Shape
+from everygrad.tensor import Tensor, Wrapped, wrap
+
+_INDEXED = {"take": 1, "gather": 1, "index_add": 1, "scatter_add": 1}
+_generations = itertools.count(1)
+
+
+class Traced(Wrapped):
+    """A payload without a value: a place in a graph."""
+
+    __slots__ = ("tracer", "value")
+    plain = True
+
+    def __init__(self, tracer: Tracer, value: Value) -> None:
+        self.level = 0
+        self.tracer = tracer
+        self.value = value
+
+    @property
+    def inner(self) -> Tensor:
+        raise TraceError(f"a value is needed at {user_line()}, where only shapes are known")
+
+    def stopped(self) -> Any:
+        return self
+
+    @property
+    def shape(self) -> Shape:
+        return self.value.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.value.dtype.np
+
+    @property
+    def device(self) -> str:
+        return self.tracer.device
+
+    def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
+        return self.tracer.call(op, inputs, params)
+
+
+class Capture(NamedTuple):
+    """A tensor from outside: the payload and node it had, and the payload it got.
+
+    `owner` is the tensor whose `.grad` it is, if it was reached as one.
+    """
+
+    tensor: Tensor
+    payload: Any
+    node: Any
+    traced: Traced
+    owner: Tensor | None
+
+
+class Touch(NamedTuple):
+    """A tensor whose `.grad` was read or set, and the `.grad` it had before.
+
+    `seen`: that one was looked at, so that the trace holds only where there is (or is not) one.
+    """
+
+    tensor: Tensor
+    grad: Tensor | None
+    seen: bool
+
+
+class Tracer:
+    """One trace."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+        self.graph = Graph()
+        self.captures: list[Capture] = []
+        self.touched: dict[int, Touch] = {}
+        self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
+        self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()
+        self.generation = 0
+        self.open = True
+        self.real = base.get(device)
+        self.proxy = _Backend(self)
+
+    # --- the context -----------------------------------------------------------------------------
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Every op of this context is traced."""
+        config.watch(+1)
+        token = base.tracing.set(self)
+        try:
+            yield
+        finally:
+            base.tracing.reset(token)
+            config.watch(-1)
+            self.open = False
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Ops inside are computed again even if they were before: a checkpoint saves memory."""
+        before, self.generation = self.generation, next(_generations)
+        try:
+            yield
+        finally:
+            self.generation = before
+
+    def backend(self, real: Any) -> Any:
+        return self.proxy if real is self.real else real
+
+    # --- tensors from outside --------------------------------------------------------------------
+
+    def traced(self, value: Value) -> Traced:
+        made = Traced(self, value)
+        self.payloads.add(made)
+        return made
+
+    def lift(self, tensors: Sequence[Tensor]) -> None:
+        """Tensors from outside become inputs."""
+        for t in tensors:
+            payload = t._data
+            if type(payload) is ndarray:
+                self.capture(t)
+            elif isinstance(payload, Traced) and payload.tracer is not self:
+                raise TraceError(
+                    f"a tensor made at {payload.value.where} inside a jitted function was kept "
+                    f"beyond its call and has no value; return it from the function instead"
+                )
+
+    def capture(self, t: Tensor) -> None:
+        if t._node is not None and not t._node.is_leaf:
+            raise TraceError(
+                f"jit: the tensor of shape {t.shape} used at {user_line()} is the result of ops "
+                f"recorded outside the function; pass it as an argument, or use detach()"
+            )
+        array = t._data
+        value = self.graph.input(array.shape, FROM_NP[array.dtype], user_line())
+        traced = self.traced(value)
+        self.captures.append(Capture(t, array, t._node, traced, self.grads.get(id(t))))
+        t._data = traced
+
+    def touch(self, t: Tensor, seen: bool) -> None:
+        """The gradient of `t` is about to be read (seen) or set."""
+        if id(t) not in self.touched:
+            grad = getattr(t, "_grad", None)
+            self.touched[id(t)] = Touch(t, grad, seen)
+            if grad is not None:
+                self.grads[id(grad)] = t
+
+    # --- ops -------------------------------------------------------------------------------------
+
+    def call(self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any]) -> Any:
+        """The payload of an op on traced tensors."""
+        self.lift(inputs)
+        if op.family == "kernel" and self.expands(op, inputs, params):
+            plain = [wrap(t._data) for t in self.checked(op, inputs, params)]
+            return op.portable(*plain, **params)._data
+        values = [t._data.value for t in self.checked(op, inputs, params)]
+        made = self.graph.call(op, values, params, user_line(), self.generation)
+        return self.traced(made)
+
+    def expands(self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any]) -> bool:
+        """Whether the parts of a kernel are better seen than its whole."""
+        if op.result is None:
+            return True
+        if op.name in ("gather", "scatter_add"):  # one pick a row: a comparison fuses, a jump not
+            return inputs[1].shape[params["axis"]] == 1
+        return False
+
+    def checked(self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any]) -> list[Tensor]:
+        """The inputs, with a check of the indices among them."""
+        made = list(inputs)
+        at = _INDEXED.get(op.name)
+        if at is not None:
+            index = made[at]._data.value
+            if index.name != "check_range":
+                size = inputs[0].shape[params["axis"]]
+                facts = {"size": size, "what": f"{op.name}: index"}
+                check = REGISTRY["check_range"]
+                value = self.graph.call(check, [index], facts, user_line())
+                made[at] = wrap(self.traced(value))
+        return made
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def value_of(self, t: Tensor) -> Value:
+        self.lift((t,))
+        return t._data.value
+
+    def restore(self) -> list[tuple[Capture, Any, Any]]:
+        """Give every tensor back what it had; returns those that were given a new value, with
+        that value and the node they got with it."""
+        changed = []
+        for c in self.captures:
+            if c.tensor._data is not c.traced or c.tensor._node is not c.node:
+                changed.append((c, c.tensor._data, c.tensor._node))
+            c.tensor._data = c.payload
+            c.tensor._node = c.node
+        return changed
+
+    def restore_grads(self) -> list[tuple[Touch, Tensor | None]]:
+        """The same for gradients."""
+        changed = []
+        for touch in self.touched.values():
+            now = getattr(touch.tensor, "_grad", None)
+            if now is not touch.grad:
+                changed.append((touch, now))
+                touch.tensor._grad = touch.grad
+        return changed
+
+    def escaped(self) -> list[tuple[Tensor, Value]]:
+        """Tensors made inside that something outside still holds: new state, such as an
+        optimiser's, or a mistake."""
+        alive = list(self.payloads)
+        if not alive:
+            return []
+        found = []
+        for holder in gc.get_referrers(*alive):
+            if isinstance(holder, Tensor) and isinstance(holder._data, Traced):
+                found.append((holder, holder._data.value))
+        return found
+
+
+class _Backend(base.Backend):
+    """What creation functions get while a function is traced."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.name = tracer.real.name
+        self.kernels = tracer.real.kernels
+
+    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+        return self.tracer.call(op, [wrap(a) for a in arrays], params)
+
+    def from_numpy(self, array: Any) -> Any:
+        array = np.asarray(array)
+        return self.tracer.traced(self.tracer.graph.constant(array, FROM_NP[array.dtype]))
+
+    def to_numpy(self, array: Any) -> Any:
+        raise TraceError(
+            f"a value is read at {user_line()}, inside a jitted function, where only shapes are "
+            f"known; return the tensor, or use where() in place of a Python condition"
+        )
+
+    def full(self, shape: Shape, value: Any, dtype: DType) -> Any:
+        number = self.tracer.real.full((), value, dtype).item()  # refuses what does not fit
+        return self.tracer.traced(self.tracer.graph.full(tuple(shape), number, dtype))
+
+    def arange(self, start: Any, count: int, step: Any, dtype: DType) -> Any:
+        array = self.tracer.real.arange(start, count, step, dtype)
+        return self.tracer.traced(self.tracer.graph.constant(array, dtype))

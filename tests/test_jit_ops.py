@@ -1,0 +1,120 @@
+"""Compiled equals eager: for every op of the registry, in values, gradients and dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import everygrad as eg
+from everygrad import dtypes
+from everygrad.errors import EverygradError
+from everygrad.ops.spec import REGISTRY, Sample
+from tests.support import (
+    TOLERANCE,
+    WITH_SAMPLES,
+    arrays_of,
+    call,
+    close,
+    in_dtype,
+    is_float,
+    map_sample,
+    values,
+)
+
+
+def is_masked(sample: Sample) -> bool:
+    """Whether the size of the result depends on values: refused, and tested elsewhere."""
+    return any(a.dtype == bool and a.ndim for a in arrays_of(sample))
+
+
+KEEPS_PLACES = [n for n in WITH_SAMPLES if REGISTRY[n].name != "to"]
+
+
+def as_function(op: Any, sample: Sample) -> Any:
+    """The call as a function of the sample's tensors alone."""
+
+    def function(*tensors: Any) -> list[Any]:
+        given = iter(tensors)
+        return call(op.function, map_sample(sample, lambda a: next(given)))
+
+    return function
+
+
+def tensors_of(sample: Sample, grad: bool = False) -> list[Any]:
+    return [eg.tensor(a, requires_grad=grad and is_float(a)) for a in arrays_of(sample)]
+
+
+def agree(got: list[Any], want: list[Any], dtype: str = "float64") -> None:
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+        assert g.dtype is w.dtype
+        assert g.shape == w.shape
+        name = str(w.dtype)
+        if w.dtype.is_differentiable:
+            close(g, w, TOLERANCE.get(name, 1e-5), name)
+        else:
+            np.testing.assert_array_equal(values(g), values(w))
+
+
+@pytest.mark.parametrize("name", KEEPS_PLACES)
+def test_values(name: str) -> None:
+    op = REGISTRY[name]
+    for sample in op.samples():
+        if name == "getitem" and is_masked(sample):
+            continue
+        function = as_function(op, sample)
+        given = tensors_of(sample)
+        compiled = eg.jit(function)
+        for _ in range(2):  # traced, then replayed
+            agree(compiled(*given), function(*given))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", KEEPS_PLACES)
+def test_other_dtypes(name: str, dtype: str) -> None:
+    op = REGISTRY[name]
+    sample = in_dtype(next(iter(op.samples())), dtypes.as_dtype(dtype))
+    function = as_function(op, sample)
+    given = tensors_of(sample)
+    try:
+        want = function(*given)
+    except EverygradError:
+        return  # eager refuses it: refusals have their own tests
+    agree(eg.jit(function)(*given), want)
+
+
+def loss_of(function: Any) -> Any:
+    """A number that weighs every element of every floating result differently."""
+
+    def loss(*tensors: Any) -> Any:
+        total = eg.zeros((), dtype="float64")
+        for out in function(*tensors):
+            if out.dtype.is_float and out.size:
+                weights = eg.arange(out.size, dtype=out.dtype).reshape(out.shape) * 0.3 + 0.7
+                total = total + (out * weights).sum()
+        return total
+
+    return loss
+
+
+DIFFERENTIABLE = [
+    n for n in KEEPS_PLACES if not REGISTRY[n].constant and REGISTRY[n].family != "movement"
+]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients(name: str) -> None:
+    op = REGISTRY[name]
+    for sample in op.samples():
+        if name == "getitem" and is_masked(sample):
+            continue
+        loss = loss_of(as_function(op, sample))
+        wanted = [i for i, a in enumerate(arrays_of(sample)) if is_float(a) and a.dtype.kind == "f"]
+        given = tensors_of(sample)
+        if not wanted:
+            continue
+        want = eg.grad(loss, wanted)(*given)
+        agree(eg.jit(eg.grad(loss, wanted))(*given), list(want))
+        agree(list(eg.grad(eg.jit(loss), wanted)(*given)), list(want))
