@@ -39,7 +39,7 @@ _LATER = {
     "checkpoint_sequential": "everygrad.autograd.checkpoint",
     "Function": "everygrad.autograd.function",
     "find_nan": "everygrad.autograd.anomaly",
-    "jit": "everygrad.jit.jit",
+    "jit": "everygrad.tracing.jit",
     "gradcheck": "everygrad.autograd.gradcheck",
     "gradgradcheck": "everygrad.autograd.gradcheck",
 }

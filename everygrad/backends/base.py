@@ -44,6 +44,13 @@ class Backend:
         decline, and must where anyone but `t` can see that memory."""
         return None
 
+    def compile(self, graph: Any, donated: Any) -> Any:
+        """Something whose `run(inputs, given)` computes the graph's outputs, again and again.
+
+        `donated` pairs inputs with outputs that are to take their place.
+        """
+        raise DeviceError(f"jit: the device {self.name!r} has no compiler; use the CPU")
+
     def from_numpy(self, array: Any) -> Any:
         """A payload with the values of a NumPy array, which the caller promises not to change."""
         raise NotImplementedError

@@ -295,7 +295,8 @@ class Fuser:
         first = {g.number: min(v.number for v in g.values) for g in left}
         last = {g.number: max(v.number for v in g.values) for g in left}
         empty = sum(1 << g.number for g in self.groups if not g.values)
-        left.sort(key=lambda g: (last[g.number], first[g.number]))
+        early = self.wanted_early()
+        left.sort(key=lambda g: (g not in early, last[g.number], first[g.number]))
         while left:
             for i, g in enumerate(left):
                 if not g.needs & ~(done | empty):
@@ -305,6 +306,11 @@ class Fuser:
             else:
                 raise AssertionError("groups wait for each other")
         return order
+
+    def wanted_early(self) -> set[Group]:
+        """Checks of indices, and what they wait for: nothing may be changed before one raises."""
+        checks = {g for g in self.groups if g.opaque is not None and g.opaque.name == "check_range"}
+        return checks | {g for g in self.groups if any(self.waits(c, g) for c in checks)}
 
 
 def _aligned(view: View, member: Member, group: Group, level: str) -> bool:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 from everygrad import dtypes
 from everygrad.autograd.graph import HookHandle
 from everygrad.autograd.modes import no_grad
+from everygrad.backends.base import tracing
+from everygrad.config import config
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.creation import tensor, zeros_like
@@ -62,6 +64,8 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward(); a Module needs one")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+            tracer.met(self)
         if not (self._forward_pre_hooks or self._forward_hooks):
             return self.forward(*args, **kwargs)
         for hook in list(self._forward_pre_hooks.values()):

@@ -13,6 +13,8 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.autograd.modes import enable_grad, no_grad
+from everygrad.backends import base
+from everygrad.backends.base import untraced
 from everygrad.dispatch import as_tensor
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
@@ -20,7 +22,6 @@ from everygrad.ops.creation import tensor, zeros_like
 from everygrad.ops.families import Elementwise
 from everygrad.tensor import Tensor, shared
 
-Group = dict[str, Any]
 State = dict[str, Any]
 
 
@@ -40,6 +41,39 @@ def descent(g: Any, p: Any, weight_decay: float, maximize: bool) -> Any:
 def put(t: Tensor, new: Tensor) -> None:
     """Give a parameter or its state a new value; a parameter stays the leaf that it is."""
     t.rebind(shared(new), t._node)
+
+
+class Group(dict[str, Any]):
+    """The settings of a group of parameters.
+
+    The learning rate is a 0-d tensor besides, which follows the setting: a compiled step reads the
+    tensor at each call, where a Python number would be a constant.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        self._rates: dict[tuple[DType, str], Tensor] = {}
+
+    def rate(self, p: Tensor) -> Tensor:
+        """The learning rate as a 0-d tensor beside `p`."""
+        lr = self["lr"]
+        if isinstance(lr, Tensor):
+            return beside(p, lr)
+        key = (precise(p), p.device)
+        if key not in self._rates:
+            with untraced():
+                self._rates[key] = beside(p, lr)
+        return self._rates[key]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        if name == "lr" and not isinstance(value, Tensor):
+            for (dtype, device), held in self._rates.items():
+                held.rebind(base.get(device).full((), float(value), dtype), None)
+
+    def update(self, settings: Mapping[str, Any]) -> None:  # type: ignore[override]  # the one form
+        for name, value in settings.items():
+            self[name] = value
 
 
 class Optimizer:
@@ -141,7 +175,7 @@ class Optimizer:
                     f"it would be moved twice in a step"
                 )
             held.add(id(p))
-        group = {**self.defaults, **param_group, "params": params}
+        group = Group({**self.defaults, **param_group, "params": params})
         self.check_group(group)
         self.param_groups.append(group)
 
@@ -186,7 +220,7 @@ class Optimizer:
                 f"load_state_dict: groups of {sizes} parameters do not fit {self._name}'s {wanted}"
             )
         merged = [
-            {**own, **{k: _snapshot(v) for k, v in new.items()}, "params": own["params"]}
+            Group({**own, **{k: _snapshot(v) for k, v in new.items()}, "params": own["params"]})
             for own, new in zip(self.param_groups, groups, strict=True)
         ]
         for group in merged:
@@ -201,7 +235,8 @@ class Optimizer:
             by_number[i]: {k: _restored(k, v, by_number[i], known) for k, v in held.items()}
             for i, held in saved.items()
         }
-        self.param_groups[:] = merged
+        for own, group in zip(self.param_groups, merged, strict=True):
+            own.update(group)
         self.state = state
 
     def _params(self) -> list[Tensor]:
@@ -230,7 +265,7 @@ class Shared:
 
     def lr(self, p: Tensor) -> Tensor:
         """The learning rate as a 0-d tensor beside `p`."""
-        return self.once(("lr", p.dtype, p.device), lambda: beside(p, self._group["lr"]))
+        return self.once(("lr", p.dtype, p.device), lambda: self._group.rate(p))
 
     def next_step(self, state: State) -> Tensor:
         """`state["step"]` one further.

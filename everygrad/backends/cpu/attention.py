@@ -16,12 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from everygrad.backends.cpu import workrun
-from everygrad.backends.cpu.attentiontiles import GROUP, LOG2E, Code, Softmax, Tiles, round_up
+from everygrad.backends.cpu.attentiontiles import (
+    GROUP,
+    LOG2E,
+    MOST_ROWS,
+    Code,
+    Softmax,
+    Tiles,
+    round_up,
+)
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.work import Operand, Step, Work
@@ -50,12 +59,11 @@ class _Plan:
     """What both kernels share: sizes, memory, and the products of a tile with a head."""
 
     def __init__(
-        self, q: Operand, k: Operand, v: Operand, mask: Operand | None, scale: float, causal: bool
+        self, q: Operand, k: Operand, v: Operand, mask: Operand | None, causal: bool
     ) -> None:
         self.layouts = {"q": q, "k": k, "v": v}
         if mask is not None:
             self.layouts["mask"] = mask
-        self.scale = scale
         self.causal = causal
         self.t = Tiles(q.dtype)
         self.heads = q.shape[1]
@@ -66,9 +74,10 @@ class _Plan:
         self.width_row = round_up(self.width, lanes)
         self.depth_row = round_up(self.depth, lanes)
         self.all_keys = round_up(self.keys, lanes)
-        # a vector more than the keys need: rows a power of two apart would share cache sets
-        self.score_row = self.all_keys + lanes
-        self.tile = max(self.t.rows, 32 if self.keys <= 512 else 16 if self.keys <= 2048 else 8)
+        # products may look beyond the last key; and rows a power of two apart share cache sets
+        self.score_row = self.all_keys + self.t.slack
+        # whole groups of rows for every product; more where keys and values fill the caches
+        self.tile = (4 if 256 < self.keys <= 2048 else 2) * MOST_ROWS
         mask_row = None if mask is None else mask.strides[2]
         self.softmax = Softmax(self.t, self.queries, self.keys, self.score_row, causal, mask_row)
         # the step does next to nothing itself; optimising it would take a third of the compilation
@@ -126,7 +135,7 @@ class _Plan:
 
     # --- packing ---------------------------------------------------------------------------------
 
-    def call(self, routine: str, *args: str | int) -> None:
+    def call(self, routine: str, *args: str | float) -> None:
         self.t.call(self.code, routine, *args)
 
     def pack_panels(self, name: str, head: str, to: str, count: str | int) -> None:
@@ -139,16 +148,16 @@ class _Plan:
         """The first rows of a head."""
         x = self.layouts[name]
         row = round_up(x.shape[3], self.t.lanes)
-        routine = self.t.copy(x.shape[3], x.strides[2], row, None, True)
-        self.call(routine, self.head(name, head), to, count, count)
+        routine = self.t.copy(x.shape[3], x.strides[2], row, True)
+        self.call(routine, self.head(name, head), to, count, count, 1.0)
 
-    def pack_tile(self, name: str, head: str, to: str, tile: _Tile, scale: float | None) -> None:
+    def pack_tile(self, name: str, head: str, to: str, tile: _Tile, scale: float) -> None:
         """A tile's rows of a head, followed by zeros."""
         x = self.layouts[name]
         row = round_up(x.shape[3], self.t.lanes)
-        routine = self.t.copy(x.shape[3], x.strides[2], row, scale, True)
+        routine = self.t.copy(x.shape[3], x.strides[2], row, True)
         start = self.code.at_row(self.t.type, head, tile.start, x.strides[2])
-        self.call(routine, start, to, tile.rows, tile.padded)
+        self.call(routine, start, to, tile.rows, tile.padded, scale)
 
     # --- products --------------------------------------------------------------------------------
 
@@ -169,7 +178,7 @@ class _Plan:
         parts: list[tuple[str | int, str | int, int]] = [(0, code.least(count, full), 3)]
         parts += [(full, count, rest)] if rest else []
         for start, stop, vectors in parts:
-            routine = t.product(vectors, (a_row, 1), t.panel, self.score_row)
+            routine = t.product(t.rows, vectors, (a_row, 1), t.panel, self.score_row)
             with code.loop(start, stop) as panel:
                 column = code.mul(panel.i, t.panel)
                 b = code.at_row(t.type, panels, panel.i, t.panel * width)
@@ -205,40 +214,36 @@ class _Plan:
             self.call(t.clear(), to, self.tile * row)
         with code.loop(0, self.keys_until(tile.end), piece) as key:
             below = code.at_row(t.type, b, key.i, row)
-            with code.loop(0, tile.groups) as group:
-                last = code.add(tile.start, code.mul(code.add(group.i, 1), t.rows))
-                count = code.least(code.sub(self.keys_until(last), key.i), piece)
-                here = code.at_row(t.type, a, group.i, t.rows * self.score_row)
-                here = code.at(t.type, here, key.i)
-                there = code.at_row(t.type, to, group.i, t.rows * row)
-                for at, vectors in self.columns(row):
-                    routine = t.product(vectors, (self.score_row, 1), row, row, several)
-                    from_, to_ = code.at(t.type, below, at), code.at(t.type, there, at)
-                    self.call(routine, here, from_, to_, count)
+            beside = code.at(t.type, a, key.i)
+            for at, vectors in self.columns(row):
+                rows = t.rows_for(vectors)
+                routine = t.product(rows, vectors, (self.score_row, 1), row, row, several)
+                with code.loop(0, tile.rows, rows) as first:
+                    last = code.add(code.add(tile.start, first.i), rows)
+                    count = code.least(code.sub(self.keys_until(last), key.i), piece)
+                    here = code.at_row(t.type, beside, first.i, self.score_row)
+                    there = code.at(t.type, code.at_row(t.type, to, first.i, row), at)
+                    self.call(routine, here, code.at(t.type, below, at), there, count)
 
     def gathered(self, a: str, b: str, row: int, to: str, tile: _Tile) -> None:
         """Adds, for each key, the tile's packed rows times their scores."""
         code, t = self.code, self.t
-        with code.loop(0, self.keys_until(tile.end), t.rows) as key:
-            first = code.most(code.sub(key.i, tile.start), 0) if self.causal else "0"
-            here = code.at(t.type, code.at_row(t.type, a, first, self.score_row), key.i)
-            beside = code.at_row(t.type, b, first, row)
-            there = code.at_row(t.type, to, key.i, row)
-            count = code.sub(tile.padded, first)
-            for at, vectors in self.columns(row):
-                routine = t.product(vectors, (1, self.score_row), row, row, True)
-                from_, to_ = code.at(t.type, beside, at), code.at(t.type, there, at)
-                self.call(routine, here, from_, to_, count)
+        for at, vectors in self.columns(row):
+            rows = t.rows_for(vectors)
+            routine = t.product(rows, vectors, (1, self.score_row), row, row, True)
+            with code.loop(0, self.keys_until(tile.end), rows) as key:
+                first = code.most(code.sub(key.i, tile.start), 0) if self.causal else "0"
+                here = code.at(t.type, code.at_row(t.type, a, first, self.score_row), key.i)
+                beside = code.at(t.type, code.at_row(t.type, b, first, row), at)
+                there = code.at(t.type, code.at_row(t.type, to, key.i, row), at)
+                self.call(routine, here, beside, there, code.sub(tile.padded, first))
 
     def columns(self, row: int) -> list[tuple[int, int]]:
-        """A row cut for products: (first element, number of vectors); 4 is 2 and 2."""
-        cut, at = [], 0
-        while at < row:
-            left = (row - at) // self.t.lanes
-            vectors = 2 if left in (2, 4) else min(left, 3)
-            cut.append((at, vectors))
-            at += vectors * self.t.lanes
-        return cut
+        """A row cut for products: (first element, number of vectors), up to 4 of them."""
+        count = row // self.t.lanes
+        pieces = max(1, -(-count // 4))
+        ends = [count * i // pieces for i in range(pieces + 1)]
+        return [(a * self.t.lanes, b - a) for a, b in pairwise(ends) if a < b]
 
 
 def attention(
@@ -251,7 +256,9 @@ def attention(
     mask: Operand | None = None,
 ) -> Work:
     """softmax(q k^T * scale + mask) v; `causal` lets query i look at keys 0 to i."""
-    p = _Plan(q, k, v, mask, scale, causal)
+    if not out.size:
+        return Work(())
+    p = _Plan(q, k, v, mask, causal)
     p.layouts["out"] = out
     t, code = p.t, p.code
     # few heads: several blocks for each, though each packs the head's keys for itself
@@ -272,7 +279,7 @@ def attention(
         head = code.div(unit.i, parts)
         begin = code.mul(code.sub(unit.i, code.mul(head, parts)), part)
         end = code.least(code.add(begin, part), p.queries)
-        padded = code.mul(code.up(end, t.rows), t.rows)
+        padded = code.mul(code.up(end, p.tile), p.tile)
         wanted = code.least(code.mul(p.panels_until(padded), t.panel), p.all_keys)
         p.pack_panels("k", head, panels, wanted)
         p.pack_rows("v", head, values, p.keys_until(padded))
@@ -300,10 +307,12 @@ def attention_grads(
     mask: Operand | None = None,
 ) -> Work:
     """The derivative of <g, attention(q, k, v)> by q, k and v, one after the other in `out`."""
-    p = _Plan(q, k, v, mask, scale, causal)
+    if not out.size:
+        return Work(())
+    p = _Plan(q, k, v, mask, causal)
     p.layouts["g"] = g
     t, code = p.t, p.code
-    rows, width, depth = round_up(p.keys, t.rows), p.width_row, p.depth_row
+    rows, width, depth = round_up(p.keys, MOST_ROWS), p.width_row, p.depth_row
     panels = round_up(p.keys, t.panel)
     sizes = [panels * p.width, panels * p.depth, p.keys * width, p.tile * width, p.tile * depth]
     sizes += [p.tile * p.score_row] * 2 + [p.tile * width, rows * width, rows * depth]
@@ -311,8 +320,8 @@ def attention_grads(
         ["out", "g", "q", "k", "v"], sizes
     )
     queries, keys = p.units * p.queries * p.width, p.units * p.keys * p.width
-    dk_all = code.at(t.type, p.given["out"], queries)
-    dv_all = code.at(t.type, p.given["out"], queries + keys)
+    dq_all = code.at(t.type, p.given["out"], out.offset)
+    dk_all, dv_all = (code.at(t.type, dq_all, n) for n in (queries, queries + keys))
     with code.loop(*p.range()) as unit:
         head = unit.i
         p.pack_panels("k", head, k_panels, p.keys)
@@ -321,11 +330,11 @@ def attention_grads(
         p.call(t.clear(), dk, rows * width)
         p.call(t.clear(), dv, rows * depth)
         q_head, g_head, mask_head = p.head("q", head), p.head("g", head), p.mask_head(head)
-        dq_head = code.at_row(t.type, p.given["out"], head, p.queries * p.width)
+        dq_head = code.at_row(t.type, dq_all, head, p.queries * p.width)
         with code.loop(0, p.queries, p.tile) as loop:
             tile = _Tile(p, loop.i, str(p.queries))
             p.pack_tile("q", q_head, q_tile, tile, scale * LOG2E)
-            p.pack_tile("g", g_head, g_tile, tile, None)
+            p.pack_tile("g", g_head, g_tile, tile, 1.0)
             p.scores(q_tile, width, k_panels, p.width, probs, tile)
             p.scores(g_tile, depth, v_panels, p.depth, slopes, tile)
             p.soften(probs, slopes, mask_head, tile, True)
@@ -333,12 +342,14 @@ def attention_grads(
             p.gathered(slopes, q_tile, width, dk, tile)
             p.mixed(slopes, k_rows, width, dq, tile)
             to = code.at_row(t.type, dq_head, loop.i, p.width)
-            p.call(t.copy(p.width, width, p.width, scale, False), dq, to, tile.rows, tile.rows)
+            p.call(
+                t.copy(p.width, width, p.width, False), dq, to, tile.rows, tile.rows, float(scale)
+            )
         to = code.at_row(t.type, dk_all, head, p.keys * p.width)
         # the queries came multiplied by scale * log2(e)
-        p.call(t.copy(p.width, width, p.width, 1 / LOG2E, False), dk, to, p.keys, p.keys)
+        p.call(t.copy(p.width, width, p.width, False), dk, to, p.keys, p.keys, 1 / LOG2E)
         to = code.at_row(t.type, dv_all, head, p.keys * p.depth)
-        p.call(t.copy(p.depth, depth, p.depth, None, False), dv, to, p.keys, p.keys)
+        p.call(t.copy(p.depth, depth, p.depth, False), dv, to, p.keys, p.keys, 1.0)
     return p.work()
 
 

@@ -20,21 +20,14 @@ from everygrad.dtypes import DType
 
 LOG2E = math.log2(math.e)
 GROUP = 4  # rows whose softmax is computed together, to hide latencies
+MOST_ROWS = 12  # of a product
 # (2^r - 1) / r for |r| <= 1/2, interpolated at Chebyshev nodes
 _EXP2_32 = (0.6931472, 0.2402265, 0.05550357, 0.009618083, 0.0013390863, 0.00015453163)
 _EXP2_64 = (
-    0.6931471805599453,
-    0.24022650695910097,
-    0.0555041086648216,
-    0.009618129107606888,
-    0.0013333558146416936,
-    0.0001540353044173605,
-    1.525273382983612e-05,
-    1.321544258792169e-06,
-    1.0178062445845774e-07,
-    7.072585949269223e-09,
-    4.4549605981865186e-10,
-)
+    0.6931471805599453, 0.24022650695910097, 0.0555041086648216, 0.009618129107606888,
+    0.0013333558146416936, 0.0001540353044173605, 1.525273382983612e-05, 1.321544258792169e-06,
+    1.0178062445845774e-07, 7.072585949269223e-09, 4.4549605981865186e-10,
+)  # fmt: skip
 
 
 def round_up(n: int, step: int) -> int:
@@ -152,10 +145,12 @@ class Tiles:
         self.integers = f"<{self.lanes} x {self.int}>"
         self.mask = f"<{self.lanes} x i1>"
         self.suffix = f"v{self.lanes}f{dtype.bits}"
-        # a tile product of so many rows by three vectors: its sums fit the registers (32 with
-        # AVX-512, else 16) and hide the latency of the multiply-adds
-        self.rows = 8 if width == 64 else 4
+        # of a tile product: they leave room for its operands in the registers (32 with AVX-512,
+        # else 16) and hide the latency of the multiply-adds
+        self.sums = 24 if width == 64 else 12
         self.panel = 3 * self.lanes
+        self.rows = self.sums // 3  # of products with panels
+        self.slack = round_up(MOST_ROWS, self.lanes)
         self.chunk = min(4, self.lanes)
         self._made: dict[object, str] = {}
         self._types: dict[str, list[str]] = {}
@@ -171,7 +166,8 @@ class Tiles:
             self._texts.append(code.text())
         return self._made[key]
 
-    def call(self, code: Code, routine: str, *args: str | int) -> None:
+    def call(self, code: Code, routine: str, *args: str | float) -> None:
+        args = tuple(literal(self.type, a).name if isinstance(a, float) else a for a in args)
         pairs = zip(self._types[routine], args, strict=True)
         code.do(f"call void {routine}({', '.join(f'{t} {a}' for t, a in pairs)})")
 
@@ -202,12 +198,9 @@ class Tiles:
         """A vector; of only `count` elements, followed by `other`, if given."""
         if count is None or count >= self.lanes:
             return code.let(f"load {self.vector}, ptr {pointer}, align {self.size}")
-        return self.load_where(code, pointer, self.first(count), other)
-
-    def load_where(self, code: Code, pointer: str, mask: str, other: float = 0.0) -> str:
         return code.let(
             f"call {self.vector} @llvm.masked.load.{self.suffix}.p0(ptr {pointer}, "
-            f"i32 {self.size}, {self.mask} {mask}, {self.vector} {self.const(other)})"
+            f"i32 {self.size}, {self.mask} {self.first(count)}, {self.vector} {self.const(other)})"
         )
 
     def store(self, code: Code, value: str, pointer: str, count: int | None = None) -> None:
@@ -285,19 +278,19 @@ class Tiles:
 
     # --- moving ----------------------------------------------------------------------------------
 
-    def copy(self, width: int, source: int, target: int, scale: float | None, pad: bool) -> str:
-        """copy(from, to, rows, all): rows of `width` numbers, times `scale`; rows from there to
-        `all` are zeros. `source` and `target` are the rows' strides; with `pad`, whole vectors are
-        written."""
+    def copy(self, width: int, source: int, target: int, pad: bool) -> str:
+        """copy(from, to, rows, all, scale): rows of `width` numbers, times `scale`; rows from there
+        to `all` are zeros. `source` and `target` are the rows' strides; with `pad`, whole vectors
+        are written."""
 
         def write(code: Code) -> None:
+            scale = self.splat(code, self.type, "%scale")
             with code.loop(0, "%rows") as row:
                 here = code.at_row(self.type, "%from", row.i, source)
                 there = code.at_row(self.type, "%to", row.i, target)
                 for at in range(0, width, self.lanes):
                     value = self.load(code, code.at(self.type, here, at), width - at)
-                    if scale is not None:
-                        value = self.op(code, "fmul", value, self.const(scale))
+                    value = self.op(code, "fmul", value, scale)
                     count = None if pad else width - at
                     self.store(code, value, code.at(self.type, there, at), count)
             with code.loop("%rows", "%all") as row:
@@ -305,8 +298,8 @@ class Tiles:
                 for at in range(0, width if pad else 0, self.lanes):
                     self.store(code, self.const(0.0), code.at(self.type, there, at))
 
-        key = ("copy", width, source, target, scale, pad)
-        return self.make(key, "ptr %from, ptr %to, i64 %rows, i64 %all", write)
+        params = f"ptr %from, ptr %to, i64 %rows, i64 %all, {self.type} %scale"
+        return self.make(("copy", width, source, target, pad), params, write)
 
     def weigh(self, width: int, source: int, target: int) -> str:
         """weigh(from, to, weights, rows): copies rows, each times its weight."""
@@ -413,40 +406,37 @@ class Tiles:
 
     # --- products --------------------------------------------------------------------------------
 
+    def rows_for(self, vectors: int) -> int:
+        """How many rows a product of so many vectors has, up to 4; at most MOST_ROWS."""
+        return min(MOST_ROWS, self.sums // vectors)
+
     def product(
-        self, vectors: int, a: tuple[int, int], b: int, c: int, accumulate: bool = False
+        self, rows: int, vectors: int, a: tuple[int, int], b: int, c: int, more: bool = False
     ) -> str:
-        """product(a, b, c, k): c[r][:] = (or +=) the sum over i < k of a[r][i] b[i][:].
+        """product(a, b, c, k): c[r][:] = (+= if `more`) the sum over i < k of a[r][i] b[i][:].
 
-        `rows` rows of `vectors` vectors. `a` are the strides of r and of i, `b` and `c` those of
-        the rows of b and c.
+        c has `rows` rows of `vectors` vectors. `a` are the strides of r and of i, `b` and `c` those
+        of the rows of b and c.
         """
-        key = ("product", vectors, a, b, c, accumulate)
-        return self.make(
-            key,
-            "ptr %a, ptr %b, ptr %c, i64 %k",
-            lambda code: self._product(code, vectors, a, b, c, accumulate),
-        )
+        places = [(r, n) for r in range(rows) for n in range(vectors)]
 
-    def _product(
-        self, code: Code, vectors: int, a: tuple[int, int], b: int, c: int, accumulate: bool
-    ) -> None:
-        places = [(r, n) for r in range(self.rows) for n in range(vectors)]
-        targets = [code.at(self.type, "%c", r * c + n * self.lanes) for r, n in places]
-        first = [self.load(code, t) if accumulate else self.const(0.0) for t in targets]
-        with code.loop(0, "%k", 1, [(self.vector, f) for f in first]) as loop:
-            row = code.at_row(self.type, "%b", loop.i, b)
-            column = code.at_row(self.type, "%a", loop.i, a[1])
-            right = [
-                self.load(code, code.at(self.type, row, n * self.lanes)) for n in range(vectors)
-            ]
-            for r in range(self.rows):
-                left = self.spread(code, code.at(self.type, column, r * a[0]))
-                for n in range(vectors):
-                    k = r * vectors + n
-                    loop.after[k] = self.fma(code, left, right[n], loop.values[k])
-        for target, value in zip(targets, loop.results, strict=True):
-            self.store(code, value, target)
+        def write(code: Code) -> None:
+            targets = [code.at(self.type, "%c", r * c + n * self.lanes) for r, n in places]
+            first = [self.load(code, t) if more else self.const(0.0) for t in targets]
+            with code.loop(0, "%k", 1, [(self.vector, f) for f in first]) as loop:
+                row = code.at_row(self.type, "%b", loop.i, b)
+                column = code.at_row(self.type, "%a", loop.i, a[1])
+                ats = [code.at(self.type, row, n * self.lanes) for n in range(vectors)]
+                right = [self.load(code, at) for at in ats]
+                for r in range(rows):
+                    left = self.spread(code, code.at(self.type, column, r * a[0]))
+                    for n, k in enumerate(range(r * vectors, (r + 1) * vectors)):
+                        loop.after[k] = self.fma(code, left, right[n], loop.values[k])
+            for target, value in zip(targets, loop.results, strict=True):
+                self.store(code, value, target)
+
+        key = ("product", rows, vectors, a, b, c, more)
+        return self.make(key, "ptr %a, ptr %b, ptr %c, i64 %k", write)
 
 
 class Softmax:
@@ -477,6 +467,8 @@ class Softmax:
         scores = [code.at(t.type, "%s", r * self.score_row) for r in rows]
         extra = [code.at(t.type, "%extra", r * self.score_row if grads else r) for r in rows]
         stop = self._close(code, scores)
+        if self.causal:
+            self._clear_beyond(code, stop, [*scores, *extra] if grads else scores)
         low = t.const(-math.inf)
         with code.loop(0, stop, t.lanes, [(t.vector, low)] * GROUP) as loop:
             for r in rows:
@@ -567,6 +559,14 @@ class Softmax:
                 value = t.choose(code, inside, t.load(code, at), t.const(-math.inf))
                 t.store(code, value, at)
         return stop
+
+    def _clear_beyond(self, code: Code, stop: str, rows: list[str]) -> None:
+        """Zeros in what later rows of the same product look at."""
+        t = self.t
+        for row in rows:
+            end = code.at(t.type, row, stop)
+            for at in range(0, t.slack, t.lanes):
+                t.store(code, t.const(0.0), code.at(t.type, end, at))
 
     def _add_mask(self, code: Code, scores: list[str]) -> None:
         """Scores are in powers of two, and so becomes the mask; its -inf closes any score."""

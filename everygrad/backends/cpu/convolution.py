@@ -12,28 +12,30 @@ groups), as in ops/conv.py. Arguments of the steps: the result, the two inputs, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from everygrad.backends.cpu.convtiles import (
+from everygrad.backends.cpu import workrun
+from everygrad.backends.cpu.convcode import (
     FIRST,
     OUT,
     SCRATCH,
     SECOND,
     Code,
-    Correlation,
     Image,
     Int,
-    Moments,
-    Tap,
-    correlate,
-    joined_rows,
     machine,
-    moments,
-    plan,
 )
+from everygrad.backends.cpu.convsums import Moments, joined_rows, moments, plan
+from everygrad.backends.cpu.convtiles import Correlation, Tap, correlate
 from everygrad.backends.cpu.llvm import Value
-from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.backends.cpu.pool import empty
+from everygrad.backends.cpu.pooling import max_pool2d_index as max_pool2d_index
+from everygrad.backends.cpu.work import Operand, Step, Work, contiguous
+from everygrad.dtypes import int64
+from everygrad.shapes import Shape
 
 
 class Axis(NamedTuple):
@@ -216,20 +218,18 @@ def conv2d(x: Operand, w: Operand, window: Any, out: Operand) -> Work:
 
 class Phases(NamedTuple):
     """One axis of the image's gradient. Elements y with (y + padding) % stride == r are phase r:
-    `count` places (the last may be none), of which place j reads y's elements offset + j of the
+    `places` places (the last may be none), of which place j reads y's elements offset + j of the
     padded axis, for each (tap, offset)."""
 
     axis: Axis
-    count: int
+    places: int
     taps: tuple[tuple[tuple[int, int], ...], ...]
     first: tuple[int, ...]  # the place of a phase's element y is (y + padding) // stride - first
 
 
 def _phases(size: int, count: int, k: int, stride: int, padding: int, dilation: int) -> Phases:
     first = [-((r - padding) // stride) for r in range(stride)]
-    lengths = [
-        len(range(stride * q + r - padding, size, stride)) for r, q in zip(range(stride), first)
-    ]
+    lengths = [len(range(stride * q + r - padding, size, stride)) for r, q in enumerate(first)]
     most = max(lengths)
     steps = [
         [(t, (t * dilation - r) // stride) for t in range(k) if t * dilation % stride == r]
@@ -251,7 +251,7 @@ def conv2d_input(y: Operand, w: Operand, window: Any, out: Operand) -> Work:
         _phases(out.shape[2 + a], y.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
         for a in (0, 1)
     )
-    reads = _reads(Planes(FIRST, y, down.axis, across.axis, 0), across.count)
+    reads = _reads(Planes(FIRST, y, down.axis, across.axis, 0), across.places)
     taps: list[tuple[Tap, ...]] = [
         tuple(
             (reads.place(i, j), ti * w.strides[2] + tj * w.strides[3])
@@ -267,7 +267,7 @@ def conv2d_input(y: Operand, w: Operand, window: Any, out: Operand) -> Work:
         groups,
         rows,
         depth,
-        (down.count, across.count),
+        (down.places, across.places),
         reads.image,
         (SECOND, w.offset, depth * w.strides[0], w.strides[1], w.strides[0]),
         tuple(taps),
@@ -277,7 +277,7 @@ def conv2d_input(y: Operand, w: Operand, window: Any, out: Operand) -> Work:
     if direct:
         return Work(steps, _bytes(reads.elements, y))
     channels = out.shape[0] * out.shape[1]
-    woven = channels * len(taps) * down.count * across.count
+    woven = channels * len(taps) * down.places * across.places
     weave = _weave_step(down, across, window, out, reads.elements)
     return Work((*steps, weave), _bytes(reads.elements + woven + 64, y))
 
@@ -286,7 +286,7 @@ def _weave_step(down: Phases, across: Phases, window: Any, out: Operand, offset:
     """Phases (phase, channel of an image, places) to rows of the image; one block is a channel."""
     _, (sh, sw), (ph, pw), _, _ = window
     channels, (h, w) = out.shape[0] * out.shape[1], out.shape[2:]
-    plane = down.count * across.count
+    plane = down.places * across.places
     c = Code(out.dtype, machine(out.dtype).lanes)
     columns = [
         (x + pw) % sw * channels * plane + (x + pw) // sw - across.first[(x + pw) % sw]
@@ -302,15 +302,16 @@ def _weave_step(down: Phases, across: Phases, window: Any, out: Operand, offset:
         with c.loop(0, h) as y:
             q, r = c.divmod(c.add(y.index, ph), sh)
             j = c.minus(q, c.lookup(firsts, r))
-            shift = c.add(c.mul(r, sw * channels * plane), c.mul(j, across.count))
+            shift = c.add(c.mul(r, sw * channels * plane), c.mul(j, across.places))
             row, line = c.at(image, shift), c.at(target, c.mul(y.index, w))
             with c.loop(0, -(-w // c.lanes)) as v:
                 x = c.mul(v.index, c.lanes)
                 mask = c.below(0, c.minus(w, x))
                 if sw == 2 and w > 1:
                     half = c.mul(v.index, c.lanes // 2)
-                    two = [c.load(c.at(c.at(row, columns[k]), half)) for k in (0, 1)]
-                    value = c.shuffle(*two, [k // 2 + k % 2 * c.lanes for k in range(c.lanes)])
+                    even, odd = (c.load(c.at(c.at(row, columns[k]), half)) for k in (0, 1))
+                    order = [k // 2 + k % 2 * c.lanes for k in range(c.lanes)]
+                    value = c.shuffle(even, odd, order)
                 else:
                     value = c.gather(row, c.load(c.at(places, x, "i64"), kind), mask)
                 c.store_where(value, c.at(line, x), mask)
@@ -378,3 +379,27 @@ def _total_step(out: Operand, parts: int, offset: int) -> Step:
                 part.next = [c.op("fadd", part.values[0], value)]
             c.store_where(part.values[0], c.at(to, x), mask)
     return c.step(blocks)
+
+
+# --- eagerly -------------------------------------------------------------------------------------
+
+_MAKERS: dict[str, Callable[..., Work]] = {
+    "conv2d": conv2d,
+    "conv2d_input": conv2d_input,
+    "conv2d_weight": conv2d_weight,
+    "max_pool2d_index": max_pool2d_index,
+}
+
+
+@lru_cache(maxsize=512)
+def _work(op: str, inputs: tuple[Operand, ...], window: Any, out: Shape) -> Work:
+    dtype = int64 if op == "max_pool2d_index" else inputs[0].dtype
+    return _MAKERS[op](*inputs, window, contiguous(dtype, out))
+
+
+def run(op: str, arrays: tuple[Any, ...], window: Any, shape: Shape) -> Any:
+    """The result of an op on NumPy arrays."""
+    work = _work(op, tuple(map(workrun.operand, arrays)), window, shape)
+    out = empty(shape, int64.np if op == "max_pool2d_index" else arrays[0].dtype)
+    workrun.run(work, [out], arrays)
+    return out

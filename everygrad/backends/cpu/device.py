@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,10 @@ class CPU(Backend):
         if out is not None:
             native.run(program, [t._data, *others], out)
         return out
+
+    def compile(self, graph: Any, donated: Any = ()) -> Any:
+        # LLVM takes 0.1 s to import
+        return import_module("everygrad.backends.cpu.replay").compiled(graph, donated)
 
     def from_numpy(self, array: Any) -> Any:
         return array

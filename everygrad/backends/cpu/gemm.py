@@ -15,6 +15,7 @@ from everygrad.backends.cpu.gemmtile import (
     Code,
     Machine,
     Strides,
+    Tile,
     machine,
     pack_any,
     pack_columns,
@@ -31,10 +32,11 @@ PANEL = 32 << 10  # bytes of B that stay in the first cache
 CHUNK = 512 << 10  # bytes of A, and of the result, that stay in the second
 SMALL = 50_000  # multiply-adds worth a block of their own
 BLOCKS = 16  # wanted for a large product
-LONG = 2_000_000  # multiply-adds from which k may be cut
-ROW_PANELS = 4  # that make a copy of A pay, when its rows lie badly
-TILE_PANELS = 2  # when A is transposed
-TILES = 16  # along m that a panel should serve
+LONG = 1024  # k that may be cut, for
+WIDE = 1 << 16  # elements of the result
+TILES = 16  # along m that a panel should serve; more, when B
+BIG = 1 << 20  # has more bytes, and comes from afar
+PANELS = 6  # that a copy of A should serve
 
 
 class Batch(NamedTuple):
@@ -97,7 +99,7 @@ def _product(a: Operand, b: Operand, out: Operand) -> Product:
         raise ArgumentError(f"matmul: no code for {a.dtype} @ {b.dtype} -> {out.dtype}")
     if b.shape[-2] != k or out.shape != (*a.shape[:-2], m, n) or a.shape[:-2] != b.shape[:-2]:
         raise ArgumentError(f"matmul: {a.shape} @ {b.shape} does not make {out.shape}")
-    if n > 1 and out.strides[-1] != 1:
+    if n > 1 and out.size and out.strides[-1] != 1:
         raise ArgumentError(f"matmul: rows of out must be contiguous, not {out.strides}")
     dims = zip(a.shape[:-2], a.strides[:-2], b.strides[:-2], out.strides[:-2], strict=True)
     batch = _merged(Batch(*dim) for dim in dims)
@@ -157,11 +159,11 @@ def _swapped(p: Product) -> Product:
 
 
 def _parts(p: Product) -> int:
-    """Into how many parts to cut k when the result is too small to be cut: a divisor of k."""
-    plan = _plan(p, machine())
-    if p.m * p.n * p.k < LONG or p.entries * plan.down * plan.across >= 4:
+    """Into how many parts, a divisor of k, to cut k: when it is long and the result small, each
+    part reads its own A and B, once, where chunks of the result would read them over and over."""
+    if p.k < LONG or p.m * p.n > WIDE or p.entries > 4:
         return 1
-    found = [parts for parts in (4, 8, 2, 5, 3, 7) if p.k % parts == 0]
+    found = [parts for parts in (8, 4, 7, 5, 6, 3, 2) if p.k % parts == 0]
     return found[0] if found else 1
 
 
@@ -197,24 +199,19 @@ class Plan(NamedTuple):
     across: int
     group: int
     packs: str
-    a_packs: str
-
-    @property
-    def a_step(self) -> int:
-        """From row to row of a packed A. Padded: rows a page apart would share cache lines."""
-        return self.depth if self.a_packs == "tiles" else _whole(self.depth, 16) + 16
+    a_packs: bool
 
     @property
     def a_area(self) -> int:
         """Elements of scratch memory for the packed A of a chunk."""
-        if self.a_packs == "none":
+        if not self.a_packs:
             return 0
-        return _whole(-(-self.tiles // self.down) * self.rows * self.a_step + 64, 64)
+        return _whole(-(-self.tiles // self.down) * self.rows * self.depth + 64, 64)
 
 
 def _plan(p: Product, target: Machine) -> Plan:
     lanes = target.width // p.dtype.itemsize
-    rows, vectors = _tile_of(p.m, p.n, lanes, target.registers)
+    rows, vectors = _tile_of(p, lanes, target.registers)
     tiles = -(-p.m // rows)
     width = vectors * lanes
     panels = -(-p.n // width)
@@ -224,28 +221,32 @@ def _plan(p: Product, target: Machine) -> Plan:
     chunk = p.m * p.n * p.k // (down * across)
     group = max(1, SMALL // max(chunk, 1))
     tall = p.m - tiles * (rows - 1)
-    a_packs = _a_packing(p, panels // across)
+    # tile by tile, where the neighbours in memory are rows: they lie together then
+    a_packs = p.a[0] == 1 != p.a[1] and p.m > 16 and panels // across >= PANELS
     return Plan(rows, tiles, tall, width, panels, depth, down, across, group, packs, a_packs)
 
 
-def _cycles(rows: int, vectors: int) -> float:
-    """About what a tile takes for each k: two sums a cycle, one load, four cycles a sum; and to
-    fetch and store the tile once a stretch, the shorter the wider the panel."""
-    return max(rows * vectors / 2, 1.05 * (rows + vectors), 4) + 0.3 + rows * vectors**2 / 256
+def _cycles(rows: int, vectors: int, k: int, depth: int) -> float:
+    """About what a tile takes: for each k two sums a cycle, one load, four cycles a sum; for each
+    stretch, to fetch and to store it."""
+    each = max(rows * vectors / 2, 1.05 * (rows + vectors), 4)
+    return k * each + -(-k // depth) * (40 + 2 * rows * vectors)
 
 
-def _tile_of(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]:
+def _tile_of(p: Product, lanes: int, registers: int) -> tuple[int, int]:
     """Rows, and vectors of columns, of the tiles that take least time."""
-    total = -(-n // lanes)
+    total = -(-p.n // lanes)
     found = []
     for vectors in range(1, min(total, 8) + 1):
         most = (registers - 1 - vectors) // vectors
         if most < 1:
             break
-        tiles = -(-m // most)
-        rows = -(-m // tiles)
+        tiles = -(-p.m // most)
+        rows = -(-p.m // tiles)
+        depth = _depth(p, vectors * lanes)
         full, rest = divmod(total, vectors)
-        cost = full * _cycles(rows, vectors) + (_cycles(rows, rest) if rest else 0)
+        cost = full * _cycles(rows, vectors, p.k, depth)
+        cost += _cycles(rows, rest, p.k, depth) if rest else 0
         found.append((tiles * cost, rows, vectors))
     _, rows, vectors = min(found)
     return rows, vectors
@@ -254,7 +255,7 @@ def _tile_of(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]:
 def _depth(p: Product, width: int) -> int:
     """The stretches of k, equal but for the last."""
     most = max(16, PANEL // (width * p.dtype.itemsize))
-    depth = -(-p.k // max(1, -(-p.k // most)))
+    depth = max(1, -(-p.k // max(1, -(-p.k // most))))
     while p.k >= 4 and (p.k - 1) % depth + 1 < 4:  # packing takes up to four at a time
         depth -= 1
     return depth
@@ -271,14 +272,6 @@ def _packing(p: Product, width: int, tiles: int) -> str:
     return "any"
 
 
-def _a_packing(p: Product, panels: int) -> str:
-    """Whether A is copied, for how many panels: "none", "rows" or, tile by tile, "tiles"."""
-    stride = p.a[0] * p.dtype.itemsize
-    if p.a[1] == 1:
-        return "rows" if panels >= ROW_PANELS and stride % 2048 == 0 and stride else "none"
-    return "tiles" if p.a[0] == 1 and panels >= TILE_PANELS and p.m > 16 else "none"
-
-
 def _chunks(p: Product, tiles: int, panels: int, depth: int) -> tuple[int, int]:
     """Into how many chunks along m and along n the product is cut.
 
@@ -288,7 +281,8 @@ def _chunks(p: Product, tiles: int, panels: int, depth: int) -> tuple[int, int]:
     size = p.dtype.itemsize
     wanted = -(-min(BLOCKS, p.m * p.n * p.k // SMALL) // p.entries)
     cached = -(-p.m * depth * size // CHUNK)  # A's part stays in the second cache
-    down = max(1, min(wanted, tiles // TILES), min(cached, tiles))
+    serve = TILES if p.k * p.n * size <= BIG else 2 * TILES
+    down = max(1, min(wanted, tiles // serve), min(cached, tiles))
     cached = -(-p.m * p.n * size // (2 * CHUNK * down))
     across = max(1, -(-wanted // down), cached)
     return down, min(across, panels)
@@ -346,6 +340,8 @@ class _Writer:
         self.edge = p.n - (plan.panels - 1) * plan.width  # columns of the last panel
         self.full = plan.panels if self.edge == plan.width else plan.panels - 1
         self.packed = plan.packs != "none"
+        # one function serves tiles of both heights, if registers can hold each row's address
+        self.short = plan.tall != plan.tiles and plan.rows <= 8 and not plan.a_packs
 
     def text(self) -> str:
         widths = ([self.plan.width] if self.full else []) + (
@@ -353,7 +349,7 @@ class _Writer:
         )
         for width in widths:
             self.parts(width)
-        if self.plan.a_packs == "tiles":
+        if self.plan.a_packs:
             for rows in self.heights():
                 pack_rows(self.code, f"packa{rows}", rows, self.p.a[1], rows)
         self.step()
@@ -363,16 +359,17 @@ class _Writer:
 
     def heights(self) -> list[int]:
         plan = self.plan
-        return [plan.rows] if plan.tall == plan.tiles else [plan.rows, plan.rows - 1]
+        one = plan.tall == plan.tiles or self.short
+        return [plan.rows] if one else [plan.rows, plan.rows - 1]
 
     def parts(self, width: int) -> None:
         """The tiles and the packing of panels of `width` columns."""
         p, plan, code = self.p, self.plan, self.code
         b_k = plan.width if self.packed else p.b[0]
         for rows in self.heights():
-            a = {"none": p.a, "rows": (plan.a_step, 1), "tiles": (1, rows)}[plan.a_packs]
-            strides = Strides(*a, b_k, p.out_row)
-            tile(code, f"tile{rows}x{width}", rows, width, strides, not self.packed, p.k > 0)
+            strides = Strides(*((1, rows) if plan.a_packs else p.a), b_k, p.out_row)
+            what = Tile(rows, width, not self.packed, self.short, p.k > 0, p.k > plan.depth)
+            tile(code, f"tile{rows}x{width}", what, strides)
         if plan.packs == "rows":
             pack_rows(code, f"pack{width}", width, p.b[0], plan.width)
         elif plan.packs == "any":
@@ -403,8 +400,8 @@ class _Writer:
         if self.packed:
             size = plan.depth * plan.width
             code.lines.append(f"  %panel = alloca [{size} x {code.type}], align 64")
-        bases = code.bases([*p.bases, (3, self.scratch)] if plan.a_area else p.bases)
-        if plan.a_area:  # no two calls have the same %lo
+        bases = code.bases([*p.bases, (3, self.scratch)] if plan.a_packs else p.bases)
+        if plan.a_packs:  # no two calls have the same %lo
             bases[3] = code.at(bases[3], code.times("%lo", plan.a_area))
         chunks = p.entries * plan.down * plan.across
         first = code.times("%lo", plan.group)
@@ -423,7 +420,7 @@ class _Writer:
         bases[:3] = code.entry(entry, bases[:3], batch)
         row = self.share(code.integer("udiv", place, plan.across), plan.tiles, plan.down)
         column = self.share(code.integer("urem", place, plan.across), plan.panels, plan.across)
-        with code.loop(0, max(self.p.k, 1), max(plan.depth, 1)) as k:
+        with code.loop(0, max(self.p.k, 1), plan.depth) as k:
             self.stretch(k, bases, row, column)
 
     def share(self, index: str, total: int, parts: int) -> tuple[str, str]:
@@ -443,7 +440,7 @@ class _Writer:
         b = code.at(b, code.times(k, p.b[0]))
         length = code.least(code.integer("sub", str(p.k), k), plan.depth)
         more = code.emit("i1", f"icmp ne i64 {k}, 0").name
-        if plan.a_area:
+        if plan.a_packs:
             a = self.pack_a(a, bases[3], row, length)
         low, high = column
         if self.full:
@@ -472,19 +469,22 @@ class _Writer:
         if self.packed:
             code.lines.append(f"  call void @pack{width}(ptr {b}, ptr %panel, i64 {length})")
             b = "%panel"
-        a_step = plan.a_step if plan.a_area else p.a[0]
+        a_step = plan.depth if plan.a_packs else p.a[0]
         for rows, (low, high) in self.tiles(row):
             with code.loop(low, high) as i:
-                at = self.row_of(i, rows)
+                at = self.first_row(i) if self.short else self.row_of(i, rows)
                 source = code.at(a, code.times(at, a_step))
                 target = code.at(out, code.times(at, p.out_row))
                 given = f"ptr {source}, ptr {b}, ptr {target}, i64 {length}, i1 {more}"
+                if self.short:
+                    tall = code.emit("i1", f"icmp slt i64 {i}, {plan.tall}").name
+                    given += f", i1 {tall}"
                 code.lines.append(f"  call void @tile{rows}x{width}({given})")
 
     def tiles(self, row: tuple[str, str]) -> list[tuple[int, tuple[str, str]]]:
         """The heights of tiles, and which of the tiles in `row` have them."""
         plan, code = self.plan, self.code
-        if plan.tall == plan.tiles:
+        if len(self.heights()) == 1:
             return [(plan.rows, row)]
         tall = row[0], code.least(row[1], plan.tall)
         short = code.least(row[0], plan.tall, largest=True), row[1]
@@ -497,20 +497,12 @@ class _Writer:
 
     def pack_a(self, a: str, area: str, row: tuple[str, str], length: str) -> str:
         """A's part of the chunk copied to `area`; where its row 0 would be."""
-        p, plan, code = self.p, self.plan, self.code
-        first, end = (self.first_row(i) for i in row)
-        back = code.integer("mul", first, -plan.a_step)
-        area = code.at(area, back)
-        if plan.a_packs == "rows":
-            with code.loop(first, end) as i:
-                source = code.at(a, code.times(i, p.a[0]))
-                target = code.at(area, code.times(i, plan.a_step))
-                code.copy(source, target, length)
-            return area
+        plan, code = self.plan, self.code
+        area = code.at(area, code.integer("mul", self.first_row(row[0]), -plan.depth))
         for rows, (low, high) in self.tiles(row):
             with code.loop(low, high) as i:
                 at = self.row_of(i, rows)
-                given = f"ptr {code.at(a, at)}, ptr {code.at(area, code.times(at, plan.a_step))}"
+                given = f"ptr {code.at(a, at)}, ptr {code.at(area, code.times(at, plan.depth))}"
                 code.lines.append(f"  call void @packa{rows}({given}, i64 {length})")
         return area
 

@@ -166,13 +166,6 @@ class Code(Emitter):
             f"{mask.type} {mask.name})"
         )
 
-    def copy(self, source: str, target: str, count: str) -> None:
-        """`count` elements from one place to another."""
-        name = "llvm.memcpy.p0.p0.i64"
-        self.declarations.add(f"declare void @{name}(ptr, ptr, i64, i1)")
-        size = self.times(count, self.size)
-        self.lines.append(f"  call void @{name}(ptr {target}, ptr {source}, i64 {size}, i1 0)")
-
     def spread(self, pointer: str) -> Value:
         """One element of memory in every lane."""
         one = self.emit(self.type, f"load {self.type}, ptr {pointer}, align {self.size}")
@@ -215,56 +208,90 @@ def vectors_of(code: Code, columns: int) -> list[int]:
     return [min(code.lanes, columns - j) for j in range(0, columns, code.lanes)]
 
 
-def tile(
-    code: Code, name: str, rows: int, columns: int, s: Strides, masked: bool, sums: bool
-) -> None:
-    """@name(a, b, out, k, more): out = A B for one tile, or out += A B if `more`.
+class Tile(NamedTuple):
+    """Which tile: its rows and columns, and what its function must be able to do.
 
-    `masked`: B must not be read past its columns (else there is memory there, of no matter what).
-    Without `sums` there is nothing to sum, k being 0.
+    masked: B must not be read past its columns (else there is memory there, of no matter what);
+    short: the function takes a last argument, whether the last row counts; sums: there is
+    something to sum, k not being 0; resumes: sums may have been begun.
     """
-    counts = vectors_of(code, columns)
-    places = [(i, j) for i in range(rows) for j in range(len(counts))]
-    at = {(i, j): i * s.out_row + j * code.lanes for i, j in places}
-    with code.function(name, "ptr %a", "ptr %b", "ptr %out", "i64 %k", "i1 %more"):
-        totals = {place: Value(code.vector, "zeroinitializer") for place in places}
-        if sums:
-            code.lines += ["  br i1 %more, label %resume, label %sum", "resume:"]
-            begun = {(i, j): code.load(code.at("%out", at[i, j]), counts[j]) for i, j in places}
-            code.lines += ["  br label %sum", "sum:"]
-            lanes = counts if masked else [code.lanes] * len(counts)
-            totals = _sum_loop(code, rows, lanes, s, begun)
-        for i, j in places:
-            code.store(totals[i, j], code.at("%out", at[i, j]), counts[j])
+
+    rows: int
+    columns: int
+    masked: bool
+    short: bool
+    sums: bool
+    resumes: bool
 
 
 _Sums = dict[tuple[int, int], Value]
 
 
-def _sum_loop(code: Code, rows: int, lanes: list[int], s: Strides, begun: _Sums) -> _Sums:
+def tile(code: Code, name: str, t: Tile, s: Strides) -> None:
+    """@name(a, b, out, k, more[, tall]): out = A B for one tile, or out += A B if `more`."""
+    counts = vectors_of(code, t.columns)
+    places = [(i, j) for i in range(t.rows) for j in range(len(counts))]
+    params = ["ptr %a", "ptr %b", "ptr %out", "i64 %k", "i1 %more", *(["i1 %tall"] * t.short)]
+    with code.function(name, *params):
+        a_rows = [code.at("%a", i * s.a_row) for i in range(t.rows)] if t.short else []
+        rows = [code.at("%out", i * s.out_row) for i in range(t.rows)]
+        if t.short:  # the row before the last, twice: the same is computed and stored
+            for each in (a_rows, rows):
+                each[-1] = code.select(Value("i1", "%tall"), *_pointers(each[-1], each[-2])).name
+        at = {(i, j): code.at(rows[i], j * code.lanes) for i, j in places}
+        totals = {place: Value(code.vector, "zeroinitializer") for place in places}
+        if t.sums:
+            begun: _Sums = {}
+            if t.resumes:
+                code.lines += ["  br i1 %more, label %resume, label %sum", "resume:"]
+                begun = {(i, j): code.load(at[i, j], counts[j]) for i, j in places}
+            code.lines += ["  br label %sum", "sum:"]
+            lanes = counts if t.masked else [code.lanes] * len(counts)
+            totals = _sum_loop(code, t, lanes, s, a_rows, begun)
+        for i, j in places:
+            code.store(totals[i, j], at[i, j], counts[j])
+
+
+def _pointers(*names: str) -> list[Value]:
+    return [Value("ptr", name) for name in names]
+
+
+def _sum_loop(
+    code: Code, t: Tile, lanes: list[int], s: Strides, a_rows: list[str], begun: _Sums
+) -> _Sums:
     """The loop over k of a tile, in block "sum", from zero or from sums already begun."""
     head = len(code.lines)
     code.lines.append("")  # the phis, once the names of what they carry are known
     b = [code.load(code.at("%pb", j * code.lanes), count) for j, count in enumerate(lanes)]
     totals: _Sums = {}
-    for i in range(rows):
-        a = code.spread(code.at("%pa", i * s.a_row))
+    for i in range(t.rows):
+        a = code.spread(code.at(a_rows[i], "%at") if t.short else code.at("%pa", i * s.a_row))
         for j, v in enumerate(b):
             totals[i, j] = code.multiply_add(a, v, Value(code.vector, f"%acc{i}.{j}"))
-    carried = [("i64", "%left", "%k", "%k"), ("ptr", "%pa", "%a", "%a"), ("ptr", "%pb", "%b", "%b")]
-    phis = [(*one, f"{one[1]}.next") for one in carried]
+    carried = [("i64", "%left", "%k"), ("ptr", "%pb", "%b")]
+    carried.append(("i64", "%at", "0") if t.short else ("ptr", "%pa", "%a"))
+    phis = [(kind, name, start, start, f"{name}.next") for kind, name, start in carried]
     phis += [
-        (code.vector, f"%acc{i}.{j}", "zeroinitializer", begun[i, j].name, total.name)
+        (
+            code.vector,
+            f"%acc{i}.{j}",
+            "zeroinitializer",
+            begun[i, j].name if begun else "",
+            total.name,
+        )
         for (i, j), total in totals.items()
     ]
     code.lines[head] = "\n".join(
-        f"  {name} = phi {kind} [ {fresh}, %e ], [ {old}, %resume ], [ {new}, %sum ]"
+        f"  {name} = phi {kind} [ {fresh}, %e ], [ {new}, %sum ]"
+        + (f", [ {old}, %resume ]" if begun else "")
         for kind, name, fresh, old, new in phis
     )
     code.lines += [
         "  %left.next = add nsw i64 %left, -1",
-        f"  %pa.next = getelementptr {code.type}, ptr %pa, i64 {s.a_k}",
         f"  %pb.next = getelementptr {code.type}, ptr %pb, i64 {s.b_k}",
+        f"  %at.next = add nsw i64 %at, {s.a_k}"
+        if t.short
+        else f"  %pa.next = getelementptr {code.type}, ptr %pa, i64 {s.a_k}",
         "  %done = icmp eq i64 %left.next, 0",
         "  br i1 %done, label %finish, label %sum",
         "finish:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,7 @@ from everygrad.backends.cpu.rows import by_ufunc
 from everygrad.errors import OutOfRangeError
 from everygrad.shapes import Shape, reduced, size_of
 
+OWN_PRODUCTS = 1 << 22  # multiply-adds from which a matrix product is worth a kernel of its own
 Slices = tuple[tuple[int, int, int], ...]
 
 
@@ -58,11 +60,20 @@ def matmul(x: Any, y: Any) -> Any:
     if x.dtype.kind in "iu":
         return np.matmul(x, y)
     if y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous:
-        tall = blas.matmul(x.reshape(size_of(x.shape[:-1]), x.shape[-1]), y)
+        tall = _product(x.reshape(size_of(x.shape[:-1]), x.shape[-1]), y)
         out = tall.reshape(*x.shape[:-1], y.shape[-1])
     else:
-        out = blas.matmul(x, y)
+        out = _product(x, y)
     return out if out.dtype is dtype else out.astype(dtype)
+
+
+def _product(x: Any, y: Any) -> Any:
+    """By a kernel of our own where the product is large enough to pay for making it."""
+    if x.size * y.shape[-1] >= OWN_PRODUCTS and x.dtype.kind == "f":
+        fits = x.flags.aligned and y.flags.aligned and x.shape[-1] == y.shape[-2]
+        if fits and x.dtype == y.dtype:
+            return native.products().matmul(x, y)
+    return blas.matmul(x, y)
 
 
 # --- indexing ------------------------------------------------------------------------------------
@@ -143,6 +154,20 @@ def check_values(x: Any, size: int, what: str) -> Any:
 
 # --- convolution and pooling ---------------------------------------------------------------------
 
+_NATIVE_FROM = 1 << 16  # multiply-adds, or elements looked at; below, NumPy has done it meanwhile
+
+
+@cache
+def _convolution() -> Any:
+    return import_module("everygrad.backends.cpu.convolution")  # brings LLVM
+
+
+def _is_native(work: int, *arrays: Any) -> bool:
+    """Whether compiled kernels take these arrays, and are worth it."""
+    return work > _NATIVE_FROM and all(
+        a.dtype in (np.float32, np.float64) and a.flags.aligned for a in arrays
+    )
+
 
 def _padded(x: Any, padding: tuple[int, int], value: Any = 0) -> Any:
     ph, pw = padding
@@ -171,6 +196,10 @@ def columns(x: Any, window: Any) -> Any:
 def conv2d(x: Any, w: Any, window: Any) -> Any:
     dtype = x.dtype
     x, w = _widened(x), _widened(w)
+    places = size_of(window.out_size(x.shape))
+    if _is_native(x.shape[0] * places * w.size, x, w):
+        shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
+        return _convolution().run("conv2d", (x, w), window, shape).astype(dtype, copy=False)
     kernels = w.reshape(window.groups, w.shape[0] // window.groups, -1)
     out = blas.matmul(kernels, columns(x, window))
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
@@ -183,6 +212,9 @@ def conv2d_input(y: Any, w: Any, window: Any, image: Shape) -> Any:
     y, w = _widened(y), _widened(w)
     n, c, height, width = image
     oh, ow = y.shape[2:]
+    if _is_native(n * oh * ow * w.size, y, w):
+        out = _convolution().run("conv2d_input", (y, w), window, image)
+        return out.astype(dtype, copy=False)
     kernels = w.reshape(groups, w.shape[0] // groups, -1).transpose(0, 2, 1)
     cols = blas.matmul(kernels, y.reshape(n, groups, w.shape[0] // groups, oh * ow))
     cols = cols.reshape(n, c, kh, kw, oh, ow)
@@ -198,6 +230,9 @@ def conv2d_weight(x: Any, y: Any, window: Any, weight: Shape) -> Any:
     dtype = x.dtype
     x, y = _widened(x), _widened(y)
     n, groups = x.shape[0], window.groups
+    if _is_native(n * size_of(y.shape[2:]) * size_of(weight), x, y):
+        out = _convolution().run("conv2d_weight", (x, y), window, weight)
+        return out.astype(dtype, copy=False)
     grads = y.reshape(n, groups, weight[0] // groups, y.shape[2] * y.shape[3])
     each = blas.matmul(grads, columns(x, window).transpose(0, 1, 3, 2))
     return np.add.reduce(each, axis=0).reshape(weight).astype(dtype, copy=False)
@@ -207,6 +242,9 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
     (kh, kw), (sh, sw), (ph, pw), (dh, dw), _ = window
     h, w = x.shape[2:]
     oh, ow = window.out_size(x.shape)
+    if _is_native(x.shape[0] * x.shape[1] * oh * ow * kh * kw, x):
+        shape = (*x.shape[:2], oh, ow)
+        return _convolution().run("max_pool2d_index", (x,), window, shape)
     rows_of = np.arange(oh)[:, None] * sh - ph
     cols_of = np.arange(ow)[None, :] * sw - pw
     low = -np.inf if x.dtype.kind not in "iub" else np.iinfo(x.dtype).min

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.cpu import moves
+from everygrad.backends.cpu import attention, convolution, moves, pooling
+from everygrad.backends.cpu.gemm import matmul as product
 from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
 from everygrad.backends.cpu.numpy_render import render
+from everygrad.backends.cpu.products import batched
 from everygrad.backends.cpu.work import Operand, Work, contiguous
 from everygrad.compile.ir import Value
 from everygrad.errors import CompileError
@@ -66,29 +67,10 @@ def _matmul(p: Any, v: Value) -> bool:
     batch = v.shape[:-2] if len(a.shape) > 2 or len(b.shape) > 2 else ()
     out = contiguous(v.dtype, (*batch, *((a.shape[-2],) if batch == () else v.shape[-2:-1]),
                                v.shape[-1]))  # fmt: skip
-    a, b = _batched(a, batch), _batched(b, batch)
+    a, b = batched(a, batch), batched(b, batch)
     out_slot = p.slot(v)
-    p.emit(gemm().matmul(a, b, out), [out_slot, a_slot, b_slot], f"%{v.number} {v.name}")
+    p.emit(product(a, b, out), [out_slot, a_slot, b_slot], f"%{v.number} {v.name}")
     return True
-
-
-def _batched(x: Operand, batch: tuple[int, ...]) -> Operand:
-    """x with its leading axes repeated to `batch`."""
-    added = len(batch) - (len(x.shape) - 2)
-    sizes = (1,) * added + x.shape[:-2]
-    strides = (0,) * added + x.strides[:-2]
-    steps = tuple(
-        0 if n == 1 and m != 1 else s for n, m, s in zip(sizes, batch, strides, strict=True)
-    )
-    return Operand(x.dtype, (*batch, *x.shape[-2:]), (*steps, *x.strides[-2:]), x.offset)
-
-
-def gemm() -> Any:
-    return import_module("everygrad.backends.cpu.gemm")
-
-
-def convolution() -> Any:
-    return import_module("everygrad.backends.cpu.convolution")
 
 
 def _conv(p: Any, v: Value) -> bool:
@@ -96,7 +78,7 @@ def _conv(p: Any, v: Value) -> bool:
         return False
     (x_slot, x), (w_slot, w) = (p.in_order(a) for a in v.args)
     out_slot, out = _out(p, v)
-    work = getattr(convolution(), v.name)(x, w, v.params["window"], out)
+    work = getattr(convolution, v.name)(x, w, v.params["window"], out)
     p.emit(work, [out_slot, x_slot, w_slot], f"%{v.number} {v.name}")
     return True
 
@@ -106,7 +88,7 @@ def _pool_index(p: Any, v: Value) -> bool:
         return False
     x_slot, x = p.in_order(v.args[0])
     out_slot, out = _out(p, v)
-    work = convolution().max_pool2d_index(x, v.params["window"], out)
+    work = pooling.max_pool2d_index(x, v.params["window"], out)
     p.emit(work, [out_slot, x_slot], f"%{v.number} {v.name}")
     return True
 
@@ -123,12 +105,11 @@ def _attention(p: Any, v: Value) -> bool:
         given = [_four_axes(*p.in_order(a)) for a in v.args]
     slots, operands = zip(*given, strict=True)
     out_slot, out = _out(p, v)
-    module = import_module("everygrad.backends.cpu.attention")
     if grads:
-        work = module.attention_grads(*operands, out, v.params["scale"], v.params["causal"])
+        work = attention.attention_grads(*operands, out, v.params["scale"], v.params["causal"])
     else:
         out = _four_axes(out_slot, out)[1]
-        work = module.attention(*operands, out, v.params["scale"], v.params["causal"])
+        work = attention.attention(*operands, out, v.params["scale"], v.params["causal"])
     p.emit(work, [out_slot, *slots], f"%{v.number} {v.name}")
     return True
 

@@ -250,4 +250,4 @@ def check_range(x: Operand, size: int, number: int) -> Work:
         w.lines.append("  ret void")
         w.label("good")
     w.lines.append("  ret void")
-    return Work((Step(w.module(engine().attributes), 1),))
+    return Work((Step(w.module(engine().attributes), 1, vectorise=False),))

@@ -27,6 +27,12 @@ def row_kernel(name: str) -> Any:
     return import_module("everygrad.backends.cpu.rowkernels").KERNELS[name]
 
 
+@cache
+def products() -> Any:
+    """The module for large matrix products."""
+    return import_module("everygrad.backends.cpu.products")
+
+
 def run(program: Program, arrays: Sequence[Any], out: Any) -> None:
     """Compute the program over `arrays`, broadcast to the shape of `out`."""
     _render().run(program, arrays, out)

@@ -190,7 +190,7 @@ class Planner:
         self.checks.append(v.params["what"])
         work = moves.check_range(operand, v.params["size"], len(self.checks))
         for step in work.steps:
-            self.steps.append(NativeStep(step, (0, slot), f"%{v.number} check {v.params['what']}"))
+            self.steps.append(NativeStep(step, (0, slot), f"check %{v.number} {v.params['what']}"))
         self.use([slot])
         self.note([], [slot])
         key_slot = self.slots.get(v)
@@ -243,6 +243,9 @@ class Planner:
         """Which outputs can be written over which inputs: nobody reads the input afterwards, and
         the step that writes reads it, if at all, element by element in step."""
         found: dict[int, int] = {}
+        checked = max(
+            (i for i, s in enumerate(self.steps) if s.name.startswith("check")), default=-1
+        )
         for i, k in self.donated:
             source, out = inputs[i], results[k].slot
             v = self.outputs.get(out)
@@ -252,6 +255,8 @@ class Planner:
             if not is_whole(*results[k].view[1:]):
                 continue
             written = self.writers.get(out, -1)
+            if written <= checked:  # an index out of range must leave everything as it was
+                continue
             read = self.readers.get(source, -1)
             in_step = source in self.whole_reads.get(written, ())
             if read < written or (read == written and in_step):

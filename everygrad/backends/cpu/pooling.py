@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
-from everygrad.backends.cpu.convtiles import FIRST, OUT, Code, Int
+from everygrad.backends.cpu.convcode import FIRST, OUT, Code, Int
 from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.work import Operand, Step, Work
 
@@ -61,20 +60,29 @@ class _Pool:
         best = c.splat(Value(c.element, "0xFFF0000000000000"))  # minus infinity
         found = self.none
         if kh * kw <= _UNROLLED // (1 + self.padded):
-            for i, j in product(range(kh), range(kw)):
-                best, found = self.tap(top, left, i, j, best, found)
+            for i in range(kh):
+                best, found = self.row(top, left, i, best, found)
         else:
             with c.loop(0, kh, [best, found]) as down:
-                with c.loop(0, kw, down.values) as across:
-                    chosen = self.tap(top, left, down.index, across.index, *across.values)
-                    across.next = list(chosen)
-                down.next = across.values
+                down.next = list(self.row(top, left, down.index, *down.values))
             best, found = down.values
         start = c.splat(c.i64(c.add(c.mul(top, self.x.shape[3]), left)), self.places)
         place = c.op("add", c.op("add", start, c.lane_numbers(sw)), found)
         if self.padded:
             place = self.pick(self.nothing(found), self.none, place)
         c.store_where(place, target, c.first_lanes(self.out.shape[3]))
+
+    def row(self, top: Int, left: Int, i: Int, best: Value, found: Value) -> tuple[Value, Value]:
+        """The better of what was found and row i of the windows."""
+        c, kw = self.code, self.window[0][1]
+        if kw <= _UNROLLED:
+            for j in range(kw):
+                best, found = self.tap(top, left, i, j, best, found)
+            return best, found
+        with c.loop(0, kw, [best, found]) as across:
+            across.next = list(self.tap(top, left, i, across.index, *across.values))
+        best, found = across.values
+        return best, found
 
     def tap(
         self, top: Int, left: Int, i: Int, j: Int, best: Value, found: Value

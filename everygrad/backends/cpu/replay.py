@@ -12,14 +12,20 @@ from numpy.lib.stride_tricks import as_strided
 
 from everygrad.backends.cpu import runtime
 from everygrad.backends.cpu.llvm import engine
-from everygrad.backends.cpu.plan import ERROR_WORDS, HostStep, NativeStep, Program
+from everygrad.backends.cpu.plan import ERROR_WORDS, HostStep, NativeStep, Program, build
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.render import address_of
+from everygrad.compile.ir import Graph
 from everygrad.compile.views import View, is_whole
 from everygrad.errors import OutOfRangeError
 from everygrad.shapes import size_of
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
+
+
+def compiled(graph: Graph, donated: Sequence[tuple[int, int]]) -> Replay:
+    """A graph, ready to run."""
+    return Replay(build(graph, donated))
 
 
 class Replay:

@@ -403,7 +403,7 @@ class _Native(NamedTuple):
 @cache
 def _native() -> _Native:
     names = ("pauses", "serve", "parallel", "run_steps")
-    address = engine().functions(source(), names)
+    address = engine().functions(source(), names, vectorise=False)
     word = ctypes.c_size_t
     return _Native(
         ctypes.CFUNCTYPE(None, word)(address["pauses"]),

@@ -13,13 +13,11 @@ from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
-from everygrad.backends.cpu.plan import build
-from everygrad.backends.cpu.replay import Replay
 from everygrad.compile.ir import Graph
 from everygrad.compile.simplify import simplify
 from everygrad.errors import TraceError
-from everygrad.jit.gradient import attach
-from everygrad.jit.record import Record, Source, Target
+from everygrad.tracing.gradient import attach
+from everygrad.tracing.record import Record, Source, Target
 from everygrad.ops.families import Elementwise
 from everygrad.ops.spec import REGISTRY
 from everygrad.tensor import Tensor, wrap
@@ -41,6 +39,11 @@ def prepared(graph: Graph) -> Graph:
     return simplify(graph, evaluate, MOVES)
 
 
+def compiled(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Any:
+    """A traced graph, simplified and compiled for its device."""
+    return base.get("cpu").compile(prepared(graph), donated)
+
+
 def aligned(array: Any) -> Any:
     """The array as native code takes it: in order, and at an address that fits its elements."""
     flags = array.flags
@@ -58,8 +61,8 @@ class Entry:
         self.escaped = escaped
         self.used = False
         donated = donations_of(record)
-        self.replay = Replay(build(prepared(record.graph), donated))
-        self.backward: Replay | None = None
+        self.replay = compiled(record.graph, donated)
+        self.backward: Any = None
         self.verify = verify
         self.sources = record.sources
         graph = record.graph
@@ -96,6 +99,9 @@ class Entry:
         for t, there in self.record.guards:
             if (getattr(t, "_grad", None) is not None) != there:
                 return "a gradient is there that was not, or is gone"
+        for module, training in self.record.modules:
+            if module.training != training:
+                return f"{type(module).__name__} was switched between train() and eval()"
         return None
 
     # --- a call ----------------------------------------------------------------------------------
@@ -135,12 +141,11 @@ class Entry:
 
     aligned = staticmethod(aligned)
 
-    def backward_replay(self) -> Replay:
+    def backward_replay(self) -> Any:
         """The compiled derivative."""
         gradients = self.record.gradients
         if self.backward is None and gradients is not None:
-            self.backward = Replay(build(prepared(gradients.graph)))
-        assert self.backward is not None
+            self.backward = compiled(gradients.graph)
         return self.backward
 
     def give(self, target: Target, tensors: Sequence[Tensor], outputs: Sequence[Any]) -> None:
@@ -157,7 +162,7 @@ class Entry:
 
 def _checker() -> Any:
     """The module that verifies, loaded when it is first used."""
-    return import_module("everygrad.jit.verify")
+    return import_module("everygrad.tracing.verify")
 
 
 def _ours_alone(array: Any) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 from everygrad.backends.cpu.plan import HostStep, NativeStep, Program, build
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import peak
-from everygrad.jit.entry import donations_of, prepared
-from everygrad.jit.record import Record
+from everygrad.tracing.entry import donations_of, prepared
+from everygrad.tracing.record import Record
 from everygrad.shapes import size_of
 
 

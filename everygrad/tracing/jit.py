@@ -16,8 +16,8 @@ from everygrad.autograd.trees import flatten
 from everygrad.backends import base
 from everygrad.config import config
 from everygrad.errors import ArgumentError, CompileError, EverygradError, TraceError
-from everygrad.jit.entry import Entry
-from everygrad.jit.record import trace
+from everygrad.tracing.entry import Entry
+from everygrad.tracing.record import trace
 from everygrad.tensor import Tensor
 
 log = logging.getLogger("everygrad.jit")
@@ -123,13 +123,13 @@ class Jitted:
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         for t in escaped:  # made by the trace alone: no value will come
             t.rebind(np.zeros(t.shape, t._data.dtype), None)
-        return import_module("everygrad.jit.lowered").Lowered(record, self.fn)
+        return import_module("everygrad.tracing.lowered").Lowered(record, self.fn)
 
     def memory(self) -> Any:
         """The memory plan of the latest call."""
         if self.latest is None:
             raise ArgumentError("jit: memory() before the first call: there is no plan yet")
-        return import_module("everygrad.jit.lowered").Memory(self.latest.replay.program)
+        return import_module("everygrad.tracing.lowered").Memory(self.latest.replay.program)
 
     def clear(self) -> None:
         """Forget everything compiled."""

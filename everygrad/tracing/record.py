@@ -13,7 +13,7 @@ from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.dispatch import user_line
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import TraceError
-from everygrad.jit.trace import Traced, Tracer
+from everygrad.tracing.trace import Traced, Tracer
 from everygrad.tensor import Tensor, wrap
 
 
@@ -59,6 +59,7 @@ class Record(NamedTuple):
     results: int
     tree: Any
     guards: list[tuple[Tensor, bool]]  # tensors whose .grad must be there, or not
+    modules: list[tuple[Any, bool]]  # modules, and whether they must be training
     gradients: Gradients | None
 
 
@@ -207,6 +208,7 @@ class _Builder:
             len(self.returned),
             self.tree,
             self.guards(),
+            list(self.tracer.modules.values()),
             gradients,
         )
 

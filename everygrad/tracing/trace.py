@@ -99,6 +99,7 @@ class Tracer:
         self.graph = Graph()
         self.captures: list[Capture] = []
         self.touched: dict[int, Touch] = {}
+        self.modules: dict[int, tuple[Any, bool]] = {}  # those called, and whether they trained
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
         self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()
         self.generation = 0
@@ -170,6 +171,10 @@ class Tracer:
             self.touched[id(t)] = Touch(t, grad, seen)
             if grad is not None:
                 self.grads[id(grad)] = t
+
+    def met(self, module: Any) -> None:
+        """A module is about to run: what it does depends on whether it trains."""
+        self.modules[id(module)] = (module, module.training)
 
     # --- ops -------------------------------------------------------------------------------------
 

@@ -1,0 +1,130 @@
+"""Which calls are tame: results neither too large nor NaN, and no input at a jump or a kink.
+
+Two correct ways to compute a value differ by rounding. Where a result jumps (a comparison of near
+numbers, the largest of two that nearly tie) rounding decides it, and nothing can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from everygrad.tools.fuzzing.program import Step
+
+GAP = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
+LARGEST, LARGEST_INTEGER = 60.0, 1 << 20
+
+Inputs = list[Any]
+Guard = Callable[[Step, Inputs, float], bool]
+
+
+def tame(step: Step, inputs: Inputs, out: Any) -> bool:
+    """Whether this call may be part of a program; values are NumPy arrays."""
+    if not is_small(out):
+        return False
+    guard = GUARDS.get(step.op)
+    if guard is None:
+        return True
+    floats = [a for a in inputs if is_float(a)]
+    gap = max((GAP[a.dtype.name] for a in floats), default=0.0)
+    with np.errstate(all="ignore"):
+        return guard(step, inputs, gap)
+
+
+def is_float(a: Any) -> bool:
+    return a.dtype.name in GAP
+
+
+def is_small(out: Any) -> bool:
+    if out.dtype.kind == "c" or not out.size or out.dtype.kind == "b":
+        return out.dtype.kind != "c"
+    wide = out.astype(np.float64)
+    limit = LARGEST if is_float(out) else LARGEST_INTEGER
+    return bool(np.isfinite(wide).all() and np.abs(wide).max() <= limit)
+
+
+def _least(distance: Any, gap: float) -> bool:
+    """Whether all distances are larger than the gap."""
+    return bool(np.asarray(distance, dtype=np.float64).min(initial=np.inf) > gap)
+
+
+def _wide(a: Any) -> Any:
+    return np.asarray(a).astype(np.float64)
+
+
+def _from_zero(step: Step, inputs: Inputs, gap: float) -> bool:
+    return not is_float(inputs[0]) or _least(np.abs(_wide(inputs[0])), gap)
+
+
+def _from_integers(step: Step, inputs: Inputs, gap: float) -> bool:
+    x = _wide(inputs[0])
+    return not is_float(inputs[0]) or _least(np.abs(x - np.round(x)), gap)
+
+
+def _from_halves(step: Step, inputs: Inputs, gap: float) -> bool:
+    x = _wide(inputs[0])
+    return _least(np.abs(x - np.floor(x) - 0.5), gap)
+
+
+def _apart(step: Step, inputs: Inputs, gap: float) -> bool:
+    """Two operands that never come near each other; a number among the arguments counts."""
+    if not any(map(is_float, inputs)):
+        return True
+    numbers = [a for a in step.args if isinstance(a, int | float)]
+    x, y = [*inputs, *numbers][:2]
+    return _least(np.abs(_wide(x) - _wide(y)), gap)
+
+
+def _ratio(step: Step, inputs: Inputs, gap: float) -> bool:
+    numbers = [a for a in step.args if isinstance(a, int | float)]
+    x, y = [*inputs, *numbers][:2]
+    if not _least(np.abs(_wide(y)), 0.1):
+        return False
+    ratio = _wide(x) / _wide(y)
+    return not any(map(is_float, inputs)) or _least(np.abs(ratio - np.round(ratio)), 100 * gap)
+
+
+def _from_bounds(step: Step, inputs: Inputs, gap: float) -> bool:
+    bounds = [b for b in (step.kwargs.get("min"), step.kwargs.get("max")) if b is not None]
+    return all(_least(np.abs(_wide(inputs[0]) - b), gap) for b in bounds)
+
+
+def _distinct(step: Step, inputs: Inputs, gap: float) -> bool:
+    """No two elements near each other; integers may tie, for they are exact."""
+    if not is_float(inputs[0]):
+        return True
+    return _least(np.diff(np.sort(_wide(inputs[0]).reshape(-1))), gap)
+
+
+def _spread(step: Step, inputs: Inputs, gap: float) -> bool:
+    """Rows whose elements differ: a deviation near zero has an infinite derivative."""
+    axis = step.kwargs.get("axis", -1 if step.op == "standardize" else None)
+    if "normalized_shape" in step.kwargs:
+        axis = tuple(range(-len(step.kwargs["normalized_shape"]), 0))
+    return _least(np.std(_wide(inputs[0]), axis=axis), 0.05) if inputs[0].size else False
+
+
+def _dtype(step: Step, inputs: Inputs, gap: float) -> bool:
+    target = step.args[1] if len(step.args) > 1 else step.kwargs["dtype"]
+    if target == "bool":
+        return _from_zero(step, inputs, gap)
+    return _from_integers(step, inputs, gap) if target == "int64" else True
+
+
+GUARDS: dict[str, Guard] = {
+    **dict.fromkeys(("abs", "relu", "sign"), _from_zero),
+    **dict.fromkeys(("floor", "ceil", "trunc"), _from_integers),
+    "round": _from_halves,
+    **dict.fromkeys(
+        ("maximum", "minimum", "equal", "not_equal", "less", "less_equal", "greater",
+         "greater_equal"),
+        _apart,
+    ),  # fmt: skip
+    **dict.fromkeys(("floor_divide", "remainder"), _ratio),
+    "clamp": _from_bounds,
+    **dict.fromkeys(("max", "min", "argmax", "argmin", "max_pool2d"), _distinct),
+    **dict.fromkeys(("std", "standardize", "layer_norm"), _spread),
+    "astype": _dtype,
+}

@@ -1,0 +1,612 @@
+"""Makers: each adds a call of one kind to a program, with arguments that fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad.ops.spec import REGISTRY, Op, Sample
+from everygrad.shapes import Shape, size_of
+from everygrad.tensor import Tensor
+from everygrad.tools.fuzzing import program as p
+from everygrad.tools.fuzzing.generate import Builder, Rejected
+from everygrad.tools.fuzzing.program import Ref
+
+# random numbers, checks and moves to devices are no programs; the rest has makers of its own
+NOT_FUZZED = {"philox", "check_range", "to", "dropout", "real", "imag", "conj", "mulhi"}
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+
+
+class Domain(NamedTuple):
+    """What an op's samples say of an input: the kind of its dtype, and its range."""
+
+    kind: str
+    low: float
+    high: float
+
+
+@cache
+def domains(name: str) -> tuple[Domain, ...]:
+    """The inputs of an elementwise op."""
+    samples = list(REGISTRY[name].samples())
+    made = []
+    for i in range(len(REGISTRY[name].inputs)):
+        arrays = [s.args[i] for s in samples if isinstance(s.args[i], np.ndarray)]
+        full = [a for a in arrays if a.size]
+        low = min(float(np.real(a).min()) for a in full)
+        high = max(float(np.real(a).max()) for a in full)
+        made.append(Domain(full[0].dtype.kind, low, high))
+    return tuple(made)
+
+
+@cache
+def elementwise(inputs: int) -> tuple[str, ...]:
+    """The names of elementwise ops of so many inputs, and no further parameters."""
+    found = []
+    for name, op in REGISTRY.items():
+        if op.family != "elementwise" or name in NOT_FUZZED or len(op.inputs) != inputs:
+            continue
+        sample = next(iter(op.samples()), None)
+        if sample is None or sample.kwargs or len(sample.args) != inputs:
+            continue
+        if all(isinstance(a, np.ndarray) and a.dtype.kind in "fib" for a in sample.args):
+            found.append(name)
+    return tuple(found)
+
+
+def _kind(t: Tensor) -> str:
+    return "f" if t.dtype.is_float else "b" if str(t.dtype) == "bool" else "i"
+
+
+def _fitting(b: Builder, domain: Domain, fits: Callable[[Tensor], bool]) -> Ref:
+    """A value of the domain, squashed if needed, or a new one."""
+    x = b.pick(lambda t: _kind(t) == domain.kind and fits(t))
+    return b.within(x, domain.low, domain.high) if domain.kind == "f" else x
+
+
+def _fresh(b: Builder, domain: Domain, shape: Shape) -> Ref:
+    dtype = {"f": b.dtype, "i": "int64", "b": "bool"}[domain.kind]
+    high = domain.high + (1 if domain.kind == "i" else 0)
+    return b.input(shape, dtype, domain.low, high)
+
+
+def _beside(b: Builder, shape: Shape) -> Shape:
+    """A shape that broadcasts with `shape`."""
+    cut = b.rng.randrange(len(shape) + 1) if b.rng.random() < 0.5 else 0
+    return tuple(1 if b.rng.random() < 0.3 else n for n in shape[cut:])
+
+
+def _broadcasts(shape: Shape) -> Callable[[Tensor], bool]:
+    def fits(t: Tensor) -> bool:
+        try:
+            return size_of(np.broadcast_shapes(t.shape, shape)) <= 40_000
+        except ValueError:
+            return False
+
+    return fits
+
+
+def _number(b: Builder, domain: Domain) -> Any:
+    """A number of the domain; 0 and 1, which rules of algebra know, now and then."""
+    if domain.kind == "b":
+        return b.rng.random() < 0.5
+    choices = [n for n in (0.0, 1.0, 2.0, -1.0) if domain.low <= n <= domain.high]
+    if choices and b.rng.random() < 0.3:
+        found = b.rng.choice(choices)
+    else:
+        found = round(b.rng.uniform(domain.low, domain.high), 2)
+    return int(found) if domain.kind == "i" else found
+
+
+def unary(b: Builder) -> Ref:
+    name = b.rng.choice(elementwise(1))
+    (domain,) = domains(name)
+    try:
+        x = _fitting(b, domain, lambda t: True)
+    except Rejected:
+        if domain.kind == "f":
+            raise
+        x = _fresh(b, domain, b.shape())
+    return b.add(name, x)
+
+
+def binary(b: Builder) -> Ref:
+    name = b.rng.choice((*elementwise(2), "add", "multiply", "subtract", "multiply", "divide"))
+    dx, dy = domains(name)
+    try:
+        x = _fitting(b, dx, lambda t: True)
+    except Rejected:
+        x = _fresh(b, dx, b.shape())
+    shape = b.of(x).shape
+    roll = b.rng.random()
+    if roll < 0.15:
+        return b.add(name, x, _number(b, dy))
+    try:
+        if roll > 0.8:
+            raise Rejected
+        y = _fitting(b, dy, _broadcasts(shape))
+    except Rejected:
+        y = _fresh(b, dy, _beside(b, shape))
+    if dx == dy and b.rng.random() < 0.3:
+        x, y = y, x
+    return b.add(name, x, y)
+
+
+def condition(b: Builder, shape: Shape) -> Ref:
+    """A bool value that broadcasts with `shape`."""
+    try:
+        return b.pick(lambda t: str(t.dtype) == "bool" and _broadcasts(shape)(t))
+    except Rejected:
+        pass
+    if b.rng.random() < 0.5:
+        x = b.pick(lambda t: t.dtype.is_float and _broadcasts(shape)(t))
+        return b.add(b.rng.choice(COMPARISONS), x, round(b.rng.uniform(-1, 1), 3))
+    return b.input(_beside(b, shape), "bool")
+
+
+def where(b: Builder) -> Ref:
+    x = b.float()
+    shape = b.of(x).shape
+    y: Any = 0.5
+    if b.rng.random() < 0.7:
+        y = b.pick(lambda t: t.dtype.is_float and _broadcasts(shape)(t))
+    return b.add("where", condition(b, shape), x, y)
+
+
+def clamp(b: Builder) -> Ref:
+    low, high = round(b.rng.uniform(-0.9, 0), 2), round(b.rng.uniform(0, 0.9), 2)
+    given = b.rng.choice(({"min": low}, {"max": high}, {"min": low, "max": high}))
+    return b.add("clamp", b.float(), **given)
+
+
+def astype(b: Builder) -> Ref:
+    x = b.pick()
+    targets = ["float64", "float32", "int64", "bool"]
+    if b.dtype == "float64" and _kind(b.of(x)) == "f":
+        targets = ["float64", "float64", "int64", "bool", "float32"]
+    return b.add("astype", x, b.rng.choice(targets))
+
+
+# --- reductions --------------------------------------------------------------------------------
+
+REDUCTIONS = (
+    "sum sum sum mean mean max min var std logsumexp prod".split()
+)  # names repeated are met more often
+
+
+def axes(b: Builder, ndim: int) -> Any:
+    """None, one axis (also from the end) or several."""
+    if not ndim or b.rng.random() < 0.2:
+        return None
+    count = b.rng.choice((1, 1, 1, 2, ndim))
+    chosen = sorted(b.rng.sample(range(ndim), min(count, ndim)))
+    chosen = [a - ndim if b.rng.random() < 0.3 else a for a in chosen]
+    return chosen[0] if len(chosen) == 1 else tuple(chosen)
+
+
+def reduction(b: Builder) -> Ref:
+    name = b.rng.choice(REDUCTIONS)
+    x = b.float()
+    if name == "prod" and b.of(x).size > 64:
+        raise Rejected
+    kwargs: dict[str, Any] = {"axis": axes(b, b.of(x).ndim)}
+    if b.rng.random() < 0.4:
+        kwargs["keepdims"] = True
+    return b.add(name, x, **kwargs)
+
+
+def whole_reduction(b: Builder) -> Ref:
+    """Of integers and bools, or to them."""
+    name = b.rng.choice(("any", "all", "argmax", "argmin", "sum", "max", "min", "prod"))
+    kinds = {"any": "b", "all": "b", "argmax": "fi", "argmin": "fi"}.get(name, "i")
+    x = b.pick(lambda t: _kind(t) in kinds and t.size > 0 and (name != "prod" or t.size < 20))
+    axis = axes(b, b.of(x).ndim)
+    if name.startswith("arg") and isinstance(axis, tuple):
+        axis = axis[0]
+    return b.add(name, x, axis=axis, keepdims=b.rng.random() < 0.3)
+
+
+# --- movement ------------------------------------------------------------------------------------
+
+
+def _factors(b: Builder, size: int) -> Shape:
+    """Sizes whose product is `size`."""
+    left, found = size, []
+    while left > 1 and len(found) < 3:
+        divisors = [d for d in range(2, min(left, 64) + 1) if left % d == 0] or [left]
+        found.append(b.rng.choice(divisors))
+        left //= found[-1]
+    found = [*found, left] if left != 1 or not found else found
+    if b.rng.random() < 0.3:
+        found.insert(b.rng.randrange(len(found) + 1), 1)
+    b.rng.shuffle(found)
+    return tuple(found)
+
+
+def reshape(b: Builder) -> Ref:
+    x = b.float()
+    shape = list(_factors(b, b.of(x).size)) if b.of(x).size else [0, 3]
+    if b.of(x).size and shape and b.rng.random() < 0.2:
+        shape[b.rng.randrange(len(shape))] = -1
+    return b.add("reshape", x, tuple(shape))
+
+
+def permute(b: Builder) -> Ref:
+    x = b.float(least=2)
+    order = list(range(b.of(x).ndim))
+    b.rng.shuffle(order)
+    return b.add("permute_dims", x, tuple(order))
+
+
+def broadcast(b: Builder) -> Ref:
+    x = b.float()
+    shape = tuple(b.rng.choice(b.sizes) if n == 1 else n for n in b.of(x).shape)
+    if b.rng.random() < 0.5:
+        shape = (b.rng.choice((1, 2, 3)), *shape)
+    return b.add("broadcast_to", x, shape)
+
+
+def _one_slice(b: Builder, n: int) -> Any:
+    roll = b.rng.random()
+    if roll < 0.2 and n:
+        return b.rng.randrange(-n, n)
+    if roll < 0.5:
+        return slice(None)
+    step = b.rng.choice((None, None, 2, 3, -1, -2))
+    ends = sorted(b.rng.randrange(n + 1) for _ in range(2))
+    low, high = ends if step is None or step > 0 else reversed(ends)
+    return slice(low, high if step is None or step > 0 or high else None, step)
+
+
+def index(b: Builder, shape: Shape) -> Any:
+    """A basic index."""
+    parts = [_one_slice(b, n) for n in shape[: b.rng.randrange(1, len(shape) + 1)]]
+    if b.rng.random() < 0.15:
+        parts.insert(b.rng.randrange(len(parts) + 1), None)
+    if b.rng.random() < 0.15:
+        parts.insert(0, Ellipsis) if len(parts) < len(shape) else parts.append(Ellipsis)
+    return tuple(parts) if len(parts) > 1 else parts[0]
+
+
+def getitem(b: Builder) -> Ref:
+    x = b.float(least=1)
+    shape = b.of(x).shape
+    if shape[0] and b.rng.random() < 0.25:
+        places = b.input(b.shape(0, 2), "int64", -shape[0], shape[0])
+        return b.add("getitem", x, (places, *(_one_slice(b, n) for n in shape[1:2])))
+    return b.add("getitem", x, index(b, shape))
+
+
+def small_move(b: Builder) -> Ref:
+    """One of the moves that take an axis or two."""
+    x = b.float(least=1)
+    ndim = b.of(x).ndim
+    axis = b.rng.randrange(-ndim, ndim)
+    name = b.rng.choice("flip roll expand_dims swapaxes moveaxis flatten squeeze".split())
+    if name == "roll":
+        return b.add("roll", x, b.rng.randrange(-4, 5), axis=axis)
+    if name in ("swapaxes", "moveaxis"):
+        return b.add(name, x, axis, b.rng.randrange(ndim))
+    if name == "flatten":
+        start = b.rng.randrange(ndim)
+        return b.add("flatten", x, start, b.rng.randrange(start, ndim))
+    return b.add(name, x, axis=axis)
+
+
+def triangle(b: Builder) -> Ref:
+    return b.add(b.rng.choice(("tril", "triu")), b.float(least=2), k=b.rng.randrange(-2, 3))
+
+
+def pad(b: Builder) -> Ref:
+    x = b.float(least=1)
+    widths = tuple((b.rng.randrange(3), b.rng.randrange(3)) for _ in b.of(x).shape)
+    value = b.rng.choice((0.0, 0.0, 0.5))
+    return b.add("pad", x, widths, **({"value": value} if value else {}))
+
+
+def concat(b: Builder) -> Ref:
+    x = b.float(least=1)
+    shape, dtype = b.of(x).shape, b.of(x).dtype
+    axis = b.rng.randrange(len(shape))
+
+    def fits(t: Tensor) -> bool:
+        same = t.ndim == len(shape) and t.dtype is dtype
+        return same and t.shape[:axis] + t.shape[axis + 1 :] == shape[:axis] + shape[axis + 1 :]
+
+    parts = [x, *(b.pick(fits) for _ in range(b.rng.choice((1, 1, 2))))]
+    b.rng.shuffle(parts)
+    return b.add("concat", parts, axis=axis)
+
+
+def stack(b: Builder) -> Ref:
+    x = b.float()
+    shape, dtype = b.of(x).shape, b.of(x).dtype
+    parts = [x, *(b.pick(lambda t: t.shape == shape and t.dtype is dtype) for _ in range(2))]
+    return b.add("stack", parts, axis=b.rng.randrange(-1, len(shape) + 1))
+
+
+def split(b: Builder) -> Ref:
+    x = b.float(least=1)
+    shape = b.of(x).shape
+    axis = b.rng.randrange(len(shape))
+    cut = b.rng.randrange(shape[axis] + 1)
+    return b.add("split", x, [cut, shape[axis] - cut], axis=axis, pick=b.rng.randrange(2))
+
+
+# --- matrices, images, rows ----------------------------------------------------------------------
+
+
+def scaled(b: Builder, x: Ref, length: int) -> Ref:
+    """x by the root of the number of summands: a product keeps the size of its factors."""
+    return b.add("multiply", x, round(1 / math.sqrt(length), 3)) if length > 4 else x
+
+
+def matmul(b: Builder) -> Ref:
+    x = b.float(least=1)
+    shape = b.of(x).shape
+    n = shape[-1]
+
+    def fits(t: Tensor) -> bool:
+        return t.dtype.is_float and t.ndim in (1, 2) and t.shape[0] == n
+
+    try:
+        y = b.pick(fits)
+    except Rejected:
+        more = shape[:-2] if b.rng.random() < 0.5 else ()
+        y = b.input((*more, n, b.rng.choice(b.sizes)) if b.rng.random() < 0.8 else (n,))
+    return scaled(b, b.add("matmul", x, y), n)
+
+
+def linear(b: Builder) -> Ref:
+    x = b.float(least=2)
+    n = b.of(x).shape[-1]
+    try:
+        w = b.pick(lambda t: t.dtype.is_float and t.ndim == 2 and t.shape[1] == n)
+    except Rejected:
+        w = b.input((b.rng.choice(b.sizes), n))
+    out = scaled(b, b.add("linear", x, w), n)
+    if b.rng.random() < 0.5:
+        out = b.add("add", out, b.input(b.of(w).shape[:1]))
+    return out
+
+
+def image(b: Builder) -> Ref:
+    """A value of four axes, reshaped to if there is none."""
+    try:
+        return b.pick(lambda t: t.dtype.is_float and t.ndim == 4 and 0 < t.size <= 4000)
+    except Rejected:
+        size = b.rng.choice((3, 5, 7, 9))
+        return b.input((b.rng.choice((1, 2)), b.rng.choice((1, 2, 4)), size, size))
+
+
+def conv2d(b: Builder) -> Ref:
+    x = image(b)
+    channels = b.of(x).shape[1]
+    groups = channels if b.rng.random() < 0.2 else 1
+    kernel = b.rng.choice(((1, 1), (2, 2), (3, 3), (3, 2)))
+    out = groups * b.rng.choice((1, 2, 3))
+    w = b.input((out, channels // groups, *kernel))
+    kwargs: dict[str, Any] = {
+        "stride": b.rng.choice((1, 1, 2)), "padding": b.rng.choice((0, 1, 2)),
+        "dilation": b.rng.choice((1, 1, 2)), "groups": groups,
+    }  # fmt: skip
+    args = [x, w]
+    if b.rng.random() < 0.5:
+        args.append(b.input((out,)))
+    return scaled(b, b.add("conv2d", *args, **kwargs), channels * size_of(kernel))
+
+
+def pool(b: Builder) -> Ref:
+    x = image(b)
+    name = b.rng.choice(("max_pool2d", "avg_pool2d"))
+    kernel = b.rng.choice((2, 3))
+    kwargs = {"stride": b.rng.choice((1, 2)), "padding": b.rng.choice((0, 1))}
+    return b.add(name, x, kernel, **kwargs)
+
+
+def rows(b: Builder) -> Ref:
+    """Softmax, layer norm and their kin."""
+    x = b.float(least=1, nonempty=True)
+    shape = b.of(x).shape
+    axis = b.rng.choice((-1, -1, b.rng.randrange(len(shape))))
+    name = b.rng.choice(("softmax", "log_softmax", "standardize", "layer_norm", "logsumexp"))
+    if name != "layer_norm":
+        return b.add(name, x, axis=axis)
+    tail = shape[-b.rng.randrange(1, min(2, len(shape)) + 1) :]
+    given = {}
+    if b.rng.random() < 0.6:
+        given["weight"] = b.input(tail, str(b.of(x).dtype))
+        given["bias"] = b.input(tail, str(b.of(x).dtype))
+    return b.add("layer_norm", x, normalized_shape=tail, **given)
+
+
+def losses(b: Builder) -> Ref:
+    x = b.pick(lambda t: t.dtype.is_float and t.ndim == 2 and t.size > 0)
+    n, classes = b.of(x).shape
+    reduced = b.rng.choice(("mean", "sum", "none"))
+    if b.rng.random() < 0.3:
+        shape, dtype = b.of(x).shape, b.of(x).dtype
+        y = b.pick(lambda t: t.shape == shape and t.dtype is dtype)
+        return b.add("mse_loss", x, y, reduction=reduced)
+    target = b.input((n,), "int64", 0, classes)
+    return b.add("cross_entropy", x, target, reduction=reduced)
+
+
+def attention(b: Builder) -> Ref:
+    x = b.pick(lambda t: t.dtype.is_float and t.ndim in (2, 3, 4) and 0 < t.size <= 2000)
+    shape = b.of(x).shape
+    others = [x if b.rng.random() < 0.3 else b.input(shape) for _ in range(2)]
+    return b.add("attention", x, *others, causal=b.rng.random() < 0.5)
+
+
+# --- indices -------------------------------------------------------------------------------------
+
+
+def picks(b: Builder) -> Ref:
+    x = b.float(least=1, nonempty=True)
+    shape = b.of(x).shape
+    axis = b.rng.randrange(len(shape))
+    size = shape[axis]
+    name = b.rng.choice(("take", "gather", "index_add", "scatter_add", "take_along_axis",
+                         "index_select", "embedding"))  # fmt: skip
+    count = b.rng.choice((1, 2, 3, size))
+    part = (*shape[:axis], count, *shape[axis + 1 :])
+    if name == "embedding":
+        return b.add(name, b.input(b.shape(0, 2), "int64", 0, shape[0]), x)
+    if name in ("gather", "take_along_axis"):
+        return b.add(name, x, b.input(part, "int64", 0, size), axis=axis)
+    if name in ("take", "index_select"):
+        return b.add(name, x, b.input((count,), "int64", 0, size), axis=axis)
+    source = b.input(part, str(b.of(x).dtype))
+    places = (count,) if name == "index_add" else part
+    return b.add(name, x, b.input(places, "int64", 0, size), source, axis=axis)
+
+
+# --- names that get other values, constants, samples ---------------------------------------------
+
+
+def computed(b: Builder) -> Ref:
+    """A floating value that a step computed: a leaf cannot be assigned to, nor can its aliases."""
+    names = {*elementwise(1), *elementwise(2), "where", "matmul"} - {"positive", "astype"}
+    sure = {s.number for s in b.steps if s.op in names}
+    found = [n for n in sure if b.values[n].dtype.is_float]
+    if not found:
+        raise Rejected
+    return Ref(b.rng.choice(sorted(found)))
+
+
+def assign(b: Builder) -> Ref:
+    x = computed(b)
+    t = b.of(x)
+    if not t.ndim:
+        raise Rejected
+    at = index(b, t.shape)
+    part = t[at].shape
+
+    def fits(v: Tensor) -> bool:
+        return v.dtype is t.dtype and v.ndim <= len(part) and _becomes(v.shape, part)
+
+    value: Any = 0.25 if b.rng.random() < 0.2 else b.pick(fits)
+    return b.add("setitem", x, value, index=at)
+
+
+def _becomes(shape: Shape, target: Shape) -> bool:
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+def update(b: Builder) -> Ref:
+    x = computed(b)
+    t = b.of(x)
+    y = b.pick(lambda v: v.dtype is t.dtype and _becomes(v.shape, t.shape))
+    return b.add(b.rng.choice(("iadd", "isub", "imul")), x, y)
+
+
+def creation(b: Builder) -> Ref:
+    """A constant made inside the program, and what is done with it."""
+    x = b.float()
+    shape, dtype = b.of(x).shape, str(b.of(x).dtype)
+    name = b.rng.choice(("full", "full", "arange", "eye"))
+    if name == "full":
+        made = b.add("full", _beside(b, shape), b.rng.choice((0.0, 1.0, -1.0, 0.5)), dtype=dtype)
+    elif name == "arange" and shape and shape[-1]:
+        if shape[-1] > 60:
+            raise Rejected
+        made = b.add("arange", shape[-1], dtype=dtype)
+    elif name == "eye" and shape:
+        made = b.add("eye", shape[-1], dtype=dtype)
+    else:
+        raise Rejected
+    return b.add(b.rng.choice(("add", "multiply", "subtract")), x, made)
+
+
+def from_sample(b: Builder) -> Ref:
+    """A call of any op of the registry, as one of its samples has it."""
+    name = b.rng.choice(sampled())
+    op = REGISTRY[name]
+    sample = b.rng.choice([s for s in op.samples() if usable(op, s)])
+    args = tuple(_placed(b, a) for a in sample.args)
+    kwargs = {k: _placed(b, v) for k, v in sample.kwargs.items()}
+    several = name == "split"
+    return b.add(name, *args, pick=0 if several else None, **kwargs)
+
+
+@cache
+def sampled() -> tuple[str, ...]:
+    names = [n for n, op in REGISTRY.items() if n not in NOT_FUZZED and op.family != "elementwise"]
+    return tuple(n for n in names if any(usable(REGISTRY[n], s) for s in REGISTRY[n].samples()))
+
+
+def usable(op: Op, sample: Sample) -> bool:
+    """A sample of real numbers whose result's size does not depend on values."""
+    found = list(_arrays((sample.args, tuple(sample.kwargs.values()))))
+    masked = op.name == "getitem" and any(a.dtype == bool for a in found)
+    few = len(found) <= 4 and all(a.size <= 300 for a in found)
+    return few and not masked and all(a.dtype.kind in "fib" for a in found)
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    if isinstance(value, np.ndarray):
+        yield value
+    elif type(value) in (list, tuple):
+        for v in value:
+            yield from _arrays(v)
+
+
+def _placed(b: Builder, value: Any) -> Any:
+    """A sample's array as an input, tied to the rest of the program by a factor near 1."""
+    if type(value) in (list, tuple):
+        return type(value)(_placed(b, v) for v in value)
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind != "f":
+        return b.input(value.shape, value.dtype.name, literal=value)
+    x = b.input(value.shape, "float64", literal=value)
+    if b.dtype != "float64":
+        return b.add("astype", x, b.dtype)
+    if b.rng.random() < 0.5:
+        other = b.pick(lambda t: t.dtype.is_float and t.size > 0)
+        factor = b.add("mean", b.add("tanh", other))
+        return b.add("multiply", x, b.add("add", b.add("multiply", factor, 0.01), 1.0))
+    return x
+
+
+MAKERS: dict[str, tuple[float, Callable[[Builder], Any]]] = {
+    "unary": (4, unary),
+    "binary": (5, binary),
+    "where": (1, where),
+    "clamp": (0.4, clamp),
+    "astype": (0.7, astype),
+    "reduction": (3, reduction),
+    "whole_reduction": (0.7, whole_reduction),
+    "reshape": (1, reshape),
+    "permute": (1, permute),
+    "broadcast": (0.7, broadcast),
+    "getitem": (1, getitem),
+    "small_move": (1, small_move),
+    "triangle": (0.3, triangle),
+    "pad": (0.5, pad),
+    "concat": (0.7, concat),
+    "stack": (0.4, stack),
+    "split": (0.4, split),
+    "matmul": (1.2, matmul),
+    "linear": (0.7, linear),
+    "conv2d": (0.5, conv2d),
+    "pool": (0.4, pool),
+    "rows": (1.2, rows),
+    "losses": (0.5, losses),
+    "attention": (0.3, attention),
+    "picks": (1, picks),
+    "assign": (0.6, assign),
+    "update": (0.6, update),
+    "creation": (0.5, creation),
+    "sample": (0.8, from_sample),
+}
+
+_ = p
