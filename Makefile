@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 export EVERYGRAD_TEST_DEVICES ?= cpu
 
-.PHONY: help demo test check bench clean venv-demo venv-dev venv-bench
+.PHONY: help demo test check bench fuzz clean venv-demo venv-dev venv-bench
 .NOTPARALLEL:    # under -j, two targets must not fill one .venv at the same time
 
 help:  ## list the targets (the default)
@@ -22,6 +22,9 @@ check: venv-dev  ## lint, formatting and types
 
 bench: venv-bench  ## time ours against PyTorch, torch.compile and JAX, side by side
 	@$(PY) -m benchmarks --peers all --first $(ARGS)
+
+fuzz: venv-dev  ## random programs, each run in every way (ARGS="--start 0 --seeds 1000 --minutes 5")
+	@$(PY) -m everygrad.tools.fuzz $(ARGS)
 
 clean:  ## remove caches and outputs (.venv stays)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-output

@@ -41,7 +41,6 @@ from everygrad.autograd.modes import (
 )
 from everygrad.config import Config
 from everygrad.dtypes import DType
-from everygrad.jit.jit import jit as jit
 from everygrad.ops.creation import (
     arange as arange,
     asarray as asarray,
@@ -70,6 +69,7 @@ from everygrad.ops.random import (
     uniform as uniform,
 )
 from everygrad.tensor import Tensor as Tensor, _TensorLike
+from everygrad.tracing.jit import jit as jit
 
 bfloat16: DType
 bool: DType

@@ -1,6 +1,7 @@
 """What the README and docs/ show is run, so that it stays true.
 
-The ```python blocks of a file run in order, in one namespace, in a fresh process. A block that
+The ```python blocks of a file run in order, in one namespace, in a fresh process. A ```text block
+directly behind one is what it prints, line for line. A block that
 cannot run here is preceded by `<!-- not run: the reason -->`; it must still be valid Python.
 """
 
@@ -8,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,6 +64,16 @@ def script_of(blocks: list[Block]) -> str:
     return "\n".join(lines)
 
 
+def shown_outputs(blocks: list[Block]) -> list[Block]:
+    """The text blocks that stand directly behind Python."""
+    return [
+        b
+        for a, b in pairwise(blocks)
+        if (a.language, b.language) == ("python", "text")
+        and a.first_line + len(a.lines) + 2 == b.first_line
+    ]
+
+
 def page_blocks(page: Path) -> list[Block]:
     return blocks_of(page.read_text(encoding="utf-8"))
 
@@ -93,6 +105,11 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         timeout=TIME_LIMIT,
     )
     assert result.returncode == 0, f"{page_id(page)}, same line numbers:\n{result.stderr}"
+    printed = result.stdout
+    for shown in shown_outputs(page_blocks(page)):
+        before, found, printed = printed.partition("\n".join(shown.lines) + "\n")
+        where = f"{page_id(page)}:{shown.first_line + 1}"
+        assert found, f"{where} shows what is not printed:\n{before}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

@@ -39,7 +39,7 @@ LAYERS = [
     {"dispatch"},
     {"ops"},
     {"transforms"},  # the upper half of autograd/: written in ops
-    {"jit"},
+    {"tracing"},
     {"nn", "optim", "data", "io", "distributed", "tools"},
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}

@@ -354,6 +354,7 @@ ELSEWHERE = {
     "floor_divide", "slice", "unslice", "conv2d_input", "conv2d_weight", "max_pool2d_index",
     "astype", "to", "identity", "softmax_move", "log_softmax_vjp", "standardize",
     "standardize_move", "last_write", "mulhi", "philox", "check_range",
+    "attention", "attention_masked", "attention_grads", "attention_masked_grads",
 }  # fmt: skip
 
 

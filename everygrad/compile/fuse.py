@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.ir import LEAVES, Graph, Value, in_order, reachable
 from everygrad.compile.views import View, expand, is_whole, row_major, view_of
 from everygrad.shapes import Shape, size_of
 
@@ -26,12 +26,16 @@ ROWS = 16  # rows from which walking them one by one keeps every thread busy
 
 
 class Load(NamedTuple):
-    """A value from outside the group, read by strides along the axes of `shape`."""
+    """A value from outside the group, read by strides along the axes of `shape`.
+
+    `step`: how far one more of the index goes, where an index chooses the place (`take`).
+    """
 
     value: Value
     shape: Shape
     strides: Shape
     offset: int
+    step: int = 0
 
 
 class Number(NamedTuple):
@@ -107,13 +111,12 @@ class Fuser:
 
     def run(self) -> list[Group]:
         for v in in_order(reachable(self.graph.outputs)):
-            if v.kind in ("elementwise", "reduction") and v.size and self.fusable(v):
+            if v.kind in LEAVES or (v.kind == "movement" and view_of(v).base is not v):
+                continue
+            walks = v.kind in ("elementwise", "reduction") or v.name == "take"
+            if walks and v.size and self.fusable(v):
                 self.place(v)
-            elif (
-                v.kind in ("elementwise", "reduction", "kernel")
-                or v.name == "unslice"
-                or (v.kind == "movement" and view_of(v).base is v)
-            ):
+            else:
                 self.alone(v)
         return self.ordered()
 
@@ -156,13 +159,15 @@ class Fuser:
 
     def ref(self, arg: Value, shape: Shape, group: Group, role: str) -> Ref | None:
         """How a member computed over `shape` gets `arg`; None where the group forbids it."""
-        view = expand(view_of(arg), shape)
+        return self.seen(expand(view_of(arg), shape), group, role)
+
+    def seen(self, view: View, group: Group, role: str) -> Ref | None:
         base = view.base
         if base.kind == "full":
             return Number(base.params["value"])
         member = group.members.get(base)
         if member is None:
-            return Load(base, shape, view.strides, view.offset)
+            return Load(base, view.shape, view.strides, view.offset)
         return base if _aligned(view, member, group, role) else None
 
     def member(self, v: Value, group: Group) -> Member | None:
@@ -185,10 +190,23 @@ class Fuser:
                 rows = size // row
                 if rows >= ROWS or size <= FEW:
                     role = "reduce"
-        refs = [self.ref(a, shape, group, level) for a in v.args]
+        refs = self.refs(v, shape, group, level)
         if any(r is None for r in refs):
             return None
         return Member(v, role, shape, tuple(refs), level)
+
+    def refs(self, v: Value, shape: Shape, group: Group, level: str) -> list[Ref | None]:
+        if v.name != "take":
+            return [self.ref(a, shape, group, level) for a in v.args]
+        (x, index), axis = v.args, v.params["axis"]
+        table, places = view_of(x), view_of(index)
+        if table.base in group.members:
+            return [None]
+        before, after = table.strides[:axis], table.strides[axis + 1 :]
+        strides = (*before, *(0,) * len(index.shape), *after)
+        load = Load(table.base, shape, strides, table.offset, table.strides[axis])
+        steps = (*(0,) * len(before), *places.strides, *(0,) * len(after))
+        return [load, self.seen(View(places.base, shape, steps, places.offset), group, level)]
 
     # --- joining -----------------------------------------------------------------------------
 

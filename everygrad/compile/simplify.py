@@ -17,7 +17,7 @@ from everygrad.compile.views import View, apply_move, view_of
 from everygrad.shapes import size_of
 
 Evaluate = Callable[[Any, Sequence[Any], dict[str, Any]], Any]  # (op, arrays, params) -> array
-FOLDED = 1 << 16  # elements up to which constants are computed while compiling
+FOLDED = 1 << 20  # elements up to which constants are computed while compiling
 
 
 class Simplifier:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
@@ -12,36 +11,12 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
-from everygrad.backends import base
-from everygrad.compile.ir import Graph
-from everygrad.compile.simplify import simplify
 from everygrad.errors import TraceError
+from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
 from everygrad.tracing.record import Record, Source, Target
-from everygrad.ops.families import Elementwise
-from everygrad.ops.spec import REGISTRY
-from everygrad.tensor import Tensor, wrap
-
-COPY = Elementwise("copy", lambda x: x, kinds="any")
-MOVES = {
-    "copy": COPY,
-    "reshape": REGISTRY["reshape"],
-    "broadcast_to": REGISTRY["broadcast_to"],
-}
-
-
-def evaluate(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
-    """An op on NumPy arrays, as eager mode computes it."""
-    return base.get("cpu").run(op, list(arrays), params)
-
-
-def prepared(graph: Graph) -> Graph:
-    return simplify(graph, evaluate, MOVES)
-
-
-def compiled(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Any:
-    """A traced graph, simplified and compiled for its device."""
-    return base.get("cpu").compile(prepared(graph), donated)
+from everygrad.tracing.stages import compiled, donations_of
+from everygrad.tracing.verify import check
 
 
 def aligned(array: Any) -> Any:
@@ -121,7 +96,7 @@ class Entry:
         given = self.donated_memory(inputs) if self.gifts and not self.verify else {}
         outputs = self.replay.run(inputs, given)
         if self.verify:
-            _checker().check(self, inputs, outputs)
+            check(self.record.graph, inputs, outputs)
         count = self.record.results
         results = [wrap(a) for a in outputs[:count]]
         for target in self.targets:
@@ -160,11 +135,6 @@ class Entry:
             t._grad = wrap(payload)
 
 
-def _checker() -> Any:
-    """The module that verifies, loaded when it is first used."""
-    return import_module("everygrad.tracing.verify")
-
-
 def _ours_alone(array: Any) -> bool:
     """Whether only the tensor, this call's list of inputs and our own names know the array."""
     if not array.flags.writeable or getweakrefcount(array):
@@ -196,18 +166,6 @@ def _known() -> int:
 
 
 _KNOWN = _known()
-
-
-def donations_of(record: Record) -> list[tuple[int, int]]:
-    """(input, output) pairs of tensors that are read and given a new value."""
-    inputs = {
-        id(s.tensor): i for i, s in enumerate(record.sources) if s.tensor is not None and not s.grad
-    }
-    return [
-        (inputs[id(t.tensor)], t.output)
-        for t in record.targets
-        if t.tensor is not None and not t.grad and t.output is not None and id(t.tensor) in inputs
-    ]
 
 
 def _gifts(record: Record, donations: Any, inputs: list[int], results: Any) -> list[Any]:

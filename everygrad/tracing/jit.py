@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ from everygrad.autograd.trees import flatten
 from everygrad.backends import base
 from everygrad.config import config
 from everygrad.errors import ArgumentError, CompileError, EverygradError, TraceError
-from everygrad.tracing.entry import Entry
-from everygrad.tracing.record import trace
 from everygrad.tensor import Tensor
+from everygrad.tracing.entry import Entry
+from everygrad.tracing.lowered import Lowered, Memory
+from everygrad.tracing.record import trace
 
 log = logging.getLogger("everygrad.jit")
 _FALLBACKS = (None, "eager")
@@ -117,19 +117,19 @@ class Jitted:
         known.append(entry)
         return entry
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """What the compiler makes of a call with these arguments, as text; nothing is run."""
         leaves, tree = flatten((args, kwargs))
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         for t in escaped:  # made by the trace alone: no value will come
             t.rebind(np.zeros(t.shape, t._data.dtype), None)
-        return import_module("everygrad.tracing.lowered").Lowered(record, self.fn)
+        return Lowered(record, self.fn)
 
-    def memory(self) -> Any:
+    def memory(self) -> Memory:
         """The memory plan of the latest call."""
         if self.latest is None:
             raise ArgumentError("jit: memory() before the first call: there is no plan yet")
-        return import_module("everygrad.tracing.lowered").Memory(self.latest.replay.program)
+        return Memory(self.latest.replay.program)
 
     def clear(self) -> None:
         """Forget everything compiled."""

@@ -8,9 +8,9 @@ from typing import Any
 from everygrad.backends.cpu.plan import HostStep, NativeStep, Program, build
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import peak
-from everygrad.tracing.entry import donations_of, prepared
-from everygrad.tracing.record import Record
 from everygrad.shapes import size_of
+from everygrad.tracing.record import Record
+from everygrad.tracing.stages import donations_of, prepared
 
 
 class Lowered:

@@ -13,8 +13,8 @@ from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.dispatch import user_line
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import TraceError
-from everygrad.tracing.trace import Traced, Tracer
 from everygrad.tensor import Tensor, wrap
+from everygrad.tracing.trace import Traced, Tracer
 
 
 class Source(NamedTuple):

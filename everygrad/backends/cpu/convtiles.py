@@ -97,7 +97,7 @@ def _split(p: Correlation, tile: Tile, count: int) -> tuple[int, int]:
     return places, channels
 
 
-_RUN = 1 << 17  # bytes of images for the tiles of places that one tile of channels goes through
+_RUN = 1 << 19  # bytes of images for the tiles of places that one tile of channels goes through
 
 
 def _run(p: Correlation, tile: Tile, lanes: int) -> int:
@@ -106,7 +106,7 @@ def _run(p: Correlation, tile: Tile, lanes: int) -> int:
     taps = max(len(t) for t in p.taps)
     rows = tile.down + min(taps, p.size[0]) ** 0.5
     each = p.depth * int(rows * tile.across * lanes) * p.dtype.itemsize
-    return 1 if taps == 1 and p.depth > 32 else max(1, min(16, _RUN // each))
+    return 4 if taps == 1 and p.depth > 32 else max(1, min(16, _RUN // each))
 
 
 class _Correlate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -80,8 +79,7 @@ class CPU(Backend):
         return out
 
     def compile(self, graph: Any, donated: Any = ()) -> Any:
-        # LLVM takes 0.1 s to import
-        return import_module("everygrad.backends.cpu.replay").compiled(graph, donated)
+        return native.compiled(graph, donated)
 
     def from_numpy(self, array: Any) -> Any:
         return array

@@ -18,16 +18,20 @@ from everygrad.compile.expr import Program
 from everygrad.compile.fuse import Group, Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place, Walk, walk
+from everygrad.dtypes import int64
 
-DEAR = frozenset(
-    ("exp", "expm1", "log", "log1p", "log2", "erf", "pow", "floordiv", "mod", "sin", "cos", "tan")
-    + ("asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh")
-)
+DEAR = frozenset(  # intrinsics that take longer than a load from the cache
+    {
+        "exp", "expm1", "log", "log1p", "log2", "erf", "pow", "floordiv", "mod", "sin", "cos",
+        "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
+        "atanh",
+    }
+)  # fmt: skip
 GRAIN = 1 << 14  # elements of a block: about 10 us, a thread's smallest share
 MOST_BLOCKS = 64
 MOST_PARTIAL = 1 << 21  # elements of all blocks' partial results together
 MOST_KEPT = 1 << 16  # bytes of a row kept between passes
-MEMO = dict[Value, Reg]
+MEMO = dict[Any, Reg]  # by member, and by load
 
 
 class Fused(NamedTuple):
@@ -49,7 +53,7 @@ class Writer:
         loads = [r for m in members.values() for r in m.refs if isinstance(r, Load)]
         self.inputs = list(dict.fromkeys(r.value for r in loads))
         self.finals = [m for m in members.values() if m.role == "final" and m.value in stored]
-        self.programs = {v: _program(m) for v, m in members.items() if m.value.kind != "reduction"}
+        self.programs = {v: _program(v) for v in members if v.kind == "elementwise"}
         self.stages: dict[Value, int] = {}
         for v, m in members.items():
             self.stages[v] = max((self.stage(r) for r in m.refs), default=0)
@@ -62,6 +66,7 @@ class Writer:
         self.rows: MEMO = {}  # values of the row being walked
         self.row_loads: dict[Load, Reg] = {}
         self.row_bases: dict[Any, str] = {}
+        self.picked_rows: dict[Value, str] = {}  # where a row's index points
 
     # --- what goes where -------------------------------------------------------------------------
 
@@ -99,7 +104,7 @@ class Writer:
                     if v in self.outputs or v in kept:
                         continue
                     cost = self.walk.length * v.dtype.itemsize
-                    if cost <= room and _is_dear(self.programs[v]):
+                    if cost <= room and self.is_dear(v):
                         kept[v] = len(kept)
                         room -= cost
                         continue
@@ -108,6 +113,11 @@ class Writer:
                         seen.add(r)
                         todo.append(r)
         return kept
+
+    def is_dear(self, v: Value) -> bool:
+        """Whether computing v again takes longer than reading it again."""
+        program = self.programs.get(v)
+        return program is not None and any(inst.fn in DEAR for inst in program.insts)
 
     def needs(self, m: Member) -> list[Value]:
         return [r for r in m.refs if isinstance(r, Value)]
@@ -150,19 +160,21 @@ class Writer:
 
     # --- values ----------------------------------------------------------------------------------
 
-    def load(self, r: Load) -> Reg:
+    def load(self, r: Load, memo: MEMO) -> Reg:
         """A value from outside: once a row if it does not follow the columns."""
         place = self.walk.loads[r]
-        if place.follows_columns:
+        if not place.follows_columns:
+            return self.row_loads[r]
+        if r not in memo:
             at = self.w.element(self.load_base(r), place.columns, self.w.columns, r.value.dtype)
-            return self.w.load(at, r.value.dtype, grouped=True)
-        return self.row_loads[r]
+            memo[r] = self.w.load(at, r.value.dtype, grouped=True)
+        return memo[r]
 
     def operand(self, ref: Any, arg: Value, memo: MEMO, k: int) -> Reg:
         if isinstance(ref, Number):
             return intrinsics.constant(arg.dtype, ref.value)
         if isinstance(ref, Load):
-            return self.load(ref)
+            return self.load(ref, memo)
         return self.value(ref, memo, k)
 
     def value(self, v: Value, memo: MEMO, k: int) -> Reg:
@@ -180,8 +192,24 @@ class Writer:
                 return self.w.load(self.full_address(v), v.dtype, grouped=True)
             if v in self.kept:
                 return self.w.load(self.kept_address(v), v.dtype, grouped=True)
+        if v.name == "take":
+            return self.picked(m, memo, k)
         inputs = {i: self.operand(r, a, memo, k) for i, (r, a) in _operands(m)}
         return self.w.body(self.programs[v], inputs)
+
+    def picked(self, m: Member, memo: MEMO, k: int) -> Reg:
+        """The element that an index names."""
+        r, where = m.refs
+        base = self.picked_rows.get(m.value)
+        if base is None:
+            index = self.operand(where, m.value.args[1], memo, k)
+            base = self.picked_base(r, index, m.value.args[1])
+        at = self.w.element(base, self.walk.loads[r].columns, self.w.columns, r.value.dtype)
+        return self.w.load(at, r.value.dtype, grouped=True)
+
+    def picked_base(self, r: Load, index: Reg, arg: Value) -> str:
+        wide = intrinsics.cast(self.w.e, index, arg.dtype, int64)
+        return self.w.offset(self.load_base(r), 0, (r.step,), [wide], r.value.dtype)
 
     def full_address(self, v: Value) -> str:
         place = self.walk.full
@@ -198,8 +226,13 @@ class Writer:
         self.rows, self.row_loads, self.row_bases = {}, {}, {}
         for r in self.walk.loads:
             base = self.load_base(r)
-            if not self.walk.loads[r].follows_columns:
+            if not r.step and not self.walk.loads[r].follows_columns:
                 self.row_loads[r] = self.w.load(base, r.value.dtype, grouped=False)
+        self.picked_rows = {
+            v: self.picked_base(m.refs[0], self.row_loads[m.refs[1]], v.args[1])
+            for v, m in self.group.members.items()
+            if v.name == "take" and m.refs[1] in self.row_loads
+        }
         for v in self.outputs:
             if self.group.members[v].role == "full":
                 self.base(self.pointer(v), self.walk.full, (v, v.dtype))
@@ -240,6 +273,7 @@ class Writer:
         """The loops of pass k: over outer columns, if any, and the innermost ones."""
         roots = self.roots(k)
         kept = [v for v in self.kept if self.stages[v] == k]
+        written = [m.value for m in roots if m.role == "full"]
         carried: list[tuple[Member, Combine]] = []
         for m in roots:
             if m.role == "reduce" or (m.role == "final" and not self.follows_last(m)):
@@ -253,17 +287,19 @@ class Writer:
             for (m, c), held in zip(carried, accumulators, strict=True):
                 x = self.operand(m.refs[0], m.value.args[0], memo, k)
                 made.append(c.step(self.w.e, held, c.enter(self.w.e, x)))
-            for m in roots:
-                if m.role == "full":
-                    found = self.value(m.value, memo, k)
-                    self.w.store(found, self.full_address(m.value), m.value.dtype, grouped=True)
-                elif m.role == "final" and self.follows_last(m):
-                    c = combine_of(m.value)
-                    x = self.operand(m.refs[0], m.value.args[0], memo, k)
-                    self.accumulate(c, c.enter(self.w.e, x), self.final_address(m), True)
-            for v in kept:
-                found = self.value(v, memo, k)
-                self.w.store(found, self.kept_address(v), v.dtype, grouped=True)
+            added = [
+                (m, self.operand(m.refs[0], m.value.args[0], memo, k))
+                for m in roots
+                if m.role == "final" and self.follows_last(m)
+            ]
+            # all loads before the first store: an output may lie where an input does
+            found = [(v, self.value(v, memo, k), self.full_address(v)) for v in written]
+            found += [(v, self.value(v, memo, k), self.kept_address(v)) for v in kept]
+            for v, value, address in found:
+                self.w.store(value, address, v.dtype, grouped=True)
+            for m, x in added:
+                c = combine_of(m.value)
+                self.accumulate(c, c.enter(self.w.e, x), self.final_address(m), True)
             return made
 
         def after_inner(totals: list[Reg]) -> None:
@@ -370,14 +406,9 @@ def _operands(m: Member) -> Any:
     return enumerate(zip(m.refs, m.value.args, strict=True))
 
 
-def _program(m: Member) -> Program:
-    v = m.value
+def _program(v: Value) -> Program:
     program: Program = v.op.program([a.dtype for a in v.args], v.params)
     return program
-
-
-def _is_dear(program: Program) -> bool:
-    return any(inst.fn in DEAR for inst in program.insts)
 
 
 def fusable(v: Value) -> bool:
@@ -386,7 +417,9 @@ def fusable(v: Value) -> bool:
         return False
     if v.kind == "reduction":
         return v.op.combine in ("add", "max", "min", "and", "or")
-    insts = _program(Member(v, "full", v.shape, ())).insts
+    if v.name == "take":
+        return True
+    insts = _program(v).insts
     return all(
         intrinsics.supported(i.fn, insts[i.args[-1]].dtype if i.args else i.dtype) for i in insts
     )

@@ -2,8 +2,12 @@
 
 The result is cut into tiles that fit the vector registers (`gemmtile`). Columns of B are copied,
 a panel at a time, to where they stay in the first cache while all tiles of a block's rows use
-them; A is read in place. Sums run over k in a fixed order, in stretches that fit that cache, so
-a result depends on the shapes and layouts alone, not on how blocks fall to threads.
+them; A is read in place, or copied when transposed and used by many panels. Sums run over k in a
+fixed order, in stretches that fit that cache, so a result depends on the shapes and layouts alone,
+not on how blocks fall to threads.
+
+Blocks are whole rows of the result where there are rows enough, else rows by columns; a long sum
+with a small result is cut along k instead, its parts summed by a second step.
 """
 
 from __future__ import annotations
@@ -163,7 +167,8 @@ def _parts(p: Product) -> int:
     part reads its own A and B, once, where chunks of the result would read them over and over."""
     if p.k < LONG or p.m * p.n > WIDE or p.entries > 4:
         return 1
-    found = [parts for parts in (8, 4, 7, 5, 6, 3, 2) if p.k % parts == 0]
+    wanted = (8, 4) if p.m * p.n <= WIDE // 4 else (4,)  # the parts are summed at the end
+    found = [parts for parts in (*wanted, 7, 5, 6, 3, 2) if p.k % parts == 0]
     return found[0] if found else 1
 
 
@@ -229,7 +234,8 @@ def _plan(p: Product, target: Machine) -> Plan:
 def _cycles(rows: int, vectors: int, k: int, depth: int) -> float:
     """About what a tile takes: for each k two sums a cycle, one load, four cycles a sum; for each
     stretch, to fetch and to store it."""
-    each = max(rows * vectors / 2, 1.05 * (rows + vectors), 4)
+    sums, loads = rows * vectors / 2, rows + vectors
+    each = max((sums**4 + loads**4) ** 0.25, 4)  # the lesser one shows, too, as timing says
     return k * each + -(-k // depth) * (40 + 2 * rows * vectors)
 
 
@@ -279,7 +285,8 @@ def _chunks(p: Product, tiles: int, panels: int, depth: int) -> tuple[int, int]:
     for all tiles of a chunk, so there should be many, or the packing shows.
     """
     size = p.dtype.itemsize
-    wanted = -(-min(BLOCKS, p.m * p.n * p.k // SMALL) // p.entries)
+    most = BLOCKS if p.entries == 1 else BLOCKS // 2
+    wanted = -(-min(most, p.m * p.n * p.k * p.entries // SMALL) // p.entries)
     cached = -(-p.m * depth * size // CHUNK)  # A's part stays in the second cache
     serve = TILES if p.k * p.n * size <= BIG else 2 * TILES
     down = max(1, min(wanted, tiles // serve), min(cached, tiles))

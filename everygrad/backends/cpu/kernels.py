@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -157,11 +155,6 @@ def check_values(x: Any, size: int, what: str) -> Any:
 _NATIVE_FROM = 1 << 16  # multiply-adds, or elements looked at; below, NumPy has done it meanwhile
 
 
-@cache
-def _convolution() -> Any:
-    return import_module("everygrad.backends.cpu.convolution")  # brings LLVM
-
-
 def _is_native(work: int, *arrays: Any) -> bool:
     """Whether compiled kernels take these arrays, and are worth it."""
     return work > _NATIVE_FROM and all(
@@ -199,7 +192,7 @@ def conv2d(x: Any, w: Any, window: Any) -> Any:
     places = size_of(window.out_size(x.shape))
     if _is_native(x.shape[0] * places * w.size, x, w):
         shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-        return _convolution().run("conv2d", (x, w), window, shape).astype(dtype, copy=False)
+        return native.convolution().run("conv2d", (x, w), window, shape).astype(dtype, copy=False)
     kernels = w.reshape(window.groups, w.shape[0] // window.groups, -1)
     out = blas.matmul(kernels, columns(x, window))
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
@@ -213,7 +206,7 @@ def conv2d_input(y: Any, w: Any, window: Any, image: Shape) -> Any:
     n, c, height, width = image
     oh, ow = y.shape[2:]
     if _is_native(n * oh * ow * w.size, y, w):
-        out = _convolution().run("conv2d_input", (y, w), window, image)
+        out = native.convolution().run("conv2d_input", (y, w), window, image)
         return out.astype(dtype, copy=False)
     kernels = w.reshape(groups, w.shape[0] // groups, -1).transpose(0, 2, 1)
     cols = blas.matmul(kernels, y.reshape(n, groups, w.shape[0] // groups, oh * ow))
@@ -231,7 +224,7 @@ def conv2d_weight(x: Any, y: Any, window: Any, weight: Shape) -> Any:
     x, y = _widened(x), _widened(y)
     n, groups = x.shape[0], window.groups
     if _is_native(n * size_of(y.shape[2:]) * size_of(weight), x, y):
-        out = _convolution().run("conv2d_weight", (x, y), window, weight)
+        out = native.convolution().run("conv2d_weight", (x, y), window, weight)
         return out.astype(dtype, copy=False)
     grads = y.reshape(n, groups, weight[0] // groups, y.shape[2] * y.shape[3])
     each = blas.matmul(grads, columns(x, window).transpose(0, 1, 3, 2))
@@ -244,7 +237,7 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
     oh, ow = window.out_size(x.shape)
     if _is_native(x.shape[0] * x.shape[1] * oh * ow * kh * kw, x):
         shape = (*x.shape[:2], oh, ow)
-        return _convolution().run("max_pool2d_index", (x,), window, shape)
+        return native.convolution().run("max_pool2d_index", (x,), window, shape)
     rows_of = np.arange(oh)[:, None] * sh - ph
     cols_of = np.arange(ow)[None, :] * sw - pw
     low = -np.inf if x.dtype.kind not in "iub" else np.iinfo(x.dtype).min
@@ -340,8 +333,8 @@ def _attention_kernel(name: str) -> Callable[..., Any]:
     """A kernel of attention.py, loaded when it is first used."""
 
     def run(*arrays: Any, **params: Any) -> Any:
-        module = import_module("everygrad.backends.cpu.attention")
-        return module.KERNELS[name](*arrays, **params)
+        kernel = native.attention_kernel(name)
+        return kernel(*arrays, **params)
 
     return run
 

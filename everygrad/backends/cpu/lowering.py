@@ -58,15 +58,10 @@ def _matmul(p: Any, v: Value) -> bool:
     (a_slot, a), (b_slot, b) = (p.operand(x) for x in v.args)
     if v.name == "linear":
         b = Operand(b.dtype, b.shape[::-1], b.strides[::-1], b.offset)
-        if a.is_contiguous or len(a.shape) == 2:
-            rows = size_of(a.shape[:-1])
-            step = a.strides[-2]
-            a = Operand(a.dtype, (rows, a.shape[-1]), (step, a.strides[-1]), a.offset)
-    elif len(b.shape) == 2 and len(a.shape) > 2 and a.is_contiguous:
+    if len(b.shape) == 2 and len(a.shape) > 2 and a.is_contiguous:  # one tall product
         a = Operand(a.dtype, (size_of(a.shape[:-1]), a.shape[-1]), (a.shape[-1], 1), a.offset)
     batch = v.shape[:-2] if len(a.shape) > 2 or len(b.shape) > 2 else ()
-    out = contiguous(v.dtype, (*batch, *((a.shape[-2],) if batch == () else v.shape[-2:-1]),
-                               v.shape[-1]))  # fmt: skip
+    out = contiguous(v.dtype, (*batch, a.shape[-2], v.shape[-1]))
     a, b = batched(a, batch), batched(b, batch)
     out_slot = p.slot(v)
     p.emit(product(a, b, out), [out_slot, a_slot, b_slot], f"%{v.number} {v.name}")
@@ -103,13 +98,16 @@ def _attention(p: Any, v: Value) -> bool:
     given = [p.operand(a) for a in v.args]
     if any(o.strides[-1] != 1 or len(o.shape) != 4 for _, o in given):
         given = [_four_axes(*p.in_order(a)) for a in v.args]
-    slots, operands = zip(*given, strict=True)
+    slots = [slot for slot, _ in given]
+    operands = [operand for _, operand in given]
+    scale, causal = v.params["scale"], v.params["causal"]
     out_slot, out = _out(p, v)
     if grads:
-        work = attention.attention_grads(*operands, out, v.params["scale"], v.params["causal"])
+        g, q_, k, u = operands
+        work = attention.attention_grads(g, q_, k, u, out, scale, causal)
     else:
-        out = _four_axes(out_slot, out)[1]
-        work = attention.attention(*operands, out, v.params["scale"], v.params["causal"])
+        q_, k, u = operands
+        work = attention.attention(q_, k, u, _four_axes(out_slot, out)[1], scale, causal)
     p.emit(work, [out_slot, *slots], f"%{v.number} {v.name}")
     return True
 
@@ -119,15 +117,6 @@ def _four_axes(slot: int, x: Operand) -> tuple[int, Operand]:
     heads = x.shape[-3]
     shape = (size_of(x.shape[:-3]), heads, *x.shape[-2:])
     return slot, contiguous(x.dtype, shape)._replace(offset=x.offset)
-
-
-def _take(p: Any, v: Value) -> bool:
-    (x_slot, x), (i_slot, index) = (p.in_order(a) for a in v.args)
-    if v.dtype.is_complex:
-        return False
-    work = moves.take(x, index, v.params["axis"])
-    p.emit(work, [p.slot(v), x_slot, i_slot], f"%{v.number} take")
-    return True
 
 
 def _gather(p: Any, v: Value) -> bool:
@@ -197,7 +186,6 @@ RULES: dict[str, Callable[[Any, Value], bool]] = {
     "max_pool2d_index": _pool_index,
     "attention": _attention,
     "attention_grads": _attention,
-    "take": _take,
     "gather": _gather,
     "index_add": _adding,
     "scatter_add": _adding,

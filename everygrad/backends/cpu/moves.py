@@ -97,26 +97,6 @@ def zero(target: Operand) -> Step:
     return rows.step()
 
 
-def take(x: Operand, index: Operand, axis: int) -> Work:
-    """Slices of contiguous x along an axis; args: out, x, index (contiguous)."""
-    outer, inner = size_of(x.shape[:axis]), size_of(x.shape[axis + 1 :])
-    count = index.size
-    rows = _Rows([outer, count, inner], 3)
-    w = rows.w
-    memory = intrinsics.memory_type(x.dtype)
-    with w.counted("b", "%lo", "%hi") as block, w.counted("r", *rows.range(block)) as row:
-        before, which = w.indices(row, (outer, count))
-        at = _index(w, "%p2", which, index)
-        source = w.e.op("add", w.e.op("mul", before, literal("i64", x.shape[axis])), at)
-        source = w.e.op("mul", source, literal("i64", inner))
-        base = w.indexed("%p1", source, memory)
-        out = w.indexed("%p0", w.e.op("mul", row, literal("i64", inner)), memory)
-        with w.counted("c", "0", str(inner), parallel=True) as c:
-            value = w.load_raw(w.indexed(base, c, memory), memory, True)
-            w.store_raw(value, w.indexed(out, c, memory), True)
-    return Work((rows.step(),))
-
-
 def _index(w: LoopWriter, pointer: str, at: Reg, index: Operand) -> Reg:
     """Element `at` of the index as an i64."""
     memory = intrinsics.memory_type(index.dtype)

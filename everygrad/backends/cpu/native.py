@@ -28,6 +28,23 @@ def row_kernel(name: str) -> Any:
 
 
 @cache
+def convolution() -> Any:
+    """The module for convolutions."""
+    return import_module("everygrad.backends.cpu.convolution")
+
+
+def compiled(graph: Any, donated: Any) -> Any:
+    """A graph as a program ready to run."""
+    return import_module("everygrad.backends.cpu.replay").compiled(graph, donated)
+
+
+@cache
+def attention_kernel(name: str) -> Any:
+    """One of the kernels of attention, by its op's name."""
+    return import_module("everygrad.backends.cpu.attention").KERNELS[name]
+
+
+@cache
 def products() -> Any:
     """The module for large matrix products."""
     return import_module("everygrad.backends.cpu.products")

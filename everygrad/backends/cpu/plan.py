@@ -82,6 +82,7 @@ class Planner:
         self.writers: dict[int, int] = {}
         self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
         self.donated = donated
+        self.last_use = _last_uses(self.groups)
         self.results = {view_of(v).base for v in graph.outputs}
 
     # --- slots -----------------------------------------------------------------------------------
@@ -168,8 +169,9 @@ class Planner:
 
     def group(self, group: Group) -> None:
         made: Fused = fused(group, self.stored)
-        outs = [self.slot(v) for v in made.outputs]
         ins = [self.slot(v) for v in made.inputs]
+        self.reuse(group, made)
+        outs = [self.slot(v) for v in made.outputs]
         given = [*outs, *ins]
         if made.work.scratch:
             given.append(self.scratch(made.work.scratch))
@@ -183,6 +185,28 @@ class Planner:
             self.whole_reads[len(self.steps) - 1] = {
                 self.slot(v) for v in made.inputs if _read_in_place(group, v)
             }
+
+    def reuse(self, group: Group, made: Fused) -> None:
+        """Let results take the memory of what is read here for the last time, in the same place."""
+        if group.row is not None:  # a later pass may read what an earlier one has overwritten
+            return
+        free = [
+            v
+            for v in made.inputs
+            if self.slots[v] in self.spans
+            and self.last_use[v] is group
+            and _read_in_place(group, v)
+        ]
+        taken = {slot for v, slot in self.slots.items() if v not in free}
+        for out in made.outputs:
+            if out in self.results or group.members[out].role != "full":
+                continue
+            for v in free:
+                fits = v.nbytes == out.nbytes and v.dtype.itemsize == out.dtype.itemsize
+                if fits and self.slots[v] not in taken:
+                    self.slots[out] = self.slots[v]
+                    free.remove(v)
+                    break
 
     def check(self, v: Value) -> None:
         """A check of indices; the value itself is its argument's."""
@@ -264,12 +288,26 @@ class Planner:
         return found
 
 
+def _last_uses(groups: Sequence[Group]) -> dict[Value, Group]:
+    """The last group that reads each value."""
+    found: dict[Value, Group] = {}
+    for group in groups:
+        if group.opaque is not None:
+            found.update({view_of(a).base: group for a in group.opaque.args})
+        for m in group.members.values():
+            found.update({r.value: group for r in m.refs if isinstance(r, Load)})
+    return found
+
+
 def _read_in_place(group: Group, v: Value) -> bool:
     """Whether every load of v reads element i of it while element i of the group is walked."""
     loads = [
         r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
     ]
-    return all(r.value.size == group.size and is_whole(r.shape, r.strides, r.offset) for r in loads)
+    return all(
+        r.value.size == group.size and not r.step and is_whole(r.shape, r.strides, r.offset)
+        for r in loads
+    )
 
 
 def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Program:

@@ -101,7 +101,8 @@ class Replay:
             dtype = view.base.dtype.np
             base = self.arena[offset : offset + view.base.nbytes].view(dtype)
             base = base.reshape(view.base.shape)
-        return self.giver(slot, view)(base)
+        # a checked index lies where its argument does, which may be of another shape
+        return self.giver(slot, view)(base.reshape(view.base.shape))
 
     def call(self, s: HostStep, arrays: dict[int, Any]) -> None:
         made = s.call(*[self.array(slot, view, arrays) for slot, view in s.inputs])

@@ -52,7 +52,7 @@ def _sum_rows(x: Any) -> Any:
 
 def _sum_columns(x: Any) -> Any:
     """(outer, n, inner) -> (outer, inner), in blocks: a running sum loses three digits by 1e6."""
-    while (n := x.shape[1]) > BLOCK:
+    while (n := x.shape[1]) > BLOCK and x.size:
         whole = n - n % BLOCK
         outer, _, inner = x.shape
         blocks = np.add.reduce(x[:, :whole].reshape(outer, -1, BLOCK, inner), axis=2)

@@ -62,7 +62,9 @@ def error_of(got: Any, want: Any, scale: float) -> float:
 def compared(way: str, pair: Pair, allowed: tuple[float, ...]) -> Failure | None:
     """What differs in one pair."""
     if len(pair.got) != len(pair.want):
-        return Failure(way, pair.what, "shape", 0.0, f"{len(pair.got)} and {len(pair.want)} results")
+        return Failure(
+            way, pair.what, "shape", 0.0, f"{len(pair.got)} and {len(pair.want)} results"
+        )
     sizes = [np.abs(wide(w)[np.isfinite(wide(w))]).max(initial=0.0) for w in pair.want]
     scale = max(1.0, *sizes) if sizes else 1.0
     for k, (got, want) in enumerate(zip(pair.got, pair.want, strict=True)):

@@ -14,6 +14,7 @@ import numpy as np
 from everygrad.tools.fuzzing.program import Step
 
 GAP = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 LARGEST, LARGEST_INTEGER = 60.0, 1 << 20
 
 Inputs = list[Any]
@@ -117,11 +118,7 @@ GUARDS: dict[str, Guard] = {
     **dict.fromkeys(("abs", "relu", "sign"), _from_zero),
     **dict.fromkeys(("floor", "ceil", "trunc"), _from_integers),
     "round": _from_halves,
-    **dict.fromkeys(
-        ("maximum", "minimum", "equal", "not_equal", "less", "less_equal", "greater",
-         "greater_equal"),
-        _apart,
-    ),  # fmt: skip
+    **dict.fromkeys(("maximum", "minimum", *COMPARISONS), _apart),
     **dict.fromkeys(("floor_divide", "remainder"), _ratio),
     "clamp": _from_bounds,
     **dict.fromkeys(("max", "min", "argmax", "argmin", "max_pool2d"), _distinct),

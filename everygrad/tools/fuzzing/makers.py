@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,13 +11,13 @@ import numpy as np
 from everygrad.ops.spec import REGISTRY, Op, Sample
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor
-from everygrad.tools.fuzzing import program as p
+from everygrad.tools.fuzzing import layers
 from everygrad.tools.fuzzing.generate import Builder, Rejected
+from everygrad.tools.fuzzing.guards import COMPARISONS
 from everygrad.tools.fuzzing.program import Ref
 
 # random numbers, checks and moves to devices are no programs; the rest has makers of its own
 NOT_FUZZED = {"philox", "check_range", "to", "dropout", "real", "imag", "conj", "mulhi"}
-COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
 
 class Domain(NamedTuple):
@@ -83,7 +82,7 @@ def _beside(b: Builder, shape: Shape) -> Shape:
 def _broadcasts(shape: Shape) -> Callable[[Tensor], bool]:
     def fits(t: Tensor) -> bool:
         try:
-            return size_of(np.broadcast_shapes(t.shape, shape)) <= 40_000
+            return size_of(np.broadcast_shapes(t.shape, shape)) <= 100_000
         except ValueError:
             return False
 
@@ -149,7 +148,7 @@ def condition(b: Builder, shape: Shape) -> Ref:
 
 
 def where(b: Builder) -> Ref:
-    x = b.float()
+    x = b.floating()
     shape = b.of(x).shape
     y: Any = 0.5
     if b.rng.random() < 0.7:
@@ -159,8 +158,8 @@ def where(b: Builder) -> Ref:
 
 def clamp(b: Builder) -> Ref:
     low, high = round(b.rng.uniform(-0.9, 0), 2), round(b.rng.uniform(0, 0.9), 2)
-    given = b.rng.choice(({"min": low}, {"max": high}, {"min": low, "max": high}))
-    return b.add("clamp", b.float(), **given)
+    given: dict[str, Any] = b.rng.choice(({"min": low}, {"max": high}, {"min": low, "max": high}))
+    return b.add("clamp", b.floating(), **given)
 
 
 def astype(b: Builder) -> Ref:
@@ -173,9 +172,9 @@ def astype(b: Builder) -> Ref:
 
 # --- reductions --------------------------------------------------------------------------------
 
-REDUCTIONS = (
-    "sum sum sum mean mean max min var std logsumexp prod".split()
-)  # names repeated are met more often
+# those met more often stand here more often
+SMALL_MOVES = ("flip", "roll", "expand_dims", "swapaxes", "moveaxis", "flatten", "squeeze")
+REDUCTIONS = ("sum", "sum", "mean", "mean", "max", "min", "var", "std", "logsumexp", "prod")
 
 
 def axes(b: Builder, ndim: int) -> Any:
@@ -190,13 +189,25 @@ def axes(b: Builder, ndim: int) -> Any:
 
 def reduction(b: Builder) -> Ref:
     name = b.rng.choice(REDUCTIONS)
-    x = b.float()
+    x = b.floating()
     if name == "prod" and b.of(x).size > 64:
         raise Rejected
     kwargs: dict[str, Any] = {"axis": axes(b, b.of(x).ndim)}
     if b.rng.random() < 0.4:
         kwargs["keepdims"] = True
     return b.add(name, x, **kwargs)
+
+
+def against_rows(b: Builder) -> Ref:
+    """A value and its own reduction, as softmax and layer norm are made of them."""
+    x = b.floating(least=1, nonempty=True)
+    name = b.rng.choice(("sum", "mean", "max", "min", "logsumexp", "var"))
+    axis = -1 if b.rng.random() < 0.6 else axes(b, b.of(x).ndim)
+    row = b.add(name, x, axis=axis, keepdims=True)
+    if b.rng.random() < 0.3:
+        row = b.add(b.rng.choice(("tanh", "sigmoid", "square", "sin")), row)
+    wide = b.add(b.rng.choice(("exp", "sin", "sigmoid")), x) if b.rng.random() < 0.4 else x
+    return b.add(b.rng.choice(("subtract", "multiply", "add")), wide, row)
 
 
 def whole_reduction(b: Builder) -> Ref:
@@ -215,7 +226,8 @@ def whole_reduction(b: Builder) -> Ref:
 
 def _factors(b: Builder, size: int) -> Shape:
     """Sizes whose product is `size`."""
-    left, found = size, []
+    left = size
+    found: list[int] = []
     while left > 1 and len(found) < 3:
         divisors = [d for d in range(2, min(left, 64) + 1) if left % d == 0] or [left]
         found.append(b.rng.choice(divisors))
@@ -228,7 +240,7 @@ def _factors(b: Builder, size: int) -> Shape:
 
 
 def reshape(b: Builder) -> Ref:
-    x = b.float()
+    x = b.floating()
     shape = list(_factors(b, b.of(x).size)) if b.of(x).size else [0, 3]
     if b.of(x).size and shape and b.rng.random() < 0.2:
         shape[b.rng.randrange(len(shape))] = -1
@@ -236,14 +248,14 @@ def reshape(b: Builder) -> Ref:
 
 
 def permute(b: Builder) -> Ref:
-    x = b.float(least=2)
+    x = b.floating(least=2)
     order = list(range(b.of(x).ndim))
     b.rng.shuffle(order)
     return b.add("permute_dims", x, tuple(order))
 
 
 def broadcast(b: Builder) -> Ref:
-    x = b.float()
+    x = b.floating()
     shape = tuple(b.rng.choice(b.sizes) if n == 1 else n for n in b.of(x).shape)
     if b.rng.random() < 0.5:
         shape = (b.rng.choice((1, 2, 3)), *shape)
@@ -273,7 +285,7 @@ def index(b: Builder, shape: Shape) -> Any:
 
 
 def getitem(b: Builder) -> Ref:
-    x = b.float(least=1)
+    x = b.floating(least=1)
     shape = b.of(x).shape
     if shape[0] and b.rng.random() < 0.25:
         places = b.input(b.shape(0, 2), "int64", -shape[0], shape[0])
@@ -283,10 +295,10 @@ def getitem(b: Builder) -> Ref:
 
 def small_move(b: Builder) -> Ref:
     """One of the moves that take an axis or two."""
-    x = b.float(least=1)
+    x = b.floating(least=1)
     ndim = b.of(x).ndim
     axis = b.rng.randrange(-ndim, ndim)
-    name = b.rng.choice("flip roll expand_dims swapaxes moveaxis flatten squeeze".split())
+    name = b.rng.choice(SMALL_MOVES)
     if name == "roll":
         return b.add("roll", x, b.rng.randrange(-4, 5), axis=axis)
     if name in ("swapaxes", "moveaxis"):
@@ -298,18 +310,18 @@ def small_move(b: Builder) -> Ref:
 
 
 def triangle(b: Builder) -> Ref:
-    return b.add(b.rng.choice(("tril", "triu")), b.float(least=2), k=b.rng.randrange(-2, 3))
+    return b.add(b.rng.choice(("tril", "triu")), b.floating(least=2), k=b.rng.randrange(-2, 3))
 
 
 def pad(b: Builder) -> Ref:
-    x = b.float(least=1)
+    x = b.floating(least=1)
     widths = tuple((b.rng.randrange(3), b.rng.randrange(3)) for _ in b.of(x).shape)
     value = b.rng.choice((0.0, 0.0, 0.5))
-    return b.add("pad", x, widths, **({"value": value} if value else {}))
+    return b.add("pad", x, widths, value=value)
 
 
 def concat(b: Builder) -> Ref:
-    x = b.float(least=1)
+    x = b.floating(least=1)
     shape, dtype = b.of(x).shape, b.of(x).dtype
     axis = b.rng.randrange(len(shape))
 
@@ -323,147 +335,18 @@ def concat(b: Builder) -> Ref:
 
 
 def stack(b: Builder) -> Ref:
-    x = b.float()
+    x = b.floating()
     shape, dtype = b.of(x).shape, b.of(x).dtype
     parts = [x, *(b.pick(lambda t: t.shape == shape and t.dtype is dtype) for _ in range(2))]
     return b.add("stack", parts, axis=b.rng.randrange(-1, len(shape) + 1))
 
 
 def split(b: Builder) -> Ref:
-    x = b.float(least=1)
+    x = b.floating(least=1)
     shape = b.of(x).shape
     axis = b.rng.randrange(len(shape))
     cut = b.rng.randrange(shape[axis] + 1)
     return b.add("split", x, [cut, shape[axis] - cut], axis=axis, pick=b.rng.randrange(2))
-
-
-# --- matrices, images, rows ----------------------------------------------------------------------
-
-
-def scaled(b: Builder, x: Ref, length: int) -> Ref:
-    """x by the root of the number of summands: a product keeps the size of its factors."""
-    return b.add("multiply", x, round(1 / math.sqrt(length), 3)) if length > 4 else x
-
-
-def matmul(b: Builder) -> Ref:
-    x = b.float(least=1)
-    shape = b.of(x).shape
-    n = shape[-1]
-
-    def fits(t: Tensor) -> bool:
-        return t.dtype.is_float and t.ndim in (1, 2) and t.shape[0] == n
-
-    try:
-        y = b.pick(fits)
-    except Rejected:
-        more = shape[:-2] if b.rng.random() < 0.5 else ()
-        y = b.input((*more, n, b.rng.choice(b.sizes)) if b.rng.random() < 0.8 else (n,))
-    return scaled(b, b.add("matmul", x, y), n)
-
-
-def linear(b: Builder) -> Ref:
-    x = b.float(least=2)
-    n = b.of(x).shape[-1]
-    try:
-        w = b.pick(lambda t: t.dtype.is_float and t.ndim == 2 and t.shape[1] == n)
-    except Rejected:
-        w = b.input((b.rng.choice(b.sizes), n))
-    out = scaled(b, b.add("linear", x, w), n)
-    if b.rng.random() < 0.5:
-        out = b.add("add", out, b.input(b.of(w).shape[:1]))
-    return out
-
-
-def image(b: Builder) -> Ref:
-    """A value of four axes, reshaped to if there is none."""
-    try:
-        return b.pick(lambda t: t.dtype.is_float and t.ndim == 4 and 0 < t.size <= 4000)
-    except Rejected:
-        size = b.rng.choice((3, 5, 7, 9))
-        return b.input((b.rng.choice((1, 2)), b.rng.choice((1, 2, 4)), size, size))
-
-
-def conv2d(b: Builder) -> Ref:
-    x = image(b)
-    channels = b.of(x).shape[1]
-    groups = channels if b.rng.random() < 0.2 else 1
-    kernel = b.rng.choice(((1, 1), (2, 2), (3, 3), (3, 2)))
-    out = groups * b.rng.choice((1, 2, 3))
-    w = b.input((out, channels // groups, *kernel))
-    kwargs: dict[str, Any] = {
-        "stride": b.rng.choice((1, 1, 2)), "padding": b.rng.choice((0, 1, 2)),
-        "dilation": b.rng.choice((1, 1, 2)), "groups": groups,
-    }  # fmt: skip
-    args = [x, w]
-    if b.rng.random() < 0.5:
-        args.append(b.input((out,)))
-    return scaled(b, b.add("conv2d", *args, **kwargs), channels * size_of(kernel))
-
-
-def pool(b: Builder) -> Ref:
-    x = image(b)
-    name = b.rng.choice(("max_pool2d", "avg_pool2d"))
-    kernel = b.rng.choice((2, 3))
-    kwargs = {"stride": b.rng.choice((1, 2)), "padding": b.rng.choice((0, 1))}
-    return b.add(name, x, kernel, **kwargs)
-
-
-def rows(b: Builder) -> Ref:
-    """Softmax, layer norm and their kin."""
-    x = b.float(least=1, nonempty=True)
-    shape = b.of(x).shape
-    axis = b.rng.choice((-1, -1, b.rng.randrange(len(shape))))
-    name = b.rng.choice(("softmax", "log_softmax", "standardize", "layer_norm", "logsumexp"))
-    if name != "layer_norm":
-        return b.add(name, x, axis=axis)
-    tail = shape[-b.rng.randrange(1, min(2, len(shape)) + 1) :]
-    given = {}
-    if b.rng.random() < 0.6:
-        given["weight"] = b.input(tail, str(b.of(x).dtype))
-        given["bias"] = b.input(tail, str(b.of(x).dtype))
-    return b.add("layer_norm", x, normalized_shape=tail, **given)
-
-
-def losses(b: Builder) -> Ref:
-    x = b.pick(lambda t: t.dtype.is_float and t.ndim == 2 and t.size > 0)
-    n, classes = b.of(x).shape
-    reduced = b.rng.choice(("mean", "sum", "none"))
-    if b.rng.random() < 0.3:
-        shape, dtype = b.of(x).shape, b.of(x).dtype
-        y = b.pick(lambda t: t.shape == shape and t.dtype is dtype)
-        return b.add("mse_loss", x, y, reduction=reduced)
-    target = b.input((n,), "int64", 0, classes)
-    return b.add("cross_entropy", x, target, reduction=reduced)
-
-
-def attention(b: Builder) -> Ref:
-    x = b.pick(lambda t: t.dtype.is_float and t.ndim in (2, 3, 4) and 0 < t.size <= 2000)
-    shape = b.of(x).shape
-    others = [x if b.rng.random() < 0.3 else b.input(shape) for _ in range(2)]
-    return b.add("attention", x, *others, causal=b.rng.random() < 0.5)
-
-
-# --- indices -------------------------------------------------------------------------------------
-
-
-def picks(b: Builder) -> Ref:
-    x = b.float(least=1, nonempty=True)
-    shape = b.of(x).shape
-    axis = b.rng.randrange(len(shape))
-    size = shape[axis]
-    name = b.rng.choice(("take", "gather", "index_add", "scatter_add", "take_along_axis",
-                         "index_select", "embedding"))  # fmt: skip
-    count = b.rng.choice((1, 2, 3, size))
-    part = (*shape[:axis], count, *shape[axis + 1 :])
-    if name == "embedding":
-        return b.add(name, b.input(b.shape(0, 2), "int64", 0, shape[0]), x)
-    if name in ("gather", "take_along_axis"):
-        return b.add(name, x, b.input(part, "int64", 0, size), axis=axis)
-    if name in ("take", "index_select"):
-        return b.add(name, x, b.input((count,), "int64", 0, size), axis=axis)
-    source = b.input(part, str(b.of(x).dtype))
-    places = (count,) if name == "index_add" else part
-    return b.add(name, x, b.input(places, "int64", 0, size), source, axis=axis)
 
 
 # --- names that get other values, constants, samples ---------------------------------------------
@@ -510,7 +393,7 @@ def update(b: Builder) -> Ref:
 
 def creation(b: Builder) -> Ref:
     """A constant made inside the program, and what is done with it."""
-    x = b.float()
+    x = b.floating()
     shape, dtype = b.of(x).shape, str(b.of(x).dtype)
     name = b.rng.choice(("full", "full", "arange", "eye"))
     if name == "full":
@@ -547,7 +430,7 @@ def usable(op: Op, sample: Sample) -> bool:
     """A sample of real numbers whose result's size does not depend on values."""
     found = list(_arrays((sample.args, tuple(sample.kwargs.values()))))
     masked = op.name == "getitem" and any(a.dtype == bool for a in found)
-    few = len(found) <= 4 and all(a.size <= 300 for a in found)
+    few = len(found) <= 5 and all(a.size <= 300 for a in found)
     return few and not masked and all(a.dtype.kind in "fib" for a in found)
 
 
@@ -584,6 +467,7 @@ MAKERS: dict[str, tuple[float, Callable[[Builder], Any]]] = {
     "clamp": (0.4, clamp),
     "astype": (0.7, astype),
     "reduction": (3, reduction),
+    "against_rows": (1.5, against_rows),
     "whole_reduction": (0.7, whole_reduction),
     "reshape": (1, reshape),
     "permute": (1, permute),
@@ -595,18 +479,16 @@ MAKERS: dict[str, tuple[float, Callable[[Builder], Any]]] = {
     "concat": (0.7, concat),
     "stack": (0.4, stack),
     "split": (0.4, split),
-    "matmul": (1.2, matmul),
-    "linear": (0.7, linear),
-    "conv2d": (0.5, conv2d),
-    "pool": (0.4, pool),
-    "rows": (1.2, rows),
-    "losses": (0.5, losses),
-    "attention": (0.3, attention),
-    "picks": (1, picks),
+    "matmul": (1.2, layers.matmul),
+    "linear": (0.7, layers.linear),
+    "conv2d": (0.5, layers.conv2d),
+    "pool": (0.4, layers.pool),
+    "rows": (1.2, layers.rows),
+    "losses": (0.5, layers.losses),
+    "attention": (0.3, layers.attention),
+    "picks": (1, layers.picks),
     "assign": (0.6, assign),
     "update": (0.6, update),
     "creation": (0.5, creation),
     "sample": (0.8, from_sample),
 }
-
-_ = p

@@ -19,7 +19,8 @@ from everygrad.ops.spec import REGISTRY
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
-PLAIN, TRANSPOSED, STRIDED, FLIPPED, REPEATED = "plain transposed strided flipped repeated".split()
+PLAIN, TRANSPOSED, STRIDED = "plain", "transposed", "strided"
+FLIPPED, REPEATED = "flipped", "repeated"
 ARGUMENT, CLOSURE, CONSTANT = "argument", "closure", "constant"
 CREATION = ("full", "arange", "eye")
 IN_PLACE = {"setitem": "{0}[{index}] = {1}", "iadd": "{0} += {1}", "isub": "{0} -= {1}",
@@ -97,7 +98,7 @@ class Input:
 
 def _evaluated(text: str) -> Tensor:
     """What prints is what runs: the tensor of an expression made by `Input.text` alone."""
-    return eval(text, {"np": np, "eg": eg})  # type: ignore[no-any-return]
+    return eval(text, {"np": np, "eg": eg})
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Step:
             return _assign(self.op, *args, **kwargs)
         function = getattr(eg, self.op) if self.op in CREATION else REGISTRY[self.op].function
         out = function(*args, **kwargs)
-        return out if self.pick is None else out[self.pick]  # type: ignore[no-any-return]
+        return out if self.pick is None else out[self.pick]
 
     def lines(self) -> list[str]:
         if self.in_place:

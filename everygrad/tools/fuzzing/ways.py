@@ -238,7 +238,10 @@ def mapped(case: Case) -> Iterator[Pair]:
         return
     near = [x * 0.999 for x in case.floats]
     batch = [eg.stack([a, b]) for a, b in zip(case.floats, near, strict=True)]
-    for what, f, order in (("values", case.of_floats(case.f), VALUE), ("grads", case.grad(), SLOPE)):
+    for what, f, order in (
+        ("values", case.of_floats(case.f), VALUE),
+        ("grads", case.grad(), SLOPE),
+    ):
         one, two = arrays(f(*case.floats)), arrays(f(*near))
         want = [np.stack(p) for p in zip(one, two, strict=True)]
         yield Pair(what, arrays(eg.vmap(f)(*batch)), want, order)

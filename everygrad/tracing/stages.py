@@ -1,0 +1,46 @@
+"""From a traced graph to something that runs: the stages between, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from everygrad.backends import base
+from everygrad.compile.ir import Graph
+from everygrad.compile.simplify import simplify
+from everygrad.ops.families import Elementwise
+from everygrad.ops.spec import REGISTRY
+from everygrad.tracing.record import Record
+
+COPY = Elementwise("copy", lambda x: x, kinds="any")
+MOVES = {
+    "copy": COPY,
+    "reshape": REGISTRY["reshape"],
+    "broadcast_to": REGISTRY["broadcast_to"],
+}
+
+
+def evaluate(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
+    """An op on NumPy arrays, as eager mode computes it."""
+    return base.get("cpu").run(op, list(arrays), params)
+
+
+def prepared(graph: Graph) -> Graph:
+    return simplify(graph, evaluate, MOVES)
+
+
+def compiled(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Any:
+    """A traced graph, simplified and compiled for its device."""
+    return base.get("cpu").compile(prepared(graph), donated)
+
+
+def donations_of(record: Record) -> list[tuple[int, int]]:
+    """(input, output) pairs of tensors that are read and given a new value."""
+    inputs = {
+        id(s.tensor): i for i, s in enumerate(record.sources) if s.tensor is not None and not s.grad
+    }
+    return [
+        (inputs[id(t.tensor)], t.output)
+        for t in record.targets
+        if t.tensor is not None and not t.grad and t.output is not None and id(t.tensor) in inputs
+    ]
