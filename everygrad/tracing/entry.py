@@ -30,8 +30,11 @@ def aligned(array: Any) -> Any:
 class Entry:
     """A record, compiled."""
 
-    def __init__(self, record: Record, fn: Callable[..., Any], verify: bool, escaped: bool) -> None:
+    def __init__(
+        self, record: Record, fn: Callable[..., Any], tree: Any, verify: bool, escaped: bool
+    ) -> None:
         self.record = record
+        self.tree = tree  # of the arguments
         self.fn = fn
         self.escaped = escaped
         self.used = False
@@ -89,7 +92,8 @@ class Entry:
             raise TraceError("jit: a gradient that the function reads is gone")
         return t._data
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
+    def call(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
+        """The results for these arguments, of which `tensors` are the tensors."""
         self.used = True
         inputs = [aligned(self.payload(s, tensors)) for s in self.sources]
         # to verify, the inputs must still be there afterwards
@@ -102,7 +106,7 @@ class Entry:
         for target in self.targets:
             self.give(target, tensors, outputs)
         if self.record.gradients is not None:
-            attach(self, tensors, inputs, results, outputs)
+            attach(self, leaves, tensors, results, outputs)
         return unflatten(self.record.tree, results)
 
     def donated_memory(self, inputs: Sequence[Any]) -> dict[int, Any]:

@@ -5,26 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from everygrad.autograd.engine import Pass
 from everygrad.autograd.graph import Node
+from everygrad.autograd.modes import enable_grad
+from everygrad.autograd.trees import flatten, unflatten
 from everygrad.errors import GradientError
 from everygrad.ops.creation import zeros
 from everygrad.ops.spec import Op
 from everygrad.tensor import Tensor, wrap
 
+_STATIC = object()  # in the place of a node: the argument is no tensor
+
 
 def attach(
     entry: Any,
+    leaves: Sequence[Any],
     tensors: Sequence[Tensor],
-    inputs: Sequence[Any],
     results: Sequence[Tensor],
     outputs: Sequence[Any],
 ) -> None:
-    """Give the results their place in the graph."""
+    """Give the results their place in the graph. `leaves`: all arguments, `tensors` among them."""
     gradients = entry.record.gradients
     sources = [entry.sources[i] for i in gradients.wanted]
     parents = [(tensors[s.argument] if s.argument is not None else s.tensor)._node for s in sources]
     residuals = [outputs[i] for i in gradients.residuals]
-    whole = _node(CALL, tuple(parents), {"entry": entry}, ())
+    given = [(x._data, x._node) if isinstance(x, Tensor) else (x, _STATIC) for x in leaves]
+    params = {"entry": entry, "given": given, "tree": entry.tree}
+    whole = _node(CALL, tuple(parents), params, ())
     whole.saved = tuple(residuals)
     for place, i in enumerate(gradients.seeds):
         out = results[i]
@@ -58,10 +65,7 @@ class _Call(Op):
     def vjp(self, node: Any, g: Any, create_graph: bool) -> Sequence[Any]:
         entry = node.params["entry"]
         if create_graph:
-            raise GradientError(
-                "jit: a second derivative through a compiled function; compile the derivative "
-                "instead: eg.jit(eg.grad(f)) in place of eg.grad(eg.jit(f))"
-            )
+            return self.recorded(node, g)
         gradients = entry.record.gradients
         replay = entry.backward_replay()
         values = [entry.record.graph.outputs[i] for i in gradients.seeds]
@@ -71,6 +75,25 @@ class _Call(Op):
         ]
         made = replay.run([entry.aligned(a) for a in (*node.saved, *seeds)], {})
         return [wrap(a) for a in made]
+
+    def recorded(self, node: Any, g: Any) -> Sequence[Any]:
+        """The gradients as ops that can be differentiated again: the function runs uncompiled."""
+        entry = node.params["entry"]
+        if entry.targets:
+            raise GradientError(
+                "jit: a second derivative through a compiled function that changes tensors (or "
+                "draws random numbers); compile the derivative: eg.jit(eg.grad(f))"
+            )
+        leaves = [wrap(a, n) if n is not _STATIC else a for a, n in node.params["given"]]
+        args, kwargs = unflatten(node.params["tree"], leaves)
+        with enable_grad():
+            outs, _ = flatten(entry.fn(*args, **kwargs))
+        seeds = entry.record.gradients.seeds
+        roots = [(outs[i]._node, s) for i, s in zip(seeds, g, strict=True) if s is not None]
+        targets = [p for p in node.parents if p is not None]
+        work = Pass(roots, retain_graph=True, create_graph=True, targets=targets, accumulate=False)
+        work.run()
+        return [work.captured.get(p) for p in node.parents]
 
 
 CALL, RESULT = _Call("jit"), _Result("jit.result")

@@ -72,7 +72,7 @@ class Jitted:
         for entry in found or ():
             if entry.fits():
                 self.latest = entry
-                return entry.call(tensors)
+                return entry.call(leaves, tensors)
         return self.first_call(key, leaves, tree, tensors, (args, kwargs))
 
     def elsewhere(self, leaf: Tensor, args: Any, kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ class Jitted:
             args, kwargs = given
             return self.fn(*args, **kwargs)
         self.latest = entry
-        return entry.call(tensors)
+        return entry.call(leaves, tensors)
 
     def compile(self, key: Any, leaves: list[Any], tree: Any) -> Entry:
         known = self.entries.setdefault(key, [])
@@ -105,7 +105,7 @@ class Jitted:
         if escaped and any(e.escaped for e in known):
             record, escaped = trace(self.fn, leaves, tree, escapes=False)
         try:
-            entry = Entry(record, self.fn, self.verify, bool(escaped))
+            entry = Entry(record, self.fn, tree, self.verify, bool(escaped))
         except EverygradError:
             raise
         except Exception as error:

@@ -431,7 +431,8 @@ def usable(op: Op, sample: Sample) -> bool:
     found = list(_arrays((sample.args, tuple(sample.kwargs.values()))))
     masked = op.name == "getitem" and any(a.dtype == bool for a in found)
     few = len(found) <= 5 and all(a.size <= 300 for a in found)
-    return few and not masked and all(a.dtype.kind in "fib" for a in found)
+    real = all(a.dtype.kind in "fib" and np.isfinite(a).all() for a in found)
+    return few and not masked and real
 
 
 def _arrays(value: Any) -> Iterator[Any]:
