@@ -171,6 +171,18 @@ def test_an_argument_that_is_assigned_to() -> None:
     close(a, b, 1e-6)
 
 
+def test_what_nobody_else_holds_is_written_in_place() -> None:
+    p = eg.tensor(np.ones(100_000, np.float32))
+    f = eg.jit(lambda: p.__imul__(2.0))
+    f()
+    places = set()
+    for _ in range(4):
+        f()
+        places.add(p.numpy().ctypes.data)
+    assert len(places) == 1
+    assert p[0].item() == 32.0
+
+
 def test_what_somebody_else_holds_is_not_overwritten() -> None:
     p = eg.tensor(np.ones(100_000, np.float32))
 

@@ -14,7 +14,7 @@ from everygrad.autograd.trees import unflatten
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
-from everygrad.tracing.record import Record, Source, Target
+from everygrad.tracing.record import Record, Target
 from everygrad.tracing.stages import compiled, donations_of
 from everygrad.tracing.verify import check
 
@@ -25,6 +25,9 @@ def aligned(array: Any) -> Any:
     if flags.c_contiguous and flags.aligned:
         return array
     return np.ascontiguousarray(array) if flags.aligned else array.copy()
+
+
+_NOTHING: dict[int, Any] = {}
 
 
 class Entry:
@@ -43,12 +46,13 @@ class Entry:
         self.backward: Any = None
         self.verify = verify
         self.sources = record.sources
-        graph = record.graph
-        self.facts = [
-            (s, v.shape, v.dtype.np, None if s.tensor is None else s.tensor._node is None)
-            for s, v in zip(record.sources, graph.inputs, strict=True)
-            if s.argument is None
+        self.outside = [
+            (i, s.tensor, s.tensor._node is None)
+            for i, s in enumerate(record.sources)
+            if s.tensor is not None and not s.grad
         ]
+        self.others = [(i, s) for i, s in enumerate(record.sources) if s.tensor is None or s.grad]
+        self.facts = [(v.shape, v.dtype.np) for v in record.graph.inputs]
         self.targets = record.targets
         program = self.replay.program
         self.gifts = _gifts(record, program.donations, program.inputs, program.results)
@@ -60,65 +64,79 @@ class Entry:
         return self.misfit() is None
 
     def misfit(self) -> str | None:
-        """What is not as it was."""
+        """What is not as it was. A payload that was seen before is not looked at again."""
         if self.escaped and self.used:
             return "it made new state in its first call"
-        for source, shape, dtype, plain in self.facts:
-            t = source.tensor
-            if source.grad:
-                t = getattr(t, "_grad", None)
-                if t is None:
-                    return "a gradient it read is gone"
-            array = t._data  # type: ignore[union-attr]
-            if type(array) is not ndarray or array.shape != shape or array.dtype != dtype:
+        seen = self.replay.arrays
+        for i, t, plain in self.outside:
+            if t._data is not seen[i] and not self.suits(i, t._data):
+                shape, dtype = self.facts[i]
                 return f"a tensor from outside is no longer {dtype}{list(shape)}"
-            if not source.grad and (t._node is None) != plain:  # type: ignore[union-attr]
+            if (t._node is None) is not plain:
                 return "a tensor from outside requires grad now, or no longer does"
+        for i, source in self.others:
+            if source.tensor is not None:
+                grad = getattr(source.tensor, "_grad", None)
+                if grad is None or not self.suits(i, grad._data):
+                    return "a gradient it read is gone, or another one"
         for t, there in self.record.guards:
-            if (getattr(t, "_grad", None) is not None) != there:
+            if (getattr(t, "_grad", None) is not None) is not there:
                 return "a gradient is there that was not, or is gone"
         for module, training in self.record.modules:
-            if module.training != training:
+            if module.training is not training:
                 return f"{type(module).__name__} was switched between train() and eval()"
         return None
 
+    def suits(self, i: int, array: Any) -> bool:
+        """Whether an array can be input i."""
+        shape, dtype = self.facts[i]
+        return type(array) is ndarray and array.shape == shape and array.dtype == dtype
+
     # --- a call ----------------------------------------------------------------------------------
 
-    def payload(self, source: Source, tensors: Sequence[Tensor]) -> Any:
-        t = source.tensor if source.argument is None else tensors[source.argument]
-        if source.grad:
-            t = t.grad  # type: ignore[union-attr]
-        if t is None:
-            raise TraceError("jit: a gradient that the function reads is gone")
-        return t._data
+    def gather(self, tensors: Sequence[Tensor]) -> None:
+        """Put the inputs where the replay reads them."""
+        replay = self.replay
+        arrays = replay.arrays
+        for i, t, _ in self.outside:
+            array = t._data
+            if array is not arrays[i]:
+                replay.put(i, aligned(array))
+        for i, source in self.others:
+            found = source.tensor if source.argument is None else tensors[source.argument]
+            if source.grad and found is not None:
+                found = found.grad
+            if found is None or not self.suits(i, found._data):
+                raise TraceError("jit: a gradient that the function reads is gone")
+            replay.put(i, aligned(found._data))
 
     def call(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
         """The results for these arguments, of which `tensors` are the tensors."""
         self.used = True
-        inputs = [aligned(self.payload(s, tensors)) for s in self.sources]
-        # to verify, the inputs must still be there afterwards
-        given = self.donated_memory(inputs) if self.gifts and not self.verify else {}
-        outputs = self.replay.run(inputs, given)
-        if self.verify:
-            check(self.record.graph, inputs, outputs)
-        count = self.record.results
-        results = [wrap(a) for a in outputs[:count]]
-        for target in self.targets:
-            self.give(target, tensors, outputs)
-        if self.record.gradients is not None:
+        record = self.record
+        with self.replay.lock:
+            self.gather(tensors)
+            # to verify, the inputs must still be there afterwards
+            given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
+            outputs = self.replay.run(given)
+            if self.verify:
+                check(record.graph, self.replay.arrays, outputs)
+            results = [wrap(a) for a in outputs[: record.results]]
+            for target in self.targets:
+                self.give(target, tensors, outputs)
+        if record.gradients is not None:
             attach(self, leaves, tensors, results, outputs)
-        return unflatten(self.record.tree, results)
+        return unflatten(record.tree, results)
 
-    def donated_memory(self, inputs: Sequence[Any]) -> dict[int, Any]:
+    def donated_memory(self) -> dict[int, Any]:
         """The memory of inputs that nobody but the tensor to be given a new value can see."""
         found: dict[int, Any] = {}
+        arrays = self.replay.arrays
         for slot, number, tensor in self.gifts:
             array = tensor._data
-            if array is inputs[number] and _ours_alone(array):
+            if array is arrays[number] and _ours_alone(array):
                 found[slot] = array
         return found
-
-    aligned = staticmethod(aligned)
 
     def backward_replay(self) -> Any:
         """The compiled derivative."""
@@ -140,17 +158,13 @@ class Entry:
 
 
 def _ours_alone(array: Any) -> bool:
-    """Whether only the tensor, this call's list of inputs and our own names know the array."""
-    if not array.flags.writeable or getweakrefcount(array):
-        return False
-    owner = array.base
-    if owner is None:
-        return getrefcount(array) <= _KNOWN
-    return False
+    """Whether only the tensor, the replay's list of inputs and our own names know the array."""
+    alone = getrefcount(array) <= _KNOWN and array.base is None
+    return alone and array.flags.writeable and not getweakrefcount(array)
 
 
 def _known() -> int:
-    """What getrefcount says of an array held by a tensor and by a call's list of inputs."""
+    """What getrefcount says of an array held by a tensor and by a replay's list of inputs."""
 
     class Holder:
         _data: Any

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from everygrad.autograd.engine import Pass
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad
@@ -73,7 +75,7 @@ class _Call(Op):
             zeros(v.shape, v.dtype)._data if s is None else s._data
             for s, v in zip(g, values, strict=True)
         ]
-        made = replay.run([entry.aligned(a) for a in (*node.saved, *seeds)], {})
+        made = replay.run_on([np.ascontiguousarray(a) for a in (*node.saved, *seeds)])
         return [wrap(a) for a in made]
 
     def recorded(self, node: Any, g: Any) -> Sequence[Any]:

@@ -13,9 +13,9 @@ from numpy.lib.stride_tricks import as_strided
 from everygrad.backends.cpu import runtime
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.plan import ERROR_WORDS, HostStep, NativeStep, Program, build
-from everygrad.backends.cpu.pool import empty
+from everygrad.backends.cpu.pool import SMALLEST, empty
 from everygrad.backends.cpu.render import address_of
-from everygrad.compile.ir import Graph
+from everygrad.compile.ir import Graph, Value
 from everygrad.compile.views import View, is_whole
 from everygrad.errors import OutOfRangeError
 from everygrad.shapes import size_of
@@ -45,10 +45,27 @@ class Replay:
             self.slots[slot] = base + offset
         for slot, array in program.constants.items():
             self.slots[slot] = address_of(array)
-        self.outputs = [(slot, v.shape, v.dtype.np) for slot, v in program.outputs.items()]
+        self.arrays: list[Any] = [None] * len(program.inputs)  # the inputs of the latest call
+        self.outputs = [
+            (slot, v.shape, v.dtype.np, np.empty if self.is_small(slot, v) else empty)
+            for slot, v in program.outputs.items()
+        ]
+        self.has_host_steps = any(isinstance(s, HostStep) for s in program.steps)
         self.segments = self.link()
-        self.needs_arrays = any(isinstance(s, HostStep) for s in program.steps)
         self.givers = [self.giver(r.slot, r.view) for r in program.results]
+        self.places = [self.place(r.slot) for r in program.results]
+
+    def is_small(self, slot: int, v: Value) -> bool:
+        """Whether an output's memory is NumPy's own: it is small, or stays with its tensor."""
+        return v.nbytes < SMALLEST or slot in self.program.donations
+
+    def place(self, slot: int) -> tuple[int, Any]:
+        """Where a result is found: 0, an input; 1, an output; 2, the constant array itself."""
+        if slot in self.program.inputs:
+            return 0, self.program.inputs.index(slot)
+        if slot in self.program.outputs:
+            return 1, list(self.program.outputs).index(slot)
+        return 2, self.program.constants[slot]
 
     def link(self) -> list[Callable[[dict[int, Any]], None]]:
         """Compile all steps, and make each stretch of native ones a single call."""
@@ -94,6 +111,8 @@ class Replay:
     def array(self, slot: int, view: View, arrays: dict[int, Any]) -> Any:
         """A value in memory as a NumPy array, for a host step."""
         base = arrays.get(slot)
+        if base is None and slot in self.program.inputs:
+            base = self.arrays[self.program.inputs.index(slot)]
         if base is None:
             base = self.program.constants.get(slot)
         if base is None:
@@ -113,32 +132,40 @@ class Replay:
             out = self.arena[offset : offset + nbytes].view(made.dtype).reshape(made.shape)
         np.copyto(out, made)
 
-    def run(self, inputs: Sequence[Any], given: dict[int, Any]) -> list[Any]:
-        """The outputs for these input arrays (C-contiguous and aligned).
+    def put(self, i: int, array: Any) -> None:
+        """Make an array (C-contiguous and aligned) input i of the calls to come."""
+        self.arrays[i] = array
+        self.slots[self.program.inputs[i]] = address_of(array)
+
+    def run_on(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for these arrays."""
+        with self.lock:
+            for i, array in enumerate(inputs):
+                self.put(i, array)
+            return self.run({})
+
+    def run(self, given: dict[int, Any]) -> list[Any]:
+        """The outputs for the arrays that were put; the caller holds the lock.
 
         `given` has memory for outputs that need none of their own, by slot.
         """
-        program = self.program
-        arrays: dict[int, Any] = {}
-        with self.lock:
-            slots = self.slots
-            for slot, array in zip(program.inputs, inputs, strict=True):
-                slots[slot] = address_of(array)
-                arrays[slot] = array
-            for slot, shape, dtype in self.outputs:
-                array = given.get(slot)
-                if array is None:
-                    array = empty(shape, dtype)
-                slots[slot] = address_of(array)
-                arrays[slot] = array
-            for segment in self.segments:
-                segment(arrays)
-                if self.error[0]:
-                    self.refuse()
-        constants = program.constants
+        slots = self.slots
+        made = []
+        for slot, shape, dtype, fresh in self.outputs:
+            array = given.get(slot)
+            if array is None:
+                array = fresh(shape, dtype)
+            slots[slot] = address_of(array)
+            made.append(array)
+        known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
+        for segment in self.segments:
+            segment(known)
+            if self.error[0]:
+                self.refuse()
+        arrays = self.arrays
         return [
-            give(arrays[r.slot] if r.slot in arrays else constants[r.slot])
-            for give, r in zip(self.givers, program.results, strict=True)
+            give(arrays[i] if kind == 0 else made[i] if kind == 1 else i)
+            for give, (kind, i) in zip(self.givers, self.places, strict=True)
         ]
 
     def refuse(self) -> None:
