@@ -25,7 +25,8 @@ class Value:
     """One result. `op` is the record (None for leaves); `where` the user's line that made it."""
 
     __slots__ = (
-        "args", "dtype", "generation", "kind", "name", "number", "op", "params", "shape", "where",
+        "args", "dtype", "generation", "kind", "name", "number", "op", "params", "shape", "view",
+        "where",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +52,7 @@ class Value:
         self.number = number
         self.where = where
         self.generation = generation  # equal calls of different generations stay apart
+        self.view: Any = None  # see views.view_of
 
     @property
     def size(self) -> int:

@@ -37,14 +37,17 @@ def whole(value: Value) -> View:
 
 def view_of(value: Value) -> View:
     """The longest chain of moves that ends in `value`, as one view."""
-    chain = []
-    while value.kind == "movement":
-        chain.append(value)
-        value = value.args[0]
-    view = whole(value)
+    chain: list[Value] = []
+    here = value
+    while here.view is None and here.kind == "movement":
+        chain.append(here)
+        here = here.args[0]
+    view: View = here.view
+    if view is None:
+        view = here.view = whole(here)
     for move in reversed(chain):
         moved = apply_move(view, move)
-        view = whole(move) if moved is None else moved
+        view = move.view = whole(move) if moved is None else moved
     return view
 
 

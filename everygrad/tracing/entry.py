@@ -82,6 +82,9 @@ class Entry:
         for t, there in self.record.guards:
             if (getattr(t, "_grad", None) is not None) is not there:
                 return "a gradient is there that was not, or is gone"
+        for t, twin in self.record.twins:
+            if t._data is not twin._data:
+                return "two tensors from outside no longer share one value"
         for module, training in self.record.modules:
             if module.training is not training:
                 return f"{type(module).__name__} was switched between train() and eval()"

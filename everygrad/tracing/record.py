@@ -14,7 +14,7 @@ from everygrad.dispatch import user_line
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
-from everygrad.tracing.trace import Traced, Tracer
+from everygrad.tracing.trace import Capture, Traced, Tracer
 
 
 class Source(NamedTuple):
@@ -59,6 +59,7 @@ class Record(NamedTuple):
     results: int
     tree: Any
     guards: list[tuple[Tensor, bool]]  # tensors whose .grad must be there, or not
+    twins: list[tuple[Tensor, Tensor]]  # tensors that must share one value
     modules: list[tuple[Any, bool]]  # modules, and whether they must be training
     gradients: Gradients | None
 
@@ -180,13 +181,17 @@ class _Builder:
 
     def sources(self) -> list[Source]:
         made = [Source(i, None) for i in range(len(self.arguments))]
-        for c in self.tracer.captures:
+        for c in self.inputs():
             if c.owner is None:
                 made.append(Source(None, c.tensor))
             else:
                 place = self.places.get(id(c.owner))
                 made.append(Source(place, c.owner if place is None else None, grad=True))
         return made
+
+    def inputs(self) -> list[Capture]:
+        """The captures that are inputs of their own, in the order of these inputs."""
+        return [c for c in self.tracer.captures if c.twin is None]
 
     def guards(self) -> list[tuple[Tensor, bool]]:
         touched = self.tracer.touched.values()
@@ -208,6 +213,7 @@ class _Builder:
             len(self.returned),
             self.tree,
             self.guards(),
+            [(c.tensor, c.twin) for c in self.tracer.captures if c.twin is not None],
             list(self.tracer.modules.values()),
             gradients,
         )
@@ -238,7 +244,7 @@ class _Builder:
         border = len(graph.values)
         leaves = [(i, a.stand_in._node) for i, a in enumerate(self.arguments)]
         count = len(self.arguments)
-        leaves += [(count + j, c.node) for j, c in enumerate(tracer.captures) if c.owner is None]
+        leaves += [(count + j, c.node) for j, c in enumerate(self.inputs()) if c.owner is None]
         wanted = [(i, node) for i, node in leaves if node is not None]
         if not wanted:
             return None

@@ -70,7 +70,8 @@ class Traced(Wrapped):
 class Capture(NamedTuple):
     """A tensor from outside: the payload and node it had, and the payload it got.
 
-    `owner` is the tensor whose `.grad` it is, if it was reached as one.
+    `owner` is the tensor whose `.grad` it is, if it was reached as one. `twin` is a tensor captured
+    before that had the same payload, and serves for both while they share one.
     """
 
     tensor: Tensor
@@ -78,6 +79,7 @@ class Capture(NamedTuple):
     node: Any
     traced: Traced
     owner: Tensor | None
+    twin: Tensor | None
 
 
 class Touch(NamedTuple):
@@ -98,6 +100,7 @@ class Tracer:
         self.device = device
         self.graph = Graph()
         self.captures: list[Capture] = []
+        self.by_payload: dict[int, Capture] = {}
         self.touched: dict[int, Touch] = {}
         self.modules: dict[int, tuple[Any, bool]] = {}  # those called, and whether they trained
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
@@ -158,10 +161,18 @@ class Tracer:
                 f"jit: the tensor of shape {t.shape} used at {user_line()} is the result of ops "
                 f"recorded outside the function; pass it as an argument, or use detach()"
             )
-        array = t._data
-        value = self.graph.input(array.shape, FROM_NP[array.dtype], user_line())
-        traced = self.traced(value)
-        self.captures.append(Capture(t, array, t._node, traced, self.grads.get(id(t))))
+        array, owner = t._data, self.grads.get(id(t))
+        twin = self.by_payload.get(id(array))
+        if twin is not None and t._node is None and owner is None:
+            traced = twin.traced
+            self.captures.append(Capture(t, array, None, traced, None, twin.tensor))
+        else:
+            value = self.graph.input(array.shape, FROM_NP[array.dtype], user_line())
+            traced = self.traced(value)
+            made = Capture(t, array, t._node, traced, owner, None)
+            self.captures.append(made)
+            if t._node is None and owner is None:
+                self.by_payload[id(array)] = made
         t._data = traced
 
     def touch(self, t: Tensor, seen: bool) -> None:

@@ -246,6 +246,7 @@ class _Plan:
         return [(a * self.t.lanes, b - a) for a, b in pairwise(ends) if a < b]
 
 
+@lru_cache(maxsize=256)
 def attention(
     q: Operand,
     k: Operand,
@@ -296,6 +297,7 @@ def attention(
     return p.work()
 
 
+@lru_cache(maxsize=256)
 def attention_grads(
     g: Operand,
     q: Operand,
@@ -354,9 +356,6 @@ def attention_grads(
 
 
 # --- on arrays ------------------------------------------------------------------------------------
-
-_forward = lru_cache(maxsize=256)(attention)
-_backward = lru_cache(maxsize=256)(attention_grads)
 
 
 def _four(x: Any) -> Any:
@@ -424,7 +423,7 @@ def run_attention(
         out = empty((batch, heads, rows, width), q.dtype)
     given = [q, k, v, *masks]
     layouts = [_layout(x) for x in given]
-    work = _forward(*layouts[:3], _layout(out), scale, causal, *layouts[3:])
+    work = attention(*layouts[:3], _layout(out), scale, causal, *layouts[3:])
     workrun.run(work, [out], given)
     return out.reshape(shape).astype(dtype, copy=False)
 
@@ -447,7 +446,7 @@ def run_grads(
     given = [*(_four(x) for x in (g, q, k, v)), *masks]
     out = empty((q.size + k.size + v.size,), given[0].dtype)
     layouts = [_layout(x) for x in given]
-    work = _backward(*layouts[:4], _layout(out), scale, causal, *layouts[4:])
+    work = attention_grads(*layouts[:4], _layout(out), scale, causal, *layouts[4:])
     workrun.run(work, [out], given)
     return out.astype(dtype, copy=False)
 

@@ -382,10 +382,11 @@ class Writer:
             target = w.indexed(self.pointer(v), i, intrinsics.memory_type(v.dtype))
             w.store(out, target, v.dtype, grouped=True)
 
-    def finishing(self) -> Step | None:
-        """The step that brings blocks together."""
+    def finishing_after(self, text: str) -> tuple[Step, ...]:
+        """The steps: `text`, and one that brings blocks together where there are several."""
+        first = Step(text, self.blocks)
         if self.blocks == 1 or not self.finals:
-            return None
+            return (first,)
         self.w = LoopWriter()
         w = self.w
         w.lines.append("entry:")
@@ -399,7 +400,7 @@ class Writer:
                 end = w.smallest(w.e.op("add", lo, Reg("i64", str(piece))), m.value.size)
                 self.finish(m, start.name, end.name)
         w.lines.append("  ret void")
-        return Step(w.module(engine().attributes), -(-largest // piece))
+        return first, Step(w.module(engine().attributes), -(-largest // piece))
 
 
 def _operands(m: Member) -> Any:
@@ -427,10 +428,37 @@ def fusable(v: Value) -> bool:
 
 def fused(group: Group, stored: set[Value]) -> Fused:
     """The work of a group, of which the values in `stored` must be in memory afterwards."""
-    writer = Writer(group, stored)
-    steps = [Step(writer.text(), writer.blocks)]
-    last = writer.finishing()
-    if last is not None:
-        steps.append(last)
-    work = Work(tuple(steps), writer.scratch)
-    return Fused(work, writer.outputs, writer.inputs)
+    loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
+    inputs = list(dict.fromkeys(r.value for r in loads))
+    outputs = [v for v in group.members if v in stored]
+    key = _likeness(group, stored, inputs)
+    work = _written.get(key)
+    if work is None:
+        writer = Writer(group, stored)
+        last = writer.finishing_after(writer.text())
+        work = _written[key] = Work(last, writer.scratch)
+        if len(_written) > _REMEMBERED:
+            _written.pop(next(iter(_written)))
+    return Fused(work, outputs, inputs)
+
+
+_written: dict[Any, Work] = {}  # layers of one shape are written once
+_REMEMBERED = 512
+
+
+def _likeness(group: Group, stored: set[Value], inputs: list[Value]) -> Any:
+    """Equal for groups that become the same code."""
+    places = {v: i for i, v in enumerate((*inputs, *group.members))}
+    parts: list[Any] = [group.size, group.row, tuple(v.dtype for v in inputs)]
+    for v, m in group.members.items():
+        refs = tuple(
+            places[r]
+            if isinstance(r, Value)
+            else (places[r.value], *r[1:])
+            if isinstance(r, Load)
+            else repr(r.value)  # 0.0 and -0.0 are different
+            for r in m.refs
+        )
+        dtypes_of = tuple(a.dtype for a in v.args)
+        parts.append((v.op, *v.params.items(), v.dtype, dtypes_of, m[1:3], refs, v in stored))
+    return tuple(parts)

@@ -13,6 +13,7 @@ with a small result is cut along k instead, its parts summed by a second step.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from everygrad.backends.cpu.gemmtile import (
@@ -75,6 +76,7 @@ class Product(NamedTuple):
         return total
 
 
+@lru_cache(maxsize=1024)
 def matmul(a: Operand, b: Operand, out: Operand) -> Work:
     """out = a @ b; args are out, a, b. Rows of `out` must be contiguous."""
     product = _product(a, b, out)

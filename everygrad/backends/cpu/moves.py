@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 
 from everygrad import dtypes
 from everygrad.backends.cpu import intrinsics
@@ -59,6 +60,7 @@ class _Rows:
         return Step(self.w.module(engine().attributes), self.blocks)
 
 
+@lru_cache(maxsize=1024)
 def copy(source: Operand, target: Operand) -> Step:
     """target[...] = source[...]; args: target, source."""
     tables = [list(target.strides), list(source.strides)]
@@ -84,6 +86,7 @@ def copy(source: Operand, target: Operand) -> Step:
     return rows.step()
 
 
+@lru_cache(maxsize=1024)
 def zero(target: Operand) -> Step:
     """Every byte of a contiguous target 0; args: target."""
     nbytes = target.size * target.dtype.itemsize
@@ -104,6 +107,7 @@ def _index(w: LoopWriter, pointer: str, at: Reg, index: Operand) -> Reg:
     return intrinsics.cast(w.e, raw, index.dtype, dtypes.int64)
 
 
+@lru_cache(maxsize=1024)
 def index_add(x: Operand, index: Operand, axis: int) -> Work:
     """out = x with slices of source added; args: out, x, index, source, all contiguous.
 
@@ -147,6 +151,7 @@ def _add(w: LoopWriter, x: Operand, a: Reg, b: Reg) -> Reg:
     return intrinsics.apply(w.e, "add", x.dtype, [a, b])
 
 
+@lru_cache(maxsize=1024)
 def gather(x: Operand, index: Operand, axis: int) -> Work:
     """One element for each index; args: out, x, index, all contiguous."""
     w, blocks, where = _along(x, index, axis, 3)
@@ -158,6 +163,7 @@ def gather(x: Operand, index: Operand, axis: int) -> Work:
     return Work((Step(w.module(engine().attributes), blocks),))
 
 
+@lru_cache(maxsize=1024)
 def scatter_add(x: Operand, index: Operand, axis: int) -> Work:
     """out = x with each source element added; args: out, x, index, source, all contiguous.
 

@@ -83,6 +83,7 @@ class Planner:
         self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
         self.donated = donated
         self.last_use = _last_uses(self.groups)
+        self.shared: set[int] = set()  # slots of two values at once
         self.results = {view_of(v).base for v in graph.outputs}
 
     # --- slots -----------------------------------------------------------------------------------
@@ -197,13 +198,12 @@ class Planner:
             and self.last_use[v] is group
             and _read_in_place(group, v)
         ]
-        taken = {slot for v, slot in self.slots.items() if v not in free}
         for out in made.outputs:
             if out in self.results or group.members[out].role != "full":
                 continue
             for v in free:
                 fits = v.nbytes == out.nbytes and v.dtype.itemsize == out.dtype.itemsize
-                if fits and self.slots[v] not in taken:
+                if fits and self.slots[v] not in self.shared:
                     self.slots[out] = self.slots[v]
                     free.remove(v)
                     break
@@ -220,6 +220,7 @@ class Planner:
         key_slot = self.slots.get(v)
         assert key_slot is None, "a check is used before it is made"
         self.slots[v] = slot
+        self.shared.add(slot)
         if v in self.results:  # a result of its own: a copy
             del self.slots[v]
             out = self.slot(v)
