@@ -492,7 +492,7 @@ REFUSED = {
                            lambda: eg.vmap(lambda a: a, 0, None)(X)),
     "vmap returns": (ArgumentError, "vmap: the function must return tensors, got int",
                      lambda: eg.vmap(lambda a: 1)(X)),
-    "vmap item": (TraceError, "not known inside a transformation such as vmap",
+    "vmap item": (TraceError, "not known inside jit, vmap",
                   lambda: eg.vmap(lambda a: a * a.sum().item())(X)),
     "vmap if": (TraceError, "not known inside",
                 lambda: eg.vmap(lambda a: a if a.sum() > 0 else -a)(X)),

@@ -65,8 +65,8 @@ def _refined(shape: Shape, strides: Shape, dims: Shape, scale: int) -> list[int]
     return made
 
 
-def walk(group: Group) -> Walk:
-    """The walk of a group."""
+def walk(group: Group, rows_wanted: int = 0) -> Walk:
+    """The walk of a group; where there is a choice, in `rows_wanted` rows."""
     ordered = sorted(group.cuts | {1, group.size}, reverse=True)
     dims = tuple(a // b for a, b in pairwise(ordered)) or (1,)
     row = group.row or 1
@@ -89,7 +89,7 @@ def walk(group: Group) -> Walk:
     sizes, split = _merged(list(dims), split, tables)
     tail = 0
     if group.row is None:
-        sizes, split, tail = _pieces(sizes, tables)
+        sizes, split, tail = _pieces(sizes, tables, rows_wanted)
     rows, columns = tuple(sizes[:split]), tuple(sizes[split:])
 
     def place(strides: list[int], offset: int) -> Place:
@@ -126,11 +126,15 @@ def _merged(sizes: list[int], split: int, tables: list[list[int]]) -> tuple[list
     return sizes, split
 
 
-def _pieces(sizes: list[int], tables: list[list[int]]) -> tuple[list[int], int, int]:
+def _pieces(sizes: list[int], tables: list[list[int]], rows: int = 0) -> tuple[list[int], int, int]:
     """The last axis as columns; a long one is cut: evenly, or if it is the only one with a tail."""
     last = sizes[-1]
     tail = 0
-    if last > CHUNK:
+    if rows and len(sizes) == 1 and last % rows == 0:
+        sizes[-1:] = [rows, last // rows]
+        for t in tables:
+            t[-1:] = [t[-1] * (last // rows), t[-1]]
+    elif last > CHUNK:
         piece = CHUNK
         if len(sizes) > 1:
             while piece > 256 and last % piece:

@@ -110,7 +110,9 @@ def main(arguments: Sequence[str]) -> int:
             if not options.no_record:
                 record(seed, failures[0])
             small = shrink(program, still_fails(failures[0]), options.shrink_seconds)
-            alike = (failures[0].way, failures[0].kind, *(s.op for s in small.steps))
+            alike: tuple[str, ...] = (failures[0].way, failures[0].kind)
+            if failures[0].kind in ("difference", "shape"):
+                alike += tuple(s.op for s in small.steps)
             if alike in seen:
                 print(f"# seed {seed} differs as an earlier one: {failures[0]}")
             else:

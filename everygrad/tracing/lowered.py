@@ -34,7 +34,8 @@ class Lowered:
             else:
                 blocks = f"{s.step.blocks} block{'s' if s.step.blocks != 1 else ''}"
                 slots = " ".join(map(str, s.slots))
-                lines.append(f"{i:3} {s.name}: {blocks}, slots {slots}")
+                linked = ", linked to the next" if s.linked else ""
+                lines.append(f"{i:3} {s.name}: {blocks}, slots {slots}{linked}")
         return "\n".join(lines)
 
     @property

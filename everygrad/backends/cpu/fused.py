@@ -45,9 +45,10 @@ class Fused(NamedTuple):
 class Writer:
     """Writes one group."""
 
-    def __init__(self, group: Group, stored: set[Value]) -> None:
+    def __init__(self, group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> None:
         self.group = group
-        self.walk: Walk = walk(group)
+        self.bounds = bounds  # the rows at which blocks begin, if someone else decides
+        self.walk: Walk = walk(group, bounds[-1] if bounds else 0)
         members = group.members
         self.outputs = [v for v in members if v in stored]
         loads = [r for m in members.values() for r in m.refs if isinstance(r, Load)]
@@ -124,6 +125,10 @@ class Writer:
 
     def choose_blocks(self) -> None:
         rows = self.walk.row_count
+        if self.bounds:
+            self.blocks = len(self.bounds) - 1
+            self.place_partials()
+            return
         blocks = max(1, min(rows, MOST_BLOCKS, self.group.size * max(1, self.passes) // GRAIN))
         width = sum(m.value.size for m in self.finals)
         if width:
@@ -132,6 +137,9 @@ class Writer:
                 blocks = min(blocks, max(1, self.group.size // (4 * width)))
         self.rows_a_block = -(-rows // blocks)
         self.blocks = -(-rows // self.rows_a_block)
+        self.place_partials()
+
+    def place_partials(self) -> None:
         at = 0
         self.partials: dict[Value, int] = {}  # byte offsets in the scratch
         for m in self.finals:
@@ -344,10 +352,7 @@ class Writer:
                 at = self.partials[m.value]
                 w.partial(i, f"%p{count - 1}", at, m.value.size * c.itemsize, block)
                 w.fill(f"%part{i}", c.type, c.start, m.value.size)
-            first = w.e.op("mul", block, Reg("i64", str(self.rows_a_block)))
-            end = w.e.op("add", first, Reg("i64", str(self.rows_a_block)))
-            if self.blocks * self.rows_a_block != walk.row_count:
-                end = w.smallest(end, walk.row_count)
+            first, end = self.rows_of(block)
             with w.counted("r", first.name, end.name) as row:
                 self.row_index = w.indices(row, walk.rows)
                 self.length = str(walk.columns[-1])
@@ -361,6 +366,18 @@ class Writer:
                 self.finish(m, "0", str(m.value.size))
         w.lines.append("  ret void")
         return w.module(engine().attributes)
+
+    def rows_of(self, block: Reg) -> tuple[Reg, Reg]:
+        """The first row of a block, and the row after its last."""
+        w = self.w
+        if self.bounds:
+            after = w.e.op("add", block, Reg("i64", "1"))
+            return w.table("bounds", self.bounds, block), w.table("bounds", self.bounds, after)
+        first = w.e.op("mul", block, Reg("i64", str(self.rows_a_block)))
+        end = w.e.op("add", first, Reg("i64", str(self.rows_a_block)))
+        if self.blocks * self.rows_a_block != self.walk.row_count:
+            end = w.smallest(end, self.walk.row_count)
+        return first, end
 
     def finish(self, m: Member, lo: str, hi: str) -> None:
         """Elements [lo, hi) of a final result from the blocks' partial ones."""
@@ -426,20 +443,29 @@ def fusable(v: Value) -> bool:
     )
 
 
-def fused(group: Group, stored: set[Value]) -> Fused:
-    """The work of a group, of which the values in `stored` must be in memory afterwards."""
+def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> Fused:
+    """The work of a group, of which the values in `stored` must be in memory afterwards.
+
+    `bounds`: the rows at which its blocks are to begin, and their number: see `walks_by_row`.
+    """
     loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
     inputs = list(dict.fromkeys(r.value for r in loads))
     outputs = [v for v in group.members if v in stored]
-    key = _likeness(group, stored, inputs)
+    key = (bounds, _likeness(group, stored, inputs))
     work = _written.get(key)
     if work is None:
-        writer = Writer(group, stored)
+        writer = Writer(group, stored, bounds)
         last = writer.finishing_after(writer.text())
         work = _written[key] = Work(last, writer.scratch)
         if len(_written) > _REMEMBERED:
             _written.pop(next(iter(_written)))
     return Fused(work, outputs, inputs)
+
+
+def walks_by_row(group: Group, rows: int) -> bool:
+    """Whether the group can be walked in so many equal rows."""
+    found = walk(group, rows)
+    return found.row_count == rows and not found.tail
 
 
 _written: dict[Any, Work] = {}  # layers of one shape are written once

@@ -85,7 +85,8 @@ def matmul(a: Operand, b: Operand, out: Operand) -> Work:
     parts = _parts(product)
     if parts == 1:
         step, scratch = _step(product, 0)
-        return Work((step,), scratch * out.dtype.itemsize)
+        rows = _rows(product) if len(out.shape) == 2 and product.m == out.shape[0] else ()
+        return Work((step,), scratch * out.dtype.itemsize, rows)
     kept = _whole(parts * out.size, 16)
     step, scratch = _step(_split(product, parts), kept)
     return Work((step, _sum_step(product, parts)), (kept + scratch) * out.dtype.itemsize)
@@ -307,6 +308,15 @@ def _step(p: Product, scratch: int) -> tuple[Step, int]:
     blocks = -(-chunks // plan.group)
     step = Step(_Writer(p, plan, scratch).text(), blocks, vectorise=False)
     return step, blocks * plan.a_area
+
+
+def _rows(p: Product) -> tuple[int, ...]:
+    """The rows at which blocks begin, where each block is one chunk of whole rows."""
+    plan = _plan(p, machine())
+    if p.entries > 1 or plan.across > 1 or plan.group > 1 or plan.down < 2:
+        return ()
+    tiles = [i * plan.tiles // plan.down for i in range(plan.down + 1)]
+    return tuple(min(p.m, i * plan.rows - max(0, i - plan.tall)) for i in tiles)
 
 
 def _sum_step(p: Product, parts: int) -> Step:

@@ -24,6 +24,7 @@ class LoopWriter:
         self.lines = self.e.lines
         self.block = "entry"
         self.columns: list[Reg] = []  # the indices of the columns being walked
+        self.globals: list[str] = []
         self._count = 0
         self._notes = 1
 
@@ -214,6 +215,15 @@ class LoopWriter:
         with self.counted("f", "0", str(count), parallel=True) as i:
             self.store_raw(Reg(memory, value), self.indexed(pointer, i, memory), grouped=True)
 
+    def table(self, name: str, numbers: Sequence[int], index: Reg) -> Reg:
+        """Number `index` of a constant table."""
+        text = ", ".join(f"i64 {n}" for n in numbers)
+        size = len(numbers)
+        line = f"@{name} = private constant [{size} x i64] [{text}]"
+        if line not in self.globals:
+            self.globals.append(line)
+        return self.load_raw(self.indexed(f"@{name}", index, "i64"), "i64", False)
+
     def partial(self, number: int, scratch: str, at: int, nbytes: int, block: Reg) -> None:
         """%part<number>: the part of the scratch that belongs to a block."""
         far = self.e.op("mul", block, literal("i64", nbytes))
@@ -242,4 +252,5 @@ class LoopWriter:
         notes = ["!0 = distinct !{}"]
         notes += [f"!{i} = distinct !{{!{i}, !{marks}}}" for i in range(1, marks)]
         notes.append(f'!{marks} = !{{!"llvm.loop.parallel_accesses", !0}}')
-        return "\n".join([*sorted(self.e.declarations), head, *self.lines, "}", *notes, ""])
+        before = [*sorted(self.e.declarations), *self.globals]
+        return "\n".join([*before, head, *self.lines, "}", *notes, ""])

@@ -64,7 +64,7 @@ def _matmul(p: Any, v: Value) -> bool:
     out = contiguous(v.dtype, (*batch, a.shape[-2], v.shape[-1]))
     a, b = batched(a, batch), batched(b, batch)
     out_slot = p.slot(v)
-    p.emit(product(a, b, out), [out_slot, a_slot, b_slot], f"%{v.number} {v.name}")
+    p.product(product(a, b, out), v, [out_slot, a_slot, b_slot])
     return True
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad.backends.cpu import lowering, moves
-from everygrad.backends.cpu.fused import Fused, fusable, fused
+from everygrad.backends.cpu.fused import Fused, fusable, fused, walks_by_row
 from everygrad.backends.cpu.work import Operand, Step, Work, contiguous
 from everygrad.compile.fuse import Group, Load, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
@@ -27,6 +27,7 @@ class NativeStep(NamedTuple):
     step: Step
     slots: tuple[int, ...]
     name: str
+    linked: bool = False  # to the next step, block by block
 
 
 class HostStep(NamedTuple):
@@ -84,6 +85,8 @@ class Planner:
         self.donated = donated
         self.last_use = _last_uses(self.groups)
         self.shared: set[int] = set()  # slots of two values at once
+        self.busy: set[int] = set()  # slots that the step linked to this one reads
+        self.waiting: dict[int, Group] = {}  # groups without steps yet
         self.results = {view_of(v).base for v in graph.outputs}
 
     # --- slots -----------------------------------------------------------------------------------
@@ -168,8 +171,8 @@ class Planner:
         self.use([out, *(slot for slot, _ in args)])
         self.note([out], [slot for slot, _ in args])
 
-    def group(self, group: Group) -> None:
-        made: Fused = fused(group, self.stored)
+    def group(self, group: Group, bounds: tuple[int, ...] = ()) -> None:
+        made: Fused = fused(group, self.stored, bounds)
         ins = [self.slot(v) for v in made.inputs]
         self.reuse(group, made)
         outs = [self.slot(v) for v in made.outputs]
@@ -195,6 +198,7 @@ class Planner:
             v
             for v in made.inputs
             if self.slots[v] in self.spans
+            and self.slots[v] not in self.busy
             and self.last_use[v] is group
             and _read_in_place(group, v)
         ]
@@ -231,16 +235,11 @@ class Planner:
 
     def run(self) -> Program:
         inputs = [self.slot(v) for v in self.graph.inputs]
+        self.waiting.update((g.number, g) for g in self.groups)
         for group in self.groups:
-            v = group.opaque
-            if v is None:
-                self.group(group)
-            elif v.name == "check_range":
-                self.check(v)
-            elif not v.size:
-                self.slot(v)
-            else:
-                lowering.lower(self, v)
+            if group.number in self.waiting:
+                del self.waiting[group.number]
+                self.one(group)
         views = [view_of(v) for v in self.graph.outputs]
         results = [Result(self.slot(view.base), view) for view in views]
         order = list(self.spans)
@@ -263,6 +262,53 @@ class Planner:
             self.donations(inputs, results),
             self.groups,
         )
+
+    def one(self, group: Group) -> None:
+        """All steps of a group."""
+        v = group.opaque
+        if v is None:
+            self.group(group)
+        elif v.name == "check_range":
+            self.check(v)
+        elif not v.size:
+            self.slot(v)
+        else:
+            lowering.lower(self, v)
+
+    def product(self, work: Work, v: Value, slots: Sequence[int]) -> None:
+        """The steps of a matrix product, linked to those of a group that goes on with its rows."""
+        name = f"%{v.number} {v.name}"
+        follower = self.follower(v, work.rows) if work.rows else None
+        self.emit(work, slots, name)
+        if follower is not None:
+            at = len(self.steps) - 1
+            last = self.steps[at]
+            assert isinstance(last, NativeStep)
+            self.steps[at] = last._replace(linked=True)
+            del self.waiting[follower.number]
+            # blocks of both run at the same time: what the product reads must stay as it is
+            self.busy = {*last.slots[1:]}
+            self.group(follower, work.rows)
+            self.use(last.slots)
+            for slot in self.busy:
+                self.readers[slot] = len(self.steps)
+            self.busy = set()
+
+    def follower(self, v: Value, rows: tuple[int, ...]) -> Group | None:
+        """A group that can run right behind v, taking its rows as they are done."""
+        blocked = sum(1 << n for n in self.waiting)
+        for group in self.waiting.values():
+            loads = [
+                r
+                for m in group.members.values()
+                for r in m.refs
+                if isinstance(r, Load) and r.value is v
+            ]
+            if loads:
+                ready = not group.needs & blocked
+                in_step = group.size == v.size and _read_in_place(group, v)
+                return group if ready and in_step and walks_by_row(group, rows[-1]) else None
+        return None
 
     def donations(self, inputs: list[int], results: list[Result]) -> dict[int, int]:
         """Which outputs can be written over which inputs: nobody reads the input afterwards, and

@@ -94,7 +94,8 @@ class Replay:
             args = (ctypes.c_int64 * len(s.slots))()
             self.kept += (numbers, args)
             places = (ctypes.addressof(numbers), ctypes.addressof(args))
-            words += (next(addresses), s.step.blocks, len(s.slots), *places)
+            blocks = -s.step.blocks if s.linked else s.step.blocks
+            words += (next(addresses), blocks, len(s.slots), *places)
         close()
         return segments
 

@@ -6,6 +6,8 @@
 Functions are `void f(i64 lo, i64 hi, ptr args)`; all arguments here are addresses and counts. A
 step is five words, see `STEP_WORDS`: the function, its number of blocks, how many arguments it
 has, where their slot numbers are (an i64 each), and where to put them: args[i] = slots[numbers[i]].
+A negative number of blocks links a step to the next one, which has as many: whoever does a block
+of the first does that block of the second right behind it, while its results are in the cache.
 Slot 0 points to an i64 error word: once a step has made it non-zero, no further step runs. A list
 of steps must not run twice at the same time, for its args arrays are its own.
 
@@ -329,13 +331,36 @@ unlock:
 """
 
 _RUN_STEPS = f"""
+define void @pair(i64 %lo, i64 %hi, ptr %frame) nounwind {{
+entry:
+  %first.args.at = getelementptr ptr, ptr %frame, i64 1
+  %second.at = getelementptr ptr, ptr %frame, i64 2
+  %second.args.at = getelementptr ptr, ptr %frame, i64 3
+  %first = load ptr, ptr %frame, align 8
+  %first.args = load ptr, ptr %first.args.at, align 8
+  %second = load ptr, ptr %second.at, align 8
+  %second.args = load ptr, ptr %second.args.at, align 8
+  br label %block
+block:
+  %b = phi i64 [ %lo, %entry ], [ %b.next, %block ]
+  %b.next = add i64 %b, 1
+  call void %first(i64 %b, i64 %b.next, ptr %first.args)
+  call void %second(i64 %b, i64 %b.next, ptr %second.args)
+  %more = icmp slt i64 %b.next, %hi
+  br i1 %more, label %block, label %done
+done:
+  ret void
+}}
+
 define void @run_steps(ptr %pool, ptr %steps, i64 %count, ptr %slots) nounwind {{
 entry:
   %error = load ptr, ptr %slots, align 8
+  %frame = alloca [4 x ptr], align 16
   %any = icmp sgt i64 %count, 0
   br i1 %any, label %step, label %leave
 step:
   %s = phi i64 [ 0, %entry ], [ %s.next, %ran ]
+  %linked = phi i1 [ false, %entry ], [ %links, %ran ]
   %words = mul i64 %s, {STEP_WORDS}
   %at = getelementptr i64, ptr %steps, i64 %words
   %blocks.at = getelementptr i64, ptr %at, i64 1
@@ -361,6 +386,20 @@ fill:
   %i.more = icmp slt i64 %i.next, %n
   br i1 %i.more, label %fill, label %filled
 filled:
+  %links = icmp slt i64 %blocks, 0
+  %half = select i1 %linked, i64 2, i64 0
+  %half.args = add i64 %half, 1
+  %frame.function = getelementptr ptr, ptr %frame, i64 %half
+  %frame.args = getelementptr ptr, ptr %frame, i64 %half.args
+  store ptr %function, ptr %frame.function, align 8
+  store ptr %args, ptr %frame.args, align 8
+  br i1 %links, label %ran, label %now
+now:
+  br i1 %linked, label %both, label %one
+both:
+  call void @parallel(ptr %pool, ptr @pair, i64 %blocks, ptr %frame)
+  br label %ran
+one:
   %single = icmp eq i64 %blocks, 1
   br i1 %single, label %alone, label %spread
 alone:

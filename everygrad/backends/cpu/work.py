@@ -64,7 +64,12 @@ class Step(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one op becomes: steps, and the scratch memory they share, in bytes."""
+    """What one op becomes: steps, and the scratch memory they share, in bytes.
+
+    `rows`: where each block of a single step completes whole rows of a two-dimensional output, the
+    rows at which blocks begin, and their number at the end; empty where blocks cut it otherwise.
+    """
 
     steps: tuple[Step, ...]
     scratch: int = 0
+    rows: tuple[int, ...] = ()

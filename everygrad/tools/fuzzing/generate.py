@@ -116,7 +116,10 @@ class Builder:
         try:
             return self.pick(fits)
         except Rejected:
-            return self.input(self.shape(least, min(most, 4)))
+            shape = self.shape(least, min(most, 4))
+            if nonempty and not size_of(shape):
+                raise
+            return self.input(shape)
 
     def add(self, op: str, *args: Any, pick: int | None = None, **kwargs: Any) -> Ref:
         """One more step, if it is valid and tame."""
@@ -191,7 +194,7 @@ def generate(seed: int, makers: dict[str, tuple[float, Callable[[Builder], Any]]
         name = rng.choices(names, weights)[0]
         try:
             makers[name][1](b)
-        except Rejected:
+        except (Rejected, EverygradError):
             continue
         except Crash:
             return Program(tuple(b.inputs), tuple(b.steps), (b.steps[-1].number,)).live()

@@ -310,6 +310,29 @@ def assigned(case: Case) -> Iterator[Pair]:
     yield Pair("results and arguments", found[1], found[0])
 
 
+def inside(case: Case) -> Iterator[Pair]:
+    """A jitted function inside other transformations, and inside another jitted one."""
+    jitted = eg.jit(case.f)
+    whole = eg.jit(lambda *args: jitted(*args))
+    want = arrays(case.f(*case.args))
+    yield Pair("jit of jit", arrays(whole(*case.args)), want)
+    with eg.no_grad():
+        yield Pair("under no_grad", arrays(jitted(*case.args)), want)
+    if not case.floats:
+        return
+    slopes = arrays(case.grad()(*case.floats))
+    again = case.grad(lambda *args: eg.checkpoint(jitted, *args))
+    yield Pair("checkpoint of jit", arrays(again(*case.floats)), slopes, SLOPE)
+    yield Pair("jit of grad of jit", arrays(eg.jit(case.grad(jitted))(*case.floats)), slopes, SLOPE)
+    moves = tuple(eg.ones_like(x) for x in case.floats)
+    along = [eg.jvp(case.of_floats(f), tuple(case.floats), moves) for f in (jitted, case.f)]
+    for got, wanted in zip(*along, strict=True):
+        yield Pair("jvp of jit", arrays(got), arrays(wanted), SLOPE)
+    batch = [eg.stack([x, x]) for x in case.floats]
+    many = [arrays(eg.vmap(case.of_floats(f))(*batch)) for f in (jitted, case.f)]
+    yield Pair("vmap of jit", many[0], many[1])
+
+
 def printed(case: Case) -> Iterator[Pair]:
     """The compiler's own check holds, and what it says of the program can be printed."""
     eg.jit(case.f, verify=True)(*case.args)  # raises where a kernel differs from its op
@@ -329,5 +352,6 @@ WAYS: dict[str, Way] = {
     "vmap": mapped,
     "sgd": descent,
     "assign": assigned,
+    "inside": inside,
     "lower": printed,
 }

@@ -1,0 +1,232 @@
+"""WebGPU as a backend: works ops out from their records, by kernels written in WGSL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from everygrad import dtypes, shapes
+from everygrad.backends.base import Backend
+from everygrad.backends.webgpu import kernels, moves, reducing, render
+from everygrad.backends.webgpu.array import WebGPUArray, collapse, count_of, span, spread
+from everygrad.backends.webgpu.gpu import WORKGROUP, Gpu
+from everygrad.backends.webgpu.layout import byte_size, layout, thread_count
+from everygrad.backends.webgpu.memory import Storage
+from everygrad.compile.expr import Program
+from everygrad.dtypes import FROM_NP, DType
+from everygrad.errors import ArgumentError, DeviceError
+from everygrad.shapes import Shape, size_of
+
+_INTERNED = 1 << 14  # elements up to which arange's results are remembered
+
+
+class WebGPU(Backend):
+    """`wanted` names the adapter: part of its name, or nothing for the fastest."""
+
+    name = "webgpu"
+
+    def __init__(self, device: str, wanted: str) -> None:
+        self.device = device  # as tensors say it
+        self.wanted = wanted
+        self._gpu: Gpu | None = None
+        self.made: dict[Any, WebGPUArray] = {}  # constants: they never change, so they serve again
+        self.kernels: dict[str, Callable[..., Any]] = {
+            name: partial(fn, self) for name, fn in kernels.KERNELS.items()
+        }
+
+    @property
+    def gpu(self) -> Gpu:
+        """The opened device; a lost one is opened again."""
+        if self._gpu is None or self._gpu.lost is not None:
+            self.made.clear()
+            self._gpu = Gpu(find_adapter(self.wanted))
+        return self._gpu
+
+    # --- ops -------------------------------------------------------------------------------------
+
+    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+        for a in arrays:
+            if a.storage is not None and a.storage.gpu.lost is not None:
+                raise DeviceError(f"{op.name}: {a.storage.gpu.lost}")
+        kernel = self.kernels.get(op.name)
+        if kernel is not None:
+            return kernel(*arrays, **params)
+        if op.family == "elementwise":
+            program = op.program([FROM_NP[a.dtype] for a in arrays], params)
+            return self.elementwise(op.name, program, arrays)
+        if op.family == "reduction":
+            return reducing.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
+        raise DeviceError(f"{op.name}: the webgpu backend has no kernel for it")
+
+    def elementwise(
+        self, name: str, program: Program, arrays: Sequence[WebGPUArray]
+    ) -> WebGPUArray:
+        """A scalar program over arrays that broadcast."""
+        shape = shapes.broadcast(name, *(a.shape for a in arrays)) if arrays else ()
+        out = self.empty(shape, program.dtype)
+        count = size_of(shape)
+        if not count:
+            return out
+        sizes, strides = collapse(shape, [spread(a.shape, a.strides, shape) for a in arrays])
+        arrays = moves.bound(self, arrays)
+        storages, bindings = distinct(arrays)
+        given = tuple(FROM_NP[a.dtype] for a in arrays)
+        source = render.elementwise(program, given, bindings, len(sizes))
+        params = [count, *sizes[1:]]
+        for a, steps in zip(arrays, strides, strict=True):
+            params += (a.offset, *steps)
+        self.launch(name, source, storages, out, params, thread_count(program.dtype, count))
+        return out
+
+    def launch(
+        self,
+        name: str,
+        source: str,
+        inputs: Sequence[Storage],
+        out: WebGPUArray,
+        params: Sequence[int],
+        threads: int,
+    ) -> None:
+        """Record a kernel of so many threads."""
+        assert out.storage is not None
+        groups = -(-threads // WORKGROUP)
+        out.storage.gpu.dispatch(name, source, inputs, [out.storage], params, groups)
+
+    # --- arrays ----------------------------------------------------------------------------------
+
+    def empty(self, shape: Shape, dtype: DType) -> WebGPUArray:
+        """An array whose elements a kernel is about to write."""
+        layout(dtype)
+        count = size_of(shape)
+        storage = self.gpu.pool.take(byte_size(dtype, count)) if count else None
+        return WebGPUArray(self.device, shape, dtype.np, storage)
+
+    def from_numpy(self, array: Any) -> WebGPUArray:
+        dtype = dtypes.as_dtype(array.dtype)
+        layout(dtype)
+        if array.ndim and array.size > 1 and 0 in array.strides:  # broadcast: send it once
+            index = tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)
+            small = self.from_numpy(array[index])
+            return moves.broadcast_to(self, small, array.shape)
+        out = self.empty(array.shape, dtype)
+        if out.storage is not None:
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            if data.size % 4:
+                data = np.concatenate([data, np.zeros(-data.size % 4, np.uint8)])
+            out.storage.gpu.write(out.storage, data)
+        return out
+
+    def to_numpy(self, array: WebGPUArray) -> Any:
+        """Waits for the GPU; raises what index checks found since the last time."""
+        if array.storage is None:
+            return np.zeros(array.shape, array.dtype)
+        if array.storage.gpu.lost is not None:
+            raise DeviceError(array.storage.gpu.lost)
+        low, high = span(array)
+        if high - low + 1 > 2 * count_of(array) + 64:  # mostly gaps
+            array = moves.contiguous(self, array)
+            low, high = 0, count_of(array) - 1
+        assert array.storage is not None
+        size = array.dtype.itemsize
+        start = low * size // 4 * 4
+        end = -(-(high + 1) * size // 4) * 4
+        data = array.storage.gpu.read(array.storage, start, end - start)
+        at = array.offset * size - start
+        steps = tuple(s * size for s in array.strides)
+        return np.ndarray(array.shape, array.dtype, data, at, steps)
+
+    def full(self, shape: Shape, value: Any, dtype: DType) -> WebGPUArray:
+        layout(dtype)
+        if not size_of(shape):
+            return self.empty(shape, dtype)
+        try:
+            one = np.array(value, dtype.np)
+        except OverflowError:
+            raise ArgumentError(
+                f"{value} does not fit into {dtype}; choose a wider dtype"
+            ) from None
+        found = self.intern((one.tobytes(), dtype), lambda: one)
+        return found if not shape else moves.broadcast_to(self, found, shape)
+
+    def arange(self, start: Any, count: int, step: Any, dtype: DType) -> WebGPUArray:
+        def values() -> Any:
+            whole = np.arange(count, dtype=np.int64 if dtype.is_integer else np.float64)
+            return (start + step * whole).astype(dtype.np)
+
+        layout(dtype)
+        if count > _INTERNED:
+            return self.from_numpy(values())
+        return self.intern((start, count, step, dtype, type(start), type(step)), values)
+
+    def intern(self, key: Any, make: Callable[[], Any]) -> WebGPUArray:
+        """A constant made once. Nothing ever writes to an array, so it can be shared."""
+        gpu = self.gpu  # opens a lost device again, which empties `made`
+        found = self.made.get(key)
+        if found is None:
+            if len(self.made) > 1024:
+                self.made.clear()
+            found = self.made[key] = self.from_numpy(make())
+            assert found.storage is None or found.storage.gpu is gpu
+        return found
+
+
+def distinct(arrays: Sequence[WebGPUArray]) -> tuple[list[Storage], tuple[int, ...]]:
+    """The storages without repeats, and which of them each array is on."""
+    storages: list[Storage] = []
+    places: dict[int, int] = {}
+    bindings = []
+    for a in arrays:
+        assert a.storage is not None
+        at = places.get(id(a.storage))
+        if at is None:
+            at = places[id(a.storage)] = len(storages)
+            storages.append(a.storage)
+        bindings.append(at)
+    return storages, tuple(bindings)
+
+
+# --- adapters --------------------------------------------------------------------------------------
+
+
+def describe(adapter: Any) -> str:
+    info = adapter.info
+    return f"{info['device'] or info['description']} ({info['backend_type']})"
+
+
+def find_adapter(wanted: str) -> Any:
+    """The adapter whose name contains `wanted`, or the fastest; an error lists those present."""
+    if not wanted:
+        try:
+            found = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+        except RuntimeError as error:
+            raise _absent("no adapter was found", error) from None
+        if found is None:
+            raise _absent("no adapter was found")
+        return found
+    for adapter in wgpu.gpu.enumerate_adapters_sync():
+        if wanted.lower() in describe(adapter).lower():
+            return adapter
+    raise _absent(f"no adapter is called {wanted!r}")
+
+
+def _absent(why: str, error: Exception | None = None) -> DeviceError:
+    try:
+        names = [describe(a) for a in wgpu.gpu.enumerate_adapters_sync()]
+    except RuntimeError:
+        names = []
+    there = f"present are: {', '.join(names)}" if names else "none is present"
+    cure = "a software adapter comes with mesa-vulkan-drivers"
+    return DeviceError(f"webgpu: {why}; {there}" + ("" if names else f" ({cure})"))
+
+
+def open_device(name: str = "webgpu") -> WebGPU:
+    """ "webgpu", or "webgpu:" and part of an adapter's name."""
+    _, _, wanted = name.partition(":")
+    backend = WebGPU(name, wanted or os.environ.get("EVERYGRAD_WEBGPU_ADAPTER", ""))
+    backend.gpu  # noqa: B018  # opened now, so that an absent adapter is named here
+    return backend

@@ -1,0 +1,378 @@
+"""One opened GPU: pipelines, bind groups, uniforms, the command encoder, and reading back.
+
+Commands gather in one encoder until something is read. What makes wgpu abort a process is
+impossible here: buffers are dropped, never destroyed; a command buffer is submitted once, where it
+is made; a staging buffer is unmapped before anyone else can use it; nothing of size 0 is bound.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from everygrad.backends.webgpu.memory import Block, Pool, Storage
+from everygrad.errors import CompileError, DeviceError, OutOfMemoryError, OutOfRangeError
+
+WORKGROUP = 256  # what every WebGPU device grants
+FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts meanwhile
+_SLOT = 256  # bytes between uniforms: the alignment any device accepts
+_ARENA = 1 << 16
+_KEPT = 8192  # uniforms, and bind groups, remembered before starting afresh
+_USAGE = wgpu.BufferUsage
+_LOST = re.compile(r"\blost\b|device.*(destroyed|invalid)|no longer valid", re.IGNORECASE)
+
+
+@dataclass
+class Limits:
+    """What the device grants. Tests lower these."""
+
+    storage_buffers: int
+    binding_size: int
+    buffer_size: int
+    groups: int
+    shared_bytes: int
+
+    @staticmethod
+    def of(given: Any) -> Limits:
+        return Limits(
+            given["max-storage-buffers-per-shader-stage"],
+            given["max-storage-buffer-binding-size"],
+            given["max-buffer-size"],
+            given["max-compute-workgroups-per-dimension"],
+            given["max-compute-workgroup-storage-size"],
+        )
+
+
+_REQUESTED = (
+    "max-storage-buffers-per-shader-stage",
+    "max-storage-buffer-binding-size",
+    "max-buffer-size",
+    "max-compute-workgroups-per-dimension",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+)
+
+
+class Gpu:
+    """A device of an adapter, until it is lost."""
+
+    def __init__(self, adapter: Any) -> None:
+        self.adapter = adapter
+        wanted = {name: adapter.limits[name] for name in _REQUESTED}
+        self.device = adapter.request_device_sync(required_limits=wanted)
+        self.queue = self.device.queue
+        self.limits = Limits.of(self.device.limits)
+        self.lock = threading.RLock()
+        self.lost: str | None = None
+        self.pool = Pool(self)
+        self.epoch = 0  # counts submissions
+        self._encoder: Any = None
+        self._pass: Any = None
+        self._pipeline: Any = None  # the one set in the pass
+        self._recorded = 0
+        self._pipelines: dict[str, Any] = {}
+        self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._groups: dict[tuple[Any, ...], Any] = {}
+        self._uniforms: dict[bytes, tuple[Any, int, int]] = {}
+        self._arena: Any = None
+        self._arena_used = _ARENA
+        self._staging: dict[int, Any] = {}
+        self._checks: dict[tuple[str, int], int] = {}
+        self._messages: list[tuple[str, int]] = []
+        self._faults: Storage | None = None
+        self._unread_checks = False
+
+    # --- errors ----------------------------------------------------------------------------------
+
+    def guard(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A call into wgpu, its errors as ours."""
+        if self.lost is not None:
+            raise DeviceError(self.lost)
+        try:
+            return call(*args, **kwargs)
+        except wgpu.GPUOutOfMemoryError as error:
+            raise OutOfMemoryError(f"webgpu: out of memory: {error}") from None
+        except (wgpu.GPUError, RuntimeError) as error:
+            if isinstance(error, DeviceError | CompileError):
+                raise
+            text = str(error)
+            if _LOST.search(text):
+                raise self.lose(text) from None
+            raise DeviceError(f"webgpu: {_first_words(text)}") from error
+
+    def lose(self, why: str) -> DeviceError:
+        """From now on every call says that the device is gone."""
+        self.lost = (
+            f"webgpu: the device was lost ({_first_words(why)}); tensors on it are gone. "
+            f"The next tensor made on this device opens it again"
+        )
+        self._encoder = self._pass = None
+        return DeviceError(self.lost)
+
+    # --- pipelines ---------------------------------------------------------------------------------
+
+    def layout(self, inputs: int, outputs: int) -> tuple[Any, Any]:
+        """Bindings 0.. for what is read, then what is written, then the uniform: said outright,
+        since layout="auto" drops bindings a shader happens not to use."""
+        found = self._layouts.get((inputs, outputs))
+        if found is None:
+            kinds = ["read-only-storage"] * inputs + ["storage"] * outputs + ["uniform"]
+            entries = [
+                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+                for i, kind in enumerate(kinds)
+            ]
+            bindings = self.guard(self.device.create_bind_group_layout, entries=entries)
+            whole = self.guard(self.device.create_pipeline_layout, bind_group_layouts=[bindings])
+            found = self._layouts[inputs, outputs] = (bindings, whole)
+        return found
+
+    def pipeline(self, name: str, source: str, inputs: int, outputs: int) -> Any:
+        found = self._pipelines.get(source)
+        if found is None:
+            layout = self.layout(inputs, outputs)[1]
+            found = self._pipelines[source] = self._compile(name, source, layout)
+        return found
+
+    def _compile(self, name: str, source: str, layout: Any) -> Any:
+        if self.lost is not None:
+            raise DeviceError(self.lost)
+        try:
+            module = self.device.create_shader_module(code=source, label=name)
+            stage = {"module": module, "entry_point": "main"}
+            return self.device.create_compute_pipeline(layout=layout, compute=stage, label=name)
+        except (wgpu.GPUError, wgpu.GPUPipelineError, RuntimeError) as error:
+            text = str(error)
+            if _LOST.search(text):
+                raise self.lose(text) from None
+            raise CompileError(
+                f"webgpu: the kernel {name!r} does not compile:\n{text.strip()}\n"
+                f"{_numbered(source, text)}"
+            ) from None
+
+    # --- recording -----------------------------------------------------------------------------------
+
+    def dispatch(
+        self,
+        name: str,
+        source: str,
+        inputs: Sequence[Storage],
+        outputs: Sequence[Storage],
+        params: Sequence[int],
+        groups: int | tuple[int, int, int],
+    ) -> None:
+        """Record one kernel. `params` are words of its uniform, `groups` its workgroups."""
+        with self.lock:
+            if self.lost is not None:
+                raise DeviceError(self.lost)
+            pipeline = self.pipeline(name, source, len(inputs), len(outputs))
+            blocks = [s.block for s in (*inputs, *outputs)]
+            bound = self._bind_group(blocks, len(inputs), len(outputs), params)
+            grid = self.grid(groups, name) if isinstance(groups, int) else groups
+            self.guard(self._record, pipeline, bound, grid)
+            for block in blocks:
+                block.epoch = self.epoch
+            self._recorded += 1
+            if self._recorded >= FLUSH_AFTER:
+                self.submit()
+
+    def _record(self, pipeline: Any, bound: Any, grid: tuple[int, int, int]) -> None:
+        if self._pass is None:
+            if self._encoder is None:
+                self._encoder = self.device.create_command_encoder()
+            self._pass = self._encoder.begin_compute_pass()
+            self._pipeline = None
+        if pipeline is not self._pipeline:
+            self._pass.set_pipeline(pipeline)
+            self._pipeline = pipeline
+        self._pass.set_bind_group(0, bound)
+        self._pass.dispatch_workgroups(*grid)
+
+    def grid(self, groups: int, name: str) -> tuple[int, int, int]:
+        """Workgroups in two dimensions where one does not hold them."""
+        most = self.limits.groups
+        if groups <= most:
+            return groups, 1, 1
+        rows = -(-groups // most)
+        if rows > most:
+            raise DeviceError(
+                f"webgpu: {name} needs {groups} workgroups, this device starts at most "
+                f"{most} x {most}; split the tensor"
+            )
+        return most, rows, 1
+
+    def _bind_group(
+        self, blocks: list[Block], inputs: int, outputs: int, params: Sequence[int]
+    ) -> Any:
+        uniform = self._uniform(params)
+        key = (inputs, *[b.number for b in blocks], id(uniform[0]), uniform[1])
+        found = self._groups.get(key)
+        if found is None:
+            if len(self._groups) >= _KEPT:
+                self._groups.clear()
+            bindings = [(b.raw, 0, min(b.size, self.limits.binding_size)) for b in blocks]
+            entries = [
+                {"binding": i, "resource": {"buffer": raw, "offset": offset, "size": size}}
+                for i, (raw, offset, size) in enumerate((*bindings, uniform))
+            ]
+            layout = self.layout(inputs, outputs)[0]
+            found = self.guard(self.device.create_bind_group, layout=layout, entries=entries)
+            self._groups[key] = found
+        return found
+
+    def _uniform(self, params: Sequence[int]) -> tuple[Any, int, int]:
+        """Where these words lie as a uniform: equal ones share a place, and it never changes."""
+        words = np.array(params, np.int64).astype(np.uint32)
+        data = words.tobytes() + b"\0" * (-4 * len(words) % 16)
+        found = self._uniforms.get(data)
+        if found is None:
+            if len(self._uniforms) >= _KEPT:
+                self._uniforms.clear()
+                self._groups.clear()
+                self._arena_used = _ARENA
+            room = -(-len(data) // _SLOT) * _SLOT
+            if self._arena_used + room > _ARENA:
+                usage = _USAGE.UNIFORM | _USAGE.COPY_DST
+                self._arena = self.guard(self.device.create_buffer, size=_ARENA, usage=usage)
+                self._arena_used = 0
+            found = self._uniforms[data] = (self._arena, self._arena_used, len(data))
+            self.guard(self.queue.write_buffer, self._arena, self._arena_used, data)
+            self._arena_used += room
+        return found
+
+    def forget(self) -> None:
+        """Drop the bind groups: they keep their buffers alive."""
+        self._groups.clear()
+
+    def submit(self) -> None:
+        """Hand what was recorded to the GPU."""
+        with self.lock:
+            if self._encoder is None:
+                return
+            self.guard(self._submit)
+            self.epoch += 1
+            self._recorded = 0
+
+    def _submit(self) -> None:
+        encoder, self._encoder = self._encoder, None
+        if self._pass is not None:
+            self._pass, ending = None, self._pass
+            ending.end()
+        self.queue.submit([encoder.finish()])
+
+    def _outside_pass(self) -> Any:
+        """The encoder, ready for copies."""
+        if self._encoder is None:
+            self._encoder = self.device.create_command_encoder()
+        if self._pass is not None:
+            self._pass, ending = None, self._pass
+            ending.end()
+        return self._encoder
+
+    # --- data in and out -------------------------------------------------------------------------
+
+    def write(self, storage: Storage, data: Any) -> None:
+        """Bytes into a fresh storage. Writes run before what is recorded: a recycled buffer that
+        recorded commands still use must wait for them."""
+        with self.lock:
+            if storage.block.epoch == self.epoch and self._encoder is not None:
+                self.submit()
+            self.guard(self.queue.write_buffer, storage.block.raw, 0, data)
+
+    def copy(self, source: Storage, target: Storage, at: int, size: int) -> None:
+        """The first `size` bytes of one storage into another at byte `at`."""
+        with self.lock:
+            encoder = self.guard(self._outside_pass)
+            raw = source.block.raw
+            self.guard(encoder.copy_buffer_to_buffer, raw, 0, target.block.raw, at, size)
+            source.block.epoch = target.block.epoch = self.epoch
+            self._recorded += 1
+
+    def read(self, storage: Storage, start: int, size: int) -> Any:
+        """`size` bytes from `start` on (multiples of 4) as a NumPy array, after all that came
+        before; raises what an index check found meanwhile."""
+        with self.lock:
+            total = size + 16
+            staging = self._staging_for(total)
+            encoder = self.guard(self._outside_pass)
+            raw = storage.block.raw
+            self.guard(encoder.copy_buffer_to_buffer, raw, start, staging, 0, size)
+            checking = self._unread_checks and self._faults is not None
+            if checking and self._faults is not None:
+                faults = self._faults.block.raw
+                self.guard(encoder.copy_buffer_to_buffer, faults, 0, staging, size, 16)
+            self.submit()
+            data = self.guard(self._mapped, staging, total)
+            if checking:
+                self._raise_fault(data[size:].view(np.uint32))
+            return data[:size]
+
+    def _mapped(self, staging: Any, size: int) -> Any:
+        staging.map_sync("READ", 0, size)
+        try:
+            return np.frombuffer(staging.read_mapped(0, size, copy=True), np.uint8)
+        finally:
+            staging.unmap()
+
+    def _staging_for(self, size: int) -> Any:
+        room = 1 << max(12, (size - 1).bit_length())
+        room = min(room, max(self.limits.buffer_size, size))
+        found = self._staging.get(room)
+        if found is None:
+            usage = _USAGE.MAP_READ | _USAGE.COPY_DST
+            found = self.guard(self.device.create_buffer, size=-(-room // 8) * 8, usage=usage)
+            if room <= 1 << 26:
+                self._staging[room] = found
+        return found
+
+    def wait(self) -> None:
+        """Until everything recorded has run; raises what an index check found."""
+        self.read(self.fault_storage(), 0, 16)
+
+    # --- index checks ------------------------------------------------------------------------------
+
+    def fault_storage(self) -> Storage:
+        """Four words: how many bad indices, whose check, and the first bad one's value."""
+        if self._faults is None:
+            self._faults = self.pool.take(16)
+            self.write(self._faults, b"\0" * 16)
+        return self._faults
+
+    def check_number(self, what: str, size: int) -> int:
+        """The number under which a check's message is kept; it is read at the next `read`."""
+        self._unread_checks = True
+        found = self._checks.get((what, size))
+        if found is None:
+            found = self._checks[what, size] = len(self._messages)
+            self._messages.append((what, size))
+        return found
+
+    def _raise_fault(self, words: Any) -> None:
+        self._unread_checks = False
+        if words[0]:
+            assert self._faults is not None
+            self.write(self._faults, b"\0" * 16)
+            what, size = self._messages[int(words[1])]
+            value = int(np.array([words[2], words[3]], np.uint32).view(np.int64)[0])
+            raise OutOfRangeError(f"{what} {value} is out of range for an axis of size {size}")
+
+
+def _first_words(text: str) -> str:
+    """A driver's message on one line."""
+    return " ".join(text.split())[:500]
+
+
+def _numbered(source: str, message: str) -> str:
+    """The lines around the one a message points at."""
+    lines = source.splitlines()
+    found = re.search(r"wgsl:(\d+):", message)
+    at = int(found.group(1)) if found else 1
+    first, last = max(1, at - 6), min(len(lines), at + 6)
+    rows = [f"{'>' if n == at else ' '}{n:4} | {lines[n - 1]}" for n in range(first, last + 1)]
+    return "\n".join(rows)

@@ -1,0 +1,129 @@
+"""GPU memory: blocks of a few sizes, given back when the last array on them is gone.
+
+Commands run in the order they are recorded, so a block can serve again at once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from itertools import count
+from typing import Any
+
+import wgpu
+
+from everygrad.errors import DeviceError, OutOfMemoryError
+
+_SMALLEST = 256
+_KEEP = 1 << 30  # bytes of free blocks kept for later
+_NUMBERS = count()
+_USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+
+
+def bucket(size: int) -> int:
+    """The size of the block that serves `size` bytes: a quarter of waste at most.
+
+    >>> bucket(1), bucket(257), bucket(1100), bucket(4097)
+    (256, 320, 1280, 5120)
+    """
+    if size <= _SMALLEST:
+        return _SMALLEST
+    step = 1 << max(6, (size - 1).bit_length() - 3)
+    return -(-size // step) * step
+
+
+class Block:
+    """A buffer of the GPU. `epoch` is the submission it was last used in."""
+
+    __slots__ = ("epoch", "number", "raw", "size")
+
+    def __init__(self, raw: Any, size: int) -> None:
+        self.raw = raw
+        self.size = size
+        self.number = next(_NUMBERS)
+        self.epoch = -1
+
+
+class Storage:
+    """What arrays hold: a block that is theirs until the last of them is gone."""
+
+    __slots__ = ("__weakref__", "block", "gpu", "size")
+
+    def __init__(self, gpu: Any, block: Block, size: int) -> None:
+        self.gpu = gpu
+        self.block = block
+        self.size = size  # the bytes in use
+
+    def __del__(self) -> None:
+        # from any thread, at any moment: an append is all that is safe, and enough
+        self.gpu.pool.returned.append(self.block)
+
+
+class Pool:
+    """The blocks of one GPU. `limit` is the most bytes it takes, None for as many as there are."""
+
+    def __init__(self, gpu: Any) -> None:
+        self.gpu = gpu
+        self.returned: deque[Block] = deque()
+        self.free: dict[int, list[Block]] = defaultdict(list)
+        self.free_bytes = 0
+        self.taken_bytes = 0  # in blocks, free or not
+        self.limit: int | None = None
+
+    def take(self, size: int) -> Storage:
+        """A storage of `size` bytes, which must not be 0; its content is not defined."""
+        limits = self.gpu.limits
+        most = min(limits.binding_size, limits.buffer_size)
+        if size > most:
+            raise OutOfMemoryError(
+                f"webgpu: a tensor of {size} bytes does not fit this device, which binds at most "
+                f"{most} bytes at once (max-storage-buffer-binding-size); split the tensor"
+            )
+        with self.gpu.lock:
+            self._sort()
+            room = min(bucket(size), most // 4 * 4)
+            kept = self.free[room]
+            if kept:
+                self.free_bytes -= room
+                return Storage(self.gpu, kept.pop(), size)
+            return Storage(self.gpu, self._create(room), size)
+
+    def _sort(self) -> None:
+        """Returned blocks to their lists."""
+        while self.returned:
+            block = self.returned.popleft()
+            self.free[block.size].append(block)
+            self.free_bytes += block.size
+        if self.free_bytes > _KEEP:
+            self.trim()
+
+    def _create(self, room: int) -> Block:
+        if self.limit is not None and self.taken_bytes + room > self.limit:
+            self.trim()
+            if self.taken_bytes + room > self.limit:
+                raise OutOfMemoryError(
+                    f"webgpu: {room} bytes asked for, {self.taken_bytes} of {self.limit} in use"
+                )
+        try:
+            raw = self._raw(room)
+        except OutOfMemoryError:
+            self.trim()
+            self.gpu.wait()  # what was dropped is given back once the GPU is done with it
+            raw = self._raw(room)
+        self.taken_bytes += room
+        return Block(raw, room)
+
+    def _raw(self, room: int) -> Any:
+        try:
+            return self.gpu.guard(self.gpu.device.create_buffer, size=room, usage=_USAGE)
+        except DeviceError as error:
+            if self.gpu.lost is None and "memory" in str(error).lower():
+                raise OutOfMemoryError(str(error)) from None
+            raise
+
+    def trim(self) -> None:
+        """Drop the free blocks."""
+        self.gpu.submit()
+        self.gpu.forget()
+        self.taken_bytes -= self.free_bytes
+        self.free.clear()
+        self.free_bytes = 0
