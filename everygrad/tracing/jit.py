@@ -11,9 +11,9 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad.autograd.modes import recording
+from everygrad.autograd.saving import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
-from everygrad.config import config
 from everygrad.errors import ArgumentError, CompileError, EverygradError, TraceError
 from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
@@ -50,8 +50,9 @@ class Jitted:
         return Bound(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if config.fast_limit < 0 and base.tracing.get() is not None:
-            return self.fn(*args, **kwargs)  # inside another trace: part of that one
+        if recorder.get() is not None or base.tracing.get() is not None:
+            # inside a checkpoint, which must see every op, or another trace: part of that
+            return self.fn(*args, **kwargs)
         leaves, tree = flatten((args, kwargs))
         signature: list[Any] = [tree, recording()]
         tensors: list[Tensor] = []
