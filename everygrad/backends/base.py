@@ -84,11 +84,14 @@ def untraced() -> Iterator[None]:
         tracing.reset(token)
 
 
-_MODULES = {"cpu": "everygrad.backends.cpu.device", "null": "everygrad.backends.null.device"}
+_MODULES = {
+    "cpu": "everygrad.backends.cpu.device",
+    "null": "everygrad.backends.null.device",
+    "webgpu": "everygrad.backends.webgpu.device",
+}
 _OPEN: dict[str, Backend] = {}
 COMING = {
     "cuda": "the CUDA backend is not in this version yet",
-    "webgpu": "the WebGPU backend is not in this version yet",
 }
 
 
@@ -96,11 +99,12 @@ def get(name: str) -> Backend:
     """The backend called `name`, opened on first use."""
     found = _OPEN.get(name)
     if found is None:
-        if name not in _MODULES:
-            kind = name.split(":")[0] if isinstance(name, str) else name
+        kind = name.split(":")[0] if isinstance(name, str) else name
+        if kind not in _MODULES or (kind != name and kind != "webgpu"):
             why = COMING.get(kind, f"known devices are {', '.join(_MODULES)}")
             raise DeviceError(f"device {name!r} is not available: {why}")
-        found = _OPEN[name] = import_module(_MODULES[name]).open_device()
+        module = import_module(_MODULES[kind])
+        found = _OPEN[name] = module.open_device(name) if kind == "webgpu" else module.open_device()
     if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
         return tracer.backend(found)
     return found

@@ -78,7 +78,7 @@ log2: Function = elementwise(
 )
 log10: Function = elementwise(
     "log10",
-    lambda x: call("log", x) / math.log(10.0),
+    intrinsic("log10"),
     (lambda g, x: g / (x * math.log(10.0)),),
     kinds="float",
     doc="The logarithm to base 10.",

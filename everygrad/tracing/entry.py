@@ -15,17 +15,8 @@ from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
 from everygrad.tracing.record import Record, Target
-from everygrad.tracing.stages import compiled, donations_of
+from everygrad.tracing.stages import aligned, compiled, donations_of
 from everygrad.tracing.verify import check
-
-
-def aligned(array: Any) -> Any:
-    """The array as native code takes it: in order, and at an address that fits its elements."""
-    flags = array.flags
-    if flags.c_contiguous and flags.aligned:
-        return array
-    return np.ascontiguousarray(array) if flags.aligned else array.copy()
-
 
 _NOTHING: dict[int, Any] = {}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from everygrad.autograd.engine import Pass
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad
@@ -15,6 +13,7 @@ from everygrad.errors import GradientError
 from everygrad.ops.creation import zeros
 from everygrad.ops.spec import Op
 from everygrad.tensor import Tensor, wrap
+from everygrad.tracing.stages import aligned
 
 _STATIC = object()  # in the place of a node: the argument is no tensor
 
@@ -75,7 +74,7 @@ class _Call(Op):
             zeros(v.shape, v.dtype)._data if s is None else s._data
             for s, v in zip(g, values, strict=True)
         ]
-        made = replay.run_on([np.ascontiguousarray(a) for a in (*node.saved, *seeds)])
+        made = replay.run_on([aligned(a) for a in (*node.saved, *seeds)])
         return [wrap(a) for a in made]
 
     def recorded(self, node: Any, g: Any) -> Sequence[Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from everygrad.backends import base
 from everygrad.compile.ir import Graph
 from everygrad.compile.simplify import simplify
@@ -32,6 +34,14 @@ def prepared(graph: Graph) -> Graph:
 def compiled(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Any:
     """A traced graph, simplified and compiled for its device."""
     return base.get("cpu").compile(prepared(graph), donated)
+
+
+def aligned(array: Any) -> Any:
+    """The array as native code takes it: in order, and at an address that fits its elements."""
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
+    return np.ascontiguousarray(array) if flags.aligned else array.copy()
 
 
 def donations_of(record: Record) -> list[tuple[int, int]]:

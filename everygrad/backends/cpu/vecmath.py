@@ -481,9 +481,12 @@ def pow_(m: Real, x: Value, y: Value) -> Value:
     return e.select(e.op("or", one, unit), m.const(1.0), value)
 
 
+def log10(m: Real, x: Value) -> Value:
+    return m.div(log(m, x), m.const(math.log(10.0)))
+
+
 INLINE: dict[str, Expansion] = {
     "exp": exp,
-    "expm1": expm1,
     "log": log,
     "log1p": log1p,
     "log2": log2,
@@ -492,7 +495,15 @@ INLINE: dict[str, Expansion] = {
     "sinh": sinh,
     "cosh": cosh,
 }
-INLINE32: dict[str, Expansion] = {"sin": sin, "cos": cos, "tan": tan, "atan": atan}
+# in double precision these are off by two units here and there, and the C library's by one
+INLINE32: dict[str, Expansion] = {
+    "expm1": expm1,
+    "log10": log10,
+    "sin": sin,
+    "cos": cos,
+    "tan": tan,
+    "atan": atan,
+}
 
 
 def expand(emitter: Emitter, fn: str, x: Value) -> Value | None:

@@ -142,3 +142,18 @@ def span(array: WebGPUArray) -> tuple[int, int]:
 
 def count_of(array: WebGPUArray) -> int:
     return size_of(array.shape)
+
+
+def distinct(arrays: Sequence[WebGPUArray]) -> tuple[list[Storage], tuple[int, ...]]:
+    """The storages without repeats, and which of them each array is on."""
+    storages: list[Storage] = []
+    places: dict[int, int] = {}
+    bindings = []
+    for a in arrays:
+        assert a.storage is not None
+        at = places.get(id(a.storage))
+        if at is None:
+            at = places[id(a.storage)] = len(storages)
+            storages.append(a.storage)
+        bindings.append(at)
+    return storages, tuple(bindings)

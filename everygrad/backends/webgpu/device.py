@@ -13,7 +13,14 @@ import wgpu
 from everygrad import dtypes, shapes
 from everygrad.backends.base import Backend
 from everygrad.backends.webgpu import kernels, moves, reducing, render
-from everygrad.backends.webgpu.array import WebGPUArray, collapse, count_of, span, spread
+from everygrad.backends.webgpu.array import (
+    WebGPUArray,
+    collapse,
+    count_of,
+    distinct,
+    span,
+    spread,
+)
 from everygrad.backends.webgpu.gpu import WORKGROUP, Gpu
 from everygrad.backends.webgpu.layout import byte_size, layout, thread_count
 from everygrad.backends.webgpu.memory import Storage
@@ -173,21 +180,6 @@ class WebGPU(Backend):
             found = self.made[key] = self.from_numpy(make())
             assert found.storage is None or found.storage.gpu is gpu
         return found
-
-
-def distinct(arrays: Sequence[WebGPUArray]) -> tuple[list[Storage], tuple[int, ...]]:
-    """The storages without repeats, and which of them each array is on."""
-    storages: list[Storage] = []
-    places: dict[int, int] = {}
-    bindings = []
-    for a in arrays:
-        assert a.storage is not None
-        at = places.get(id(a.storage))
-        if at is None:
-            at = places[id(a.storage)] = len(storages)
-            storages.append(a.storage)
-        bindings.append(at)
-    return storages, tuple(bindings)
 
 
 # --- adapters --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from everygrad.backends.webgpu.array import WebGPUArray, reshaped, spread
+from everygrad.backends.webgpu.array import WebGPUArray, distinct, reshaped, spread
 from everygrad.backends.webgpu.layout import layout, load, thread_count
 from everygrad.backends.webgpu.render import address, constant, element_kernel, places, slot
 from everygrad.compile.expr import Inst, Program
@@ -165,7 +165,7 @@ def concat(dev: Any, *xs: WebGPUArray, axis: int, sizes: Shape) -> WebGPUArray:
     if not count:
         return out
     there = bound(dev, there)
-    storages, bindings = dev.distinct(there)
+    storages, bindings = distinct(there)
     params, ends, end = [count, *shape[1:]], [], 0
     tail: list[int] = []
     for x in there:

@@ -85,6 +85,7 @@ TABLE: dict[str, dict[str, str]] = {
         "ul": "vec2<u32>(min({0}.x | {0}.y, 1u), 0u)",
     },
     "atan2": {"f": "atan2_f({0}, {1})"},
+    "log10": {"f": "log2_f({0}) * 0.3010299956639812"},
     "angle": {"f": "atan2_f(0.0, {0})"},
     "imag": {"f": "0.0 * {0}", "i": "0 * {0}", "u": "0u * {0}", "l": "vec2<u32>(0u, 0u)"},
     **{fn: dict.fromkeys("fiulb", "{0}") for fn in ("real", "conj")},
@@ -181,7 +182,7 @@ def constant(value: Any, dtype: DType) -> str:
     if kind == "f":
         with np.errstate(over="ignore"):
             number = float(np.asarray(value, dtype.np).astype(np.float32))
-        if math.isfinite(number) and math.copysign(1.0, number) * abs(number) == number != 0:
+        if math.isfinite(number) and number:
             return f"{number!r}f"
         bits = int(np.float32(number).view(np.uint32))
         return f"bits_f({bits}u)" if bits else "0.0f"

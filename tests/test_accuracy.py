@@ -1,0 +1,68 @@
+"""Elementary functions within the bounds of NumPy's own table, row by row, eager and compiled.
+
+The table is the one in NumPy's wheel: for each function inputs, correctly rounded results, and how
+many units in the last place a result may be off.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import everygrad as eg
+from tests.support import native_threshold
+
+FOLDER = Path(np.__file__).parent / "_core" / "tests" / "data"
+NAMES = {
+    "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+    "arctanh": "atanh", "cos": "cos", "cosh": "cosh", "exp": "exp", "exp2": "exp2",
+    "expm1": "expm1", "log": "log", "log10": "log10", "log1p": "log1p", "log2": "log2",
+    "sin": "sin", "sinh": "sinh", "tan": "tan", "tanh": "tanh",
+}  # fmt: skip
+WORDS = {"float32": (np.uint32, np.float32), "float64": (np.uint64, np.float64)}
+
+
+@cache
+def rows(name: str, dtype: str) -> tuple[Any, Any, Any]:
+    """Inputs, results and bounds of one function."""
+    lines = (FOLDER / f"umath-validation-set-{name}.csv").read_text().splitlines()
+    lines = [line for line in lines if line and not line.startswith("#")]
+    word, real = WORDS[dtype]
+    short = f"np.{dtype}"
+    found = [r for r in csv.DictReader(lines) if r["dtype"] == short]
+    inputs = np.array([int(r["input"], 16) for r in found], word).view(real)
+    outputs = np.array([int(r["output"], 16) for r in found], word).view(real)
+    return inputs, outputs, np.array([int(r["ulperrortol"]) for r in found])
+
+
+def off_by(got: Any, want: Any, dtype: str) -> Any:
+    """How many representable numbers lie between, where both are numbers."""
+    integer = np.int32 if dtype == "float32" else np.int64
+    smallest = np.iinfo(integer).min
+
+    def order(x: Any) -> Any:
+        bits = x.view(integer).astype(object)
+        return np.where(bits < 0, smallest - bits, bits)
+
+    return np.abs(order(got) - order(want))
+
+
+@pytest.mark.parametrize("way", ["numpy", "compiled op", "jit"])
+@pytest.mark.parametrize("dtype", WORDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_within_the_table(name: str, dtype: str, way: str) -> None:
+    inputs, want, bounds = rows(name, dtype)
+    function = getattr(eg, NAMES[name])
+    x = eg.tensor(inputs)
+    with native_threshold(0 if way == "compiled op" else 1 << 30):
+        got = (eg.jit(function)(x) if way == "jit" else function(x)).numpy()
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    assert (np.isnan(got) == np.isnan(want)).all()
+    far = ~same & (off_by(got, want, dtype) > bounds)
+    worst = [f"{function.__name__}({inputs[i]!r}) = {got[i]!r}" for i in np.flatnonzero(far)[:5]]
+    assert not far.any(), f"{far.sum()} of {len(far)} rows: {worst}"
