@@ -18,11 +18,14 @@ from tests.support import (
     call,
     close,
     directions,
+    fitted,
     gradients,
     is_float,
+    is_narrow,
     map_sample,
     refer,
     replaced,
+    samples_of,
     to_tensor,
     wide,
 )
@@ -51,7 +54,7 @@ def test_forward_mode_equals_differences(name: str, device: str) -> None:
     """And it is the transpose of reverse mode: <v, J u> = <J^T v, u>."""
     op = REGISTRY[name]
     step, tolerance = (0.125, 2e-2) if op.notes.get("coarse") else (1e-6, 1e-7)
-    for sample in differentiable(op):
+    for sample in differentiable(op, device):
         fn, xs = of_floats(op, sample, device)
         us = tangents_for(xs, device)
         outs, moves = eg.jvp(fn, tuple(xs), tuple(us))
@@ -71,7 +74,8 @@ def test_forward_mode_equals_differences(name: str, device: str) -> None:
             float(np.sum(np.real(np.conj(v) * wide(m)))) for v, m in zip(vs, moves, strict=True)
         )
         there = sum(float(np.sum(wide(g) * wide(u))) for g, u in zip(grads, us, strict=True))
-        assert here == pytest.approx(there, rel=1e-2 if op.notes.get("coarse") else 1e-9, abs=1e-9)
+        digits = 1e-2 if op.notes.get("coarse") else 1e-4 if is_narrow(device) else 1e-9
+        assert here == pytest.approx(there, rel=digits, abs=min(digits, 1e-5) if is_narrow(device) else 1e-9)
         for o, m in zip(outs, moves, strict=True):
             assert (o.shape, o.dtype) == (m.shape, m.dtype)
 
@@ -80,7 +84,7 @@ def test_forward_mode_equals_differences(name: str, device: str) -> None:
 def test_second_order_is_the_same_in_every_nesting(name: str, device: str) -> None:
     """Forward over reverse, reverse over forward and reverse over reverse."""
     op = REGISTRY[name]
-    for sample in differentiable(op):
+    for sample in differentiable(op, device):
         fn, xs = of_floats(op, sample, device)
         us = tangents_for(xs, device)
         plain = call(op.function, map_sample(sample, to_tensor(device)))
@@ -156,7 +160,7 @@ def check_vmap(op: Op, sample: Sample, which: list[int], device: str) -> None:
 def test_vmap_equals_a_loop(name: str, device: str) -> None:
     """Over every input at once, over each alone."""
     op = REGISTRY[name]
-    for sample in filter(has_fixed_size, op.samples()):
+    for sample in filter(has_fixed_size, samples_of(op, device)):
         count = len(arrays_of(sample))
         check_vmap(op, sample, list(range(count)), device)
         for i in range(count) if count > 1 else ():
@@ -167,7 +171,7 @@ def test_vmap_equals_a_loop(name: str, device: str) -> None:
 def test_vmap_of_gradients(name: str, device: str) -> None:
     """Gradients of each example, and the gradient of a sum over a vmap."""
     op = REGISTRY[name]
-    for sample in filter(has_fixed_size, differentiable(op)):
+    for sample in filter(has_fixed_size, differentiable(op, device)):
         fn, xs = of_floats(op, sample, device)
         if call(op.function, map_sample(sample, to_tensor(device)))[0].dtype.is_complex:
             continue
@@ -176,7 +180,7 @@ def test_vmap_of_gradients(name: str, device: str) -> None:
             return sum((o * o).sum() for o in fn(*xs))
 
         places = tuple(range(len(xs)))
-        batched = [eg.tensor(np.stack(variants(wide(x))), device=device) for x in xs]
+        batched = [eg.tensor(np.stack(variants(wide(x))), x.dtype, device) for x in xs]
         got = eg.vmap(eg.grad(loss, argnums=places))(*batched)
         each = [eg.grad(loss, argnums=places)(*(b[i] for b in batched)) for i in range(BATCH)]
         want = [np.stack([wide(e[k]) for e in each]) for k in places]
@@ -186,7 +190,8 @@ def test_vmap_of_gradients(name: str, device: str) -> None:
 
 
 def test_vmap_inside_vmap(device: str) -> None:
-    x, y = (eg.tensor(np.random.default_rng(i).normal(size=(3, 4)), device=device) for i in (0, 1))
+    rows = [fitted(np.random.default_rng(i).normal(size=(3, 4)), device) for i in (0, 1)]
+    x, y = (eg.tensor(r, device=device) for r in rows)
     products = eg.vmap(lambda a: eg.vmap(lambda b: (a * b).sum())(y))(x)
     close(products, wide(x) @ wide(y).T, 1e-12)
 

@@ -35,7 +35,7 @@ class Load(NamedTuple):
     shape: Shape
     strides: Shape
     offset: int
-    step: int = 0
+    step: int | None = None
 
 
 class Number(NamedTuple):
@@ -282,6 +282,8 @@ class Fuser:
     def joined(self, ref: Ref, member: Member, both: Group) -> Ref | None:
         """A reference as it is once two groups are one."""
         if isinstance(ref, Load) and ref.value in both.members:
+            if ref.step is not None:  # an index may ask for what the walk has not reached
+                return None
             view = View(ref.value, ref.shape, ref.strides, ref.offset)
             found = both.members[ref.value]
             return ref.value if _aligned(view, found, both, member.level) else None

@@ -217,7 +217,7 @@ class Writer:
 
     def picked_base(self, r: Load, index: Reg, arg: Value) -> str:
         wide = intrinsics.cast(self.w.e, index, arg.dtype, int64)
-        return self.w.offset(self.load_base(r), 0, (r.step,), [wide], r.value.dtype)
+        return self.w.offset(self.load_base(r), 0, (r.step or 0,), [wide], r.value.dtype)
 
     def full_address(self, v: Value) -> str:
         place = self.walk.full
@@ -234,7 +234,7 @@ class Writer:
         self.rows, self.row_loads, self.row_bases = {}, {}, {}
         for r in self.walk.loads:
             base = self.load_base(r)
-            if not r.step and not self.walk.loads[r].follows_columns:
+            if r.step is None and not self.walk.loads[r].follows_columns:
                 self.row_loads[r] = self.w.load(base, r.value.dtype, grouped=False)
         self.picked_rows = {
             v: self.picked_base(m.refs[0], self.row_loads[m.refs[1]], v.args[1])

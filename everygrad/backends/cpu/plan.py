@@ -352,7 +352,7 @@ def _read_in_place(group: Group, v: Value) -> bool:
         r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
     ]
     return all(
-        r.value.size == group.size and not r.step and is_whole(r.shape, r.strides, r.offset)
+        r.value.size == group.size and r.step is None and is_whole(r.shape, r.strides, r.offset)
         for r in loads
     )
 

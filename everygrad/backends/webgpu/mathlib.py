@@ -18,6 +18,9 @@ fn abs_f(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) & 0x7fffffffu); }
 fn with_sign(x: f32, s: f32) -> f32 {
   return bitcast<f32>((bitcast<u32>(x) & 0x7fffffffu) | (bitcast<u32>(s) & 0x80000000u));
 }
+fn even_f(x: f32) -> f32 {  // the last bit off: a driver must not take (1 + x) - 1 for x
+  return bitcast<f32>(bitcast<u32>(x) & 0xfffffffeu);
+}
 fn max_f(a: f32, b: f32) -> f32 { return select(b, a, a >= b || is_nan(a)); }
 fn min_f(a: f32, b: f32) -> f32 { return select(b, a, a <= b || is_nan(a)); }
 fn sign_f(x: f32) -> f32 {
@@ -108,7 +111,7 @@ fn log1p_f(x: f32) -> f32 {
   if (is_nan(x) || x == 0.0) { return x; }
   if (x <= -1.0) { return select(nan_f(), -inf_f(), x == -1.0); }
   if (x >= 16777216.0) { return log_f(x); }
-  let u = 1.0 + x;
+  let u = even_f(1.0 + x);
   if (u == 1.0) { return x; }
   return log_f(u) + (x - (u - 1.0)) / u;
 }
@@ -120,15 +123,14 @@ fn product_f(a: f32, b: f32) -> vec2<f32> {  // a * b, and what rounding took fr
   let p = a * b;
   return vec2<f32>(p, (((ah * bh - p) + ah * bl) + al * bh) + al * bl);
 }
-fn sum_f(a: f32, b: f32) -> vec2<f32> {
-  let s = a + b;
-  let t = s - a;
-  return vec2<f32>(s, (a - (s - t)) + (b - t));
+fn sum_f(a: f32, b: f32) -> vec2<f32> {  // a + b where a is the larger or 0, and the rest
+  let s = even_f(a + b);
+  return vec2<f32>(s, b - (s - a));
 }
 fn log2_pair_f(x: f32) -> vec2<f32> {  // of a positive finite x, to about 30 bits
   let p = exponent_f(x);
   let f = bitcast<f32>(p.y) - 1.0;
-  let d = 2.0 + f;
+  let d = even_f(2.0 + f);
   let dl = f - (d - 2.0);
   let s = f / d;
   let q = product_f(s, d);

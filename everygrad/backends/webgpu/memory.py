@@ -63,6 +63,9 @@ class Pool:
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
+        # Every block is held here too: were one part of a garbage cycle, the collector would
+        # finalise its buffer along with the storage that hands the block back.
+        self.blocks: dict[int, Block] = {}
         self.returned: deque[Block] = deque()
         self.free: dict[int, list[Block]] = defaultdict(list)
         self.free_bytes = 0
@@ -110,7 +113,9 @@ class Pool:
             self.gpu.wait()  # what was dropped is given back once the GPU is done with it
             raw = self._raw(room)
         self.taken_bytes += room
-        return Block(raw, room)
+        block = Block(raw, room)
+        self.blocks[block.number] = block
+        return block
 
     def _raw(self, room: int) -> Any:
         try:
@@ -125,5 +130,8 @@ class Pool:
         self.gpu.submit()
         self.gpu.forget()
         self.taken_bytes -= self.free_bytes
+        for kept in self.free.values():
+            for block in kept:
+                del self.blocks[block.number]
         self.free.clear()
         self.free_bytes = 0

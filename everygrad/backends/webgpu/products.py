@@ -273,8 +273,8 @@ def _conv_operands(form: str, dtype: DType, bindings: tuple[int, int]) -> Operan
         f"  let col = x * {s['sw']} + j * {s['dw']} - {s['pw']};\n"
         f"  if (row >= {s['height']} || col >= {s['width']}) {{ return {zero}; }}\n"
     )
-    channel = f"u * {s['inner']} + c"
-    result = f"u * {s['outer']} + o"
+    channel = f"(u * {s['inner']} + c)"
+    result = f"(u * {s['outer']} + o)"
     split = (
         f"  let j = {{k}} % {s['kw']};\n  let i = ({{k}} / {s['kw']}) % {s['kh']};\n"
         f"  let {{name}} = {{k}} / ({s['kw']} * {s['kh']});\n"
