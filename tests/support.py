@@ -195,7 +195,7 @@ def gradients(
     leaves = leaves_of(given)
     outs = call(fn, given)
     vs = directions(outs) if vs is None else vs
-    seeds = [eg.tensor(v, dtype=o.dtype, device=device) for o, v in zip(outs, vs, strict=True)]
+    seeds = [eg.tensor(v, dtype=o.dtype, device=o.device) for o, v in zip(outs, vs, strict=True)]
     return outs, list(eg.autograd.grad(outs, leaves, seeds))
 
 

@@ -87,7 +87,7 @@ def _second(op: Op, sample: Sample, us: list[Any], device: str) -> tuple[Any, ..
     leaves = leaves_of(given)
     outs = call(op.function, given)
     seeds = [
-        eg.tensor(v, dtype=o.dtype, device=device, requires_grad=True)
+        eg.tensor(v, dtype=o.dtype, device=o.device, requires_grad=True)
         for o, v in zip(outs, directions(outs), strict=True)
     ]
     grads = eg.autograd.grad(outs, leaves, seeds, create_graph=True)
@@ -191,7 +191,7 @@ def test_gradients_in_other_dtypes(name: str, device: str) -> None:
             all_close(grads, want, 4 * TOLERANCE[dtype], f"{name} {dtype} {sample}")
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [n for n in KERNELS if n != "to"])  # its portable moves nothing
 def test_portable_derivatives_equal_kernel(name: str, device: str) -> None:
     op = REGISTRY[name]
     if name not in base.get(device).kernels:
@@ -205,7 +205,7 @@ def test_portable_derivatives_equal_kernel(name: str, device: str) -> None:
             all_close(g, w, 1e-10, f"{name} {sample}")
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [n for n in KERNELS if n != "to"])  # its portable moves nothing
 def test_rules_equal_portable_derivatives(name: str, device: str) -> None:
     """The rules a kernel op gives for speed are those of its portable definition."""
     op = REGISTRY[name]
@@ -258,7 +258,8 @@ def test_pow_at_zero_and_below(threshold: int, device: str) -> None:
         (dx,) = slopes(lambda x: x**0, [0.0, -3.0], device=device)
         assert dx == [0.0, 0.0]
         (dy,) = slopes(lambda y: 2.0**y, [0.0, 1.0], device=device)
-        close(np.array(dy), np.log(2) * np.array([1, 2]), 1e-14)
+        digits = 1e-6 if is_narrow(device) else 1e-14
+        close(np.array(dy), np.log(2) * np.array([1, 2]), digits)
 
 
 def test_divide_at_extremes(device: str) -> None:

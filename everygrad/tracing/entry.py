@@ -11,11 +11,12 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
-from everygrad.errors import TraceError
+from everygrad.backends import base
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
 from everygrad.tracing.record import Record, Target
 from everygrad.tracing.stages import aligned, compiled, donations_of
+from everygrad.tracing.trace import is_array
 from everygrad.tracing.verify import check
 
 _NOTHING: dict[int, Any] = {}
@@ -25,15 +26,22 @@ class Entry:
     """A record, compiled."""
 
     def __init__(
-        self, record: Record, fn: Callable[..., Any], tree: Any, verify: bool, escaped: bool
+        self,
+        record: Record,
+        fn: Callable[..., Any],
+        tree: Any,
+        verify: bool,
+        escaped: bool,
+        pinned: Sequence[Tensor] | None,
     ) -> None:
         self.record = record
+        self.pinned = pinned  # arguments that must be these very tensors
         self.tree = tree  # of the arguments
         self.fn = fn
         self.escaped = escaped
         self.used = False
         donated = donations_of(record)
-        self.replay = compiled(record.graph, donated)
+        self.replay = compiled(record.graph, record.device, donated)
         self.backward: Any = None
         self.verify = verify
         self.sources = record.sources
@@ -42,6 +50,7 @@ class Entry:
             for i, s in enumerate(record.sources)
             if s.tensor is not None and not s.grad
         ]
+        self.known = {id(t) for _, t, _ in self.outside}
         self.others = [(i, s) for i, s in enumerate(record.sources) if s.tensor is None or s.grad]
         self.facts = [(v.shape, v.dtype.np) for v in record.graph.inputs]
         self.targets = record.targets
@@ -50,14 +59,16 @@ class Entry:
 
     # --- does it fit -----------------------------------------------------------------------------
 
-    def fits(self) -> bool:
-        """Whether the tensors from outside are as they were when traced."""
-        return self.misfit() is None
-
-    def misfit(self) -> str | None:
-        """What is not as it was. A payload that was seen before is not looked at again."""
+    def misfit(self, tensors: Sequence[Tensor]) -> str | None:
+        """What is not as it was when traced. A payload seen before is not looked at again."""
         if self.escaped and self.used:
             return "it made new state in its first call"
+        if self.pinned is not None and any(
+            a is not b for a, b in zip(tensors, self.pinned, strict=True)
+        ):
+            return "an argument was also used from outside, and is another one now"
+        if self.targets and any(id(t) in self.known for t in tensors):
+            return "an argument is also used from outside"
         seen = self.replay.arrays
         for i, t, plain in self.outside:
             if t._data is not seen[i] and not self.suits(i, t._data):
@@ -66,15 +77,15 @@ class Entry:
             if (t._node is None) is not plain:
                 return "a tensor from outside requires grad now, or no longer does"
         for i, source in self.others:
-            if source.tensor is not None:
-                grad = getattr(source.tensor, "_grad", None)
+            if source.grad:
+                grad = getattr(_whose(source, tensors), "_grad", None)
                 if grad is None or not self.suits(i, grad._data):
                     return "a gradient it read is gone, or another one"
-        for t, there in self.record.guards:
-            if (getattr(t, "_grad", None) is not None) is not there:
+        for guard in self.record.guards:
+            if (getattr(_whose(guard, tensors), "_grad", None) is not None) is not guard.there:
                 return "a gradient is there that was not, or is gone"
         for t, twin in self.record.twins:
-            if t._data is not twin._data:
+            if t._data is not twin._data or t._node is not None:
                 return "two tensors from outside no longer share one value"
         for module, training in self.record.modules:
             if module.training is not training:
@@ -84,7 +95,7 @@ class Entry:
     def suits(self, i: int, array: Any) -> bool:
         """Whether an array can be input i."""
         shape, dtype = self.facts[i]
-        return type(array) is ndarray and array.shape == shape and array.dtype == dtype
+        return is_array(array) and array.shape == shape and array.dtype == dtype
 
     # --- a call ----------------------------------------------------------------------------------
 
@@ -97,12 +108,8 @@ class Entry:
             if array is not arrays[i]:
                 replay.put(i, aligned(array))
         for i, source in self.others:
-            found = source.tensor if source.argument is None else tensors[source.argument]
-            if source.grad and found is not None:
-                found = found.grad
-            if found is None or not self.suits(i, found._data):
-                raise TraceError("jit: a gradient that the function reads is gone")
-            replay.put(i, aligned(found._data))
+            found: Any = _whose(source, tensors)
+            replay.put(i, aligned((found.grad if source.grad else found)._data))
 
     def call(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
         """The results for these arguments, of which `tensors` are the tensors."""
@@ -114,7 +121,7 @@ class Entry:
             given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
             outputs = self.replay.run(given)
             if self.verify:
-                check(record.graph, self.replay.arrays, outputs)
+                check(record, self.replay.arrays, outputs)
             results = [wrap(a) for a in outputs[: record.results]]
             for target in self.targets:
                 self.give(target, tensors, outputs)
@@ -136,19 +143,26 @@ class Entry:
         """The compiled derivative."""
         gradients = self.record.gradients
         if self.backward is None and gradients is not None:
-            self.backward = compiled(gradients.graph)
+            self.backward = compiled(gradients.graph, self.record.device)
         return self.backward
 
     def give(self, target: Target, tensors: Sequence[Tensor], outputs: Sequence[Any]) -> None:
-        t = target.tensor if target.argument is None else tensors[target.argument]
-        assert t is not None
+        t = _whose(target, tensors)
         payload = None if target.output is None else outputs[target.output]
         if not target.grad:
+            if type(t._data) is ndarray and type(payload) is not ndarray:  # a generator's state
+                payload = base.get(self.record.device).to_numpy(payload)
             t.rebind(payload, t._node)
         elif payload is None:
             t._grad = None
         else:
             t._grad = wrap(payload)
+
+
+def _whose(what: Any, tensors: Sequence[Tensor]) -> Tensor:
+    """The tensor that a source, a target or a guard is about."""
+    t: Tensor = what.tensor if what.argument is None else tensors[what.argument]
+    return t
 
 
 def _ours_alone(array: Any) -> bool:

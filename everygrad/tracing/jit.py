@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from everygrad.autograd.modes import recording
 from everygrad.autograd.saving import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
-from everygrad.errors import ArgumentError, CompileError, EverygradError, TraceError
+from everygrad.errors import ArgumentError, CompileError, EverygradError
 from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
 from everygrad.tracing.lowered import Lowered, Memory
 from everygrad.tracing.record import trace
+from everygrad.tracing.trace import is_array
 
 log = logging.getLogger("everygrad.jit")
 _FALLBACKS = (None, "eager")
@@ -33,16 +33,17 @@ class Jitted:
         verify: bool = False,
         fallback: str | None = None,
     ) -> None:
+        fn = getattr(fn, "uncompiled", fn)
         if not callable(fn):
             raise ArgumentError(f"jit: takes a function, got {type(fn).__name__}")
         if fallback not in _FALLBACKS:
             raise ArgumentError(f'jit: fallback must be None or "eager", got {fallback!r}')
-        self.fn = fn
+        update_wrapper(self, fn)
+        self.fn = self.uncompiled = fn
         self.verify = verify
         self.fallback = fallback
         self.entries: dict[Any, list[Entry]] = {}
         self.latest: Entry | None = None
-        update_wrapper(self, fn)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -59,34 +60,31 @@ class Jitted:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 array = leaf._data
-                if type(array) is not ndarray:
-                    return self.elsewhere(leaf, args, kwargs)
+                if not is_array(array):  # inside another transformation: op by op
+                    return self.fn(*args, **kwargs)
                 tensors.append(leaf)
-                signature += (array.shape, array.dtype, leaf._node is None)
+                signature += (array.shape, array.dtype, type(array), leaf._node is None)
             else:
                 signature.append(_static(leaf))
+        if len(tensors) > 1 and len({id(t) for t in tensors}) < len(tensors):
+            first = {id(t): i for i, t in reversed(list(enumerate(tensors)))}
+            signature.append(tuple(first[id(t)] for t in tensors))
         key = tuple(signature)
         try:
             found = self.entries.get(key)
         except TypeError as error:
             raise _unhashable(leaves) from error
         for entry in found or ():
-            if entry.fits():
+            if entry.misfit(tensors) is None:
                 self.latest = entry
                 return entry.call(leaves, tensors)
         return self.first_call(key, leaves, tree, tensors, (args, kwargs))
-
-    def elsewhere(self, leaf: Tensor, args: Any, kwargs: Any) -> Any:
-        """Inside another transformation, op by op; on a device without a compiler, an error."""
-        if getattr(leaf._data, "interpret", None) is not None:
-            return self.fn(*args, **kwargs)
-        raise TraceError(f"jit: the device {leaf.device!r} has no compiler yet; use the CPU")
 
     def first_call(
         self, key: Any, leaves: list[Any], tree: Any, tensors: list[Tensor], given: Any
     ) -> Any:
         try:
-            entry = self.compile(key, leaves, tree)
+            entry = self.compile(key, leaves, tree, tensors)
         except CompileError:
             if self.fallback != "eager":
                 raise
@@ -96,17 +94,18 @@ class Jitted:
         self.latest = entry
         return entry.call(leaves, tensors)
 
-    def compile(self, key: Any, leaves: list[Any], tree: Any) -> Entry:
+    def compile(self, key: Any, leaves: list[Any], tree: Any, tensors: list[Tensor]) -> Entry:
         known = self.entries.setdefault(key, [])
         if known:
-            log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit())
+            log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit(tensors))
         elif len(self.entries) > 1:
             log.info("jit: %s is traced for a new kind of call", self.fn)
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         if escaped and any(e.escaped for e in known):
             record, escaped = trace(self.fn, leaves, tree, escapes=False)
+        pinned = tensors if _closes_over(self.fn, tensors) else None
         try:
-            entry = Entry(record, self.fn, tree, self.verify, bool(escaped))
+            entry = Entry(record, self.fn, tree, self.verify, bool(escaped), pinned)
         except EverygradError:
             raise
         except Exception as error:
@@ -156,8 +155,24 @@ class Bound:
 
 
 def _static(leaf: Any) -> Any:
-    """A Python value as part of the key: 1, 1.0 and True are different ones."""
-    return (type(leaf), leaf)
+    """A Python value as part of the key: 1, 1.0 and True are different ones, and so are 0.0 and
+    -0.0; NaN is one."""
+    return (type(leaf), repr(leaf) if isinstance(leaf, float | complex) else leaf)
+
+
+def _closes_over(fn: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
+    """Whether a function holds one of its arguments itself, directly or in a module."""
+    wanted = {id(t) for t in tensors}
+    for cell in getattr(fn, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        parameters = getattr(held, "parameters", None)
+        found = [held, *parameters()] if callable(parameters) else [held]
+        if any(id(t) in wanted for t in found):
+            return True
+    return False
 
 
 def _unhashable(leaves: Iterable[Any]) -> ArgumentError:

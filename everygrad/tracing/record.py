@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from everygrad.autograd.engine import Pass
-from everygrad.autograd.graph import Leaf, Node
-from everygrad.autograd.modes import recording, transform_depth
+from everygrad.autograd.graph import Node
+from everygrad.autograd.modes import recording
 from everygrad.autograd.trees import flatten, unflatten
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.dispatch import user_line
-from everygrad.dtypes import FROM_NP
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
-from everygrad.tracing.trace import Capture, Traced, Tracer
+from everygrad.tracing.trace import Capture, Tracer
 
 
 class Source(NamedTuple):
@@ -41,6 +40,14 @@ class Target(NamedTuple):
     new: bool = False  # a tensor the function made and something outside keeps
 
 
+class Guard(NamedTuple):
+    """Whose gradient must be `there`, or not: an argument's, or a tensor's from outside."""
+
+    argument: int | None
+    tensor: Tensor | None
+    there: bool
+
+
 class Gradients(NamedTuple):
     """The backward part: a graph of residuals and seeds, and which inputs its outputs are for."""
 
@@ -58,70 +65,69 @@ class Record(NamedTuple):
     targets: list[Target]
     results: int
     tree: Any
-    guards: list[tuple[Tensor, bool]]  # tensors whose .grad must be there, or not
+    guards: list[Guard]
     twins: list[tuple[Tensor, Tensor]]  # tensors that must share one value
     modules: list[tuple[Any, bool]]  # modules, and whether they must be training
+    device: str
     gradients: Gradients | None
-
-
-class _Argument(NamedTuple):
-    original: Tensor
-    stand_in: Tensor
-    traced: Traced
-
-
-def _stand_in(tracer: Tracer, original: Tensor) -> _Argument:
-    """A traced tensor in place of an argument."""
-    array = original._data
-    traced = tracer.traced(tracer.graph.input(array.shape, FROM_NP[array.dtype], "an argument"))
-    t = type(original)() if type(original) is Tensor else Tensor()
-    t._data, t._node = traced, None
-    if original._node is not None:
-        t._node = Leaf(t, transform_depth())
-    grad = getattr(original, "_grad", None)
-    if grad is not None:
-        t._grad = grad
-    return _Argument(original, t, traced)
 
 
 def trace(
     fn: Callable[..., Any], leaves: list[Any], tree: Any, escapes: bool
 ) -> tuple[Record, list[Tensor]]:
-    """Run fn on stand-ins for the tensors among `leaves`.
+    """Run fn with traced payloads in the tensors among `leaves`.
 
     `escapes`: tensors made inside may be kept outside. They are returned with the record.
     """
     tracer = Tracer()
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    args, kwargs = unflatten(tree, leaves)
     with tracer.active():
-        arguments = [_stand_in(tracer, x) for x in leaves if isinstance(x, Tensor)]
-        given = iter(arguments)
-        stand_ins = [next(given).stand_in if isinstance(x, Tensor) else x for x in leaves]
-        args, kwargs = unflatten(tree, stand_ins)
         try:
-            builder = _Builder(tracer, arguments)
+            for t in tensors:
+                tracer.capture_argument(t)
+            builder = _Builder(tracer, tensors)
             builder.outputs(fn(*args, **kwargs))
         finally:
             changed = tracer.restore()
             grads = tracer.restore_grads()
         builder.changes(changed, grads)
-    del args, kwargs, arguments, stand_ins, given, changed, grads
+    del args, kwargs, changed, grads
     record = builder.record()
-    escaped = builder.escapees(escapes)
-    return record, escaped
+    return record, builder.escapees(escapes)
+
+
+def used_up(node: Node) -> bool:
+    """Whether a backward pass went through the graph behind a node."""
+    todo, seen = [node], {node}
+    for n in todo:
+        if n.saved is None:
+            return True
+        for parent in n.parents:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                todo.append(parent)
+    return False
 
 
 class _Builder:
-    """Collects what a trace gives."""
+    """Collects what a trace gives. `tensors` are those among the arguments."""
 
-    def __init__(self, tracer: Tracer, arguments: list[_Argument]) -> None:
+    def __init__(self, tracer: Tracer, tensors: list[Tensor]) -> None:
         self.tracer = tracer
-        self.arguments = arguments
-        self.places = {id(a.stand_in): i for i, a in enumerate(arguments)}
+        self.places: dict[int, int] = {}  # the first place of each, by id
+        for i, t in enumerate(tensors):
+            self.places.setdefault(id(t), i)
         self.returned: list[Value] = []
         self.values: list[Value] = []
         self.targets: list[Target] = []
         self.roots: list[tuple[int, Node, Value]] = []
         self.tree: Any = None
+
+    def whose(self, t: Tensor) -> tuple[int | None, Tensor | None]:
+        """The number of an argument, or the tensor itself."""
+        place = self.places.get(id(t))
+        return (None, t) if place is None else (place, None)
 
     def outputs(self, out: Any) -> None:
         leaves, self.tree = flatten(out)
@@ -135,7 +141,7 @@ class _Builder:
             value = self.tracer.value_of(leaf)
             self.returned.append(value)
             node = leaf._node
-            if node is not None and node.saved is not None and recording():
+            if node is not None and recording() and not used_up(node):
                 self.roots.append((i, node, value))
 
     def output(self, value: Value) -> int:
@@ -144,24 +150,20 @@ class _Builder:
 
     def changes(self, changed: list[Any], grads: list[Any]) -> None:
         for capture, payload, node in changed:
-            self.check_node(capture.node, node, capture.tensor)
+            self.check_node(capture.inside, node, capture.tensor)
             if payload is not capture.traced:
                 number = self.output(self.value(payload))
-                self.targets.append(self.target(capture.tensor, capture.owner, number))
-        for i, a in enumerate(self.arguments):
-            if a.stand_in._data is not a.traced:
-                number = self.output(self.value(a.stand_in._data))
-                self.targets.append(Target(i, None, False, number))
-            if not a.original.is_leaf and id(a.stand_in) in self.tracer.touched:
+                grad = capture.owner is not None
+                owner = capture.owner if grad else capture.tensor
+                self.targets.append(Target(*self.whose(owner), grad, number))
+        for touch, now in grads:
+            if not touch.tensor.is_leaf:
                 raise TraceError(
                     "jit: backward inside the function reaches an argument that is the result of "
                     "an op outside; detach() it, or call backward outside"
                 )
-        for touch, now in grads:
             result = None if now is None else self.output(self.value(now._data))
-            place = self.places.get(id(touch.tensor))
-            tensor = touch.tensor if place is None else None
-            self.targets.append(Target(place, tensor, True, result))
+            self.targets.append(Target(*self.whose(touch.tensor), True, result))
 
     def check_node(self, before: Any, after: Any, t: Tensor) -> None:
         if after is not before and (before is None) != (after is None):
@@ -170,35 +172,24 @@ class _Builder:
                 f"grad; change it under no_grad(), or return the new value"
             )
 
-    def target(self, tensor: Tensor, owner: Tensor | None, number: int) -> Target:
-        if owner is None:
-            return Target(None, tensor, False, number)
-        place = self.places.get(id(owner))
-        return Target(place, owner if place is None else None, True, number)
-
     def value(self, payload: Any) -> Value:
         return self.tracer.value_of(wrap(payload))
 
     def sources(self) -> list[Source]:
-        made = [Source(i, None) for i in range(len(self.arguments))]
-        for c in self.inputs():
-            if c.owner is None:
-                made.append(Source(None, c.tensor))
-            else:
-                place = self.places.get(id(c.owner))
-                made.append(Source(place, c.owner if place is None else None, grad=True))
-        return made
+        return [
+            Source(*self.whose(c.tensor if c.owner is None else c.owner), c.owner is not None)
+            for c in self.inputs()
+        ]
 
     def inputs(self) -> list[Capture]:
         """The captures that are inputs of their own, in the order of these inputs."""
         return [c for c in self.tracer.captures if c.twin is None]
 
-    def guards(self) -> list[tuple[Tensor, bool]]:
-        touched = self.tracer.touched.values()
+    def guards(self) -> list[Guard]:
         return [
-            (t.tensor, t.grad is not None)
-            for t in touched
-            if t.seen and id(t.tensor) not in self.places
+            Guard(*self.whose(t.tensor), t.grad is not None)
+            for t in self.tracer.touched.values()
+            if t.seen
         ]
 
     def record(self) -> Record:
@@ -215,14 +206,14 @@ class _Builder:
             self.guards(),
             [(c.tensor, c.twin) for c in self.tracer.captures if c.twin is not None],
             list(self.tracer.modules.values()),
+            self.tracer.device,
             gradients,
         )
 
     def escapees(self, allowed: bool) -> list[Tensor]:
         """Tensors made inside that live on; each becomes a target."""
         tracer = self.tracer
-        self.arguments = []
-        tracer.captures = []
+        tracer.captures, tracer.touched = [], {}
         found = tracer.escaped()
         if found and not allowed:
             lines = sorted({value.where for _, value in found})
@@ -242,20 +233,18 @@ class _Builder:
         """Trace backward from the results, and cut the graph between forward and backward."""
         tracer, graph = self.tracer, self.tracer.graph
         border = len(graph.values)
-        leaves = [(i, a.stand_in._node) for i, a in enumerate(self.arguments)]
-        count = len(self.arguments)
-        leaves += [(count + j, c.node) for j, c in enumerate(self.inputs()) if c.owner is None]
+        leaves = [(i, c.inside) for i, c in enumerate(self.inputs()) if c.owner is None]
         wanted = [(i, node) for i, node in leaves if node is not None]
         if not wanted:
             return None
         inputs = len(graph.inputs)
         for c in tracer.captures:
-            c.tensor._data = c.traced
+            c.tensor._data, c.tensor._node = c.traced, c.inside
         tracer.open = True
         with tracer.active():
             try:
                 seeds = [
-                    tracer.traced(graph.input(v.shape, v.dtype, user_line()))
+                    tracer.traced(graph.input(v.shape, v.dtype, user_line()), tracer.device)
                     for _, _, v in self.roots
                 ]
                 work = Pass(

@@ -31,13 +31,15 @@ def prepared(graph: Graph) -> Graph:
     return simplify(graph, evaluate, MOVES)
 
 
-def compiled(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Any:
-    """A traced graph, simplified and compiled for its device."""
-    return base.get("cpu").compile(prepared(graph), donated)
+def compiled(graph: Graph, device: str, donated: Sequence[tuple[int, int]] = ()) -> Any:
+    """A traced graph, simplified and compiled for a device."""
+    return base.get(device).compile(prepared(graph), donated)
 
 
 def aligned(array: Any) -> Any:
     """The array as native code takes it: in order, and at an address that fits its elements."""
+    if type(array) is not np.ndarray:  # another device's
+        return array
     flags = array.flags
     if flags.c_contiguous and flags.aligned:
         return array

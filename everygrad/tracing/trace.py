@@ -19,12 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
+from everygrad.autograd.graph import Leaf
+from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
 from everygrad.compile.ir import Graph, Value
 from everygrad.config import config
 from everygrad.dispatch import user_line
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import TraceError
+from everygrad.errors import DeviceError, TraceError
 from everygrad.ops.spec import REGISTRY
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor, Wrapped, wrap
@@ -35,15 +37,16 @@ _generations = itertools.count(1)
 
 
 class Traced(Wrapped):
-    """A payload without a value: a place in a graph."""
+    """A payload without a value: a place in a graph, and the device it would be on."""
 
-    __slots__ = ("tracer", "value")
+    __slots__ = ("at", "tracer", "value")
     plain = True
 
-    def __init__(self, tracer: Tracer, value: Value) -> None:
+    def __init__(self, tracer: Tracer, value: Value, device: str) -> None:
         self.level = 0
         self.tracer = tracer
         self.value = value
+        self.at = device
 
     @property
     def inner(self) -> Tensor:
@@ -62,7 +65,7 @@ class Traced(Wrapped):
 
     @property
     def device(self) -> str:
-        return self.tracer.device
+        return self.at
 
     def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
         return self.tracer.call(op, inputs, params)
@@ -81,6 +84,7 @@ class Capture(NamedTuple):
     traced: Traced
     owner: Tensor | None
     twin: Tensor | None
+    inside: Any  # the node it has during the trace
 
 
 class Touch(NamedTuple):
@@ -94,11 +98,20 @@ class Touch(NamedTuple):
     seen: bool
 
 
+def is_array(payload: Any) -> bool:
+    """Whether a payload is a backend's array, not what a transformation put around one."""
+    return type(payload) is ndarray or not isinstance(payload, Wrapped)
+
+
+def device_of(payload: Any) -> str:
+    return "cpu" if type(payload) is ndarray else payload.device
+
+
 class Tracer:
     """One trace."""
 
-    def __init__(self, device: str = "cpu") -> None:
-        self.device = device
+    def __init__(self) -> None:
+        self.devices: set[str] = set()  # of the tensors from outside
         self.graph = Graph()
         self.captures: list[Capture] = []
         self.by_payload: dict[int, Capture] = {}
@@ -108,8 +121,7 @@ class Tracer:
         self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()
         self.generation = 0
         self.open = True
-        self.real = base.get(device)
-        self.proxy = _Backend(self)
+        self.proxies: dict[str, _Backend] = {}
 
     # --- the context -----------------------------------------------------------------------------
 
@@ -135,12 +147,25 @@ class Tracer:
             self.generation = before
 
     def backend(self, real: Any) -> Any:
-        return self.proxy if real is self.real else real
+        """What stands for a backend while this trace is on."""
+        name = getattr(real, "device", real.name)
+        found = self.proxies.get(name)
+        if found is None:
+            found = self.proxies[name] = _Backend(self, real, name)
+        return found
+
+    @property
+    def device(self) -> str:
+        """Where the function runs: on the CPU, unless a tensor from outside is elsewhere."""
+        others = sorted(self.devices - {"cpu"})
+        if len(others) > 1:
+            raise DeviceError(f"jit: tensors on {' and '.join(others)}; a call runs on one device")
+        return others[0] if others else "cpu"
 
     # --- tensors from outside --------------------------------------------------------------------
 
-    def traced(self, value: Value) -> Traced:
-        made = Traced(self, value)
+    def traced(self, value: Value, device: str) -> Traced:
+        made = Traced(self, value, device)
         self.payloads.add(made)
         return made
 
@@ -148,7 +173,7 @@ class Tracer:
         """Tensors from outside become inputs."""
         for t in tensors:
             payload = t._data
-            if type(payload) is ndarray:
+            if is_array(payload):
                 self.capture(t)
             elif isinstance(payload, Traced) and payload.tracer is not self:
                 raise TraceError(
@@ -166,15 +191,32 @@ class Tracer:
         twin = self.by_payload.get(id(array))
         if twin is not None and t._node is None and owner is None:
             traced = twin.traced
-            self.captures.append(Capture(t, array, None, traced, None, twin.tensor))
+            self.captures.append(Capture(t, array, None, traced, None, twin.tensor, None))
         else:
-            value = self.graph.input(array.shape, FROM_NP[array.dtype], user_line())
-            traced = self.traced(value)
-            made = Capture(t, array, t._node, traced, owner, None)
+            traced = self.input(array, user_line())
+            made = Capture(t, array, t._node, traced, owner, None, t._node)
             self.captures.append(made)
             if t._node is None and owner is None:
                 self.by_payload[id(array)] = made
         t._data = traced
+
+    def capture_argument(self, t: Tensor) -> None:
+        """An argument: a place to differentiate at, whatever graph is behind it outside."""
+        if isinstance(t._data, Traced):  # given twice
+            return
+        array, node = t._data, t._node
+        traced = self.input(array, "an argument")
+        if node is not None and not node.is_leaf:
+            t._node = Leaf(t, transform_depth())
+        self.captures.append(Capture(t, array, node, traced, None, None, t._node))
+        t._data = traced
+
+    def input(self, array: Any, where: str) -> Traced:
+        """A new input of the graph, for an array like this one."""
+        device = device_of(array)
+        self.devices.add(device)
+        value = self.graph.input(array.shape, FROM_NP[array.dtype], where)
+        return self.traced(value, device)
 
     def touch(self, t: Tensor, seen: bool) -> None:
         """The gradient of `t` is about to be read (seen) or set."""
@@ -193,22 +235,39 @@ class Tracer:
     def call(self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any]) -> Any:
         """The payload of an op on traced tensors."""
         self.lift(inputs)
-        if op.family == "kernel" and self.expands(op, inputs, params):
-            plain = [wrap(t._data) for t in self.checked(op, inputs, params)]
+        if op.name == "to":
+            (t,) = inputs
+            return self.traced(t._data.value, params["device"])
+        device = self.one_device(op, inputs)
+        if op.family == "kernel" and self.expands(op, inputs, params, device):
+            plain = [wrap(t._data) for t in self.checked(op, inputs, params, device)]
             return op.portable(*plain, **params)._data
-        values = [t._data.value for t in self.checked(op, inputs, params)]
+        values = [t._data.value for t in self.checked(op, inputs, params, device)]
         made = self.graph.call(op, values, params, user_line(), self.generation)
-        return self.traced(made)
+        return self.traced(made, device)
 
-    def expands(self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any]) -> bool:
+    def one_device(self, op: Any, inputs: Sequence[Tensor]) -> str:
+        names = {t._data.device for t in inputs}
+        if len(names) > 1:
+            shown = ", ".join(sorted(names))
+            raise DeviceError(
+                f"{op.name}: inputs are on different devices ({shown}); move them with to()"
+            )
+        return names.pop()
+
+    def expands(
+        self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any], device: str
+    ) -> bool:
         """Whether the parts of a kernel are better seen than its whole."""
-        if op.result is None:
+        if op.result is None or op.name not in base.get(device).kernels:
             return True
         if op.name in ("gather", "scatter_add"):  # one pick a row: a comparison fuses, a jump not
             return inputs[1].shape[params["axis"]] == 1
         return False
 
-    def checked(self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any]) -> list[Tensor]:
+    def checked(
+        self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any], device: str
+    ) -> list[Tensor]:
         """The inputs, with a check of the indices among them."""
         made = list(inputs)
         at = _INDEXED.get(op.name)
@@ -222,7 +281,7 @@ class Tracer:
                 facts = {"size": size, "what": f"{op.name}: index"}
                 check = REGISTRY["check_range"]
                 value = self.graph.call(check, [index], facts, user_line())
-                made[at] = wrap(self.traced(value))
+                made[at] = wrap(self.traced(value, device))
         return made
 
     # --- the end ---------------------------------------------------------------------------------
@@ -236,7 +295,7 @@ class Tracer:
         that value and the node they got with it."""
         changed = []
         for c in self.captures:
-            if c.tensor._data is not c.traced or c.tensor._node is not c.node:
+            if c.tensor._data is not c.traced or c.tensor._node is not c.inside:
                 changed.append((c, c.tensor._data, c.tensor._node))
             c.tensor._data = c.payload
             c.tensor._node = c.node
@@ -255,6 +314,9 @@ class Tracer:
     def escaped(self) -> list[tuple[Tensor, Value]]:
         """Tensors made inside that something outside still holds: new state, such as an
         optimiser's, or a mistake."""
+        if not self.payloads:
+            return []
+        gc.collect()  # a cycle nobody holds keeps nothing
         alive = list(self.payloads)
         if not alive:
             return []
@@ -265,20 +327,26 @@ class Tracer:
         return found
 
 
+_CPU = base.get("cpu")
+
+
 class _Backend(base.Backend):
     """What creation functions get while a function is traced."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, real: Any, device: str) -> None:
         self.tracer = tracer
-        self.name = tracer.real.name
-        self.kernels = tracer.real.kernels
+        self.real = real
+        self.device = device
+        self.name = real.name
+        self.kernels = real.kernels
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         return self.tracer.call(op, [wrap(a) for a in arrays], params)
 
     def from_numpy(self, array: Any) -> Any:
         array = np.asarray(array)
-        return self.tracer.traced(self.tracer.graph.constant(array, FROM_NP[array.dtype]))
+        value = self.tracer.graph.constant(array, FROM_NP[array.dtype])
+        return self.tracer.traced(value, self.device)
 
     def to_numpy(self, array: Any) -> Any:
         raise TraceError(
@@ -287,9 +355,9 @@ class _Backend(base.Backend):
         )
 
     def full(self, shape: Shape, value: Any, dtype: DType) -> Any:
-        number = self.tracer.real.full((), value, dtype).item()  # refuses what does not fit
-        return self.tracer.traced(self.tracer.graph.full(tuple(shape), number, dtype))
+        number = _CPU.full((), value, dtype).item()  # refuses what does not fit
+        return self.tracer.traced(self.tracer.graph.full(tuple(shape), number, dtype), self.device)
 
     def arange(self, start: Any, count: int, step: Any, dtype: DType) -> Any:
-        array = self.tracer.real.arange(start, count, step, dtype)
-        return self.tracer.traced(self.tracer.graph.constant(array, dtype))
+        array = _CPU.arange(start, count, step, dtype)
+        return self.tracer.traced(self.tracer.graph.constant(array, dtype), self.device)

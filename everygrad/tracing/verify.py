@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.backends import base
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.errors import CompileError
+from everygrad.tracing.record import Record
 from everygrad.tracing.stages import compiled, evaluate
 
 TOLERANCE = {8: 1e-9, 4: 2e-4, 2: 2e-2, 1: 2e-1}  # by the size of a number in bytes
@@ -55,14 +57,16 @@ def differs(got: Any, want: Any, size: int) -> bool:
     return not np.allclose(a, b, rtol=bound, atol=bound * scale, equal_nan=True)
 
 
-def check(graph: Graph, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+def check(record: Record, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Raise, naming the first op that differs, unless the outputs are what eager mode gives."""
+    graph, device = record.graph, record.device
+    inputs, outputs = values_of(inputs), values_of(outputs)
     known = interpreted(graph, inputs, graph.outputs)
     sizes = coarseness(known)
     pairs = zip(outputs, graph.outputs, strict=True)
     if not any(differs(got, known[v], sizes[v]) for got, v in pairs):
         return
-    v = first_difference(graph, inputs, known, sizes)
+    v = first_difference(graph, device, inputs, known, sizes)
     raise CompileError(
         "jit(verify=True): the compiled function differs from eager mode"
         + (f", first at {v} (made at {v.where})" if v is not None else " only as a whole")
@@ -71,7 +75,11 @@ def check(graph: Graph, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
 
 
 def first_difference(
-    graph: Graph, inputs: Sequence[Any], known: dict[Value, Any], sizes: dict[Value, int]
+    graph: Graph,
+    device: str,
+    inputs: Sequence[Any],
+    known: dict[Value, Any],
+    sizes: dict[Value, int],
 ) -> Value | None:
     """The first value that comes out differently when compiled with all before it."""
     ordered = [v for v in in_order(reachable(graph.outputs)) if v.op is not None]
@@ -79,7 +87,7 @@ def first_difference(
     while low < high:  # values before `low` are right, one up to `high` is wrong
         middle = (low + high) // 2
         part = ordered[low : middle + 1]
-        got = outputs_of(graph, inputs, part)
+        got = outputs_of(graph, device, inputs, part)
         if any(differs(g, known[v], sizes[v]) for g, v in zip(got, part, strict=True)):
             high = middle
         else:
@@ -87,9 +95,16 @@ def first_difference(
     return ordered[low] if low < len(ordered) else None
 
 
-def outputs_of(graph: Graph, inputs: Sequence[Any], values: Sequence[Value]) -> list[Any]:
+def outputs_of(
+    graph: Graph, device: str, inputs: Sequence[Any], values: Sequence[Value]
+) -> list[Any]:
     """These values of a graph, compiled on their own."""
     part = Graph()
     part.values, part.inputs, part.outputs = graph.values, graph.inputs, list(values)
-    made: list[Any] = compiled(part).run_on(inputs)
-    return made
+    given = [base.get(device).from_numpy(a) for a in inputs]
+    return values_of(compiled(part, device).run_on(given))
+
+
+def values_of(arrays: Sequence[Any]) -> list[Any]:
+    """Arrays of any device as NumPy's."""
+    return [a if isinstance(a, np.ndarray) else base.get(a.device).to_numpy(a) for a in arrays]

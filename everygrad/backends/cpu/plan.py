@@ -317,8 +317,11 @@ class Planner:
         checked = max(
             (i for i, s in enumerate(self.steps) if s.name.startswith("check")), default=-1
         )
+        read_afterwards = {r.slot for r in results}
         for i, k in self.donated:
             source, out = inputs[i], results[k].slot
+            if source in read_afterwards:
+                continue
             v = self.outputs.get(out)
             fits = v is not None and v.shape == self.graph.inputs[i].shape
             if not fits or out in found or source in found.values():

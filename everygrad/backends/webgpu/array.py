@@ -114,9 +114,7 @@ def collapse(shape: Shape, all_strides: Sequence[Shape]) -> tuple[Shape, list[Sh
     for axis, n in enumerate(shape):
         if n == 1:
             continue
-        if sizes and all(
-            k[-1] == n * s[axis] for k, s in zip(steps, all_strides, strict=True)
-        ):
+        if sizes and all(k[-1] == n * s[axis] for k, s in zip(steps, all_strides, strict=True)):
             sizes[-1] *= n
             for k, s in zip(steps, all_strides, strict=True):
                 k[-1] = s[axis]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-import wgpu
 
 from everygrad import dtypes, shapes
 from everygrad.backends.base import Backend
 from everygrad.backends.webgpu import kernels, moves, reducing, render
+from everygrad.backends.webgpu.adapters import asked_for, find_adapter
 from everygrad.backends.webgpu.array import (
     WebGPUArray,
     collapse,
@@ -182,43 +181,8 @@ class WebGPU(Backend):
         return found
 
 
-# --- adapters --------------------------------------------------------------------------------------
-
-
-def describe(adapter: Any) -> str:
-    info = adapter.info
-    return f"{info['device'] or info['description']} ({info['backend_type']})"
-
-
-def find_adapter(wanted: str) -> Any:
-    """The adapter whose name contains `wanted`, or the fastest; an error lists those present."""
-    if not wanted:
-        try:
-            found = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-        except RuntimeError as error:
-            raise _absent("no adapter was found", error) from None
-        if found is None:
-            raise _absent("no adapter was found")
-        return found
-    for adapter in wgpu.gpu.enumerate_adapters_sync():
-        if wanted.lower() in describe(adapter).lower():
-            return adapter
-    raise _absent(f"no adapter is called {wanted!r}")
-
-
-def _absent(why: str, error: Exception | None = None) -> DeviceError:
-    try:
-        names = [describe(a) for a in wgpu.gpu.enumerate_adapters_sync()]
-    except RuntimeError:
-        names = []
-    there = f"present are: {', '.join(names)}" if names else "none is present"
-    cure = "a software adapter comes with mesa-vulkan-drivers"
-    return DeviceError(f"webgpu: {why}; {there}" + ("" if names else f" ({cure})"))
-
-
 def open_device(name: str = "webgpu") -> WebGPU:
     """ "webgpu", or "webgpu:" and part of an adapter's name."""
-    _, _, wanted = name.partition(":")
-    backend = WebGPU(name, wanted or os.environ.get("EVERYGRAD_WEBGPU_ADAPTER", ""))
+    backend = WebGPU(name, asked_for(name))
     backend.gpu  # noqa: B018  # opened now, so that an absent adapter is named here
     return backend

@@ -116,7 +116,7 @@ class Gpu:
         self._encoder = self._pass = None
         return DeviceError(self.lost)
 
-    # --- pipelines ---------------------------------------------------------------------------------
+    # --- pipelines -------------------------------------------------------------------------------
 
     def layout(self, inputs: int, outputs: int) -> tuple[Any, Any]:
         """Bindings 0.. for what is read, then what is written, then the uniform: said outright,
@@ -156,7 +156,7 @@ class Gpu:
                 f"{_numbered(source, text)}"
             ) from None
 
-    # --- recording -----------------------------------------------------------------------------------
+    # --- recording -------------------------------------------------------------------------------
 
     def dispatch(
         self,
@@ -335,7 +335,7 @@ class Gpu:
         """Until everything recorded has run; raises what an index check found."""
         self.read(self.fault_storage(), 0, 16)
 
-    # --- index checks ------------------------------------------------------------------------------
+    # --- index checks ----------------------------------------------------------------------------
 
     def fault_storage(self) -> Storage:
         """Four words: how many bad indices, whose check, and the first bad one's value."""

@@ -6,12 +6,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from everygrad import dtypes
 from everygrad.backends.webgpu.array import WebGPUArray, collapse, distinct
 from everygrad.backends.webgpu.layout import layout, load, thread_count
-from everygrad.backends.webgpu.moves import bound, contiguous, reshape
+from everygrad.backends.webgpu.moves import bound
 from everygrad.backends.webgpu.reducing import accumulator, as_dtype
 from everygrad.backends.webgpu.render import (
     MAIN,
@@ -28,7 +26,7 @@ from everygrad.backends.webgpu.render import (
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import OutOfRangeError
-from everygrad.shapes import Shape, size_of
+from everygrad.shapes import size_of
 
 _WORD = {"l": "{0}.x", "ul": "{0}.x", "i": "bitcast<u32>({0})", "u": "{0}"}
 _HIGH = {"l": "{0}.y", "ul": "{0}.y", "i": "bitcast<u32>({0} >> 31u)", "u": "0u"}
@@ -191,9 +189,7 @@ def _looking_text(
         f"  let start: {layout(total).register} = {cast('x', dtype, total)};\n"
         f"  var sum: {layout(total).register} = {constant(0, total)};\n"
         f"  if ({fits}) {{\n  for (var j = 0u; j < {terms}; j = j + 1u) {{\n"
-        + _read_index(
-            index, f"a{bindings[1]}", address(index_at, ["j"] if whole else moving), "k"
-        )
+        + _read_index(index, f"a{bindings[1]}", address(index_at, ["j"] if whole else moving), "k")
         + f"  if (k == i{axis}) {{\n  let q = {address(source_at, moving)};\n"
         f"  let y: {layout(dtype).register} = {load(dtype, f'a{bindings[2]}', 'q')};\n"
         f"  let z: {layout(total).register} = {cast('y', dtype, total)};\n"
@@ -226,9 +222,8 @@ def _adding_text(
     index_at = rank + 1 + rank
     out_at = index_at + 1 + index_rank
     coordinates = ["k" if a == axis else n for a, n in enumerate(names)]
-    add = _ADD_FLOAT if layout(total).kind == "f" else _ADD_WORD.format(
-        "bitcast<u32>(v)" if layout(total).kind == "i" else "v"
-    )
+    word = "bitcast<u32>(v)" if layout(total).kind == "i" else "v"
+    add = _ADD_FLOAT if layout(total).kind == "f" else _ADD_WORD.format(word)
     text = (
         MAIN + THREAD + f"  if (t >= {slot(0)}) {{ return; }}\n" + "\n".join(lines) + "\n"
         + _read_index(
@@ -341,7 +336,3 @@ def last_write(dev: Any, index: WebGPUArray, size: int) -> WebGPUArray:
         dev.launch("last_write", _last_text(dtype), [index.storage], found, params, index.shape[0])
     out: WebGPUArray = dev.elementwise("last_write", _minus_one(dtype), [found])
     return out
-
-
-__all__ = ["Shape", "check_range", "contiguous", "gather", "index_add", "last_write", "np",
-           "reshape", "scatter_add", "take"]  # fmt: skip

@@ -292,7 +292,8 @@ fn atan2_f(y: f32, x: f32) -> f32 {
     a = 1.5707963705062866;
   } else {
     let big = max(abs_f(x), abs_f(y));
-    let s = select(1.0, select(1.1754943508222875e-38, 16777216.0, big < 1.0), big > 1e37 || big < 1e-30);
+    let far = select(1.1754943508222875e-38, 16777216.0, big < 1.0);
+    let s = select(1.0, far, big > 1e37 || big < 1e-30);
     let ax = abs_f(x) * s;
     let ay = abs_f(y) * s;
     a = select(1.5707963705062866 - atan_f(ax / ay), atan_f(ay / ax), ay <= ax);

@@ -92,7 +92,7 @@ def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
 
 @lru_cache(maxsize=512)
 def _unslice_source(dtype: DType, rank: int) -> str:
-    """Uniform: the count, rank - 1 sizes; offset and strides; start, step and count of each axis."""
+    """Uniform: the count, rank - 1 sizes; offset and strides; start, step, count of each axis."""
     lines, names = places(rank, 1)
     first = rank + 1 + rank
     inside = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from everygrad import dtypes, shapes
+from everygrad import shapes
 from everygrad.backends.webgpu.array import WebGPUArray, collapse, distinct, spread
 from everygrad.backends.webgpu.layout import layout, load
 from everygrad.backends.webgpu.moves import permute_dims, reshape
@@ -80,7 +80,8 @@ def tiled(operands: Operands, total: DType) -> str:
     else:
         write = f"out[p] = {layout(total).bits.format(v='v')};"
     main = (
-        f"var<workgroup> xs: array<{register}, 1024>;\nvar<workgroup> ys: array<{register}, 1024>;\n"
+        f"var<workgroup> xs: array<{register}, 1024>;\n"
+        f"var<workgroup> ys: array<{register}, 1024>;\n"
         "@compute @workgroup_size(256) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
         "    @builtin(local_invocation_index) l: u32) {\n"
         f"  let b = w.z + {slot(3)};\n  let m0 = w.y * 64u;\n  let n0 = w.x * 64u;\n"
@@ -355,6 +356,3 @@ def conv2d_weight(
     g = _geometry(window, x.shape, weight[0])._replace(oh=y.shape[2], ow=y.shape[3])
     sizes = (g.groups, g.outer, g.inner * g.kh * g.kw, g.images * g.oh * g.ow)
     return _convolve(dev, "conv2d_weight", x, y, g, sizes, weight)
-
-
-__all__ = ["conv2d", "conv2d_input", "conv2d_weight", "dtypes", "linear", "matmul"]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.webgpu.array import WebGPUArray, collapse, count_of, row_major
+from everygrad.backends.webgpu.array import WebGPUArray, collapse
 from everygrad.backends.webgpu.layout import layout, load
 from everygrad.backends.webgpu.render import (
     MAIN,
@@ -100,9 +100,7 @@ def kernel_text(plan: Plan) -> str:
     step = address(at + plan.gone - 1, gone_names)
     params = at + plan.gone - 1 + 1 + plan.gone
     register = layout(plan.total).register
-    value = cast("x", plan.source, plan.total) if plan.source is not dtypes.bool_ else (
-        "select(0u, 1u, x)"
-    )
+    value = cast("x", plan.source, plan.total)
     at_row = "\n".join(kept_lines)
     at_term = "\n".join(gone_lines)
     text = (
@@ -136,7 +134,8 @@ def _rows(plan: Plan, register: str) -> str:
         "  for (var j = first + l; j < end; j = j + 256u) { acc = combine(acc, term(base, j)); }\n"
         "  part[l] = acc;\n  workgroupBarrier();\n"
         "  for (var s = 128u; s > 0u; s = s >> 1u) {\n"
-        "    if (l < s) { part[l] = combine(part[l], part[l + s]); }\n    workgroupBarrier();\n  }\n"
+        "    if (l < s) { part[l] = combine(part[l], part[l + s]); }\n"
+        "    workgroupBarrier();\n  }\n"
         "  if (l == 0u) {\n    acc = part[0];\n" + _finish(plan, "k") + "  }\n}\n"
     )
 
@@ -298,6 +297,3 @@ def arg(dev: Any, largest: bool, x: WebGPUArray, axis: int, keepdims: bool) -> W
 
 def prod(dev: Any, x: WebGPUArray, axes: Shape, keepdims: bool) -> WebGPUArray:
     return reduce(dev, "prod", "mul", x, axes, keepdims)
-
-
-__all__ = ["accumulate", "arg", "as_dtype", "count_of", "prod", "reduce", "row_major"]

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-import everygrad as eg
 from everygrad import dtypes
+from everygrad.ops import creation
 from everygrad.ops.spec import REGISTRY
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
@@ -57,6 +57,10 @@ class Input:
     place: str = ARGUMENT
     literal: Any = field(default=None, compare=False)
 
+    @property
+    def is_float(self) -> bool:
+        return "float" in self.dtype
+
     def text(self) -> str:
         """An expression that makes the tensor."""
         made = f'eg.tensor({self.numbers()}, dtype="{self.dtype}")'
@@ -70,7 +74,7 @@ class Input:
         rng = f"np.random.default_rng({self.seed})"
         if self.dtype == "bool":
             return f"{rng}.random({shape}) < 0.5"
-        if self.dtype.startswith("float") or self.dtype == "bfloat16":
+        if self.is_float:
             return f"{rng}.uniform({self.low!r}, {self.high!r}, {shape})"
         return f"{rng}.integers({int(self.low)}, {int(self.high)}, {shape})"
 
@@ -93,12 +97,27 @@ class Input:
         return f".broadcast_to({self.shape})" if self.layout == REPEATED else ""
 
     def tensor(self) -> Tensor:
-        return _evaluated(self.text())
+        """What `text` says."""
+        made = creation.tensor(self.array(), dtype=self.dtype)
+        if self.layout == TRANSPOSED:
+            return made.permute_dims(tuple(range(len(self.shape)))[::-1])
+        if self.layout == STRIDED:
+            return made[..., ::2]
+        if self.layout == FLIPPED:
+            return made.flip(0)
+        return made.broadcast_to(self.shape) if self.layout == REPEATED else made
 
-
-def _evaluated(text: str) -> Tensor:
-    """What prints is what runs: the tensor of an expression made by `Input.text` alone."""
-    return eval(text, {"np": np, "eg": eg})
+    def array(self) -> Any:
+        """The numbers, before they are laid out."""
+        shape = self.stored_shape()
+        if self.literal is not None:
+            return self.literal.reshape(shape)
+        rng = np.random.default_rng(self.seed)
+        if self.dtype == "bool":
+            return rng.random(shape) < 0.5
+        if self.is_float:
+            return rng.uniform(self.low, self.high, shape)
+        return rng.integers(int(self.low), int(self.high), shape)
 
 
 @dataclass(frozen=True)
@@ -123,7 +142,7 @@ class Step:
         kwargs = {k: replaced(v, lambda r: values[r.number]) for k, v in self.kwargs.items()}
         if self.in_place:
             return _assign(self.op, *args, **kwargs)
-        function = getattr(eg, self.op) if self.op in CREATION else REGISTRY[self.op].function
+        function = getattr(creation, self.op) if self.op in CREATION else REGISTRY[self.op].function
         out = function(*args, **kwargs)
         return out if self.pick is None else out[self.pick]
 
@@ -196,7 +215,7 @@ class Program:
         def f(*args: Tensor) -> list[Tensor]:
             values = dict(closures) | dict(zip(numbers, args, strict=True))
             for i, array in constants:
-                values[i.number] = eg.tensor(array, dtype=i.dtype)
+                values[i.number] = creation.tensor(array, dtype=i.dtype)
             for step in self.steps:
                 values[step.number] = step.run(values)
             return [values[n] for n in self.outputs]

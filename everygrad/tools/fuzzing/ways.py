@@ -11,9 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import everygrad as eg
+from everygrad.autograd.batching import vmap
+from everygrad.autograd.checkpoint import checkpoint
+from everygrad.autograd.functional import grad, jvp, vjp
+from everygrad.autograd.modes import no_grad
 from everygrad.backends.cpu.threads import num_threads, set_num_threads
+from everygrad.ops.creation import arange, ones_like, tensor, zeros, zeros_like
+from everygrad.ops.functions import cos
+from everygrad.ops.joining import stack
+from everygrad.optim import SGD
 from everygrad.tensor import Tensor
+from everygrad.tracing.jit import jit
 
 Arrays = list[Any]
 Function = Callable[..., Any]
@@ -65,29 +73,29 @@ class Case:
         run = self.of_floats(f or self.f)
 
         def total(*floats: Tensor) -> Tensor:
-            out = eg.zeros((), dtype="float64")
+            out = zeros((), dtype="float64")
             for k, o in enumerate(run(*floats)):
                 if o.dtype.is_float and o.size:
-                    places = eg.arange(o.size, dtype="float64").reshape(o.shape)
-                    out = out + (o * eg.cos(places + k).astype(o.dtype)).sum().astype("float64")
+                    places = arange(o.size, dtype="float64").reshape(o.shape)
+                    out = out + (o * cos(places + k).astype(o.dtype)).sum().astype("float64")
             return out
 
         return total
 
     def grad(self, f: Function | None = None) -> Function:
-        return eg.grad(self.loss(f), tuple(range(len(self.floats))))
+        return grad(self.loss(f), tuple(range(len(self.floats))))
 
     def bend(self) -> Function:
         """The gradient of the sum of the squares of the gradient."""
         slope = self.grad()
 
         def squares(*floats: Tensor) -> Tensor:
-            total = eg.zeros((), dtype="float64")
+            total = zeros((), dtype="float64")
             for g in slope(*floats):
                 total = total + (g * g).sum().astype("float64")
             return total
 
-        return eg.grad(squares, tuple(range(len(self.floats))))
+        return grad(squares, tuple(range(len(self.floats))))
 
     def nearby(self, share: float = 1e-3) -> list[Tensor]:
         """Arguments a little smaller."""
@@ -110,7 +118,7 @@ def on_threads(count: int, f: Function, args: Sequence[Tensor]) -> Arrays:
 def compiled(f: Function, args: Sequence[Tensor], order: int) -> Iterator[Pair]:
     """jit(f) against f: traced, replayed, on other numbers of threads."""
     want = arrays(f(*args))
-    jitted = eg.jit(f)
+    jitted = jit(f)
     out = jitted(*args)
     first = arrays(out)
     yield Pair("traced", first, want, order)
@@ -132,7 +140,7 @@ def eager(case: Case) -> Iterator[Pair]:
 def values(case: Case) -> Iterator[Pair]:
     """jit of the program."""
     yield from compiled(case.f, case.args, VALUE)
-    jitted = eg.jit(case.f)
+    jitted = jit(case.f)
     jitted(*case.args)
     near = case.nearby()
     yield Pair("replayed on other values", arrays(jitted(*near)), arrays(case.f(*near)))
@@ -146,13 +154,13 @@ def gradient(case: Case) -> Iterator[Pair]:
 def through(case: Case) -> Iterator[Pair]:
     """The gradient of a jitted function, as a loss and with several results."""
     want = arrays(case.grad()(*case.floats))
-    yield Pair("grad of jit", arrays(case.grad(eg.jit(case.f))(*case.floats)), want, SLOPE)
-    jitted = eg.jit(case.f)
+    yield Pair("grad of jit", arrays(case.grad(jit(case.f))(*case.floats)), want, SLOPE)
+    jitted = jit(case.f)
     for what in ("vjp of jit, traced", "vjp of jit, replayed"):
         yield Pair(what, pulled(case, jitted), pulled(case, case.f), SLOPE)
     for x in (leaves := case.leaves()):
         x.requires_grad_()
-    loss = eg.jit(case.loss())
+    loss = jit(case.loss())
     if (out := loss(*leaves)).requires_grad:
         out.backward()
         yield Pair("backward of jit", filled(leaves), want, SLOPE)
@@ -160,14 +168,14 @@ def through(case: Case) -> Iterator[Pair]:
 
 def filled(leaves: Sequence[Tensor]) -> Arrays:
     """Gradients, zeros where there is none."""
-    return arrays([eg.zeros_like(x) if x.grad is None else x.grad for x in leaves])
+    return arrays([zeros_like(x) if x.grad is None else x.grad for x in leaves])
 
 
 def pulled(case: Case, f: Function) -> Arrays:
     """Ones pulled back from every floating result."""
     run = case.of_floats(f)
-    out, pull = eg.vjp(lambda *xs: [o for o in run(*xs) if o.dtype.is_float], *case.floats)
-    return arrays(pull([eg.ones_like(o) for o in out]))
+    out, pull = vjp(lambda *xs: [o for o in run(*xs) if o.dtype.is_float], *case.floats)
+    return arrays(pull([ones_like(o) for o in out]))
 
 
 def second(case: Case) -> Iterator[Pair]:
@@ -179,16 +187,16 @@ def checkpointed(case: Case) -> Iterator[Pair]:
     """The program checkpointed, eagerly and jitted, once and inside itself."""
 
     def again(*args: Tensor) -> Any:
-        return eg.checkpoint(case.f, *args)
+        return checkpoint(case.f, *args)
 
     def twice(*args: Tensor) -> Any:
-        return eg.checkpoint(again, *args)
+        return checkpoint(again, *args)
 
     want = arrays(case.grad()(*case.floats))
     yield Pair("values", arrays(again(*case.args)), arrays(case.f(*case.args)))
     yield Pair("gradients", arrays(case.grad(again)(*case.floats)), want, SLOPE)
     yield Pair("nested", arrays(case.grad(twice)(*case.floats)), want, SLOPE)
-    jitted = eg.jit(case.grad(again))
+    jitted = jit(case.grad(again))
     for what in ("jitted", "jitted, replayed"):
         yield Pair(what, arrays(jitted(*case.floats)), want, SLOPE)
 
@@ -213,19 +221,19 @@ def forward(case: Case) -> Iterator[Pair]:
         return
     run = case.loss()
     rng = np.random.default_rng(0)
-    moves = [eg.tensor(rng.uniform(-1, 1, x.shape), dtype=x.dtype) for x in case.floats]
-    value, slope = eg.jvp(run, tuple(case.floats), tuple(moves))
+    moves = [tensor(rng.uniform(-1, 1, x.shape), dtype=x.dtype) for x in case.floats]
+    value, slope = jvp(run, tuple(case.floats), tuple(moves))
     grads = arrays(case.grad()(*case.floats))
     pairs = zip(grads, arrays(moves), strict=True)
     inner = sum(np.sum(g.astype(np.float64) * u.astype(np.float64)) for g, u in pairs)
     yield Pair("value", arrays(value), arrays(run(*case.floats)))
     yield Pair("jvp and vjp", arrays(slope), [np.asarray(inner)], SLOPE)
-    outs = eg.jvp(case.of_floats(case.f), tuple(case.floats), tuple(moves))
+    outs = jvp(case.of_floats(case.f), tuple(case.floats), tuple(moves))
 
     def both(*xs: Tensor) -> Any:
-        return eg.jvp(case.of_floats(case.f), xs, tuple(moves))
+        return jvp(case.of_floats(case.f), xs, tuple(moves))
 
-    jitted = eg.jit(both)
+    jitted = jit(both)
     for what in ("jit of jvp", "jit of jvp, replayed"):
         got = jitted(*case.floats)
         for g, w in zip(got, outs, strict=True):
@@ -237,18 +245,18 @@ def mapped(case: Case) -> Iterator[Pair]:
     if not case.floats:
         return
     near = [x * 0.999 for x in case.floats]
-    batch = [eg.stack([a, b]) for a, b in zip(case.floats, near, strict=True)]
+    batch = [stack([a, b]) for a, b in zip(case.floats, near, strict=True)]
     for what, f, order in (
         ("values", case.of_floats(case.f), VALUE),
         ("grads", case.grad(), SLOPE),
     ):
         one, two = arrays(f(*case.floats)), arrays(f(*near))
         want = [np.stack(p) for p in zip(one, two, strict=True)]
-        yield Pair(what, arrays(eg.vmap(f)(*batch)), want, order)
-        yield Pair(f"{what}, jitted", arrays(eg.jit(eg.vmap(f))(*batch)), want, order)
+        yield Pair(what, arrays(vmap(f)(*batch)), want, order)
+        yield Pair(f"{what}, jitted", arrays(jit(vmap(f))(*batch)), want, order)
 
 
-def steps(case: Case, jit: bool, make: Callable[[list[Tensor]], Any]) -> Arrays:
+def steps(case: Case, compile: bool, make: Callable[[list[Tensor]], Any]) -> Arrays:
     """Parameters, results and old values after three steps of descent inside one function."""
     params = case.leaves()
     loss = case.loss()
@@ -263,13 +271,13 @@ def steps(case: Case, jit: bool, make: Callable[[list[Tensor]], Any]) -> Arrays:
         if optimizer is not None:
             optimizer.step()
             return out
-        with eg.no_grad():
+        with no_grad():
             for p in params:
                 if p.grad is not None:
                     p -= 0.01 * p.grad
         return [out, *(p.detach() for p in params)]
 
-    run = eg.jit(step) if jit else step
+    run = jit(step) if compile else step
     seen: list[Tensor] = []
     for _ in range(3):
         seen += [p.detach() for p in params]
@@ -284,7 +292,7 @@ def descent(case: Case) -> Iterator[Pair]:
         return
     for what, make in (
         ("by hand", lambda params: None),
-        ("SGD", lambda params: eg.optim.SGD(params, lr=0.01, momentum=0.9)),
+        ("SGD", lambda params: SGD(params, lr=0.01, momentum=0.9)),
     ):
         yield Pair(what, steps(case, True, make), steps(case, False, make), SLOPE)
 
@@ -300,7 +308,7 @@ def assigned(case: Case) -> Iterator[Pair]:
         return [*out, *case.f(*args)]
 
     found = []
-    for run in (changing, eg.jit(changing)):
+    for run in (changing, jit(changing)):
         given = [a.clone() for a in case.args]
         before = [a.detach() for a in given]
         made: Arrays = []
@@ -312,31 +320,31 @@ def assigned(case: Case) -> Iterator[Pair]:
 
 def inside(case: Case) -> Iterator[Pair]:
     """A jitted function inside other transformations, and inside another jitted one."""
-    jitted = eg.jit(case.f)
-    whole = eg.jit(lambda *args: jitted(*args))
+    jitted = jit(case.f)
+    whole = jit(lambda *args: jitted(*args))
     want = arrays(case.f(*case.args))
     yield Pair("jit of jit", arrays(whole(*case.args)), want)
-    with eg.no_grad():
+    with no_grad():
         yield Pair("under no_grad", arrays(jitted(*case.args)), want)
     if not case.floats:
         return
     slopes = arrays(case.grad()(*case.floats))
-    again = case.grad(lambda *args: eg.checkpoint(jitted, *args))
+    again = case.grad(lambda *args: checkpoint(jitted, *args))
     yield Pair("checkpoint of jit", arrays(again(*case.floats)), slopes, SLOPE)
-    yield Pair("jit of grad of jit", arrays(eg.jit(case.grad(jitted))(*case.floats)), slopes, SLOPE)
-    moves = tuple(eg.ones_like(x) for x in case.floats)
-    along = [eg.jvp(case.of_floats(f), tuple(case.floats), moves) for f in (jitted, case.f)]
+    yield Pair("jit of grad of jit", arrays(jit(case.grad(jitted))(*case.floats)), slopes, SLOPE)
+    moves = tuple(ones_like(x) for x in case.floats)
+    along = [jvp(case.of_floats(f), tuple(case.floats), moves) for f in (jitted, case.f)]
     for got, wanted in zip(*along, strict=True):
         yield Pair("jvp of jit", arrays(got), arrays(wanted), SLOPE)
-    batch = [eg.stack([x, x]) for x in case.floats]
-    many = [arrays(eg.vmap(case.of_floats(f))(*batch)) for f in (jitted, case.f)]
+    batch = [stack([x, x]) for x in case.floats]
+    many = [arrays(vmap(case.of_floats(f))(*batch)) for f in (jitted, case.f)]
     yield Pair("vmap of jit", many[0], many[1])
 
 
 def printed(case: Case) -> Iterator[Pair]:
     """The compiler's own check holds, and what it says of the program can be printed."""
-    eg.jit(case.f, verify=True)(*case.args)  # raises where a kernel differs from its op
-    text = str(eg.jit(case.f).lower(*case.args))
+    jit(case.f, verify=True)(*case.args)  # raises where a kernel differs from its op
+    text = str(jit(case.f).lower(*case.args))
     yield Pair("lower()", [np.asarray(bool(text))], [np.asarray(True)], exact=True)
 
 

@@ -1,0 +1,82 @@
+"""Which GPUs are there, and which one is meant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any
+
+import wgpu
+from wgpu.backends.wgpu_native.extras import set_instance_extras
+
+from everygrad.errors import DeviceError
+
+CURE = "install a Vulkan driver: Debian's mesa-vulkan-drivers has one that runs on the CPU"
+
+
+@lru_cache
+def _prepare() -> None:
+    """Vulkan, Metal and DX12 only: OpenGL lacks what kernels need, and complains on headless
+    machines. Too late, and left as it is, where the program has used wgpu before."""
+    with suppress(RuntimeError):
+        set_instance_extras(backends=["Primary"])
+
+
+@contextmanager
+def _without_display() -> Iterator[None]:
+    """On a machine without a session, Mesa's layer that asks the display for its GPU stays out."""
+    absent = "XDG_RUNTIME_DIR" not in os.environ and "NODEVICE_SELECT" not in os.environ
+    if absent:
+        os.environ["NODEVICE_SELECT"] = "1"
+    try:
+        yield
+    finally:
+        if absent:
+            del os.environ["NODEVICE_SELECT"]
+
+
+def adapters() -> list[Any]:
+    """All that wgpu finds."""
+    with _without_display():
+        try:
+            _prepare()
+            return list(wgpu.gpu.enumerate_adapters_sync())
+        except RuntimeError:
+            return []
+
+
+def describe(adapter: Any) -> str:
+    """A name to choose an adapter by."""
+    info = adapter.info
+    return f"{info['device'] or info['description']} ({info['backend_type']})"
+
+
+def asked_for(device: str) -> str:
+    """The part of an adapter's name that a device string or the environment gives, or ''."""
+    return device.partition(":")[2] or os.environ.get("EVERYGRAD_WEBGPU_ADAPTER", "")
+
+
+def find_adapter(wanted: str) -> Any:
+    """The adapter whose name contains `wanted`, or the fastest; an error lists those present."""
+    if wanted:
+        for adapter in adapters():
+            if wanted.lower() in describe(adapter).lower():
+                return adapter
+        raise _absent(f"no adapter is called {wanted!r}")
+    with _without_display():
+        try:
+            _prepare()
+            found = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+        except RuntimeError:
+            found = None
+    if found is None:
+        raise _absent("no adapter was found")
+    return found
+
+
+def _absent(why: str) -> DeviceError:
+    names = [describe(a) for a in adapters()]
+    there = f"present are: {', '.join(names)}" if names else f"none is present; {CURE}"
+    return DeviceError(f"webgpu: {why}; {there}")
