@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 import everygrad as eg
+from everygrad.errors import DeviceError, GradientError, OutOfRangeError, TraceError
 from tests.support import close, values
 
 Case = Callable[[Callable[..., Any]], Any]
@@ -143,7 +147,136 @@ def a_function_that_knows_itself(jit: Any) -> Any:
     return [g(ones(2)), g(ones(2)), g(ones(2))]
 
 
+def a_rolling_buffer(jit: Any) -> Any:
+    r = eg.tensor(np.arange(100, dtype=np.float32))
+
+    def f(x: Any) -> None:
+        with eg.no_grad():
+            r.rebind(eg.concat([eg.flip(r[1:]), x])._data, None)
+
+    g = jit(f)
+    for k in range(4):
+        g(ones(1) * float(k))
+    return [r]
+
+
+def seeds(jit: Any) -> Any:
+    g = jit(lambda: eg.rand((3,)))
+    eg.manual_seed(3)
+    first = g()
+    eg.manual_seed(7)
+    return [first, g(), g()]
+
+
+def settings_of_an_optimiser(jit: Any) -> Any:
+    p = ones(3).requires_grad_()
+    opt = eg.optim.SGD([p], lr=0.5, momentum=0.5)
+
+    def f() -> None:
+        opt.zero_grad()
+        (p * p).sum().backward()
+        opt.step()
+
+    g = jit(f)
+    for _ in range(3):
+        g()
+    group = opt.param_groups[0]
+    group["weight_decay"] = 0.5
+    g()
+    group["momentum"] = 0.1
+    g()
+    group |= {"lr": 0.1}
+    g()
+    group["lr"] = eg.tensor(0.2)
+    g()
+    g()
+    return [p, p.grad]
+
+
+def state_is_loaded(jit: Any) -> Any:
+    p = ones(3).requires_grad_()
+    opt = eg.optim.Adam([p], lr=0.1)
+
+    def f() -> None:
+        opt.zero_grad()
+        (p * p).sum().backward()
+        opt.step()
+
+    g = jit(f)
+    g()
+    saved = opt.state_dict()
+    for _ in range(3):
+        g()
+    opt.load_state_dict(saved)
+    g()
+    return [p, opt.state[p]["exp_avg"]]
+
+
+def modules_change(jit: Any) -> Any:
+    eg.manual_seed(1)
+    m = eg.nn.Sequential(eg.nn.Linear(3, 3))
+    g = jit(lambda x: m(x))
+    x = ones(2, 3)
+    found = [g(x)]
+    m[0].weight = eg.nn.Parameter(ones(3, 3))
+    found.append(g(x))
+    handle = m[0].register_forward_hook(lambda module, args, out: out * 2.0)
+    found.append(g(x))
+    handle.remove()
+    found.append(g(x))
+    w = m[0].weight
+    other = w.register_hook(lambda grad: grad * 3.0)
+    g(x).sum().backward()
+    found.append(w.grad)
+    other.remove()
+    w.grad = None
+    g(x).sum().backward()
+    return [*found, w.grad]
+
+
+def second_derivative_of_one_given_twice(jit: Any) -> Any:
+    g = jit(lambda a, b: (a * a * b).sum())
+    x = eg.tensor([1.0, 2.0])
+    return [eg.grad(lambda x: eg.grad(lambda y: g(y, y))(x).sum())(x)]
+
+
+def a_held_gradient_is_changed(jit: Any) -> Any:
+    w = ones(2).requires_grad_()
+    (w * 3.0).sum().backward()
+    held = w.grad
+
+    def f() -> None:
+        with eg.no_grad():
+            w.grad *= 2.0
+
+    g = jit(f)
+    g()
+    g()
+    return [held, w.grad]
+
+
+def captured_inside_vmap(jit: Any) -> Any:
+    xs = eg.tensor(np.arange(6, dtype=np.float32).reshape(3, 2))
+    return [
+        eg.vmap(lambda a: jit(lambda x: (x * a).sum())(ones(2)))(xs),
+        *eg.jvp(lambda a: jit(lambda x: (x * a).sum())(ones(2)), (xs[0],), (xs[1],)),
+    ]
+
+
+def a_sum_that_wraps(jit: Any) -> Any:
+    return [jit(lambda: eg.full((4,), 2**62, dtype="int64").sum())()]
+
+
 CASES: list[Case] = [
+    a_rolling_buffer,
+    seeds,
+    settings_of_an_optimiser,
+    state_is_loaded,
+    modules_change,
+    second_derivative_of_one_given_twice,
+    a_held_gradient_is_changed,
+    captured_inside_vmap,
+    a_sum_that_wraps,
     returns_what_it_replaces,
     moves_round,
     given_twice,
@@ -178,3 +311,104 @@ def test_jit_of_a_jitted_function_keeps_its_own_settings() -> None:
     assert outer.fallback == "eager"
     assert outer.entries is not inner.entries
     close(outer(ones(2)), ones(2) + 1.0, 0)
+
+
+def test_a_second_derivative_after_a_change_is_refused() -> None:
+    w = ones(2)
+    f = eg.jit(lambda x: (x * x * w).sum())
+    x = ones(2).requires_grad_()
+    y = f(x)
+    with eg.no_grad():
+        w *= 10.0
+    with pytest.raises(GradientError, match="another value since"):
+        y.backward(create_graph=True)
+
+
+def test_counting_in_a_module_is_refused() -> None:
+    class Counts(eg.nn.Module):
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            return x * 2.0
+
+    m = Counts()
+    with pytest.raises(TraceError, match=r"Counts\.calls is changed inside"):
+        eg.jit(lambda x: m(x))(ones(2))
+
+
+def test_moving_to_another_device_inside_is_refused() -> None:
+    with pytest.raises(DeviceError, match="move it outside"):
+        eg.jit(lambda x: (x + 1.0).to("null"))(ones(2))
+
+
+def test_state_made_by_a_call_that_fails_comes_with_the_next() -> None:
+    cache: dict[str, Any] = {}
+
+    def f(i: Any) -> Any:
+        if "s" not in cache:
+            cache["s"] = eg.ones((3,)) * 2.0
+        return eg.take(cache["s"], i)
+
+    g = eg.jit(f)
+    with pytest.raises(OutOfRangeError):
+        g(eg.tensor([5]))
+    close(g(eg.tensor([1])), [2.0], 0)
+    close(cache["s"], [2.0] * 3, 0)
+    close(g(eg.tensor([1])), [2.0], 0)
+
+
+def test_lower_leaves_state_as_a_call_would() -> None:
+    cache: dict[str, Any] = {}
+
+    def f(x: Any) -> Any:
+        if "s" not in cache:
+            cache["s"] = x * 0.0 + 3.0
+        return cache["s"] + x
+
+    g = eg.jit(f)
+    g.lower(ones(2))
+    close(g(ones(2)), [4.0, 4.0], 0)
+
+
+def test_old_entries_go(caplog: Any) -> None:
+    f = eg.jit(lambda x, k: x * k)
+    with caplog.at_level("WARNING", logger="everygrad.jit"):
+        for k in range(70):
+            f(ones(1), k)
+    assert sum(len(e) for e in f.entries.values()) <= 64
+    assert "compiled" in caplog.text
+
+
+def test_copies_of_a_module_with_a_jitted_function() -> None:
+    m = eg.nn.Linear(2, 2)
+    m.fast = eg.jit(lambda x: x + 1.0)  # type: ignore[attr-defined]
+    other = copy.deepcopy(m)
+    close(other.fast(ones(2)), [2.0, 2.0], 0)  # type: ignore[attr-defined]
+
+
+def test_ctrl_c_leaves_a_step_done_or_not() -> None:
+    script = """
+import os, signal, threading, time
+import numpy as np, everygrad as eg
+p, count = eg.tensor(np.zeros(3_000_000, np.float32)), eg.tensor(0.0)
+def f():
+    p.__iadd__(1.0)
+    count.__iadd__(1.0)
+g = eg.jit(f)
+for _ in range(5): g()
+for k in range(20):
+    timer = threading.Timer(0.001 * (k % 7), lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        while True: g()
+    except KeyboardInterrupt:
+        pass
+    assert p[0].item() == p[-1].item() == count.item(), (k, p[0].item(), count.item())
+print("whole")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "whole\n", done.stderr

@@ -14,6 +14,7 @@ import numpy as np
 
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import View, apply_move, view_of
+from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
 Evaluate = Callable[[Any, Sequence[Any], dict[str, Any]], Any]  # (op, arrays, params) -> array
@@ -83,7 +84,7 @@ class Simplifier:
             value = x.params["value"]
             if v.op.combine == "add" and not v.op.mean:
                 value = value * count
-                if v.dtype.is_float and abs(value) > 1e38:
+                if not _fits(value, v.dtype):
                     return None
             return self.graph.full(v.shape, value, v.dtype)
         return None
@@ -161,6 +162,13 @@ def _keeps_order(v: Value) -> bool:
     if v.name in ("slice", "unslice"):
         return all(start == 0 and step == 1 for start, _, step in v.params["slices"])
     return True
+
+
+def _fits(value: Any, dtype: DType) -> bool:
+    if dtype.is_integer:
+        limits = np.iinfo(dtype.np)
+        return bool(limits.min <= value <= limits.max)
+    return not dtype.is_differentiable or abs(value) < 6e4  # whatever its precision
 
 
 def _is_zero(v: Value) -> bool:

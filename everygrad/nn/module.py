@@ -43,6 +43,7 @@ class Module:
     ['factor']
     """
 
+    changes = 0  # of attributes and hooks of any module: a compiled function looks again then
     training: bool
     _buffers: dict[str, bool]  # the name of each buffer, and whether state_dict holds it
     _forward_hooks: dict[int, Callable[..., Any]]
@@ -101,8 +102,15 @@ class Module:
                 f"assign a Tensor or None"
             )
         super().__setattr__(name, value)
+        Module.changes += 1
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """What a compiled function takes for granted of this module: its attributes and hooks."""
+        own = [(k, _identity(v)) for k, v in vars(self).items() if not k.startswith("_forward_")]
+        return (*own, *self._forward_hooks, "pre", *self._forward_pre_hooks)
 
     def __delattr__(self, name: str) -> None:
+        Module.changes += 1
         super().__delattr__(name)
         self._buffers.pop(name, None)
 
@@ -303,10 +311,23 @@ class Module:
         return f"{type(self).__name__}(\n  {body}\n)"
 
 
+def _identity(value: Any) -> Any:
+    """Equal for what a function cannot tell apart: numbers by value, the rest by identity."""
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return (type(value), value) if plain else id(value)
+
+
 def _hooked(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:
-    handle = HookHandle(hooks)
+    handle = _ModuleHook(hooks)
     hooks[handle.id] = hook
+    Module.changes += 1
     return handle
+
+
+class _ModuleHook(HookHandle):
+    def remove(self) -> None:
+        super().remove()
+        Module.changes += 1
 
 
 def _joined(prefix: str, name: str) -> str:

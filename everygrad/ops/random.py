@@ -118,7 +118,7 @@ class Generator:
         words = np.asarray(state)
         if words.shape != (4,) or words.dtype != np.uint32:
             raise ArgumentError("set_state: takes what get_state gave: four uint32")
-        self.stream().state = tensor(words)
+        self.stream().state.rebind(tensor(words)._data, None)
 
     def bits(self, count: int, device: str = "cpu") -> Tensor:
         """`count` random uint32; the stream moves on."""

@@ -9,12 +9,12 @@ need not be compiled again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from everygrad import dtypes
 from everygrad.autograd.modes import enable_grad, no_grad
 from everygrad.backends import base
-from everygrad.backends.base import untraced
+from everygrad.backends.base import tracing, untraced
 from everygrad.dispatch import as_tensor
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
@@ -52,6 +52,7 @@ class Group(dict[str, Any]):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
+        self.changes = 0  # that a compiled step does not see by itself
         self._rates: dict[tuple[DType, str], Tensor] = {}
 
     def rate(self, p: Tensor) -> Tensor:
@@ -66,14 +67,22 @@ class Group(dict[str, Any]):
         return self._rates[key]
 
     def __setitem__(self, name: str, value: Any) -> None:
+        number = name == "lr" and not isinstance(value, Tensor)
+        if not number or isinstance(self.get("lr"), Tensor):
+            self.changes += 1
         super().__setitem__(name, value)
-        if name == "lr" and not isinstance(value, Tensor):
+        if number:
             for (dtype, device), held in self._rates.items():
                 held.rebind(base.get(device).full((), float(value), dtype), None)
 
     def update(self, settings: Mapping[str, Any]) -> None:  # type: ignore[override]  # the one form
         for name, value in settings.items():
-            self[name] = value
+            if self.get(name) is not value:
+                self[name] = value
+
+    def __ior__(self, settings: Any) -> Self:  # type: ignore[override,misc]  # as update
+        self.update(settings)
+        return self
 
 
 class Optimizer:
@@ -96,6 +105,7 @@ class Optimizer:
         if not groups:
             raise ArgumentError(f"{self._name}: got no parameters; is the model empty?")
         self.defaults = defaults
+        self.changes = 0  # of groups and of what the state holds
         self.state: dict[Tensor, State] = {}
         self.param_groups: list[Group] = []
         for group in groups if isinstance(groups[0], Mapping) else [{"params": groups}]:
@@ -138,6 +148,8 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        if (tracer := tracing.get()) is not None:
+            tracer.depends(self, *self.param_groups)
         with no_grad():
             for group in self.param_groups:
                 shared = Shared(group)
@@ -178,6 +190,7 @@ class Optimizer:
         group = Group({**self.defaults, **param_group, "params": params})
         self.check_group(group)
         self.param_groups.append(group)
+        self.changes += 1
 
     def _check_param(self, i: int, p: Any) -> None:
         if not isinstance(p, Tensor):
@@ -237,7 +250,22 @@ class Optimizer:
         }
         for own, group in zip(self.param_groups, merged, strict=True):
             own.update(group)
-        self.state = state
+        for p in {*self.state, *state}:
+            self._take_up(p, state.get(p, {}))
+
+    def _take_up(self, p: Tensor, new: State) -> None:
+        """Give the state of p these values; tensors that are there stay the ones they are."""
+        held = self.state.setdefault(p, {})
+        if held.keys() != new.keys():
+            self.changes += 1
+        for name in held.keys() - new.keys():
+            del held[name]
+        for name, value in new.items():
+            known = held.get(name)
+            if isinstance(known, Tensor) and isinstance(value, Tensor):
+                known.rebind(value._data, None)
+            else:
+                held[name] = value
 
     def _params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]

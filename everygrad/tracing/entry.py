@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any
@@ -12,6 +13,7 @@ from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
+from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
 from everygrad.tracing.record import Record, Target
@@ -50,6 +52,8 @@ class Entry:
             for i, s in enumerate(record.sources)
             if s.tensor is not None and not s.grad
         ]
+        self.hooks = [(t, _hooks(t)) for _, t, plain in self.outside if not plain]
+        self.modules_seen = -1
         self.known = {id(t) for _, t, _ in self.outside}
         self.others = [(i, s) for i, s in enumerate(record.sources) if s.tensor is None or s.grad]
         self.facts = [(v.shape, v.dtype.np) for v in record.graph.inputs]
@@ -87,9 +91,23 @@ class Entry:
         for t, twin in self.record.twins:
             if t._data is not twin._data or t._node is not None:
                 return "two tensors from outside no longer share one value"
-        for module, training in self.record.modules:
-            if module.training is not training:
-                return f"{type(module).__name__} was switched between train() and eval()"
+        for t, hooks in self.hooks:
+            if _hooks(t) != hooks:
+                return "a hook was added to a tensor, or removed"
+        for thing, changes in self.record.counters:
+            if thing.changes != changes:
+                return f"settings of {type(thing).__name__} were changed"
+        return self.module_misfit() if self.record.modules else None
+
+    def module_misfit(self) -> str | None:
+        """A module that is not as it was; looked for only when some module has changed."""
+        modules = self.record.modules
+        now = modules[0][0].changes
+        if now != self.modules_seen:
+            for module, fingerprint in modules:
+                if module.fingerprint() != fingerprint:
+                    return f"{type(module).__name__} was changed (an attribute, a hook, train())"
+            self.modules_seen = now
         return None
 
     def suits(self, i: int, array: Any) -> bool:
@@ -106,6 +124,8 @@ class Entry:
         for i, t, _ in self.outside:
             array = t._data
             if array is not arrays[i]:
+                if not self.suits(i, array):
+                    raise TraceError("jit: a tensor was changed by another thread; call it again")
                 replay.put(i, aligned(array))
         for i, source in self.others:
             found: Any = _whose(source, tensors)
@@ -113,18 +133,28 @@ class Entry:
 
     def call(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
         """The results for these arguments, of which `tensors` are the tensors."""
-        self.used = True
-        record = self.record
-        with self.replay.lock:
+        record, replay = self.record, self.replay
+        with replay.lock:
             self.gather(tensors)
             # to verify, the inputs must still be there afterwards
             given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
-            outputs = self.replay.run(given)
+            outputs = replay.run(given)
             if self.verify:
-                check(record, self.replay.arrays, outputs)
-            results = [wrap(a) for a in outputs[: record.results]]
-            for target in self.targets:
-                self.give(target, tensors, outputs)
+                check(record, replay.arrays, outputs)
+            interrupted = replay.interrupted
+            while True:  # a step is done wholly or not at all, whatever is pressed meanwhile
+                try:
+                    for target in self.targets:
+                        self.give(target, tensors, outputs)
+                    break
+                except KeyboardInterrupt as error:
+                    interrupted = error
+            for i, _ in self.others:  # arguments are not kept
+                replay.arrays[i] = None
+        self.used = True
+        if interrupted is not None:
+            raise interrupted
+        results = [wrap(a) for a in outputs[: record.results]]
         if record.gradients is not None:
             attach(self, leaves, tensors, results, outputs)
         return unflatten(record.tree, results)
@@ -132,6 +162,8 @@ class Entry:
     def donated_memory(self) -> dict[int, Any]:
         """The memory of inputs that nobody but the tensor to be given a new value can see."""
         found: dict[int, Any] = {}
+        if _others_may_look():
+            return found
         arrays = self.replay.arrays
         for slot, number, tensor in self.gifts:
             array = tensor._data
@@ -155,6 +187,8 @@ class Entry:
             t.rebind(payload, t._node)
         elif payload is None:
             t._grad = None
+        elif target.same and t.grad is not None:
+            t.grad.rebind(payload, None)
         else:
             t._grad = wrap(payload)
 
@@ -163,6 +197,18 @@ def _whose(what: Any, tensors: Sequence[Tensor]) -> Tensor:
     """The tensor that a source, a target or a guard is about."""
     t: Tensor = what.tensor if what.argument is None else tensors[what.argument]
     return t
+
+
+def _hooks(t: Tensor) -> tuple[int, ...]:
+    node = t._node
+    return tuple(node.hooks) if node is not None and node.hooks else ()
+
+
+def _others_may_look() -> bool:
+    """Whether other threads run Python, who could take a value while it is being overwritten."""
+    return threading.active_count() > 1 and any(
+        not t.name.startswith("everygrad") for t in threading.enumerate()[1:]
+    )
 
 
 def _ours_alone(array: Any) -> bool:

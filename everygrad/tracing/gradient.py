@@ -31,7 +31,8 @@ def attach(
     parents = [(tensors[s.argument] if s.argument is not None else s.tensor)._node for s in sources]
     residuals = [outputs[i] for i in gradients.residuals]
     given = [(x._data, x._node) if isinstance(x, Tensor) else (x, _STATIC) for x in leaves]
-    params = {"entry": entry, "given": given, "tree": entry.tree}
+    outside = [(t, t._data) for _, t, _ in entry.outside]
+    params = {"entry": entry, "given": given, "tree": entry.tree, "outside": outside}
     whole = _node(CALL, tuple(parents), params, ())
     whole.saved = tuple(residuals)
     for place, i in enumerate(gradients.seeds):
@@ -85,6 +86,11 @@ class _Call(Op):
                 "jit: a second derivative through a compiled function that changes tensors (or "
                 "draws random numbers); compile the derivative: eg.jit(eg.grad(f))"
             )
+        if any(t._data is not array for t, array in node.params["outside"]):
+            raise GradientError(
+                "jit: a second derivative through a compiled function, and a tensor it uses was "
+                "given another value since; run backward before changing parameters"
+            )
         leaves = [wrap(a, n) if n is not _STATIC else a for a, n in node.params["given"]]
         args, kwargs = unflatten(node.params["tree"], leaves)
         with enable_grad():
@@ -94,7 +100,8 @@ class _Call(Op):
         targets = [p for p in node.parents if p is not None]
         work = Pass(roots, retain_graph=True, create_graph=True, targets=targets, accumulate=False)
         work.run()
-        return [work.captured.get(p) for p in node.parents]
+        found = dict(work.captured)
+        return [found.pop(p, None) for p in node.parents]  # once for a tensor given twice
 
 
 CALL, RESULT = _Call("jit"), _Result("jit.result")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from functools import update_wrapper
 from typing import Any
-
-import numpy as np
 
 from everygrad.autograd.modes import recording
 from everygrad.autograd.saving import recorder
@@ -18,9 +17,11 @@ from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
 from everygrad.tracing.lowered import Lowered, Memory
 from everygrad.tracing.record import trace
-from everygrad.tracing.trace import is_array
+from everygrad.tracing.trace import Elsewhere, is_array
+from everygrad.tracing.verify import interpreted
 
 log = logging.getLogger("everygrad.jit")
+MOST_ENTRIES = 64  # kinds of call that one function is kept compiled for
 _FALLBACKS = (None, "eager")
 
 
@@ -44,6 +45,7 @@ class Jitted:
         self.fallback = fallback
         self.entries: dict[Any, list[Entry]] = {}
         self.latest: Entry | None = None
+        self.count = 0
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -83,13 +85,15 @@ class Jitted:
     def first_call(
         self, key: Any, leaves: list[Any], tree: Any, tensors: list[Tensor], given: Any
     ) -> Any:
+        args, kwargs = given
         try:
             entry = self.compile(key, leaves, tree, tensors)
+        except Elsewhere:
+            return self.fn(*args, **kwargs)
         except CompileError:
             if self.fallback != "eager":
                 raise
             log.warning("jit: %s falls back to eager", self.fn, exc_info=True)
-            args, kwargs = given
             return self.fn(*args, **kwargs)
         self.latest = entry
         return entry.call(leaves, tensors)
@@ -114,15 +118,31 @@ class Jitted:
                 f"{type(error).__name__}: {error}; please report it with the output of "
                 f"eg.jit(f).lower(...), or use jit(fallback='eager')"
             ) from error
+        known[:] = [e for e in known if not (e.escaped and e.used)]
         known.append(entry)
+        self.count += 1
+        if self.count > MOST_ENTRIES:
+            log.warning("jit: %s was compiled %d times; older code is dropped", self.fn, self.count)
+            oldest = next(iter(self.entries))
+            self.count -= len(self.entries.pop(oldest))
         return entry
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
+        return Jitted(deepcopy(self.fn, memo), self.verify, self.fallback)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """What the compiler makes of a call with these arguments, as text; nothing is run."""
         leaves, tree = flatten((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
-        for t in escaped:  # made by the trace alone: no value will come
-            t.rebind(np.zeros(t.shape, t._data.dtype), None)
+        if escaped:  # state that the function made: it must be what a call would have made it
+            arrays = [_input(s, tensors) for s in record.sources]
+            made = [t for t in record.targets if t.new]
+            values = [record.graph.outputs[t.output or 0] for t in made]
+            known = interpreted(record.graph, arrays, values)
+            for target, value in zip(made, values, strict=True):
+                assert target.tensor is not None
+                target.tensor.rebind(known[value], None)
         return Lowered(record, self.fn)
 
     def memory(self) -> Memory:
@@ -152,6 +172,12 @@ class Bound:
 
     def memory(self) -> Any:
         return self.jitted.memory()
+
+
+def _input(source: Any, tensors: Sequence[Tensor]) -> Any:
+    """The array an input would have."""
+    t = source.tensor if source.argument is None else tensors[source.argument]
+    return (t.grad if source.grad else t)._data
 
 
 def _static(leaf: Any) -> Any:

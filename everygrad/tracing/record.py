@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ class Target(NamedTuple):
     grad: bool
     output: int | None
     new: bool = False  # a tensor the function made and something outside keeps
+    same: bool = False  # a gradient that was changed, not replaced
 
 
 class Guard(NamedTuple):
@@ -67,7 +69,8 @@ class Record(NamedTuple):
     tree: Any
     guards: list[Guard]
     twins: list[tuple[Tensor, Tensor]]  # tensors that must share one value
-    modules: list[tuple[Any, bool]]  # modules, and whether they must be training
+    modules: list[tuple[Any, Any]]  # modules, and the fingerprints they must have
+    counters: list[tuple[Any, int]]  # things whose `changes` must be these
     device: str
     gradients: Gradients | None
 
@@ -79,6 +82,17 @@ def trace(
 
     `escapes`: tensors made inside may be kept outside. They are returned with the record.
     """
+    with _one_at_a_time:
+        return _trace(fn, leaves, tree, escapes)
+
+
+# while a function is traced, tensors it uses hold no values
+_one_at_a_time = threading.RLock()
+
+
+def _trace(
+    fn: Callable[..., Any], leaves: list[Any], tree: Any, escapes: bool
+) -> tuple[Record, list[Tensor]]:
     tracer = Tracer()
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     args, kwargs = unflatten(tree, leaves)
@@ -92,6 +106,7 @@ def trace(
             changed = tracer.restore()
             grads = tracer.restore_grads()
         builder.changes(changed, grads)
+        tracer.check_modules()
     del args, kwargs, changed, grads
     record = builder.record()
     return record, builder.escapees(escapes)
@@ -155,7 +170,7 @@ class _Builder:
                 number = self.output(self.value(payload))
                 grad = capture.owner is not None
                 owner = capture.owner if grad else capture.tensor
-                self.targets.append(Target(*self.whose(owner), grad, number))
+                self.targets.append(Target(*self.whose(owner), grad, number, same=grad))
         for touch, now in grads:
             if not touch.tensor.is_leaf:
                 raise TraceError(
@@ -206,6 +221,7 @@ class _Builder:
             self.guards(),
             [(c.tensor, c.twin) for c in self.tracer.captures if c.twin is not None],
             list(self.tracer.modules.values()),
+            self.tracer.counters,
             self.tracer.device,
             gradients,
         )
@@ -238,6 +254,10 @@ class _Builder:
         if not wanted:
             return None
         inputs = len(graph.inputs)
+        # hooks of the inputs run outside, when the gradients arrive there
+        hooks = [(node, node.hooks) for _, node in wanted]
+        for node, _ in hooks:
+            node.hooks = None
         for c in tracer.captures:
             c.tensor._data, c.tensor._node = c.traced, c.inside
         tracer.open = True
@@ -259,6 +279,8 @@ class _Builder:
                 grads = [(i, tracer.value_of(g)) for i, g in found if g is not None]
             finally:
                 tracer.restore()
+                for node, held in hooks:
+                    node.hooks = held
         return self.cut(graph, border, inputs, grads)
 
     def cut(

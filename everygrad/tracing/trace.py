@@ -36,6 +36,10 @@ _TRUSTED = ("check_range", "max_pool2d_index")  # whose results are known to be 
 _generations = itertools.count(1)
 
 
+class Elsewhere(Exception):  # noqa: N818  # control flow: seen by `jit` alone
+    """The function uses a tensor of another transformation: it must run as part of that one."""
+
+
 class Traced(Wrapped):
     """A payload without a value: a place in a graph, and the device it would be on."""
 
@@ -116,7 +120,9 @@ class Tracer:
         self.captures: list[Capture] = []
         self.by_payload: dict[int, Capture] = {}
         self.touched: dict[int, Touch] = {}
-        self.modules: dict[int, tuple[Any, bool]] = {}  # those called, and whether they trained
+        self.modules: dict[int, tuple[Any, Any]] = {}  # those called, and their fingerprints
+        self.counters: list[tuple[Any, int]] = []  # things whose `changes` must stay as they are
+        self.moves: set[str] = set()  # devices that the function moves tensors to
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
         self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()
         self.generation = 0
@@ -160,7 +166,13 @@ class Tracer:
         others = sorted(self.devices - {"cpu"})
         if len(others) > 1:
             raise DeviceError(f"jit: tensors on {' and '.join(others)}; a call runs on one device")
-        return others[0] if others else "cpu"
+        found = others[0] if others else "cpu"
+        if self.moves - {found}:
+            raise DeviceError(
+                f"jit: the function runs on {found} and moves a tensor to "
+                f"{', '.join(sorted(self.moves - {found}))}; return it and move it outside"
+            )
+        return found
 
     # --- tensors from outside --------------------------------------------------------------------
 
@@ -175,7 +187,9 @@ class Tracer:
             payload = t._data
             if is_array(payload):
                 self.capture(t)
-            elif isinstance(payload, Traced) and payload.tracer is not self:
+            elif not isinstance(payload, Traced):
+                raise Elsewhere
+            elif payload.tracer is not self:
                 raise TraceError(
                     f"a tensor made at {payload.value.where} inside a jitted function was kept "
                     f"beyond its call and has no value; return it from the function instead"
@@ -227,8 +241,29 @@ class Tracer:
                 self.grads[id(grad)] = t
 
     def met(self, module: Any) -> None:
-        """A module is about to run: what it does depends on whether it trains."""
-        self.modules[id(module)] = (module, module.training)
+        """A module is about to run: what it does depends on its attributes and hooks."""
+        if id(module) not in self.modules:
+            self.modules[id(module)] = (module, module.fingerprint())
+
+    def depends(self, *things: Any) -> None:
+        """The function takes for granted what the `changes` of these things count."""
+        self.counters += [(thing, thing.changes) for thing in things]
+
+    def check_modules(self) -> None:
+        """Refuse a function that changes a module in a way that a replay would not."""
+        for module, before in self.modules.values():
+            after = module.fingerprint()
+            if after != before:
+                names = [k for k in vars(module) if not k.startswith("_")]
+                old: dict[str, Any] = dict(x for x in before if type(x) is tuple)
+                new: dict[str, Any] = dict(x for x in after if type(x) is tuple)
+                changed = [k for k in names if old.get(k) != new.get(k)]
+                if any(not isinstance(getattr(module, k), Tensor) for k in changed):
+                    raise TraceError(
+                        f"jit: {type(module).__name__}.{', '.join(changed)} is changed inside the "
+                        f"function, which a replay would not do; keep what changes in a tensor "
+                        f"buffer, or change it outside"
+                    )
 
     # --- ops -------------------------------------------------------------------------------------
 
@@ -237,6 +272,7 @@ class Tracer:
         self.lift(inputs)
         if op.name == "to":
             (t,) = inputs
+            self.moves.add(params["device"])
             return self.traced(t._data.value, params["device"])
         device = self.one_device(op, inputs)
         if op.family == "kernel" and self.expands(op, inputs, params, device):

@@ -81,6 +81,7 @@ class Planner:
         self.checks: list[str] = []
         self.readers: dict[int, int] = {}  # the last step that reads a slot
         self.writers: dict[int, int] = {}
+        self.first_writers: dict[int, int] = {}
         self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
         self.donated = donated
         self.last_use = _last_uses(self.groups)
@@ -150,14 +151,17 @@ class Planner:
         for step in work.steps:
             self.steps.append(NativeStep(step, tuple(given), name))
         self.use(given)
-        self.note(slots[:1], slots[1:])
+        self.note(slots[:1], slots[1:], len(work.steps))
 
-    def note(self, written: Sequence[int], read: Sequence[int]) -> None:
+    def note(self, written: Sequence[int], read: Sequence[int], steps: int = 1) -> None:
+        """The last `steps` steps write some slots and read others."""
         last = len(self.steps) - 1
+        first = last + 1 - steps
         for slot in read:
             self.readers[slot] = last
         for slot in written:
             self.writers[slot] = last
+            self.first_writers.setdefault(slot, first)
 
     def use(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -184,7 +188,7 @@ class Planner:
         for step in made.work.steps:
             self.steps.append(NativeStep(step, tuple(given), f"{name} fused {' '.join(names)}"))
         self.use(given)
-        self.note(outs, ins)
+        self.note(outs, ins, len(made.work.steps))
         if group.row is None and len(made.work.steps) == 1:
             self.whole_reads[len(self.steps) - 1] = {
                 self.slot(v) for v in made.inputs if _read_in_place(group, v)
@@ -329,11 +333,12 @@ class Planner:
             if not is_whole(*results[k].view[1:]):
                 continue
             written = self.writers.get(out, -1)
+            first = self.first_writers.get(out, -1)
             if written <= checked:  # an index out of range must leave everything as it was
                 continue
             read = self.readers.get(source, -1)
             in_step = source in self.whole_reads.get(written, ())
-            if read < written or (read == written and in_step):
+            if read < first or (read == first == written and in_step):
                 found[out] = source
         return found
 
@@ -365,4 +370,4 @@ def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Program:
     return Planner(graph, donated).run()
 
 
-ERROR_WORDS = 3  # number of the check, the index, the size
+ERROR_WORDS = 4  # number of the check, the index, the size; 1 once a run has ended

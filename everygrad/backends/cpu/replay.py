@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,12 +30,28 @@ def compiled(graph: Graph, donated: Sequence[tuple[int, int]]) -> Replay:
     return Replay(build(graph, donated))
 
 
+_REPLAYS: weakref.WeakSet[Replay] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child: whoever held a lock is gone."""
+    for replay in _REPLAYS:
+        replay.lock = threading.Lock()
+        replay.error[0] = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class Replay:
     """Runs one program again and again. Calls from several threads take turns."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.lock = threading.Lock()
+        self.interrupted: BaseException | None = None
+        _REPLAYS.add(self)
         self.error = (ctypes.c_int64 * ERROR_WORDS)()
         self.slots = (ctypes.c_int64 * max(1, program.slots))()
         self.slots[0] = ctypes.addressof(self.error)
@@ -143,7 +161,11 @@ class Replay:
         with self.lock:
             for i, array in enumerate(inputs):
                 self.put(i, array)
-            return self.run({})
+            made = self.run({})
+            self.arrays = [None] * len(self.arrays)
+        if self.interrupted is not None:
+            raise self.interrupted
+        return made
 
     def run(self, given: dict[int, Any]) -> list[Any]:
         """The outputs for the arrays that were put; the caller holds the lock.
@@ -159,8 +181,15 @@ class Replay:
             slots[slot] = address_of(array)
             made.append(array)
         known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
+        self.interrupted = None
         for segment in self.segments:
-            segment(known)
+            self.error[3] = 0
+            try:
+                segment(known)
+            except KeyboardInterrupt as error:
+                if not self.error[3]:  # nothing has been done yet
+                    raise
+                self.interrupted = error  # raised by the caller, once all is in place
             if self.error[0]:
                 self.refuse()
         arrays = self.arrays
@@ -170,7 +199,7 @@ class Replay:
         ]
 
     def refuse(self) -> None:
-        number, index, size = self.error
+        number, index, size, _ = self.error
         self.error[0] = 0
         what = self.program.checks[number - 1]
         raise OutOfRangeError(f"{what} {index} is out of range for an axis of size {size}")

@@ -8,8 +8,9 @@ step is five words, see `STEP_WORDS`: the function, its number of blocks, how ma
 has, where their slot numbers are (an i64 each), and where to put them: args[i] = slots[numbers[i]].
 A negative number of blocks links a step to the next one, which has as many: whoever does a block
 of the first does that block of the second right behind it, while its results are in the cache.
-Slot 0 points to an i64 error word: once a step has made it non-zero, no further step runs. A list
-of steps must not run twice at the same time, for its args arrays are its own.
+Slot 0 points to four i64 words. The first is an error word: once a step has made it non-zero, no
+further step runs. The last is made 1 at the end. A list of steps must not run twice at the same
+time, for its args arrays are its own.
 
 Each thread has a share of the blocks, the same share in every call, so that what one step left in
 a core's cache the next one finds there. Who is done with their own share takes from the others':
@@ -416,6 +417,8 @@ ran:
   %on = and i1 %good, %s.more
   br i1 %on, label %step, label %leave
 leave:
+  %ended = getelementptr i64, ptr %error, i64 3
+  store i64 1, ptr %ended, align 8
   ret void
 }}
 """
