@@ -154,6 +154,8 @@ class Tensor:
 
     def rebind(self, payload: Any, node: Node | None) -> None:
         """Give this name another value. The only place where a Tensor changes."""
+        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+            tracer.rebinding(self)
         self._data = payload
         self._node = node
 

@@ -267,7 +267,105 @@ def a_sum_that_wraps(jit: Any) -> Any:
     return [jit(lambda: eg.full((4,), 2**62, dtype="int64").sum())()]
 
 
+def a_follower_that_waits_for_nobody(jit: Any) -> Any:
+    rng = np.random.default_rng(0)
+    x, w, w2, w3 = (
+        eg.tensor(rng.standard_normal(s).astype(np.float32) * 0.1)
+        for s in ((1024, 64), (64, 64), (64, 64), (64, 64))
+    )
+
+    def f(x: Any) -> Any:
+        t, p = x @ w, x @ w3
+        q = t.matrix_transpose() @ t
+        y = p + t
+        return q * 2.0, y @ w2, p @ w2
+
+    return jit(f)(x)
+
+
+def a_dtype_that_changes(jit: Any) -> Any:
+    q = ones(5000)
+
+    def f() -> None:
+        other = "float64" if q.dtype is eg.float32 else "float32"
+        with eg.no_grad():
+            q.rebind((q.astype(other) + 1.0)._data, None)
+
+    g = jit(f)
+    for _ in range(6):
+        g()
+    return [q]
+
+
+def one_result_after_the_other(jit: Any) -> Any:
+    x = ones(3).requires_grad_()
+    a, b = jit(lambda x: ((x * 2.0).sum(), (x * x).sum()))(x)
+    a.backward()
+    b.backward()
+    return [x.grad]
+
+
+def in_anomaly_mode(jit: Any) -> Any:
+    x = ones(3).requires_grad_()
+    with eg.detect_anomaly():
+        jit(lambda x: (x * x).sum())(x).backward()
+        jit(lambda: (x * 3.0).sum().backward())()
+    return [x.grad]
+
+
+class Equal:
+    """Equal to every other one."""
+
+    def __init__(self, k: float) -> None:
+        self.k = eg.tensor(k)
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 1
+
+
+def equal_but_different(jit: Any) -> Any:
+    g = jit(lambda x, e: x * e.k)
+    return [g(ones(2), Equal(2.0)), g(ones(2), Equal(3.0))]
+
+
+def given_a_value_before_it_is_read(jit: Any) -> Any:
+    m = eg.nn.Linear(2, 2)
+
+    def f(x: Any) -> Any:
+        with eg.no_grad():
+            eg.nn.init.zeros_(m.weight)
+            m.weight.__iadd__(x)
+        return m(x)
+
+    g = jit(f)
+    eg.nn.init.zeros_(m.bias)
+    return [g(ones(2, 2)), g(ones(2, 2) * 2.0), m.weight]
+
+
+def many_slices(jit: Any) -> Any:
+    x = eg.tensor(np.arange(60, dtype=np.float32).reshape(3, 20))
+
+    def f(x: Any) -> Any:
+        h, seen = eg.zeros((3,)), []
+        for i in range(20):
+            h = eg.tanh(h * 0.5 + x[:, i])
+            seen.append(h)
+        return eg.stack(seen, axis=1)
+
+    return [jit(f)(x), eg.grad(lambda x: (jit(f)(x) ** 2).sum())(x)]
+
+
 CASES: list[Case] = [
+    a_follower_that_waits_for_nobody,
+    a_dtype_that_changes,
+    one_result_after_the_other,
+    in_anomaly_mode,
+    equal_but_different,
+    given_a_value_before_it_is_read,
+    many_slices,
     a_rolling_buffer,
     seeds,
     settings_of_an_optimiser,

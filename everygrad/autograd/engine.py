@@ -78,6 +78,8 @@ def renamed(g: Grad) -> Grad:
 def has_nan(g: Tensor) -> bool:
     """Whether a value has a NaN, whatever transformations are wrapped around it."""
     while isinstance(g._data, Wrapped):
+        if g._data.plain:  # traced: there is no value to look at
+            return False
         g = g._data.inner
     return bool(g.isnan().any())
 

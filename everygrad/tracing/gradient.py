@@ -33,16 +33,39 @@ def attach(
     given = [(x._data, x._node) if isinstance(x, Tensor) else (x, _STATIC) for x in leaves]
     outside = [(t, t._data) for _, t, _ in entry.outside]
     params = {"entry": entry, "given": given, "tree": entry.tree, "outside": outside}
-    whole = _node(CALL, tuple(parents), params, ())
+    whole = _CallNode(len(gradients.seeds))
+    _fill(whole, CALL, tuple(parents), params, ())
     whole.saved = tuple(residuals)
     for place, i in enumerate(gradients.seeds):
         out = results[i]
         params = {"place": place, "count": len(gradients.seeds)}
-        out._node = _node(RESULT, (whole,), params, out.shape)
+        out._node = _fill(Node(), RESULT, (whole,), params, out.shape)
 
 
-def _node(op: Op, parents: tuple[Any, ...], params: dict[str, Any], shape: Any) -> Node:
-    node = Node()
+class _CallNode(Node):
+    """Backward may start at each of several results in turn: what was saved is used up only when
+    it has come by as often as there are results."""
+
+    __slots__ = ("kept", "left")
+
+    def __init__(self, results: int) -> None:
+        self.left = results
+        self.kept: Any = None
+
+    @property
+    def saved(self) -> Any:
+        return self.kept
+
+    @saved.setter
+    def saved(self, value: Any) -> None:
+        if value is None:
+            self.left -= 1
+            if self.left > 0:
+                return
+        self.kept = value
+
+
+def _fill(node: Node, op: Op, parents: tuple[Any, ...], params: dict[str, Any], shape: Any) -> Node:
     node.op = op
     node.parents = parents
     node.params = params

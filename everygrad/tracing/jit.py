@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from enum import Enum
 from functools import update_wrapper
 from typing import Any
+
+import numpy as np
 
 from everygrad.autograd.modes import recording
 from everygrad.autograd.saving import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
-from everygrad.errors import ArgumentError, CompileError, EverygradError
+from everygrad.dtypes import DType
+from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
 from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
 from everygrad.tracing.lowered import Lowered, Memory
@@ -72,11 +76,7 @@ class Jitted:
             first = {id(t): i for i, t in reversed(list(enumerate(tensors)))}
             signature.append(tuple(first[id(t)] for t in tensors))
         key = tuple(signature)
-        try:
-            found = self.entries.get(key)
-        except TypeError as error:
-            raise _unhashable(leaves) from error
-        for entry in found or ():
+        for entry in self.entries.get(key, ()):
             if entry.misfit(tensors) is None:
                 self.latest = entry
                 return entry.call(leaves, tensors)
@@ -112,6 +112,10 @@ class Jitted:
             entry = Entry(record, self.fn, tree, self.verify, bool(escaped), pinned)
         except EverygradError:
             raise
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"jit: no memory for what the function computes: {error}"
+            ) from None
         except Exception as error:
             raise CompileError(
                 f"jit: the compiler failed on {getattr(self.fn, '__qualname__', self.fn)}: "
@@ -181,9 +185,32 @@ def _input(source: Any, tensors: Sequence[Tensor]) -> Any:
 
 
 def _static(leaf: Any) -> Any:
-    """A Python value as part of the key: 1, 1.0 and True are different ones, and so are 0.0 and
-    -0.0; NaN is one."""
-    return (type(leaf), repr(leaf) if isinstance(leaf, float | complex) else leaf)
+    """A Python value as part of the key: plain ones by value, 1, 1.0 and True apart, 0.0 and -0.0
+    too; others by identity, and kept alive by it."""
+    if isinstance(leaf, float | complex):
+        return (type(leaf), repr(leaf))
+    if isinstance(leaf, np.ndarray | set | bytearray):
+        raise ArgumentError(
+            f"jit: an argument is a {type(leaf).__name__}, whose content may change unseen; "
+            f"make it a tensor with eg.tensor(), or a tuple"
+        )
+    plain = leaf is None or isinstance(leaf, int | str | bytes | DType | Enum)
+    return (type(leaf), leaf) if plain else _Same(leaf)
+
+
+class _Same:
+    """Equal to itself around the same object only."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.held is other.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
 
 
 def _closes_over(fn: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
@@ -199,18 +226,6 @@ def _closes_over(fn: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
         if any(id(t) in wanted for t in found):
             return True
     return False
-
-
-def _unhashable(leaves: Iterable[Any]) -> ArgumentError:
-    for leaf in leaves:
-        try:
-            hash(leaf)
-        except TypeError:
-            return ArgumentError(
-                f"jit: an argument of type {type(leaf).__name__} is neither a tensor nor a "
-                f"constant that can be compared; make it a tensor with eg.tensor()"
-            )
-    return ArgumentError("jit: an argument cannot be compared")
 
 
 def jit(

@@ -115,6 +115,7 @@ class Tracer:
     """One trace."""
 
     def __init__(self) -> None:
+        self.depth = transform_depth()  # what is wrapped up to here was wrapped outside
         self.devices: set[str] = set()  # of the tensors from outside
         self.graph = Graph()
         self.captures: list[Capture] = []
@@ -188,7 +189,8 @@ class Tracer:
             if is_array(payload):
                 self.capture(t)
             elif not isinstance(payload, Traced):
-                raise Elsewhere
+                if payload.level <= self.depth:
+                    raise Elsewhere
             elif payload.tracer is not self:
                 raise TraceError(
                     f"a tensor made at {payload.value.where} inside a jitted function was kept "
@@ -213,6 +215,12 @@ class Tracer:
             if t._node is None and owner is None:
                 self.by_payload[id(array)] = made
         t._data = traced
+
+    def rebinding(self, t: Tensor) -> None:
+        """A tensor is about to be given another value."""
+        payload = getattr(t, "_data", None)
+        if payload is not None and is_array(payload):  # not one that is just being made
+            self.capture(t)
 
     def capture_argument(self, t: Tensor) -> None:
         """An argument: a place to differentiate at, whatever graph is behind it outside."""

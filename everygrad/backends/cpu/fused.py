@@ -39,7 +39,7 @@ class Fused(NamedTuple):
 
     work: Work
     outputs: list[Value]
-    inputs: list[Value]
+    inputs: list[tuple[Value, int]]  # and how many elements into it the argument points
 
 
 class Writer:
@@ -52,7 +52,7 @@ class Writer:
         members = group.members
         self.outputs = [v for v in members if v in stored]
         loads = [r for m in members.values() for r in m.refs if isinstance(r, Load)]
-        self.inputs = list(dict.fromkeys(r.value for r in loads))
+        self.inputs = list(dict.fromkeys((r.value, r.offset) for r in loads))
         self.finals = [m for m in members.values() if m.role == "final" and m.value in stored]
         self.programs = {v: _program(v) for v in members if v.kind == "elementwise"}
         self.stages: dict[Value, int] = {}
@@ -158,13 +158,12 @@ class Writer:
         return found
 
     def pointer(self, v: Value) -> str:
-        if v in self.outputs:
-            return f"%p{self.outputs.index(v)}"
-        return f"%p{len(self.outputs) + self.inputs.index(v)}"
+        return f"%p{self.outputs.index(v)}"
 
     def load_base(self, r: Load) -> str:
-        place = self.walk.loads[r]
-        return self.base(self.pointer(r.value), place, (r, r.value.dtype))
+        place = self.walk.loads[r]._replace(offset=0)  # the argument points there already
+        number = len(self.outputs) + self.inputs.index((r.value, r.offset))
+        return self.base(f"%p{number}", place, (r, r.value.dtype))
 
     # --- values ----------------------------------------------------------------------------------
 
@@ -449,7 +448,7 @@ def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> Fus
     `bounds`: the rows at which its blocks are to begin, and their number: see `walks_by_row`.
     """
     loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
-    inputs = list(dict.fromkeys(r.value for r in loads))
+    inputs = list(dict.fromkeys((r.value, r.offset) for r in loads))
     outputs = [v for v in group.members if v in stored]
     key = (bounds, _likeness(group, stored, inputs))
     work = _written.get(key)
@@ -472,15 +471,15 @@ _written: dict[Any, Work] = {}  # layers of one shape are written once
 _REMEMBERED = 512
 
 
-def _likeness(group: Group, stored: set[Value], inputs: list[Value]) -> Any:
+def _likeness(group: Group, stored: set[Value], inputs: list[tuple[Value, int]]) -> Any:
     """Equal for groups that become the same code."""
-    places = {v: i for i, v in enumerate((*inputs, *group.members))}
-    parts: list[Any] = [group.size, group.row, tuple(v.dtype for v in inputs)]
+    places: dict[Any, int] = {v: i for i, v in enumerate((*inputs, *group.members))}
+    parts: list[Any] = [group.size, group.row, tuple(v.dtype for v, _ in inputs)]
     for v, m in group.members.items():
         refs = tuple(
             places[r]
             if isinstance(r, Value)
-            else (places[r.value], *r[1:])
+            else (places[r.value, r.offset], r.shape, r.strides, r.step)
             if isinstance(r, Load)
             else repr(r.value)  # 0.0 and -0.0 are different
             for r in m.refs

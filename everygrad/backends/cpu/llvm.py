@@ -13,6 +13,7 @@ import hashlib
 import math
 import os
 import struct
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -275,13 +276,20 @@ class Engine:
     def _object_code(self, request: _Request) -> bytes:
         """From the disk, or compiled now and put there."""
         found = diskcache.get(request.key)
-        if found is not None:
+        if found is not None and self._is_ours(found, request):
             return found
         with self._machine() as machine:
             module = self._optimised(request.renamed, machine, request.vectorise)
             made = self._unlocked.object_code(machine, module)
         diskcache.put(request.key, made)
         return made
+
+    def _is_ours(self, code: bytes, request: _Request) -> bool:
+        """Whether bytes from the disk look like object code of this machine with our functions:
+        the loader takes them as they are, and would crash on others."""
+        magic = {"linux": b"\x7fELF", "darwin": b"\xcf\xfa\xed\xfe"}.get(sys.platform, b"")
+        names = all(request.symbol(name).encode() in code for name in request.names)
+        return code.startswith(magic) and len(code) > 64 and names
 
     # --- many ------------------------------------------------------------------------------------
 

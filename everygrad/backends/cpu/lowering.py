@@ -145,9 +145,9 @@ def _concat(p: Any, v: Value) -> bool:
     for part in v.args:
         slot, source = p.operand(part)
         if part.size:
-            far = at * out.strides[axis]
-            target = Operand(out.dtype, part.shape, out.strides, far)
-            p.emit(Work((moves.copy(source, target),)), [out_slot, slot], f"%{v.number} concat")
+            here = p.at(out_slot, at * out.strides[axis] * v.dtype.itemsize)
+            target = Operand(out.dtype, part.shape, out.strides)
+            p.emit(Work((moves.copy(source, target),)), [here, slot], f"%{v.number} concat")
         at += part.shape[axis]
     return True
 
@@ -162,8 +162,9 @@ def _unslice(p: Any, v: Value) -> bool:
     if source.size:
         far = sum(start * s for (start, _, _), s in zip(slices, out.strides, strict=True))
         steps = tuple(by * s for (_, _, by), s in zip(slices, out.strides, strict=True))
-        target = Operand(out.dtype, source.shape, steps, far)
-        p.emit(Work((moves.copy(source, target),)), [out_slot, slot], f"%{v.number} unslice")
+        here = p.at(out_slot, far * v.dtype.itemsize)
+        target = Operand(out.dtype, source.shape, steps)
+        p.emit(Work((moves.copy(source, target),)), [here, slot], f"%{v.number} unslice")
     return True
 
 

@@ -59,6 +59,7 @@ class Program(NamedTuple):
     arena: int
     slots: int
     checks: list[str]  # what the error word's number minus 1 means
+    offsets: dict[int, list[tuple[int, int]]]  # by slot: slots that point into it, and how far
     donations: dict[int, int]  # slots of outputs that may take an input's memory, and that input's
     groups: list[Group]
 
@@ -84,7 +85,9 @@ class Planner:
         self.first_writers: dict[int, int] = {}
         self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
         self.donated = donated
-        self.last_use = _last_uses(self.groups)
+        self.reads = {g.number: _reads(g) for g in self.groups}
+        self.offsets: dict[tuple[int, int], int] = {}  # slots that point into others, by bytes
+        self.base: dict[int, int] = {}  # the slots they point into
         self.shared: set[int] = set()  # slots of two values at once
         self.busy: set[int] = set()  # slots that the step linked to this one reads
         self.waiting: dict[int, Group] = {}  # groups without steps yet
@@ -126,7 +129,20 @@ class Planner:
     def operand(self, v: Value) -> tuple[int, Operand]:
         """A value as an argument: its slot and how it lies there."""
         view = view_of(v)
-        return self.slot(view.base), Operand(v.dtype, v.shape, view.strides, view.offset)
+        slot = self.at(self.slot(view.base), view.offset * v.dtype.itemsize)
+        return slot, Operand(v.dtype, v.shape, view.strides)
+
+    def at(self, slot: int, nbytes: int) -> int:
+        """A slot that points so many bytes behind another: code need not know offsets, and
+        slices of one tensor share theirs."""
+        if not nbytes:
+            return slot
+        key = (slot, nbytes)
+        found = self.offsets.get(key)
+        if found is None:
+            found = self.offsets[key] = self.new_slot()
+            self.base[found] = slot
+        return found
 
     def in_order(self, v: Value) -> tuple[int, Operand]:
         """The same, copied first if its elements do not lie one after the other."""
@@ -157,14 +173,17 @@ class Planner:
         """The last `steps` steps write some slots and read others."""
         last = len(self.steps) - 1
         first = last + 1 - steps
-        for slot in read:
+        for slot in map(self.root, read):
             self.readers[slot] = last
-        for slot in written:
+        for slot in map(self.root, written):
             self.writers[slot] = last
             self.first_writers.setdefault(slot, first)
 
+    def root(self, slot: int) -> int:
+        return self.base.get(slot, slot)
+
     def use(self, slots: Sequence[int]) -> None:
-        for slot in slots:
+        for slot in map(self.root, slots):
             if slot in self.spans:
                 self.spans[slot][1] = len(self.steps) - 1
 
@@ -177,7 +196,7 @@ class Planner:
 
     def group(self, group: Group, bounds: tuple[int, ...] = ()) -> None:
         made: Fused = fused(group, self.stored, bounds)
-        ins = [self.slot(v) for v in made.inputs]
+        ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in made.inputs]
         self.reuse(group, made)
         outs = [self.slot(v) for v in made.outputs]
         given = [*outs, *ins]
@@ -191,7 +210,7 @@ class Planner:
         self.note(outs, ins, len(made.work.steps))
         if group.row is None and len(made.work.steps) == 1:
             self.whole_reads[len(self.steps) - 1] = {
-                self.slot(v) for v in made.inputs if _read_in_place(group, v)
+                self.slot(v) for v, _ in made.inputs if _read_in_place(group, v)
             }
 
     def reuse(self, group: Group, made: Fused) -> None:
@@ -200,10 +219,10 @@ class Planner:
             return
         free = [
             v
-            for v in made.inputs
+            for v in dict.fromkeys(v for v, _ in made.inputs)
             if self.slots[v] in self.spans
             and self.slots[v] not in self.busy
-            and self.last_use[v] is group
+            and not any(v in self.reads[n] for n in self.waiting)
             and _read_in_place(group, v)
         ]
         for out in made.outputs:
@@ -263,9 +282,16 @@ class Planner:
             placed.size,
             self.count,
             self.checks,
+            self.pointers(),
             self.donations(inputs, results),
             self.groups,
         )
+
+    def pointers(self) -> dict[int, list[tuple[int, int]]]:
+        found: dict[int, list[tuple[int, int]]] = {}
+        for (base, nbytes), slot in self.offsets.items():
+            found.setdefault(base, []).append((slot, nbytes))
+        return found
 
     def one(self, group: Group) -> None:
         """All steps of a group."""
@@ -291,7 +317,7 @@ class Planner:
             self.steps[at] = last._replace(linked=True)
             del self.waiting[follower.number]
             # blocks of both run at the same time: what the product reads must stay as it is
-            self.busy = {*last.slots[1:]}
+            self.busy = {*map(self.root, last.slots[1:])}
             self.group(follower, work.rows)
             self.use(last.slots)
             for slot in self.busy:
@@ -327,7 +353,8 @@ class Planner:
             if source in read_afterwards:
                 continue
             v = self.outputs.get(out)
-            fits = v is not None and v.shape == self.graph.inputs[i].shape
+            x = self.graph.inputs[i]
+            fits = v is not None and v.shape == x.shape and v.dtype is x.dtype
             if not fits or out in found or source in found.values():
                 continue
             if not is_whole(*results[k].view[1:]):
@@ -343,15 +370,12 @@ class Planner:
         return found
 
 
-def _last_uses(groups: Sequence[Group]) -> dict[Value, Group]:
-    """The last group that reads each value."""
-    found: dict[Value, Group] = {}
-    for group in groups:
-        if group.opaque is not None:
-            found.update({view_of(a).base: group for a in group.opaque.args})
-        for m in group.members.values():
-            found.update({r.value: group for r in m.refs if isinstance(r, Load)})
-    return found
+def _reads(group: Group) -> set[Value]:
+    """What a group reads from memory."""
+    if group.opaque is not None:
+        return {view_of(a).base for a in group.opaque.args}
+    refs = (r for m in group.members.values() for r in m.refs)
+    return {r.value for r in refs if isinstance(r, Load)}
 
 
 def _read_in_place(group: Group, v: Value) -> bool:

@@ -60,9 +60,9 @@ class Replay:
         self.arena = block[start : start + program.arena]
         base = address_of(self.arena) if program.arena else 0
         for slot, offset in program.temporaries.items():
-            self.slots[slot] = base + offset
+            self.point(slot, base + offset)
         for slot, array in program.constants.items():
-            self.slots[slot] = address_of(array)
+            self.point(slot, address_of(array))
         self.arrays: list[Any] = [None] * len(program.inputs)  # the inputs of the latest call
         self.outputs = [
             (slot, v.shape, v.dtype.np, np.empty if self.is_small(slot, v) else empty)
@@ -154,7 +154,13 @@ class Replay:
     def put(self, i: int, array: Any) -> None:
         """Make an array (C-contiguous and aligned) input i of the calls to come."""
         self.arrays[i] = array
-        self.slots[self.program.inputs[i]] = address_of(array)
+        self.point(self.program.inputs[i], address_of(array))
+
+    def point(self, slot: int, address: int) -> None:
+        """Let a slot, and those that point into it, point somewhere."""
+        self.slots[slot] = address
+        for other, nbytes in self.program.offsets.get(slot, ()):
+            self.slots[other] = address + nbytes
 
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for these arrays."""
@@ -172,13 +178,12 @@ class Replay:
 
         `given` has memory for outputs that need none of their own, by slot.
         """
-        slots = self.slots
         made = []
         for slot, shape, dtype, fresh in self.outputs:
             array = given.get(slot)
             if array is None:
                 array = fresh(shape, dtype)
-            slots[slot] = address_of(array)
+            self.point(slot, address_of(array))
             made.append(array)
         known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
         self.interrupted = None
