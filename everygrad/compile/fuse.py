@@ -103,9 +103,12 @@ def trailing(shape: Shape, axes: Shape) -> bool:
 class Fuser:
     """Forms the groups of one graph. `fusable` says which values the backend has loops for."""
 
-    def __init__(self, graph: Graph, fusable: Callable[[Value], bool]) -> None:
+    def __init__(
+        self, graph: Graph, fusable: Callable[[Value], bool], most_loads: int = 1 << 30
+    ) -> None:
         self.graph = graph
         self.fusable = fusable
+        self.most_loads = most_loads
         self.groups: list[Group] = []
         self.of: dict[Value, Group] = {}
 
@@ -238,9 +241,18 @@ class Fuser:
         outside = [r.value for r in member.refs if isinstance(r, Load)]
         if not self.clear(group, outside):
             return False
+        if len(group.members) and self.too_many([member, *group.members.values()]):
+            return False
         self.enter(member, group)
         self.wait_for(group, outside)
         return True
+
+    def too_many(self, members: Iterable[Member]) -> bool:
+        """Whether these read more values than one kernel may."""
+        if self.most_loads >= 1 << 30:
+            return False
+        loads = {r.value for m in members for r in m.refs if isinstance(r, Load)}
+        return len(loads) > self.most_loads
 
     def enter(self, member: Member, group: Group) -> None:
         v = member.value
@@ -297,6 +309,8 @@ class Fuser:
         if len(group.members) + len(other.members) > MOST_MEMBERS:
             return False
         if not is_chain(group.cuts | other.cuts):
+            return False
+        if self.too_many([*group.members.values(), *other.members.values()]):
             return False
         # a third group between the two would have to run both after and before the merged one
         return not any(
@@ -365,9 +379,9 @@ def final_strides(shape: Shape, axes: Shape) -> Shape:
     return tuple(0 if i in axes else next(strides) for i in range(len(shape)))
 
 
-def fuse(graph: Graph, fusable: Callable[[Value], bool]) -> list[Group]:
-    """The graph's values in groups, in an order to run them."""
-    return Fuser(graph, fusable).run()
+def fuse(graph: Graph, fusable: Callable[[Value], bool], most_loads: int = 1 << 30) -> list[Group]:
+    """The graph's values in groups, in an order to run them; a group reads at most so many."""
+    return Fuser(graph, fusable, most_loads).run()
 
 
 def used_outside(groups: Sequence[Group], outputs: Sequence[Value]) -> set[Value]:

@@ -103,7 +103,8 @@ class Adam(Optimizer):
         if not state:
             names = ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
             with untraced():  # not part of a compiled step, which would make it again and again
-                state["step"] = shared.once("zero", lambda: zeros((), "float32")).detach()
+                zero = shared.once(("zero", p.device), lambda: zeros((), "float32", p.device))
+                state["step"] = zero.detach()
                 state.update({name: zeros_like(p) for name in names})
         (beta1, beta2), decay = group["betas"], group["weight_decay"]
         l2 = 0.0 if self.decoupled else decay

@@ -243,7 +243,7 @@ class Optimizer:
             self.check_group(group)
         order = [i for group in groups for i in group["params"]]
         by_number = dict(zip(order, self._params(), strict=True))
-        known: dict[float, Tensor] = {}
+        known: dict[Any, Tensor] = {}
         state = {
             by_number[i]: {k: _restored(k, v, by_number[i], known) for k, v in held.items()}
             for i, held in saved.items()
@@ -325,13 +325,13 @@ def _snapshot(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
-def _restored(name: str, value: Any, p: Tensor, known: dict[float, Tensor]) -> Any:
+def _restored(name: str, value: Any, p: Tensor, known: dict[Any, Tensor]) -> Any:
     """A saved value as state of `p`; equal step counts become one value again."""
     if not isinstance(value, Tensor):
         return value
     if name == "step":
-        count = tensor(value, dtypes.float32, "cpu")
-        return known.setdefault(count.item(), count).detach()
+        count = tensor(value, dtypes.float32, p.device)
+        return known.setdefault((count.item(), p.device), count).detach()
     if value.shape != p.shape:
         raise ShapeError(
             f"load_state_dict: {name} has shape {value.shape}, its parameter {p.shape}"

@@ -58,8 +58,12 @@ class Entry:
         self.others = [(i, s) for i, s in enumerate(record.sources) if s.tensor is None or s.grad]
         self.facts = [(v.shape, v.dtype.np) for v in record.graph.inputs]
         self.targets = record.targets
-        program = self.replay.program
-        self.gifts = _gifts(record, program.donations, program.inputs, program.results)
+        possible = self.replay.donated()
+        self.gifts = [
+            (*possible[t.output], t.tensor)  # a slot, the number of the input, whose memory it is
+            for t in self.targets
+            if t.tensor is not None and not t.grad and t.output in possible
+        ]
 
     # --- does it fit -----------------------------------------------------------------------------
 
@@ -238,15 +242,3 @@ def _known() -> int:
 
 
 _KNOWN = _known()
-
-
-def _gifts(record: Record, donations: Any, inputs: list[int], results: Any) -> list[Any]:
-    """(output slot, input number, tensor) of the donations the program can use."""
-    made = []
-    for target in record.targets:
-        if target.grad or target.tensor is None or target.output is None:
-            continue
-        slot = results[target.output].slot
-        if slot in donations:
-            made.append((slot, inputs.index(donations[slot]), target.tensor))
-    return made

@@ -151,6 +151,15 @@ class Replay:
             out = self.arena[offset : offset + nbytes].view(made.dtype).reshape(made.shape)
         np.copyto(out, made)
 
+    def donated(self) -> dict[int, tuple[int, int]]:
+        """By output: the slot to give it memory in, and the input whose memory it may take."""
+        program = self.program
+        return {
+            k: (r.slot, program.inputs.index(program.donations[r.slot]))
+            for k, r in enumerate(program.results)
+            if r.slot in program.donations
+        }
+
     def put(self, i: int, array: Any) -> None:
         """Make an array (C-contiguous and aligned) input i of the calls to come."""
         self.arrays[i] = array

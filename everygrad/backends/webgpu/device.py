@@ -20,14 +20,16 @@ from everygrad.backends.webgpu.array import (
     span,
     spread,
 )
-from everygrad.backends.webgpu.gpu import WORKGROUP, Gpu
+from everygrad.backends.webgpu.gpu import WORKGROUP, Gpu, Kernel
 from everygrad.backends.webgpu.layout import byte_size, layout, thread_count
 from everygrad.backends.webgpu.memory import Storage
+from everygrad.backends.webgpu.replay import Replay
 from everygrad.compile.expr import Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError, DeviceError
 from everygrad.shapes import Shape, size_of
 
+_PLANS = 1 << 14  # kernels remembered with their shapes
 _INTERNED = 1 << 14  # elements up to which arange's results are remembered
 
 
@@ -40,6 +42,7 @@ class WebGPU(Backend):
         self.device = device  # as tensors say it
         self.wanted = wanted
         self._gpu: Gpu | None = None
+        self.plans: dict[Any, tuple[Kernel, Program]] = {}
         self.made: dict[Any, WebGPUArray] = {}  # constants: they never change, so they serve again
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in kernels.KERNELS.items()
@@ -50,6 +53,7 @@ class WebGPU(Backend):
         """The opened device; a lost one is opened again."""
         if self._gpu is None or self._gpu.lost is not None:
             self.made.clear()
+            self.plans.clear()
             self._gpu = Gpu(find_adapter(self.wanted))
         return self._gpu
 
@@ -73,21 +77,41 @@ class WebGPU(Backend):
         self, name: str, program: Program, arrays: Sequence[WebGPUArray]
     ) -> WebGPUArray:
         """A scalar program over arrays that broadcast."""
-        shape = shapes.broadcast(name, *(a.shape for a in arrays)) if arrays else ()
+        gpu = self.gpu
+        shape = shapes.broadcast(name, *(a.shape for a in arrays))
         out = self.empty(shape, program.dtype)
-        count = size_of(shape)
-        if not count:
+        if out.storage is None:
             return out
-        sizes, strides = collapse(shape, [spread(a.shape, a.strides, shape) for a in arrays])
-        arrays = moves.bound(self, arrays)
+        if len(arrays) >= gpu.limits.storage_buffers:
+            arrays = moves.bound(self, arrays)
         storages, bindings = distinct(arrays)
+        key = (id(program), bindings, *[(a.shape, a.strides, a.offset) for a in arrays])
+        found = self.plans.get(key)
+        if found is None:
+            if len(self.plans) > _PLANS:
+                self.plans.clear()
+            # the program stays with its plan, so that no other can have its id
+            found = self.plans[key] = (self.plan(name, program, arrays, shape, bindings), program)
+        gpu.record(found[0], [s.block for s in (*storages, out.storage)])
+        return out
+
+    def plan(
+        self,
+        name: str,
+        program: Program,
+        arrays: Sequence[WebGPUArray],
+        shape: Shape,
+        bindings: tuple[int, ...],
+    ) -> Kernel:
+        """The kernel for a program on arrays of these shapes and strides."""
+        sizes, strides = collapse(shape, [spread(a.shape, a.strides, shape) for a in arrays])
         given = tuple(FROM_NP[a.dtype] for a in arrays)
         source = render.elementwise(program, given, bindings, len(sizes))
-        params = [count, *sizes[1:]]
+        params = [size_of(shape), *sizes[1:]]
         for a, steps in zip(arrays, strides, strict=True):
             params += (a.offset, *steps)
-        self.launch(name, source, storages, out, params, thread_count(program.dtype, count))
-        return out
+        groups = -(-thread_count(program.dtype, size_of(shape)) // WORKGROUP)
+        return self.gpu.prepare(name, source, max(bindings) + 1, 1, params, groups)
 
     def launch(
         self,
@@ -103,6 +127,9 @@ class WebGPU(Backend):
         groups = -(-threads // WORKGROUP)
         out.storage.gpu.dispatch(name, source, inputs, [out.storage], params, groups)
 
+    def compile(self, graph: Any, donated: Any = ()) -> Replay:
+        return Replay(self, graph)
+
     # --- arrays ----------------------------------------------------------------------------------
 
     def empty(self, shape: Shape, dtype: DType) -> WebGPUArray:
@@ -113,11 +140,14 @@ class WebGPU(Backend):
         return WebGPUArray(self.device, shape, dtype.np, storage)
 
     def from_numpy(self, array: Any) -> WebGPUArray:
+        return self.upload(array)
+
+    def upload(self, array: Any) -> WebGPUArray:
         dtype = dtypes.as_dtype(array.dtype)
         layout(dtype)
         if array.ndim and array.size > 1 and 0 in array.strides:  # broadcast: send it once
             index = tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)
-            small = self.from_numpy(array[index])
+            small = self.upload(array[index])
             return moves.broadcast_to(self, small, array.shape)
         out = self.empty(array.shape, dtype)
         if out.storage is not None:
@@ -166,7 +196,7 @@ class WebGPU(Backend):
 
         layout(dtype)
         if count > _INTERNED:
-            return self.from_numpy(values())
+            return self.upload(values())
         return self.intern((start, count, step, dtype, type(start), type(step)), values)
 
     def intern(self, key: Any, make: Callable[[], Any]) -> WebGPUArray:
@@ -176,7 +206,7 @@ class WebGPU(Backend):
         if found is None:
             if len(self.made) > 1024:
                 self.made.clear()
-            found = self.made[key] = self.from_numpy(make())
+            found = self.made[key] = self.upload(make())
             assert found.storage is None or found.storage.gpu is gpu
         return found
 

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import wgpu
@@ -60,6 +60,16 @@ _REQUESTED = (
 )
 
 
+class Kernel(NamedTuple):
+    """A pipeline, the bytes of its uniform, its workgroups, how many buffers it reads, writes."""
+
+    pipeline: Any
+    uniform: bytes
+    grid: tuple[int, int, int]
+    inputs: int
+    outputs: int
+
+
 class Gpu:
     """A device of an adapter, until it is lost."""
 
@@ -88,6 +98,7 @@ class Gpu:
         self._messages: list[tuple[str, int]] = []
         self._faults: Storage | None = None
         self._unread_checks = False
+        self.log: list[Any] | None = None  # of commands, while a compiled function is recorded
 
     # --- errors ----------------------------------------------------------------------------------
 
@@ -168,16 +179,38 @@ class Gpu:
         groups: int | tuple[int, int, int],
     ) -> None:
         """Record one kernel. `params` are words of its uniform, `groups` its workgroups."""
+        kernel = self.prepare(name, source, len(inputs), len(outputs), params, groups)
+        self.record(kernel, [s.block for s in (*inputs, *outputs)])
+
+    def prepare(
+        self,
+        name: str,
+        source: str,
+        inputs: int,
+        outputs: int,
+        params: Sequence[int],
+        groups: int | tuple[int, int, int],
+    ) -> Kernel:
+        """Everything about a kernel but its buffers; good for as long as this device lives."""
+        with self.lock:
+            pipeline = self.pipeline(name, source, inputs, outputs)
+        words = np.array(params, np.int64).astype(np.uint32)
+        uniform = words.tobytes() + b"\0" * (-4 * len(words) % 16)
+        grid = self.grid(groups, name) if isinstance(groups, int) else groups
+        return Kernel(pipeline, uniform, grid, inputs, outputs)
+
+    def record(self, kernel: Kernel, blocks: list[Block]) -> None:
+        """One kernel on these buffers, those it writes last."""
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
-            pipeline = self.pipeline(name, source, len(inputs), len(outputs))
-            blocks = [s.block for s in (*inputs, *outputs)]
-            bound = self._bind_group(blocks, len(inputs), len(outputs), params)
-            grid = self.grid(groups, name) if isinstance(groups, int) else groups
-            self.guard(self._record, pipeline, bound, grid)
+            bound = self._bind_group(kernel, blocks)
+            self.guard(self._record, kernel.pipeline, bound, kernel.grid)
+            if self.log is not None:
+                self.log.append((kernel.pipeline, bound, kernel.grid))
+            epoch = self.epoch
             for block in blocks:
-                block.epoch = self.epoch
+                block.epoch = epoch
             self._recorded += 1
             if self._recorded >= FLUSH_AFTER:
                 self.submit()
@@ -194,6 +227,25 @@ class Gpu:
         self._pass.set_bind_group(0, bound)
         self._pass.dispatch_workgroups(*grid)
 
+    def again(self, log: Sequence[Any]) -> None:
+        """Record commands that were logged before."""
+        with self.lock:
+            self.guard(self._again, log)
+            self._recorded += len(log)
+
+    def _again(self, log: Sequence[Any]) -> None:
+        record = self._record
+        for pipeline, bound, grid in log:
+            if pipeline is not None:
+                record(pipeline, bound, grid)
+            else:
+                raw, target, at, size = bound
+                self._outside_pass().copy_buffer_to_buffer(raw, 0, target, at, size)
+
+    def expect_checks(self) -> None:
+        """Indices are being checked: the next read must look at what was found."""
+        self._unread_checks = True
+
     def grid(self, groups: int, name: str) -> tuple[int, int, int]:
         """Workgroups in two dimensions where one does not hold them."""
         most = self.limits.groups
@@ -207,13 +259,11 @@ class Gpu:
             )
         return most, rows, 1
 
-    def _bind_group(
-        self, blocks: list[Block], inputs: int, outputs: int, params: Sequence[int]
-    ) -> Any:
-        uniform = self._uniform(params)
-        key = (inputs, *[b.number for b in blocks], id(uniform[0]), uniform[1])
+    def _bind_group(self, kernel: Kernel, blocks: list[Block]) -> Any:
+        key = (kernel.uniform, kernel.inputs, *[b.number for b in blocks])
         found = self._groups.get(key)
         if found is None:
+            uniform = self._uniform(kernel.uniform)
             if len(self._groups) >= _KEPT:
                 self._groups.clear()
             bindings = [(b.raw, 0, min(b.size, self.limits.binding_size)) for b in blocks]
@@ -221,15 +271,13 @@ class Gpu:
                 {"binding": i, "resource": {"buffer": raw, "offset": offset, "size": size}}
                 for i, (raw, offset, size) in enumerate((*bindings, uniform))
             ]
-            layout = self.layout(inputs, outputs)[0]
+            layout = self.layout(kernel.inputs, kernel.outputs)[0]
             found = self.guard(self.device.create_bind_group, layout=layout, entries=entries)
             self._groups[key] = found
         return found
 
-    def _uniform(self, params: Sequence[int]) -> tuple[Any, int, int]:
-        """Where these words lie as a uniform: equal ones share a place, and it never changes."""
-        words = np.array(params, np.int64).astype(np.uint32)
-        data = words.tobytes() + b"\0" * (-4 * len(words) % 16)
+    def _uniform(self, data: bytes) -> tuple[Any, int, int]:
+        """Where these bytes lie as a uniform: equal ones share a place, and it never changes."""
         found = self._uniforms.get(data)
         if found is None:
             if len(self._uniforms) >= _KEPT:
@@ -291,6 +339,8 @@ class Gpu:
             encoder = self.guard(self._outside_pass)
             raw = source.block.raw
             self.guard(encoder.copy_buffer_to_buffer, raw, 0, target.block.raw, at, size)
+            if self.log is not None:
+                self.log.append((None, (raw, target.block.raw, at, size), None))
             source.block.epoch = target.block.epoch = self.epoch
             self._recorded += 1
 

@@ -18,7 +18,7 @@ _JOINED = 16  # inputs of one concat kernel
 
 
 @lru_cache
-def _identity(dtype: DType) -> Program:
+def identity(dtype: DType) -> Program:
     return Program((Inst("input", dtype, (), 0),))
 
 
@@ -26,7 +26,7 @@ def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
     """The same elements in C order."""
     if x.storage is None or x.is_contiguous:
         return x
-    copy: WebGPUArray = dev.elementwise("copy", _identity(FROM_NP[x.dtype]), [x])
+    copy: WebGPUArray = dev.elementwise("copy", identity(FROM_NP[x.dtype]), [x])
     return copy
 
 

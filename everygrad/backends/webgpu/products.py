@@ -134,7 +134,9 @@ def product(
     total = accumulator(dtype)
     storages, _ = distinct(arrays)
     out: WebGPUArray
-    if min(rows, columns) < SMALL or rows * columns * terms * batch < SMALL**4:
+    most = dev.gpu.limits.groups
+    too_few = min(rows, columns) < SMALL or rows * columns * terms * batch < SMALL**4
+    if too_few or max(rows, columns) > TILE * most:
         out = dev.empty((batch, rows, columns), dtype)
         count = batch * rows * columns
         head = [rows, columns, terms, count]
@@ -145,7 +147,6 @@ def product(
     out = dev.empty((batch, rows, columns), total)
     assert out.storage is not None
     source = tiled(operands, total)
-    most = dev.gpu.limits.groups
     for first in range(0, batch, most):
         grid = (-(-columns // TILE), -(-rows // TILE), min(most, batch - first))
         head = [rows, columns, terms, first]

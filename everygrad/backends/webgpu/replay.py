@@ -1,0 +1,164 @@
+"""A compiled function on WebGPU: its commands recorded once, then handed over again and again.
+
+Groups of fused values are kernels of their own; everything else is what eager mode would launch.
+While the commands are recorded, memory comes from a pool that belongs to the replay alone, so that
+buffers and bind groups stay valid; a call copies its inputs in and its results out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.webgpu import moves
+from everygrad.backends.webgpu.array import WebGPUArray
+from everygrad.backends.webgpu.fused import kernels
+from everygrad.backends.webgpu.gpu import WORKGROUP
+from everygrad.backends.webgpu.memory import Pool
+from everygrad.compile.fuse import Group, fuse, used_outside
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.views import view_of
+from everygrad.dtypes import FROM_NP
+from everygrad.errors import DeviceError
+
+
+def fusable(v: Value) -> bool:
+    """Elementwise values, and picks by an index; reductions are kernels of their own."""
+    return v.kind == "elementwise" or v.name == "take"
+
+
+class Replay:
+    """Runs one graph again and again on one device."""
+
+    def __init__(self, dev: Any, graph: Graph) -> None:
+        self.dev = dev
+        self.gpu = dev.gpu
+        self.graph = graph
+        self.lock = threading.RLock()
+        self.interrupted: BaseException | None = None
+        self.arrays: list[Any] = [None] * len(graph.inputs)
+        self.log: list[Any] = []
+        self.made: dict[Value, WebGPUArray] = {}
+        with self.gpu.lock:
+            self.pool, outside = Pool(self.gpu), self.gpu.pool
+            self.gpu.pool = self.pool
+            self.gpu.log = self.log
+            try:
+                self.record()
+            finally:
+                self.gpu.pool, self.gpu.log = outside, None
+        self.checks = any(v.name == "check_range" for v in graph.values)
+
+    # --- recording -------------------------------------------------------------------------------
+
+    def record(self) -> None:
+        graph, dev = self.graph, self.dev
+        for v in graph.inputs:
+            self.made[v] = dev.empty(v.shape, v.dtype)
+        most = self.gpu.limits.storage_buffers
+        groups = fuse(graph, fusable, max(1, most - 1))
+        stored = used_outside(groups, graph.outputs)
+        for group in groups:
+            if group.opaque is None:
+                self.group(group, stored, most)
+            else:
+                self.alone(group.opaque)
+        self.results = {v: self.array(v) for v in graph.outputs}
+
+    def array(self, v: Value) -> WebGPUArray:
+        """A value as an array: a view of what was computed."""
+        view = view_of(v)
+        base = self.base(view.base)
+        return base.view(view.shape, view.strides, base.offset + view.offset)
+
+    def base(self, v: Value) -> WebGPUArray:
+        found = self.made.get(v)
+        if found is None:  # constants: computed values are there already
+            if v.kind == "full":
+                found = self.dev.from_numpy(np.full(v.shape, v.params["value"], v.dtype.np))
+            else:
+                found = self.dev.from_numpy(np.ascontiguousarray(v.params["array"]))
+            self.made[v] = found
+        return found
+
+    def group(self, group: Group, stored: set[Value], most: int) -> None:
+        for kernel in kernels(group, stored, most):
+            for v in kernel.outputs:
+                self.made[v] = self.dev.empty(v.shape, v.dtype)
+            name = "fused " + " ".join(v.name for v in kernel.outputs)
+            self.gpu.dispatch(
+                name,
+                kernel.source,
+                [self.base(v).storage for v in kernel.inputs],
+                [self.made[v].storage for v in kernel.outputs],
+                [0],
+                -(-kernel.threads // WORKGROUP),
+            )
+
+    def alone(self, v: Value) -> None:
+        if not v.size:
+            self.made[v] = self.dev.empty(v.shape, v.dtype)
+            return
+        out = self.dev.run(v.op, [self.array(a) for a in v.args], v.params)
+        out = moves.contiguous(self.dev, out)
+        if out.offset:
+            out = self.dev.elementwise("copy", moves.identity(v.dtype), [out])
+        self.made[v] = out
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def donated(self) -> dict[int, tuple[int, int]]:
+        """Which results may take the place of which inputs: none, results are copied out."""
+        return {}
+
+    def put(self, i: int, array: Any) -> None:
+        """Make an array input i of the calls to come."""
+        self.arrays[i] = array
+
+    def run_on(self, inputs: Sequence[Any]) -> list[Any]:
+        with self.lock:
+            for i, array in enumerate(inputs):
+                self.put(i, array)
+            return self.run({})
+
+    def run(self, given: dict[int, Any]) -> list[Any]:
+        """The outputs for the arrays that were put."""
+        if self.gpu.lost is not None:
+            raise DeviceError(self.gpu.lost)
+        with self.gpu.lock:
+            for v, array in zip(self.graph.inputs, self.arrays, strict=True):
+                self.copy_in(self.made[v], array)
+            self.gpu.again(self.log)
+            if self.checks:
+                self.gpu.expect_checks()
+            copies: dict[int, WebGPUArray] = {}
+            made = {v: self.copy_out(array, copies) for v, array in self.results.items()}
+            self.gpu.submit()
+        return [made[v] for v in self.graph.outputs]  # one value, one array
+
+    def copy_in(self, target: WebGPUArray, array: Any) -> None:
+        if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
+            array = self.dev.from_numpy(array)
+        if target.storage is None or array.storage is target.storage:
+            return
+        array = moves.contiguous(self.dev, array)
+        if array.offset:
+            array = self.dev.elementwise("copy", moves.identity(FROM_NP[array.dtype]), [array])
+        self.gpu.copy(array.storage, target.storage, 0, target.storage.size)
+
+    def copy_out(self, array: WebGPUArray, copies: dict[int, WebGPUArray]) -> WebGPUArray:
+        """A result in memory of its own: the next call overwrites ours."""
+        storage = array.storage
+        if storage is None:
+            return array
+        found = copies.get(id(storage))
+        if found is None:
+            fresh = self.gpu.pool.take(storage.size)
+            self.gpu.copy(storage, fresh, 0, storage.size)
+            found = copies[id(storage)] = WebGPUArray(array.device, (), array.dtype, fresh)
+        return WebGPUArray(
+            array.device, array.shape, array.dtype, found.storage, array.offset, array.strides
+        )
