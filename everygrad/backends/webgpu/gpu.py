@@ -68,6 +68,18 @@ class Kernel(NamedTuple):
     grid: tuple[int, int, int]
     inputs: int
     outputs: int
+    name: str = ""
+    source: str = ""
+
+
+class Said(NamedTuple):
+    """A logged command in words: what another WebGPU would need to repeat it."""
+
+    name: str
+    source: str  # WGSL; empty for a copy, whose params are (at, size)
+    blocks: tuple[Block, ...]  # read first, then written
+    inputs: int
+    params: tuple[int, ...]  # words of the uniform
 
 
 class Gpu:
@@ -197,7 +209,7 @@ class Gpu:
         words = np.array(params, np.int64).astype(np.uint32)
         uniform = words.tobytes() + b"\0" * (-4 * len(words) % 16)
         grid = self.grid(groups, name) if isinstance(groups, int) else groups
-        return Kernel(pipeline, uniform, grid, inputs, outputs)
+        return Kernel(pipeline, uniform, grid, inputs, outputs, name, source)
 
     def record(self, kernel: Kernel, blocks: list[Block]) -> None:
         """One kernel on these buffers, those it writes last."""
@@ -207,7 +219,9 @@ class Gpu:
             bound = self._bind_group(kernel, blocks)
             self.guard(self._record, kernel.pipeline, bound, kernel.grid)
             if self.log is not None:
-                self.log.append((kernel.pipeline, bound, kernel.grid))
+                words = tuple(np.frombuffer(kernel.uniform, np.uint32).tolist())
+                said = Said(kernel.name, kernel.source, tuple(blocks), kernel.inputs, words)
+                self.log.append((kernel.pipeline, bound, kernel.grid, said))
             epoch = self.epoch
             for block in blocks:
                 block.epoch = epoch
@@ -235,7 +249,7 @@ class Gpu:
 
     def _again(self, log: Sequence[Any]) -> None:
         record = self._record
-        for pipeline, bound, grid in log:
+        for pipeline, bound, grid, _ in log:
             if pipeline is not None:
                 record(pipeline, bound, grid)
             else:
@@ -340,7 +354,8 @@ class Gpu:
             raw = source.block.raw
             self.guard(encoder.copy_buffer_to_buffer, raw, 0, target.block.raw, at, size)
             if self.log is not None:
-                self.log.append((None, (raw, target.block.raw, at, size), None))
+                said = Said("copy", "", (source.block, target.block), 1, (at, size))
+                self.log.append((None, (raw, target.block.raw, at, size), None, said))
             source.block.epoch = target.block.epoch = self.epoch
             self._recorded += 1
 
