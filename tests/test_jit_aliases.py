@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 import everygrad as eg
-from everygrad.errors import DeviceError, GradientError, OutOfRangeError, TraceError
+from everygrad.errors import (
+    AnomalyError,
+    DeviceError,
+    GradientError,
+    OutOfRangeError,
+    TraceError,
+)
 from tests.support import close, values
 
 Case = Callable[[Callable[..., Any]], Any]
@@ -358,7 +364,35 @@ def many_slices(jit: Any) -> Any:
     return [jit(f)(x), eg.grad(lambda x: (jit(f)(x) ** 2).sum())(x)]
 
 
+def names_that_change(jit: Any) -> Any:
+    w, k = ones(2), 2.0
+    g = jit(lambda x: x * w * k)
+    found = [g(ones(2))]
+    w = ones(2) * 5.0
+    found.append(g(ones(2)))
+    k = 3.0
+    found.append(g(ones(2)))
+    w.requires_grad_()
+    g(ones(2)).sum().backward()
+    return [*found, w.grad]
+
+
+def hooks_of_an_argument(jit: Any) -> Any:
+    def f(x: Any) -> None:
+        x.grad = None
+        (x * 2.0).sum().backward()
+
+    g = jit(f)
+    x = ones(2).requires_grad_()
+    g(x)
+    x.register_hook(lambda g: g * 10.0)
+    g(x)
+    return [x.grad]
+
+
 CASES: list[Case] = [
+    names_that_change,
+    hooks_of_an_argument,
     a_follower_that_waits_for_nobody,
     a_dtype_that_changes,
     one_result_after_the_other,
@@ -510,3 +544,48 @@ print("whole")
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
     )
     assert done.stdout == "whole\n", done.stderr
+
+
+def test_a_caught_refusal_is_still_one() -> None:
+    def f(x: Any) -> Any:
+        try:
+            k = float(x.sum())
+        except TraceError:
+            k = 1.0
+        return x * k
+
+    with pytest.raises(TraceError, match=r"float\(\) at"):
+        eg.jit(f)(ones(2))
+
+
+def test_counting_in_a_closure_is_refused() -> None:
+    n, seen = 0, [0]
+
+    def f(x: Any) -> Any:
+        nonlocal n
+        n += 1
+        return x * float(n)
+
+    def g(x: Any) -> Any:
+        seen[0] += 1
+        return x * float(seen[0])
+
+    for fn, name in ((f, "n"), (g, "seen")):
+        with pytest.raises(TraceError, match=f"changes '{name}'"):
+            eg.jit(fn)(ones(2))
+
+
+def test_find_nan_sees_compiled_functions() -> None:
+    f = eg.jit(lambda x: eg.log(x))
+    f(ones(2))
+    with pytest.raises(AnomalyError, match="log"), eg.find_nan():
+        f(ones(2) * -1.0)
+
+
+def test_a_captured_tensor_that_moves_away() -> None:
+    w = ones(3)
+    f = eg.jit(lambda x: x * w)
+    f(ones(3))
+    w.rebind(w.to("null")._data, None)
+    with pytest.raises(DeviceError):
+        f(ones(3))

@@ -13,6 +13,7 @@ from everygrad import dtypes, nn, optim
 from everygrad.errors import EverygradError, OutOfRangeError
 from everygrad.ops.spec import REGISTRY
 from tests.support import arrays_of, close, in_dtype, is_float, values
+from tests.test_jit import counted
 from tests.test_jit_ops import KEEPS_PLACES, as_function, is_masked, loss_of
 
 pytestmark = pytest.mark.skipif(
@@ -87,13 +88,8 @@ def test_a_training_step() -> None:
         return model, step
 
     (a, eager), (b, fn) = make("cpu"), make(DEVICE)
-    runs: list[int] = []
-
-    def counted(x: Any, y: Any) -> Any:
-        runs.append(1)
-        return fn(x, y)
-
-    compiled = eg.jit(counted)
+    counting, runs = counted(fn)
+    compiled = eg.jit(counting)
     rng = np.random.default_rng(0)
     for _ in range(5):
         x = eg.tensor(rng.standard_normal((16, 6)).astype(np.float32))

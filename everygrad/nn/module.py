@@ -106,7 +106,7 @@ class Module:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """What a compiled function takes for granted of this module: its attributes and hooks."""
-        own = [(k, _identity(v)) for k, v in vars(self).items() if not k.startswith("_forward_")]
+        own = [(k, _Held(v)) for k, v in vars(self).items() if not k.startswith("_forward_")]
         return (*own, *self._forward_hooks, "pre", *self._forward_pre_hooks)
 
     def __delattr__(self, name: str) -> None:
@@ -311,10 +311,22 @@ class Module:
         return f"{type(self).__name__}(\n  {body}\n)"
 
 
-def _identity(value: Any) -> Any:
-    """Equal for what a function cannot tell apart: numbers by value, the rest by identity."""
-    plain = value is None or isinstance(value, bool | int | float | str)
-    return (type(value), value) if plain else id(value)
+class _Held:
+    """Equal around what a function cannot tell apart: numbers by value, the rest by identity."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Held):
+            return False
+        a, b = self.value, other.value
+        plain = isinstance(a, bool | int | float | str)
+        return a is b or (plain and type(a) is type(b) and bool(a == b))
+
+    __hash__ = object.__hash__
 
 
 def _hooked(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:

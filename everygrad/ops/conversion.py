@@ -152,10 +152,13 @@ def numpy(x: Tensor) -> Any:
 def _values(x: Tensor, what: str) -> Any:
     payload = shared(x)
     if isinstance(payload, Wrapped):
-        raise TraceError(
+        error = TraceError(
             f"{what} at {user_line()}: the values are not known inside jit, vmap and other "
             f"transformations; return the tensor, or use where() in place of a condition"
         )
+        if (tracer := base.tracing.get()) is not None:
+            tracer.refused = error  # a function that catches it must not be compiled
+        raise error
     view = base.get(x.device).to_numpy(payload).view()
     view.flags.writeable = False
     return view

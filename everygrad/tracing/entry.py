@@ -18,7 +18,8 @@ from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
 from everygrad.tracing.record import Record, Target
 from everygrad.tracing.stages import aligned, compiled, donations_of
-from everygrad.tracing.trace import is_array
+from everygrad.tracing.surroundings import Surroundings
+from everygrad.tracing.trace import device_of, is_array
 from everygrad.tracing.verify import check
 
 _NOTHING: dict[int, Any] = {}
@@ -57,6 +58,7 @@ class Entry:
         self.known = {id(t) for _, t, _ in self.outside}
         self.others = [(i, s) for i, s in enumerate(record.sources) if s.tensor is None or s.grad]
         self.facts = [(v.shape, v.dtype.np) for v in record.graph.inputs]
+        self.devices = {i: device_of(t._data) for i, t, _ in self.outside}
         self.targets = record.targets
         possible = self.replay.donated()
         self.gifts = [
@@ -64,6 +66,11 @@ class Entry:
             for t in self.targets
             if t.tensor is not None and not t.grad and t.output in possible
         ]
+
+    def surround(self, around: Surroundings, tensors: Sequence[Tensor]) -> None:
+        """Note what else must stay as it is: names around the function, hooks of arguments."""
+        self.around = around
+        self.argument_hooks = [_hooks(t) for t in tensors]
 
     # --- does it fit -----------------------------------------------------------------------------
 
@@ -77,6 +84,10 @@ class Entry:
             return "an argument was also used from outside, and is another one now"
         if self.targets and any(id(t) in self.known for t in tensors):
             return "an argument is also used from outside"
+        if (changed := self.around.changed()) is not None:
+            return changed
+        if self.argument_hooks != [_hooks(t) for t in tensors]:
+            return "a hook was added to an argument, or removed"
         seen = self.replay.arrays
         for i, t, plain in self.outside:
             if t._data is not seen[i] and not self.suits(i, t._data):
@@ -117,7 +128,9 @@ class Entry:
     def suits(self, i: int, array: Any) -> bool:
         """Whether an array can be input i."""
         shape, dtype = self.facts[i]
-        return is_array(array) and array.shape == shape and array.dtype == dtype
+        if not is_array(array) or array.shape != shape or array.dtype != dtype:
+            return False
+        return i not in self.devices or device_of(array) == self.devices[i]
 
     # --- a call ----------------------------------------------------------------------------------
 
@@ -139,22 +152,13 @@ class Entry:
         """The results for these arguments, of which `tensors` are the tensors."""
         record, replay = self.record, self.replay
         with replay.lock:
-            self.gather(tensors)
-            # to verify, the inputs must still be there afterwards
-            given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
-            outputs = replay.run(given)
-            if self.verify:
-                check(record, replay.arrays, outputs)
-            interrupted = replay.interrupted
-            while True:  # a step is done wholly or not at all, whatever is pressed meanwhile
-                try:
-                    for target in self.targets:
-                        self.give(target, tensors, outputs)
-                    break
-                except KeyboardInterrupt as error:
-                    interrupted = error
-            for i, _ in self.others:  # arguments are not kept
-                replay.arrays[i] = None
+            if replay.running:
+                raise TraceError("jit: called again, by a signal handler or __del__, while it runs")
+            replay.running = True
+            try:
+                outputs, interrupted = self.run(tensors)
+            finally:
+                replay.running = False
         self.used = True
         if interrupted is not None:
             raise interrupted
@@ -162,6 +166,27 @@ class Entry:
         if record.gradients is not None:
             attach(self, leaves, tensors, results, outputs)
         return unflatten(record.tree, results)
+
+    def run(self, tensors: Sequence[Tensor]) -> tuple[list[Any], BaseException | None]:
+        """The outputs, all tensors given their new values; and Ctrl-C, if it was pressed."""
+        record, replay = self.record, self.replay
+        self.gather(tensors)
+        # to verify, the inputs must still be there afterwards
+        given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
+        outputs = replay.run(given)
+        if self.verify:
+            check(record, replay.arrays, outputs)
+        interrupted = replay.interrupted
+        while True:  # a step is done wholly or not at all, whatever is pressed meanwhile
+            try:
+                for target in self.targets:
+                    self.give(target, tensors, outputs)
+                break
+            except KeyboardInterrupt as error:
+                interrupted = error
+        for i, _ in self.others:  # arguments are not kept
+            replay.arrays[i] = None
+        return outputs, interrupted
 
     def donated_memory(self) -> dict[int, Any]:
         """The memory of inputs that nobody but the tensor to be given a new value can see."""

@@ -10,10 +10,12 @@ from functools import update_wrapper
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from everygrad.autograd.modes import recording
 from everygrad.autograd.saving import recorder
 from everygrad.autograd.trees import flatten
+from everygrad.autograd.watching import watcher
 from everygrad.backends import base
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
@@ -21,6 +23,7 @@ from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
 from everygrad.tracing.lowered import Lowered, Memory
 from everygrad.tracing.record import trace
+from everygrad.tracing.surroundings import Surroundings
 from everygrad.tracing.trace import Elsewhere, is_array
 from everygrad.tracing.verify import interpreted
 
@@ -57,8 +60,8 @@ class Jitted:
         return Bound(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recorder.get() is not None or base.tracing.get() is not None:
-            # inside a checkpoint, which must see every op, or another trace: part of that
+        if recorder.get() is not None or base.tracing.get() is not None or watcher.get():
+            # inside a checkpoint or find_nan, which see every op, or another trace: part of that
             return self.fn(*args, **kwargs)
         leaves, tree = flatten((args, kwargs))
         signature: list[Any] = [tree, recording()]
@@ -69,7 +72,8 @@ class Jitted:
                 if not is_array(array):  # inside another transformation: op by op
                     return self.fn(*args, **kwargs)
                 tensors.append(leaf)
-                signature += (array.shape, array.dtype, type(array), leaf._node is None)
+                place = "cpu" if type(array) is ndarray else array.device
+                signature += (array.shape, array.dtype, place, leaf._node is None)
             else:
                 signature.append(_static(leaf))
         if len(tensors) > 1 and len({id(t) for t in tensors}) < len(tensors):
@@ -104,13 +108,18 @@ class Jitted:
             log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit(tensors))
         elif len(self.entries) > 1:
             log.info("jit: %s is traced for a new kind of call", self.fn)
+        around = Surroundings(self.fn)
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         if escaped and any(e.escaped for e in known):
             record, escaped = trace(self.fn, leaves, tree, escapes=False)
+        around.check_unchanged()
         pinned = tensors if _closes_over(self.fn, tensors) else None
         try:
             entry = Entry(record, self.fn, tree, self.verify, bool(escaped), pinned)
+            entry.surround(around, tensors)
         except EverygradError:
+            raise
+        except RecursionError:
             raise
         except MemoryError as error:
             raise OutOfMemoryError(

@@ -105,6 +105,8 @@ def _trace(
         finally:
             changed = tracer.restore()
             grads = tracer.restore_grads()
+        if tracer.refused is not None:
+            raise tracer.refused
         builder.changes(changed, grads)
         tracer.check_modules()
     del args, kwargs, changed, grads

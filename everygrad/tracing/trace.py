@@ -123,6 +123,7 @@ class Tracer:
         self.touched: dict[int, Touch] = {}
         self.modules: dict[int, tuple[Any, Any]] = {}  # those called, and their fingerprints
         self.counters: list[tuple[Any, int]] = []  # things whose `changes` must stay as they are
+        self.refused: TraceError | None = None  # for a value, whoever caught it
         self.moves: set[str] = set()  # devices that the function moves tensors to
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
         self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()

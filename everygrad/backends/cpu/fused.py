@@ -30,7 +30,7 @@ DEAR = frozenset(  # intrinsics that take longer than a load from the cache
 GRAIN = 1 << 14  # elements of a block: about 10 us, a thread's smallest share
 MOST_BLOCKS = 64
 MOST_PARTIAL = 1 << 21  # elements of all blocks' partial results together
-MOST_KEPT = 1 << 16  # bytes of a row kept between passes
+MOST_KEPT = 1 << 15  # bytes of a row kept between passes, on the stack
 MEMO = dict[Any, Reg]  # by member, and by load
 
 

@@ -344,8 +344,14 @@ class Planner:
         """Which outputs can be written over which inputs: nobody reads the input afterwards, and
         the step that writes reads it, if at all, element by element in step."""
         found: dict[int, int] = {}
+        # after an exception everything must be as it was: checks, and calls that may raise, first
         checked = max(
-            (i for i, s in enumerate(self.steps) if s.name.startswith("check")), default=-1
+            (
+                i
+                for i, s in enumerate(self.steps)
+                if isinstance(s, HostStep) or s.name.startswith("check")
+            ),
+            default=-1,
         )
         read_afterwards = {r.slot for r in results}
         for i, k in self.donated:
@@ -361,7 +367,7 @@ class Planner:
                 continue
             written = self.writers.get(out, -1)
             first = self.first_writers.get(out, -1)
-            if written <= checked:  # an index out of range must leave everything as it was
+            if first <= checked:
                 continue
             read = self.readers.get(source, -1)
             in_step = source in self.whole_reads.get(written, ())

@@ -36,7 +36,8 @@ _REPLAYS: weakref.WeakSet[Replay] = weakref.WeakSet()
 def _after_fork() -> None:
     """In a forked child: whoever held a lock is gone."""
     for replay in _REPLAYS:
-        replay.lock = threading.Lock()
+        replay.lock = threading.RLock()
+        replay.running = False
         replay.error[0] = 0
 
 
@@ -49,7 +50,8 @@ class Replay:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.running = False
         self.interrupted: BaseException | None = None
         _REPLAYS.add(self)
         self.error = (ctypes.c_int64 * ERROR_WORDS)()

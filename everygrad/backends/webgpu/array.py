@@ -36,6 +36,10 @@ class WebGPUArray:
         at = self.offset if offset is None else offset
         return WebGPUArray(self.device, shape, self.dtype, self.storage, at, strides)
 
+    def seen_as(self, dtype: Any) -> WebGPUArray:
+        """The same bits in another dtype of the same size."""
+        return WebGPUArray(self.device, self.shape, dtype, self.storage, self.offset, self.strides)
+
     @property
     def is_contiguous(self) -> bool:
         return self.strides == row_major(self.shape) or fits(self.shape, self.strides)

@@ -8,7 +8,7 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.backends.webgpu.array import WebGPUArray, collapse, distinct
-from everygrad.backends.webgpu.layout import layout, load, thread_count
+from everygrad.backends.webgpu.layout import layout, load, raw, thread_count
 from everygrad.backends.webgpu.moves import bound
 from everygrad.backends.webgpu.reducing import accumulator, as_dtype
 from everygrad.backends.webgpu.render import (
@@ -122,6 +122,7 @@ def take(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray
     storages, bindings = distinct([x, index])
     steps = (*x.strides[:axis], *x.strides[axis + 1 :], x.strides[axis])
     params = [size_of(shape), *shape[1:], x.offset, *steps, index.offset, *index.strides]
+    dtype = raw(dtype)
     source = _take_text(dtype, FROM_NP[index.dtype], ranks, (bindings[0], bindings[1]))
     dev.launch("take", source, storages, out, params, thread_count(dtype, size_of(shape)))
     return out
@@ -154,6 +155,7 @@ def gather(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArr
     count = size_of(shape)
     params = [count, *shape[1:], x.offset, *x.strides, index.offset, *index.strides]
     rank = len(shape)
+    dtype = raw(dtype)
     source = _gather_text(dtype, FROM_NP[index.dtype], rank, axis, (bindings[0], bindings[1]))
     dev.launch("gather", source, storages, out, params, thread_count(dtype, count))
     return out

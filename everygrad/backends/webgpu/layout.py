@@ -61,6 +61,18 @@ def layout(dtype: DType) -> Layout:
     return found
 
 
+_RAW = {
+    dtypes.float16: dtypes.uint16,
+    dtypes.bfloat16: dtypes.uint16,
+    dtypes.float32: dtypes.uint32,
+}
+
+
+def raw(dtype: DType) -> DType:
+    """The dtype to move elements as: on the way through a float register a NaN may change."""
+    return _RAW.get(dtype, dtype)
+
+
 def load(dtype: DType, buffer: str, index: str) -> str:
     """The element at `index`, which must be a name: it may stand several times."""
     return layout(dtype).load.format(b=buffer, i=index)

@@ -90,6 +90,12 @@ class Pool:
                 return Storage(self.gpu, kept.pop(), size)
             return Storage(self.gpu, self._create(room), size)
 
+    def adopt(self, other: Pool) -> None:
+        """Hold another pool's blocks too: they come here when their last array is gone."""
+        with self.gpu.lock:
+            self.blocks.update(other.blocks)
+            self.taken_bytes += other.taken_bytes
+
     def _sort(self) -> None:
         """Returned blocks to their lists."""
         while self.returned:

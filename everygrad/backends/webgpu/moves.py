@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from everygrad.backends.webgpu.array import WebGPUArray, distinct, reshaped, spread
-from everygrad.backends.webgpu.layout import layout, load, thread_count
+from everygrad.backends.webgpu.layout import layout, load, raw, thread_count
 from everygrad.backends.webgpu.render import address, constant, element_kernel, places, slot
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
@@ -26,8 +26,9 @@ def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
     """The same elements in C order."""
     if x.storage is None or x.is_contiguous:
         return x
-    copy: WebGPUArray = dev.elementwise("copy", identity(FROM_NP[x.dtype]), [x])
-    return copy
+    bits = raw(FROM_NP[x.dtype])
+    copy: WebGPUArray = dev.elementwise("copy", identity(bits), [x.seen_as(bits.np)])
+    return copy.seen_as(x.dtype)
 
 
 def reshape(dev: Any, x: WebGPUArray, shape: Shape) -> WebGPUArray:
@@ -117,6 +118,7 @@ def unslice(dev: Any, x: WebGPUArray, shape: Shape, slices: Slices) -> WebGPUArr
     if x.storage is None or not size_of(shape) or not shape:
         return x if not shape else dev.full(shape, 0, dtype)
     out: WebGPUArray = dev.empty(shape, dtype)
+    dtype = raw(dtype)
     count = size_of(shape)
     params = [count, *shape[1:], x.offset, *x.strides]
     for start, n, step in slices:
@@ -164,6 +166,7 @@ def concat(dev: Any, *xs: WebGPUArray, axis: int, sizes: Shape) -> WebGPUArray:
     count = size_of(shape)
     if not count:
         return out
+    dtype = raw(dtype)
     there = bound(dev, there)
     storages, bindings = distinct(there)
     params, ends, end = [count, *shape[1:]], [], 0

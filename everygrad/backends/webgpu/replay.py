@@ -38,6 +38,7 @@ class Replay:
         self.gpu = dev.gpu
         self.graph = graph
         self.lock = threading.RLock()
+        self.running = False
         self.interrupted: BaseException | None = None
         self.arrays: list[Any] = [None] * len(graph.inputs)
         self.log: list[Any] = []
@@ -50,7 +51,15 @@ class Replay:
                 self.record()
             finally:
                 self.gpu.pool, self.gpu.log = outside, None
+                outside.adopt(self.pool)
         self.checks = any(v.name == "check_range" for v in graph.values)
+
+    def __del__(self) -> None:
+        # blocks that no array holds any more are anybody's again; an append is safe at any moment
+        pool = self.__dict__.get("pool")
+        if pool is not None:
+            for block in (*pool.returned, *(b for kept in pool.free.values() for b in kept)):
+                self.gpu.pool.returned.append(block)
 
     # --- recording -------------------------------------------------------------------------------
 
