@@ -1,7 +1,7 @@
 # Each target makes or refreshes .venv by itself; nothing else needs to be installed first.
 PY := .venv/bin/python
 ARGS ?=
-export EVERYGRAD_TEST_DEVICES ?= cpu
+export EVERYGRAD_TEST_DEVICES ?= cpu,webgpu
 
 .PHONY: help demo test check bench fuzz clean venv-demo venv-dev venv-bench
 .NOTPARALLEL:    # under -j, two targets must not fill one .venv at the same time

@@ -43,7 +43,7 @@ _LATER = {
     "gradcheck": "everygrad.autograd.gradcheck",
     "gradgradcheck": "everygrad.autograd.gradcheck",
 }
-_PARTS = ("nn", "optim", "tools")
+_PARTS = ("io", "nn", "optim", "tools")
 
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}

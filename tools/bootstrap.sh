@@ -16,12 +16,15 @@ die() { say "$@"; exit 1; }
 missing_packages() {
     need python3 have_python
     need python3-venv have_venv
+    [[ $extra != dev ]] || need mesa-vulkan-drivers have_vulkan
 }
 need() { local package=$1; shift; "$@" >/dev/null 2>&1 || echo "$package"; }
 
 have_python() { venv_works || find_python; }
 # Debian's python3 has venv but, without python3-venv, no ensurepip to fill it.
 have_venv() { venv_works || "$(find_python)" -c 'import ensurepip, venv'; }
+# The tests run on WebGPU too: any Vulkan driver will do, Mesa's runs on the CPU.
+have_vulkan() { compgen -G '/usr/share/vulkan/icd.d/*.json' || compgen -G '/etc/vulkan/icd.d/*.json'; }
 venv_works() { "$venv/bin/python" -c 'import pip' 2>/dev/null; }
 
 find_python() {

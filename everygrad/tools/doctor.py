@@ -8,7 +8,6 @@ crashes or hangs becomes a line as well.
 from __future__ import annotations
 
 import ctypes
-import datetime
 import json
 import os
 import platform
@@ -16,19 +15,28 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-import everygrad as eg
 from everygrad.backends import base
 from everygrad.backends.cpu import diskcache, threads
 from everygrad.errors import DeviceError, OutOfRangeError
+from everygrad.ops.creation import tensor
+from everygrad.ops.spec import REGISTRY
 from everygrad.tools import accuracy
-from everygrad.tracing.jit import jit
+
+try:
+    from everygrad.tracing.jit import jit
+except ImportError as missing:  # without llvmlite there is no jit, and a doctor is needed
+    _no_jit: ImportError | None = missing
+else:
+    _no_jit = None
 
 Facts = dict[str, Any]
 DEVICES = ("cpu", "cuda", "webgpu")
@@ -104,13 +112,17 @@ def cache_facts() -> Facts:
     """Where compiled kernels are kept, and how much of it is used."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        cache = diskcache.from_environment(os.environ)
-    if cache is None:
+        kept = diskcache.from_environment(os.environ)
+    if kept is None:
         why = [str(w.message) for w in caught] or ["switched off (EVERYGRAD_CACHE=0, or Windows)"]
         return {"on": False, "why": " ".join(why)}
-    sizes = [file.stat().st_size for file in cache.path.glob("*.o")]
-    used = {"entries": len(sizes), "bytes": sum(sizes), "limit": cache.limit}
-    return {"on": True, "path": str(cache.path), **used}
+    sizes = []
+    with os.scandir(kept.path) as files:
+        for file in files:
+            with suppress(FileNotFoundError):  # other processes clear up meanwhile
+                sizes.append(file.stat().st_size)
+    used = {"entries": len(sizes), "bytes": sum(sizes), "limit": kept.limit}
+    return {"on": True, "path": str(kept.path), **used}
 
 
 def machine() -> Facts:
@@ -227,7 +239,9 @@ def _cuda_cures() -> list[str]:
     if coming:
         cures.append('use the device "webgpu", which runs on NVIDIA GPUs through Vulkan')
     if not _loads("libcuda.so.1", "nvcuda.dll"):
-        cures.append("no NVIDIA driver was found: a GPU of theirs needs it")
+        cures.append(
+            "install NVIDIA's driver, if this machine has such a GPU: libcuda does not load"
+        )
     if not _importable(_cupy):
         cures.append(f"{'once it is there: ' if coming else ''}{_CUPY_CURE}")
     return cures
@@ -270,50 +284,55 @@ def _random(*shape: int) -> Any:
 
 def _add(device: str) -> None:
     x = _random(300, 400)
-    _close(eg.tensor(x, device=device) + eg.tensor(x[0], device=device), x + x[0], 0.0)
+    _close(tensor(x, device=device) + tensor(x[0], device=device), x + x[0], 0.0)
 
 
 def _matmul(device: str) -> None:
     x, y = _random(256, 192), _random(192, 320)
-    got = eg.tensor(x, device=device) @ eg.tensor(y, device=device)
+    got = tensor(x, device=device) @ tensor(y, device=device)
     _close(got, x.astype(np.float64) @ y, 2e-4)
 
 
 def _softmax(device: str) -> None:
     x = _random(64, 1000)
     powers = np.exp(x.astype(np.float64))
-    got = eg.tensor(x, device=device).softmax(axis=-1)
+    got = tensor(x, device=device).softmax(axis=-1)
     _close(got, powers / powers.sum(-1, keepdims=True), 1e-6)
 
 
 def _backward(device: str) -> None:
     x, w = _random(64, 48), _random(48, 32)
-    weight = eg.tensor(w, device=device, requires_grad=True)
-    (eg.tensor(x, device=device) @ weight).tanh().mean().backward()
+    weight = tensor(w, device=device, requires_grad=True)
+    (tensor(x, device=device) @ weight).tanh().mean().backward()
     out = np.tanh(x.astype(np.float64) @ w)
     _close(weight.grad, x.T.astype(np.float64) @ (1 - out * out) / out.size, 1e-6)
 
 
 def _index_error(device: str) -> None:
     """A bad index raises by the time its result is read, and what follows works."""
-    x = eg.tensor(_random(5, 3), device=device)
+    take = REGISTRY["take"].function
+    x = tensor(_random(5, 3), device=device)
     try:
-        eg.take(x, eg.tensor(np.array([0, 9], np.int32), device=device), axis=0).numpy()
+        take(x, tensor(np.array([0, 9], np.int32), device=device), axis=0).numpy()
     except OutOfRangeError:
-        good = eg.take(x, eg.tensor(np.array([0, 4], np.int32), device=device), axis=0)
+        good = take(x, tensor(np.array([0, 4], np.int32), device=device), axis=0)
         _close(good, _random(5, 3)[[0, 4]], 0.0)
         return
     raise IndexError("index 9 of an axis of size 5 was taken without an error")
 
 
-_compiled = jit(lambda x, y: (x * y + 1.0).sin().sum(axis=-1))
+@cache
+def _compiled() -> Any:
+    if _no_jit is not None:
+        raise _no_jit
+    return jit(lambda x, y: (x * y + 1.0).sin().sum(axis=-1))
 
 
 def _jit(device: str) -> None:
     x, y = _random(64, 512), _random(512)
     want = np.sin(x.astype(np.float64) * y + 1).sum(-1)
     for _ in range(2):
-        _close(_compiled(eg.tensor(x, device=device), eg.tensor(y, device=device)), want, 1e-3)
+        _close(_compiled()(tensor(x, device=device), tensor(y, device=device)), want, 1e-3)
 
 
 SELF_TESTS: dict[str, Callable[[str], None]] = {
@@ -349,7 +368,10 @@ def accuracy_facts(device: str) -> list[Facts]:
     """The errors of each function, in each way the device computes it."""
     found = []
     for function, column, error in accuracy.measure_all(device):
-        facts = {"error": _words(error)} if isinstance(error, Exception) else error._asdict()
+        if isinstance(error, Exception):
+            facts: Facts = {"error": _words(error)}
+        else:  # JSON has no infinity
+            facts = {**error._asdict(), "at": [repr(x) for x in error.at]}
         found.append({"function": function, "column": column, **facts})
     return found
 
@@ -467,42 +489,14 @@ def _device_lines(device: Facts) -> list[str]:
     return lines + [_test_line(t) for t in device.get("tests", ())]
 
 
-def _cell(found: Facts | None) -> str:
-    """One measurement: normal / subnormal, in ulp."""
-    if found is None:
-        return ""
-    if "error" in found:
-        return "FAILED"
-    low = "to 0" if found["flushed"] and found["subnormal"] > 1e3 else _ulps(found["subnormal"])
-    wrong = f", {found['wrong_nan']} NaN wrong" if found["wrong_nan"] else ""
-    return f"{_ulps(found['normal'])} / {low}{wrong}"
-
-
-def _ulps(value: float) -> str:
-    return f"{value:.2f}" if value < 1e3 else f"{value:.0e}"
-
-
-def accuracy_rows(report: Facts) -> list[list[str]]:
-    """A heading, then a row for each function; no rows where nothing was measured."""
-    found = [a for d in report["devices"] for a in d.get("accuracy", ())]
-    columns = list(dict.fromkeys(a["column"] for a in found))
-    cells = {(a["function"], a["column"]): a for a in found}
-    rows = [[name, *(_cell(cells.get((name, c))) for c in columns)] for name in accuracy.FUNCTIONS]
-    return [["function", *columns], *rows] if found else []
-
-
 def _accuracy_lines(report: Facts) -> list[str]:
-    rows = accuracy_rows(report)
+    found = [a for d in report["devices"] for a in d.get("accuracy", ())]
+    rows = accuracy.table(found)
     if not rows:
         return []
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     lines = ["".join(f"{c:<{w}}" for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
-    faults = [
-        f"  {a['function']} on {a['column']}: {a['error']}"
-        for d in report["devices"]
-        for a in d.get("accuracy", ())
-        if "error" in a
-    ]
+    faults = [f"  {a['function']} on {a['column']}: {a['error']}" for a in found if "error" in a]
     title = "largest error in float32 in ulp, normal / subnormal numbers (docs/accuracy.md)"
     return ["", title, *(f"  {line}" for line in lines), *faults]
 
@@ -515,3 +509,33 @@ def text_of(report: Facts) -> str:
     lines += _accuracy_lines(report)
     end = "everything found works" if report["works"] else "something does not work: see FAILED"
     return "\n".join([*lines, "", end])
+
+
+def page_of(report: Facts) -> str:
+    """docs/accuracy.md, with what was measured now."""
+    found = [a for d in report["devices"] for a in d.get("accuracy", ())]
+    measured = []
+    for device in report["devices"]:
+        if device.get("accuracy"):
+            facts = device["facts"]
+            names = [str(facts[k]) for k in ("name", "driver", "LLVM's name") if k in facts]
+            measured.append(f"{device['name']}: {'; '.join(names)}")
+    used = [f"{n} {v['version']}" for n, v in report["versions"].items() if "version" in v]
+    return accuracy.page(found, [*measured, f"with {', '.join(used)}"])
+
+
+def main(
+    devices: Iterable[str],
+    *,
+    quick: bool = False,
+    json_output: bool = False,
+    table: bool = False,
+    here: bool = False,
+) -> int:
+    """Print the report; 0 if everything found works."""
+    report = examine_all(devices, quick and not table, here)
+    if json_output:
+        print(json.dumps(report, indent=2))
+    else:
+        print(page_of(report).rstrip("\n") if table else text_of(report))
+    return 0 if report["works"] else 1

@@ -35,8 +35,12 @@ def _fill(side: Side, size: int, shared: str, start: str, limit: str) -> str:
     if side.along == "terms":  # blocks of 4 x 4, turned over in registers
         blocks = fours * TERMS // 4
         first = 0 if side.fn == "left" else 256 - blocks
-        lines = [f"    if (l >= {first}u && l < {first + blocks}u) {{\n      let c = l - {first}u;\n"]
-        lines.append(f"      let k = k0 + (c & 3u) * 4u;\n      let t = {start} + (c >> 2u) * 4u;\n")
+        lines = [
+            f"    if (l >= {first}u && l < {first + blocks}u) {{\n      let c = l - {first}u;\n"
+        ]
+        lines.append(
+            f"      let k = k0 + (c & 3u) * 4u;\n      let t = {start} + (c >> 2u) * 4u;\n"
+        )
         for i in range(4):
             lines.append(
                 f"      var r{i} = vec4<f32>();\n      if (t + {i}u < {limit} && k < {terms}) "
@@ -52,10 +56,16 @@ def _fill(side: Side, size: int, shared: str, start: str, limit: str) -> str:
     by_terms = not side.along and side.near == "terms"
     where = (f"c % {TERMS}u", f"c / {TERMS}u") if by_terms else (f"c / {fours}u", f"c % {fours}u")
     lines = [f"    for (var q = 0u; q < {TERMS * fours // 256}u; q = q + 1u) {{\n"]
-    lines.append(f"      let c = q * 256u + l;\n      let f = {where[0]};\n      let s = {where[1]};\n")
-    lines.append(f"      let k = k0 + f;\n      let t = {start} + s * 4u;\n      var v = vec4<f32>();\n")
+    lines.append(
+        f"      let c = q * 256u + l;\n      let f = {where[0]};\n      let s = {where[1]};\n"
+    )
+    lines.append(
+        f"      let k = k0 + f;\n      let t = {start} + s * 4u;\n      var v = vec4<f32>();\n"
+    )
     if side.along:
-        lines.append(f"      if (t < {limit} && k < {terms}) {{ v = {_call(side, 't', 'k', True)}; }}\n")
+        lines.append(
+            f"      if (t < {limit} && k < {terms}) {{ v = {_call(side, 't', 'k', True)}; }}\n"
+        )
     else:
         lines.append(f"      if (k < {terms}) {{\n")
         for i, part in enumerate("xyzw"):
@@ -98,9 +108,13 @@ def _results(size: int, fours_out: bool) -> str:
                         f"{{ out[({at}) >> 2u] = {value}; }}\n"
                     )
                     continue
-                lines.append(f"  if ({m} < {slot(0)}) {{\n    let v = {value};\n    let p = {at};\n")
+                lines.append(
+                    f"  if ({m} < {slot(0)}) {{\n    let v = {value};\n    let p = {at};\n"
+                )
                 for j, part in enumerate("xyzw"):
-                    lines.append(f"    if ({n} + {j}u < {slot(1)}) {{ out[p + {j}u] = v.{part}; }}\n")
+                    lines.append(
+                        f"    if ({n} + {j}u < {slot(1)}) {{ out[p + {j}u] = v.{part}; }}\n"
+                    )
                 lines.append("  }\n")
     return "".join(lines)
 

@@ -72,14 +72,13 @@ class Kernel(NamedTuple):
     source: str = ""
 
 
-class Said(NamedTuple):
-    """A logged command in words: what another WebGPU would need to repeat it."""
+class Command(NamedTuple):
+    """A logged command: a kernel on blocks, those it reads first; or, without a kernel, a copy of
+    one block into another, whose `bound` is (at, size)."""
 
-    name: str
-    source: str  # WGSL; empty for a copy, whose params are (at, size)
-    blocks: tuple[Block, ...]  # read first, then written
-    inputs: int
-    params: tuple[int, ...]  # words of the uniform
+    kernel: Kernel | None
+    blocks: tuple[Block, ...]
+    bound: Any
 
 
 class Gpu:
@@ -219,9 +218,7 @@ class Gpu:
             bound = self._bind_group(kernel, blocks)
             self.guard(self._record, kernel.pipeline, bound, kernel.grid)
             if self.log is not None:
-                words = tuple(np.frombuffer(kernel.uniform, np.uint32).tolist())
-                said = Said(kernel.name, kernel.source, tuple(blocks), kernel.inputs, words)
-                self.log.append((kernel.pipeline, bound, kernel.grid, said))
+                self.log.append(Command(kernel, tuple(blocks), bound))
             epoch = self.epoch
             for block in blocks:
                 block.epoch = epoch
@@ -241,20 +238,31 @@ class Gpu:
         self._pass.set_bind_group(0, bound)
         self._pass.dispatch_workgroups(*grid)
 
-    def again(self, log: Sequence[Any]) -> None:
-        """Record commands that were logged before."""
+    def again(self, log: Sequence[Command], instead: dict[int, Block]) -> None:
+        """Record commands that were logged before, on other blocks where `instead` names them (by
+        the number of the block that was logged)."""
         with self.lock:
-            self.guard(self._again, log)
+            self.guard(self._again, log, instead)
             self._recorded += len(log)
 
-    def _again(self, log: Sequence[Any]) -> None:
-        record = self._record
-        for pipeline, bound, grid, _ in log:
-            if pipeline is not None:
-                record(pipeline, bound, grid)
+    def _again(self, log: Sequence[Command], instead: dict[int, Block]) -> None:
+        record, epoch = self._record, self.epoch
+        for kernel, blocks, bound in log:
+            for b in blocks:
+                if b.number in instead:
+                    blocks = tuple(instead.get(b.number, b) for b in blocks)
+                    for block in blocks:
+                        block.epoch = epoch
+                    if kernel is not None:
+                        bound = self._bind_group(kernel, list(blocks))
+                    break
+            if kernel is not None:
+                record(kernel.pipeline, bound, kernel.grid)
             else:
-                raw, target, at, size = bound
-                self._outside_pass().copy_buffer_to_buffer(raw, 0, target, at, size)
+                source, target = blocks
+                at, size = bound
+                encoder = self._outside_pass()
+                encoder.copy_buffer_to_buffer(source.raw, 0, target.raw, at, size)
 
     def expect_checks(self) -> None:
         """Indices are being checked: the next read must look at what was found."""
@@ -354,8 +362,7 @@ class Gpu:
             raw = source.block.raw
             self.guard(encoder.copy_buffer_to_buffer, raw, 0, target.block.raw, at, size)
             if self.log is not None:
-                said = Said("copy", "", (source.block, target.block), 1, (at, size))
-                self.log.append((None, (raw, target.block.raw, at, size), None, said))
+                self.log.append(Command(None, (source.block, target.block), (at, size)))
             source.block.epoch = target.block.epoch = self.epoch
             self._recorded += 1
 

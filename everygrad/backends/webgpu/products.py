@@ -1,7 +1,6 @@
 """Products: one tiled kernel for matrices and for convolutions, which read their operands by
-functions of their own (an image is never unfolded in memory).
-
-A workgroup makes a tile of 64 x 64 results, each thread 4 x 4 of them, 16 terms at a time.
+functions of their own (an image is never unfolded in memory). Integers, and products too small for
+tiles, take a thread for each result.
 """
 
 from __future__ import annotations
@@ -9,8 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from everygrad import shapes
+from everygrad import dtypes, shapes
+from everygrad.backends.webgpu import gemm
 from everygrad.backends.webgpu.array import WebGPUArray, collapse, distinct, spread
+from everygrad.backends.webgpu.gemm import Side
 from everygrad.backends.webgpu.layout import layout, load
 from everygrad.backends.webgpu.moves import permute_dims, reshape
 from everygrad.backends.webgpu.reducing import accumulator, as_dtype
@@ -19,7 +20,6 @@ from everygrad.backends.webgpu.render import (
     cast,
     constant,
     element_kernel,
-    frame,
     instruction,
     places,
     slot,
@@ -28,7 +28,8 @@ from everygrad.compile.expr import Inst
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 
-TILE, TERMS = 64, 16
+TILE, LARGE_TILE = 64, 128
+ENOUGH = 64  # large tiles from which they keep a GPU busy
 SMALL = 16  # rows or columns below which tiles would be mostly empty
 HEAD = 4  # words of every uniform: rows, columns, terms, first matrix of the batch
 
@@ -39,68 +40,13 @@ class Operands(NamedTuple):
     text: str
     params: int
     bindings: int
-    left_along: bool  # neighbours along k lie together in memory
-    right_along: bool
+    sides: tuple[Side, Side]
+    fours: bool = False  # whether there are left4 and right4 too, which `sides` ask for
 
 
 def _multiply_add(dtype: DType, a: str, b: str, c: str) -> str:
     product = instruction(Inst("mul", dtype, (0, 1)), [a, b], [dtype, dtype])
     return instruction(Inst("add", dtype, (0, 1)), [c, f"({product})"], [dtype, dtype])
-
-
-@lru_cache(maxsize=512)
-def tiled(operands: Operands, total: DType) -> str:
-    register = layout(total).register
-    zero = constant(0, total)
-    words = layout(total).words
-
-    def fetch(fn: str, along: bool, outer: str, row: bool) -> str:
-        fast, slow = ("c & 15u", "c >> 4u") if along else ("c >> 6u", "c & 63u")
-        where = "m0 + s" if row else "n0 + s"
-        args = f"b, {where}, k0 + f" if row else f"b, k0 + f, {where}"
-        limit = slot(0) if row else slot(1)
-        return (
-            f"    for (var q = 0u; q < 4u; q = q + 1u) {{\n      let c = q * 256u + l;\n"
-            f"      let f = {fast};\n      let s = {slow};\n      var v: {register} = {zero};\n"
-            f"      if ({where} < {limit} && k0 + f < {slot(2)}) {{ v = {fn}({args}); }}\n"
-            f"      {outer}[f * 64u + s] = v;\n    }}\n"
-        )
-
-    step = "".join(
-        f"        acc[{i * 4 + j}] = "
-        + _multiply_add(total, f"x{i}", f"y{j}", f"acc[{i * 4 + j}]")
-        + ";\n"
-        for i in range(4)
-        for j in range(4)
-    )
-    reads = "".join(f"      let x{i} = xs[k * 64u + ty + {16 * i}u];\n" for i in range(4))
-    reads += "".join(f"      let y{j} = ys[k * 64u + tx + {16 * j}u];\n" for j in range(4))
-    if words == 2:
-        write = "out[2u * p] = v.x; out[2u * p + 1u] = v.y;"
-    else:
-        write = f"out[p] = {layout(total).bits.format(v='v')};"
-    main = (
-        f"var<workgroup> xs: array<{register}, 1024>;\n"
-        f"var<workgroup> ys: array<{register}, 1024>;\n"
-        "@compute @workgroup_size(256) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
-        "    @builtin(local_invocation_index) l: u32) {\n"
-        f"  let b = w.z + {slot(3)};\n  let m0 = w.y * 64u;\n  let n0 = w.x * 64u;\n"
-        "  let ty = l >> 4u;\n  let tx = l & 15u;\n"
-        f"  var acc: array<{register}, 16>;\n"
-        f"  for (var k0 = 0u; k0 < {slot(2)}; k0 = k0 + 16u) {{\n"
-        + fetch("left", operands.left_along, "xs", True)
-        + fetch("right", operands.right_along, "ys", False)
-        + "    workgroupBarrier();\n    for (var k = 0u; k < 16u; k = k + 1u) {\n"
-        + reads
-        + step
-        + "    }\n    workgroupBarrier();\n  }\n"
-        "  for (var i = 0u; i < 4u; i = i + 1u) {\n    for (var j = 0u; j < 4u; j = j + 1u) {\n"
-        "      let m = m0 + ty + 16u * i;\n      let n = n0 + tx + 16u * j;\n"
-        f"      if (m < {slot(0)} && n < {slot(1)}) {{\n"
-        f"        let p = (b * {slot(0)} + m) * {slot(1)} + n;\n"
-        f"        let v = acc[i * 4u + j];\n        {write}\n      }}\n    }}\n  }}\n}}\n"
-    )
-    return frame(operands.bindings, operands.params, operands.text + main)
 
 
 @lru_cache(maxsize=512)
@@ -120,6 +66,14 @@ def simple(operands: Operands, total: DType, out: DType) -> str:
     return element_kernel(operands.bindings, operands.params, out, text, count)
 
 
+def is_tiled(dev: Any, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
+    """Whether a product is made of tiles."""
+    batch, rows, columns, terms = sizes
+    if min(rows, columns) < SMALL or rows * columns * terms * batch < SMALL**4:
+        return False
+    return dtype.is_float and max(rows, columns) <= TILE * dev.gpu.limits.groups
+
+
 def product(
     dev: Any,
     name: str,
@@ -134,9 +88,7 @@ def product(
     total = accumulator(dtype)
     storages, _ = distinct(arrays)
     out: WebGPUArray
-    most = dev.gpu.limits.groups
-    too_few = min(rows, columns) < SMALL or rows * columns * terms * batch < SMALL**4
-    if too_few or max(rows, columns) > TILE * most:
+    if not is_tiled(dev, sizes, dtype):
         out = dev.empty((batch, rows, columns), dtype)
         count = batch * rows * columns
         head = [rows, columns, terms, count]
@@ -146,9 +98,15 @@ def product(
         return out
     out = dev.empty((batch, rows, columns), total)
     assert out.storage is not None
-    source = tiled(operands, total)
+    tiles = (rows // LARGE_TILE) * (columns // LARGE_TILE) * batch
+    tile = LARGE_TILE if tiles >= ENOUGH else TILE
+    source = gemm.kernel(
+        operands.text, operands.sides, tile, operands.fours, columns % 4 == 0, operands.bindings,
+        operands.params,
+    )  # fmt: skip
+    most = dev.gpu.limits.groups
     for first in range(0, batch, most):
-        grid = (-(-columns // TILE), -(-rows // TILE), min(most, batch - first))
+        grid = (-(-columns // tile), -(-rows // tile), min(most, batch - first))
         head = [rows, columns, terms, first]
         dev.gpu.dispatch(name, source, storages, [out.storage], head + params, grid)
     return as_dtype(dev, out, dtype)
@@ -159,26 +117,40 @@ def product(
 
 @lru_cache(maxsize=512)
 def _matrices(
-    dtype: DType, rank: int, bindings: tuple[int, int], left_along: bool, right_along: bool
+    dtype: DType, rank: int, bindings: tuple[int, int], sides: tuple[Side, Side], fours: bool
 ) -> Operands:
     """Uniform after the head: rank - 1 sizes of the batch; for each side its offset, strides of
     the batch, strides of its two axes."""
     total = accumulator(dtype)
-    register = layout(total).register
     first = HEAD + rank - 1
     text = ""
     for side, (fn, one, two) in enumerate((("left", "m", "k"), ("right", "k", "n"))):
         lines, names = places(rank, HEAD, "b")
-        at = first + side * (rank + 3)
-        value = cast("x", dtype, total)
-        text += (
-            f"fn {fn}(b: u32, {one}: u32, {two}: u32) -> {register} {{\n" + "\n".join(lines)
-            + f"\n  let p = {address(at, [*names, one, two])};\n"
-            f"  let x: {layout(dtype).register} = {load(dtype, f'a{bindings[side]}', 'p')};\n"
-            f"  return {value};\n}}\n"
-        )  # fmt: skip
+        at = address(first + side * (rank + 3), [*names, one, two])
+        buffer = f"a{bindings[side]}"
+        args = f"(b: u32, {one}: u32, {two}: u32)"
+        where = "\n".join(lines) + f"\n  let p = {at};\n"
+        if fours:
+            text += f"fn {fn}4{args} -> vec4<f32> {{\n{where}"
+            text += f"  return bitcast<vec4<f32>>({buffer}[p >> 2u]);\n}}\n"
+            continue
+        text += f"fn {fn}{args} -> {layout(total).register} {{\n{where}"
+        text += f"  let x: {layout(dtype).register} = {load(dtype, buffer, 'p')};\n"
+        text += f"  return {cast('x', dtype, total)};\n}}\n"
     params = first + 2 * (rank + 3)
-    return Operands(text, params, max(bindings) + 1, left_along, right_along)
+    return Operands(text, params, max(bindings) + 1, sides, fours)
+
+
+def _side(a: WebGPUArray, fn: str) -> Side:
+    """How a matrix can be read: in fours where whole fours lie together, at places that suit."""
+    tile, terms = (-2, -1) if fn == "left" else (-1, -2)
+    along = ""
+    for name, axis in (("tile", tile), ("terms", terms)):
+        rest = [st for i, st in enumerate(a.strides) if i != len(a.strides) + axis]
+        whole = a.shape[axis] % 4 == 0 and a.offset % 4 == 0
+        if a.strides[axis] == 1 and whole and all(st % 4 == 0 for st in rest):
+            along = along or name
+    return Side(fn, along, "terms" if abs(a.strides[terms]) == 1 else "tile")
 
 
 def matmul(dev: Any, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
@@ -197,15 +169,16 @@ def matmul(dev: Any, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
     sides = [spread(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
     sizes, strides = collapse(batch, sides)
     _, bindings = distinct([x, y])
-    along = (abs(x.strides[-1]) == 1, abs(y.strides[-2]) == 1 and abs(y.strides[-1]) != 1)
-    operands = _matrices(dtype, len(sizes), (bindings[0], bindings[1]), *along)
+    size = (size_of(batch), x.shape[-2], y.shape[-1], x.shape[-1])
+    two = (_side(x, "left"), _side(y, "right"))
+    fours = all(s.along for s in two) and dtype is dtypes.float32 and is_tiled(dev, size, dtype)
+    if not fours:
+        two = (two[0]._replace(along=""), two[1]._replace(along=""))
+    operands = _matrices(dtype, len(sizes), (bindings[0], bindings[1]), two, fours)
     params = [*sizes[1:]]
     for a, steps in zip((x, y), strides, strict=True):
         params += (a.offset, *steps, *a.strides[-2:])
-    out = product(
-        dev, "matmul", operands, [x, y], params,
-        (size_of(batch), x.shape[-2], y.shape[-1], x.shape[-1]), dtype,
-    )  # fmt: skip
+    out = product(dev, "matmul", operands, [x, y], params, size, dtype)
     return WebGPUArray(dev.device, shape, dtype.np, out.storage)
 
 
@@ -313,7 +286,8 @@ def _conv_operands(form: str, dtype: DType, bindings: tuple[int, int]) -> Operan
         text += image
         text += _value(dtype, b0, address(_FIRST, ["at", channel, "row", "col"])).replace(
             "let x:", "let v:").replace("return x", "return v")  # fmt: skip
-    return Operands(text, _CONV_PARAMS, max(bindings) + 1, True, False)
+    sides = (Side("left", "", "terms"), Side("right", "", "tile"))
+    return Operands(text, _CONV_PARAMS, max(bindings) + 1, sides)
 
 
 def _convolve(

@@ -2,7 +2,8 @@
 
 Groups of fused values are kernels of their own; everything else is what eager mode would launch.
 While the commands are recorded, memory comes from a pool that belongs to the replay alone, so that
-buffers and bind groups stay valid; a call copies its inputs in and its results out.
+buffers and bind groups stay valid. The buffers of inputs and results are those of each call: the
+few commands that touch them are bound anew.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from everygrad.backends.webgpu import moves
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.fused import kernels
 from everygrad.backends.webgpu.gpu import WORKGROUP
-from everygrad.backends.webgpu.memory import Pool
+from everygrad.backends.webgpu.memory import Block, Pool
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.views import view_of
@@ -76,6 +77,14 @@ class Replay:
             else:
                 self.alone(group.opaque)
         self.results = {v: self.array(v) for v in graph.outputs}
+        # results get memory of their own at each call: the blocks they were recorded in, and sizes
+        inputs = {self.made[v].storage for v in graph.inputs}
+        constants = {a.storage for v, a in self.made.items() if v.kind in ("full", "constant")}
+        self.outputs = {
+            a.storage.block.number: a.storage.size
+            for a in self.results.values()
+            if a.storage is not None and a.storage not in inputs | constants
+        }
 
     def array(self, v: Value) -> WebGPUArray:
         """A value as an array: a view of what was computed."""
@@ -138,36 +147,41 @@ class Replay:
         if self.gpu.lost is not None:
             raise DeviceError(self.gpu.lost)
         with self.gpu.lock:
+            instead: dict[int, Block] = {}
+            real: dict[int, WebGPUArray] = {}  # in the place of our own, by block
             for v, array in zip(self.graph.inputs, self.arrays, strict=True):
-                self.copy_in(self.made[v], array)
-            self.gpu.again(self.log)
+                ours = self.made[v].storage
+                if ours is not None:
+                    found = self.in_order(array)
+                    assert found.storage is not None
+                    instead[ours.block.number] = found.storage.block
+                    real[ours.block.number] = found
+            for block, size in self.outputs.items():
+                fresh = self.gpu.pool.take(size)
+                instead[block] = fresh.block
+                real[block] = WebGPUArray(self.dev.device, (), None, fresh)
+            self.gpu.again(self.log, instead)
             if self.checks:
                 self.gpu.expect_checks()
-            copies: dict[int, WebGPUArray] = {}
-            made = {v: self.copy_out(array, copies) for v, array in self.results.items()}
             self.gpu.submit()
+        made = {v: self.result(array, real) for v, array in self.results.items()}
         return [made[v] for v in self.graph.outputs]  # one value, one array
 
-    def copy_in(self, target: WebGPUArray, array: Any) -> None:
+    def in_order(self, array: Any) -> WebGPUArray:
+        """An input as its kernels expect it: from the start of a buffer, one after the other."""
         if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
             array = self.dev.from_numpy(array)
-        if target.storage is None or array.storage is target.storage:
-            return
         array = moves.contiguous(self.dev, array)
         if array.offset:
             array = self.dev.elementwise("copy", moves.identity(FROM_NP[array.dtype]), [array])
-        self.gpu.copy(array.storage, target.storage, 0, target.storage.size)
+        return array
 
-    def copy_out(self, array: WebGPUArray, copies: dict[int, WebGPUArray]) -> WebGPUArray:
-        """A result in memory of its own: the next call overwrites ours."""
+    def result(self, array: WebGPUArray, real: dict[int, WebGPUArray]) -> WebGPUArray:
+        """A result on the memory of this call; constants stay where they are."""
         storage = array.storage
-        if storage is None:
-            return array
-        found = copies.get(id(storage))
+        found = real.get(storage.block.number) if storage is not None else None
         if found is None:
-            fresh = self.gpu.pool.take(storage.size)
-            self.gpu.copy(storage, fresh, 0, storage.size)
-            found = copies[id(storage)] = WebGPUArray(array.device, (), array.dtype, fresh)
+            return array
         return WebGPUArray(
             array.device, array.shape, array.dtype, found.storage, array.offset, array.strides
         )

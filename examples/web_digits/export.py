@@ -1,0 +1,82 @@
+"""Export the digits network for the browser: draw a digit, see the probabilities.
+
+    python examples/web_digits/export.py [--weights demo-output/digits.safetensors] [--serve 8000]
+
+Takes the weights that `make demo` wrote; without them it trains for a few epochs first. The folder
+it writes is static: any web server will do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))  # the demo itself
+
+from digits import load, network, train  # after the path is set
+from safetensors.numpy import load_file
+
+import everygrad as eg
+from everygrad import nn
+from everygrad.io import export_web
+
+EPOCHS = 5
+
+
+def trained(weights: Path) -> nn.Module:
+    """The network as `make demo` left it, or trained now."""
+    eg.manual_seed(0)
+    model = network()
+    if weights.exists():
+        model.load_state_dict({k: eg.tensor(v) for k, v in load_file(weights).items()})
+        return model
+    print(f"{weights} is not there (make demo writes it): training for {EPOCHS} epochs")
+    train_x, train_y, _, _ = load("cpu")
+    train(model, train_x, train_y, EPOCHS)
+    return model
+
+
+def export(model: nn.Module, folder: Path) -> None:
+    """The page: the network followed by softmax, for one image."""
+    model = model.to("webgpu").eval()
+
+    def probabilities(image: eg.Tensor) -> eg.Tensor:
+        return nn.functional.softmax(model(image), axis=1)
+
+    export_web(probabilities, eg.zeros((1, 1, 8, 8), device="webgpu"), folder)
+    shutil.copyfile(HERE / "index.html", folder / "index.html")
+
+
+def serve(folder: Path, port: int) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        print(f"open http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    weights = Path("demo-output/digits.safetensors")
+    parser.add_argument("--weights", type=Path, default=weights, help=f"default: {weights}")
+    parser.add_argument("--out", type=Path, default=Path("demo-output/web_digits"))
+    parser.add_argument("--serve", type=int, metavar="PORT", help="serve the page afterwards")
+    options = parser.parse_args()
+    export(trained(options.weights), options.out)
+    print(f"written: {options.out}")
+    if options.serve is None:
+        print(f"see it: python -m http.server -d {options.out}")
+    else:
+        serve(options.out, options.serve)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
