@@ -8,6 +8,7 @@ from everygrad import (
     autograd as autograd,
     dtypes as dtypes,
     errors as errors,
+    io as io,
     nn as nn,
     optim as optim,
     tools as tools,

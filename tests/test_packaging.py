@@ -40,7 +40,7 @@ LAYERS = [
     {"ops"},
     {"transforms"},  # the upper half of autograd/: written in ops
     {"tracing"},
-    {"nn", "optim", "data", "io", "distributed", "tools"},
+    {"nn", "optim", "data", "io", "distributed", "tools", "__main__"},
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Modules that stand in another row than their folder; they keep to that row's rule themselves.

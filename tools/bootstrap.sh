@@ -17,6 +17,7 @@ missing_packages() {
     need python3 have_python
     need python3-venv have_venv
     [[ $extra != dev ]] || need mesa-vulkan-drivers have_vulkan
+    [[ $extra != dev ]] || need chromium have_chromium
 }
 need() { local package=$1; shift; "$@" >/dev/null 2>&1 || echo "$package"; }
 
@@ -25,6 +26,8 @@ have_python() { venv_works || find_python; }
 have_venv() { venv_works || "$(find_python)" -c 'import ensurepip, venv'; }
 # The tests run on WebGPU too: any Vulkan driver will do, Mesa's runs on the CPU.
 have_vulkan() { compgen -G '/usr/share/vulkan/icd.d/*.json' || compgen -G '/etc/vulkan/icd.d/*.json'; }
+# Exported pages are tested in a browser.
+have_chromium() { command -v chromium || command -v google-chrome; }
 venv_works() { "$venv/bin/python" -c 'import pip' 2>/dev/null; }
 
 find_python() {

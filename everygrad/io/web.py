@@ -29,7 +29,7 @@ _SHOWN = 3  # places named for each kind of obstacle
 def export_web(fn: Callable[..., Any], example_inputs: Any, folder: str | Path) -> Path:
     """Write `fn`, compiled for inputs like these, as a page that runs in a browser.
 
-    fn              a function of tensors on "webgpu", jitted or not; what it closes over is captured
+    fn              a function of tensors on "webgpu", jitted or not; those it holds are captured
     example_inputs  its arguments: a tensor, or a tuple or list of them
     folder          made if it is not there; gets index.html, everygrad.js, model.json, kernels.wgsl
                     and weights.safetensors. Serve it: python -m http.server -d FOLDER
@@ -95,7 +95,7 @@ def _payload(source: Source, tensors: Sequence[Tensor]) -> Any:
 
 
 def _name(fn: Callable[..., Any]) -> str:
-    return str(getattr(fn, "__qualname__", type(fn).__name__))
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 # --- what stands in the way ----------------------------------------------------------------------
@@ -150,7 +150,7 @@ def _described(target: Target, names: dict[int, str]) -> str:
 
 def _graph_obstacles(record: Record, graph: Graph) -> Iterator[str]:
     """Randomness, and dtypes that do not exist in a browser."""
-    live = in_order(reachable(graph.outputs))
+    live = list(in_order(reachable(graph.outputs)))
     drawn = {v.where for v in live if v.name in _RANDOM}
     if drawn:
         yield (
@@ -211,7 +211,9 @@ def _input_names(fn: Callable[..., Any], count: int) -> list[str]:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def _fill(made: Exported, record: Record, tensors: Sequence[Tensor], fn: Callable[..., Any]) -> None:
+def _fill(
+    made: Exported, record: Record, tensors: Sequence[Tensor], fn: Callable[..., Any]
+) -> None:
     """Inputs and captured tensors: what the graph's inputs are for."""
     made.name = _name(fn)
     names, arguments = _names(record), _input_names(fn, len(tensors))

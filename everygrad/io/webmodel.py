@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile.ir import Graph, Value
+from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.errors import CompileError, OutOfMemoryError
 
 STORAGE_BUFFERS = 8  # WebGPU's default limits: what a page gets without asking
@@ -55,13 +55,25 @@ def recorded(dev: Any, graph: Graph) -> tuple[Exported | None, list[str]]:
         try:
             replay = dev.compile(graph)
         except OutOfMemoryError as error:
-            return None, [f"it does not fit this device, nor a browser: {error}"]
+            return None, list(_large(graph)) or [str(error)]
         finally:
             # recording ran the checks on inputs that are not there
             gpu.submit()
             gpu.write(gpu.fault_storage(), b"\0" * 16)
     made = Exported(dev, graph, replay)
     return made, made.obstacles()
+
+
+def _large(graph: Graph) -> Iterator[str]:
+    """Values that have a buffer of their own, too large to be bound."""
+    for v in in_order({*graph.inputs, *reachable(graph.outputs)}):
+        alone = v.kind not in ("full", "elementwise", "movement") or v in graph.outputs
+        if alone and v.nbytes > BINDING:
+            yield f"{v.type} at {v.where or 'a constant'} takes {_too_much(v.nbytes)}"
+
+
+def _too_much(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MB, and a browser binds {BINDING >> 20} MB at once; split it"
 
 
 class Exported:
@@ -144,26 +156,16 @@ class Exported:
 
     def constants(self) -> None:
         """What recording uploaded: read back from the GPU."""
-        given = {v for v in self.graph.inputs}
-        known: dict[int, Any] = {}
-        for array in [*self.dev.made.values(), *self.replay.made.values()]:
-            if array.storage is not None:
-                known[array.storage.block.number] = array
-        ours = {
-            a.storage.block.number
-            for v, a in self.replay.made.items()
-            if v in given and a.storage is not None
-        }
-        uploaded = {
-            a.storage.block.number
-            for v, a in self.replay.made.items()
-            if v.kind in ("full", "constant") and a.storage is not None
-        }
+        made = [(v.kind, a) for v, a in self.replay.made.items() if a.storage is not None]
+        known = {a.storage.block.number: a for a in self.dev.made.values() if a.storage is not None}
+        known.update({a.storage.block.number: a for _, a in made})
+        given = {a.storage.block.number for kind, a in made if kind == "input"}
+        uploaded = {a.storage.block.number for k, a in made if k in ("full", "constant")}
         faults = self.faults()
         if uploaded & self.written:
             raise CompileError("export_web: a kernel writes over a constant; please report it")
         for number in list(self.buffers):
-            if number in self.written or number in ours or number == faults:
+            if number in self.written or number in given or number == faults:
                 continue
             if number not in known:
                 raise CompileError("export_web: a constant was lost; please report it")
@@ -225,10 +227,31 @@ class Exported:
                 first.setdefault(b, name)
         for b, size in enumerate(self.sizes):
             if size > BINDING:
-                yield (
-                    f"a tensor of {size >> 20} MB, used by {first.get(b, 'the results')}; a "
-                    f"browser binds {BINDING >> 20} MB: split it"
-                )
+                yield f"a buffer of {first.get(b, 'the results')} takes {_too_much(size)}"
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def share(self) -> None:
+        """Buffers of intermediate results serve again once nothing reads them any more."""
+        checks = self.checks()
+        ends = [*self.inputs, *self.outputs, *self.places, *([checks] if checks else [])]
+        pinned = dict.fromkeys(e["buffer"] for e in ends if e["buffer"] is not None)
+        sizes = [self.sizes[b] for b in pinned]
+        places = {b: i for i, b in enumerate(pinned)}
+        lists: list[list[int]] = [c.get("buffers") or c["copy"] for c in self.commands]
+        last = {b: i for i, used in enumerate(lists) for b in used if b not in pinned}
+        free: list[int] = []
+        for i, used in enumerate(lists):
+            for b in used:
+                if b not in places:
+                    places[b] = _take(free, sizes, self.sizes[b])
+            free += {places[b] for b in used if last.get(b) == i}
+        for used in lists:
+            used[:] = [places[b] for b in used]
+        for e in ends:
+            e["buffer"] = places.get(e["buffer"])
+        self.buffers = {number: places[b] for number, b in self.buffers.items() if b in places}
+        self.sizes = sizes
 
     # --- text ------------------------------------------------------------------------------------
 
@@ -241,7 +264,8 @@ class Exported:
         )
 
     def json(self) -> str:
-        """The model; a line for each buffer, kernel and command."""
+        """The model; a line for each kernel and command."""
+        self.share()
         parts: dict[str, Any] = {
             "format": "everygrad-web",
             "version": 1,
@@ -254,7 +278,21 @@ class Exported:
             "kernels": self.about,
             "commands": self.commands,
         }
-        return "{\n" + ",\n".join(f"{json.dumps(k)}: {_rows(v)}" for k, v in parts.items()) + "\n}\n"
+        return (
+            "{\n" + ",\n".join(f"{json.dumps(k)}: {_rows(v)}" for k, v in parts.items()) + "\n}\n"
+        )
+
+
+def _take(free: list[int], sizes: list[int], size: int) -> int:
+    """The free buffer that fits best, made larger if none is large enough, else a new one."""
+    if not free:
+        sizes.append(size)
+        return len(sizes) - 1
+    fitting = [b for b in free if sizes[b] >= size]
+    found = min(fitting, key=sizes.__getitem__) if fitting else max(free, key=sizes.__getitem__)
+    sizes[found] = max(sizes[found], size)
+    free.remove(found)
+    return found
 
 
 def _rows(value: Any) -> str:

@@ -22,7 +22,19 @@ from everygrad.ops.creation import tensor, zeros_like
 from everygrad.ops.families import Elementwise
 from everygrad.tensor import Tensor, shared
 
-State = dict[str, Any]
+
+class State(dict[str, Any]):
+    """What an optimiser remembers of one parameter; `changes` counts what was put there."""
+
+    changes = 0
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.changes += 1
+        super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self.changes += 1
+        super().__delitem__(name)
 
 
 class Update(Elementwise):
@@ -155,8 +167,18 @@ class Optimizer:
                 shared = Shared(group)
                 for p in group["params"]:
                     if p.grad is not None:
-                        self.update(p, p.grad, self.state.setdefault(p, {}), group, shared)
+                        held = self.state_of(p)
+                        self.update(p, p.grad, held, group, shared)
+                        if tracer is not None:
+                            tracer.depends_on_item(self.state, p, held)
         return loss
+
+    def state_of(self, p: Tensor) -> State:
+        """What is remembered of p; a compiled step looks whether it is still the same."""
+        held = self.state.get(p)
+        if not isinstance(held, State):  # nothing yet, or put there by the user
+            held = self.state[p] = State(held or {})
+        return held
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, or make them zeros if not `set_to_none`."""
@@ -251,11 +273,11 @@ class Optimizer:
         for own, group in zip(self.param_groups, merged, strict=True):
             own.update(group)
         for p in {*self.state, *state}:
-            self._take_up(p, state.get(p, {}))
+            self._take_up(p, State(state.get(p, {})))
 
     def _take_up(self, p: Tensor, new: State) -> None:
         """Give the state of p these values; tensors that are there stay the ones they are."""
-        held = self.state.setdefault(p, {})
+        held = self.state_of(p)
         if held.keys() != new.keys():
             self.changes += 1
         for name in held.keys() - new.keys():

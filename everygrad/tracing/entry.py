@@ -106,12 +106,18 @@ class Entry:
         for t, twin in self.record.twins:
             if t._data is not twin._data or t._node is not None:
                 return "two tensors from outside no longer share one value"
+        for a, b in self.record.shared_grads:
+            if getattr(a, "_grad", None) is not getattr(b, "_grad", None):
+                return "two tensors no longer share one gradient"
         for t, hooks in self.hooks:
             if _hooks(t) != hooks:
                 return "a hook was added to a tensor, or removed"
         for thing, changes in self.record.counters:
             if thing.changes != changes:
                 return f"settings of {type(thing).__name__} were changed"
+        for held, key, item in self.record.items:
+            if held.get(key) is not item:
+                return "the state of an optimiser was replaced"
         return self.module_misfit() if self.record.modules else None
 
     def module_misfit(self) -> str | None:

@@ -69,8 +69,10 @@ class Record(NamedTuple):
     tree: Any
     guards: list[Guard]
     twins: list[tuple[Tensor, Tensor]]  # tensors that must share one value
+    shared_grads: list[tuple[Tensor, Tensor]]  # tensors that must share one .grad
     modules: list[tuple[Any, Any]]  # modules, and the fingerprints they must have
     counters: list[tuple[Any, int]]  # things whose `changes` must be these
+    items: list[tuple[Any, Any, Any]]  # dicts, keys and what they must hold there
     device: str
     gradients: Gradients | None
 
@@ -222,8 +224,10 @@ class _Builder:
             self.tree,
             self.guards(),
             [(c.tensor, c.twin) for c in self.tracer.captures if c.twin is not None],
+            self.tracer.shared_grads,
             list(self.tracer.modules.values()),
             self.tracer.counters,
+            self.tracer.items,
             self.tracer.device,
             gradients,
         )

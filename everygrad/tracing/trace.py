@@ -122,6 +122,8 @@ class Tracer:
         self.by_payload: dict[int, Capture] = {}
         self.touched: dict[int, Touch] = {}
         self.modules: dict[int, tuple[Any, Any]] = {}  # those called, and their fingerprints
+        self.shared_grads: list[tuple[Tensor, Tensor]] = []  # tensors with one .grad between them
+        self.items: list[tuple[Any, Any, Any]] = []  # entries of dicts that must stay
         self.counters: list[tuple[Any, int]] = []  # things whose `changes` must stay as they are
         self.refused: TraceError | None = None  # for a value, whoever caught it
         self.moves: set[str] = set()  # devices that the function moves tensors to
@@ -247,7 +249,9 @@ class Tracer:
             grad = getattr(t, "_grad", None)
             self.touched[id(t)] = Touch(t, grad, seen)
             if grad is not None:
-                self.grads[id(grad)] = t
+                other = self.grads.setdefault(id(grad), t)
+                if other is not t:
+                    self.shared_grads.append((t, other))
 
     def met(self, module: Any) -> None:
         """A module is about to run: what it does depends on its attributes and hooks."""
@@ -257,6 +261,11 @@ class Tracer:
     def depends(self, *things: Any) -> None:
         """The function takes for granted what the `changes` of these things count."""
         self.counters += [(thing, thing.changes) for thing in things]
+
+    def depends_on_item(self, held: Any, key: Any, item: Any) -> None:
+        """The function takes for granted that held[key] is this very item, and its `changes`."""
+        self.items.append((held, key, item))
+        self.counters.append((item, item.changes))
 
     def check_modules(self) -> None:
         """Refuse a function that changes a module in a way that a replay would not."""

@@ -11,33 +11,36 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))  # the demo itself
-
-from digits import load, network, train  # after the path is set
 from safetensors.numpy import load_file
 
 import everygrad as eg
 from everygrad import nn
 from everygrad.io import export_web
 
+HERE = Path(__file__).parent
 EPOCHS = 5
 
 
 def trained(weights: Path) -> nn.Module:
     """The network as `make demo` left it, or trained now."""
+    sys.path.insert(0, str(HERE.parent))
+    demo = import_module("digits")  # examples/digits.py
     eg.manual_seed(0)
-    model = network()
+    model: nn.Module = demo.network()
     if weights.exists():
-        model.load_state_dict({k: eg.tensor(v) for k, v in load_file(weights).items()})
+        shapes = {k: t.shape for k, t in model.state_dict().items()}
+        saved = {k: v.reshape(shapes.get(k, v.shape)) for k, v in load_file(weights).items()}
+        model.load_state_dict({k: eg.tensor(v) for k, v in saved.items()})
         return model
     print(f"{weights} is not there (make demo writes it): training for {EPOCHS} epochs")
-    train_x, train_y, _, _ = load("cpu")
-    train(model, train_x, train_y, EPOCHS)
+    train_x, train_y, _, _ = demo.load("cpu")
+    demo.train(model, train_x, train_y, EPOCHS)
     return model
 
 
@@ -56,10 +59,8 @@ def serve(folder: Path, port: int) -> None:
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         print(f"open http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
-        try:
+        with suppress(KeyboardInterrupt):
             server.serve_forever()
-        except KeyboardInterrupt:
-            pass
 
 
 def main() -> int:

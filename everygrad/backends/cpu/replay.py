@@ -187,8 +187,10 @@ class Replay:
     def run(self, given: dict[int, Any]) -> list[Any]:
         """The outputs for the arrays that were put; the caller holds the lock.
 
-        `given` has memory for outputs that need none of their own, by slot.
+        `given` has memory for outputs that need none of their own, by slot. Ctrl-C pressed while
+        native code ran is kept in `interrupted` for the caller, who has results to put in place.
         """
+        self.interrupted = None
         made = []
         for slot, shape, dtype, fresh in self.outputs:
             array = given.get(slot)
@@ -197,17 +199,26 @@ class Replay:
             self.point(slot, address_of(array))
             made.append(array)
         known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
-        self.interrupted = None
-        for segment in self.segments:
-            self.error[3] = 0
-            try:
+        self.error[3] = 0
+        try:
+            for segment in self.segments:
+                self.error[3] = 0
                 segment(known)
+                if self.error[0]:
+                    self.refuse()
+        except KeyboardInterrupt as error:
+            # only the last stretch writes over inputs, and it cannot be stopped halfway
+            if not self.error[3] or self.error[0]:
+                raise
+            self.interrupted = error
+        while True:
+            try:
+                return self.collected(made)
             except KeyboardInterrupt as error:
-                if not self.error[3]:  # nothing has been done yet
-                    raise
-                self.interrupted = error  # raised by the caller, once all is in place
-            if self.error[0]:
-                self.refuse()
+                self.interrupted = error
+
+    def collected(self, made: Sequence[Any]) -> list[Any]:
+        """The outputs, from the memory they were computed in."""
         arrays = self.arrays
         return [
             give(arrays[i] if kind == 0 else made[i] if kind == 1 else i)
