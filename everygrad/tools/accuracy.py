@@ -295,7 +295,6 @@ and `python -m everygrad doctor` prints the table for the machine and the adapte
 """
 REMARKABLE = 10.0  # ulp from which on a reason is owed
 REMARKS = {
-    "exp2": "multiplies by log 2 before the exponential, so its error grows with the size of x",
     "silu": "far below 0 is a product with a subnormal sigmoid, which has few digits left",
     "gelu": "far below 0 takes 1 + erf, which cancels: small against 1, not against the result",
 }

@@ -17,6 +17,7 @@ from everygrad.autograd.saving import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
+from everygrad.config import config
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
 from everygrad.tensor import Tensor
@@ -60,10 +61,13 @@ class Jitted:
         return Bound(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recorder.get() is not None or base.tracing.get() is not None or watcher.get():
+        if recorder.get() is not None or (config.fast_limit < 0 and _watched()):
             # inside a checkpoint or find_nan, which see every op, or another trace: part of that
             return self.fn(*args, **kwargs)
-        leaves, tree = flatten((args, kwargs))
+        leaves: Sequence[Any] = args
+        tree: Any = len(args)  # stands for the structure where there is none
+        if kwargs or not all(isinstance(a, Tensor) for a in args):
+            leaves, tree = flatten((args, kwargs))
         signature: list[Any] = [tree, recording()]
         tensors: list[Tensor] = []
         for leaf in leaves:
@@ -84,12 +88,11 @@ class Jitted:
             if entry.misfit(tensors) is None:
                 self.latest = entry
                 return entry.call(leaves, tensors)
-        return self.first_call(key, leaves, tree, tensors, (args, kwargs))
+        return self.first_call(key, tensors, (args, kwargs))
 
-    def first_call(
-        self, key: Any, leaves: list[Any], tree: Any, tensors: list[Tensor], given: Any
-    ) -> Any:
+    def first_call(self, key: Any, tensors: list[Tensor], given: Any) -> Any:
         args, kwargs = given
+        leaves, tree = flatten(given)
         try:
             entry = self.compile(key, leaves, tree, tensors)
         except Elsewhere:
@@ -191,6 +194,10 @@ def _input(source: Any, tensors: Sequence[Tensor]) -> Any:
     """The array an input would have."""
     t = source.tensor if source.argument is None else tensors[source.argument]
     return (t.grad if source.grad else t)._data
+
+
+def _watched() -> bool:
+    return base.tracing.get() is not None or watcher.get() is not None
 
 
 def _static(leaf: Any) -> Any:

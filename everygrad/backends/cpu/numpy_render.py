@@ -34,6 +34,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
     "round": np.rint,
     "sqrt": np.sqrt,
     "exp": np.exp,
+    "exp2": np.exp2,
     "expm1": np.expm1,
     "log": np.log,
     "log1p": np.log1p,

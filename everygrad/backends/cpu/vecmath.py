@@ -264,13 +264,26 @@ def _reduce_exp(m: Real, x: Value) -> tuple[Value, Value, Value]:
     return n, r, m.poly(r, _EXP64 if m.wide else _EXP32)
 
 
+def exp2(m: Real, x: Value) -> Value:
+    x = m.at_least(m.at_most(x, 1025.0 if m.wide else 129.0), -1076.0 if m.wide else -151.0)
+    shifted = m.add(x, m.const(m.magic))
+    n = m.e.op("sub", m.bits(shifted), m.bits(m.const(m.magic)))
+    r = m.mul(m.sub(x, m.sub(shifted, m.const(m.magic))), m.const(math.log(2.0)))
+    return _scaled(m, n, r, m.poly(r, _EXP64 if m.wide else _EXP32))
+
+
 def exp(m: Real, x: Value, halvings: int = 0) -> Value:
     """exp(x) / 2^halvings, without overflow on the way."""
     x = m.at_least(m.at_most(x, 711.0 if m.wide else 90.0), -746.0 if m.wide else -104.0)
     n, r, q = _reduce_exp(m, x)
-    value = m.add(m.fma(m.mul(r, r), q, r), m.const(1.0))
     if halvings:
         n = m.e.op("sub", n, m.integer(halvings))
+    return _scaled(m, n, r, q)
+
+
+def _scaled(m: Real, n: Value, r: Value, q: Value) -> Value:
+    """2^n (1 + r + r^2 q)."""
+    value = m.add(m.fma(m.mul(r, r), q, r), m.const(1.0))
     # in two steps: 2^n itself may be subnormal or beyond the largest number
     half = m.e.op("ashr", n, m.integer(1))
     rest = m.e.op("sub", n, half)
@@ -487,6 +500,7 @@ def log10(m: Real, x: Value) -> Value:
 
 INLINE: dict[str, Expansion] = {
     "exp": exp,
+    "exp2": exp2,
     "log": log,
     "log1p": log1p,
     "log2": log2,

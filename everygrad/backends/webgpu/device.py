@@ -10,7 +10,7 @@ import numpy as np
 
 from everygrad import dtypes, shapes
 from everygrad.backends.base import Backend
-from everygrad.backends.webgpu import kernels, moves, reducing, render
+from everygrad.backends.webgpu import fours, kernels, moves, reducing, render
 from everygrad.backends.webgpu.adapters import asked_for, find_adapter
 from everygrad.backends.webgpu.array import (
     WebGPUArray,
@@ -106,6 +106,13 @@ class WebGPU(Backend):
         """The kernel for a program on arrays of these shapes and strides."""
         sizes, strides = collapse(shape, [spread(a.shape, a.strides, shape) for a in arrays])
         given = tuple(FROM_NP[a.dtype] for a in arrays)
+        offsets = [a.offset for a in arrays]
+        if fours.serves(program, given, offsets, strides):
+            ones = tuple(steps == (0,) for steps in strides)
+            source = fours.kernel(program, given, bindings, ones)
+            groups = -(-size_of(shape) // (4 * WORKGROUP))
+            params = [size_of(shape), *offsets]
+            return self.gpu.prepare(name, source, max(bindings) + 1, 1, params, groups)
         source = render.elementwise(program, given, bindings, len(sizes))
         params = [size_of(shape), *sizes[1:]]
         for a, steps in zip(arrays, strides, strict=True):

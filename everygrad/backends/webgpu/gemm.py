@@ -119,6 +119,18 @@ def _results(size: int, fours_out: bool) -> str:
     return "".join(lines)
 
 
+def _head(bindings: int, params: int, word: str, out: str) -> str:
+    """What is read as arrays of `word`, what is written as one of `out`, and the uniform."""
+    lines = [
+        f"@group(0) @binding({i}) var<storage, read> a{i}: array<{word}>;\n"
+        for i in range(bindings)
+    ]
+    lines.append(f"@group(0) @binding({bindings}) var<storage, read_write> out: array<{out}>;\n")
+    lines.append(f"struct Params {{ v: array<vec4<u32>, {-(-params // 4)}> }}\n")
+    lines.append(f"@group(0) @binding({bindings + 1}) var<uniform> P: Params;\n")
+    return "".join(lines)
+
+
 @lru_cache(maxsize=256)
 def kernel(
     readers: str, sides: tuple[Side, Side], size: int, fours_in: bool, fours_out: bool,
@@ -126,13 +138,6 @@ def kernel(
 ) -> str:  # fmt: skip
     """`readers` defines left, right and those of left4, right4 that are asked for."""
     word, out = ("vec4<u32>" if f else "u32" for f in (fours_in, fours_out))
-    head = "".join(
-        f"@group(0) @binding({i}) var<storage, read> a{i}: array<{word}>;\n"
-        for i in range(bindings)
-    )
-    head += f"@group(0) @binding({bindings}) var<storage, read_write> out: array<{out}>;\n"
-    head += f"struct Params {{ v: array<vec4<u32>, {-(-params // 4)}> }}\n"
-    head += f"@group(0) @binding({bindings + 1}) var<uniform> P: Params;\n"
     count = TERMS * size // 4
     rows = size // 64
     names = [f"s{r}{i}{c}" for r in range(rows) for i in range(4) for c in range(rows)]
@@ -153,4 +158,73 @@ def kernel(
         + _results(size, fours_out)
         + "}\n"
     )
-    return head + with_library(readers + main)
+    return _head(bindings, params, word, out) + with_library(readers + main)
+
+
+# --- without shared memory: on software adapters barriers cost more than they save ---------------
+
+ROWS, COLUMNS = 4, 8  # results of one thread
+
+
+def _reads(sides: tuple[Side, Side]) -> tuple[list[str], list[str]]:
+    """Lines that read 4 terms of the thread's rows and columns; the scalars x(row, term)."""
+    lines, xs = [], []
+    if sides[0].along == "terms":
+        lines += [f"    let x{r} = left4(b, min(m + {r}u, {slot(0)} - 1u), k);\n" for r in range(4)]
+        xs = [f"x{r}.{part}" for r in range(4) for part in "xyzw"]
+    else:
+        lines += [f"    let x{i} = left4(b, m, k + {i}u);\n" for i in range(4)]
+        xs = [f"x{i}.{part}" for part in "xyzw" for i in range(4)]
+    fours = COLUMNS // 4
+    if sides[1].along == "tile":
+        for i in range(4):
+            for c in range(fours):
+                at = f"min(n + {4 * c}u, {slot(1)} - 4u)"
+                lines.append(f"    let y{i}{c} = right4(b, k + {i}u, {at});\n")
+        return lines, xs
+    for j in range(COLUMNS):
+        lines.append(f"    let z{j} = right4(b, k, min(n + {j}u, {slot(1)} - 1u));\n")
+    for i, part in enumerate("xyzw"):
+        for c in range(fours):
+            parts = ", ".join(f"z{4 * c + j}.{part}" for j in range(4))
+            lines.append(f"    let y{i}{c} = vec4<f32>({parts});\n")
+    return lines, xs
+
+
+@lru_cache(maxsize=256)
+def direct(readers: str, sides: tuple[Side, Side], bindings: int, params: int) -> str:
+    """A thread for 4 x 8 results. The terms come in fours; both sides are read four at a time."""
+    reads, xs = _reads(sides)
+    fours = COLUMNS // 4
+    sums = [f"s{r}{c}" for r in range(ROWS) for c in range(fours)]
+    adds = [
+        f"    s{r}{c} = s{r}{c} + {xs[4 * r + i]} * y{i}{c};\n"
+        for i in range(4)
+        for r in range(ROWS)
+        for c in range(fours)
+    ]
+    writes = []
+    for r in range(ROWS):
+        for c in range(fours):
+            for j, part in enumerate("xyzw"):
+                m, n = f"m + {r}u", f"n + {4 * c + j}u"
+                at = f"(b * {slot(0)} + {m}) * {slot(1)} + {n}"
+                writes.append(
+                    f"  if ({m} < {slot(0)} && {n} < {slot(1)}) "
+                    f"{{ out[{at}] = bitcast<u32>(s{r}{c}.{part}); }}\n"
+                )
+    main = (
+        "@compute @workgroup_size(64) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
+        "    @builtin(local_invocation_index) l: u32) {\n"
+        f"  let b = w.z + {slot(3)};\n  let m = (w.y * 8u + (l >> 3u)) * {ROWS}u;\n"
+        f"  let n = (w.x * 8u + (l & 7u)) * {COLUMNS}u;\n"
+        f"  if (m >= {slot(0)} || n >= {slot(1)}) {{ return; }}\n"
+        + "".join(f"  var {name} = vec4<f32>();\n" for name in sums)
+        + f"  for (var k = 0u; k < {slot(2)}; k = k + 4u) {{\n"
+        + "".join(reads)
+        + "".join(adds)
+        + "  }\n"
+        + "".join(writes)
+        + "}\n"
+    )
+    return _head(bindings, params, "vec4<u32>", "u32") + with_library(readers + main)

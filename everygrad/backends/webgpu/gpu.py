@@ -89,6 +89,7 @@ class Gpu:
         wanted = {name: adapter.limits[name] for name in _REQUESTED}
         self.device = adapter.request_device_sync(required_limits=wanted)
         self.queue = self.device.queue
+        self.is_software = adapter.info["adapter_type"] == "CPU"
         self.limits = Limits.of(self.device.limits)
         self.lock = threading.RLock()
         self.lost: str | None = None

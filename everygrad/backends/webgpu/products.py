@@ -71,7 +71,12 @@ def is_tiled(dev: Any, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
     batch, rows, columns, terms = sizes
     if min(rows, columns) < SMALL or rows * columns * terms * batch < SMALL**4:
         return False
-    return dtype.is_float and max(rows, columns) <= TILE * dev.gpu.limits.groups
+    return dtype.is_float and max(rows, columns) <= TILE // 2 * dev.gpu.limits.groups
+
+
+def _tile(rows: int, columns: int, batch: int) -> tuple[int, int]:
+    tiles = (rows // LARGE_TILE) * (columns // LARGE_TILE) * batch
+    return (LARGE_TILE, LARGE_TILE) if tiles >= ENOUGH else (TILE, TILE)
 
 
 def product(
@@ -98,15 +103,18 @@ def product(
         return out
     out = dev.empty((batch, rows, columns), total)
     assert out.storage is not None
-    tiles = (rows // LARGE_TILE) * (columns // LARGE_TILE) * batch
-    tile = LARGE_TILE if tiles >= ENOUGH else TILE
-    source = gemm.kernel(
-        operands.text, operands.sides, tile, operands.fours, columns % 4 == 0, operands.bindings,
-        operands.params,
-    )  # fmt: skip
+    if dev.gpu.is_software and operands.fours and terms % 4 == 0 and columns >= 4:
+        tile = (gemm.ROWS * 8, gemm.COLUMNS * 8)
+        source = gemm.direct(operands.text, operands.sides, operands.bindings, operands.params)
+    else:
+        tile = _tile(rows, columns, batch)
+        source = gemm.kernel(
+            operands.text, operands.sides, tile[0], operands.fours, columns % 4 == 0,
+            operands.bindings, operands.params,
+        )  # fmt: skip
     most = dev.gpu.limits.groups
     for first in range(0, batch, most):
-        grid = (-(-columns // tile), -(-rows // tile), min(most, batch - first))
+        grid = (-(-columns // tile[1]), -(-rows // tile[0]), min(most, batch - first))
         head = [rows, columns, terms, first]
         dev.gpu.dispatch(name, source, storages, [out.storage], head + params, grid)
     return as_dtype(dev, out, dtype)

@@ -167,10 +167,11 @@ def _stage(
     return total, pieces
 
 
-def _goes_by_rows(walk: Walk) -> bool:
+def _goes_by_rows(dev: Any, walk: Walk) -> bool:
     """Whether threads of a workgroup share a row: for long rows whose elements lie together, and
-    where there are too few rows to give every thread its own."""
-    if size_of(walk.gone) < 64:
+    where there are too few rows to give every thread its own. Not where there are no threads: on
+    a software adapter the barriers cost more than all the rest."""
+    if size_of(walk.gone) < 64 or dev.gpu.is_software:
         return False
     along = min((abs(s) for s in walk.gone_steps if s), default=0)
     across = min((abs(s) for s in walk.kept_steps if s), default=1 << 62)
@@ -194,7 +195,7 @@ def accumulate(
     count = size_of(gone)
     storage = x.storage
     while True:
-        by_rows = _goes_by_rows(walk)
+        by_rows = _goes_by_rows(dev, walk)
         plan = Plan(combine, source, total, len(walk.kept), len(walk.gone), by_rows, mean)
         out, pieces = _stage(dev, name, plan, storage, walk, count)
         if pieces == 1:
