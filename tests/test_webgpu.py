@@ -288,6 +288,67 @@ def test_random_bits_are_those_of_the_cpu() -> None:
             np.testing.assert_array_equal(here, there)
 
 
+# --- kernels of every kind -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=[True, False], ids=["software", "hardware"])
+def kind(request: Any, monkeypatch: Any) -> bool:
+    """Kernels that suit a CPU, and those that suit a GPU, on whatever adapter there is."""
+    monkeypatch.setattr(backend().gpu, "is_software", request.param)
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (65, 70, 33), (36, 400, 52), (1028, 36, 1152)])
+def test_products_in_every_layout(sizes: tuple[int, int, int], kind: bool) -> None:
+    m, k, n = sizes
+    for turned in range(4):
+        for dtype, offset in (("float32", 0), ("float32", 1), ("float16", 0)):
+            a = RNG.normal(size=(k, m) if turned & 1 else (m, k)).astype(dtype)
+            b = RNG.normal(size=(n, k) if turned & 2 else (k, n)).astype(dtype)
+            x = on(np.concatenate([np.zeros(offset, dtype), a.reshape(-1)]))[offset:]
+            x, y = x.reshape(a.shape), on(b)
+            x, a = (x.T, a.T) if turned & 1 else (x, a)
+            y, b = (y.T, b.T) if turned & 2 else (y, b)
+            want = a.astype(np.float64) @ b.astype(np.float64)
+            tolerance = 2e-6 if dtype == "float32" else 1e-3
+            error = np.abs((x @ y).numpy().astype(np.float64) - want).max()
+            assert error <= tolerance * np.sqrt(k) * np.abs(want).max()
+
+
+def test_stacks_of_products_and_integers(kind: bool) -> None:
+    a, b = RNG.normal(size=(5, 1, 40, 64)), RNG.normal(size=(3, 64, 52))
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    np.testing.assert_allclose((on(a) @ on(b)).numpy(), a @ b, 1e-4, 1e-4)
+    for dtype in ("int64", "uint32", "int8"):
+        i = RNG.integers(0, 100, (40, 50)).astype(dtype)
+        np.testing.assert_array_equal((on(i) @ on(i.T)).numpy(), i @ i.T)
+
+
+@pytest.mark.parametrize("shape", [(3, 40_001), (40_001, 3), (200, 300), (7, 11, 13, 50)])
+def test_reductions_of_every_kind(shape: tuple[int, ...], kind: bool) -> None:
+    x = RNG.normal(size=shape).astype(np.float32)
+    for axes in ((0,), (len(shape) - 1,), tuple(range(len(shape))), (0, len(shape) - 1)):
+        wide = x.astype(np.float64)
+        np.testing.assert_allclose(
+            on(x).sum(axis=axes).numpy(), wide.sum(axis=axes), 1e-5, 1e-6 * np.sqrt(x.size)
+        )
+        np.testing.assert_array_equal(on(x).max(axis=axes).numpy(), x.max(axis=axes))
+        np.testing.assert_array_equal((on(x) > 2).any(axis=axes).numpy(), (x > 2).any(axis=axes))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 1023, 1024, 1025, 4099])
+def test_four_at_a_time(count: int) -> None:
+    a, b = RNG.normal(size=(2, count)).astype(np.float32)
+    x, y = on(a), on(b)
+    np.testing.assert_array_equal((x * y + 2.0).numpy(), a * b + 2)
+    np.testing.assert_array_equal((x > y).numpy(), a > b)
+    np.testing.assert_array_equal(eg.where(x > y, x, y).numpy(), np.maximum(a, b))
+    np.testing.assert_array_equal(eg.where(x > y, 1.0, y).numpy(), np.where(a > b, 1, b))
+    np.testing.assert_array_equal((~(x > y) & on(np.array(True))).numpy(), a <= b)
+    np.testing.assert_array_equal((x > y).astype("int32").sum().item(), (a > b).sum())
+    np.testing.assert_array_equal((x[1:] + y[:-1]).numpy(), a[1:] + b[:-1])
+
+
 # --- limits --------------------------------------------------------------------------------------
 
 

@@ -52,6 +52,16 @@ fn exp_f(x: f32) -> f32 {
     + r * (0.008369598537683487 + r * 0.0013951717410236597)));
   return scale_f(1.0 + (r + r * r * p), i32(k));
 }
+fn exp2_f(x: f32) -> f32 {
+  if (is_nan(x)) { return x; }
+  if (x >= 128.0) { return inf_f(); }
+  if (x < -151.0) { return 0.0; }
+  let k = round(x);
+  let r = (x - k) * 0.6931471805599453;
+  let p = 0.5 + r * (0.16666512191295624 + r * (0.0416661873459816
+    + r * (0.008369598537683487 + r * 0.0013951717410236597)));
+  return scale_f(1.0 + (r + r * r * p), i32(k));
+}
 fn expm1_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   if (x > 89.0) { return inf_f(); }

@@ -75,7 +75,7 @@ class Pool:
     def take(self, size: int) -> Storage:
         """A storage of `size` bytes, which must not be 0; its content is not defined."""
         limits = self.gpu.limits
-        most = min(limits.binding_size, limits.buffer_size)
+        most = min(limits.binding_size, limits.buffer_size) // 16 * 16  # kernels read in fours
         if size > most:
             raise OutOfMemoryError(
                 f"webgpu: a tensor of {size} bytes does not fit this device, which binds at most "
@@ -83,7 +83,7 @@ class Pool:
             )
         with self.gpu.lock:
             self._sort()
-            room = min(bucket(size), most // 4 * 4)
+            room = min(bucket(size), most)
             kept = self.free[room]
             if kept:
                 self.free_bytes -= room

@@ -73,7 +73,7 @@ def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
     total = 0
     for s in packed:
         starts[id(s)] = total
-        total += -(-s.size // 8) * 8
+        total += -(-s.size // 16) * 16
     joined = dev.gpu.pool.take(total)
     for s in packed:
         dev.gpu.copy(s, joined, starts[id(s)], s.size)

@@ -284,14 +284,18 @@ class Model {
   async checked(what, work) {
     const kinds = ["validation", "out-of-memory", "internal"];
     kinds.forEach((kind) => this.device.pushErrorScope(kind));
-    let found = [];
+    let result;
+    let failure = null;
     try {
-      return await work();
-    } finally {
-      found = await Promise.all(kinds.map(() => this.device.popErrorScope()));
-      const wrong = found.filter((error) => error).map((error) => error.message);
-      if (wrong.length) throw new Error(`WebGPU, while ${what} ${this.name}: ${wrong.join("; ")}`);
+      result = await work();
+    } catch (error) {
+      failure = error;
     }
+    const found = await Promise.all(kinds.map(() => this.device.popErrorScope()));
+    if (failure) throw failure;
+    const wrong = found.filter((error) => error).map((error) => error.message);
+    if (wrong.length) throw new Error(`WebGPU, while ${what} ${this.name}: ${wrong.join("; ")}`);
+    return result;
   }
 }
 
