@@ -136,7 +136,7 @@ def draw_predictions(images: Any, labels: Any, probabilities: Any, path: Path) -
 def save_model(model: nn.Module, path: Path) -> None:
     """All of the file or none of it: a temporary file, fsync, rename, fsync of the folder."""
     arrays = {k: v.to("cpu").numpy() for k, v in model.state_dict().items()}
-    data = save({k: np.ascontiguousarray(a) for k, a in arrays.items()})
+    data = save({k: np.ascontiguousarray(a).reshape(a.shape) for k, a in arrays.items()})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:

@@ -169,6 +169,15 @@ def test_more_operands_than_a_browser_binds(browser: Any, tmp_path: Path) -> Non
     assert max(k["inputs"] + k["outputs"] for k in plan["kernels"]) <= 8
 
 
+def test_memory_serves_again(browser: Any, tmp_path: Path) -> None:
+    eg.manual_seed(3)
+    layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(12)]
+    check(browser, tmp_path, nn.Sequential(*layers).to(DEVICE), normal(4, 16))
+    plan = json.loads((tmp_path / "model.json").read_text())
+    assert len(plan["commands"]) == 24
+    assert len(plan["buffers"]) <= 2 + len(plan["weights"]) + 2
+
+
 def test_views_constants_and_empty_results(browser: Any, tmp_path: Path) -> None:
     def fn(x: Any, flag: Any) -> Any:
         steps = eg.arange(4, dtype="float32", device=DEVICE)
@@ -323,6 +332,7 @@ def test_chrome_accepts_every_shader(browser: Any, tmp_path: Path) -> None:
     sources = written([op for op in REGISTRY.values() if op.name in KEEPS_PLACES])
     assert len(sources) > 500
     with opened(browser, tmp_path) as page:
+        assert len(page.evaluate(COMPILE, ["fn broken", next(iter(sources))])) == 1
         wrong = page.evaluate(COMPILE, list(sources))
     assert [(sources[code], said) for code, said in wrong] == []
 
@@ -393,6 +403,8 @@ def test_what_is_no_function_and_no_folder(tmp_path: Path) -> None:
     x = eg.ones((3,), device=DEVICE)
     with pytest.raises(ArgumentError, match="takes a function, got int"):
         export_web(3, x, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="example_inputs is a dict; give the arguments as a t"):
+        export_web(lambda x: x, {"x": x}, tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match="is a file; name a folder"):
         export_web(lambda x: x, x, tmp_path / "file")

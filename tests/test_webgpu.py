@@ -202,8 +202,8 @@ def test_functions_are_within_four_units(name: str) -> None:
     for low, high in ranges:
         x = RNG.uniform(low, high, 50_000)
         if high >= 1e30:  # every size there is
-            x = np.exp(RNG.uniform(-60, 69, 50_000)) * (1 if low > 0 else RNG.choice([-1, 1]))
-            x = x if low <= 0 else np.clip(x, low, high)
+            signs = RNG.choice([-1.0, 1.0], 50_000) if low < 0 else 1.0
+            x = np.clip(np.exp(RNG.uniform(-60, 69, 50_000)) * signs, low, high)
         x = x.astype(np.float32)
         got = getattr(eg, name)(on(x)).numpy()
         assert ulps(got, reference(x.astype(np.float64))) <= 4.0, f"{name} in {low}, {high}"
@@ -355,9 +355,10 @@ def test_four_at_a_time(count: int) -> None:
 @pytest.mark.parametrize("off", [-1, 0, 1])
 def test_more_workgroups_than_one_dimension_holds(off: int) -> None:
     with limits(groups=5):
-        count = 5 * 256 + off
-        x = np.arange(count, dtype=np.float32)
-        np.testing.assert_array_equal((on(x) + 1.0).numpy(), x + 1)
+        for each in (256, 1024):  # one element for each thread, and four
+            x = np.arange(5 * each + off + 1, dtype=np.float32)
+            np.testing.assert_array_equal((on(x)[1:] + 1.0).numpy(), x[1:] + 1)
+            np.testing.assert_array_equal((on(x)[:-1] + 1.0).numpy(), x[:-1] + 1)
         rows = np.ones((5 + off, 100), np.float32)
         np.testing.assert_array_equal(on(rows).sum(axis=1).numpy(), rows.sum(axis=1))
         np.testing.assert_array_equal(on(rows).argmax(axis=1).numpy(), rows.argmax(axis=1))
@@ -370,7 +371,7 @@ def test_more_workgroups_than_one_dimension_holds(off: int) -> None:
 
 def test_more_workgroups_than_two_dimensions_hold() -> None:
     with limits(groups=2), pytest.raises(DeviceError, match=r"add needs 5 workgroups.*2 x 2"):
-        on(np.ones(5 * 256, np.float32)) + 1.0
+        on(np.ones(5 * 1024 - 8, np.float32)) + 1.0  # a size that no other test has planned for
 
 
 @pytest.mark.parametrize("most", [2, 3, 4, 5])

@@ -132,3 +132,22 @@ def test_more_inputs_than_buffers() -> None:
         return total
 
     close(eg.jit(f)(*xs), f(*xs), 1e-6)
+
+
+def test_constants_are_not_written_over() -> None:
+    c = np.random.default_rng(0).standard_normal(512).astype(np.float32)
+
+    def f(x: Any) -> Any:
+        s = x.sum(axis=1).sum()
+        column = (s * 0.0 + 1.0) * eg.ones((512, 1), device=DEVICE)
+        return s + eg.tensor(c, device=DEVICE).reshape(1, 512) @ column
+
+    x = eg.ones((256, 20_000), device=DEVICE)
+    g = eg.jit(f)
+    for _ in range(3):
+        close(g(x), f(x), 1e-5)
+
+
+def test_recording_finds_no_faults() -> None:
+    f = eg.jit(lambda x, i: eg.take(x, i - 1, axis=0))
+    close(f(eg.ones((3,), device=DEVICE), eg.tensor([1, 2, 3], device=DEVICE)), np.ones(3), 0)

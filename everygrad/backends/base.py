@@ -73,7 +73,6 @@ class Backend:
 tracing: ContextVar[Any] = ContextVar("everygrad_tracing", default=None)
 
 
-
 @contextmanager
 def untraced() -> Iterator[None]:
     """Nothing inside is traced: for state that a function makes when it first runs."""

@@ -43,9 +43,14 @@ def export_web(fn: Callable[..., Any], example_inputs: Any, folder: str | Path) 
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise ArgumentError(f"export_web: {target} is a file; name a folder")
-    single = isinstance(example_inputs, Tensor)
-    args = (example_inputs,) if single else tuple(example_inputs)
-    leaves, tree = flatten((args, {}))
+    if isinstance(example_inputs, Tensor):
+        example_inputs = (example_inputs,)
+    if not isinstance(example_inputs, tuple | list):
+        kind = type(example_inputs).__name__
+        raise ArgumentError(
+            f"export_web: example_inputs is a {kind}; give the arguments as a tuple"
+        )
+    leaves, tree = flatten((tuple(example_inputs), {}))
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     record, _ = trace(fn, leaves, tree, escapes=True)
     _give_values(record, tensors)

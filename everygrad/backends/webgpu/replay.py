@@ -18,7 +18,7 @@ from everygrad.backends.webgpu import moves
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.fused import kernels
 from everygrad.backends.webgpu.gpu import WORKGROUP
-from everygrad.backends.webgpu.memory import Block, Pool
+from everygrad.backends.webgpu.memory import Block, Pool, Storage
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.views import view_of
@@ -29,6 +29,20 @@ from everygrad.errors import DeviceError
 def fusable(v: Value) -> bool:
     """Elementwise values, and picks by an index; reductions are kernels of their own."""
     return v.kind == "elementwise" or v.name == "take"
+
+
+class _Private(Pool):
+    """Memory of one replay. No block serves twice: a constant that is written once, while commands
+    are recorded, must not lie where an earlier command writes at each call."""
+
+    def __init__(self, gpu: Any) -> None:
+        super().__init__(gpu)
+        self.loose: list[Block] = []  # given back, and kept for the commands that use them
+
+    def take(self, size: int) -> Storage:
+        while self.returned:
+            self.loose.append(self.returned.popleft())
+        return super().take(size)
 
 
 class Replay:
@@ -45,7 +59,8 @@ class Replay:
         self.log: list[Any] = []
         self.made: dict[Value, WebGPUArray] = {}
         with self.gpu.lock:
-            self.pool, outside = Pool(self.gpu), self.gpu.pool
+            self.gpu.fault_storage()  # not ours: it outlives us
+            self.pool, outside = _Private(self.gpu), self.gpu.pool
             self.gpu.pool = self.pool
             self.gpu.log = self.log
             try:
@@ -53,13 +68,16 @@ class Replay:
             finally:
                 self.gpu.pool, self.gpu.log = outside, None
                 outside.adopt(self.pool)
+            self.kept = list(dev.made.values())  # constants that eager kernels share
+            # what was recorded also ran, on inputs that mean nothing
+            self.gpu.write(self.gpu.fault_storage(), b"\0" * 16)
         self.checks = any(v.name == "check_range" for v in graph.values)
 
     def __del__(self) -> None:
-        # blocks that no array holds any more are anybody's again; an append is safe at any moment
+        # blocks that no array holds are anybody's again; an append is safe at any moment
         pool = self.__dict__.get("pool")
         if pool is not None:
-            for block in (*pool.returned, *(b for kept in pool.free.values() for b in kept)):
+            for block in pool.loose:
                 self.gpu.pool.returned.append(block)
 
     # --- recording -------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ class Model {
   // --- running ---------------------------------------------------------------------------------
 
   /** The outputs for these inputs, as typed arrays in C order. */
-  run(inputs) {
+  async run(inputs) {
     const given = this.given(inputs); // copies: the caller may change its arrays meanwhile
     const result = this.waiting.then(() => this.runNow(given));
     this.waiting = result.catch(() => {});
