@@ -44,6 +44,9 @@ class Backend:
         decline, and must where anyone but `t` can see that memory."""
         return None
 
+    def warm_up(self) -> None:
+        """Load what compiling needs: a function is about to be compiled here, perhaps."""
+
     def compile(self, graph: Any, donated: Any) -> Any:
         """Something whose `run(inputs, given)` computes the graph's outputs, again and again.
 

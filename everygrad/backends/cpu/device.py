@@ -78,6 +78,9 @@ class CPU(Backend):
             native.run(program, [t._data, *others], out)
         return out
 
+    def warm_up(self) -> None:
+        native.warm_up()
+
     def compile(self, graph: Any, donated: Any = ()) -> Any:
         return native.compiled(graph, donated)
 

@@ -191,6 +191,10 @@ class Engine:
     """
 
     def __init__(self) -> None:
+        if "numba" not in sys.modules:  # the option is the process's, not ours alone
+            # loop strength reduction is a quarter of the time of compiling, and our addresses are
+            # simple already: kernels ran as fast without
+            llvm.set_option("everygrad", "-disable-lsr")
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         libm = ctypes.util.find_library("m")

@@ -33,6 +33,12 @@ def convolution() -> Any:
     return import_module("everygrad.backends.cpu.convolution")
 
 
+@cache
+def warm_up() -> None:
+    """Load LLVM and start it."""
+    import_module("everygrad.backends.cpu.replay").engine()
+
+
 def compiled(graph: Any, donated: Any) -> Any:
     """A graph as a program ready to run."""
     return import_module("everygrad.backends.cpu.replay").compiled(graph, donated)
