@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import everygrad as eg
+from everygrad.dispatch import apply
 from everygrad.errors import (
     AnomalyError,
     DeviceError,
@@ -17,6 +18,7 @@ from everygrad.errors import (
     OutOfRangeError,
     TraceError,
 )
+from everygrad.ops.spec import REGISTRY
 from tests.support import close
 from tests.test_jit_aliases import ones
 
@@ -174,3 +176,11 @@ def test_a_captured_tensor_that_moves_away() -> None:
     w.rebind(w.to("null")._data, None)
     with pytest.raises(DeviceError):
         f(ones(3))
+
+
+def test_an_index_checked_for_another_size_is_checked_again() -> None:
+    def f(x: Any, i: Any) -> Any:
+        return eg.take(x, apply(REGISTRY["check_range"], i, size=100, what="index"), axis=0)
+
+    with pytest.raises(OutOfRangeError, match="index 50 is out of range for an axis of size 3"):
+        eg.jit(f)(ones(3), eg.tensor([50]))

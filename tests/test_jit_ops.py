@@ -9,7 +9,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import dtypes
-from everygrad.errors import EverygradError
+from everygrad.errors import DtypeError
 from everygrad.ops.spec import REGISTRY, Sample
 from tests.support import (
     TOLERANCE,
@@ -80,7 +80,7 @@ def test_other_dtypes(name: str, dtype: str) -> None:
     given = tensors_of(sample)
     try:
         want = function(*given)
-    except EverygradError:
+    except DtypeError:
         return  # eager refuses it: refusals have their own tests
     agree(eg.jit(function)(*given), want)
 

@@ -20,21 +20,11 @@ from everygrad.errors import (
 )
 from everygrad.nn import functional as F
 from tests.support import close, values
+from tests.test_jit import step_of
 
 
 def rand(*shape: int, seed: int = 0) -> Any:
     return eg.tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
-
-
-def step_of(model: Any, opt: Any) -> Any:
-    def step(x: Any, y: Any) -> Any:
-        loss = F.cross_entropy(model(x), y)
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss
-
-    return step
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -216,6 +206,8 @@ def test_lower_shows_every_stage() -> None:
     assert "fused multiply" in text
     assert "arena" in text
     assert "define void @step" in lowered.source
+    lowered.graph.verify()
+    lowered.simplified.verify()
     assert lowered.flops > 0
     assert lowered.nbytes > 0
     assert type(w._data) is np.ndarray

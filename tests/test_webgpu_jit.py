@@ -10,7 +10,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import dtypes, nn, optim
-from everygrad.errors import EverygradError, OutOfRangeError
+from everygrad.errors import DtypeError, OutOfRangeError
 from everygrad.ops.spec import REGISTRY
 from tests.support import arrays_of, close, in_dtype, is_float, values
 from tests.test_jit import counted
@@ -48,7 +48,7 @@ def test_values_and_gradients(name: str) -> None:
         try:
             given = on_device(single)
             want = function(*given)
-        except EverygradError:
+        except DtypeError:
             continue  # a dtype the device lacks, refused by name: tested elsewhere
         compiled = eg.jit(function)
         for _ in range(2):

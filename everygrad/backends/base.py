@@ -48,9 +48,8 @@ class Backend:
         """Load what compiling needs: a function is about to be compiled here, perhaps."""
 
     def compile(self, graph: Any, donated: Any) -> Any:
-        """Something whose `run(inputs, given)` computes the graph's outputs, again and again.
-
-        `donated` pairs inputs with outputs that are to take their place.
+        """Something that computes the graph's outputs again and again: `put` inputs and `run`, or
+        `run_on` them all. `donated` pairs inputs with outputs that are to take their place.
         """
         raise DeviceError(f"jit: the device {self.name!r} has no compiler; use the CPU")
 
@@ -71,7 +70,7 @@ class Backend:
         raise NotImplementedError
 
 
-# The tracer that sees every op of this context, if any: see jit/trace.py. Looked at only while
+# The tracer that sees every op of this context, if any: see tracing/trace.py. Looked at only while
 # config.fast_limit is below 0, which the tracer sees to.
 tracing: ContextVar[Any] = ContextVar("everygrad_tracing", default=None)
 

@@ -18,7 +18,6 @@ from everygrad.errors import CompileError
 from everygrad.shapes import Shape, size_of
 
 LEAVES = ("input", "constant", "full")
-MOVES = ("reshape", "permute_dims", "broadcast_to", "slice", "unslice")
 
 
 class Value:

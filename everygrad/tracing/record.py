@@ -266,7 +266,6 @@ class _Builder:
             node.hooks = None
         for c in tracer.captures:
             c.tensor._data, c.tensor._node = c.traced, c.inside
-        tracer.open = True
         with tracer.active():
             try:
                 seeds = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,15 +25,14 @@ from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
 from everygrad.compile.ir import Graph, Value
 from everygrad.config import config
-from everygrad.dispatch import user_line
+from everygrad.dispatch import backend_of, user_line
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, TraceError
 from everygrad.ops.spec import REGISTRY
-from everygrad.shapes import Shape
+from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor, Wrapped, wrap
 
 _INDEXED = {"take": 1, "gather": 1, "index_add": 1, "scatter_add": 1}
-_TRUSTED = ("check_range", "max_pool2d_index")  # whose results are known to be in range
 _generations = itertools.count(1)
 
 
@@ -102,6 +102,15 @@ class Touch(NamedTuple):
     seen: bool
 
 
+def _bound(index: Value) -> float:
+    """Below which all elements of an index are known to lie."""
+    if index.name == "check_range":
+        return float(index.params["size"])
+    if index.name == "max_pool2d_index":
+        return float(size_of(index.args[0].shape[2:]))
+    return math.inf
+
+
 def is_array(payload: Any) -> bool:
     """Whether a payload is a backend's array, not what a transformation put around one."""
     return type(payload) is ndarray or not isinstance(payload, Wrapped)
@@ -130,7 +139,6 @@ class Tracer:
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
         self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()
         self.generation = 0
-        self.open = True
         self.proxies: dict[str, _Backend] = {}
 
     # --- the context -----------------------------------------------------------------------------
@@ -145,7 +153,6 @@ class Tracer:
         finally:
             base.tracing.reset(token)
             config.watch(-1)
-            self.open = False
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -292,22 +299,14 @@ class Tracer:
             (t,) = inputs
             self.moves.add(params["device"])
             return self.traced(t._data.value, params["device"])
-        device = self.one_device(op, inputs)
+        backend_of(op.name, [t._data for t in inputs])  # refuses more than one device
+        device = inputs[0]._data.device
         if op.family == "kernel" and self.expands(op, inputs, params, device):
             plain = [wrap(t._data) for t in self.checked(op, inputs, params, device)]
             return op.portable(*plain, **params)._data
         values = [t._data.value for t in self.checked(op, inputs, params, device)]
         made = self.graph.call(op, values, params, user_line(), self.generation)
         return self.traced(made, device)
-
-    def one_device(self, op: Any, inputs: Sequence[Tensor]) -> str:
-        names = {t._data.device for t in inputs}
-        if len(names) > 1:
-            shown = ", ".join(sorted(names))
-            raise DeviceError(
-                f"{op.name}: inputs are on different devices ({shown}); move them with to()"
-            )
-        return names.pop()
 
     def expands(
         self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any], device: str
@@ -330,8 +329,8 @@ class Tracer:
             origin = index
             while origin.kind == "movement":
                 origin = origin.args[0]
-            if origin.name not in _TRUSTED:
-                size = inputs[0].shape[params["axis"]]
+            size = inputs[0].shape[params["axis"]]
+            if _bound(origin) > size:
                 facts = {"size": size, "what": f"{op.name}: index"}
                 check = REGISTRY["check_range"]
                 value = self.graph.call(check, [index], facts, user_line())
