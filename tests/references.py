@@ -199,6 +199,23 @@ def cross_entropy(
     )
 
 
+def class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
+    swapped = np.moveaxis(np.asarray(logs), axis, 1) if logs.ndim > 1 else logs
+    return _torch(
+        lambda x, t: F.nll_loss(x, t, ignore_index=ignore_index, reduction="none"),
+        np.ascontiguousarray(swapped),
+        np.asarray(target),
+    )
+
+
+def class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Any:
+    out = np.zeros((*target.shape, classes), v.dtype)
+    for place in np.ndindex(target.shape):
+        if target[place] != ignore_index:
+            out[(*place, target[place])] = -v[place]
+    return np.moveaxis(out, -1, axis)
+
+
 # --- convolution and pooling ---------------------------------------------------------------------
 
 

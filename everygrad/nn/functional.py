@@ -21,14 +21,13 @@ from everygrad.ops.functions import (
     tanh as tanh,
 )
 from everygrad.ops.inplace import assign
-from everygrad.ops.linalg import linear as _linear, matmul
+from everygrad.ops.linalg import linear as _linear, linear_bias, matmul
+from everygrad.ops.losses import cross_entropy as cross_entropy, mse_loss as mse_loss
 from everygrad.ops.neural import (
-    cross_entropy as cross_entropy,
     dropout as dropout,
     embedding as _embedding,
     layer_norm as layer_norm,
     log_softmax as log_softmax,
-    mse_loss as mse_loss,
     softmax as softmax,
     standardize,
 )
@@ -41,12 +40,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise ShapeError(
             f"linear: a weight (out, in) of shape {weight.shape} does not take x of {x.shape}"
         )
-    out = _linear(x, weight) if x.ndim > 1 else matmul(x, weight.permute_dims((1, 0)))
-    if bias is None:
-        return out
-    if bias.shape != weight.shape[:1]:
+    if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"linear: bias {bias.shape} must have shape {weight.shape[:1]}")
-    return out + bias
+    if x.ndim > 1:
+        return _linear(x, weight) if bias is None else linear_bias(x, weight, bias)
+    out = matmul(x, weight.permute_dims((1, 0)))
+    return out if bias is None else out + bias
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:

@@ -12,6 +12,7 @@ from everygrad.ops import (
     inplace as inplace,
     joining as joining,
     linalg as linalg,
+    losses as losses,
     movement as movement,
     neural as neural,
     printing as printing,

@@ -172,6 +172,19 @@ LINEAR: Kernel = Kernel(
 )
 
 
+# one op, so that a backend may add the bias while the product is at hand; compilers see two
+LINEAR_BIAS: Kernel = Kernel(
+    "linear_bias",
+    lambda x, w, b: apply(LINEAR, x, w) + b,
+    ("x", "w", "b"),
+    (
+        lambda g, w: apply(MATMUL, g, w),
+        _linear_dw,
+        lambda g: g.sum(axis=tuple(range(g.ndim - 1))),
+    ),
+)
+
+
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x @ weight^T for x of two or more dimensions and a weight (out features, in features)."""
     if weight.ndim != 2 or x.ndim < 2 or x.shape[-1] != weight.shape[1]:
@@ -200,6 +213,40 @@ register(
     refuses=(
         refuse(
             ShapeError, r"linear: a weight .* \(4, 2\) does not take", s.real(2, 3), s.real(4, 2)
+        ),
+    ),
+)
+
+
+def linear_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x @ weight^T + bias, of tensors that fit."""
+    same = x._data.dtype is weight._data.dtype is bias._data.dtype
+    if not same or x.dtype.is_complex or bias.shape != weight.shape[:1]:
+        return linear(x, weight) + bias
+    if weight.ndim != 2 or x.ndim < 2 or x.shape[-1] != weight.shape[1]:
+        return linear(x, weight)  # which says what is wrong
+    return apply(LINEAR_BIAS, x, weight, bias)
+
+
+register(
+    LINEAR_BIAS,
+    linear_bias,
+    reference=lambda x, w, b: x @ w.T + b,
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), s.real(4, 3, seed=1), s.real(4, seed=2)),
+            sample(s.real(2, 2, 3), s.real(1, 3, seed=1), s.real(1, seed=2)),
+            sample(s.real(0, 3), s.real(2, 3), s.real(2)),
+        )
+    ),
+    refuses=(
+        refuse(
+            ShapeError,
+            r"linear: a weight .* \(4, 2\) does not take",
+            s.real(2, 3),
+            s.real(4, 2),
+            s.real(4),
         ),
     ),
 )

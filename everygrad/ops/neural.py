@@ -1,4 +1,4 @@
-"""Ops of neural networks: softmax, normalisation, losses, dropout, embedding."""
+"""Ops of neural networks: softmax, normalisation, dropout, embedding."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from everygrad import dtypes, shapes
+from everygrad import shapes
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, DtypeError, OutOfRangeError, ShapeError
 from everygrad.ops import random, samples as s
 from everygrad.ops.elementwise import rsqrt, where
 from everygrad.ops.families import Kernel, check_kind
 from everygrad.ops.functions import exp, log
-from everygrad.ops.indexing import CHECK_RANGE, check_index, gather, take
+from everygrad.ops.indexing import check_index, take
 from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
@@ -302,162 +302,3 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     if weight.ndim != 2:
         raise ShapeError(f"embedding: the table must have 2 dimensions, got {weight.shape}")
     return take(weight, indices, axis=0)
-
-
-# --- losses: none broadcasts prediction against target --------------------------------------------
-
-
-def _reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
-    if reduction == "mean":
-        return loss.mean()
-    if reduction == "sum":
-        return loss.sum()
-    if reduction == "none":
-        return loss
-    raise ArgumentError(f'{op}: reduction must be "mean", "sum" or "none", got {reduction!r}')
-
-
-@composite(
-    methods=(),
-    reference="tests.references:mse_loss",
-    samples=lambda: iter(
-        (
-            sample(s.real(2, 3), s.real(2, 3, seed=1)),
-            sample(s.real(3), s.real(3, seed=1), reduction="sum"),
-            sample(s.real(3), s.real(3, seed=1), reduction="none"),
-        )
-    ),
-    refuses=(
-        refuse(
-            ShapeError,
-            r"mse_loss: .*\(2, 3\) and .*\(3,\) must have the same shape",
-            s.real(2, 3),
-            s.real(3),
-        ),
-        refuse(ArgumentError, "mse_loss: reduction must be", s.real(3), s.real(3), reduction="avg"),
-    ),
-)
-def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The squared difference, averaged, summed or as it is."""
-    if x.shape != target.shape:
-        raise ShapeError(
-            f"mse_loss: prediction {x.shape} and target {target.shape} must have the same shape"
-        )
-    off = x - target
-    check_kind("mse_loss", off.dtype, "real float")
-    return _reduced(off * off, reduction, "mse_loss")
-
-
-def _entropy_samples() -> Any:
-    labels = np.array([0, 2])
-    yield sample(s.real(2, 3), labels)
-    yield sample(s.real(2, 3), labels.astype(np.int32), reduction="sum")
-    yield sample(s.real(2, 3), labels.astype(np.uint8), reduction="none")
-    yield sample(s.real(4, 3), np.array([0, -100, 1, 2]))
-    yield sample(s.real(2, 3, 2), np.array([[0, 1], [2, 2]]))
-    yield sample(s.real(2, 3), labels, label_smoothing=0.1)
-    yield sample(s.real(3), np.array(1))
-    yield sample(s.real(2, 3), np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]]))
-    yield sample(s.real(2, 3), labels, weight=np.array([1.0, 2.0, 0.5]))
-
-
-@composite(
-    methods=(),
-    reference="tests.references:cross_entropy",
-    samples=_entropy_samples,
-    refuses=(
-        refuse(
-            OutOfRangeError,
-            "cross_entropy: label 3 is out of range for an axis of size 3",
-            s.real(2, 3),
-            np.array([0, 3]),
-        ),
-        refuse(
-            OutOfRangeError,
-            "cross_entropy: label -1 is out of range",
-            s.real(2, 3),
-            np.array([0, -1]),
-        ),
-        refuse(
-            ShapeError, "cross_entropy: .* needs labels of shape", s.real(2, 3), np.array([0, 1, 2])
-        ),
-        refuse(DtypeError, "cross_entropy: labels must be integers", s.real(2, 3), s.booleans(2)),
-        refuse(
-            ArgumentError,
-            "label_smoothing must be between 0 and 1",
-            s.real(2, 3),
-            np.array([0, 1]),
-            label_smoothing=2.0,
-        ),
-    ),
-)
-def cross_entropy(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """The cross entropy of logits x, classes along axis 1, with labels or class probabilities."""
-    if not 0 <= label_smoothing <= 1:
-        raise ArgumentError(
-            f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}"
-        )
-    if x.ndim == 0:
-        raise ShapeError("cross_entropy: a 0-d tensor has no classes")
-    axis = 1 if x.ndim > 1 else 0
-    logs = log_softmax(x, axis=axis)
-    if target.dtype.is_float and target.shape == x.shape:
-        return _soft_entropy(logs, target, weight, axis, reduction, label_smoothing)
-    wanted = x.shape[:axis] + x.shape[axis + 1 :]
-    if not target.dtype.is_integer:
-        raise DtypeError(f"cross_entropy: labels must be integers, got {target.dtype}")
-    if target.shape != wanted:
-        raise ShapeError(
-            f"cross_entropy: {x.shape} needs labels of shape {wanted}, got {target.shape}"
-        )
-    target = target.astype(dtypes.int64)  # where ignore_index fits, whatever the labels came in
-    counted = target != ignore_index
-    labels = _checked_labels(target, counted, x.shape[axis])
-    loss = -gather(logs, labels.expand_dims(axis), axis).squeeze(axis)
-    scale = counted.astype(x.dtype)
-    if weight is not None:
-        _check_weight(weight, x.shape[axis])
-        scale = scale * take(weight, labels)
-    loss = loss * scale
-    if label_smoothing:
-        spread = -logs if weight is None else -logs * _classes(weight, x.ndim, axis)
-        even = spread.sum(axis=axis) * counted.astype(x.dtype) / x.shape[axis]
-        loss = (1 - label_smoothing) * loss + label_smoothing * even
-    return (
-        loss.sum() / scale.sum()
-        if reduction == "mean"
-        else _reduced(loss, reduction, "cross_entropy")
-    )
-
-
-def _checked_labels(target: Tensor, counted: Tensor, classes: int) -> Tensor:
-    labels = where(counted, target, 0)
-    # the gather that follows checks too, but would name another op
-    return apply(CHECK_RANGE, labels, size=classes, what="cross_entropy: label")
-
-
-def _check_weight(weight: Tensor, classes: int) -> None:
-    if weight.shape != (classes,):
-        raise ShapeError(f"cross_entropy: weight {weight.shape} must have shape {(classes,)}")
-
-
-def _classes(weight: Tensor, ndim: int, axis: int) -> Tensor:
-    return weight.reshape((-1,) + (1,) * (ndim - axis - 1))
-
-
-def _soft_entropy(
-    logs: Tensor, target: Tensor, weight: Tensor | None, axis: int, reduction: str, smoothing: float
-) -> Tensor:
-    if smoothing:
-        target = target * (1 - smoothing) + smoothing / logs.shape[axis]
-    if weight is not None:
-        _check_weight(weight, logs.shape[axis])
-        logs = logs * _classes(weight, logs.ndim, axis)
-    return _reduced(-(logs * target).sum(axis=axis), reduction, "cross_entropy")

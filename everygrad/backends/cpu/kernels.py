@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from everygrad import dtypes
 from everygrad.backends import base
 from everygrad.backends.cpu import blas, native, rows
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.rows import by_ufunc
+from everygrad.compile import expr
+from everygrad.compile.expr import Expr
+from everygrad.config import config
 from everygrad.errors import OutOfRangeError
 from everygrad.shapes import Shape, reduced, size_of
 
+_ADDED = {
+    d.np: expr.lower(operator.add(*Expr.inputs(2)), [d, d])
+    for d in (dtypes.float32, dtypes.float64)
+}
 OWN_PRODUCTS = 1 << 22  # multiply-adds from which a matrix product is worth a kernel of its own
 Slices = tuple[tuple[int, int, int], ...]
 
@@ -72,6 +81,16 @@ def _product(x: Any, y: Any) -> Any:
         if fits and x.dtype == y.dtype:
             return native.products().matmul(x, y)
     return blas.matmul(x, y)
+
+
+def linear_bias(x: Any, w: Any, b: Any) -> Any:
+    """The bias is added where the product lies, which nobody else has seen yet."""
+    out = matmul(x, w.T)
+    if out.size > config.native_threshold and out.dtype in _ADDED:
+        native.run(_ADDED[out.dtype], [out, b], out)
+    else:
+        out += b
+    return out
 
 
 # --- indexing ------------------------------------------------------------------------------------
@@ -148,6 +167,46 @@ def check_values(x: Any, size: int, what: str) -> Any:
             bad = low if low < 0 else high
             raise OutOfRangeError(f"{what} {bad} is out of range for an axis of size {size}")
     return x
+
+
+# --- labels --------------------------------------------------------------------------------------
+
+
+def _labels(target: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
+    """The labels, 0 in the place of what is ignored, and what counts: None if all of them do."""
+    elsewhere = target.size and not 0 <= ignore_index < classes
+    if elsewhere and target.min() >= 0 and target.max() < classes:
+        return target, None
+    counted = target != ignore_index
+    labels = np.where(counted, target, 0)
+    return check_values(labels, classes, "cross_entropy: label"), counted
+
+
+def _at_labels(shape: Shape, labels: Any, axis: int) -> Any:
+    """The places in a C-ordered array of `shape` that labels along `axis` name."""
+    if len(shape) == 2 and axis == 1:
+        return np.arange(0, shape[0] * shape[1], shape[1]) + labels
+    return _flat_index(shape, np.expand_dims(labels, axis), axis).reshape(-1)
+
+
+def class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
+    labels, counted = _labels(target, logs.shape[axis], ignore_index)
+    at = _at_labels(logs.shape, labels, axis)
+    out = np.negative(logs.reshape(-1)[at]).reshape(target.shape)
+    if counted is not None:
+        out[~counted] = 0
+    return out
+
+
+def class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Any:
+    labels, counted = _labels(target, classes, ignore_index)
+    shape = (*v.shape[:axis], classes, *v.shape[axis:])
+    out = np.zeros(size_of(shape), v.dtype)
+    values = np.negative(v)
+    if counted is not None:
+        values[~counted] = 0
+    out[_at_labels(shape, labels, axis)] = values.reshape(-1)
+    return out.reshape(shape)
 
 
 # --- convolution and pooling ---------------------------------------------------------------------
@@ -351,12 +410,18 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "concat": lambda *xs, axis, sizes: np.concatenate(xs, axis=axis),
     "matmul": matmul,
     "linear": lambda x, w: matmul(x, w.T),
+    "linear_bias": linear_bias,
     "take": take,
     "index_add": index_add,
     "gather": gather,
     "scatter_add": scatter_add,
     "last_write": last_write,
     "check_range": check_values,
+    "class_loss": class_loss,
+    "class_spread": class_spread,
+    "count_labels": lambda target, ignore_index, dtype: np.array(
+        np.count_nonzero(target != ignore_index), dtype.np
+    ),
     "conv2d": conv2d,
     "conv2d_input": conv2d_input,
     "conv2d_weight": conv2d_weight,

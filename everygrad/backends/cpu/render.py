@@ -24,16 +24,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.cpu import intrinsics, layouts, threads
+from everygrad.backends.cpu import intrinsics, layouts
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.loops import Loops, Pattern, operand_dtypes
+from everygrad.backends.cpu.ranges import spread
 from everygrad.compile.expr import Program
 from everygrad.errors import ArgumentError, DtypeError
 
 Array = np.ndarray[Any, Any]
 
-# elements one thread takes at least: below, a part is done before a worker has woken
-GRAIN = 1 << 17
+ALONE = 1 << 15  # elements up to which one thread is done before another has begun
+GRAIN = 1 << 12  # elements handed out together
 _CACHED_LAYOUTS = 1024
 
 
@@ -73,10 +74,17 @@ class _Call(NamedTuple):
     meta: Any
 
 
+class _Compiled(NamedTuple):
+    """A kernel f(lo, hi, out, *inputs[, meta]), and its address."""
+
+    function: Callable[..., None]
+    address: int
+
+
 class _Plan(NamedTuple):
     """What one combination of layouts needs. `simple`: one call, no offsets, no meta."""
 
-    function: Callable[..., None]
+    compiled: _Compiled
     simple: bool
     calls: tuple[_Call, ...]
 
@@ -117,19 +125,19 @@ class Kernel:
         self.inputs = _count_inputs(program)
         found = operand_dtypes(program, self.inputs)
         self.wanted = [None if d is None else d.np for d in found[1:]]
-        self._functions: dict[Pattern, Callable[..., None]] = {}
+        self._compiled: dict[Pattern, _Compiled] = {}
         self._plans: dict[Any, _Plan] = {}
         self._lock = threading.Lock()
 
-    def function(self, pattern: Pattern) -> Callable[..., None]:
-        """The compiled kernel: f(lo, hi, out, *inputs[, meta])."""
+    def compiled(self, pattern: Pattern) -> _Compiled:
+        """The kernel for a pattern of loops."""
         with self._lock:
-            found = self._functions.get(pattern)
+            found = self._compiled.get(pattern)
             if found is None:
                 address = engine().compile(source(self.program, pattern), "kernel")
                 pointers = [ctypes.c_void_p] * (len(pattern.kinds) + pattern.has_meta)
                 prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, *pointers)
-                found = self._functions[pattern] = prototype(address)
+                found = self._compiled[pattern] = _Compiled(prototype(address), address)
             return found
 
     def plan(self, arrays: Sequence[Array], out: Array) -> _Plan:
@@ -143,7 +151,7 @@ class Kernel:
         pattern = Pattern(len(sizes), kinds)
         calls = tuple(_call(part, pattern) for part in parts)
         simple = len(calls) == 1 and not pattern.has_meta and not any(calls[0].offsets)
-        return _Plan(self.function(pattern), simple, calls)
+        return _Plan(self.compiled(pattern), simple, calls)
 
     def check(self, arrays: Sequence[Array], out: Array) -> None:
         """Raise unless the dtypes and the number of arrays are the program's."""
@@ -170,24 +178,23 @@ class Kernel:
             if len(self._plans) >= _CACHED_LAYOUTS:
                 self._plans.clear()
             self._plans[tuple(key)] = plan
-        function, simple, calls = plan
+        compiled, simple, calls = plan
         pointers = [address_of(out), *[address_of(a) for a in arrays]]
         if simple:
-            size = calls[0].size
-            if size < 2 * GRAIN:
-                function(0, size, *pointers)
-            else:
-                _spread(function, size, pointers)
+            _run(compiled, calls[0].size, pointers)
             return
         for size, offsets, meta in calls:
             given = [p + o for p, o in zip(pointers, offsets, strict=True)]
             if meta is not None:
                 given.append(ctypes.addressof(meta))
-            _spread(function, size, given)
+            _run(compiled, size, given)
 
 
-def _spread(function: Callable[..., None], count: int, given: Sequence[int]) -> None:
-    threads.parallel_for(count, GRAIN, lambda lo, hi: function(lo, hi, *given))
+def _run(compiled: _Compiled, count: int, given: Sequence[int]) -> None:
+    if count <= ALONE:
+        compiled.function(0, count, *given)
+    else:
+        spread(compiled.address, count, GRAIN, given)
 
 
 _kernels: dict[str, Kernel] = {}

@@ -86,11 +86,19 @@ def _as_rows(a: Any, order: Shape, length: int) -> Any:
     return a.astype(np.float32) if a.dtype.itemsize == 2 else a
 
 
+def _in_rows(a: Any) -> bool:
+    """Whether the last axis is a row as it lies there, of a dtype the kernels compute in."""
+    return a.flags.c_contiguous and a.dtype.itemsize >= 4
+
+
 def over_axes(passes: Callable[..., tuple[Pass, ...]]) -> Callable[..., Any]:
     """A kernel over the rows that `axes` make; keywords beyond `axes` choose the passes."""
 
     def kernel(*arrays: Any, axes: Shape, **params: Any) -> Any:
         first = arrays[0]
+        if axes == (first.ndim - 1,) and all(_in_rows(a) for a in arrays):
+            flat = [a.reshape(-1, a.shape[-1]) for a in arrays] if first.size else []
+            return run(passes(**params), flat).reshape(first.shape) if flat else first.copy()
         order = (*(a for a in range(first.ndim) if a not in axes), *axes)
         length = size_of(tuple(first.shape[a] for a in axes))
         out = run(passes(**params), [_as_rows(a, order, length) for a in arrays])

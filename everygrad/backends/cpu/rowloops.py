@@ -7,7 +7,6 @@ element; the exponentials, stored, and their sum; the quotients.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,13 +15,13 @@ from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.llvm import Emitter, Value, engine, literal
 from everygrad.backends.cpu.loops import program_body
 from everygrad.backends.cpu.pool import empty
+from everygrad.backends.cpu.ranges import spread
 from everygrad.backends.cpu.render import address_of
-from everygrad.backends.cpu.threads import parallel_for
 from everygrad.compile.expr import Expr, lower
 from everygrad.dtypes import FROM_NP, DType
 
 Body = Callable[["Row"], Expr]
-GRAIN = 1 << 16  # elements a thread takes at least
+GRAIN = 1 << 12  # elements, in whole rows, handed out together
 
 
 class Row:
@@ -175,10 +174,9 @@ def source(passes: Sequence[Pass], inputs: int, dtype: DType) -> str:
 
 
 @lru_cache(maxsize=256)
-def _compiled(passes: tuple[Pass, ...], inputs: int, dtype: DType) -> Callable[..., None]:
-    pointer = engine().compile(source(passes, inputs, dtype), "rows")
-    kinds = [ctypes.c_int64] * 3 + [ctypes.c_void_p] * (1 + inputs)
-    return ctypes.CFUNCTYPE(None, *kinds)(pointer)
+def _compiled(passes: tuple[Pass, ...], inputs: int, dtype: DType) -> int:
+    """Where the kernel is."""
+    return engine().compile(source(passes, inputs, dtype), "rows")
 
 
 def run(passes: tuple[Pass, ...], arrays: Sequence[Any]) -> Any:
@@ -186,7 +184,7 @@ def run(passes: tuple[Pass, ...], arrays: Sequence[Any]) -> Any:
     count, n = arrays[0].shape
     out = empty((count, n), arrays[0].dtype)
     if out.size:
-        fn = _compiled(passes, len(arrays), FROM_NP[out.dtype])
-        given = [address_of(out), *(address_of(a) for a in arrays)]
-        parallel_for(count, max(1, GRAIN // n), lambda lo, hi: fn(lo, hi, n, *given))
+        kernel = _compiled(passes, len(arrays), FROM_NP[out.dtype])
+        given = [n, address_of(out), *(address_of(a) for a in arrays)]
+        spread(kernel, count, max(1, GRAIN // n), given)
     return out

@@ -1,0 +1,285 @@
+"""Losses. None broadcasts a prediction against its target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, DtypeError, OutOfRangeError, ShapeError
+from everygrad.ops import samples as s
+from everygrad.ops.creation import zeros
+from everygrad.ops.elementwise import where
+from everygrad.ops.families import Kernel, check_kind
+from everygrad.ops.indexing import CHECK_RANGE, gather, scatter_add, take
+from everygrad.ops.neural import log_softmax
+from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.tensor import Tensor
+
+
+def _reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    if reduction == "none":
+        return loss
+    raise ArgumentError(f'{op}: reduction must be "mean", "sum" or "none", got {reduction!r}')
+
+
+@composite(
+    methods=(),
+    reference="tests.references:mse_loss",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), s.real(2, 3, seed=1)),
+            sample(s.real(3), s.real(3, seed=1), reduction="sum"),
+            sample(s.real(3), s.real(3, seed=1), reduction="none"),
+        )
+    ),
+    refuses=(
+        refuse(
+            ShapeError,
+            r"mse_loss: .*\(2, 3\) and .*\(3,\) must have the same shape",
+            s.real(2, 3),
+            s.real(3),
+        ),
+        refuse(ArgumentError, "mse_loss: reduction must be", s.real(3), s.real(3), reduction="avg"),
+    ),
+)
+def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The squared difference, averaged, summed or as it is."""
+    if x.shape != target.shape:
+        raise ShapeError(
+            f"mse_loss: prediction {x.shape} and target {target.shape} must have the same shape"
+        )
+    off = x - target
+    check_kind("mse_loss", off.dtype, "real float")
+    return _reduced(off * off, reduction, "mse_loss")
+
+
+# --- cross entropy -------------------------------------------------------------------------------
+
+
+def _counted(target: Tensor, classes: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Which labels count, and the labels with 0 for the others."""
+    counted = target != ignore_index
+    labels = where(counted, target, 0)
+    # the gather that follows checks too, but would name another op
+    labels = apply(CHECK_RANGE, labels, size=classes, what="cross_entropy: label")
+    return counted, labels
+
+
+def _class_loss(logs: Tensor, target: Tensor, axis: int, ignore_index: int) -> Tensor:
+    counted, labels = _counted(target, logs.shape[axis], ignore_index)
+    picked = gather(logs, labels.expand_dims(axis), axis).squeeze(axis)
+    return where(counted, -picked, zeros((), logs.dtype, logs.device))
+
+
+def _class_spread(v: Tensor, target: Tensor, axis: int, classes: int, ignore_index: int) -> Tensor:
+    counted, labels = _counted(target, classes, ignore_index)
+    v = where(counted, -v, zeros((), v.dtype, v.device))
+    shape = (*v.shape[:axis], classes, *v.shape[axis:])
+    empty = zeros(shape, v.dtype, v.device)
+    return scatter_add(empty, labels.expand_dims(axis), v.expand_dims(axis), axis)
+
+
+# minus the logarithm that each label names, 0 where it is ignored; compilers see what it is made of
+CLASS_LOSS: Kernel = Kernel(
+    "class_loss",
+    _class_loss,
+    ("logs", "target"),
+    (
+        lambda g, target, shape, axis, ignore_index: apply(
+            CLASS_SPREAD,
+            g,
+            target,
+            axis=axis,
+            classes=shape[axis],
+            ignore_index=ignore_index,
+        ),
+        None,
+    ),
+    linear=(0,),
+)
+# its transpose: minus v where the labels are, 0 elsewhere
+CLASS_SPREAD: Kernel = Kernel(
+    "class_spread",
+    _class_spread,
+    ("v", "target"),
+    (
+        lambda g, target, axis, ignore_index: apply(
+            CLASS_LOSS, g, target, axis=axis, ignore_index=ignore_index
+        ),
+        None,
+    ),
+    linear=(0,),
+)
+COUNT_LABELS: Kernel = Kernel(
+    "count_labels",
+    lambda target, ignore_index, dtype: (target != ignore_index).astype(dtype).sum(),
+    ("target",),
+    constant=True,
+)
+_SOME = np.array([0, 2, -100])
+register(
+    CLASS_LOSS,
+    lambda logs, target, axis, ignore_index: apply(
+        CLASS_LOSS, logs, target, axis=axis, ignore_index=ignore_index
+    ),
+    namespace="internal",
+    reference="tests.references:class_loss",
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 4), _SOME, axis=1, ignore_index=-100),
+            sample(s.real(3, 4), np.array([0, 2, 1]), axis=1, ignore_index=2),
+            sample(s.real(3, 2), _SOME[:2], axis=0, ignore_index=-100),
+            sample(s.real(2, 3, 2), np.array([[0, 1], [2, 2]]), axis=1, ignore_index=1),
+        )
+    ),
+    refuses=(
+        refuse(
+            OutOfRangeError,
+            "cross_entropy: label 4 is out of range for an axis of size 4",
+            s.real(1, 4),
+            np.array([4]),
+            axis=1,
+            ignore_index=-100,
+        ),
+    ),
+)
+register(
+    CLASS_SPREAD,
+    lambda v, target, axis, classes, ignore_index: apply(
+        CLASS_SPREAD, v, target, axis=axis, classes=classes, ignore_index=ignore_index
+    ),
+    namespace="internal",
+    reference="tests.references:class_spread",
+    samples=lambda: iter(
+        (
+            sample(s.real(3), _SOME, axis=1, classes=4, ignore_index=-100),
+            sample(s.real(2, 2), np.array([[0, 1], [2, 2]]), axis=1, classes=3, ignore_index=0),
+        )
+    ),
+)
+register(
+    COUNT_LABELS,
+    lambda target, ignore_index, dtype: apply(
+        COUNT_LABELS, target, ignore_index=ignore_index, dtype=dtype
+    ),
+    namespace="internal",
+    reference=lambda target, ignore_index, dtype: np.array(
+        (target != ignore_index).sum(), dtype.np
+    ),
+    samples=lambda: iter((sample(_SOME, ignore_index=-100, dtype=dtypes.float32),)),
+)
+
+
+def _entropy_samples() -> Any:
+    labels = np.array([0, 2])
+    yield sample(s.real(2, 3), labels)
+    yield sample(s.real(2, 3), labels.astype(np.int32), reduction="sum")
+    yield sample(s.real(2, 3), labels.astype(np.uint8), reduction="none")
+    yield sample(s.real(4, 3), np.array([0, -100, 1, 2]))
+    yield sample(s.real(2, 3, 2), np.array([[0, 1], [2, 2]]))
+    yield sample(s.real(2, 3), labels, label_smoothing=0.1)
+    yield sample(s.real(3), np.array(1))
+    yield sample(s.real(2, 3), np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]]))
+    yield sample(s.real(2, 3), labels, weight=np.array([1.0, 2.0, 0.5]))
+
+
+@composite(
+    methods=(),
+    reference="tests.references:cross_entropy",
+    samples=_entropy_samples,
+    refuses=(
+        refuse(
+            OutOfRangeError,
+            "cross_entropy: label 3 is out of range for an axis of size 3",
+            s.real(2, 3),
+            np.array([0, 3]),
+        ),
+        refuse(
+            OutOfRangeError,
+            "cross_entropy: label -1 is out of range",
+            s.real(2, 3),
+            np.array([0, -1]),
+        ),
+        refuse(
+            ShapeError, "cross_entropy: .* needs labels of shape", s.real(2, 3), np.array([0, 1, 2])
+        ),
+        refuse(DtypeError, "cross_entropy: labels must be integers", s.real(2, 3), s.booleans(2)),
+        refuse(
+            ArgumentError,
+            "label_smoothing must be between 0 and 1",
+            s.real(2, 3),
+            np.array([0, 1]),
+            label_smoothing=2.0,
+        ),
+    ),
+)
+def cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The cross entropy of logits x, classes along axis 1, with labels or class probabilities."""
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(
+            f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}"
+        )
+    if x.ndim == 0:
+        raise ShapeError("cross_entropy: a 0-d tensor has no classes")
+    axis = 1 if x.ndim > 1 else 0
+    logs = log_softmax(x, axis=axis)
+    if target.dtype.is_float and target.shape == x.shape:
+        return _soft_entropy(logs, target, weight, axis, reduction, label_smoothing)
+    wanted = x.shape[:axis] + x.shape[axis + 1 :]
+    if not target.dtype.is_integer:
+        raise DtypeError(f"cross_entropy: labels must be integers, got {target.dtype}")
+    if target.shape != wanted:
+        raise ShapeError(
+            f"cross_entropy: {x.shape} needs labels of shape {wanted}, got {target.shape}"
+        )
+    target = target.astype(dtypes.int64)  # where ignore_index fits, whatever the labels came in
+    loss = apply(CLASS_LOSS, logs, target, axis=axis, ignore_index=ignore_index)
+    share: Tensor | None = None  # of each example
+    if weight is not None:
+        _check_weight(weight, x.shape[axis])
+        counted, labels = _counted(target, x.shape[axis], ignore_index)
+        share = counted.astype(x.dtype) * take(weight, labels)
+        loss = loss * share
+    if label_smoothing:
+        spread = -logs if weight is None else -logs * _classes(weight, x.ndim, axis)
+        even = spread.sum(axis=axis) * (target != ignore_index).astype(x.dtype) / x.shape[axis]
+        loss = (1 - label_smoothing) * loss + label_smoothing * even
+    if reduction != "mean":
+        return _reduced(loss, reduction, "cross_entropy")
+    if share is not None:
+        return loss.sum() / share.sum()
+    return loss.sum() / apply(COUNT_LABELS, target, ignore_index=ignore_index, dtype=x.dtype)
+
+
+def _check_weight(weight: Tensor, classes: int) -> None:
+    if weight.shape != (classes,):
+        raise ShapeError(f"cross_entropy: weight {weight.shape} must have shape {(classes,)}")
+
+
+def _classes(weight: Tensor, ndim: int, axis: int) -> Tensor:
+    return weight.reshape((-1,) + (1,) * (ndim - axis - 1))
+
+
+def _soft_entropy(
+    logs: Tensor, target: Tensor, weight: Tensor | None, axis: int, reduction: str, smoothing: float
+) -> Tensor:
+    if smoothing:
+        target = target * (1 - smoothing) + smoothing / logs.shape[axis]
+    if weight is not None:
+        _check_weight(weight, logs.shape[axis])
+        logs = logs * _classes(weight, logs.ndim, axis)
+    return _reduced(-(logs * target).sum(axis=axis), reduction, "cross_entropy")
