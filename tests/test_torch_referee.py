@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -257,6 +258,13 @@ def _products() -> Iterator[Case]:
     )
     linear_shapes = (((2, 3), (4, 3)), ((3,), (2, 3)), ((2, 5, 3), (4, 3)), ((0, 3), (4, 3)))
     yield Case("linear", eg.nn.functional.linear, F.linear, linear_shapes, complex=True)
+    biased = (((2, 3), (4, 3), (4,)), ((2, 2, 3), (1, 3), (1,)))
+    yield Case("linear_bias", eg.nn.functional.linear, F.linear, biased, complex=True)
+    rows = (((4, 2), (4, 3)), ((2, 2, 3), (2, 2, 1)))
+    summed = "...i,...j->ij"
+    yield Case(
+        "linear_weight", REGISTRY["linear_weight"].function, partial(torch.einsum, summed), rows
+    )
     yield Case(
         "vecdot", eg.vecdot, torch.linalg.vecdot, (((3,), (3,)), ((2, 3), (3,))), complex=True
     )
@@ -298,6 +306,12 @@ def _neural() -> Iterator[Case]:
         lambda x, w, b: eg.layer_norm(x, (3, 4), w, b, 1e-3),
         lambda x, w, b: F.layer_norm(x, (3, 4), w, b, 1e-3),
         (((2, 3, 4), (3, 4), (3, 4)),),
+    )
+    yield Case(
+        "class_loss",
+        lambda x: REGISTRY["class_loss"].function(x, labels, axis=1, ignore_index=1),
+        lambda x: F.nll_loss(x, _t(LABELS), ignore_index=1, reduction="none"),
+        (((4, 3),),),
     )
     for how in ("mean", "sum", "none"):
         yield Case(
@@ -354,7 +368,7 @@ ELSEWHERE = {
     "floor_divide", "slice", "unslice", "conv2d_input", "conv2d_weight", "max_pool2d_index",
     "astype", "to", "identity", "softmax_move", "log_softmax_vjp", "standardize",
     "standardize_move", "last_write", "mulhi", "philox", "check_range",
-    "attention", "attention_masked", "attention_grads", "attention_masked_grads",
+    "attention", "attention_masked", "attention_grads", "attention_masked_grads", "class_spread",
 }  # fmt: skip
 
 

@@ -48,13 +48,12 @@ class _Matmul(Kernel):
         x, y = self.restore(node, create_graph)[1:]
         px, py = node.parents
         dx = dy = None
+        rank = y.ndim if py is None else len(py.shape)
+        plain = rank == 2 and not g.dtype.is_complex  # y is one matrix, in all rows' products
         if px is not None:
-            dx = apply(MATMUL, g, _transposed(y))
+            dx = apply(LINEAR, g, y) if plain else apply(MATMUL, g, _transposed(y))
         if py is not None:
-            if len(py.shape) == 2 and x.ndim > 2:
-                rows = shapes.size_of(x.shape[:-1])
-                x, g = x.reshape(rows, x.shape[-1]), g.reshape(rows, g.shape[-1])
-            dy = apply(MATMUL, _transposed(x), g)
+            dy = apply(LINEAR_WEIGHT, x, g) if plain else apply(MATMUL, _transposed(x), g)
         return [dx, dy]
 
     def batched(
@@ -154,9 +153,9 @@ register(
 # --- linear: x @ weight^T, as layers have it -----------------------------------------------------
 
 
-def _linear_dw(g: Tensor, x: Tensor) -> Tensor:
+def _weight_portable(v: Tensor, x: Tensor) -> Tensor:
     rows = shapes.size_of(x.shape[:-1])
-    flat = g.reshape(rows, g.shape[-1])
+    flat = v.reshape(rows, v.shape[-1])
     return apply(MATMUL, _transposed(flat), x.reshape(rows, x.shape[-1]))
 
 
@@ -166,9 +165,17 @@ LINEAR: Kernel = Kernel(
     "linear",
     lambda x, w: matmul(x, w.matrix_transpose()),
     ("x", "w"),
-    (lambda g, w: apply(MATMUL, g, w), _linear_dw),
+    (lambda g, w: apply(MATMUL, g, w), lambda g, x: apply(LINEAR_WEIGHT, g, x)),
     linear=(0, 1),
     result=lambda x, w: ((*x.shape[:-1], w.shape[0]), x.dtype),
+)
+# v^T @ x, summed over all rows: with matmul and linear, each one's derivatives are the others
+LINEAR_WEIGHT: Kernel = Kernel(
+    "linear_weight",
+    _weight_portable,
+    ("v", "x"),
+    (lambda g, x: apply(LINEAR, x, g), lambda g, v: apply(MATMUL, v, g)),
+    linear=(0, 1),
 )
 
 
@@ -179,7 +186,7 @@ LINEAR_BIAS: Kernel = Kernel(
     ("x", "w", "b"),
     (
         lambda g, w: apply(MATMUL, g, w),
-        _linear_dw,
+        lambda g, x: apply(LINEAR_WEIGHT, g, x),
         lambda g: g.sum(axis=tuple(range(g.ndim - 1))),
     ),
 )
@@ -214,6 +221,21 @@ register(
         refuse(
             ShapeError, r"linear: a weight .* \(4, 2\) does not take", s.real(2, 3), s.real(4, 2)
         ),
+    ),
+)
+
+
+register(
+    LINEAR_WEIGHT,
+    lambda v, x: apply(LINEAR_WEIGHT, v, x),
+    reference=lambda v, x: v.reshape(-1, v.shape[-1]).T @ x.reshape(-1, x.shape[-1]),
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(4, 2), s.real(4, 3, seed=1)),
+            sample(s.real(2, 2, 3), s.real(2, 2, 1, seed=1)),
+            sample(s.real(0, 3), s.real(0, 2)),
+        )
     ),
 )
 

@@ -83,6 +83,14 @@ def _product(x: Any, y: Any) -> Any:
     return blas.matmul(x, y)
 
 
+def linear_weight(v: Any, x: Any) -> Any:
+    """v^T @ x over all rows."""
+    if v.ndim > 2:
+        rows = size_of(v.shape[:-1])
+        v, x = v.reshape(rows, v.shape[-1]), x.reshape(rows, x.shape[-1])
+    return matmul(v.T, x)
+
+
 def linear_bias(x: Any, w: Any, b: Any) -> Any:
     """The bias is added where the product lies, which nobody else has seen yet."""
     out = matmul(x, w.T)
@@ -411,6 +419,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "matmul": matmul,
     "linear": lambda x, w: matmul(x, w.T),
     "linear_bias": linear_bias,
+    "linear_weight": linear_weight,
     "take": take,
     "index_add": index_add,
     "gather": gather,

@@ -17,7 +17,7 @@ from everygrad.backends.cpu.fused import Fused, fusable, fused, walks_by_row
 from everygrad.backends.cpu.work import Operand, Step, Work, contiguous
 from everygrad.compile.fuse import Group, Load, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
-from everygrad.compile.memory import Lifetime, Plan, plan
+from everygrad.compile.memory import Lifetime, Memory, Plan, plan
 from everygrad.compile.views import View, is_whole, view_of
 
 
@@ -62,6 +62,13 @@ class Program(NamedTuple):
     offsets: dict[int, list[tuple[int, int]]]  # by slot: slots that point into it, and how far
     donations: dict[int, int]  # slots of outputs that may take an input's memory, and that input's
     groups: list[Group]
+
+    def memory(self) -> Memory:
+        """What the program takes: on the way, for results, for constants."""
+        placed = list(zip(self.temporaries.values(), self.lifetimes, strict=True))
+        outputs = sum(v.nbytes for v in self.outputs.values())
+        constants = sum(a.nbytes for a in self.constants.values())
+        return Memory(self.arena, placed, outputs, constants, len(self.donations))
 
 
 class Planner:

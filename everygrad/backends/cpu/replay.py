@@ -18,6 +18,7 @@ from everygrad.backends.cpu.plan import ERROR_WORDS, HostStep, NativeStep, Progr
 from everygrad.backends.cpu.pool import SMALLEST, empty
 from everygrad.backends.cpu.render import address_of
 from everygrad.compile.ir import Graph, Value
+from everygrad.compile.memory import Memory
 from everygrad.compile.views import View, is_whole
 from everygrad.errors import OutOfRangeError
 from everygrad.shapes import size_of
@@ -74,6 +75,9 @@ class Replay:
         self.segments = self.link()
         self.givers = [self.giver(r.slot, r.view) for r in program.results]
         self.places = [self.place(r.slot) for r in program.results]
+
+    def memory(self) -> Memory:
+        return self.program.memory()
 
     def is_small(self, slot: int, v: Value) -> bool:
         """Whether an output's memory is NumPy's own: it is small, or stays with its tensor."""
