@@ -64,7 +64,7 @@ def test_constant_ops_are_these() -> None:
         "logical_and", "logical_or", "logical_xor", "logical_not",
         "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift",
         "bitwise_invert", "isnan", "isinf", "isfinite", "any", "all", "argmax", "argmin",
-        "last_write", "max_pool2d_index", "mulhi", "philox", "check_range",
+        "last_write", "max_pool2d_index", "mulhi", "philox", "check_range", "count_labels",
     }  # fmt: skip
 
 

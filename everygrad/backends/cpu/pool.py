@@ -17,6 +17,7 @@ from everygrad.shapes import Shape
 
 SMALLEST = 1 << 18  # bytes; below this malloc recycles well by itself
 MOST_BYTES = 1 << 30  # of idle memory kept
+ALIGNMENT = 64  # a cache line, and the widest vector: loads and stores that cross lines cost twice
 
 
 def _idle_count() -> int:
@@ -64,22 +65,28 @@ class Pool:
             blocks = self.blocks.setdefault(size, [])
             for block in blocks:
                 if getrefcount(block) == _IDLE:
-                    return block[:nbytes].view(dtype).reshape(shape)
+                    return _aligned(block, nbytes).view(dtype).reshape(shape)
             if self.kept + size > MOST_BYTES:
                 self.trim()
-            block = np.empty(size, np.uint8)
+            block = np.empty(size + ALIGNMENT, np.uint8)
             self.blocks.setdefault(size, []).append(block)
             self.kept += size
-            return block[:nbytes].view(dtype).reshape(shape)
+            return _aligned(block, nbytes).view(dtype).reshape(shape)
 
     def holds(self, block: Any) -> bool:
         """Whether a block is one of ours."""
-        return any(block is b for b in self.blocks.get(block.nbytes, ()))
+        return any(block is b for b in self.blocks.get(block.nbytes - ALIGNMENT, ()))
 
     def trim(self) -> None:
         """Forget every block: idle ones are freed now, the others when their last view goes."""
         self.blocks.clear()
         self.kept = 0
+
+
+def _aligned(block: Any, nbytes: int) -> Any:
+    """So many bytes of the block from its first whole cache line on."""
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + nbytes]
 
 
 def _size_class(nbytes: int) -> int:

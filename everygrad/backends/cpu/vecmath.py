@@ -241,7 +241,15 @@ class Real:
         return self.e.select(self.e.compare("olt", a, self.const(limit)), yes, no)
 
     def poly(self, x: Value, coefficients: Sequence[float]) -> Value:
-        """c0 + c1 x + c2 x^2 + ... by Horner's rule."""
+        """c0 + c1 x + c2 x^2 + ... by Horner's rule, even and odd powers side by side: half the
+        wait, for one product more."""
+        if len(coefficients) < 5:
+            return self._horner(x, coefficients)
+        square = self.mul(x, x)
+        odd = self._horner(square, coefficients[1::2])
+        return self.fma(odd, x, self._horner(square, coefficients[::2]))
+
+    def _horner(self, x: Value, coefficients: Sequence[float]) -> Value:
         result = self.const(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             result = self.fma(result, x, self.const(c))
