@@ -1,19 +1,26 @@
 # Each target makes or refreshes .venv by itself; nothing else needs to be installed first.
 PY := .venv/bin/python
+CUDA_PY ?= python3    # GPU machines bring CuPy and pytest, and may have no way to install more
 ARGS ?=
 export EVERYGRAD_TEST_DEVICES ?= cpu,webgpu
 
-.PHONY: help demo test check bench fuzz clean venv-demo venv-dev venv-bench
+.PHONY: help demo gpt test test-cuda check bench bench-webgpu fuzz clean venv-demo venv-dev venv-bench
 .NOTPARALLEL:    # under -j, two targets must not fill one .venv at the same time
 
 help:  ## list the targets (the default)
-	@sed -nE 's/^([a-z]+):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: venv-demo  ## train a small network on handwritten digits; pictures go to demo-output/
 	@$(PY) examples/digits.py $(ARGS)
 
+gpt: venv-demo  ## train a small GPT on Python's help texts (ARGS="--device webgpu")
+	@$(PY) examples/gpt.py --jit $(ARGS)
+
 test: venv-dev  ## run all tests (EVERYGRAD_TEST_DEVICES=cpu,... ARGS="-k name")
 	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-cuda:  ## every test that takes a device, on an NVIDIA GPU; writes benchmarks/CUDA-TESTS.md
+	@$(CUDA_PY) tools/cuda_report.py $(ARGS)
 
 check: venv-dev  ## lint, formatting and types
 	@$(PY) -m ruff check .
@@ -22,6 +29,9 @@ check: venv-dev  ## lint, formatting and types
 
 bench: venv-bench  ## time ours against PyTorch, torch.compile and JAX, side by side
 	@$(PY) -m benchmarks --peers all --first $(ARGS)
+
+bench-webgpu: venv-bench  ## what a GPU does through WebGPU, and the MLP step beside tinygrad
+	@$(PY) -m benchmarks.webgpu $(ARGS)
 
 fuzz: venv-dev  ## random programs, each run in every way (ARGS="--start 0 --seeds 1000 --minutes 5")
 	@$(PY) -m everygrad.tools.fuzz $(ARGS)

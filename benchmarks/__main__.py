@@ -10,16 +10,16 @@ import argparse
 import datetime
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 from benchmarks import report as text
+from benchmarks.gather import gather, say
 from benchmarks.longchain import long_chains
 from benchmarks.machine import describe
-from benchmarks.measure import Plan, measure
+from benchmarks.measure import Plan
 from benchmarks.overhead import overhead
-from benchmarks.peers import COMPILED, EAGER, FLOOR, MODULES
-from benchmarks.process import ROOT, Peer, PeerError, Setup
+from benchmarks.peers import COMPILED, EAGER, MODULES, WEBGPU_MODULES
+from benchmarks.process import ROOT, PeerError, Setup
 from benchmarks.report import Report
 from benchmarks.startup import import_times
 from benchmarks.workloads import WORKLOADS, Workload, select
@@ -30,6 +30,7 @@ FULL = Plan()
 QUICK = Plan(rounds=3, warmup_s=0.1, patience_s=2.0)
 # What `--only` may name besides workloads.
 EXTRAS = ("import", "overhead")
+KNOWN = (*MODULES, *WEBGPU_MODULES)
 
 
 def _names(value: str) -> list[str]:
@@ -64,7 +65,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         type=_names,
         default=list(EAGER),
         metavar="NAMES",
-        help=f"comma-separated: {', '.join(MODULES)}, or all (default: {','.join(EAGER)})",
+        help=f"comma-separated: {', '.join(KNOWN)}; or all, which are those of the CPU "
+        f"(default: {','.join(EAGER)})",
     )
     add(
         "--python",
@@ -103,10 +105,6 @@ def _labels(names: list[str]) -> list[str]:
     return [n if n not in names[:i] else f"{n}#{i + 1}" for i, n in enumerate(names)]
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _plan(args: argparse.Namespace) -> Plan:
     plan = replace(QUICK if args.quick else FULL, first=args.first)
     if args.rounds is not None:
@@ -114,40 +112,6 @@ def _plan(args: argparse.Namespace) -> Plan:
     if args.patience is not None:
         plan = replace(plan, patience_s=args.patience)
     return plan
-
-
-def _greet(report: Report, name: str, label: str, setup: Setup, stack: ExitStack) -> Peer | None:
-    """The peer, running; None when it cannot run here, and the report says why."""
-    try:
-        peer = Peer(name, label, setup)
-        stack.callback(peer.close)
-        answer = peer.ask(hello=True)
-    except PeerError as error:
-        report.missing[label] = str(error)
-        return None
-    if answer["missing"]:
-        report.missing[label] = answer["missing"]
-        return None
-    report.versions |= answer["versions"]
-    return peer
-
-
-def _compare(report: Report, workloads: list[Workload], setup: Setup, plan: Plan) -> None:
-    """Fills in what the peers measure, which versions they are, and which are missing."""
-    with ExitStack() as stack:
-        named = [(label.partition("#")[0], label) for label in report.labels]
-        greeted = [_greet(report, name, label, setup, stack) for name, label in named]
-        peers = [peer for peer in greeted if peer is not None]
-        report.labels = [peer.label for peer in peers]
-        for label, why in report.missing.items():
-            _say(f"{label} is missing: {why.strip().splitlines()[-1]}")
-        if any(w.floor_target is not None for w in workloads):
-            copy = _greet(report, FLOOR, FLOOR, setup, stack)
-            peers += [copy] if copy is not None else []
-        for workload in workloads if report.labels else []:
-            result = measure(workload, peers, plan)
-            report.results.append(result)
-            _say(text.progress(result, report.labels))
 
 
 def _extras(report: Report, setup: Setup, plan: Plan, args: argparse.Namespace) -> None:
@@ -160,7 +124,7 @@ def _extras(report: Report, setup: Setup, plan: Plan, args: argparse.Namespace) 
             report.overheads = [overhead(name, setup) for name in present if name in COMPILED]
         if args.slow:
             for peer in (name for name in present if name in EAGER):
-                _say(f"long chain: {peer}")
+                say(f"long chain: {peer}")
                 report.chains += long_chains(peer, setup)
     except PeerError as error:
         report.problems.append(str(error))
@@ -169,8 +133,8 @@ def _extras(report: Report, setup: Setup, plan: Plan, args: argparse.Namespace) 
 def _workloads(args: argparse.Namespace) -> list[Workload]:
     """Those asked for; ValueError when a name is of no workload or of no peer."""
     for name in args.peers:
-        if name not in MODULES:
-            raise ValueError(f"no peer {name!r}: there are {', '.join(MODULES)}, all")
+        if name not in KNOWN:
+            raise ValueError(f"no peer {name!r}: there are {', '.join(KNOWN)}, all")
     named = [name for name in args.only if name not in EXTRAS]
     return select(named) if named or not args.only else []
 
@@ -182,9 +146,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         workloads = _workloads(args)
     except ValueError as error:
-        _say(str(error))
+        say(str(error))
         return 2
-    _compare(report, workloads, setup, plan)
+    gather(report, workloads, setup, plan)
     _extras(report, setup, plan, args)
     report.machine = describe(report.versions, args.threads)
     print(text.render(report), end="")
@@ -192,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
         notes = NOTES.read_text(encoding="utf-8")  # what the figures cannot say, kept by hand
         RESULTS.write_text(text.markdown(report, date) + "\n" + notes, encoding="utf-8")
-        _say(f"wrote {RESULTS.relative_to(ROOT)}")
+        say(f"wrote {RESULTS.relative_to(ROOT)}")
     return int(report.failed or (args.strict and report.missed))
 
 

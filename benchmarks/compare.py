@@ -28,6 +28,12 @@ JIT = Match(
     ("torch", "torch.compile", "jax"),
     lambda w: w.jit_target,
 )
+WEBGPU = Match(
+    "WebGPU: `eg.jit` over tinygrad's TinyJit",
+    "everygrad.webgpu.jit",
+    ("tinygrad",),
+    lambda w: 1.0,
+)
 COPY = Match(
     "Memory: `eg.jit` over a copy of the same bytes (each input read, each gradient written)",
     "everygrad.jit",
@@ -37,8 +43,8 @@ COPY = Match(
 
 
 def matches(labels: list[str]) -> list[Match]:
-    """Those of the three whose two sides take part; else the first peer against all others."""
-    found = [m for m in (EAGER, JIT) if m.ours in labels and set(m.rivals) & set(labels)]
+    """Those whose two sides take part; else the first peer against all others."""
+    found = [m for m in (EAGER, JIT, WEBGPU) if m.ours in labels and set(m.rivals) & set(labels)]
     if found or len(labels) < 2:
         return found
     rest = tuple(labels[1:])

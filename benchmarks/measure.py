@@ -160,7 +160,7 @@ def peer_round(
     for peer in able if number % 2 == 0 else reversed(able):
         time.sleep(pause_s)
         try:
-            answer = peer.ask(run=workload.name, rounds=1)
+            answer = peer.ask(run=workload.name, steps=workload.steps, rounds=1)
         except PeerError as error:
             result.failures[peer.label] = str(error)
             continue
@@ -175,7 +175,7 @@ def _warm_up(workload: Workload, peers: list[Peer], result: Result, plan: Plan) 
             continue
         try:
             peer.revive()
-            peer.ask(run=workload.name, rounds=0, warmup_s=plan.warmup_s)
+            peer.ask(run=workload.name, steps=workload.steps, rounds=0, warmup_s=plan.warmup_s)
         except PeerError as error:
             result.failures[peer.label] = str(error)
 

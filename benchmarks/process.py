@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import CACHES, FLOOR, MODULES, PYTHONS
+from benchmarks.peers import ALL_MODULES, CACHES, PYTHONS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,18 +36,21 @@ class Setup:
         default = str(ROOT / PYTHONS[peer]) if peer in PYTHONS else sys.executable
         return dict(self.pythons).get(peer, default)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, peer: str) -> dict[str, str]:
         names = ("OMP", "MKL", "OPENBLAS")
         threads = {f"{name}_NUM_THREADS": str(self.threads) for name in names}
-        # Only the repository: what a peer imports comes from its own virtual environment.
-        return os.environ | threads | {"PYTHONPATH": str(ROOT)}
+        path = [str(ROOT)]
+        # What a peer with an interpreter of its own imports comes from there alone.
+        if self.python(peer) == sys.executable and "PYTHONPATH" in os.environ:
+            path.append(os.environ["PYTHONPATH"])
+        return os.environ | threads | {"PYTHONPATH": os.pathsep.join(path)}
 
     def run_module(self, peer: str, module: str, *args: str, timeout: float = 600.0) -> str:
         """What `python -m module args` prints, in the peer's interpreter."""
         command = [self.python(peer), "-m", module, *args]
         try:
             done = subprocess.run(
-                command, env=self.environment(), cwd=ROOT, text=True, capture_output=True,
+                command, env=self.environment(peer), cwd=ROOT, text=True, capture_output=True,
                 timeout=timeout, check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -64,8 +67,8 @@ class Peer:
     """
 
     def __init__(self, name: str, label: str, setup: Setup, timeout: float = 600.0) -> None:
-        if name not in MODULES and name != FLOOR:
-            raise ValueError(f"no peer {name!r}: there are {', '.join(MODULES)}")
+        if name not in ALL_MODULES:
+            raise ValueError(f"no peer {name!r}: there are {', '.join(ALL_MODULES)}")
         self.name, self.label, self.timeout = name, label, timeout
         self.cache: Path | None = None
         self._setup = setup
@@ -73,7 +76,7 @@ class Peer:
 
     def _start(self) -> None:
         python = self._setup.python(self.name)
-        environment = self._setup.environment()
+        environment = self._setup.environment(self.name)
         if self.cache is not None and self.name in CACHES:
             environment[CACHES[self.name]] = str(self.cache)
         try:

@@ -67,7 +67,7 @@ def _first_met(result: Result) -> bool | None:
     return start.cold_s <= targets[0] and start.warm_s <= targets[1]
 
 
-def _table(rows: Rows) -> list[str]:
+def table(rows: Rows) -> list[str]:
     """A Markdown table; the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = ["-" * widths[0]] + ["-" * (w - 1) + ":" for w in widths[1:]]
@@ -79,7 +79,7 @@ def _table(rows: Rows) -> list[str]:
     return lines
 
 
-def _yes(met: bool | None) -> str:
+def yes(met: bool | None) -> str:
     return {True: "yes", False: "NO", None: "?"}[met]
 
 
@@ -117,7 +117,7 @@ def _times(report: Report) -> list[str]:
         "other processes took part of the machine: where most are, no quiet machine was found and "
         "`met` below is left open.",
         "",
-        *_table(rows),
+        *table(rows),
         "",
         *(f"- `{r.workload.name}`: {r.workload.about}" for r in report.results),
     ]
@@ -136,9 +136,9 @@ def _match(match: Match, results: list[Result]) -> list[str]:
             "-" if v.ratio is None else f"{v.ratio:.2f}",
             "-" if v.spread is None else f"{v.spread[0]:.2f}-{v.spread[1]:.2f}",
             "-" if v.target is None else f"<= {v.target:g}",
-            "-" if v.target is None else _yes(v.met),
+            "-" if v.target is None else yes(v.met),
         ])  # fmt: skip
-    return ["", f"{match.title}; quartiles over the rounds taken in pairs:", "", *_table(rows)]
+    return ["", f"{match.title}; quartiles over the rounds taken in pairs:", "", *table(rows)]
 
 
 def _floor(report: Report) -> list[str]:
@@ -161,7 +161,7 @@ def _first_calls(report: Report) -> list[str]:
     where = "in a process that has imported the library, disk caches as they were found:"
     if report.first:
         where = "in a new process that has imported the library, disk cache empty; `warm`: full."
-    return ["", f"The first step of each workload {where}", "", *_table(rows), *_first_notes(done)]
+    return ["", f"The first step of each workload {where}", "", *table(rows), *_first_notes(done)]
 
 
 def _warm(start: Start | None) -> str:
@@ -175,7 +175,7 @@ def _first_notes(done: list[Result]) -> list[str]:
         if r.workload.first_targets and OURS in r.first:
             cold, warm = r.workload.first_targets
             lines.append(f"Target of {OURS} on `{r.workload.name}`: {cold:g} s cold, {warm:g} s "
-                         f"warm: met {_yes(_first_met(r))}.")  # fmt: skip
+                         f"warm: met {yes(_first_met(r))}.")  # fmt: skip
         late = [
             f"{label} {ms(start.second_s)} ms"
             for label, start in r.first.items()
@@ -194,9 +194,9 @@ def _overheads(report: Report) -> list[str]:
     for name, case in CASES.items():
         times = [f"{o.seconds[name] * 1e6:.1f}" for o in report.overheads]
         bound = case.bound and ours is not None
-        met = _yes(ours.met(name)) if bound and ours is not None else "-"
+        met = yes(ours.met(name)) if bound and ours is not None else "-"
         rows.append([name, *times, f"<= {CALL_S * 1e6:g}" if bound else "-", met])
-    return ["", "One call of a compiled function that returns:", "", *_table(rows)]
+    return ["", "One call of a compiled function that returns:", "", *table(rows)]
 
 
 def _imports(times: ImportTimes | None) -> list[str]:
@@ -206,9 +206,9 @@ def _imports(times: ImportTimes | None) -> list[str]:
     rows = [
         ["import", "everygrad ms", "numpy ms", "difference", "target", "met"],
         ["fresh interpreter", ms(times.ours_s), ms(times.numpy_s),
-         ms(times.ours_s - times.numpy_s), f"<= {ALLOWED_S * 1e3:.0f}", _yes(times.met)],
+         ms(times.ours_s - times.numpy_s), f"<= {ALLOWED_S * 1e3:.0f}", yes(times.met)],
     ]  # fmt: skip
-    return ["", *_table(rows), "", f"Device, compiler or peer packages it loads: {heavy}."]
+    return ["", *table(rows), "", f"Device, compiler or peer packages it loads: {heavy}."]
 
 
 def _chains(report: Report) -> list[str]:
@@ -223,11 +223,11 @@ def _chains(report: Report) -> list[str]:
                      f"{c.others:.1f}"])  # fmt: skip
     allowed = f"{longchain.LINEAR:g} times the time for 4 times the ops"
     return [
-        "", *_table(rows), "",
+        "", *table(rows), "",
         "`delete after`: what backward left; `delete`: a whole graph never taken backward;",
         "`others`: cores that other processes kept busy meanwhile.",
         f"Target: backward and deletions of 1,000,000 ops <= {longchain.LIMIT_S:g} s and linear "
-        f"(at most {allowed}): met {_yes(report.chain_met)}.",
+        f"(at most {allowed}): met {yes(report.chain_met)}.",
     ]  # fmt: skip
 
 
@@ -246,9 +246,14 @@ def _problems(report: Report) -> list[str]:
         if lines else []  # fmt: skip
 
 
-def render(report: Report) -> str:
-    """The whole report."""
-    lines = [f"- {line}" for line in report.machine] + _missing(report)
+def head(report: Report) -> list[str]:
+    """The machine, and who could not take part."""
+    return [f"- {line}" for line in report.machine] + _missing(report)
+
+
+def body(report: Report) -> str:
+    """What was measured."""
+    lines: list[str] = []
     if report.results:
         lines += _times(report)
         for match in report.matches:
@@ -256,6 +261,11 @@ def render(report: Report) -> str:
         lines += _floor(report) + _first_calls(report)
     lines += _overheads(report) + _imports(report.imports) + _chains(report) + _problems(report)
     return "\n".join(lines) + "\n"
+
+
+def render(report: Report) -> str:
+    """The whole report."""
+    return "\n".join([*head(report), body(report)])
 
 
 def markdown(report: Report, date: str) -> str:

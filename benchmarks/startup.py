@@ -46,7 +46,7 @@ def _import(module: str, setup: Setup) -> tuple[float, list[str]]:
     command = [setup.python("everygrad"), "-c", _PROGRAM.format(module=module, heavy=HEAVY)]
     # compiled files are what an installed package has; the environment may forbid writing them
     cache = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": gettempdir() + "/everygrad-pyc"}
-    environment = {**setup.environment(), **cache}
+    environment = {**setup.environment("everygrad"), **cache}
     done = subprocess.run(
         command, env=environment, cwd=ROOT, text=True, capture_output=True, check=False
     )

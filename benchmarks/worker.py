@@ -2,7 +2,8 @@
 
     {"hello": true}                                     -> {"versions": {...}, "missing": why}
     {"check": NAME, "to": PATH}                         -> {"steps_s": [seconds, ...]}
-    {"run": NAME, "rounds": N, "warmup_s": S}           -> {"times": [seconds a step, ...],
+    {"run": NAME, "steps": K, "rounds": N, "warmup_s": S}
+                                                        -> {"times": [seconds a step, ...],
                                                             "others": [busy cores, ...]}
 
 `missing` is what the peer lacks to run here, "" when nothing. `others` is what other processes
@@ -28,7 +29,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from benchmarks.load import Mark
-from benchmarks.peers import FLOOR, FLOOR_MODULE, MODULES, Step
+from benchmarks.peers import ALL_MODULES, Step
 from benchmarks.workloads import WORKLOADS, Array
 
 
@@ -46,7 +47,8 @@ class Worker:
             return {"versions": self.module.VERSIONS | _numpy(), "missing": missing}
         if "check" in request:
             return {"steps_s": self.check(request["check"], request["to"])}
-        rounds = self.run(request["run"], request["rounds"], request.get("warmup_s", 0.0))
+        how = request["steps"], request["rounds"], request.get("warmup_s", 0.0)
+        rounds = self.run(request["run"], *how)
         return {"times": [seconds for seconds, _ in rounds], "others": [load for _, load in rounds]}
 
     def drop(self) -> None:
@@ -70,11 +72,11 @@ class Worker:
         np.savez(path, **saved)  # type: ignore[arg-type]  # its stub forbids plain keywords
         return times
 
-    def run(self, name: str, rounds: int, warmup_s: float) -> list[tuple[float, float]]:
+    def run(self, name: str, steps: int, rounds: int, warmup_s: float) -> list[tuple[float, float]]:
         if self.name != name or self.step is None:
             self.drop()
             self.name, self.step = name, self.build(name)
-        step, steps = self.step, WORKLOADS[name].steps
+        step = self.step
         gc.collect()
         _warm(step, max(1, steps // 10), warmup_s)
         return [_time(step, steps) for _ in range(rounds)]
@@ -122,9 +124,8 @@ def _private_stdout() -> TextIO:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One peer's process; started by the harness.")
-    modules = MODULES | {FLOOR: FLOOR_MODULE}
-    parser.add_argument("peer", choices=modules)
-    module = modules[parser.parse_args().peer]
+    parser.add_argument("peer", choices=ALL_MODULES)
+    module = ALL_MODULES[parser.parse_args().peer]
     pipe = _private_stdout()
     worker: Worker | None = None
     for line in sys.stdin:

@@ -7,6 +7,7 @@ from typing import Any
 
 from everygrad import autograd as autograd
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
+from everygrad.autograd.autocast import autocast as autocast
 from everygrad.autograd.modes import (
     detect_anomaly as detect_anomaly,
     enable_grad as enable_grad,
@@ -15,7 +16,11 @@ from everygrad.autograd.modes import (
     no_grad as no_grad,
     set_grad_enabled as set_grad_enabled,
 )
-from everygrad.config import config as config
+from everygrad.config import (
+    config as config,
+    get_matmul_precision as get_matmul_precision,
+    set_matmul_precision as set_matmul_precision,
+)
 from everygrad.dtypes import BY_NAME as _DTYPES
 from everygrad.ops import creation as _creation, random as _random
 from everygrad.ops.spec import REGISTRY as _REGISTRY

@@ -15,6 +15,7 @@ from everygrad import (
 )
 from everygrad.autograd.anomaly import find_nan as find_nan
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
+from everygrad.autograd.autocast import autocast as autocast
 from everygrad.autograd.batching import vmap as vmap
 from everygrad.autograd.checkpoint import (
     checkpoint as checkpoint,
@@ -40,7 +41,11 @@ from everygrad.autograd.modes import (
     no_grad as no_grad,
     set_grad_enabled as set_grad_enabled,
 )
-from everygrad.config import Config
+from everygrad.config import (
+    Config,
+    get_matmul_precision as get_matmul_precision,
+    set_matmul_precision as set_matmul_precision,
+)
 from everygrad.dtypes import DType
 from everygrad.ops.creation import (
     arange as arange,

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
+
+from everygrad.errors import ArgumentError
+
+_PRECISIONS = ("highest", "high")
 
 
 class Config:
@@ -11,11 +16,14 @@ class Config:
     native_threshold  above this many elements an eager CPU op uses a compiled kernel instead of
                       NumPy: below it, NumPy's call costs less than ours
     fast_limit        up to this many elements the door takes its fast path; -1 while something
-                      (`find_nan`) must see every op
+                      (`find_nan`, `autocast`, a tracer, a profiler) must see every op
+    matmul_precision  "highest" or "high": see `set_matmul_precision`
     """
 
     def __init__(self) -> None:
         self._watched = 0
+        self._counting = threading.Lock()
+        self.matmul_precision = "highest"
         self._native_threshold = int(os.environ.get("EVERYGRAD_NATIVE_THRESHOLD", "16384"))
         self.fast_limit = self._native_threshold
 
@@ -30,8 +38,33 @@ class Config:
 
     def watch(self, change: int) -> None:
         """One more (+1) or one fewer (-1) who must see every op."""
-        self._watched += change
-        self.fast_limit = -1 if self._watched else self._native_threshold
+        with self._counting:
+            self._watched += change
+            self.fast_limit = -1 if self._watched else self._native_threshold
 
 
 config = Config()
+
+
+def set_matmul_precision(precision: str) -> None:
+    """How precisely float32 matrix products and convolutions are computed.
+
+    "highest", the default, is float32 throughout. "high" lets CUDA round what is multiplied to tf32
+    (10 bits) first, and sum in float32, which is several times as fast. The CPU and WebGPU have
+    nothing of the kind and compute in float32 either way.
+
+    >>> import everygrad as eg
+    >>> eg.get_matmul_precision()
+    'highest'
+    """
+    if precision not in _PRECISIONS:
+        raise ArgumentError(
+            f'set_matmul_precision: takes "highest" or "high" (tf32 on CUDA), got {precision!r}; '
+            f"for less use eg.autocast()"
+        )
+    config.matmul_precision = precision
+
+
+def get_matmul_precision() -> str:
+    """What `set_matmul_precision` chose."""
+    return config.matmul_precision

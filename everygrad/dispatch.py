@@ -16,6 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes
+from everygrad.autograd.autocast import cast_to, converted, policy, uncast
 from everygrad.autograd.graph import MarkedNode, Node
 from everygrad.autograd.modes import CAREFUL, anomaly_enabled, no_grad, recording
 from everygrad.autograd.saving import recorder
@@ -42,11 +43,15 @@ _PACKAGE = __name__.split(".")[0] + "."
 
 def backend_of(op: str, payloads: list[Any]) -> base.Backend:
     """The one backend all payloads live on."""
-    names = {"cpu" if type(p) is ndarray else p.device for p in payloads}
-    if len(names) > 1:
-        shown = ", ".join(sorted(names))
-        raise DeviceError(f"{op}: inputs are on different devices ({shown}); move them with to()")
-    return base.get(names.pop() if names else "cpu")
+    names = ["cpu" if type(p) is ndarray else p.device for p in payloads]
+    first = names[0] if names else "cpu"
+    for name in names:
+        if name != first:
+            raise DeviceError(
+                f"{op}: inputs are on different devices ({', '.join(sorted(set(names)))}); "
+                f"move them with to()"
+            )
+    return base.get(first)
 
 
 def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
@@ -74,9 +79,14 @@ def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
 
 
 def _run_on(backend: base.Backend, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
-    if op.family == "kernel" and op.name not in backend.kernels:
-        return op.portable(*(wrap(p) for p in payloads), **params)._data
-    return backend.run(op, payloads, params)
+    if op.family != "kernel" or op.name in backend.kernels:
+        if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
+            out = profiler.run(backend, op, payloads, params)
+        else:
+            out = backend.run(op, payloads, params)
+        if out is not NotImplemented:
+            return out
+    return op.portable(*(wrap(p) for p in payloads), **params)._data
 
 
 def inner(t: Tensor, level: int) -> Tensor:
@@ -131,6 +141,9 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
 
 def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
+    if config.fast_limit < 0 and (chosen := policy()) is not None and not op.is_users:
+        with uncast():  # what it is made of keeps the dtypes chosen here
+            return apply(op, *converted(op.name, inputs, chosen), **params)
     if op.composed and recording() and any(t._node is not None for t in inputs):
         return op.portable(*inputs, **params)
     try:
@@ -190,6 +203,8 @@ def operands(op: str, *values: Any, floating: bool = False) -> tuple[Tensor, ...
     assert common is not None
     if floating and not common.is_differentiable:
         common = dtypes.DEFAULT_FLOAT
+    if config.fast_limit < 0 and (chosen := policy()) is not None:
+        common = cast_to(op, common, anchor.device, chosen)
     arrays = iter(tensors[len(tensors) - len(others) :])
     made = []
     for v in values:
@@ -250,7 +265,11 @@ def unary(op: Any) -> Callable[[Any], Any]:
         return t
 
     def slow(x: Any) -> Any:
-        return op.body(x) if isinstance(x, Expr) else apply(op, *op.promote(x))
+        if isinstance(x, Expr):
+            return op.body(x)
+        if isinstance(x, Tensor) and x._data.dtype in op.floats:  # as it is
+            return apply(op, x)
+        return apply(op, *op.promote(x))
 
     return call
 
@@ -318,6 +337,10 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
     def slow(x: Any, y: Any) -> Any:
         if isinstance(x, Expr) or isinstance(y, Expr):
             return op.body(x, y)
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            dtype = x._data.dtype
+            if dtype is y._data.dtype and dtype in op.floats:  # as they are
+                return apply(op, x, y)
         if type(y) is float and type(x._data) is ndarray and x._data.dtype in (F32, F64):
             y = wrap(np.asarray(y, x._data.dtype))
             return call(x, y) if x._data.size <= config.fast_limit else apply(op, x, y)

@@ -7,6 +7,7 @@ import numpy as np
 
 from everygrad.autograd.graph import HookHandle, Node
 from everygrad.dtypes import DType
+from everygrad.ops.conversion import Later
 from everygrad.ops.random import Generator
 
 _TensorLike: TypeAlias = Tensor | complex | np.ndarray[Any, Any] | np.generic
@@ -343,6 +344,8 @@ class Tensor:
         """Whether x is not or equal to y."""
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array that shares memory where it can, and cannot be written to."""
+    def numpy_later(self) -> Later:
+        """The values as a NumPy array that is on its way: its `result()` waits, this does not."""
     def outer(self, y: Tensor) -> Tensor:
         """Every product of an element of x and an element of y."""
     def pad(self, widths: Any, value: float = 0.0) -> Tensor:

@@ -7,7 +7,15 @@ import os
 import pytest
 
 # the tests that know of devices without float64; the others are about the engine, not the device
-EVERYWHERE = {"test_ops", "test_ops_derivatives", "test_ops_transforms", "test_errors"}
+EVERYWHERE = {
+    "test_ops",
+    "test_ops_derivatives",
+    "test_ops_transforms",
+    "test_errors",
+    "test_examples",
+    "test_amp",
+    "test_profile",
+}
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
 
 

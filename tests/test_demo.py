@@ -42,6 +42,21 @@ def test_a_short_demo_learns_and_writes_its_files(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*.tmp"))
 
 
+def test_the_compiled_demo_learns_as_the_eager_one_does(tmp_path: Path) -> None:
+    said = []
+    for folder, options in (("eager", []), ("jit", ["--jit"])):
+        (tmp_path / folder).mkdir()
+        result = run(tmp_path / folder, "--epochs", "2", "--target", "80", *options)
+        assert result.returncode == 0, result.stderr
+        said.append(result.stdout)
+    assert "(cpu, eager: " in said[0]
+    assert "(cpu, compiled: " in said[1]
+    percents = [float(s.split("held-out accuracy: ")[1].split(" %")[0]) for s in said]
+    assert abs(percents[0] - percents[1]) <= 1
+    one, other = (load_file(tmp_path / f / "digits.safetensors") for f in ("eager", "jit"))
+    assert all(np.abs(one[name] - other[name]).max() < 1e-2 for name in one)
+
+
 def test_a_demo_that_misses_its_target_says_so(tmp_path: Path) -> None:
     result = run(tmp_path, "--epochs", "1", "--target", "100")
     assert result.returncode == 1

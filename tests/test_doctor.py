@@ -82,6 +82,9 @@ def test_webgpu_is_found() -> None:
     (device,) = report("--device", "webgpu")["devices"]
     assert device["found"]
     assert device["facts"]["limits"]["groups"] >= 65535
+    flushed = {a["function"] for a in device["accuracy"] if a["flushed"]} - {"gelu"}
+    assert (device["facts"]["subnormals"] != "kept by +, - and *") == ("add" in flushed)
+    assert flushed <= {"add", "multiply", "softplus", "silu"}
     assert len(device["accuracy"]) == len(accuracy.FUNCTIONS)
     assert all(a["wrong_nan"] == 0 for a in device["accuracy"])
 
@@ -255,6 +258,13 @@ def test_errors_are_counted_in_ulp() -> None:
     got[4], got[3] = 0.0, np.finfo(np.float32).max
     found = accuracy.compare(got, exact, [x])
     assert (found.normal, found.wrong_nan) == (1.0, 1)
+
+
+def test_flushing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not accuracy.flushes("cpu")
+    zero = accuracy.tensor(np.zeros(1, np.float32))
+    monkeypatch.setattr(accuracy, "tensor", lambda x, **_: zero)
+    assert accuracy.flushes("cpu")
 
 
 def test_compiled_kernels_of_the_cpu_are_accurate() -> None:

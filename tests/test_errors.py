@@ -111,7 +111,7 @@ DEVICES: dict[str, Case] = {
                lambda: eg.concat([A, NULL])),
     "unknown": (DeviceError, "device 'tpu' is not available: known devices are cpu, null",
                 lambda: ones(2, device="tpu")),
-    "coming": (DeviceError, "device 'cuda' is not available", lambda: A.to("cuda")),
+    "no number": (DeviceError, "GPUs are named by their number", lambda: A.to("cuda:x")),
     "seed": (DeviceError, "backward: gradient is on null, the root on cpu",
              lambda: (ones(2, 3, grad=True) * 2).backward(NULL)),
     "values": (TraceError, "null device has no values", lambda: NULL.sum().item()),

@@ -164,13 +164,18 @@ def test_AG_6_7_kernel_larger_than_the_image(device: str) -> None:
     )  # fmt: skip
 
 
+def products(names: list[str]) -> int:
+    """How many matrix products were launched."""
+    return sum(name in ("matmul", "linear", "linear_weight") for name in names)
+
+
 def test_AG_8_no_work_for_what_needs_no_gradient(device: str) -> None:
     w = leaf(numbers(3, 4), device)
     data, target = constant(numbers(5, 3), device), constant(numbers(5, 4), device)
     loss = eg.mse_loss(data @ w, target)
     with launches(device) as names:
         loss.backward()
-    assert names.count("matmul") == 1
+    assert products(names) == 1
     assert "subtract.d1" not in names
     assert "negative" not in names
 
@@ -319,7 +324,7 @@ def test_SH_6_frozen_parameters_cost_nothing(device: str) -> None:
         loss.backward()
     assert all(p.grad is None for p in model[0].parameters())
     assert all(p.grad is not None for p in model[2].parameters())
-    assert names.count("matmul") == 1  # the last weight's: nothing beyond it is needed
+    assert products(names) == 1  # the last weight's: nothing beyond it is needed
     assert "relu.d0" not in names
     assert "relu.d0" in all_of_it
 

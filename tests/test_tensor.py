@@ -169,7 +169,7 @@ def test_tensor_of_anything() -> None:
         (lambda: eg.zeros((True,)), ArgumentError, "every size must be an integer, got True"),
         (lambda: eg.zeros((1 << 50,)), ShapeError, "more memory than any device has"),
         (lambda: eg.zeros((2,), device="tpu"), DeviceError, "device 'tpu' is not available"),
-        (lambda: eg.zeros((2,), device="cuda"), DeviceError, "CUDA backend is not in this version"),
+        (lambda: eg.zeros((2,), device="cuda:x"), DeviceError, "GPUs are named by their number"),
         (lambda: eg.ones((1,)).astype(None), DtypeError, "None is not a dtype everygrad has"),
         (lambda: eg.arange(1, 2, 0), ArgumentError, "arange: step must not be 0"),
         (lambda: eg.linspace(0, 1, -1), ArgumentError, "num must not be negative"),

@@ -396,18 +396,6 @@ def test_more_buffers_than_a_kernel_may_read(most: int) -> None:
         np.testing.assert_allclose((ys[0] @ ys[1].T).numpy(), xs[0] @ xs[1].T, 1e-5, 1e-5)
 
 
-@pytest.mark.parametrize("off", [-4, 0, 4])
-def test_larger_than_a_binding(off: int) -> None:
-    with limits(binding_size=4096):
-        count = (4096 + off) // 4
-        if off > 0:
-            message = "a tensor of 4100 bytes does not fit this device, which binds at most 4096"
-            with pytest.raises(OutOfMemoryError, match=message):
-                on(np.ones(count, np.float32))
-        else:
-            assert (on(np.ones(count, np.float32)) + 1.0).sum().item() == 2 * count
-
-
 def test_out_of_memory_is_an_exception_and_passes() -> None:
     pool = backend().gpu.pool
     x = on(np.ones(100_000, np.float32))

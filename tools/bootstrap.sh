@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # tools/bootstrap.sh EXTRA: make .venv hold everygrad[EXTRA] (demo or dev), system packages included.
-# bench is dev, and what two of the benchmarks' peers need: a C++ compiler and .venv-jax.
+# bench is dev, and what the benchmarks' peers need: a C++ compiler, .venv-jax, .venv-tinygrad.
 # Says nothing and does nothing when all is there. PYTHON=... chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=${1:?usage: tools/bootstrap.sh demo|dev|bench}
 extra=${target/bench/dev}
 venv=.venv
-jax_venv=.venv-jax
 
 say() { echo "bootstrap: $*" >&2; }
 die() { say "$@"; exit 1; }
@@ -73,13 +72,16 @@ install_cxx() {
         "Install with:  sudo apt-get install g++"
 }
 
-# JAX apart: it has its own wishes for NumPy, and nothing but the benchmarks uses it.
-install_jax() {
-    "$jax_venv/bin/python" -c 'import jax, numpy' 2>/dev/null && return
-    say "installing JAX into $jax_venv"
-    { "$(find_python)" -m venv --clear "$jax_venv" &&
-        "$jax_venv/bin/python" -m pip install -qq --disable-pip-version-check jax jaxlib numpy; } ||
-        say "JAX could not be installed into $jax_venv: it will be missing from the benchmarks."
+# install_peer NAME MODULES PACKAGE...: into .venv-NAME, unless the modules are there.
+# Apart: peers have their own wishes for NumPy, and nothing but the benchmarks uses them.
+install_peer() {
+    local name=$1 modules=$2 peer_venv=.venv-$1
+    shift 2
+    "$peer_venv/bin/python" -c "import $modules" 2>/dev/null && return
+    say "installing $name into $peer_venv"
+    { "$(find_python)" -m venv --clear "$peer_venv" &&
+        "$peer_venv/bin/python" -m pip install -qq --disable-pip-version-check "$@" numpy; } ||
+        say "$name could not be installed into $peer_venv: it will be missing from the benchmarks."
 }
 
 # A stamp holds what the environment was made from, so a copied checkout or a changed
@@ -97,7 +99,9 @@ fresh() {
 install_packages
 if [[ $target == bench ]]; then
     install_cxx
-    install_jax
+    install_peer jax jax,numpy jax jaxlib
+    # its WEBGPU device needs exactly this Dawn; the versions are those that were tried together
+    install_peer tinygrad tinygrad,pydawn,numpy tinygrad==0.14.0 dawn-python==0.3.0
 fi
 venv_works && fresh && exit 0
 

@@ -20,12 +20,18 @@ MODULES = {
     "torch.compile": "benchmarks.peers.torch_compiled",
     "jax": "benchmarks.peers.jax_jit",
 }
+# The same on a GPU through WebGPU, or on Mesa's software adapter: a contest of their own.
+WEBGPU_MODULES = {
+    "everygrad.webgpu": "benchmarks.peers.everygrad_webgpu",
+    "everygrad.webgpu.jit": "benchmarks.peers.everygrad_webgpu_jit",
+    "tinygrad": "benchmarks.peers.tinygrad_webgpu",
+}
 # Peers that compile a function as a whole, and those whose engine builds a graph op by op.
 COMPILED = ("everygrad.jit", "torch.compile", "jax")
 EAGER = ("everygrad", "torch")
 
 # Interpreters from the repository's root, where a peer's packages need an environment of their own.
-PYTHONS = {"jax": ".venv-jax/bin/python"}
+PYTHONS = {"jax": ".venv-jax/bin/python", "tinygrad": ".venv-tinygrad/bin/python"}
 
 # What points a peer's disk cache at a folder. JAX keeps none unless told to.
 CACHES = {
@@ -37,6 +43,9 @@ CACHES = {
 # No library, but a copy of the bytes a workload cannot avoid moving: the floor under all of them.
 FLOOR = "copy"
 FLOOR_MODULE = "benchmarks.peers.copy_floor"
+
+# All that a worker can be.
+ALL_MODULES = MODULES | WEBGPU_MODULES | {FLOOR: FLOOR_MODULE}
 
 
 class Step(Protocol):

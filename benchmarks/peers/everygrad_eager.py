@@ -1,4 +1,4 @@
-"""everygrad, eager, on the CPU."""
+"""everygrad, eager: `steps(device)` on any device, `STEPS` on the CPU."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _version() -> str:
 VERSIONS = {"everygrad": _version()}
 
 
-def _tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
-    return {name: eg.tensor(a) for name, a in arrays.items()}
+def _tensors(arrays: dict[str, Array], device: str) -> dict[str, Tensor]:
+    return {name: eg.tensor(a, device=device) for name, a in arrays.items()}
 
 
 def _array(t: Tensor | None) -> Array:
     if t is None:
         raise ValueError("no gradient arrived")
-    return np.array(t.detach().numpy())
+    return np.array(t.detach().to("cpu").numpy())
 
 
 def _optimiser(params: Iterable[Tensor], settings: dict[str, Any]) -> Any:
@@ -57,8 +57,8 @@ class Computed(Protocol):
 class Leaves:
     """A step that takes a scalar loss backward to leaf tensors."""
 
-    def __init__(self, data: Data, wrt: Iterable[str]) -> None:
-        self.tensors = _tensors(data.arrays)
+    def __init__(self, data: Data, device: str, wrt: Iterable[str]) -> None:
+        self.tensors = _tensors(data.arrays, device)
         self.wrt = {name: self.tensors[name].requires_grad_() for name in wrt}
         self.result: Tensor | None = None
 
@@ -81,8 +81,8 @@ class Leaves:
 
 
 class Chain(Leaves):
-    def __init__(self, data: Data) -> None:
-        super().__init__(data, data.settings["wrt"])
+    def __init__(self, data: Data, device: str) -> None:
+        super().__init__(data, device, data.settings["wrt"])
         self.repeats: int = data.settings["repeats"]
 
     def forward(self) -> Tensor:
@@ -93,8 +93,8 @@ class Chain(Leaves):
 
 
 class Pointwise(Leaves):
-    def __init__(self, data: Data) -> None:
-        super().__init__(data, "xwb")
+    def __init__(self, data: Data, device: str) -> None:
+        super().__init__(data, device, "xwb")
 
     def forward(self) -> Tensor:
         x, w, b = (self.tensors[name] for name in "xwb")
@@ -104,13 +104,13 @@ class Pointwise(Leaves):
 class Train:
     """A step that trains a model of logits by cross entropy."""
 
-    def __init__(self, model: nn.Module, data: Data) -> None:
-        model.load_state_dict(_tensors(data.weights))
-        self.model = model
+    def __init__(self, model: nn.Module, data: Data, device: str) -> None:
+        model.load_state_dict(_tensors(data.weights, "cpu"))
+        self.model = model.to(device)
         self.start = data.weights
         self.opt = _optimiser(model.parameters(), data.settings)
-        self.x = eg.tensor(data.arrays["x"])
-        self.y = eg.tensor(data.arrays["y"]).reshape(-1)
+        self.x = eg.tensor(data.arrays["x"], device=device)
+        self.y = eg.tensor(data.arrays["y"], device=device).reshape(-1)
         self.result: Tensor | None = None
 
     def compute(self) -> Tensor:
@@ -181,11 +181,11 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Data, device: str) -> None:
         super().__init__()
         settings = data.settings
         width, vocab = settings["width"], settings["vocab"]
-        self.positions = eg.tensor(data.arrays["positions"])
+        self.positions = eg.tensor(data.arrays["positions"], device=device)
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(settings["tokens"], width)
         self.blocks = nn.ModuleList(
@@ -203,10 +203,10 @@ class GPT(nn.Module):
 
 
 class HVP:
-    def __init__(self, data: Data) -> None:
-        tensors = _tensors(data.arrays)
+    def __init__(self, data: Data, device: str) -> None:
+        tensors = _tensors(data.arrays, device)
         self.x, self.y = tensors["x"], tensors["y"]
-        self.params = {n: w.requires_grad_() for n, w in _tensors(data.weights).items()}
+        self.params = {n: w.requires_grad_() for n, w in _tensors(data.weights, device).items()}
         self.v = [tensors[f"v.{name}"] for name in self.params]
         self.layers = len(data.settings["sizes"]) - 1
         self.result: tuple[Tensor, ...] = ()
@@ -232,14 +232,19 @@ class HVP:
         return {f"hvp.{name}": _array(t) for name, t in named}
 
 
-STEPS: dict[str, Callable[[Data], Computed]] = {
-    "chain": Chain,
-    "mlp": lambda data: Train(mlp(data), data),
-    "pointwise": Pointwise,
-    "cnn": lambda data: Train(CNN(data), data),
-    "gpt": lambda data: Train(GPT(data), data),
-    "hvp": HVP,
-}
+def steps(device: str) -> dict[str, Callable[[Data], Computed]]:
+    """Every kind of workload on one device."""
+    return {
+        "chain": lambda data: Chain(data, device),
+        "mlp": lambda data: Train(mlp(data), data, device),
+        "pointwise": lambda data: Pointwise(data, device),
+        "cnn": lambda data: Train(CNN(data), data, device),
+        "gpt": lambda data: Train(GPT(data, device), data, device),
+        "hvp": lambda data: HVP(data, device),
+    }
+
+
+STEPS = steps("cpu")
 
 
 def build_chain(length: int, width: int, a: float, b: float) -> tuple[Tensor, Tensor]:

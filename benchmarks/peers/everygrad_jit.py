@@ -1,4 +1,4 @@
-"""everygrad, each eager step passed through `eg.jit` unchanged, on the CPU."""
+"""everygrad, each eager step passed through `eg.jit` unchanged; `STEPS` on the CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import everygrad as eg
-from benchmarks.peers import Step, everygrad_eager
+from benchmarks.peers import everygrad_eager
 from benchmarks.peers.everygrad_eager import VERSIONS as VERSIONS
 from benchmarks.workloads import Array, Data
 
@@ -37,13 +37,16 @@ class Jitted:
         return self.step.outputs()
 
 
-def _jitted(make: Callable[[Data], everygrad_eager.Computed]) -> Callable[[Data], Step]:
+def _jitted(make: Callable[[Data], everygrad_eager.Computed]) -> Callable[[Data], Jitted]:
     return lambda data: Jitted(make(data))
 
 
-STEPS: dict[str, Callable[[Data], Step]] = {
-    kind: _jitted(make) for kind, make in everygrad_eager.STEPS.items()
-}
+def steps(device: str) -> dict[str, Callable[[Data], Jitted]]:
+    """Every kind of workload on one device."""
+    return {kind: _jitted(make) for kind, make in everygrad_eager.steps(device).items()}
+
+
+STEPS = steps("cpu")
 
 
 def trivial(shape: tuple[int, ...], add: bool) -> Callable[[], object]:

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
+from everygrad.autograd.autocast import policy, under
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad, is_grad_enabled
 from everygrad.autograd.saving import Recorder, recorder
@@ -99,7 +100,7 @@ class _Frame(Recorder):
 
     def run_again(self, twin: _Twin) -> None:
         recorder.set(twin)
-        with enable_grad():
+        with enable_grad(), under(policy()):  # the block it was called in may be over
             self.f(*self.args, **self.kwargs)
 
     def check(self, twin: _Twin) -> None:

@@ -8,10 +8,11 @@ summed in an order fixed by the graph alone, so that the parallel pass gives the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from everygrad.autograd.autocast import policy, uncast
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import anomaly_enabled, enable_grad, no_grad
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
@@ -119,6 +120,12 @@ def _freed(node: Node) -> FreedGraphError:
     )
 
 
+@contextmanager
+def _without_autocast(usual: AbstractContextManager[None]) -> Iterator[None]:
+    with uncast(), usual:
+        yield
+
+
 class Pass:
     """One backward pass: its counts, its gradients in flight, what to do at the leaves."""
 
@@ -158,10 +165,11 @@ class Pass:
         return self.wanted is None or node in self.wanted
 
     def mode(self) -> AbstractContextManager[None]:
-        """What is recorded while the pass runs."""
-        if self.keep_mode:
-            return nullcontext()
-        return enable_grad() if self.create_graph else no_grad()
+        """What is recorded while the pass runs; in the dtypes that forward chose."""
+        usual: AbstractContextManager[None] = nullcontext()
+        if not self.keep_mode:
+            usual = enable_grad() if self.create_graph else no_grad()
+        return usual if policy() is None else _without_autocast(usual)
 
     def run(self) -> None:
         """The whole pass on this thread."""

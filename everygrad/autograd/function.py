@@ -74,6 +74,8 @@ class Function:
 class _FunctionOp(Kernel):
     """One call. Several results travel as one vector, so every transformation handles them."""
 
+    is_users = True
+
     def __init__(
         self, name: str, forward: Any, vjp: Any, jvp: Any, extra: dict[str, Any], count: int
     ) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
+from time import perf_counter
 from typing import Any, Protocol
 
 from everygrad.config import config
@@ -24,6 +25,23 @@ class Array(Protocol):
         """The NumPy dtype of its elements."""
 
 
+class Pending(Protocol):
+    """Arrays on their way to the CPU."""
+
+    def result(self) -> list[Any]:
+        """The values as NumPy arrays, not to be written to; waits for them where it must."""
+
+
+class Ready:
+    """Arrays that are there already."""
+
+    def __init__(self, arrays: list[Any]) -> None:
+        self._arrays = arrays
+
+    def result(self) -> list[Any]:
+        return self._arrays
+
+
 class Backend:
     """One device: it turns op records into results and moves data in and out.
 
@@ -36,7 +54,8 @@ class Backend:
     kernels: dict[str, Callable[..., Any]]
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
-        """The result of `op` as a payload of this device."""
+        """The result of `op` as a payload of this device; NotImplemented where a kernel does not
+        serve these arrays, and the op's portable definition must."""
         raise NotImplementedError
 
     def rewrite(self, op: Any, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
@@ -49,9 +68,33 @@ class Backend:
 
     def compile(self, graph: Any, donated: Any) -> Any:
         """Something that computes the graph's outputs again and again: `put` inputs and `run`, or
-        `run_on` them all. `donated` pairs inputs with outputs that are to take their place.
+        `run_on` them all; `run_apart`, where it can run its steps one by one for a profiler, with
+        `steps()` and `step_bytes()` about them. `donated` pairs inputs with outputs that are to
+        take their place.
         """
         raise DeviceError(f"jit: the device {self.name!r} has no compiler; use the CPU")
+
+    def synchronize(self) -> None:
+        """Wait until everything asked for has run; nothing to do where `run` itself waits."""
+
+    def timed(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
+        """What work() gives, when it began (as `perf_counter` says) and the seconds it took here.
+        A backend whose device has clocks of its own may know better."""
+        self.synchronize()
+        start = perf_counter()
+        out = work()
+        self.synchronize()
+        return out, start, perf_counter() - start
+
+    @contextmanager
+    def launches(self) -> Iterator[list[str]]:
+        """The names of the kernels launched inside, where the device tells them."""
+        yield []
+
+    def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
+        """Whether the kernel of this name takes values of these shapes and dtypes; asked before a
+        compiled function keeps the op whole."""
+        return True
 
     def from_numpy(self, array: Any) -> Any:
         """A payload with the values of a NumPy array, which the caller promises not to change."""
@@ -60,6 +103,10 @@ class Backend:
     def to_numpy(self, array: Any) -> Any:
         """The values as a NumPy array, not to be written to."""
         raise NotImplementedError
+
+    def read_later(self, arrays: Sequence[Any]) -> Pending:
+        """Begin to copy payloads to the CPU: many cost one wait, and meanwhile others may run."""
+        return Ready([self.to_numpy(a) for a in arrays])
 
     def full(self, shape: Shape, value: Any, dtype: Any) -> Any:
         """A payload filled with one value."""
@@ -73,6 +120,11 @@ class Backend:
 # The tracer that sees every op of this context, if any: see tracing/trace.py. Looked at only while
 # config.fast_limit is below 0, which the tracer sees to.
 tracing: ContextVar[Any] = ContextVar("everygrad_tracing", default=None)
+
+
+# The profiler that times what this context's backends do, if any: see tools/profile.py. Looked at
+# only while config.fast_limit is below 0, as the tracer is.
+profiling: ContextVar[Any] = ContextVar("everygrad_profiling", default=None)
 
 
 @contextmanager
@@ -89,23 +141,39 @@ _MODULES = {
     "cpu": "everygrad.backends.cpu.device",
     "null": "everygrad.backends.null.device",
     "webgpu": "everygrad.backends.webgpu.device",
+    "cuda": "everygrad.backends.cuda.device",
 }
+_SEVERAL = ("webgpu", "cuda")  # devices that a name may choose among: "cuda:1", "webgpu:intel"
 _OPEN: dict[str, Backend] = {}
-COMING = {
-    "cuda": "the CUDA backend is not in this version yet",
-}
+
+
+def kind_of(name: str) -> str:
+    """The kind of device a name means: "cuda" for "cuda:1". Nothing is opened."""
+    kind = name.split(":")[0] if isinstance(name, str) else name
+    if kind not in _MODULES or (kind != name and kind not in _SEVERAL):
+        why = f"known devices are {', '.join(_MODULES)}"
+        raise DeviceError(f"device {name!r} is not available: {why}")
+    return kind
+
+
+def opened() -> list[Backend]:
+    """The backends used so far."""
+    return list(dict.fromkeys(_OPEN.values()))
 
 
 def get(name: str) -> Backend:
     """The backend called `name`, opened on first use."""
     found = _OPEN.get(name)
     if found is None:
-        kind = name.split(":")[0] if isinstance(name, str) else name
-        if kind not in _MODULES or (kind != name and kind != "webgpu"):
-            why = COMING.get(kind, f"known devices are {', '.join(_MODULES)}")
-            raise DeviceError(f"device {name!r} is not available: {why}")
+        kind = kind_of(name)
         module = import_module(_MODULES[kind])
-        found = _OPEN[name] = module.open_device(name) if kind == "webgpu" else module.open_device()
+        if kind not in _SEVERAL:
+            found = module.open_device()
+        else:
+            own = module.canonical(name) if kind == "cuda" else name  # "cuda:0" is "cuda"
+            found = _OPEN.get(own) or module.open_device(own)
+            _OPEN[own] = found
+        _OPEN[name] = found
     if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
         return tracer.backend(found)
     return found

@@ -22,6 +22,8 @@ from everygrad.shapes import Shape, size_of
 
 MOST_MEMBERS = 96
 FEW = 1 << 15  # elements so few that a single row needs no second thread
+SIBLINGS = 8  # groups that one more is compared with
+MOST_SIBLINGS = 32  # members of groups that are one for no other reason than to be few
 ROWS = 16  # rows from which walking them one by one keeps every thread busy
 
 
@@ -104,11 +106,16 @@ class Fuser:
     """Forms the groups of one graph. `fusable` says which values the backend has loops for."""
 
     def __init__(
-        self, graph: Graph, fusable: Callable[[Value], bool], most_loads: int = 1 << 30
+        self,
+        graph: Graph,
+        fusable: Callable[[Value], bool],
+        most_loads: int = 1 << 30,
+        siblings: int | None = None,
     ) -> None:
         self.graph = graph
         self.fusable = fusable
         self.most_loads = most_loads
+        self.siblings = siblings
         self.groups: list[Group] = []
         self.of: dict[Value, Group] = {}
 
@@ -121,6 +128,8 @@ class Fuser:
                 self.place(v)
             else:
                 self.alone(v)
+        if self.siblings is not None:
+            self.join_siblings(self.siblings)
         return self.ordered()
 
     def new(self, size: int = 0) -> Group:
@@ -291,6 +300,20 @@ class Fuser:
                 g.needs = (g.needs & ~bit) | 1 << group.number | group.needs
         return True
 
+    def join_siblings(self, small: int) -> None:
+        """Make groups one that have nothing to do with each other but are of one size, where they
+        read the same, or are so small that starting a kernel is what they cost."""
+        latest: dict[int, list[Group]] = {}  # by size; older ones are not looked at again
+        for group in self.groups:
+            if not group.members:
+                continue
+            others = latest.setdefault(group.size, [])
+            for other in others:
+                if _are_siblings(other, group, small) and self.merge(other, group):
+                    break
+            else:
+                others[:] = [group, *others[: SIBLINGS - 1]]
+
     def joined(self, ref: Ref, member: Member, both: Group) -> Ref | None:
         """A reference as it is once two groups are one."""
         if isinstance(ref, Load) and ref.value in both.members:
@@ -347,6 +370,21 @@ class Fuser:
         return checks | {g for g in self.groups if any(self.waits(c, g) for c in checks)}
 
 
+def _are_siblings(a: Group, b: Group, small: int) -> bool:
+    """Whether one kernel is better than two, if it can be."""
+    if _read_whole(a) & _read_whole(b):
+        return True
+    members = [*a.members.values(), *b.members.values()]
+    plain = all(m.role == "full" for m in members)
+    return plain and a.size <= small and len(members) <= MOST_SIBLINGS
+
+
+def _read_whole(group: Group) -> set[Value]:
+    """The values that a group reads once for each of its elements."""
+    loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
+    return {r.value for r in loads if r.value.size == group.size}
+
+
 def _aligned(view: View, member: Member, group: Group, level: str) -> bool:
     """Whether the walk has the member's element at hand where the view asks for it."""
     if member.role == "final":
@@ -379,9 +417,16 @@ def final_strides(shape: Shape, axes: Shape) -> Shape:
     return tuple(0 if i in axes else next(strides) for i in range(len(shape)))
 
 
-def fuse(graph: Graph, fusable: Callable[[Value], bool], most_loads: int = 1 << 30) -> list[Group]:
-    """The graph's values in groups, in an order to run them; a group reads at most so many."""
-    return Fuser(graph, fusable, most_loads).run()
+def fuse(
+    graph: Graph,
+    fusable: Callable[[Value], bool],
+    most_loads: int = 1 << 30,
+    siblings: int | None = None,
+) -> list[Group]:
+    """The graph's values in groups, in an order to run them. A group reads at most so many values.
+    `siblings`: if given, groups that share no more than what they read may be one, and those of at
+    most so many elements even if they share nothing."""
+    return Fuser(graph, fusable, most_loads, siblings).run()
 
 
 def used_outside(groups: Sequence[Group], outputs: Sequence[Value]) -> set[Value]:

@@ -68,3 +68,38 @@ def peak(lifetimes: Sequence[Lifetime]) -> int:
         now += change
         most = max(most, now)
     return most
+
+
+class Memory:
+    """The memory plan: `arena` bytes for what is computed on the way, of which `peak` are in use
+    at once; `outputs` bytes of results; `constants` bytes; `in_place`: how many results take the
+    memory of an input. `placed`: where each buffer begins, and when it is needed."""
+
+    def __init__(
+        self,
+        arena: int,
+        placed: Sequence[tuple[int, Lifetime]],
+        outputs: int,
+        constants: int,
+        in_place: int,
+    ) -> None:
+        self.arena = arena
+        self.placed = sorted(placed)
+        self.peak = peak([life for _, life in placed])
+        self.outputs = outputs
+        self.constants = constants
+        self.in_place = in_place
+
+    def __str__(self) -> str:
+        lines = [
+            f"arena {self.arena:,} bytes ({self.peak:,} in use at once), results "
+            f"{self.outputs:,}, constants {self.constants:,}, {self.in_place} written in place"
+        ]
+        for offset, life in self.placed:
+            lines.append(
+                f"  at {offset:>10,}: {life.nbytes:>10,} bytes, steps {life.first} to {life.last}"
+                f"  {life.name}"
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__

@@ -34,17 +34,18 @@ _THREADS = re.compile(r"@workgroup_size\(([\d\s,]+)\)")
 def browser_limits(gpu: Any) -> Iterator[None]:
     """Kernels are made for a browser meanwhile; nobody else records."""
     with gpu.lock:
-        granted = gpu.limits
+        granted, features = gpu.limits, gpu.features
         gpu.limits = replace(
             granted,
             storage_buffers=min(STORAGE_BUFFERS, granted.storage_buffers),
             groups=min(GROUPS, granted.groups),
             shared_bytes=min(SHARED, granted.shared_bytes),
         )
+        gpu.features = set()  # what a page has not asked for
         try:
             yield
         finally:
-            gpu.limits = granted
+            gpu.limits, gpu.features = granted, features
 
 
 def recorded(dev: Any, graph: Graph) -> tuple[Exported | None, list[str]]:

@@ -16,6 +16,7 @@ from everygrad.backends.base import tracing
 from everygrad.config import config
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.parameter import Parameter
+from everygrad.ops.conversion import moved
 from everygrad.ops.creation import tensor, zeros_like
 from everygrad.tensor import Tensor
 
@@ -245,16 +246,13 @@ class Module:
         if wanted is not None and not wanted.is_differentiable:
             raise DtypeError(f"to: parameters must be floating point, not {wanted}")
 
-        def moved(t: Tensor) -> Tensor:
-            new: Tensor = t.to(device, wanted if t.dtype.is_differentiable else None)
-            return new
-
+        kept = [*self.parameters(), *self.buffers()]
+        trained = [p for p in self.parameters() if p.grad is not None]
         with no_grad():  # all of it first: a failure halfway must change nothing
-            news = [(t, moved(t)) for t in (*self.parameters(), *self.buffers())]
-            grads = [(p, moved(p.grad)) for p in self.parameters() if p.grad is not None]
-        for t, new in news:
+            news = _moved([*kept, *[p.grad for p in trained if p.grad is not None]], device, wanted)
+        for t, new in zip(kept, news, strict=False):
             t.rebind(new._data, t._node)
-        for p, g in grads:
+        for p, g in zip(trained, news[len(kept) :], strict=True):
             p.grad = g
         return self
 
@@ -340,6 +338,15 @@ class _ModuleHook(HookHandle):
     def remove(self) -> None:
         super().remove()
         Module.changes += 1
+
+
+def _moved(tensors: list[Tensor], device: Any, dtype: Any) -> list[Tensor]:
+    """The tensors on a device, and in a dtype where they are floating point."""
+    news: list[Tensor] = [t.to(None, dtype if t.dtype.is_differentiable else None) for t in tensors]
+    if device is None:
+        return news
+    there = iter(moved([t for t in news if t.device != device], device))
+    return [t if t.device == device else next(there) for t in news]
 
 
 def _joined(prefix: str, name: str) -> str:

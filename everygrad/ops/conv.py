@@ -7,11 +7,13 @@ three are each other's derivatives, which gives every order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.autograd.autocast import whole
 from everygrad.dispatch import apply, operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s
@@ -225,6 +227,7 @@ CONV_WEIGHT: Kernel = _Conv(
 )
 
 
+@partial(whole, "conv2d")
 def conv2d(
     x: Tensor,
     weight: Tensor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from everygrad.ops import samples as s
 from everygrad.ops.families import Elementwise, Kernel
 from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
+
+_TOGETHER = 1 << 28  # bytes that leave a device at once
 
 
 class _Cast(Elementwise):
@@ -91,6 +93,13 @@ COPY: Kernel = _Transfer(
 )
 
 
+def _named(device: Any) -> Any:
+    """The backend that `to` is asked for."""
+    if not isinstance(device, str):
+        raise ArgumentError(f"to: a device is named by a string, got {device!r}")
+    return base.get(device)
+
+
 def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
     """The same values on another device, or in another dtype, or both."""
     if isinstance(device, dtypes.DType):
@@ -99,9 +108,7 @@ def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
         x = astype(x, dtype)
     if device is None or device == x.device:
         return same(x)
-    if not isinstance(device, str):
-        raise ArgumentError(f"to: a device is named by a string, got {device!r}")
-    base.get(device)
+    _named(device)
     return apply(COPY, x, device=device, source=x.device)
 
 
@@ -149,7 +156,70 @@ def numpy(x: Tensor) -> Any:
     return _values(x, "numpy()")
 
 
+class Later:
+    """A tensor's values on their way to the CPU."""
+
+    def __init__(self, pending: base.Pending) -> None:
+        self._pending = pending
+
+    def result(self) -> Any:
+        """The values as `numpy()` gives them; waits for what was run before they were asked for,
+        and for nothing else."""
+        return _read_only(self._pending.result()[0])
+
+
+def numpy_later(x: Tensor) -> Later:
+    """The values as a NumPy array that is on its way: its `result()` waits, this does not.
+
+    >>> import everygrad as eg
+    >>> loss = eg.tensor([1.0, 2.0]).sum().numpy_later()
+    >>> float(loss.result())  # when other work is under way
+    3.0
+    """
+    if x._node is not None:
+        raise GradientError("numpy_later: this tensor requires grad; use detach().numpy_later()")
+    return Later(base.get(x.device).read_later([_known(x, "numpy_later()")]))
+
+
+def moved(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
+    """The same values on another device, unconnected. Many tensors cost one wait, not many."""
+    target = _named(device)
+    if base.tracing.get() is not None or any(isinstance(t._data, Wrapped) for t in tensors):
+        return [to(t, device) for t in tensors]  # there are no values yet
+    made: list[Tensor] = []
+    for group in _together(tensors):
+        pending = base.get(group[0].device).read_later([t._data for t in group])
+        made += [wrap(target.from_numpy(values)) for values in pending.result()]
+    return made
+
+
+def _together(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours of one device, as many as may leave it at once."""
+    group: list[Tensor] = []
+    nbytes = 0
+    for t in tensors:
+        size = t.size * t.dtype.itemsize
+        if group and (nbytes + size > _TOGETHER or group[0].device != t.device):
+            yield group
+            group, nbytes = [], 0
+        group.append(t)
+        nbytes += size
+    if group:
+        yield group
+
+
 def _values(x: Tensor, what: str) -> Any:
+    return _read_only(base.get(x.device).to_numpy(_known(x, what)))
+
+
+def _read_only(values: Any) -> Any:
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def _known(x: Tensor, what: str) -> Any:
+    """The payload, which must be an array: `what` asks for values."""
     payload = shared(x)
     if isinstance(payload, Wrapped):
         error = TraceError(
@@ -159,9 +229,7 @@ def _values(x: Tensor, what: str) -> Any:
         if (tracer := base.tracing.get()) is not None:
             tracer.refused = error  # a function that catches it must not be compiled
         raise error
-    view = base.get(x.device).to_numpy(payload).view()
-    view.flags.writeable = False
-    return view
+    return payload
 
 
 def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: N807
@@ -222,7 +290,16 @@ def __index__(self: Tensor) -> int:  # noqa: N807
     return int(item(self))
 
 
-for _method in (numpy, item, tolist, __array__, __dlpack__, __dlpack_device__, __index__):
+for _method in (
+    numpy,
+    numpy_later,
+    item,
+    tolist,
+    __array__,
+    __dlpack__,
+    __dlpack_device__,
+    __index__,
+):
     setattr(Tensor, _method.__name__, _method)
 for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("complex", complex)):
     setattr(Tensor, f"__{_name}__", _number(_convert, f"{_name}()"))

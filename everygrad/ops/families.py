@@ -73,6 +73,8 @@ class Elementwise(Op):
         super().__init__(name, names)
         self.body = body
         self.kinds = kinds
+        # dtypes of inputs that need no conversion, if all have the same
+        self.floats = frozenset(d.np for d in dtypes.FLOATS if d.kind in KINDS[kinds])
         self.constant = not derivs
         self.holomorphic = holomorphic
         self.set_rules(derivs)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes, shapes
+from everygrad.autograd.autocast import policy, whole
 from everygrad.dispatch import apply, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
@@ -243,12 +244,16 @@ register(
 def linear_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x @ weight^T + bias, of tensors that fit."""
     same = x._data.dtype is weight._data.dtype is bias._data.dtype
+    if not same and policy() is not None:
+        return _linear_bias_as_one(x, weight, bias)
     if not same or x.dtype.is_complex or bias.shape != weight.shape[:1]:
         return linear(x, weight) + bias
     if weight.ndim != 2 or x.ndim < 2 or x.shape[-1] != weight.shape[1]:
         return linear(x, weight)  # which says what is wrong
     return apply(LINEAR_BIAS, x, weight, bias)
 
+
+_linear_bias_as_one = whole("linear_bias", linear_bias)
 
 register(
     LINEAR_BIAS,

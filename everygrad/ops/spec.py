@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from everygrad.autograd.autocast import FLOAT32, whole
 from everygrad.autograd.modes import recording
 from everygrad.errors import EverygradError
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
@@ -77,6 +78,7 @@ class Op:
 
     family = "composite"
     constant = False  # True: the result never carries a derivative (comparisons, argmax)
+    is_users = False  # True: runs a user's own code, whose ops `autocast` looks at one by one
     composed = False  # True: no derivative of its own; that of its portable definition serves
 
     def __init__(self, name: str, inputs: Sequence[str] = ("x",)) -> None:
@@ -233,6 +235,7 @@ def composite(
     def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
         own = name or fn.__name__
         op = Op(own, tuple(inspect.signature(fn).parameters)[:1])
+        fn = whole(own, fn) if own in FLOAT32 else fn
         register(op, fn, methods=(own,) if methods is None else methods, **facts)
         return fn
 

@@ -79,6 +79,7 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        master_weights: bool = True,
     ) -> None:
         settings = {
             "lr": lr,
@@ -87,6 +88,7 @@ class Adam(Optimizer):
             "weight_decay": weight_decay,
             "amsgrad": amsgrad,
             "maximize": maximize,
+            "master_weights": master_weights,
         }
         super().__init__(params, settings)
 
@@ -99,13 +101,16 @@ class Adam(Optimizer):
                 f"{type(self).__name__}: betas must be two numbers from 0 to below 1, got {betas}"
             )
 
+    def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
+        if "step" in state:
+            return
+        names = ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
+        with untraced():  # not part of a compiled step, which would make it again and again
+            zero = shared.once(("zero", p.device), lambda: zeros((), "float32", p.device))
+            state["step"] = zero.detach()
+            state.update({name: zeros_like(p) for name in names})
+
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
-        if not state:
-            names = ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
-            with untraced():  # not part of a compiled step, which would make it again and again
-                zero = shared.once(("zero", p.device), lambda: zeros((), "float32", p.device))
-                state["step"] = zero.detach()
-                state.update({name: zeros_like(p) for name in names})
         (beta1, beta2), decay = group["betas"], group["weight_decay"]
         l2 = 0.0 if self.decoupled else decay
         m, v = state["exp_avg"], state["exp_avg_sq"]
@@ -139,8 +144,13 @@ class AdamW(Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        master_weights: bool = True,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(
+            *(params, lr, betas, eps, weight_decay, amsgrad),
+            maximize=maximize,
+            master_weights=master_weights,
+        )
 
 
 def _corrections(

@@ -19,8 +19,9 @@ from everygrad.dispatch import as_tensor
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from everygrad.ops.creation import tensor, zeros_like
+from everygrad.ops.elementwise import where
 from everygrad.ops.families import Elementwise
-from everygrad.tensor import Tensor, shared
+from everygrad.tensor import Tensor, shared, wrap
 
 
 class State(dict[str, Any]):
@@ -100,6 +101,10 @@ class Group(dict[str, Any]):
 class Optimizer:
     """The base of all optimisers.
 
+    A half parameter (bfloat16, float16) has a float32 twin in its state, "master", where small
+    steps add up that the parameter itself is too coarse for; `master_weights=False`, for a group or
+    for all, saves that memory.
+
     `params` are tensors, or dicts with the key "params" and settings for that group alone. `state`
     holds what the rule remembers of each parameter; `param_groups` the settings in force, which may
     be changed between steps.
@@ -116,7 +121,7 @@ class Optimizer:
         groups = list(params)
         if not groups:
             raise ArgumentError(f"{self._name}: got no parameters; is the model empty?")
-        self.defaults = defaults
+        self.defaults = {**defaults, "master_weights": defaults.get("master_weights", True)}
         self.changes = 0  # of groups and of what the state holds
         self.state: dict[Tensor, State] = {}
         self.param_groups: list[Group] = []
@@ -147,14 +152,25 @@ class Optimizer:
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise ArgumentError(f"{self._name}: {name} must be at least 0, got {value!r}")
 
+    def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
+        """Put into `state` what is not there yet and has a value before the first step."""
+
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
         """Give one parameter its new value, and `state` what to remember."""
         raise NotImplementedError(f"{self._name} defines no update(); an Optimizer needs one")
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        found_inf: Tensor | None = None,
+        grad_scale: Tensor | None = None,
+    ) -> Any:
         """Move every parameter that has a gradient.
 
-        `closure`, if given, computes the loss and its gradients first; its loss is returned.
+        `closure`, if given, computes the loss and its gradients first; its loss is returned. Where
+        `found_inf`, a 0-d bool tensor, is true, all stays as it was. Gradients are divided by
+        `grad_scale`, a 0-d tensor. `GradScaler` gives both.
         """
         loss = None
         if closure is not None:
@@ -164,14 +180,25 @@ class Optimizer:
             tracer.depends(self, *self.param_groups)
         with no_grad():
             for group in self.param_groups:
-                shared = Shared(group)
+                shared = Shared(group, found_inf, grad_scale)
                 for p in group["params"]:
                     if p.grad is not None:
                         held = self.state_of(p)
-                        self.update(p, p.grad, held, group, shared)
+                        self.move(p, shared.gradient(p), held, group, shared)
                         if tracer is not None:
                             tracer.depends_on_item(self.state, p, held)
         return loss
+
+    def move(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
+        """`update` on one parameter, by its master weights if it has any; or on nothing, where an
+        overflow was found."""
+        weights = _master(p, state) if group["master_weights"] and p.dtype.itemsize < 4 else p
+        self.make_state(weights, state, group, shared)
+        before = shared.values(p, state)
+        self.update(weights, g, state, group, shared)
+        if weights is not p:
+            put(p, weights.astype(p.dtype))
+        shared.keep(before, p, state)
 
     def state_of(self, p: Tensor) -> State:
         """What is remembered of p; a compiled step looks whether it is still the same."""
@@ -267,7 +294,9 @@ class Optimizer:
         by_number = dict(zip(order, self._params(), strict=True))
         known: dict[Any, Tensor] = {}
         state = {
-            by_number[i]: {k: _restored(k, v, by_number[i], known) for k, v in held.items()}
+            by_number[i]: {
+                k: _restored(k, v, by_number[i], known, "master" in held) for k, v in held.items()
+            }
             for i, held in saved.items()
         }
         for own, group in zip(self.param_groups, merged, strict=True):
@@ -303,8 +332,12 @@ class Optimizer:
 class Shared:
     """What the parameters of one group share during one step: 0-d tensors made once."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(
+        self, group: Group, found_inf: Tensor | None = None, grad_scale: Tensor | None = None
+    ) -> None:
         self._group = group
+        self._found_inf = found_inf
+        self._grad_scale = grad_scale
         self._made: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -312,6 +345,43 @@ class Shared:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
+
+    def gradient(self, p: Tensor) -> Tensor:
+        """The gradient of `p`, without the scale that the loss had."""
+        g: Any = p.grad
+        scale = self._grad_scale
+        if scale is None:
+            return g
+        key = ("unscale", p.dtype, p.device)
+        factor = self.once(key, lambda: 1.0 / beside(p, scale))
+        return g.astype(precise(p)) * factor
+
+    def values(self, p: Tensor, state: State) -> dict[str, Any]:
+        """What there is before a step that may have to be taken back."""
+        if self._found_inf is None:
+            return {}
+        held = {name: shared(t) for name, t in state.items() if isinstance(t, Tensor)}
+        return {"": shared(p), **held}
+
+    def keep(self, before: dict[str, Any], p: Tensor, state: State) -> None:
+        """Give p and its state their values from before, where an overflow was found."""
+        found = self._found_inf
+        if found is None:
+            return
+        stop = self.once(("stop", p.device), lambda: found.to(p.device))
+        for name, t in {"": p, **state}.items():
+            if isinstance(t, Tensor):
+                put(t, self.unless(stop, before.get(name), shared(t)))
+
+    def unless(self, stop: Tensor, old: Any, new: Any) -> Tensor:
+        """The new value, or the old one where the step stops. State that `update` itself has just
+        made has no old one, and begins with zeros."""
+        # values that were one (step counts) stay one; why they are in the entry: see next_step
+        key = ("kept", id(old), id(new))
+        was = 0.0 if old is None else wrap(old)
+        made = self.once(key, lambda: (old, new, where(stop, was, wrap(new))))
+        result: Tensor = made[2]
+        return result
 
     def lr(self, p: Tensor) -> Tensor:
         """The learning rate as a 0-d tensor beside `p`."""
@@ -328,6 +398,16 @@ class Shared:
         made = self.once(("step", id(payload)), lambda: (payload, held + 1.0))
         put(held, made[1])
         return made[1]
+
+
+def _master(p: Tensor, state: State) -> Tensor:
+    """The float32 twin of a half parameter, following it where it was given another value."""
+    if "master" not in state:
+        with untraced():  # zeros serve: where p is something else, the twin takes it up now
+            state["master"] = zeros_like(p, dtypes.float32)
+    twin: Tensor = state["master"]
+    put(twin, where(twin.astype(p.dtype) == p, twin, p.astype(dtypes.float32)))
+    return twin
 
 
 def precise(p: Tensor) -> DType:
@@ -347,8 +427,9 @@ def _snapshot(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
-def _restored(name: str, value: Any, p: Tensor, known: dict[Any, Tensor]) -> Any:
-    """A saved value as state of `p`; equal step counts become one value again."""
+def _restored(name: str, value: Any, p: Tensor, known: dict[Any, Tensor], master: bool) -> Any:
+    """A saved value as state of `p`, or of its master weights; equal step counts become one value
+    again."""
     if not isinstance(value, Tensor):
         return value
     if name == "step":
@@ -358,4 +439,4 @@ def _restored(name: str, value: Any, p: Tensor, known: dict[Any, Tensor]) -> Any
         raise ShapeError(
             f"load_state_dict: {name} has shape {value.shape}, its parameter {p.shape}"
         )
-    return tensor(value, p.dtype, p.device)
+    return tensor(value, precise(p) if master else p.dtype, p.device)

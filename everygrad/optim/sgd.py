@@ -54,6 +54,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        master_weights: bool = True,
     ) -> None:
         settings = {
             "lr": lr,
@@ -62,6 +63,7 @@ class SGD(Optimizer):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
             "maximize": maximize,
+            "master_weights": master_weights,
         }
         super().__init__(params, settings)
 

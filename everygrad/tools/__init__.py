@@ -1,4 +1,4 @@
-"""Tools for people: the recorded graph as text and pictures, the generator of the typed stubs."""
+"""Tools for people: the recorded graph as text and pictures, a profiler, the typed stubs."""
 
 from everygrad.tools.graph import (
     Graph as Graph,
@@ -7,6 +7,16 @@ from everygrad.tools.graph import (
     graph_text as graph_text,
     read_graph as read_graph,
 )
+from everygrad.tools.profiler import Profile as Profile, profile as profile
 from everygrad.tools.svg import graph_svg as graph_svg
 
-__all__ = ["Graph", "GraphNode", "graph_dot", "graph_svg", "graph_text", "read_graph"]
+__all__ = [
+    "Graph",
+    "GraphNode",
+    "Profile",
+    "graph_dot",
+    "graph_svg",
+    "graph_text",
+    "profile",
+    "read_graph",
+]

@@ -100,7 +100,11 @@ FUNCTIONS = {
     "softplus": Function(lambda x: np.logaddexp(np.longdouble(0), x), -104, 20),
     "silu": Function(lambda x: x * _sigmoid(x), -110, 20),
     "gelu": Function(_gelu, -14, 10),
+    "add": Function(np.add, -100, 100, second=(-100, 100)),
+    "multiply": Function(np.multiply, -100, 100, second=(-100, 100)),
     "divide": Function(np.divide, -100, 100, second=(-100, 100)),
+    "remainder": Function(np.remainder, -100, 100, second=(-10, 10)),
+    "floor_divide": Function(np.floor_divide, -100, 100, second=(-10, 10)),
     "pow": Function(np.power, 0, 10, (1.0,), second=(-40, 40)),
     "atan2": Function(np.arctan2, -10, 10, second=(-10, 10)),
 }
@@ -199,6 +203,12 @@ def reference(name: str, given: Sequence[Any]) -> Any:
         return FUNCTIONS[name].reference(*(x.astype(np.longdouble) for x in given))
 
 
+def flushes(device: str) -> bool:
+    """Whether the device's sums or products take subnormal numbers for 0."""
+    x = tensor(np.array([2.0**-130], np.float32), device=device)
+    return not ((x + x).numpy().all() and (x * 0.5).numpy().all())
+
+
 def measure(name: str, device: str) -> Error:
     """The errors of one function on one device."""
     given = inputs(name)
@@ -292,10 +302,33 @@ python -m everygrad doctor --accuracy-table > docs/accuracy.md
 ```
 
 and `python -m everygrad doctor` prints the table for the machine and the adapter it runs on.
+
+## What a GPU may do, and what everygrad does about it
+
+WGSL lets a driver take subnormal numbers (smaller than 1.2e-38) for 0 whenever it computes or
+compares, be off by 2.5 ulp in a division and by more in a square root, and fuse a product with a
+sum or not. Drivers do. The functions of the table are written for that:
+
+- Division and square roots are corrected by their exact remainders, in integers: correctly
+  rounded on every device, with subnormal operands and results. So `x / x` is 1 for every x but 0,
+  infinities and NaN.
+- `//` and `%` are long division in integers, and give NumPy's bits on every device.
+- The other functions take and give subnormal numbers by their bits. Comparisons, `maximum`,
+  `minimum`, `sign`, `floor`, `ceil` and `astype(bool)` see them; loads, stores and moves keep them.
+- NaN and infinity are told by their bits, and behave as on the CPU. Drivers that take `x - x` and
+  `x * 0` for 0 and `(x + y) - x` for y in a compiled function are kept from it.
+- `+`, `-` and `*` are the device's own. Where it flushes, so do they, and so do the functions that
+  end in one: `softplus`, `silu`, `gelu`. `python -m everygrad doctor` says whether it does
+  ("subnormals"), and the rows `add` and `multiply` show it.
+
+`tests/test_webgpu_math.py` enforces this on the worst device that WGSL allows: it rewrites every
+kernel so that arithmetic flushes, divisions are off by 2.5 ulp, square roots by 4.5, and products
+are fused.
 """
 REMARKABLE = 10.0  # ulp from which on a reason is owed
 REMARKS = {
-    "silu": "far below 0 is a product with a subnormal sigmoid, which has few digits left",
+    "silu": "far below 0 is a product with a subnormal sigmoid, which has few digits left, and "
+    "none where the device flushes",
     "gelu": "far below 0 takes 1 + erf, which cancels: small against 1, not against the result",
 }
 

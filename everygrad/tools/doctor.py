@@ -156,6 +156,10 @@ def _cpu_facts(backend: Any) -> Facts:
     }
 
 
+_SUBNORMALS = {
+    False: "kept by +, - and *",
+    True: "taken for 0 by +, - and *, as WGSL allows; division and functions keep them",
+}
 _ADVICE = "a software adapter: right but slow; a GPU here needs its vendor's driver"
 
 
@@ -172,6 +176,7 @@ def _webgpu_facts(backend: Any) -> Facts:
         "limits": asdict(gpu.limits),
         "features": ", ".join(f for f in features if f in gpu.adapter.features),
         "adapters": [f"{i['device']} ({i['backend_type']})" for i in others],
+        "subnormals": _SUBNORMALS[accuracy.flushes(backend.device)],
     }
     if info["adapter_type"] == "CPU":
         facts["note"] = _ADVICE
@@ -234,16 +239,13 @@ def _webgpu_cures() -> list[str]:
 
 
 def _cuda_cures() -> list[str]:
-    coming = "cuda" in base.COMING
     cures = []
-    if coming:
-        cures.append('use the device "webgpu", which runs on NVIDIA GPUs through Vulkan')
     if not _loads("libcuda.so.1", "nvcuda.dll"):
         cures.append(
             "install NVIDIA's driver, if this machine has such a GPU: libcuda does not load"
         )
     if not _importable(_cupy):
-        cures.append(f"{'once it is there: ' if coming else ''}{_CUPY_CURE}")
+        cures.append(_CUPY_CURE)
     return cures
 
 

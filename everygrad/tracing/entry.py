@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
@@ -13,9 +14,11 @@ from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
+from everygrad.config import config
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
+from everygrad.tracing.lowered import described
 from everygrad.tracing.record import Record, Target
 from everygrad.tracing.stages import aligned, compiled, donations_of
 from everygrad.tracing.surroundings import Surroundings
@@ -41,6 +44,7 @@ class Entry:
         self.pinned = pinned  # arguments that must be these very tensors
         self.tree = tree  # of the arguments
         self.fn = fn
+        self.name = getattr(fn, "__qualname__", type(fn).__name__)
         self.escaped = escaped
         self.used = False
         donated = donations_of(record)
@@ -179,7 +183,11 @@ class Entry:
         self.gather(tensors)
         # to verify, the inputs must still be there afterwards
         given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
-        outputs = replay.run(given)
+        if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
+            shown = partial(described, replay, record.graph)
+            outputs = profiler.replay(self.name, shown, record.device, replay, given)
+        else:
+            outputs = replay.run(given)
         if self.verify:
             check(record, replay.arrays, outputs)
         interrupted = replay.interrupted
@@ -248,6 +256,8 @@ def _others_may_look() -> bool:
 
 def _ours_alone(array: Any) -> bool:
     """Whether only the tensor, the replay's list of inputs and our own names know the array."""
+    if type(array) is not ndarray:
+        return getrefcount(array) <= _KNOWN and not getweakrefcount(array) and array.is_alone
     alone = getrefcount(array) <= _KNOWN and array.base is None
     return alone and array.flags.writeable and not getweakrefcount(array)
 

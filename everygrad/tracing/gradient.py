@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from everygrad.autograd.autocast import policy, under
 from everygrad.autograd.engine import Pass
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad
 from everygrad.autograd.trees import flatten, unflatten
+from everygrad.backends import base
+from everygrad.config import config
 from everygrad.errors import GradientError
 from everygrad.ops.creation import zeros
 from everygrad.ops.spec import Op
 from everygrad.tensor import Tensor, wrap
+from everygrad.tracing.lowered import described
 from everygrad.tracing.stages import aligned
 
 _STATIC = object()  # in the place of a node: the argument is no tensor
@@ -33,6 +38,7 @@ def attach(
     given = [(x._data, x._node) if isinstance(x, Tensor) else (x, _STATIC) for x in leaves]
     outside = [(t, t._data) for _, t, _ in entry.outside]
     params = {"entry": entry, "given": given, "tree": entry.tree, "outside": outside}
+    params["autocast"] = policy()
     whole = _CallNode(len(gradients.seeds))
     _fill(whole, CALL, tuple(parents), params, ())
     whole.saved = tuple(residuals)
@@ -98,7 +104,13 @@ class _Call(Op):
             zeros(v.shape, v.dtype)._data if s is None else s._data
             for s, v in zip(g, values, strict=True)
         ]
-        made = replay.run_on([aligned(a) for a in (*node.saved, *seeds)])
+        inputs = [aligned(a) for a in (*node.saved, *seeds)]
+        if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
+            shown = partial(described, replay, gradients.graph)
+            name, device = f"{entry.name}, backward", entry.record.device
+            made = profiler.replay_on(name, shown, device, replay, inputs)
+        else:
+            made = replay.run_on(inputs)
         return [wrap(a) for a in made]
 
     def recorded(self, node: Any, g: Any) -> Sequence[Any]:
@@ -116,7 +128,7 @@ class _Call(Op):
             )
         leaves = [wrap(a, n) if n is not _STATIC else a for a, n in node.params["given"]]
         args, kwargs = unflatten(node.params["tree"], leaves)
-        with enable_grad():
+        with enable_grad(), under(node.params["autocast"]):
             outs, _ = flatten(entry.fn(*args, **kwargs))
         seeds = entry.record.gradients.seeds
         roots = [(outs[i]._node, s) for i, s in zip(seeds, g, strict=True) if s is not None]

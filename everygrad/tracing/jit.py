@@ -14,17 +14,19 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from everygrad.autograd.autocast import policy
 from everygrad.autograd.modes import recording
 from everygrad.autograd.saving import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
+from everygrad.compile.memory import Memory
 from everygrad.config import config
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
 from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
-from everygrad.tracing.lowered import Lowered, Memory
+from everygrad.tracing.lowered import Lowered
 from everygrad.tracing.record import trace
 from everygrad.tracing.surroundings import Surroundings
 from everygrad.tracing.trace import Elsewhere, is_array
@@ -71,7 +73,8 @@ class Jitted:
         tree: Any = len(args)  # stands for the structure where there is none
         if kwargs or not all(isinstance(a, Tensor) for a in args):
             leaves, tree = flatten((args, kwargs))
-        signature: list[Any] = [tree, recording()]
+        cast = policy() if config.fast_limit < 0 else None
+        signature: list[Any] = [tree, recording(), cast, config.matmul_precision]
         tensors: list[Tensor] = []
         for leaf in leaves:
             if isinstance(leaf, Tensor):
@@ -169,7 +172,8 @@ class Jitted:
         """The memory plan of the latest call."""
         if self.latest is None:
             raise ArgumentError("jit: memory() before the first call: there is no plan yet")
-        return Memory(self.latest.replay.program)
+        plan: Memory = self.latest.replay.memory()
+        return plan
 
     def clear(self) -> None:
         """Forget everything compiled."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from everygrad.backends import base
 from everygrad.backends.cpu.plan import HostStep, NativeStep, Program, build
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.memory import peak
-from everygrad.shapes import size_of
+from everygrad.compile import costs
+from everygrad.compile.ir import Graph
+from everygrad.compile.memory import Memory
 from everygrad.tracing.record import Record
 from everygrad.tracing.stages import donations_of, prepared
 
@@ -22,45 +23,37 @@ class Lowered:
         self.record = record
         self.graph: Graph = record.graph
         self.simplified: Graph = prepared(record.graph)
-        self.program: Program = build(self.simplified, donations_of(record))
+        # recorded, or built, but not run
+        self.plan: Any = (
+            Native(build(self.simplified, donations_of(record)), self.simplified)
+            if record.device == "cpu"
+            else base.get(record.device).compile(self.simplified, ())
+        )
 
     @property
     def kernels(self) -> str:
         """One line a step, in the order they run."""
-        lines = []
-        for i, s in enumerate(self.program.steps):
-            if isinstance(s, HostStep):
-                lines.append(f"{i:3} {s.name}")
-            else:
-                blocks = f"{s.step.blocks} block{'s' if s.step.blocks != 1 else ''}"
-                slots = " ".join(map(str, s.slots))
-                linked = ", linked to the next" if s.linked else ""
-                lines.append(f"{i:3} {s.name}: {blocks}, slots {slots}{linked}")
-        return "\n".join(lines)
+        return "\n".join(f"{i:3} {line}" for i, line in enumerate(self.plan.steps()))
 
     @property
     def source(self) -> str:
-        """The LLVM IR of every step; equal ones once."""
-        found: dict[str, str] = {}
-        for s in self.program.steps:
-            if isinstance(s, NativeStep):
-                found.setdefault(s.step.source, s.name)
-        return "\n".join(f"; {name}\n{text}" for text, name in found.items())
+        """The text of every kernel (LLVM IR, WGSL); equal ones once."""
+        return "\n".join(f"{name}\n{text}" for text, name in self.plan.sources().items())
 
     @property
     def memory(self) -> Memory:
-        return Memory(self.program)
+        plan: Memory = self.plan.memory()
+        return plan
 
     @property
     def flops(self) -> int:
         """Arithmetic operations, estimated: one an element and op, two a multiply-add."""
-        return sum(_flops(v) for v in self.simplified.values)
+        return sum(costs.flops_of(v) for v in self.simplified.values)
 
     @property
     def nbytes(self) -> int:
         """Bytes that steps read and write, were no cache there."""
-        sizes = _slot_sizes(self.program, self.simplified)
-        return sum(sizes.get(slot, 0) for s in self.program.steps for slot in _slots(s))
+        return int(self.plan.nbytes())
 
     def __str__(self) -> str:
         return "\n".join(
@@ -69,7 +62,7 @@ class Lowered:
                 str(self.graph),
                 f"--- simplified: {len(self.simplified.values)} values ---",
                 str(self.simplified),
-                f"--- {len(self.program.steps)} steps, about {self.flops:,} operations "
+                f"--- {len(self.plan.steps())} steps, about {self.flops:,} operations "
                 f"and {self.nbytes:,} bytes ---",
                 self.kernels,
                 "--- memory ---",
@@ -80,32 +73,43 @@ class Lowered:
     __repr__ = __str__
 
 
-class Memory:
-    """The memory plan: `arena` bytes for what is computed on the way, of which `peak` are in use
-    at once; `outputs` bytes of results; `constants` bytes."""
+class Native:
+    """The program of the CPU, as `Lowered` shows it; a device's replay has the same methods."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, graph: Graph) -> None:
         self.program = program
-        self.arena = program.arena
-        self.peak = peak(program.lifetimes)
-        self.outputs = sum(v.nbytes for v in program.outputs.values())
-        self.constants = sum(a.nbytes for a in program.constants.values())
-        self.in_place = len(program.donations)
+        self.graph = graph
+        self.memory = program.memory
 
-    def __str__(self) -> str:
-        lines = [
-            f"arena {self.arena:,} bytes ({self.peak:,} in use at once), results "
-            f"{self.outputs:,}, constants {self.constants:,}, {self.in_place} written in place"
-        ]
-        offsets = self.program.temporaries.values()
-        for offset, life in sorted(zip(offsets, self.program.lifetimes, strict=True)):
-            lines.append(
-                f"  at {offset:>10,}: {life.nbytes:>10,} bytes, steps {life.first} to {life.last}"
-                f"  {life.name}"
-            )
-        return "\n".join(lines)
+    def steps(self) -> list[str]:
+        """What each step is, who works on it, what it works on."""
+        lines = []
+        for s in self.program.steps:
+            if isinstance(s, HostStep):
+                lines.append(s.name)
+            else:
+                blocks = f"{s.step.blocks} block{'s' if s.step.blocks != 1 else ''}"
+                slots = " ".join(map(str, s.slots))
+                linked = ", linked to the next" if s.linked else ""
+                lines.append(f"{s.name}: {blocks}, slots {slots}{linked}")
+        return lines
 
-    __repr__ = __str__
+    def sources(self) -> dict[str, str]:
+        """The texts, each with a comment that names the first step that has it."""
+        found: dict[str, str] = {}
+        for s in self.program.steps:
+            if isinstance(s, NativeStep):
+                found.setdefault(s.step.source, f"; {s.name}")
+        return found
+
+    def nbytes(self) -> int:
+        """Bytes that steps read and write."""
+        return sum(self.step_bytes())
+
+    def step_bytes(self) -> list[int]:
+        """The same, step by step."""
+        sizes = _slot_sizes(self.program, self.graph)
+        return [sum(sizes.get(slot, 0) for slot in _slots(s)) for s in self.program.steps]
 
 
 def _slots(step: NativeStep | HostStep) -> tuple[int, ...]:
@@ -123,16 +127,7 @@ def _slot_sizes(program: Program, graph: Graph) -> dict[int, int]:
     return sizes
 
 
-def _flops(v: Value) -> int:
-    if v.name in ("matmul", "linear"):
-        return 2 * v.size * v.args[0].shape[-1]
-    if v.name.startswith("conv2d"):
-        shapes = [a.shape for a in v.args]
-        window = v.params["window"]
-        places = size_of(shapes[1][2:]) if v.name == "conv2d_weight" else size_of(v.shape[2:])
-        taps = size_of(window.size)
-        channels = shapes[0][1] * (shapes[1][1] if v.name == "conv2d_weight" else v.shape[1])
-        return 2 * v.args[0].shape[0] * places * taps * channels // window.groups
-    if v.kind == "elementwise":
-        return v.size
-    return v.args[0].size if v.kind == "reduction" else 0
+def described(replay: Any, graph: Graph) -> tuple[Any, Graph]:
+    """The steps of something compiled, as `Lowered` shows them, and the graph they compute."""
+    simplified = prepared(graph)
+    return Native(replay.program, simplified) if hasattr(replay, "program") else replay, simplified

@@ -312,7 +312,10 @@ class Tracer:
         self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any], device: str
     ) -> bool:
         """Whether the parts of a kernel are better seen than its whole."""
-        if op.result is None or op.name not in base.get(device).kernels:
+        backend = base.get(device)
+        if op.result is None or op.name not in backend.kernels:
+            return True
+        if not backend.serves(op, [t._data.value for t in inputs], params):
             return True
         if op.name in ("gather", "scatter_add"):  # one pick a row: a comparison fuses, a jump not
             return inputs[1].shape[params["axis"]] == 1
@@ -392,6 +395,9 @@ class _Backend(base.Backend):
         self.device = device
         self.name = real.name
         self.kernels = real.kernels
+
+    def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
+        return bool(self.real.serves(op, given, params))
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         return self.tracer.call(op, [wrap(a) for a in arrays], params)

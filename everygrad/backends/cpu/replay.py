@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,12 @@ from everygrad.errors import OutOfRangeError
 from everygrad.shapes import size_of
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
+Segment = Callable[[dict[int, Any]], None]  # of outputs by slot, for host steps
+Around = Callable[[range, Callable[[], None]], None]
+
+
+def _run_steps(where: int, count: int, slots: int, arrays: dict[int, Any]) -> None:
+    runtime.run_steps(where, count, slots)
 
 
 def compiled(graph: Graph, donated: Sequence[tuple[int, int]]) -> Replay:
@@ -99,6 +106,7 @@ class Replay:
         self.kept: list[Any] = []  # memory that native code points to
         segments: list[Callable[[dict[int, Any]], None]] = []
         words: list[int] = []
+        self.stretches: list[tuple[int, int]] = []  # of segments: an address, the number of steps
 
         def close() -> None:
             if words:
@@ -107,12 +115,14 @@ class Replay:
                 where, count = ctypes.addressof(table), len(words) // runtime.STEP_WORDS
                 slots = ctypes.addressof(self.slots)
                 segments.append(lambda arrays: runtime.run_steps(where, count, slots))
+                self.stretches.append((where, count))
                 words.clear()
 
         for s in self.program.steps:
             if isinstance(s, HostStep):
                 close()
                 segments.append(lambda arrays, s=s: self.call(s, arrays))  # type: ignore[misc]
+                self.stretches.append((0, 1))
                 continue
             numbers = (ctypes.c_int64 * len(s.slots))(*s.slots)
             args = (ctypes.c_int64 * len(s.slots))()
@@ -188,7 +198,35 @@ class Replay:
             raise self.interrupted
         return made
 
-    def run(self, given: dict[int, Any]) -> list[Any]:
+    def apart(self) -> list[tuple[range, Segment]]:
+        """The steps one by one, those that are linked together: which they are, and their call."""
+        slots, steps = ctypes.addressof(self.slots), self.program.steps
+        found: list[tuple[range, Segment]] = []
+        first = 0
+        for segment, (where, count) in zip(self.segments, self.stretches, strict=True):
+            at = begin = first
+            first += count
+            for k in range(begin, first):
+                s = steps[k]
+                if isinstance(s, HostStep):
+                    found.append((range(k, k + 1), segment))
+                elif not s.linked:
+                    place = where + (at - begin) * runtime.STEP_WORDS * _POINTER
+                    run = partial(_run_steps, place, k + 1 - at, slots)
+                    found.append((range(at, k + 1), run))
+                    at = k + 1
+        return found
+
+    def run_apart(self, given: dict[int, Any], around: Around) -> list[Any]:
+        """As `run`, but step by step: `around(steps, work)` does the work of these steps."""
+
+        def within(steps: range, segment: Segment) -> Segment:
+            return lambda arrays: around(steps, partial(segment, arrays))
+
+        # results in memory of their own: the call can be stopped between any two steps
+        return self.run({}, [within(*part) for part in self.apart()])
+
+    def run(self, given: dict[int, Any], segments: Sequence[Segment] | None = None) -> list[Any]:
         """The outputs for the arrays that were put; the caller holds the lock.
 
         `given` has memory for outputs that need none of their own, by slot. Ctrl-C pressed while
@@ -205,7 +243,7 @@ class Replay:
         known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
         self.error[3] = 0
         try:
-            for segment in self.segments:
+            for segment in self.segments if segments is None else segments:
                 self.error[3] = 0
                 segment(known)
                 if self.error[0]:

@@ -13,6 +13,9 @@ from wgpu.backends.wgpu_native.extras import set_instance_extras
 
 from everygrad.errors import DeviceError
 
+# by wgpu-native's names; the last ones are experimental
+FEATURES = ("subgroup", "shader-f16")
+EXPERIMENTAL = ("cooperative-matrix",)
 CURE = "install a Vulkan driver: Debian's mesa-vulkan-drivers has one that runs on the CPU"
 
 
@@ -80,3 +83,20 @@ def _absent(why: str) -> DeviceError:
     names = [describe(a) for a in adapters()]
     there = f"present are: {', '.join(names)}" if names else f"none is present; {CURE}"
     return DeviceError(f"webgpu: {why}; {there}")
+
+
+def request_device(adapter: Any, limits: dict[str, int]) -> tuple[Any, set[str]]:
+    """A device, and those of our features that it grants. An adapter may list what is experimental
+    and refuse it: wgpu-native 29 does, whose interface has no word for allowing it."""
+    plain, young = (
+        [f for f in names if f in adapter.features] for names in (FEATURES, EXPERIMENTAL)
+    )
+    if young:
+        with suppress(RuntimeError):
+            return _requested(adapter, [*plain, *young], limits)
+    return _requested(adapter, plain, limits)
+
+
+def _requested(adapter: Any, features: list[str], limits: dict[str, int]) -> tuple[Any, set[str]]:
+    device = adapter.request_device_sync(required_features=features, required_limits=limits)
+    return device, set(features)

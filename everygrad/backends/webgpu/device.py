@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from everygrad import dtypes, shapes
-from everygrad.backends.base import Backend
-from everygrad.backends.webgpu import fours, kernels, moves, reducing, render
+from everygrad.backends.base import Backend, Pending, Ready
+from everygrad.backends.webgpu import fours, kernels, moves, pieces, reducing, render
 from everygrad.backends.webgpu.adapters import asked_for, find_adapter
 from everygrad.backends.webgpu.array import (
     WebGPUArray,
@@ -23,13 +24,15 @@ from everygrad.backends.webgpu.array import (
 from everygrad.backends.webgpu.gpu import WORKGROUP, Gpu, Kernel
 from everygrad.backends.webgpu.layout import byte_size, layout, thread_count
 from everygrad.backends.webgpu.memory import Storage
+from everygrad.backends.webgpu.readback import Fetch, Part
 from everygrad.backends.webgpu.replay import Replay
 from everygrad.compile.expr import Program
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import ArgumentError, DeviceError
+from everygrad.errors import ArgumentError, DeviceError, OutOfMemoryError
 from everygrad.shapes import Shape, size_of
 
 _PLANS = 1 << 14  # kernels remembered with their shapes
+MOST_ELEMENTS = (1 << 31) - 1
 _INTERNED = 1 << 14  # elements up to which arange's results are remembered
 
 
@@ -57,6 +60,20 @@ class WebGPU(Backend):
             self._gpu = Gpu(find_adapter(self.wanted))
         return self._gpu
 
+    def synchronize(self) -> None:
+        if self._gpu is not None:
+            self.gpu.wait()
+
+    @contextmanager
+    def launches(self) -> Iterator[list[str]]:
+        names: list[str] = []
+        gpu = self.gpu
+        outer, gpu.launched = gpu.launched, names
+        try:
+            yield names
+        finally:
+            gpu.launched = outer
+
     # --- ops -------------------------------------------------------------------------------------
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
@@ -70,6 +87,7 @@ class WebGPU(Backend):
             program = op.program([FROM_NP[a.dtype] for a in arrays], params)
             return self.elementwise(op.name, program, arrays)
         if op.family == "reduction":
+            check_count(op.name, size_of(arrays[0].shape))
             return reducing.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
         raise DeviceError(f"{op.name}: the webgpu backend has no kernel for it")
 
@@ -84,6 +102,9 @@ class WebGPU(Backend):
             return out
         if len(arrays) >= gpu.limits.storage_buffers:
             arrays = moves.bound(self, arrays)
+        if gpu.largest > gpu.limits.binding_size and pieces.wanted(gpu, arrays, out):
+            pieces.elementwise(self, name, program, arrays, out)
+            return out
         storages, bindings = distinct(arrays)
         key = (id(program), bindings, *[(a.shape, a.strides, a.offset) for a in arrays])
         found = self.plans.get(key)
@@ -141,8 +162,8 @@ class WebGPU(Backend):
 
     def empty(self, shape: Shape, dtype: DType) -> WebGPUArray:
         """An array whose elements a kernel is about to write."""
-        layout(dtype)
         count = size_of(shape)
+        check_count("a tensor", count)
         storage = self.gpu.pool.take(byte_size(dtype, count)) if count else None
         return WebGPUArray(self.device, shape, dtype.np, storage)
 
@@ -156,32 +177,45 @@ class WebGPU(Backend):
             index = tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)
             small = self.upload(array[index])
             return moves.broadcast_to(self, small, array.shape)
-        out = self.empty(array.shape, dtype)
-        if out.storage is not None:
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            if data.size % 4:
-                data = np.concatenate([data, np.zeros(-data.size % 4, np.uint8)])
-            out.storage.gpu.write(out.storage, data)
-        return out
+        if not array.size:
+            return self.empty(array.shape, dtype)
+        check_count("a tensor", array.size)
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if data.size % 4:
+            data = np.concatenate([data, np.zeros(-data.size % 4, np.uint8)])
+        gpu = self.gpu
+        storage = gpu.pool.take_to_write(data.size)
+        gpu.write(storage, data)
+        return WebGPUArray(self.device, array.shape, dtype.np, storage)
 
     def to_numpy(self, array: WebGPUArray) -> Any:
         """Waits for the GPU; raises what index checks found since the last time."""
         if array.storage is None:
             return np.zeros(array.shape, array.dtype)
+        array, part = self.span_of(array)
+        return as_numpy(array, part, part.storage.gpu.read(*part))
+
+    def read_later(self, arrays: Sequence[WebGPUArray]) -> Pending:
+        """All of them in one submission; `result()` waits for it, and for nothing after it."""
+        spans = [self.span_of(a) for a in arrays if a.storage is not None]
+        if not spans:
+            return Ready([np.zeros(a.shape, a.dtype) for a in arrays])
+        return Fetched(arrays, spans, self.gpu.fetch([part for _, part in spans]))
+
+    def span_of(self, array: WebGPUArray) -> tuple[WebGPUArray, Part]:
+        """The bytes to read for an array, which is first put in order if it is mostly gaps."""
+        assert array.storage is not None
         if array.storage.gpu.lost is not None:
             raise DeviceError(array.storage.gpu.lost)
         low, high = span(array)
-        if high - low + 1 > 2 * count_of(array) + 64:  # mostly gaps
+        if high - low + 1 > 2 * count_of(array) + 64:
             array = moves.contiguous(self, array)
-            low, high = 0, count_of(array) - 1
+            low, high = span(array)
         assert array.storage is not None
         size = array.dtype.itemsize
         start = low * size // 4 * 4
         end = -(-(high + 1) * size // 4) * 4
-        data = array.storage.gpu.read(array.storage, start, end - start)
-        at = array.offset * size - start
-        steps = tuple(s * size for s in array.strides)
-        return np.ndarray(array.shape, array.dtype, data, at, steps)
+        return array, Part(array.storage, start, end - start)
 
     def full(self, shape: Shape, value: Any, dtype: DType) -> WebGPUArray:
         layout(dtype)
@@ -216,6 +250,48 @@ class WebGPU(Backend):
             found = self.made[key] = self.upload(make())
             assert found.storage is None or found.storage.gpu is gpu
         return found
+
+
+class Fetched:
+    """Arrays on their way to the CPU."""
+
+    def __init__(
+        self,
+        arrays: Sequence[WebGPUArray],
+        spans: Sequence[tuple[WebGPUArray, Part]],
+        fetch: Fetch,
+    ) -> None:
+        self._arrays = arrays
+        self._spans = spans
+        self._fetch = fetch
+
+    def result(self) -> list[Any]:
+        """The values, when they are here; raises what index checks found before."""
+        read = iter(zip(self._spans, self._fetch.result(), strict=True))
+        made = []
+        for a in self._arrays:
+            if a.storage is None:
+                made.append(np.zeros(a.shape, a.dtype))
+            else:
+                (array, part), data = next(read)
+                made.append(as_numpy(array, part, data))
+        return made
+
+
+def as_numpy(array: WebGPUArray, part: Part, data: Any) -> Any:
+    """An array whose bytes were read."""
+    size = array.dtype.itemsize
+    steps = tuple(s * size for s in array.strides)
+    return np.ndarray(array.shape, array.dtype, data, array.offset * size - part.start, steps)
+
+
+def check_count(what: str, count: int) -> None:
+    """Kernels number elements by 32-bit words, and the differences of numbers are signed."""
+    if count > MOST_ELEMENTS:
+        raise OutOfMemoryError(
+            f"webgpu: {what} of {count} elements: kernels count to {MOST_ELEMENTS}; "
+            f"split the tensor"
+        )
 
 
 def open_device(name: str = "webgpu") -> WebGPU:

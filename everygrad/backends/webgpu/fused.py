@@ -1,173 +1,209 @@
-"""WGSL of a fused group: one thread for each element, every member a few lines.
+"""The kernels of a fused group: which of its values each makes, and how it walks the group.
 
-Shapes and strides are constants of the text. Results of whole words are stored by one kernel;
-a result that packs several elements into a word (bools, 8 and 16 bits) has a kernel of its own,
-which computes what it needs again.
+One kernel makes everything where it can. A group becomes several where a kernel would bind more
+buffers than the device does, or where sums of different shapes want different walks; each then
+computes what it needs again. A sum that no walk serves is left to a kernel of its own (`strays`).
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from everygrad.backends.webgpu.layout import layout, load, store, thread_count
-from everygrad.backends.webgpu.render import MAIN, THREAD, body, cast, constant, with_library
-from everygrad.compile.fuse import Group, Load, Member, Number
+from everygrad.backends.strided import collapse
+from everygrad.backends.webgpu import finishing, teams
+from everygrad.backends.webgpu.fusedrows import Parts, RowWriter, Task
+from everygrad.backends.webgpu.fusedvalues import needed
+from everygrad.backends.webgpu.layout import byte_size
+from everygrad.compile.fuse import Group, Load, Member, final_strides
 from everygrad.compile.ir import Value
-from everygrad.compile.walk import Place, Walk, walk
-from everygrad.dtypes import int64
+from everygrad.compile.walk import Place, walk
+from everygrad.shapes import Shape
 
-_NAME = re.compile(r"\bt(\d+)\b")
-_ROUNDED = ("float16", "bfloat16")
+
+class Scratch:
+    """Memory that lives between two kernels of a group."""
+
+    def __init__(self, words: int) -> None:
+        self.nbytes = 4 * words
+
+
+Buffer = Value | Scratch
 
 
 class Kernel(NamedTuple):
-    """One dispatch of a group: its text, what it binds, how many threads it takes."""
+    """One dispatch of a group: its text, what it binds, its workgroups."""
 
+    name: str
     source: str
-    inputs: list[Value]
-    outputs: list[Value]
-    threads: int
+    inputs: list[Buffer]
+    outputs: list[Buffer]
+    workgroups: int
 
 
-class Writer:
-    """Writes the kernels of one group for the values in `wanted`."""
+class Kind(NamedTuple):
+    """What a final is ("total", "columns", "rows", or "" for none of these), and along rows of
+    which length."""
 
-    def __init__(self, group: Group, wanted: list[Value]) -> None:
-        self.group = group
-        self.walk: Walk = walk(group)
-        self.wanted = wanted
-        self.members = self.needed()
-        loads = [r for m in self.members for r in m.refs if isinstance(r, Load)]
-        self.inputs = list(dict.fromkeys(r.value for r in loads))
-        self.loads = list(dict.fromkeys(r for r in loads if r.step is None))
+    name: str
+    length: int
 
-    def needed(self) -> list[Member]:
-        """The members that the wanted values are made of, in order."""
-        todo, seen = list(self.wanted), set(self.wanted)
-        for v in todo:
-            for r in self.group.members[v].refs:
-                if isinstance(r, Value) and r not in seen:
-                    seen.add(r)
-                    todo.append(r)
-        return [m for v, m in self.group.members.items() if v in seen]
 
-    # --- addresses -------------------------------------------------------------------------------
+def kind_of(m: Member) -> Kind:
+    if m.value.size == 1:
+        return Kind("total", 0)
+    if m.level == "row":
+        return Kind("", 0)
+    shape: Shape = m.shape
+    sizes, (steps,) = collapse(shape, [final_strides(shape, m.value.params["axes"])])
+    if steps in ((0, 1), (1,)):
+        return Kind("columns", sizes[-1])
+    if steps in ((1, 0), (0, 1, 0)):
+        return Kind("rows", sizes[-1])
+    return Kind("", 0)
 
-    def coordinates(self) -> list[str]:
-        """i0, i1, ...: where element e is along rows and columns."""
-        sizes = (*self.walk.rows, *self.walk.columns)
-        lines = ["  var r = e;"]
-        for k in range(len(sizes) - 1, 0, -1):
-            lines.append(f"  let i{k} = i32(r % {sizes[k]}u);\n  r = r / {sizes[k]}u;")
-        lines.append("  let i0 = i32(r);")
-        return lines
 
-    def address(self, place: Place) -> str:
-        terms = [str(place.offset)]
-        terms += [f"i{k} * {step}" for k, step in enumerate((*place.rows, *place.columns)) if step]
-        return f"u32({' + '.join(terms)})"
+def _finals(members: dict[Value, Member]) -> list[Member]:
+    return [m for m in members.values() if m.role == "final"]
 
-    # --- values ----------------------------------------------------------------------------------
 
-    def lines(self) -> list[str]:
-        """Every member as a name."""
-        names: dict[object, str] = {}
-        made = self.coordinates()
-        for n, r in enumerate(self.loads):
-            dtype = r.value.dtype
-            made.append(f"  let p{n} = {self.address(self.walk.loads[r])};")
-            value = load(dtype, f"a{self.inputs.index(r.value)}", f"p{n}")
-            made.append(f"  let x{n}: {layout(dtype).register} = {value};")
-            names[r] = f"x{n}"
-        for k, m in enumerate(self.members):
-            made += self.member(k, m, names)
-            names[m.value] = f"m{k}"
+def _is_reduced(members: dict[Value, Member]) -> bool:
+    """Whether rows are reduced, or have values: then they are what is walked."""
+    return any(m.role in ("reduce", "row") or m.level == "row" for m in members.values())
+
+
+def strays(group: Group) -> list[Value]:
+    """The finals that no walk of the group serves."""
+    found = []
+    for m in _finals(group.members):
+        kind = kind_of(m)
+        rows = _is_reduced(needed(group, [m.value]))
+        if not kind.name or (rows and kind.length not in (0, group.row)):
+            found.append(m.value)
+    return found
+
+
+def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
+    """The wanted values by the walk that makes them: one along rows that are reduced, one for each
+    other kind of sum, and whatever goes anywhere with the first of these."""
+    along = Kind("", group.row or 0)
+    walks: dict[Kind, list[Value]] = {}
+    anywhere: list[Value] = []
+    for v in wanted:
+        members = needed(group, [v])
+        if _is_reduced(members):
+            walks.setdefault(along, []).append(v)
+        elif members[v].role == "final" and kind_of(members[v]).length:
+            walks.setdefault(kind_of(members[v]), []).append(v)
+        else:
+            anywhere.append(v)
+    if not walks:
+        return [anywhere]
+    first = along if along in walks else next(iter(walks))
+    walks[first] += anywhere
+    if first == along:  # sums of such rows go along
+        for kind in [k for k in walks if k.length == group.row and k != along]:
+            walks[along] += walks.pop(kind)
+    return list(walks.values())
+
+
+def task_of(group: Group, wanted: list[Value], software: bool) -> Task:
+    """How these values are made."""
+    members = needed(group, wanted)
+    kinds = {m.value: kind_of(m) for m in _finals(members)}
+    names = {v: k.name for v, k in kinds.items()}
+    has = set(names.values())
+    lengths = {k.length for k in kinds.values() if k.length}  # one at most: see _parts
+    if _is_reduced(members):
+        row = group.row or 1
+        size = group.size // row
+        shape = teams.along(size, row, len(members), software, "total" in has, "columns" in has)
+    elif lengths:
+        (row,) = lengths
+        choose = teams.piecewise if "rows" in has else teams.across
+        shape = choose(group.size // row, row, software)
+    else:
+        row, shape = 0, teams.flat(group.size, software, "total" in has)
+    rows, columns, places = _laid(group, row)
+    return Task(members, wanted, shape, (rows, columns), places, names)
+
+
+def _laid(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, Place]]:
+    """The sizes of the axes of rows and of columns, and where loads are; row 0: all are columns."""
+    like = Group(group.number, group.size)
+    like.members, like.cuts, like.row = group.members, group.cuts, group.row
+    if row:
+        like.row, like.cuts = row, group.cuts | {row}
+    found = walk(like)
+    if row:
+        return found.rows, found.columns, found.loads
+    flat = {r: Place((), (*p.rows, *p.columns), p.offset) for r, p in found.loads.items()}
+    return (), (*found.rows, *found.columns), flat
+
+
+class Fuser:
+    """Writes the kernels of groups for a device with these limits; `windows` says how many
+    bindings a buffer of so many bytes takes."""
+
+    def __init__(
+        self, buffers: int, room: int, software: bool, windows: Callable[[int], int]
+    ) -> None:
+        self.buffers = buffers
+        self.room = room
+        self.software = software
+        self.windows = windows
+
+    def kernels(self, group: Group, stored: set[Value]) -> list[Kernel]:
+        """The kernels of a group, in the order they run."""
+        wanted = [v for v in group.members if v in stored]
+        made: list[Kernel] = []
+        for part in _parts(group, wanted):
+            while part:
+                writer, count = self.largest(group, part)
+                made += self.written(writer)
+                part = part[count:]
         return made
 
-    def member(self, k: int, m: Member, names: dict[object, str]) -> list[str]:
-        v = m.value
-        if v.name == "take":
-            return self.picked(k, m, names)
-        inputs = {}
-        for i, (r, arg) in enumerate(zip(m.refs, v.args, strict=True)):
-            inputs[i] = constant(r.value, arg.dtype) if isinstance(r, Number) else names[r]
-        program = v.op.program([a.dtype for a in v.args], v.params)
-        text = [_NAME.sub(rf"m{k}t\1", line) for line in body(program, inputs, f"raw{k}")]
-        value = f"raw{k}"
-        if str(v.dtype) in _ROUNDED:  # rounded as memory would round it
-            value = _rounded(v, value)
-        return [*text, f"  let m{k}: {layout(v.dtype).register} = {value};"]
-
-    def picked(self, k: int, m: Member, names: dict[object, str]) -> list[str]:
-        """The element an index names."""
-        r, where = m.refs
-        index = names[where]
-        whole = cast(index, m.value.args[1].dtype, int64) + ".x"
-        at = f"u32(i32({self.address(self.walk.loads[r])}) + i32({whole}) * {r.step})"
-        value = load(r.value.dtype, f"a{self.inputs.index(r.value)}", f"q{k}")
-        register = layout(r.value.dtype).register
-        return [f"  let q{k} = {at};", f"  let m{k}: {register} = {value};"]
-
-    # --- kernels ---------------------------------------------------------------------------------
-
-    def kernel(self) -> Kernel:
-        count = self.group.size
-        first = layout(self.wanted[0].dtype)
-        names = {m.value: f"m{k}" for k, m in enumerate(self.members)}
-        if first.per_word > 1:
-            (v,) = self.wanted
-            text = (
-                f"fn element(e: u32) -> {first.register} {{\n"
-                + "\n".join(self.lines())
-                + f"\n  return {names[v]};\n}}\n"
-                + MAIN
-                + THREAD
-                + store(v.dtype, f"{count}u")
-                + "}\n"
-            )
-            return Kernel(self.framed(text), self.inputs, self.wanted, thread_count(v.dtype, count))
-        stores = []
-        for q, v in enumerate(self.wanted):
-            name, lay = names[v], layout(v.dtype)
-            out = "out" if q == 0 else f"out{q}"
-            if lay.words == 2:
-                stores.append(f"  {out}[2u * e] = {name}.x;\n  {out}[2u * e + 1u] = {name}.y;")
-            else:
-                stores.append(f"  {out}[e] = {lay.bits.format(v=name)};")
-        head = MAIN + THREAD + f"  let e = t;\n  if (e >= {count}u) {{ return; }}\n"
-        text = head + "\n".join((*self.lines(), *stores)) + "\n}\n"
-        return Kernel(self.framed(text), self.inputs, self.wanted, count)
-
-    def framed(self, text: str) -> str:
-        """Bindings: what is read, what is written, and a uniform that says nothing."""
-        lines = [
-            f"@group(0) @binding({i}) var<storage, read> a{i}: array<u32>;\n"
-            for i in range(len(self.inputs))
-        ]
-        for q in range(len(self.wanted)):
-            name = "out" if q == 0 else f"out{q}"
-            at = len(self.inputs) + q
-            lines.append(f"@group(0) @binding({at}) var<storage, read_write> {name}: array<u32>;\n")
-        lines.append("struct Params { v: array<vec4<u32>, 1> }\n")
-        at = len(self.inputs) + len(self.wanted)
-        lines.append(f"@group(0) @binding({at}) var<uniform> P: Params;\n")
-        return "".join(lines) + with_library(text)
-
-
-def _rounded(v: Value, value: str) -> str:
-    return f"half_round({value})" if str(v.dtype) == "float16" else f"brain_round({value})"
-
-
-def kernels(group: Group, stored: set[Value], most_buffers: int) -> list[Kernel]:
-    """The kernels of a group, none with more buffers than the device binds."""
-    wanted = [v for v in group.members if v in stored]
-    whole = [v for v in wanted if layout(v.dtype).per_word == 1]
-    parts = [[v] for v in wanted if layout(v.dtype).per_word > 1]
-    while whole:
-        count = len(whole)
-        while count > 1 and len(Writer(group, whole[:count]).inputs) + count > most_buffers:
+    def largest(self, group: Group, part: list[Value]) -> tuple[RowWriter, int]:
+        """The kernel for as many of these values as can be bound, and how many that are."""
+        count = len(part)
+        while True:
+            writer = RowWriter(task_of(group, part[:count], self.software), self.room)
+            if count == 1 or self.bound(writer) <= self.buffers:
+                return writer, count
             count -= 1
-        parts.insert(0, whole[:count])
-        whole = whole[count:]
-    return [Writer(group, part).kernel() for part in parts]
+
+    def bound(self, writer: RowWriter) -> int:
+        """How many bindings a kernel takes."""
+        values = [*writer.values.inputs, *writer.outputs()]
+        count = sum(self.windows(byte_size(v.dtype, v.size)) for v in values)
+        return count + (self.windows(4 * writer.scratch_words) if writer.parts else 0)
+
+    def written(self, writer: RowWriter) -> list[Kernel]:
+        """A kernel, and the small ones behind it."""
+        apart = {v: Scratch(v.size) for v in writer.packed}
+        outputs: list[Buffer] = [apart.get(v, v) for v in writer.outputs()]
+        scratch = Scratch(writer.scratch_words)
+        if writer.parts:
+            outputs.append(scratch)
+        name = _named(writer)
+        inputs: list[Buffer] = [*writer.values.inputs]
+        groups = writer.teams.workgroups
+        made = [Kernel(name, writer.source(), inputs, outputs, groups)]
+        parts = list(writer.parts.values())
+        most = max(1, self.buffers - 1)
+        for at in range(0, len(parts), most):
+            made.append(self.finished(parts[at : at + most], scratch, name))
+        for v, words in apart.items():
+            source, groups = finishing.pack(v.dtype, v.size)
+            made.append(Kernel(f"pack {v.name}", source, [words], [v], groups))
+        return made
+
+    def finished(self, parts: list[Parts], scratch: Scratch, name: str) -> Kernel:
+        source, groups = finishing.finish(parts, self.room)
+        return Kernel(f"finish {name}", source, [scratch], [p.value for p in parts], groups)
+
+
+def _named(writer: RowWriter) -> str:
+    names = dict.fromkeys(v.name for v in writer.members)
+    return "fused " + " ".join(names)

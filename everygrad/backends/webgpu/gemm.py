@@ -1,7 +1,9 @@
 """The tiled matrix kernel: float32 sums, four numbers at a time.
 
-A workgroup of 16 x 16 threads makes a tile of results; each thread keeps 4 x 4 of them (or 8 x 8)
-in registers while slices of 16 terms pass through shared memory, always in fours along the tile.
+A workgroup of 256 threads makes a tile of results; each thread keeps fours of them in registers
+while slices of 16 terms pass through shared memory, always in fours along the tile. While one slice
+is multiplied, the next is on its way into registers. The terms may be cut into parts, each a set of
+results of its own that somebody sums.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from everygrad.backends.webgpu.render import slot, with_library
+from everygrad.backends.webgpu.results import Epilogue, bindings, stored
 
 TERMS = 16
+HEAD = 6  # words of every uniform: rows, columns, terms, first, matrices, terms of a part
+ROWS, COLUMNS, ALL_TERMS, FIRST, MATRICES, PART = (slot(i) for i in range(HEAD))
 
 
 class Side(NamedTuple):
@@ -23,208 +28,240 @@ class Side(NamedTuple):
     near: str  # what neighbouring threads read when one by one: "tile" or "terms"
 
 
-def _call(side: Side, tile: str, term: str, four: bool = False) -> str:
-    name = side.fn + ("4" if four else "")
+class Operands(NamedTuple):
+    """How a product reads: WGSL functions left(b, m, k) and right(b, k, n), or left4 and right4
+    where a side is read in fours; the words of each binding; how long the uniform is."""
+
+    text: str
+    params: int
+    words: tuple[str, ...]
+    sides: tuple[Side, Side]
+    enable: str = ""  # lines that ask for parts of WGSL
+
+    @property
+    def fours(self) -> bool:
+        return all(side.along for side in self.sides)
+
+
+class Tile(NamedTuple):
+    """Results of a workgroup, and how many fours of rows and of columns a thread has of them."""
+
+    rows: int
+    columns: int
+    down: int
+    across: int
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        return self.rows // (4 * self.down), self.columns // (4 * self.across)
+
+
+TILE, LARGE_TILE = Tile(64, 64, 1, 1), Tile(128, 128, 2, 2)
+FLAT_TILE, TALL_TILE = Tile(32, 128, 1, 1), Tile(128, 32, 1, 1)
+
+
+def call(side: Side, tile: str, term: str) -> str:
+    name = side.fn + ("4" if side.along else "")
     return f"{name}(b, {tile}, {term})" if side.fn == "left" else f"{name}(b, {term}, {tile})"
 
 
-def _fill(side: Side, size: int, shared: str, start: str, limit: str) -> str:
-    """Lines that bring a slice of the operand into shared memory, zeros beyond its edges."""
+def where() -> str:
+    """Which matrix, which part of the terms (`from` to `to`), and where its results begin."""
+    return (
+        f"  let z = w.z + {FIRST};\n  let b = z % {MATRICES};\n"
+        f"  let start = (z / {MATRICES}) * {PART};\n"
+        f"  let end = min({ALL_TERMS}, start + {PART});\n"
+    )
+
+
+# --- slices ------------------------------------------------------------------------------------
+
+
+class _Slice(NamedTuple):
+    """How one side's slice gets into shared memory: registers, lines that read them from term
+    `k0` on, zeros beyond the edges, and lines that put them there."""
+
+    registers: list[str]
+    read: str
+    put: str
+
+
+def _slice(side: Side, size: int, shared: str, start: str, limit: str) -> _Slice:
+    if side.along == "terms":
+        return _turned(side, size, shared, start, limit)
     fours = size // 4
-    terms = slot(2)
-    if side.along == "terms":  # blocks of 4 x 4, turned over in registers
-        blocks = fours * TERMS // 4
-        first = 0 if side.fn == "left" else 256 - blocks
-        lines = [
-            f"    if (l >= {first}u && l < {first + blocks}u) {{\n      let c = l - {first}u;\n"
-        ]
-        lines.append(
-            f"      let k = k0 + (c & 3u) * 4u;\n      let t = {start} + (c >> 2u) * 4u;\n"
-        )
-        for i in range(4):
-            lines.append(
-                f"      var r{i} = vec4<f32>();\n      if (t + {i}u < {limit} && k < {terms}) "
-                f"{{ r{i} = {_call(side, f't + {i}u', 'k', True)}; }}\n"
-            )
-        for i, part in enumerate("xyzw"):
-            value = ", ".join(f"r{j}.{part}" for j in range(4))
-            lines.append(
-                f"      {shared}[((c & 3u) * 4u + {i}u) * {fours}u + (c >> 2u)] "
-                f"= vec4<f32>({value});\n"
-            )
-        return "".join(lines) + "    }\n"
     by_terms = not side.along and side.near == "terms"
-    where = (f"c % {TERMS}u", f"c / {TERMS}u") if by_terms else (f"c / {fours}u", f"c % {fours}u")
-    lines = [f"    for (var q = 0u; q < {TERMS * fours // 256}u; q = q + 1u) {{\n"]
-    lines.append(
-        f"      let c = q * 256u + l;\n      let f = {where[0]};\n      let s = {where[1]};\n"
-    )
-    lines.append(
-        f"      let k = k0 + f;\n      let t = {start} + s * 4u;\n      var v = vec4<f32>();\n"
-    )
-    if side.along:
-        lines.append(
-            f"      if (t < {limit} && k < {terms}) {{ v = {_call(side, 't', 'k', True)}; }}\n"
-        )
-    else:
-        lines.append(f"      if (k < {terms}) {{\n")
-        for i, part in enumerate("xyzw"):
-            at = f"t + {i}u"
-            lines.append(f"        if ({at} < {limit}) {{ v.{part} = {_call(side, at, 'k')}; }}\n")
-        lines.append("      }\n")
-    lines.append(f"      {shared}[f * {fours}u + s] = v;\n    }}\n")
-    return "".join(lines)
-
-
-def _inner(size: int) -> str:
-    """Four terms, all products of the thread's rows and columns."""
-    fours, rows = size // 4, size // 64
-    lines = []
-    for u in range(4):
-        at = f"(k4 * 4u + {u}u) * {fours}u"
-        for r in range(rows):
-            lines.append(f"      let x{u}{r} = xs[{at} + ty + {16 * r}u];\n")
-            lines.append(f"      let y{u}{r} = ys[{at} + tx + {16 * r}u];\n")
-        for r in range(rows):
+    names, read, put = [], [], []
+    count = TERMS * fours
+    inside = f"if (l < {count}u) " if count < 256 else ""  # a small tile's slice is not for all
+    for q in range(-(-count // 256)):
+        name = f"{shared}_{q}"
+        c = f"(l + {256 * q}u)"
+        f, s = (f"{c} % {TERMS}u", f"{c} / {TERMS}u") if by_terms else (
+            f"{c} / {fours}u", f"{c} % {fours}u")  # fmt: skip
+        names.append(name)
+        lines = f"    {inside}{{\n      let k = k0 + {f};\n      let t = {start} + ({s}) * 4u;\n"
+        lines += f"      {name} = vec4<f32>();\n"
+        if side.along:
+            lines += f"      if (t < {limit} && k < end) {{ {name} = {call(side, 't', 'k')}; }}\n"
+        else:
+            lines += "      if (k < end) {\n"
             for i, part in enumerate("xyzw"):
-                for c in range(rows):
+                at = f"t + {i}u"
+                value = call(side, at, "k")
+                lines += f"        if ({at} < {limit}) {{ {name}.{part} = {value}; }}\n"
+            lines += "      }\n"
+        read.append(lines + "    }\n")
+        put.append(f"    {inside}{{ {shared}[({f}) * {fours}u + ({s})] = {name}; }}\n")
+    return _Slice(names, "".join(read), "".join(put))
+
+
+def _turned(side: Side, size: int, shared: str, start: str, limit: str) -> _Slice:
+    """Blocks of 4 x 4 that lie along the terms, turned over in registers. The left side is the
+    first threads' work, the right side the last ones'."""
+    fours = size // 4
+    blocks = fours * TERMS // 4
+    first = 0 if side.fn == "left" else 256 - blocks
+    inside = f"    if (l >= {first}u && l < {first + blocks}u) {{\n      let c = l - {first}u;\n"
+    names = [f"{shared}_{i}" for i in range(4)]
+    read = f"{inside}      let k = k0 + (c & 3u) * 4u;\n      let t = {start} + (c >> 2u) * 4u;\n"
+    for i, name in enumerate(names):
+        value = call(side, f"t + {i}u", "k")
+        read += f"      {name} = vec4<f32>();\n      if (t + {i}u < {limit} && k < end) "
+        read += f"{{ {name} = {value}; }}\n"
+    put = inside
+    for i, part in enumerate("xyzw"):
+        value = ", ".join(f"{name}.{part}" for name in names)
+        at = f"((c & 3u) * 4u + {i}u) * {fours}u + (c >> 2u)"
+        put += f"      {shared}[{at}] = vec4<f32>({value});\n"
+    return _Slice(names, read + "    }\n", put + "    }\n")
+
+
+# --- sums --------------------------------------------------------------------------------------
+
+
+def _inner(tile: Tile) -> str:
+    """Four terms, all products of the thread's rows and columns."""
+    lines = []
+    down, across = tile.threads
+    for u in range(4):
+        term = f"(k4 * 4u + {u}u)"
+        for r in range(tile.down):
+            lines.append(
+                f"      let x{u}{r} = xs[{term} * {tile.rows // 4}u + ty + {down * r}u];\n"
+            )
+        for c in range(tile.across):
+            at = f"{term} * {tile.columns // 4}u + tx + {across * c}u"
+            lines.append(f"      let y{u}{c} = ys[{at}];\n")
+        for r in range(tile.down):
+            for i, part in enumerate("xyzw"):
+                for c in range(tile.across):
                     acc = f"s{r}{i}{c}"
                     lines.append(f"      {acc} = {acc} + x{u}{r}.{part} * y{u}{c};\n")
     return "".join(lines)
 
 
-def _results(size: int, fours_out: bool) -> str:
+def _results(tile: Tile, epilogue: Epilogue, fours_out: bool) -> str:
     lines = []
-    rows = size // 64
-    for r in range(rows):
-        for c in range(rows):
+    down, across = tile.threads
+    for r in range(tile.down):
+        for c in range(tile.across):
             for i in range(4):
-                m, n = f"m0 + ty * 4u + {64 * r + i}u", f"n0 + tx * 4u + {64 * c}u"
-                value = f"bitcast<vec4<u32>>(s{r}{i}{c})"
-                at = f"(b * {slot(0)} + {m}) * {slot(1)} + {n}"
-                if fours_out:
-                    lines.append(
-                        f"  if ({m} < {slot(0)} && {n} < {slot(1)}) "
-                        f"{{ out[({at}) >> 2u] = {value}; }}\n"
-                    )
-                    continue
-                lines.append(
-                    f"  if ({m} < {slot(0)}) {{\n    let v = {value};\n    let p = {at};\n"
-                )
-                for j, part in enumerate("xyzw"):
-                    lines.append(
-                        f"    if ({n} + {j}u < {slot(1)}) {{ out[p + {j}u] = v.{part}; }}\n"
-                    )
-                lines.append("  }\n")
-    return "".join(lines)
-
-
-def _head(bindings: int, params: int, word: str, out: str) -> str:
-    """What is read as arrays of `word`, what is written as one of `out`, and the uniform."""
-    lines = [
-        f"@group(0) @binding({i}) var<storage, read> a{i}: array<{word}>;\n"
-        for i in range(bindings)
-    ]
-    lines.append(f"@group(0) @binding({bindings}) var<storage, read_write> out: array<{out}>;\n")
-    lines.append(f"struct Params {{ v: array<vec4<u32>, {-(-params // 4)}> }}\n")
-    lines.append(f"@group(0) @binding({bindings + 1}) var<uniform> P: Params;\n")
+                m = f"m0 + ty * 4u + {4 * down * r + i}u"
+                n = f"n0 + tx * 4u + {4 * across * c}u"
+                lines.append(f"  if ({m} < {ROWS} && {n} < {COLUMNS}) {{\n")
+                at = f"(z * {ROWS} + {m}) * {COLUMNS} + {n}"
+                left = f"{COLUMNS} - ({n})"
+                lines.append(stored(epilogue, f"s{r}{i}{c}", at, left, fours_out) + "  }\n")
     return "".join(lines)
 
 
 @lru_cache(maxsize=256)
-def kernel(
-    readers: str, sides: tuple[Side, Side], size: int, fours_in: bool, fours_out: bool,
-    bindings: int, params: int,
-) -> str:  # fmt: skip
-    """`readers` defines left, right and those of left4, right4 that are asked for."""
-    word, out = ("vec4<u32>" if f else "u32" for f in (fours_in, fours_out))
-    count = TERMS * size // 4
-    rows = size // 64
-    names = [f"s{r}{i}{c}" for r in range(rows) for i in range(4) for c in range(rows)]
+def kernel(operands: Operands, tile: Tile, epilogue: Epilogue, fours_out: bool) -> str:
+    """`fours_out`: rows of results are whole fours."""
+    sums = [f"s{r}{i}{c}" for r in range(tile.down) for i in range(4) for c in range(tile.across)]
+    left = _slice(operands.sides[0], tile.rows, "xs", "m0", ROWS)
+    right = _slice(operands.sides[1], tile.columns, "ys", "n0", COLUMNS)
     main = (
-        f"var<workgroup> xs: array<vec4<f32>, {count}>;\n"
-        f"var<workgroup> ys: array<vec4<f32>, {count}>;\n"
+        f"var<workgroup> xs: array<vec4<f32>, {TERMS * tile.rows // 4}>;\n"
+        f"var<workgroup> ys: array<vec4<f32>, {TERMS * tile.columns // 4}>;\n"
         "@compute @workgroup_size(256) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
         "    @builtin(local_invocation_index) l: u32) {\n"
-        f"  let b = w.z + {slot(3)};\n  let m0 = w.y * {size}u;\n  let n0 = w.x * {size}u;\n"
-        "  let ty = l >> 4u;\n  let tx = l & 15u;\n"
-        + "".join(f"  var {name} = vec4<f32>();\n" for name in names)
-        + f"  for (var k0 = 0u; k0 < {slot(2)}; k0 = k0 + {TERMS}u) {{\n"
-        + _fill(sides[0], size, "xs", "m0", slot(0))
-        + _fill(sides[1], size, "ys", "n0", slot(1))
-        + f"    workgroupBarrier();\n    for (var k4 = 0u; k4 < {TERMS // 4}u; k4 = k4 + 1u) {{\n"
-        + _inner(size)
+        + where()
+        + f"  let m0 = w.y * {tile.rows}u;\n  let n0 = w.x * {tile.columns}u;\n"
+        f"  let ty = l / {tile.threads[1]}u;\n  let tx = l % {tile.threads[1]}u;\n"
+        + "".join(f"  var {n} = vec4<f32>();\n" for n in (*sums, *left.registers, *right.registers))
+        + "  var k0 = start;\n"
+        + left.read
+        + right.read
+        + f"  for (; k0 < end; ) {{\n{left.put}{right.put}    k0 = k0 + {TERMS}u;\n"
+        + f"    workgroupBarrier();\n{left.read}{right.read}"
+        + f"    for (var k4 = 0u; k4 < {TERMS // 4}u; k4 = k4 + 1u) {{\n"
+        + _inner(tile)
         + "    }\n    workgroupBarrier();\n  }\n"
-        + _results(size, fours_out)
+        + _results(tile, epilogue, fours_out)
         + "}\n"
     )
-    return _head(bindings, params, word, out) + with_library(readers + main)
+    head = bindings(operands.words, epilogue, operands.params, fours_out)
+    return operands.enable + head + with_library(operands.text + epilogue.text + main)
 
 
 # --- without shared memory: on software adapters barriers cost more than they save ---------------
 
-ROWS, COLUMNS = 4, 8  # results of one thread
+DIRECT = Tile(32, 64, 1, 2)  # 64 threads, 4 x 8 results each
 
 
 def _reads(sides: tuple[Side, Side]) -> tuple[list[str], list[str]]:
     """Lines that read 4 terms of the thread's rows and columns; the scalars x(row, term)."""
     lines, xs = [], []
     if sides[0].along == "terms":
-        lines += [f"    let x{r} = left4(b, min(m + {r}u, {slot(0)} - 1u), k);\n" for r in range(4)]
+        lines += [f"    let x{r} = left4(b, min(m + {r}u, {ROWS} - 1u), k);\n" for r in range(4)]
         xs = [f"x{r}.{part}" for r in range(4) for part in "xyzw"]
     else:
         lines += [f"    let x{i} = left4(b, m, k + {i}u);\n" for i in range(4)]
         xs = [f"x{i}.{part}" for part in "xyzw" for i in range(4)]
-    fours = COLUMNS // 4
     if sides[1].along == "tile":
         for i in range(4):
-            for c in range(fours):
-                at = f"min(n + {4 * c}u, {slot(1)} - 4u)"
+            for c in range(DIRECT.across):
+                at = f"min(n + {4 * c}u, {COLUMNS} - 4u)"
                 lines.append(f"    let y{i}{c} = right4(b, k + {i}u, {at});\n")
         return lines, xs
-    for j in range(COLUMNS):
-        lines.append(f"    let z{j} = right4(b, k, min(n + {j}u, {slot(1)} - 1u));\n")
+    for j in range(4 * DIRECT.across):
+        lines.append(f"    let z{j} = right4(b, k, min(n + {j}u, {COLUMNS} - 1u));\n")
     for i, part in enumerate("xyzw"):
-        for c in range(fours):
+        for c in range(DIRECT.across):
             parts = ", ".join(f"z{4 * c + j}.{part}" for j in range(4))
             lines.append(f"    let y{i}{c} = vec4<f32>({parts});\n")
     return lines, xs
 
 
 @lru_cache(maxsize=256)
-def direct(readers: str, sides: tuple[Side, Side], bindings: int, params: int) -> str:
+def direct(operands: Operands, epilogue: Epilogue, fours_out: bool) -> str:
     """A thread for 4 x 8 results. The terms come in fours; both sides are read four at a time."""
-    reads, xs = _reads(sides)
-    fours = COLUMNS // 4
-    sums = [f"s{r}{c}" for r in range(ROWS) for c in range(fours)]
+    reads, xs = _reads(operands.sides)
+    each = [(r, c) for r in range(4) for c in range(DIRECT.across)]
     adds = [
-        f"    s{r}{c} = s{r}{c} + {xs[4 * r + i]} * y{i}{c};\n"
-        for i in range(4)
-        for r in range(ROWS)
-        for c in range(fours)
+        f"    s{r}{c} = s{r}{c} + {xs[4 * r + i]} * y{i}{c};\n" for i in range(4) for r, c in each
     ]
     writes = []
-    for r in range(ROWS):
-        for c in range(fours):
-            for j, part in enumerate("xyzw"):
-                m, n = f"m + {r}u", f"n + {4 * c + j}u"
-                at = f"(b * {slot(0)} + {m}) * {slot(1)} + {n}"
-                writes.append(
-                    f"  if ({m} < {slot(0)} && {n} < {slot(1)}) "
-                    f"{{ out[{at}] = bitcast<u32>(s{r}{c}.{part}); }}\n"
-                )
+    for r, c in each:
+        m, n = f"m + {r}u", f"n + {4 * c}u"
+        writes.append(f"  if ({m} < {ROWS} && {n} < {COLUMNS}) {{\n")
+        at, left = f"(z * {ROWS} + {m}) * {COLUMNS} + {n}", f"{COLUMNS} - ({n})"
+        writes.append(stored(epilogue, f"s{r}{c}", at, left, fours_out) + "  }\n")
     main = (
         "@compute @workgroup_size(64) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
         "    @builtin(local_invocation_index) l: u32) {\n"
-        f"  let b = w.z + {slot(3)};\n  let m = (w.y * 8u + (l >> 3u)) * {ROWS}u;\n"
-        f"  let n = (w.x * 8u + (l & 7u)) * {COLUMNS}u;\n"
-        f"  if (m >= {slot(0)} || n >= {slot(1)}) {{ return; }}\n"
-        + "".join(f"  var {name} = vec4<f32>();\n" for name in sums)
-        + f"  for (var k = 0u; k < {slot(2)}; k = k + 4u) {{\n"
+        + where()
+        + "  let m = (w.y * 8u + (l >> 3u)) * 4u;\n  let n = (w.x * 8u + (l & 7u)) * 8u;\n"
+        + f"  if (m >= {ROWS} || n >= {COLUMNS}) {{ return; }}\n"
+        + "".join(f"  var s{r}{c} = vec4<f32>();\n" for r, c in each)
+        + "  for (var k = start; k < end; k = k + 4u) {\n"
         + "".join(reads)
         + "".join(adds)
         + "  }\n"
         + "".join(writes)
         + "}\n"
     )
-    return _head(bindings, params, "vec4<u32>", "u32") + with_library(readers + main)
+    head = bindings(operands.words, epilogue, operands.params, fours_out)
+    return operands.enable + head + with_library(operands.text + epilogue.text + main)

@@ -16,7 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import wgpu
 
-from everygrad.backends.webgpu.memory import Block, Pool, Storage
+from everygrad.backends.webgpu import windows
+from everygrad.backends.webgpu.adapters import request_device
+from everygrad.backends.webgpu.memory import Block, Pool, Slice, Storage
+from everygrad.backends.webgpu.native import by_classes, direct
+from everygrad.backends.webgpu.readback import STAGED, Fetch, Part, Readback
 from everygrad.errors import CompileError, DeviceError, OutOfMemoryError, OutOfRangeError
 
 WORKGROUP = 256  # what every WebGPU device grants
@@ -72,9 +76,17 @@ class Kernel(NamedTuple):
     source: str = ""
 
 
+class Bound(NamedTuple):
+    """A kernel on buffers, as handles; and the group itself, which must outlive its handle."""
+
+    pipeline: Any
+    group: Any
+    keep: Any
+
+
 class Command(NamedTuple):
-    """A logged command: a kernel on blocks, those it reads first; or, without a kernel, a copy of
-    one block into another, whose `bound` is (at, size)."""
+    """A logged command: a kernel on blocks, those it reads first, and what `bind_group` gave for
+    them; or, without a kernel, a copy of one block into another, whose `bound` is (at, size)."""
 
     kernel: Kernel | None
     blocks: tuple[Block, ...]
@@ -87,7 +99,9 @@ class Gpu:
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
         wanted = {name: adapter.limits[name] for name in _REQUESTED}
-        self.device = adapter.request_device_sync(required_limits=wanted)
+        # tests, and exports for browsers, remove some of the features
+        self.device, self.features = request_device(adapter, wanted)
+        self.small_matrices: bool | None = None  # whether they are right, once somebody has looked
         self.queue = self.device.queue
         self.is_software = adapter.info["adapter_type"] == "CPU"
         self.limits = Limits.of(self.device.limits)
@@ -97,20 +111,27 @@ class Gpu:
         self.epoch = 0  # counts submissions
         self._encoder: Any = None
         self._pass: Any = None
+        self._handle: Any = None  # the pass, as calls take it
         self._pipeline: Any = None  # the one set in the pass
         self._recorded = 0
         self._pipelines: dict[str, Any] = {}
         self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
-        self._groups: dict[tuple[Any, ...], Any] = {}
+        self._groups: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        self._wide: dict[tuple[Any, ...], Bound] = {}  # on buffers larger than a binding
+        self._slices: dict[tuple[int, int, int], Slice] = {}
+        self.largest = 0  # bytes of the largest block there ever was
         self._uniforms: dict[bytes, tuple[Any, int, int]] = {}
         self._arena: Any = None
         self._arena_used = _ARENA
-        self._staging: dict[int, Any] = {}
+        self.calls = direct() or by_classes()
+        self.readback = Readback(self)
+        self.submission: Any = None  # the last one
         self._checks: dict[tuple[str, int], int] = {}
         self._messages: list[tuple[str, int]] = []
         self._faults: Storage | None = None
-        self._unread_checks = False
+        self.checks_made = self._checks_read = 0
         self.log: list[Any] | None = None  # of commands, while a compiled function is recorded
+        self.launched: list[str] | None = None  # names of kernels, for a profiler
 
     # --- errors ----------------------------------------------------------------------------------
 
@@ -204,6 +225,11 @@ class Gpu:
         groups: int | tuple[int, int, int],
     ) -> Kernel:
         """Everything about a kernel but its buffers; good for as long as this device lives."""
+        if max(params, default=0) >> 32 or min(params, default=0) < -(1 << 31):
+            raise DeviceError(
+                f"webgpu: {name} is given {max(params, key=abs)}, and kernels count in 32 bits; "
+                f"split the tensor"
+            )
         with self.lock:
             pipeline = self.pipeline(name, source, inputs, outputs)
         words = np.array(params, np.int64).astype(np.uint32)
@@ -216,10 +242,13 @@ class Gpu:
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
-            bound = self._bind_group(kernel, blocks)
-            self.guard(self._record, kernel.pipeline, bound, kernel.grid)
-            if self.log is not None:
-                self.log.append(Command(kernel, tuple(blocks), bound))
+            if self.log is not None:  # a compiled function: only noted, its blocks have no memory
+                self.log.append(Command(kernel, tuple(blocks), None))
+                return
+            bound = self.bind_group(kernel, blocks)
+            self.guard(self._record, bound, kernel.grid)
+            if self.launched is not None:
+                self.launched.append(kernel.name)
             epoch = self.epoch
             for block in blocks:
                 block.epoch = epoch
@@ -227,47 +256,70 @@ class Gpu:
             if self._recorded >= FLUSH_AFTER:
                 self.submit()
 
-    def _record(self, pipeline: Any, bound: Any, grid: tuple[int, int, int]) -> None:
+    def _record(self, bound: Bound, grid: tuple[int, int, int]) -> None:
+        calls = self.calls
         if self._pass is None:
-            if self._encoder is None:
-                self._encoder = self.device.create_command_encoder()
-            self._pass = self._encoder.begin_compute_pass()
-            self._pipeline = None
-        if pipeline is not self._pipeline:
-            self._pass.set_pipeline(pipeline)
-            self._pipeline = pipeline
-        self._pass.set_bind_group(0, bound)
-        self._pass.dispatch_workgroups(*grid)
+            self._begin()
+        if bound.pipeline is not self._pipeline:
+            calls.set_pipeline(self._handle, bound.pipeline)
+            self._pipeline = bound.pipeline
+        calls.set_group(self._handle, 0, bound.group, 0, calls.nothing)
+        calls.dispatch(self._handle, *grid)
+
+    def _begin(self) -> None:
+        """A pass to record in."""
+        if self._encoder is None:
+            self._encoder = self.device.create_command_encoder()
+        self._pass = self._encoder.begin_compute_pass()
+        self._handle = self.calls.handle(self._pass)
+        self._pipeline = None
 
     def again(self, log: Sequence[Command], instead: dict[int, Block]) -> None:
         """Record commands that were logged before, on other blocks where `instead` names them (by
         the number of the block that was logged)."""
         with self.lock:
+            if self.lost is not None:
+                raise DeviceError(self.lost)
             self.guard(self._again, log, instead)
             self._recorded += len(log)
 
     def _again(self, log: Sequence[Command], instead: dict[int, Block]) -> None:
-        record, epoch = self._record, self.epoch
+        # the loop that a compiled function's calls spend their time in
+        _, set_pipeline, set_group, dispatch, _, _, nothing, _ = self.calls
+        epoch, within, last = self.epoch, None, None
         for kernel, blocks, bound in log:
             for b in blocks:
                 if b.number in instead:
-                    blocks = tuple(instead.get(b.number, b) for b in blocks)
+                    blocks = tuple([instead.get(b.number, b) for b in blocks])
                     for block in blocks:
                         block.epoch = epoch
                     if kernel is not None:
-                        bound = self._bind_group(kernel, list(blocks))
+                        bound = self.bind_group(kernel, list(blocks))
                     break
-            if kernel is not None:
-                record(kernel.pipeline, bound, kernel.grid)
-            else:
+            if kernel is None:
                 source, target = blocks
                 at, size = bound
-                encoder = self._outside_pass()
-                encoder.copy_buffer_to_buffer(source.raw, 0, target.raw, at, size)
+                self.outside_pass().copy_buffer_to_buffer(source.raw, 0, target.raw, at, size)
+                within = None
+                continue
+            if within is None:
+                if self._pass is None:
+                    self._begin()
+                within, last = self._handle, self._pipeline
+            pipeline, group, _ = bound
+            if pipeline is not last:
+                set_pipeline(within, pipeline)
+                last = self._pipeline = pipeline
+            set_group(within, 0, group, 0, nothing)
+            dispatch(within, *kernel.grid)
 
     def expect_checks(self) -> None:
         """Indices are being checked: the next read must look at what was found."""
-        self._unread_checks = True
+        self.checks_made += 1
+
+    @property
+    def checks_are_unread(self) -> bool:
+        return self.checks_made > self._checks_read and self._faults is not None
 
     def grid(self, groups: int, name: str) -> tuple[int, int, int]:
         """Workgroups in two dimensions where one does not hold them."""
@@ -282,22 +334,67 @@ class Gpu:
             )
         return most, rows, 1
 
-    def _bind_group(self, kernel: Kernel, blocks: list[Block]) -> Any:
+    def bind_group(self, kernel: Kernel, blocks: list[Block]) -> Bound:
         key = (kernel.uniform, kernel.inputs, *[b.number for b in blocks])
         found = self._groups.get(key)
         if found is None:
-            uniform = self._uniform(kernel.uniform)
+            most = self.limits.binding_size
+            if any(b.size > most for b in blocks):
+                return self._bind_windows(kernel, blocks, key)
             if len(self._groups) >= _KEPT:
                 self._groups.clear()
-            bindings = [(b.raw, 0, min(b.size, self.limits.binding_size)) for b in blocks]
-            entries = [
-                {"binding": i, "resource": {"buffer": raw, "offset": offset, "size": size}}
-                for i, (raw, offset, size) in enumerate((*bindings, uniform))
-            ]
-            layout = self.layout(kernel.inputs, kernel.outputs)[0]
-            found = self.guard(self.device.create_bind_group, layout=layout, entries=entries)
-            self._groups[key] = found
+            group = self._group(kernel, [(b.raw, b.start, b.size) for b in blocks], kernel.inputs)
+            found = self._groups[key] = (self.calls.handle(group), group)
+        return Bound(self.calls.handle(kernel.pipeline), *found)
+
+    def slice(self, block: Block, start: int, size: int) -> Block:
+        """Bytes of a block as a block; `start` is a multiple of `windows.ALIGNMENT`."""
+        key = (block.number, start, size)
+        found = self._slices.get(key)
+        if found is None:
+            found = self._slices[key] = Slice(block, start, size)
         return found
+
+    def _group(self, kernel: Kernel, bindings: list[tuple[Any, int, int]], inputs: int) -> Any:
+        """A bind group of these parts of buffers, the first `inputs` of them read."""
+        entries = [
+            {"binding": i, "resource": {"buffer": raw, "offset": offset, "size": size}}
+            for i, (raw, offset, size) in enumerate((*bindings, self._uniform(kernel.uniform)))
+        ]
+        layout = self.layout(inputs, len(bindings) - inputs)[0]
+        return self.guard(self.device.create_bind_group, layout=layout, entries=entries)
+
+    def _bind_windows(self, kernel: Kernel, blocks: list[Block], key: tuple[Any, ...]) -> Bound:
+        """The same for blocks of which some are larger than a binding."""
+        found = self._wide.get((kernel.pipeline, key))
+        if found is None:
+            if len(self._wide) >= _KEPT:
+                self._wide.clear()
+            most = self.limits.binding_size
+            cuts = [windows.cut(b.size, most) for b in blocks]
+            counts = tuple(map(len, cuts))
+            self._check_windows(kernel.name, sum(counts))
+            source = windows.widened(kernel.name, kernel.source, counts, most)
+            inputs, outputs = sum(counts[: kernel.inputs]), sum(counts[kernel.inputs :])
+            pipeline = self.pipeline(kernel.name, source, inputs, outputs)
+            bindings = [
+                (b.raw, b.start + at, size)
+                for b, cut in zip(blocks, cuts, strict=True)
+                for at, size in cut
+            ]
+            group = self._group(kernel, bindings, inputs)
+            handle = self.calls.handle
+            found = self._wide[kernel.pipeline, key] = Bound(handle(pipeline), handle(group), group)
+        return found
+
+    def _check_windows(self, name: str, count: int) -> None:
+        most, size = self.limits.storage_buffers, self.limits.binding_size
+        if count > most:
+            raise OutOfMemoryError(
+                f"webgpu: {name}: its tensors take {count} bindings of {size} bytes "
+                f"(max-storage-buffer-binding-size), and this device binds {most} at once "
+                f"(max-storage-buffers-per-shader-stage); split the tensors"
+            )
 
     def _uniform(self, data: bytes) -> tuple[Any, int, int]:
         """Where these bytes lie as a uniform: equal ones share a place, and it never changes."""
@@ -305,7 +402,7 @@ class Gpu:
         if found is None:
             if len(self._uniforms) >= _KEPT:
                 self._uniforms.clear()
-                self._groups.clear()
+                self.forget()
                 self._arena_used = _ARENA
             room = -(-len(data) // _SLOT) * _SLOT
             if self._arena_used + room > _ARENA:
@@ -320,6 +417,8 @@ class Gpu:
     def forget(self) -> None:
         """Drop the bind groups: they keep their buffers alive."""
         self._groups.clear()
+        self._wide.clear()
+        self._slices.clear()
 
     def submit(self) -> None:
         """Hand what was recorded to the GPU."""
@@ -335,9 +434,10 @@ class Gpu:
         if self._pass is not None:
             self._pass, ending = None, self._pass
             ending.end()
-        self.queue.submit([encoder.finish()])
+        handle, commands = self.calls.handle, encoder.finish()  # named: its handle dies with it
+        self.submission = self.calls.submit(handle(self.queue), handle(commands))
 
-    def _outside_pass(self) -> Any:
+    def outside_pass(self) -> Any:
         """The encoder, ready for copies."""
         if self._encoder is None:
             self._encoder = self.device.create_command_encoder()
@@ -348,22 +448,32 @@ class Gpu:
 
     # --- data in and out -------------------------------------------------------------------------
 
+    def is_recorded(self, block: Block) -> bool:
+        """Whether commands use it that the GPU was not told of yet."""
+        return block.epoch == self.epoch and self._encoder is not None
+
     def write(self, storage: Storage, data: Any) -> None:
         """Bytes into a fresh storage. Writes run before what is recorded: a recycled buffer that
         recorded commands still use must wait for them."""
         with self.lock:
-            if storage.block.epoch == self.epoch and self._encoder is not None:
+            if self.is_recorded(storage.block):
                 self.submit()
-            self.guard(self.queue.write_buffer, storage.block.raw, 0, data)
+            raw, size = storage.block.raw, memoryview(data).nbytes
+            for at in range(0, size, STAGED):
+                if at:  # what was written is copied away before more is
+                    self.guard(self.queue.submit, [])
+                part = min(STAGED, size - at)
+                self.guard(self.queue.write_buffer, raw, at, data, at, part)
 
     def copy(self, source: Storage, target: Storage, at: int, size: int) -> None:
         """The first `size` bytes of one storage into another at byte `at`."""
         with self.lock:
-            encoder = self.guard(self._outside_pass)
-            raw = source.block.raw
-            self.guard(encoder.copy_buffer_to_buffer, raw, 0, target.block.raw, at, size)
             if self.log is not None:
                 self.log.append(Command(None, (source.block, target.block), (at, size)))
+                return
+            encoder = self.guard(self.outside_pass)
+            raw = source.block.raw
+            self.guard(encoder.copy_buffer_to_buffer, raw, 0, target.block.raw, at, size)
             source.block.epoch = target.block.epoch = self.epoch
             self._recorded += 1
 
@@ -371,38 +481,18 @@ class Gpu:
         """`size` bytes from `start` on (multiples of 4) as a NumPy array, after all that came
         before; raises what an index check found meanwhile."""
         with self.lock:
-            total = size + 16
-            staging = self._staging_for(total)
-            encoder = self.guard(self._outside_pass)
-            raw = storage.block.raw
-            self.guard(encoder.copy_buffer_to_buffer, raw, start, staging, 0, size)
-            checking = self._unread_checks and self._faults is not None
-            if checking and self._faults is not None:
-                faults = self._faults.block.raw
-                self.guard(encoder.copy_buffer_to_buffer, faults, 0, staging, size, 16)
-            self.submit()
-            data = self.guard(self._mapped, staging, total)
-            if checking:
-                self._raise_fault(data[size:].view(np.uint32))
-            return data[:size]
+            if size <= STAGED:
+                return self.fetch([Part(storage, start, size)]).result()[0]
+            whole = np.empty(size, np.uint8)
+            for at in range(0, size, STAGED):  # by pieces: staging takes as much memory again
+                part = Part(storage, start + at, min(STAGED, size - at))
+                whole[at : at + part.size] = self.fetch([part]).result()[0]
+            return whole
 
-    def _mapped(self, staging: Any, size: int) -> Any:
-        staging.map_sync("READ", 0, size)
-        try:
-            return np.frombuffer(staging.read_mapped(0, size, copy=True), np.uint8)
-        finally:
-            staging.unmap()
-
-    def _staging_for(self, size: int) -> Any:
-        room = 1 << max(12, (size - 1).bit_length())
-        room = min(room, max(self.limits.buffer_size, size))
-        found = self._staging.get(room)
-        if found is None:
-            usage = _USAGE.MAP_READ | _USAGE.COPY_DST
-            found = self.guard(self.device.create_buffer, size=-(-room // 8) * 8, usage=usage)
-            if room <= 1 << 26:
-                self._staging[room] = found
-        return found
+    def fetch(self, parts: Sequence[Part]) -> Fetch:
+        """Begin to read these bytes; `result()` waits for them, and for nothing that is recorded
+        later."""
+        return self.readback.start(parts)
 
     def wait(self) -> None:
         """Until everything recorded has run; raises what an index check found."""
@@ -419,15 +509,16 @@ class Gpu:
 
     def check_number(self, what: str, size: int) -> int:
         """The number under which a check's message is kept; it is read at the next `read`."""
-        self._unread_checks = True
+        self.checks_made += 1
         found = self._checks.get((what, size))
         if found is None:
             found = self._checks[what, size] = len(self._messages)
             self._messages.append((what, size))
         return found
 
-    def _raise_fault(self, words: Any) -> None:
-        self._unread_checks = False
+    def raise_fault(self, words: Any, checks: int) -> None:
+        """What the first so many checks found, as four words."""
+        self._checks_read = max(self._checks_read, checks)
         if words[0]:
             assert self._faults is not None
             self.write(self._faults, b"\0" * 16)

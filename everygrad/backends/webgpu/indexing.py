@@ -205,8 +205,8 @@ def _looking_text(
 
 _ADD_FLOAT = (
     "  var old = atomicLoad(&out[p]);\n  loop {\n"
-    "    let new = bitcast<u32>(bitcast<f32>(old) + v);\n"
-    "    let tried = atomicCompareExchangeWeak(&out[p], old, new);\n"
+    "    let more = bitcast<u32>(bitcast<f32>(old) + v);\n"
+    "    let tried = atomicCompareExchangeWeak(&out[p], old, more);\n"
     "    if (tried.exchanged) { break; }\n    old = tried.old_value;\n  }\n"
 )
 _ADD_WORD = "  atomicAdd(&out[p], {0});\n"

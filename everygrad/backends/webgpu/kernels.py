@@ -8,7 +8,7 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.backends.webgpu import indexing, moves, products, reducing
+from everygrad.backends.webgpu import attention, indexing, moves, products, reducing, rows
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.layout import layout, load, thread_count
 from everygrad.backends.webgpu.render import (
@@ -117,6 +117,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "identity": lambda dev, x: x,
     "matmul": products.matmul,
     "linear": products.linear,
+    "linear_bias": products.linear_bias,
     "conv2d": products.conv2d,
     "conv2d_input": products.conv2d_input,
     "conv2d_weight": products.conv2d_weight,
@@ -131,4 +132,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "argmax": lambda dev, x, axis, keepdims: reducing.arg(dev, True, x, axis, keepdims),
     "argmin": lambda dev, x, axis, keepdims: reducing.arg(dev, False, x, axis, keepdims),
     "philox": philox,
+    **rows.KERNELS,
+    **attention.KERNELS,
 }

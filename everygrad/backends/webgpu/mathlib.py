@@ -4,6 +4,11 @@ Drivers' own exp, sin or pow may be off by thousands of units, drop NaN, or fail
 these use +, -, *, / and bit operations only. Polynomials are least-maximum fits to float64 values.
 Splits go by bit masks and exact products: a driver may fuse a multiply and an add, and the result
 stays right. Infinities and NaN are made at run time, since WGSL refuses them as constants.
+
+WGSL lets a driver take subnormal numbers for 0 in arithmetic and comparisons, be off by 2.5 units
+in a division, and by more in a square root. So `div_f` and `sqrt_f` correct the driver's answer by
+its exact remainder, in integers; a plain / stands where an error of 2.5 units does no harm. What is
+subnormal is tested, scaled and rounded by its bits, which no driver touches.
 """
 
 from __future__ import annotations
@@ -21,26 +26,113 @@ fn with_sign(x: f32, s: f32) -> f32 {
 fn even_f(x: f32) -> f32 {  // the last bit off: a driver must not take (1 + x) - 1 for x
   return bitcast<f32>(bitcast<u32>(x) & 0xfffffffeu);
 }
-fn max_f(a: f32, b: f32) -> f32 { return select(b, a, a >= b || is_nan(a)); }
-fn min_f(a: f32, b: f32) -> f32 { return select(b, a, a <= b || is_nan(a)); }
+fn neg_f(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ 0x80000000u); }
+fn times_zero_f(x: f32, zero: f32) -> f32 {
+  if (is_nan(x) || is_inf(x)) { return nan_f(); }
+  return bitcast<f32>((bitcast<u32>(x) ^ bitcast<u32>(zero)) & 0x80000000u);
+}
+fn is_zero(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) == 0u; }
+fn is_negative(x: f32) -> bool { return (bitcast<u32>(x) >> 31u) == 1u; }
+fn are_tiny(a: f32, b: f32) -> bool {  // both 0 or subnormal: equal to drivers that flush
+  return ((bitcast<u32>(a) | bitcast<u32>(b)) & 0x7f800000u) == 0u;
+}
+fn order_f(x: f32) -> i32 {  // grows with x; both zeros give 0
+  let m = bitcast<i32>(bitcast<u32>(x) & 0x7fffffffu);
+  return select(m, -m, is_negative(x));
+}
+fn eq_f(a: f32, b: f32) -> bool {
+  if (are_tiny(a, b)) { return order_f(a) == order_f(b); }
+  return a == b;
+}
+fn lt_f(a: f32, b: f32) -> bool {
+  if (are_tiny(a, b)) { return order_f(a) < order_f(b); }
+  return a < b;
+}
+fn le_f(a: f32, b: f32) -> bool {
+  if (are_tiny(a, b)) { return order_f(a) <= order_f(b); }
+  return a <= b;
+}
+fn max_f(a: f32, b: f32) -> f32 { return select(b, a, le_f(b, a) || is_nan(a)); }
+fn min_f(a: f32, b: f32) -> f32 { return select(b, a, le_f(a, b) || is_nan(a)); }
 fn sign_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
-  return select(select(0.0, -1.0, x < 0.0), 1.0, x > 0.0);
+  return select(select(1.0, -1.0, is_negative(x)), 0.0, is_zero(x));
 }
 fn rounded_f(x: f32, y: f32) -> f32 { return select(y, x, abs_f(x) >= 8388608.0 || is_nan(x)); }
-fn floor_f(x: f32) -> f32 { return with_sign(rounded_f(x, floor(x)), x); }
-fn ceil_f(x: f32) -> f32 { return with_sign(rounded_f(x, ceil(x)), x); }
+fn floor_f(x: f32) -> f32 {
+  if (bitcast<u32>(x) - 0x80000001u < 0x007fffffu) { return -1.0; }  // negative and subnormal
+  return with_sign(rounded_f(x, floor(x)), x);
+}
+fn ceil_f(x: f32) -> f32 {
+  if (bitcast<u32>(x) - 1u < 0x007fffffu) { return 1.0; }
+  return with_sign(rounded_f(x, ceil(x)), x);
+}
 fn trunc_f(x: f32) -> f32 { return with_sign(rounded_f(x, trunc(x)), x); }
 fn round_f(x: f32) -> f32 { return with_sign(rounded_f(x, round(x)), x); }
+fn parts_f(b: u32) -> vec2<i32> {  // of a positive number's bits: 24 of significand, exponent
+  if (b >= 0x00800000u) {
+    return vec2<i32>(bitcast<i32>((b & 0x007fffffu) | 0x00800000u), i32(b >> 23u));
+  }
+  let z = countLeadingZeros(b) - 8u;
+  return vec2<i32>(bitcast<i32>(b << z), 1 - i32(z));
+}
+fn packed_f(v: u32, e: i32) -> u32 {  // bits of v * 2^(e - 152), v of 26 bits, rounded once
+  if (e > 254) { return 0x7f800000u; }
+  let by = 2u + u32(clamp(1 - e, 0, 27));
+  let half = 1u << (by - 1u);
+  let m = (v + (half - 1u) + ((v >> by) & 1u)) >> by;
+  return m + (u32(max(e, 1) - 1) << 23u);
+}
+fn div_f(a: f32, b: f32) -> f32 {
+  let x = bitcast<u32>(a) & 0x7fffffffu;
+  let y = bitcast<u32>(b) & 0x7fffffffu;
+  let s = (bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u;
+  if (x - 1u >= 0x7f7fffffu || y - 1u >= 0x7f7fffffu) {  // 0, infinite or NaN
+    if (x == y || max(x, y) > 0x7f800000u) { return nan_f(); }
+    return bits_f(s | select(0u, 0x7f800000u, x == 0x7f800000u || y == 0u));
+  }
+  let m = parts_f(x);
+  let d = parts_f(y);
+  let up = select(25u, 24u, m.x >= d.x);
+  let inverse = 1.0 / f32(d.x);
+  var q = i32(f32(m.x) * inverse * select(33554432.0, 16777216.0, m.x >= d.x));
+  var r = (m.x << up) - q * d.x;  // the whole remainder: what overflows cancels
+  let n = i32(floor(f32(r) * inverse));
+  q = q + n;
+  r = r - n * d.x;
+  if (r < 0) { q = q - 1; r = r + d.x; }
+  if (r >= d.x) { q = q + 1; r = r - d.x; }
+  let v = bitcast<u32>(q << 1u) | select(0u, 1u, r != 0);
+  return bitcast<f32>(s | packed_f(v, m.y - d.y + 151 - i32(up)));
+}
 fn sqrt_f(x: f32) -> f32 {
-  if (is_nan(x) || x == 0.0) { return x; }
-  if (x < 0.0) { return nan_f(); }
-  return select(sqrt(x), x, is_inf(x));
+  let b = bitcast<u32>(x);
+  if (b - 1u >= 0x7f7fffffu) {  // 0, negative, infinite or NaN
+    return select(nan_f(), x, is_zero(x) || is_nan(x) || b == 0x7f800000u);
+  }
+  let p = parts_f(b);
+  let odd = (p.y + 1) & 1;
+  let m = p.x << u32(odd);
+  var q = i32(sqrt(f32(m) * 1.1920928955078125e-07) * 16777216.0);
+  let square = m << 25u;
+  q = q + i32(floor(f32(square - q * q) / f32(2 * q)));
+  let r = square - q * q;
+  q = q + select(select(0, 1, r > 2 * q), -1, r < 0);
+  let e = ((p.y - 127 - odd) >> 1u) + 126;
+  return bitcast<f32>(bitcast<u32>(((q + 1) >> 1u) + (e << 23u)));
 }
 fn pow2_f(k: i32) -> f32 { return bitcast<f32>(bitcast<u32>((k + 127) << 23u)); }
-fn scale_f(x: f32, k: i32) -> f32 {  // in two steps: 2^k alone may be no float
-  let a = k >> 1u;
-  return (x * pow2_f(a)) * pow2_f(k - a);
+fn scale_f(x: f32, k: i32) -> f32 {  // x * 2^k of 0 or a normal x, rounded once
+  let b = bitcast<u32>(x);
+  let e = i32((b >> 23u) & 255u) + k;
+  if (e > 0 && e < 255) { return bitcast<f32>(b + (bitcast<u32>(k) << 23u)); }
+  let v = ((b & 0x007fffffu) | 0x00800000u) << 2u;
+  return bitcast<f32>((b & 0x80000000u) | packed_f(v, e));
+}
+fn lift_f(x: f32) -> f32 {  // x * 2^64 of an x that is small, 0 or subnormal
+  let b = bitcast<u32>(x) & 0x7fffffffu;
+  if (b < 0x00800000u) { return with_sign(f32(b) * 2.5849394142282115e-26, x); }
+  return bitcast<f32>(bitcast<u32>(x) + 0x20000000u);
 }
 fn exp_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
@@ -66,12 +158,13 @@ fn expm1_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   if (x > 89.0) { return inf_f(); }
   if (x < -18.0) { return -1.0; }
+  if (abs_f(x) < 2.9802322387695312e-08) { return x; }
   let k = round(x * 1.4426950408889634);
   let r = (x - k * 0.693145751953125) - k * 1.428606765330187e-06;
   let p = 0.5 + r * (0.1666666716337204 + r * (0.041666340082883835 + r * (0.008333271369338036
     + r * (0.0013942059595137835 + r * 0.0001991503086173907))));
   let e = r + r * r * p;
-  if (k == 0.0) { return select(e, x, x == 0.0); }
+  if (k == 0.0) { return e; }
   if (k > 24.0) { return scale_f(1.0 + e, i32(k)); }
   let s = pow2_f(i32(k));
   return s * e + (s - 1.0);
@@ -118,11 +211,12 @@ fn log2_f(x: f32) -> f32 {
   return (lo + hi) * -0.00017605285393074155 + lo * 1.44287109375 + hi * 1.44287109375 + f32(p.x);
 }
 fn log1p_f(x: f32) -> f32 {
-  if (is_nan(x) || x == 0.0) { return x; }
+  let a = abs_f(x);
+  if (is_nan(x) || a < 2.9802322387695312e-08) { return x; }
+  if (a < 0.00390625) { return x - x * x * (0.5 - x * 0.3333333432674408); }
   if (x <= -1.0) { return select(nan_f(), -inf_f(), x == -1.0); }
   if (x >= 16777216.0) { return log_f(x); }
   let u = even_f(1.0 + x);
-  if (u == 1.0) { return x; }
   return log_f(u) + (x - (u - 1.0)) / u;
 }
 fn product_f(a: f32, b: f32) -> vec2<f32> {  // a * b, and what rounding took from it
@@ -155,30 +249,31 @@ fn log2_pair_f(x: f32) -> vec2<f32> {  // of a positive finite x, to about 30 bi
   return sum_f(total.x, total.y + lo);
 }
 fn pow_f(x: f32, y: f32) -> f32 {
-  if (y == 0.0 || x == 1.0) { return 1.0; }
+  if (is_zero(y) || x == 1.0) { return 1.0; }
   if (is_nan(x) || is_nan(y)) { return nan_f(); }
   let a = abs_f(x);
-  let whole = abs_f(y) >= 8388608.0 || floor(y) == y;
+  let whole = abs_f(y) >= 8388608.0 || (abs_f(y) >= 1.0 && floor(y) == y);
   let odd = whole && abs_f(y) < 16777216.0 && (i32(clamp(y, -16777216.0, 16777216.0)) & 1) != 0;
-  let negative = (bitcast<u32>(x) >> 31u) == 1u;
-  let s = select(1.0, -1.0, negative && odd);
+  let s = select(1.0, -1.0, is_negative(x) && odd);
   if (is_inf(y)) {
     if (a == 1.0) { return 1.0; }
     return select(0.0, inf_f(), (a > 1.0) == (y > 0.0));
   }
-  if (a == 0.0 || is_inf(x)) { return select(s * 0.0, s * inf_f(), (a == 0.0) == (y < 0.0)); }
-  if (negative && !whole) { return nan_f(); }
+  if (is_zero(x) || is_inf(x)) {
+    return with_sign(select(0.0, inf_f(), is_zero(x) == is_negative(y)), s);
+  }
+  if (is_negative(x) && !whole) { return nan_f(); }
   let l = log2_pair_f(a);
   let rough = l.x * y;
-  if (rough > 129.0) { return s * inf_f(); }
-  if (rough < -151.0) { return s * 0.0; }
+  if (rough > 129.0) { return with_sign(inf_f(), s); }
+  if (rough < -151.0) { return with_sign(0.0, s); }
   let p = product_f(l.x, y);
   let k = round(p.x);
   let r = (p.x - k) + (p.y + l.y * y);
   let e = r * (0.6931471824645996 + r * (0.24022650718688965 + r * (0.05550410971045494
     + r * (0.009618032723665237 + r * (0.0013333425158634782 + r * (0.00015468390483874828
     + r * 1.5316200006054714e-05))))));
-  return s * scale_f(1.0 + e, i32(k));
+  return with_sign(scale_f(1.0 + e, i32(k)), s);
 }
 fn reduce_far_f(a: f32, q: ptr<function, i32>) -> f32 {  // by 96 bits of 2 / pi
   var table = array<u32, 8>(0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
@@ -230,11 +325,12 @@ fn cos_near_f(r: f32) -> f32 {
 }
 fn sin_f(x: f32) -> f32 {
   if (is_nan(x) || is_inf(x)) { return nan_f(); }
+  if (abs_f(x) < 0.000244140625) { return x; }
   var q = 0;
   let r = reduce_f(x, &q);
   var y = select(sin_near_f(r), cos_near_f(r), (q & 1) == 1);
   y = select(y, -y, (q & 2) == 2);
-  return select(y, -y, (bitcast<u32>(x) >> 31u) == 1u);
+  return select(y, -y, is_negative(x));
 }
 fn cos_f(x: f32) -> f32 {
   if (is_nan(x) || is_inf(x)) { return nan_f(); }
@@ -245,12 +341,14 @@ fn cos_f(x: f32) -> f32 {
 }
 fn tan_f(x: f32) -> f32 {
   if (is_nan(x) || is_inf(x)) { return nan_f(); }
+  if (abs_f(x) < 0.000244140625) { return x; }
   var q = 0;
   let r = reduce_f(x, &q);
   let s = sin_near_f(r);
   let c = cos_near_f(r);
-  let y = select(s / c, -c / s, (q & 1) == 1);
-  return select(y, -y, (bitcast<u32>(x) >> 31u) == 1u);
+  let turned = (q & 1) == 1;
+  let y = div_f(select(s, -c, turned), select(c, s, turned));
+  return select(y, -y, is_negative(x));
 }
 fn asin_near_f(x: f32) -> f32 {
   let z = x * x;
@@ -260,28 +358,27 @@ fn asin_near_f(x: f32) -> f32 {
 fn asin_f(x: f32) -> f32 {
   let a = abs_f(x);
   if (is_nan(x) || a > 1.0) { return nan_f(); }
+  if (a < 0.000244140625) { return x; }
   if (a < 0.5) { return asin_near_f(x); }
-  let h = asin_near_f(sqrt((1.0 - a) * 0.5));
+  let h = asin_near_f(sqrt_f((1.0 - a) * 0.5));
   return with_sign(1.5707963705062866 - (2.0 * h + 4.371139000186241e-08), x);
 }
 fn acos_f(x: f32) -> f32 {
   let a = abs_f(x);
   if (is_nan(x) || a > 1.0) { return nan_f(); }
   if (a < 0.5) { return 1.5707963705062866 - (asin_near_f(x) + 4.371139000186241e-08); }
-  let h = 2.0 * asin_near_f(sqrt((1.0 - a) * 0.5));
+  let h = 2.0 * asin_near_f(sqrt_f((1.0 - a) * 0.5));
   return select(3.1415927410125732 - (h + 8.742278000372482e-08), h, x > 0.0);
 }
 fn atan_f(x: f32) -> f32 {
-  if (is_nan(x)) { return x; }
   let a = abs_f(x);
+  if (is_nan(x) || a < 0.000244140625) { return x; }
   var base = 0.0;
   var r = a;
-  if (a > 2.414213562373095) {
-    base = 1.5707963705062866;
-    r = select(-1.0 / a, 0.0, is_inf(a));
-  } else if (a > 0.4142135623730950) {
-    base = 0.7853981852531433;
-    r = (a - 1.0) / (a + 1.0);
+  if (a > 0.4142135623730950) {
+    let far = a > 2.414213562373095;
+    base = select(0.7853981852531433, 1.5707963705062866, far);
+    r = div_f(select(a - 1.0, -1.0, far), select(a + 1.0, a, far));
   }
   let z = r * r;
   let y = r * z * (-0.33333316445350647 + z * (0.1999848335981369 + z * (-0.1424373835325241
@@ -290,30 +387,23 @@ fn atan_f(x: f32) -> f32 {
 }
 fn atan2_f(y: f32, x: f32) -> f32 {
   if (is_nan(x) || is_nan(y)) { return nan_f(); }
-  let left = (bitcast<u32>(x) >> 31u) == 1u;
-  if (y == 0.0) { return with_sign(select(0.0, 3.1415927410125732, left), y); }
-  if (x == 0.0) { return with_sign(1.5707963705062866, y); }
-  var a: f32;
-  if (is_inf(x) && is_inf(y)) {
-    a = 0.7853981852531433;
-  } else if (is_inf(x)) {
-    a = 0.0;
-  } else if (is_inf(y)) {
-    a = 1.5707963705062866;
-  } else {
-    let big = max(abs_f(x), abs_f(y));
-    let far = select(1.1754943508222875e-38, 16777216.0, big < 1.0);
-    let s = select(1.0, far, big > 1e37 || big < 1e-30);
-    let ax = abs_f(x) * s;
-    let ay = abs_f(y) * s;
-    a = select(1.5707963705062866 - atan_f(ax / ay), atan_f(ay / ax), ay <= ax);
+  if (is_zero(y)) { return with_sign(select(0.0, 3.1415927410125732, is_negative(x)), y); }
+  if (is_zero(x)) { return with_sign(1.5707963705062866, y); }
+  let ax = abs_f(x);
+  let ay = abs_f(y);
+  let steep = bitcast<u32>(ay) > bitcast<u32>(ax);
+  var a = 0.7853981852531433;
+  if (!(is_inf(x) && is_inf(y))) {
+    a = atan_f(div_f(select(ay, ax, steep), select(ax, ay, steep)));
   }
-  if (left) { a = 3.1415927410125732 - (a + 8.742278000372482e-08); }
+  if (steep) { a = 1.5707963705062866 - a; }
+  if (is_negative(x)) { a = 3.1415927410125732 - (a + 8.742278000372482e-08); }
   return with_sign(a, y);
 }
 fn sinh_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   let a = abs_f(x);
+  if (a < 0.000244140625) { return x; }
   if (a < 1.0) {
     let z = x * x;
     return x + x * z * (0.1666666716337204 + z * (0.008333351463079453
@@ -339,6 +429,7 @@ fn cosh_f(x: f32) -> f32 {
 fn tanh_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   let a = abs_f(x);
+  if (a < 0.000244140625) { return x; }
   if (a < 0.625) {
     let z = x * x;
     return x + x * z * (-0.3333328068256378 + z * (0.1333138346672058 + z * (-0.05373400077223778
@@ -348,11 +439,11 @@ fn tanh_f(x: f32) -> f32 {
   return with_sign(1.0 - 2.0 / (exp_f(2.0 * a) + 1.0), x);
 }
 fn asinh_f(x: f32) -> f32 {
-  if (is_nan(x) || is_inf(x)) { return x; }
   let a = abs_f(x);
+  if (is_nan(x) || is_inf(x) || a < 0.000244140625) { return x; }
   if (a > 1e8) { return with_sign(log_f(a) + 0.6931471824645996, x); }
   let z = a * a;
-  return with_sign(log1p_f(a + z / (1.0 + sqrt(1.0 + z))), x);
+  return with_sign(log1p_f(a + div_f(z, 1.0 + sqrt_f(1.0 + z))), x);
 }
 fn acosh_f(x: f32) -> f32 {
   if (is_nan(x) || x < 1.0) { return nan_f(); }
@@ -364,12 +455,17 @@ fn acosh_f(x: f32) -> f32 {
 fn atanh_f(x: f32) -> f32 {
   let a = abs_f(x);
   if (is_nan(x) || a > 1.0) { return nan_f(); }
+  if (a < 0.000244140625) { return x; }
   if (a == 1.0) { return with_sign(inf_f(), x); }
-  return with_sign(0.5 * log1p_f(2.0 * a + 2.0 * a * a / (1.0 - a)), x);
+  return with_sign(0.5 * log1p_f(2.0 * a + div_f(2.0 * a * a, 1.0 - a)), x);
 }
 fn erf_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   let a = abs_f(x);
+  if (a < 1e-18) {
+    let t = lift_f(x);
+    return scale_f(t + t * 0.12837916612625122, -64);
+  }
   if (a < 0.92) {
     let z = x * x;
     return x + x * (0.12837916612625122 + z * (-0.37612634897232056 + z * (0.11283694207668304
@@ -382,45 +478,45 @@ fn erf_f(x: f32) -> f32 {
     + a * (-0.00043139359331689775 + a * 2.0828621927648783e-05))))));
   return with_sign(1.0 - exp_f(-q), x);
 }
-fn fmod_f(x: f32, y: f32) -> f32 {  // exact: long division of the mantissas
-  if (is_nan(x) || is_nan(y) || is_inf(x) || y == 0.0) { return nan_f(); }
-  let a = abs_f(x);
-  let b = abs_f(y);
-  if (a < b || is_inf(y)) { return x; }
-  var m = significand_f(a);
-  let d = significand_f(b);
+fn fmod_f(x: f32, y: f32) -> f32 {  // exact: long division of the significands
+  let a = bitcast<u32>(x) & 0x7fffffffu;
+  let b = bitcast<u32>(y) & 0x7fffffffu;
+  if (a >= 0x7f800000u || b > 0x7f800000u || b == 0u) { return nan_f(); }
+  if (a < b) { return x; }
+  let m = parts_f(a);
+  let d = parts_f(b);
+  let inverse = 1.0 / f32(d.x);
   var e = m.y;
-  var r = m.x;
+  var r = select(m.x, m.x - d.x, m.x >= d.x);
   loop {
+    if (e == d.y) { break; }
+    let by = min(e - d.y, 7);  // with 24 bits of r these fill an i32
+    r = r << u32(by);
+    r = r - i32(f32(r) * inverse) * d.x;
+    if (r < 0) { r = r + d.x; }
     if (r >= d.x) { r = r - d.x; }
-    if (e == d.y || r == 0u) { break; }
-    r = r << 1u;
-    e = e - 1u;
+    e = e - by;
   }
-  if (r == 0u) { return with_sign(0.0, x); }
-  let up = countLeadingZeros(r) - 8u;
-  let by = min(up, d.y - 1u);
-  r = r << by;
-  e = d.y - by;
-  return with_sign(bitcast<f32>(select(r, (r & 0x007fffffu) | (e << 23u), r >= 0x00800000u)), x);
-}
-fn significand_f(a: f32) -> vec2<u32> {  // the mantissa as an integer, and its exponent from 1 on
-  let b = bitcast<u32>(a);
-  if (b < 0x00800000u) { return vec2<u32>(b, 1u); }
-  return vec2<u32>((b & 0x007fffffu) | 0x00800000u, b >> 23u);
+  if (r == 0) { return with_sign(0.0, x); }
+  return with_sign(scale_f(f32(r), e - 150), x);
 }
 fn mod_f(x: f32, y: f32) -> f32 {
   let r = fmod_f(x, y);
-  if (r == 0.0) { return with_sign(r, y); }
-  return select(r, r + y, (r < 0.0) != (y < 0.0));
+  if (is_zero(r)) { return with_sign(r, y); }
+  if (is_nan(r) || is_negative(r) == is_negative(y)) { return r; }
+  if (abs_f(y) < 1e-18) { return scale_f(lift_f(r) + lift_f(y), -64); }
+  return r + y;
 }
 fn floordiv_f(x: f32, y: f32) -> f32 {
-  if (y == 0.0) { return x / y; }
-  let r = fmod_f(x, y);
+  if (is_zero(y)) { return div_f(x, y); }
+  let small = abs_f(x) < 1e-18 && abs_f(y) < 1e-18;
+  let n = select(x, lift_f(x), small);
+  let d = select(y, lift_f(y), small);
+  let r = fmod_f(n, d);
   if (is_nan(r)) { return r; }
-  var q = (x - r) / y;
-  if (r != 0.0 && ((r < 0.0) != (y < 0.0))) { q = q - 1.0; }
-  if (q == 0.0) { return with_sign(0.0, x / y); }
+  var q = div_f(n - r, d);
+  if (!is_zero(r) && is_negative(r) != is_negative(d)) { q = q - 1.0; }
+  if (q == 0.0) { return with_sign(0.0, select(-1.0, 1.0, is_negative(x) == is_negative(y))); }
   let f = floor(q);
   return select(f, f + 1.0, q - f > 0.5);
 }

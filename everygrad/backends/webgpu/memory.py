@@ -14,7 +14,9 @@ import wgpu
 from everygrad.errors import DeviceError, OutOfMemoryError
 
 _SMALLEST = 256
+_LARGE_STEP = 1 << 20  # bytes between the sizes of blocks larger than a binding
 _KEEP = 1 << 30  # bytes of free blocks kept for later
+_SPARE = 1 << 16  # bytes up to which a block is spared rather than waited for
 _NUMBERS = count()
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
@@ -35,12 +37,32 @@ class Block:
     """A buffer of the GPU. `epoch` is the submission it was last used in."""
 
     __slots__ = ("epoch", "number", "raw", "size")
+    start = 0  # where its bytes begin in the buffer
 
     def __init__(self, raw: Any, size: int) -> None:
         self.raw = raw
         self.size = size
         self.number = next(_NUMBERS)
         self.epoch = -1
+
+
+class Slice(Block):
+    """Some bytes of a block, bound as if they were one of their own."""
+
+    __slots__ = ("of", "start")
+
+    def __init__(self, of: Block, start: int, size: int) -> None:
+        self.of = of
+        super().__init__(of.raw, size)
+        self.start = start
+
+    @property
+    def epoch(self) -> int:
+        return self.of.epoch
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self.of.epoch = max(self.of.epoch, value)  # at first -1, which says nothing
 
 
 class Storage:
@@ -74,27 +96,42 @@ class Pool:
 
     def take(self, size: int) -> Storage:
         """A storage of `size` bytes, which must not be 0; its content is not defined."""
-        limits = self.gpu.limits
-        most = min(limits.binding_size, limits.buffer_size) // 16 * 16  # kernels read in fours
-        if size > most:
-            raise OutOfMemoryError(
-                f"webgpu: a tensor of {size} bytes does not fit this device, which binds at most "
-                f"{most} bytes at once (max-storage-buffer-binding-size); split the tensor"
-            )
+        room = self._room(size)
         with self.gpu.lock:
             self._sort()
-            room = min(bucket(size), most)
             kept = self.free[room]
             if kept:
                 self.free_bytes -= room
                 return Storage(self.gpu, kept.pop(), size)
             return Storage(self.gpu, self._create(room), size)
 
-    def adopt(self, other: Pool) -> None:
-        """Hold another pool's blocks too: they come here when their last array is gone."""
+    def take_to_write(self, size: int) -> Storage:
+        """The same for bytes from the CPU. They are written before what is recorded runs: a small
+        block that recorded commands use is left alone, so that nothing need be handed over."""
         with self.gpu.lock:
-            self.blocks.update(other.blocks)
-            self.taken_bytes += other.taken_bytes
+            found = self.take(size)
+            if size > _SPARE or not self.gpu.is_recorded(found.block):
+                return found
+            room = found.block.size
+            kept = self.free[room]
+            for i, block in enumerate(kept):
+                if not self.gpu.is_recorded(block):
+                    self.free_bytes -= room
+                    return Storage(self.gpu, kept.pop(i), size)
+            return Storage(self.gpu, self._create(room), size)
+
+    def _room(self, size: int) -> int:
+        """The size of the block for a tensor: one binding if that holds it."""
+        limits = self.gpu.limits
+        bound, most = (n // 16 * 16 for n in (limits.binding_size, limits.buffer_size))
+        if size <= min(bound, most):
+            return min(bucket(size), bound, most)
+        if size > most:
+            raise OutOfMemoryError(
+                f"webgpu: a tensor of {size} bytes does not fit this device, whose buffers hold at "
+                f"most {most} bytes (max-buffer-size); split the tensor"
+            )
+        return min(bucket(size), -(-size // _LARGE_STEP) * _LARGE_STEP, most)
 
     def _sort(self) -> None:
         """Returned blocks to their lists."""
@@ -119,6 +156,7 @@ class Pool:
             self.gpu.wait()  # what was dropped is given back once the GPU is done with it
             raw = self._raw(room)
         self.taken_bytes += room
+        self.gpu.largest = max(self.gpu.largest, room)
         block = Block(raw, room)
         self.blocks[block.number] = block
         return block

@@ -117,7 +117,7 @@ def kernel_text(plan: Plan) -> str:
 
 def _finish(plan: Plan, at: str) -> str:
     """Write `acc` as result `at`."""
-    lines = f"    acc = acc / bitcast<f32>({slot(4)});\n" if plan.mean else ""
+    lines = f"    acc = div_f(acc, bitcast<f32>({slot(4)}));\n" if plan.mean else ""
     if layout(plan.total).words == 2:
         return lines + f"    out[2u * {at}] = acc.x;\n    out[2u * {at} + 1u] = acc.y;\n"
     return lines + f"    out[{at}] = {layout(plan.total).bits.format(v='acc')};\n"

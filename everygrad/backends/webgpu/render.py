@@ -32,12 +32,13 @@ def _split(text: str) -> dict[str, str]:
 LIBRARY = {**_split(FLOAT_FUNCTIONS), **_split(INTEGER_FUNCTIONS)}
 
 # by intrinsic and kind of register: b bool, i int, u uint, f float, l int64, ul uint64 (l serves
-# where ul is not named)
+# where ul is not named). A driver may take x - x for 0, (x + y) - x for y and x * 0 for 0, whatever
+# NaN and rounding say: it does not where bits are turned in between, hence sub and times_zero_f.
 TABLE: dict[str, dict[str, str]] = {
     "add": {"f": "{0} + {1}", "i": "{0} + {1}", "u": "{0} + {1}", "l": "add_l({0}, {1})"},
-    "sub": {"f": "{0} - {1}", "i": "{0} - {1}", "u": "{0} - {1}", "l": "sub_l({0}, {1})"},
+    "sub": {"f": "{0} + neg_f({1})", "i": "{0} - {1}", "u": "{0} - {1}", "l": "sub_l({0}, {1})"},
     "mul": {"f": "{0} * {1}", "i": "{0} * {1}", "u": "{0} * {1}", "l": "mul_l({0}, {1})"},
-    "div": {"f": "{0} / {1}"},
+    "div": {"f": "div_f({0}, {1})"},
     "pow": {
         "f": "pow_f({0}, {1})",
         "i": "pow_i({0}, {1})",
@@ -75,7 +76,7 @@ TABLE: dict[str, dict[str, str]] = {
         "ul": "min_ul({0}, {1})",
         "b": "{0} && {1}",
     },
-    "neg": {"f": "-{0}", "i": "neg_i({0})", "u": "0u - {0}", "l": "neg_l({0})"},
+    "neg": {"f": "neg_f({0})", "i": "neg_i({0})", "u": "0u - {0}", "l": "neg_l({0})"},
     "abs": {"f": "abs_f({0})", "i": "abs({0})", "u": "{0}", "l": "abs_l({0})", "ul": "{0}"},
     "sign": {
         "f": "sign_f({0})",
@@ -88,7 +89,7 @@ TABLE: dict[str, dict[str, str]] = {
     "exp2": {"f": "exp2_f({0})"},
     "log10": {"f": "log2_f({0}) * 0.3010299956639812"},
     "angle": {"f": "atan2_f(0.0, {0})"},
-    "imag": {"f": "0.0 * {0}", "i": "0 * {0}", "u": "0u * {0}", "l": "vec2<u32>(0u, 0u)"},
+    "imag": {"f": "0.0", "i": "0", "u": "0u", "l": "vec2<u32>(0u, 0u)"},
     **{fn: dict.fromkeys("fiulb", "{0}") for fn in ("real", "conj")},
     **{
         fn: {"f": fn + "_f({0})"}
@@ -98,28 +99,32 @@ TABLE: dict[str, dict[str, str]] = {
             *("asinh", "acosh", "atanh"),
         )
     },
-    "eq": {**dict.fromkeys("fiub", "{0} == {1}"), "l": "eq_l({0}, {1})"},
-    "ne": {"f": "!({0} == {1})", **dict.fromkeys("iub", "{0} != {1}"), "l": "!eq_l({0}, {1})"},
+    "eq": {"f": "eq_f({0}, {1})", **dict.fromkeys("iub", "{0} == {1}"), "l": "eq_l({0}, {1})"},
+    "ne": {"f": "!eq_f({0}, {1})", **dict.fromkeys("iub", "{0} != {1}"), "l": "!eq_l({0}, {1})"},
     "lt": {
-        **dict.fromkeys("fiu", "{0} < {1}"),
+        "f": "lt_f({0}, {1})",
+        **dict.fromkeys("iu", "{0} < {1}"),
         "b": "!{0} && {1}",
         "l": "lt_l({0}, {1})",
         "ul": "lt_ul({0}, {1})",
     },
     "le": {
-        **dict.fromkeys("fiu", "{0} <= {1}"),
+        "f": "le_f({0}, {1})",
+        **dict.fromkeys("iu", "{0} <= {1}"),
         "b": "!{0} || {1}",
         "l": "!lt_l({1}, {0})",
         "ul": "!lt_ul({1}, {0})",
     },
     "gt": {
-        **dict.fromkeys("fiu", "{0} > {1}"),
+        "f": "lt_f({1}, {0})",
+        **dict.fromkeys("iu", "{0} > {1}"),
         "b": "{0} && !{1}",
         "l": "lt_l({1}, {0})",
         "ul": "lt_ul({1}, {0})",
     },
     "ge": {
-        **dict.fromkeys("fiu", "{0} >= {1}"),
+        "f": "le_f({1}, {0})",
+        **dict.fromkeys("iu", "{0} >= {1}"),
         "b": "{0} || !{1}",
         "l": "!lt_l({0}, {1})",
         "ul": "!lt_ul({0}, {1})",
@@ -145,7 +150,7 @@ CASTS: dict[str, str] = {
     "b i": "select(0, 1, {0})",
     "b u": "select(0u, 1u, {0})",
     "b l": "vec2<u32>(select(0u, 1u, {0}), 0u)",
-    "f b": "!({0} == 0.0)",
+    "f b": "!is_zero({0})",
     "i b": "{0} != 0",
     "u b": "{0} != 0u",
     "l b": "({0}.x | {0}.y) != 0u",
@@ -183,7 +188,7 @@ def constant(value: Any, dtype: DType) -> str:
     if kind == "f":
         with np.errstate(over="ignore"):
             number = float(np.asarray(value, dtype.np).astype(np.float32))
-        if math.isfinite(number) and number:
+        if math.isfinite(number) and abs(number) >= 2.0**-126:
             return f"{number!r}f"
         bits = int(np.float32(number).view(np.uint32))
         return f"bits_f({bits}u)" if bits else "0.0f"
@@ -193,6 +198,9 @@ def constant(value: Any, dtype: DType) -> str:
         return f"{int(value)}u"
     word = int(value) & 0xFFFFFFFFFFFFFFFF
     return f"vec2<u32>({word & 0xFFFFFFFF}u, {word >> 32}u)"
+
+
+_ZEROS = {constant(0.0, dtypes.float32), constant(-0.0, dtypes.float32)}
 
 
 def cast(value: str, source: DType, target: DType) -> str:
@@ -230,6 +238,8 @@ def instruction(inst: Inst, args: Sequence[str], sources: Sequence[DType]) -> st
     form = forms.get(kind) or forms.get(kind[-1])
     if form is None:
         raise DtypeError(f"webgpu: {inst.fn} does not take {of}; cast it with astype()")
+    if inst.fn == "mul" and kind == "f" and not _ZEROS.isdisjoint(args):
+        form = "times_zero_f({1}, {0})" if args[0] in _ZEROS else "times_zero_f({0}, {1})"
     text = form.format(*args)
     if inst.fn in _WRAPPED and inst.dtype in _WRAPS:
         return _WRAPS[inst.dtype].format(text)
@@ -252,8 +262,11 @@ def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
             text = cast(args[0], sources[0], dtypes.float32)  # rounded as it is stored
         else:
             text = instruction(inst, args, sources)
-        name = final if i == last else f"t{i}"
+        # a zero stays what it is, so that `instruction` sees it
+        name = final if i == last else text if text in _ZEROS else f"t{i}"
         names.append(name)
+        if name == text:
+            continue
         lines.append(f"  let {name}: {layout(inst.dtype).register} = {text};")
     return lines
 

@@ -1,0 +1,169 @@
+"""Attention through the flash kernels, where they serve: else the portable definitions do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from everygrad import dtypes
+from everygrad.backends.cuda import flash
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.moves import contiguous, reshape
+from everygrad.backends.strided import reshaped, spread
+from everygrad.dtypes import FROM_NP
+from everygrad.shapes import Shape, size_of
+
+
+def _four(dev: Any, x: CudaArray) -> CudaArray:
+    """(batch, heads, tokens, width), the last axis contiguous and steps not negative."""
+    if x.strides[-1] != 1 or min(x.strides) < 0:
+        x = contiguous(dev, x)
+    lead = x.shape[:-2]
+    if len(lead) == 2:
+        return x
+    new = (1, *lead) if len(lead) == 1 else (1, 1) if not lead else (size_of(lead), 1)
+    shape = (*new, *x.shape[-2:])
+    strides = reshaped(x.shape, x.strides, shape)
+    return reshape(dev, x, shape) if strides is None else x.view(shape, strides)
+
+
+def _operand(x: CudaArray) -> flash.Operand:
+    """Steps of axes of one element say nothing, and are what the kernels like."""
+    steps = [s if n > 1 else 0 for n, s in zip(x.shape[:3], x.strides[:3], strict=True)]
+    return flash.Operand(x.ptr, *steps)
+
+
+def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
+    lead = x.shape[:-2]
+    rest = x.strides[-2:]
+    if len(lead) == 2:
+        four = (*x.strides[:2], *rest)
+    else:
+        four = (0, x.strides[0] if lead else 0, *rest)
+    sizes = (*((1,) * (2 - len(lead))), *x.shape)
+    return flash.Mask(x.ptr, *spread(sizes, four, shape))
+
+
+class _Call:
+    """One attention: its inputs as the kernels take them, or `serves` is False."""
+
+    def __init__(
+        self,
+        dev: Any,
+        q: CudaArray,
+        k: CudaArray,
+        v: CudaArray,
+        mask: CudaArray | None,
+        scale: float,
+        causal: bool,
+    ) -> None:
+        self.dev = dev
+        self.serves = False
+        if dev.gpu.driver.lt is None or any(a.storage is None for a in (q, k, v)):
+            return
+        if mask is not None and len(q.shape) > 4:
+            return
+        self.q, self.k, self.v = (_four(dev, a) for a in (q, k, v))
+        batch, heads, queries, width = self.q.shape
+        keys, depth = self.v.shape[-2:]
+        self.dtype = FROM_NP[q.dtype]
+        self.problem = flash.Problem(
+            *(self.dtype, batch, heads, queries, keys, width, depth, scale, causal),
+            mask="" if mask is None else "add",
+        )
+        operands = (_operand(self.q), _operand(self.k), _operand(self.v))
+        seen = None if mask is None else _mask(mask, (batch, heads, queries, keys))
+        self.inputs = flash.Inputs(*operands, seen)
+        self.serves = flash.takes(self.problem, *operands)
+
+    def statistics(self) -> CudaArray:
+        made: CudaArray = self.dev.empty((self.problem.statistics_size,), dtypes.float32)
+        return made
+
+    def launch(self, calls: list[flash.Call]) -> None:
+        dev = self.dev
+        driver = dev.gpu.driver
+        for call in calls:
+            key = ("flash", call.text, call.architecture)
+            function = dev.plans.get(key)
+            if function is None:
+                function = dev.plans[key] = driver.load(
+                    driver.nvrtc.compile("attention", call.text, call.architecture),
+                    flash.NAME,
+                    call.shared,
+                )
+            dev.gpu.call(flash.launch, function, call, driver.stream)
+
+    def forward(self) -> CudaArray:
+        p = self.problem
+        out: CudaArray = self.dev.empty((*self.q.shape[:3], p.depth), self.dtype)
+        lse = self.statistics()
+        capability = self.dev.gpu.driver.capability
+        self.launch(flash.forward(p, capability, self.inputs, _operand(out), lse.ptr))
+        return out
+
+    def backward(self, g: CudaArray) -> CudaArray:
+        """The derivatives by q, k and v, one after the other."""
+        p, capability = self.problem, self.dev.gpu.driver.capability
+        counts = [size_of(a.shape) for a in (self.q, self.k, self.v)]
+        flat: CudaArray = self.dev.empty((sum(counts),), self.dtype)
+        parts, start = [], 0
+        for a, count in zip((self.q, self.k, self.v), counts, strict=True):
+            parts.append(CudaArray(a.device, a.shape, a.dtype, flat.storage, start))
+            start += count
+        lse, delta = self.statistics(), self.statistics()
+        given = _operand(g)
+        self.launch(flash.statistics(p, capability, self.inputs, given, lse.ptr, delta.ptr))
+        dq, dk, dv = (_operand(a) for a in parts)
+        self.launch(
+            flash.backward(p, capability, self.inputs, given, lse.ptr, delta.ptr, dq, dk, dv)
+        )
+        return flat
+
+
+def _attention(
+    dev: Any,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    mask: CudaArray | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    call = _Call(dev, q, k, v, mask, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    out = call.forward()
+    return reshape(dev, out, (*q.shape[:-1], v.shape[-1]))
+
+
+def _grads(
+    dev: Any,
+    g: CudaArray,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    mask: CudaArray | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    call = _Call(dev, q, k, v, mask, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    four = _four(dev, g)
+    if not flash.takes(call.problem, *call.inputs[:3], _operand(four)):
+        four = contiguous(dev, four)
+    counts = [size_of(a.shape) * q.dtype.itemsize for a in (q, k)]
+    if any(c % 16 for c in counts):  # the derivatives follow one another: each must be aligned
+        return NotImplemented
+    return call.backward(four)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "attention": _attention,
+    "attention_masked": _attention,
+    "attention_grads": _grads,
+    "attention_masked_grads": _grads,
+}

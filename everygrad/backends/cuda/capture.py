@@ -1,0 +1,64 @@
+"""A list of launches as one CUDA graph: captured from the stream, launched by one call."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+_RELAXED = 2  # other threads may do what they like meanwhile
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuStreamBeginCapture_v2": (ctypes.c_void_p, ctypes.c_int),
+    "cuStreamEndCapture": (ctypes.c_void_p, ctypes.c_void_p),
+    "cuGraphInstantiateWithFlags": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulonglong),
+    "cuGraphLaunch": (ctypes.c_void_p, ctypes.c_void_p),
+    "cuGraphDestroy": (ctypes.c_void_p,),
+    "cuGraphExecDestroy": (ctypes.c_void_p,),
+    "cuMemcpyDtoDAsync_v2": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
+}
+
+
+@cache
+def prepare(lib: Any) -> Any:
+    """libcuda, with the types of what is called here."""
+    for name, types in _SIGNATURES.items():
+        getattr(lib, name).argtypes = types
+    return lib
+
+
+class Captured:
+    """Launches that run as one."""
+
+    def __init__(self, driver: Any, work: Callable[[], None]) -> None:
+        self._driver = driver
+        lib = self._lib = prepare(driver._lib)
+        driver.enter()
+        graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+        begun = lib.cuStreamBeginCapture_v2(driver.stream, _RELAXED)
+        driver._check(begun, "recording a graph")
+        try:
+            work()
+        finally:
+            code = lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph))
+        driver._check(code, "recording a graph")
+        code = lib.cuGraphInstantiateWithFlags(ctypes.byref(made), graph, 0)
+        lib.cuGraphDestroy(graph)
+        driver._check(code, "making a graph")
+        self._handle = made.value
+        self._launch = lib.cuGraphLaunch
+        weakref.finalize(self, lib.cuGraphExecDestroy, made.value).atexit = False
+
+    def launch(self) -> None:
+        self._driver.enter()
+        code = self._launch(self._handle, self._driver.stream)
+        if code:
+            self._driver._check(code, "launching a graph")
+
+
+def copy(driver: Any, target: int, source: int, size: int) -> None:
+    """Bytes from one address to another, on the stream."""
+    driver.enter()
+    code = prepare(driver._lib).cuMemcpyDtoDAsync_v2(target, source, size, driver.stream)
+    driver._check(code, "copying on the device")

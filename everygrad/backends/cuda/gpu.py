@@ -1,0 +1,167 @@
+"""One opened GPU: kernels, launches, index checks, reading back.
+
+Every launch goes through `launch`, on one stream; nothing waits but reading. While a compiled
+function is recorded, `log` collects what was launched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad.backends.cuda.memory import Memory, Storage
+from everygrad.backends.cuda.writer import Written
+from everygrad.errors import OutOfRangeError
+
+_FAULT_BYTES = 24  # how many bad indices, whose check, the first bad value
+_BUFFER, _SIZE, _END = 1, 2, 0  # of cuLaunchKernel's `extra`
+
+
+class Kernel:
+    """A loaded kernel with the numbers of its arguments; pointers are put in at each launch."""
+
+    __slots__ = (
+        "_size", "block", "buffer", "extra", "function", "grid", "name", "put", "shared", "source"
+    )  # fmt: skip
+
+    def __init__(self, function: Any, written: Written) -> None:
+        self.function = function
+        self.name = written.text.name
+        self.source = written.text.source
+        self.grid = written.grid
+        self.block = written.block
+        self.shared = 0
+        put = struct.Struct(f"={written.pointers}Q")
+        self.put = put.pack_into
+        letter = "q" if written.wide else "i"
+        numbers = struct.pack(f"={len(written.numbers)}{letter}", *written.numbers)
+        size = put.size + len(numbers)
+        self.buffer = ctypes.create_string_buffer(bytes(put.size) + numbers, size)
+        self._size = ctypes.c_size_t(size)
+        self.extra = (ctypes.c_void_p * 5)(
+            *(_BUFFER, ctypes.addressof(self.buffer), _SIZE, ctypes.addressof(self._size), _END)
+        )
+
+
+class Command(NamedTuple):
+    """A logged launch: of a kernel on addresses, or a library's call with its arguments."""
+
+    what: Any
+    arguments: tuple[Any, ...]
+
+
+class Gpu:
+    """A device, by a driver (`driver.Driver`, or `dry.DryDriver` for tests)."""
+
+    def __init__(self, name: str, driver: Any) -> None:
+        self.name = name
+        self.driver = driver
+        self.lock = threading.RLock()
+        self.memory = Memory(self)
+        self.log: list[Command] | None = None
+        self._functions: dict[str, Any] = {}
+        self._checks: dict[tuple[str, int], int] = {}
+        self._messages: list[tuple[str, int]] = []
+        self._faults: Storage | None = None
+        self._unread_checks = False
+        self._workspace: Storage | None = None
+
+    # --- kernels ---------------------------------------------------------------------------------
+
+    def prepare(self, written: Written) -> Kernel:
+        """A kernel ready to be launched again and again."""
+        with self.lock:
+            name = written.text.name
+            function = self._functions.get(name)
+            if function is None:
+                function = self._functions[name] = self.driver.function(written.text)
+            return Kernel(function, written)
+
+    def launch(self, kernel: Kernel, *pointers: int) -> None:
+        """One kernel on these addresses."""
+        with self.lock:
+            kernel.put(kernel.buffer, 0, *pointers)
+            self.driver.launch(kernel)
+            if self.log is not None:
+                self.log.append(Command(kernel, pointers))
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """A library's launch, or the driver's, on our stream: it must not wait or allocate."""
+        with self.lock:
+            self.driver.enter()
+            function(*arguments)
+            if self.log is not None:
+                self.log.append(Command(function, arguments))
+
+    def clear(self, ptr: int, size: int) -> None:
+        """Zeros in bytes of the device."""
+        self.call(self.driver.clear, ptr, size)
+
+    def workspace(self, size: int) -> int:
+        """The address of bytes that a library may use until its launch is done: the next one uses
+        the same."""
+        if self._workspace is None or self._workspace.size < size:
+            self._workspace = self.memory.take(size)
+        return self._workspace.ptr
+
+    # --- index checks ----------------------------------------------------------------------------
+
+    def faults(self) -> int:
+        """The address of three words: how many bad indices, whose check, the first one's value.
+        The next read looks at them."""
+        self._unread_checks = True
+        if self._faults is None:
+            self._faults = self.memory.take(_FAULT_BYTES)
+            self.driver.clear(self._faults.ptr, _FAULT_BYTES)
+        return self._faults.ptr
+
+    def check_number(self, what: str, size: int) -> int:
+        """The number under which a check's message is kept."""
+        found = self._checks.get((what, size))
+        if found is None:
+            found = self._checks[what, size] = len(self._messages)
+            self._messages.append((what, size))
+        return found
+
+    def raise_fault(self, words: Any) -> None:
+        """Raise what a check found, once."""
+        count, number, value = (int(w) for w in words.view(np.int64))
+        if count:
+            self.driver.clear(self.faults(), _FAULT_BYTES)
+            self._unread_checks = False
+            what, size = self._messages[number]
+            raise OutOfRangeError(f"{what} {value} is out of range for an axis of size {size}")
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(self, storage: Storage, start: int, size: int) -> Reading:
+        """Bytes from `start` on, as they are after all that was launched so far; begun now, and
+        waited for by `result()`."""
+        with self.lock:
+            data = self.driver.download(storage.ptr + start, size)
+            checks = None
+            if self._unread_checks and self._faults is not None:
+                self._unread_checks = False
+                checks = self.driver.download(self._faults.ptr, _FAULT_BYTES)
+            return Reading(self, data, checks)
+
+
+class Reading:
+    """Bytes under way; `result` waits, and raises what an index check found meanwhile."""
+
+    def __init__(self, gpu: Gpu, data: Any, checks: Any) -> None:
+        self._gpu = gpu
+        self._data = data
+        self._checks = checks
+
+    def result(self) -> Any:
+        data = self._data.wait()
+        if self._checks is not None:
+            words, self._checks = self._checks.wait(), None
+            self._gpu.raise_fault(words)
+        return data

@@ -1,0 +1,261 @@
+"""A compiled function on CUDA: its launches recorded once, then run again and again.
+
+Groups of fused values are kernels of their own; everything else is what eager mode would launch.
+What is computed on the way lies in one arena, taken from the pool when the first call runs. Inputs
+and results have the memory of each call: the launches are captured as a CUDA graph for the
+addresses of a call, and the graph serves as long as these come again. What comes at ever new
+addresses is copied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cuda import fused, moves
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.fusedrows import Made
+from everygrad.backends.cuda.gpu import Kernel
+from everygrad.backends.cuda.recording import ALIGN, Step, recorder, steps_of
+from everygrad.backends.cuda.runner import Plan, Runner
+from everygrad.compile.fuse import Group, fuse, used_outside
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.memory import Lifetime, Memory, plan
+from everygrad.compile.views import is_whole, view_of
+from everygrad.errors import CompileError
+
+_MOST_LOADS = 64  # values that a fused kernel reads
+
+
+class Replay:
+    """Runs one graph again and again on one device."""
+
+    def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
+        self.dev = dev
+        self.gpu = dev.gpu
+        self.graph = graph
+        self.lock = threading.RLock()
+        self.running = False
+        self.interrupted: BaseException | None = None
+        self.arrays: list[Any] = [None] * len(graph.inputs)
+        self.recorder = recorder(dev)
+        self.made: dict[Value, CudaArray] = {}
+        self.in_place: dict[int, list[tuple[int, int]]] = {}  # by command: slots, read and written
+        self.record()
+        self.steps_: list[Step] = steps_of(self.recorder.gpu)
+        self.plan(donated)
+        self.runner = Runner(dev, self.runner_plan())
+
+    # --- recording -------------------------------------------------------------------------------
+
+    def record(self) -> None:
+        graph = self.graph
+        for v in graph.inputs:
+            self.made[v] = self.recorder.empty(v.shape, v.dtype)
+        groups = fused.without_strays(fuse(graph, fused.fusable, _MOST_LOADS, siblings=True))
+        stored = used_outside(groups, graph.outputs)
+        for group in groups:
+            if group.opaque is not None:
+                self.alone(group.opaque)
+            else:
+                for made in fused.kernels(group, stored, self.dev.multiprocessors):
+                    self.group(group, made)
+        results = {v: self.array(v) for v in graph.outputs}
+        self.results = [results[v] for v in graph.outputs]  # one value, one array
+
+    def array(self, v: Value) -> CudaArray:
+        """A value as an array: a view of what was computed."""
+        view = view_of(v)
+        base = self.base(view.base)
+        return base.view(view.shape, view.strides, base.offset + view.offset)
+
+    def base(self, v: Value) -> CudaArray:
+        found = self.made.get(v)
+        if found is None:  # constants: computed values are there already
+            if v.kind == "full":
+                values = np.full(v.shape, v.params["value"], v.dtype.np)
+            else:
+                values = np.ascontiguousarray(v.params["array"])
+            found = self.made[v] = self.recorder.from_numpy(values)
+        return found
+
+    def group(self, group: Group, made: Made) -> None:
+        """A kernel of a group, and those that bring parts of its sums together."""
+        rec = self.recorder
+        kernel = self.gpu.prepare(made.written)
+        for v in (*made.outputs, *(p.fold.value for p in made.parts)):
+            self.made[v] = rec.empty(v.shape, v.dtype)
+        parts = [rec.empty((p.size,), p.fold.total) for p in made.parts]
+        bound = [self.base(v) for v in (*made.inputs, *made.outputs)]
+        if made.in_place:
+            self.note_in_place(group, made)
+        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *parts)))
+        for p, array in zip(made.parts, parts, strict=True):
+            *between, (last, _) = p.finish()
+            for written, count in between:
+                fewer = rec.empty((count,), p.fold.total)
+                rec.gpu.launch(self.gpu.prepare(written), array.ptr, fewer.ptr)
+                array = fewer
+            rec.gpu.launch(self.gpu.prepare(last), array.ptr, self.made[p.fold.value].ptr)
+
+    def note_in_place(self, group: Group, made: Made) -> None:
+        """Which results of the next launch may take the memory of which of its operands."""
+        at = len(self.recorder.gpu.commands)
+        sources = [v for v in made.inputs if fused.read_in_place(group, v)]
+        self.in_place[at] = [
+            (self.slot(self.base(v)), self.slot(self.made[out]))
+            for v in sources
+            for out in made.outputs
+            if v.dtype.itemsize == out.dtype.itemsize and out.size == v.size
+        ]
+
+    def alone(self, v: Value) -> None:
+        rec = self.recorder
+        if not v.size:
+            self.made[v] = rec.empty(v.shape, v.dtype)
+            return
+        arrays = [self.array(a) for a in v.args]
+        out = rec.run(v.op, arrays, v.params)
+        if out is NotImplemented:
+            out = rec.run(v.op, [moves.contiguous(rec, a) for a in arrays], v.params)
+        if out is NotImplemented:
+            raise CompileError(f"jit on cuda: there is no kernel for {v}; please report it")
+        out = moves.contiguous(rec, out)
+        if out.offset:
+            out = moves.copied(rec, out)
+        self.made[v] = out
+
+    def slot(self, array: CudaArray) -> int:
+        """The number of the memory that an array lies in; -1: of its own."""
+        promises = self.recorder.gpu.promises
+        if array.storage is None or not promises.holds(array.ptr):
+            return -1
+        return int(promises.find(array.ptr))
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def plan(self, donated: Sequence[tuple[int, int]]) -> None:
+        """Decide which memory is whose."""
+        sizes = self.recorder.gpu.promises.sizes
+        self.spans: dict[int, tuple[int, int]] = {}
+        for k, step in enumerate(self.steps_):
+            for slot in step.slots:
+                self.spans[slot] = (self.spans.get(slot, (k, k))[0], k)
+        self.inputs = [self.slot(self.made[v]) for v in self.graph.inputs]
+        self.outputs: dict[int, int] = {}  # sizes, by slot
+        for array in self.results:
+            slot = self.slot(array)
+            if slot >= 0 and slot not in self.inputs:
+                self.outputs[slot] = sizes[slot]
+        outside = {*self.inputs, *self.outputs}
+        self.temporaries = [s for s in self.spans if s not in outside]
+        self.lifetimes = [
+            Lifetime(-(-sizes[s] // ALIGN) * ALIGN, first, last, self.name_of(s))
+            for s, (first, last) in self.spans.items()
+            if s not in outside
+        ]
+        placed = plan(self.lifetimes)
+        self.offsets = dict(zip(self.temporaries, placed.offsets, strict=True))
+        self.arena = placed.size
+        self.donations = self.find_donations(donated)
+
+    def name_of(self, slot: int) -> str:
+        what = self.steps_[self.spans[slot][0]].what
+        return what.name if isinstance(what, Kernel) else getattr(what, "__name__", "")
+
+    def find_donations(self, donated: Sequence[tuple[int, int]]) -> dict[int, int]:
+        """Which results, by output, can be written over which inputs: nobody uses the input after
+        the result is begun, or only the kernel that makes it, in step."""
+        found: dict[int, int] = {}
+        kept = {self.slot(array) for array in self.results}
+        for i, k in donated:
+            source, out = self.inputs[i], self.slot(self.results[k])
+            x, v = self.graph.inputs[i], self.graph.outputs[k]
+            view = view_of(v)
+            whole = is_whole(*view[1:]) and view.base.size == v.size
+            if source < 0 or out not in self.outputs or not whole or source in kept:
+                continue
+            taken = [self.slot(self.results[other]) for other in found]
+            if x.shape != v.shape or x.dtype is not v.dtype or out in taken:
+                continue
+            last, first = self.spans.get(source, (-1, -1))[1], self.spans[out][0]
+            if last < first or (last == first and (source, out) in self.in_place.get(first, ())):
+                found[k] = i
+        return found
+
+    def runner_plan(self) -> Plan:
+        return Plan(
+            self.steps_,
+            self.inputs,
+            [v.nbytes for v in self.graph.inputs],
+            self.outputs,
+            [(self.slot(array), array) for array in self.results],
+            self.offsets,
+            self.arena,
+            {i: self.slot(self.results[k]) for k, i in self.donations.items()},
+            len(self.recorder.gpu.promises.sizes),
+        )
+
+    def memory(self) -> Memory:
+        """What the function takes: on the way, for results, for constants."""
+        placed = list(zip(self.offsets.values(), self.lifetimes, strict=True))
+        held = {id(a.storage): a.storage.size for a in self.recorder.kept if a.storage is not None}
+        outputs = sum(self.outputs.values())
+        return Memory(self.arena, placed, outputs, sum(held.values()), len(self.donations))
+
+    # --- for people to read ----------------------------------------------------------------------
+
+    def steps(self) -> list[str]:
+        """What each launch is, and its blocks."""
+        lines = []
+        for s in self.steps_:
+            if isinstance(s.what, Kernel):
+                shown = " x ".join(str(n) for i, n in enumerate(s.what.grid) if n > 1 or not i)
+                lines.append(f"{s.what.name}: {shown} blocks of {s.what.block}")
+            else:
+                lines.append(f"{getattr(s.what, '__qualname__', s.what)}: a library's")
+        return lines
+
+    def sources(self) -> dict[str, str]:
+        """The texts, each with a comment that names its kernel."""
+        found: dict[str, str] = {}
+        for s in self.steps_:
+            if isinstance(s.what, Kernel):
+                found.setdefault(s.what.source, f"// {s.what.name}")
+        return found
+
+    def nbytes(self) -> int:
+        """Bytes of the memory that launches read and write."""
+        sizes = self.recorder.gpu.promises.sizes
+        return sum(sizes[slot] for s in self.steps_ for slot in s.slots)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def donated(self) -> dict[int, tuple[int, int]]:
+        """By output: the slot to give it memory in, and the input whose memory it may take."""
+        return {k: (self.slot(self.results[k]), i) for k, i in self.donations.items()}
+
+    def put(self, i: int, array: Any) -> None:
+        """Make an array input i of the calls to come."""
+        self.arrays[i] = array
+        self.runner.changed.add(i)
+
+    def run_on(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for these arrays."""
+        with self.lock:
+            for i, array in enumerate(inputs):
+                self.put(i, array)
+            made = self.run({})
+            self.arrays = [None] * len(self.arrays)
+        return made
+
+    def run(self, given: dict[int, Any]) -> list[Any]:
+        """The outputs for the arrays that were put; `given` has memory for outputs that need none
+        of their own, by slot."""
+        with self.gpu.lock:
+            if self.recorder.gpu.checks:
+                self.gpu.faults()  # the next read looks at what the checks found
+            return self.runner.run(self.arrays, given)

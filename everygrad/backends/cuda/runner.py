@@ -1,0 +1,240 @@
+"""The memory of a compiled function, and the CUDA graphs made for its addresses.
+
+A call finds its inputs where they are and gives its results memory of their own, so the addresses
+may be others each time. The first call with a set of addresses launches one by one, the second is
+captured, later ones are one launch. An input that moves is copied to a place that stays; tiny
+results are copied out together; large ones alternate between two places, so that what the user
+holds is never written to; what is donated stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from sys import getrefcount
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad.backends.cuda import moves
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.capture import Captured, copy
+from everygrad.backends.cuda.dry import DryDriver
+from everygrad.backends.cuda.gpu import Kernel
+from everygrad.backends.cuda.memory import Storage
+from everygrad.backends.cuda.recording import ALIGN, Step
+
+_TINY = 1 << 10  # bytes of a result that is copied out with others
+_COPIED = 1 << 24  # bytes up to which an input that moves is copied
+_PATIENCE = 2  # moves of an input before it is no longer expected to stay in place
+_GRAPHS = 4  # sets of addresses that graphs are kept for
+_RING = 2  # places of a large result: what the user holds, and what is written next
+
+
+class Plan(NamedTuple):
+    """What runs, and whose memory is whose, by slot."""
+
+    steps: list[Step]
+    inputs: list[int]  # slots; -1: nothing to read
+    input_sizes: list[int]
+    outputs: dict[int, int]  # sizes
+    results: list[tuple[int, CudaArray]]  # slots (-1: a constant) and views of what is in them
+    offsets: dict[int, int]  # in the arena
+    arena: int
+    donations: dict[int, int]  # by input: the output that may take its memory
+    slots: int
+
+
+class Runner:
+    """Runs a plan."""
+
+    def __init__(self, dev: Any, plan: Plan) -> None:
+        self.dev, self.gpu = dev, dev.gpu
+        self.plan = plan
+        self.addresses = [0] * plan.slots
+        self.changed = set(range(len(plan.inputs)))  # inputs that were put since the last call
+        self.seen: dict[tuple[int, ...], Captured | None] = {}
+        self.places: dict[int, tuple[int, int]] = {}  # by input: its address, how often it moved
+        self.static: dict[int, Storage] = {}  # by input: where it is copied to
+        self.converted: dict[int, CudaArray] = {}  # inputs that had to be put in order
+        self.ring: dict[int, list[Storage]] = {}
+        in_place = set(plan.donations.values())
+        self.tiny = {s: n for s, n in plan.outputs.items() if n <= _TINY}
+        self.large = {s: n for s, n in plan.outputs.items() if n > _TINY}
+        self.kept = {s for s in self.large if s not in in_place}  # alternate between places
+        self.tiny_gifts = {s: i for i, s in plan.donations.items() if s in self.tiny}
+        self.outside = [*(s for s in plan.inputs if s >= 0), *self.large, *self.tiny_gifts]
+        self.memory: list[Storage] = []
+
+    def settle(self) -> None:
+        """Take the memory that stays."""
+        sizes = [-(-n // ALIGN) * ALIGN for n in self.tiny.values()]
+        starts = [0, *accumulate(sizes)]
+        self.tiny_at = dict(zip(self.tiny, starts, strict=False))
+        arena = self.gpu.memory.take(max(1, self.plan.arena))
+        tiny = self.gpu.memory.take(max(1, starts[-1]))
+        for slot, offset in self.plan.offsets.items():
+            self.addresses[slot] = arena.ptr + offset
+        for slot, offset in self.tiny_at.items():
+            self.addresses[slot] = tiny.ptr + offset
+        self.memory = [arena, tiny]
+        self.tiny_bytes = starts[-1]
+
+    def run(self, arrays: Sequence[Any], given: dict[int, Any]) -> list[Any]:
+        """The results; `given` has memory for outputs that need none of their own, by slot."""
+        if not self.memory:
+            self.settle()
+        for i in self.changed:
+            if self.plan.inputs[i] >= 0:
+                self.put_input(i, arrays[i])
+        # what is written in place changes under a copy that was made of it
+        self.changed = {i for i in self.static if i in self.plan.donations}
+        outputs = self.put_outputs(given)
+        self.launch()
+        small = None
+        if any(slot not in given and slot not in outputs for slot in self.tiny):
+            small = self.gpu.memory.take(self.tiny_bytes)
+            self.copy(small.ptr, self.memory[1].ptr, self.tiny_bytes)
+        made: dict[int, CudaArray] = {}
+        for slot, array in self.plan.results:  # one value, one array
+            if id(array) not in made:
+                made[id(array)] = self.result(slot, array, arrays, outputs, small, given)
+        return [made[id(array)] for _, array in self.plan.results]
+
+    # --- inputs ----------------------------------------------------------------------------------
+
+    def put_input(self, i: int, given: Any) -> None:
+        """Let input i be read where it is, or copy it to where it was first."""
+        array = self.in_order(given)
+        if array is not given:
+            self.converted[i] = array
+        else:
+            self.converted.pop(i, None)
+        slot, size = self.plan.inputs[i], self.plan.input_sizes[i]
+        before, moved = self.places.get(i, (array.ptr, 0))
+        moved += before != array.ptr
+        self.places[i] = (array.ptr, moved)
+        patience, most = (_PATIENCE, _TINY) if i in self.plan.donations else (0, _COPIED)
+        if moved > patience and size <= most and i not in self.static:
+            self.static[i] = self.gpu.memory.take(size)
+        storage = self.static.get(i)
+        if storage is None:
+            self.addresses[slot] = array.ptr
+        else:
+            self.copy(storage.ptr, array.ptr, size)
+            self.addresses[slot] = storage.ptr
+
+    def in_order(self, array: Any) -> CudaArray:
+        """An input as its kernels expect it: one element after the other, from an even address."""
+        if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
+            array = self.dev.from_numpy(array)
+        found: CudaArray = moves.contiguous(self.dev, array)
+        return moves.copied(self.dev, found) if found.ptr % ALIGN else found
+
+    # --- outputs ---------------------------------------------------------------------------------
+
+    def put_outputs(self, given: dict[int, Any]) -> dict[int, Storage]:
+        """The memory of each large result of this call."""
+        made: dict[int, Storage] = {}
+        for slot, i in self.tiny_gifts.items():
+            array = given.get(slot)
+            if array is not None:
+                self.addresses[slot] = array.ptr
+            elif i in self.static:  # it will not stay in place: copied in, and out with the others
+                self.addresses[slot] = self.memory[1].ptr + self.tiny_at[slot]
+            else:
+                made[slot] = self.gpu.memory.take(self.tiny[slot])
+                self.addresses[slot] = made[slot].ptr
+        for slot, size in self.large.items():
+            donated = given.get(slot)
+            if donated is not None:
+                self.addresses[slot] = donated.ptr
+                continue
+            made[slot] = self.fresh(slot, size) if slot in self.kept else self.gpu.memory.take(size)
+            self.addresses[slot] = made[slot].ptr
+        return made
+
+    def fresh(self, slot: int, size: int) -> Storage:
+        """Memory that nobody holds: what an earlier call had, or more."""
+        ring = self.ring.setdefault(slot, [])
+        for i in range(len(ring)):
+            if getrefcount(ring[i]) <= _ALONE:
+                return ring[i]
+        made: Storage = self.gpu.memory.take(size)
+        ring.append(made)
+        if len(ring) > _RING:
+            del ring[0]
+        return made
+
+    def result(
+        self,
+        slot: int,
+        array: CudaArray,
+        arrays: Sequence[Any],
+        outputs: dict[int, Storage],
+        small: Storage | None,
+        given: dict[int, Any],
+    ) -> CudaArray:
+        """A result on the memory of this call; constants stay where they are."""
+        if slot < 0:
+            return array
+        if slot in given:
+            found: CudaArray = given[slot]
+            return found
+        storage, offset = outputs.get(slot), array.offset
+        if storage is None and slot in self.tiny:
+            storage, offset = small, offset + self.tiny_at[slot] // array.dtype.itemsize
+        elif storage is None:
+            i = self.plan.inputs.index(slot)
+            source = self.converted.get(i) or arrays[i]
+            storage, offset = source.storage, source.offset + offset
+        return CudaArray(array.device, array.shape, array.dtype, storage, offset, array.strides)
+
+    # --- launching -------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """All launches: one by one for addresses that were never seen, else as one graph."""
+        key = tuple([self.addresses[s] for s in self.outside])
+        found = self.seen.get(key)
+        if found is not None:
+            found.launch()
+            return
+        again = key in self.seen and not isinstance(self.gpu.driver, DryDriver)
+        if not again:
+            self.one_by_one()
+        else:
+            found = Captured(self.gpu.driver, self.one_by_one)
+            found.launch()
+        self.seen.pop(key, None)
+        self.seen[key] = found
+        if len(self.seen) > _GRAPHS:
+            del self.seen[next(iter(self.seen))]
+
+    def one_by_one(self) -> None:
+        driver = self.gpu.driver
+        for step in self.plan.steps:
+            arguments = step.filled(self.addresses)
+            what = step.what
+            if isinstance(what, Kernel):
+                what.put(what.buffer, 0, *arguments)
+                driver.launch(what)
+            else:
+                driver.enter()
+                what(*arguments)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        driver = self.gpu.driver
+        if isinstance(driver, DryDriver):
+            driver.copy_from(driver, target, source, size)
+        else:
+            copy(driver, target, source, size)
+
+
+def _alone() -> int:
+    """What getrefcount says of a storage that only a ring holds, asked as `fresh` asks."""
+    ring = [Storage(None, None, 0, 0)]
+    i = 0
+    return getrefcount(ring[i])
+
+
+_ALONE = _alone()

@@ -1,0 +1,252 @@
+"""Attention's CUDA kernels and cuBLASLt's plans, without a GPU: they compile and fit the device."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from everygrad import dtypes
+from everygrad.backends.cuda import flash, lt, nvrtc
+from everygrad.errors import ArgumentError, CompileError, DeviceError, DtypeError, ShapeError
+
+KINDS = ("forward", "statistics", "delta", "queries", "keys")
+AMPERE, HOPPER = (8, 0), (9, 0)
+A100_SHARED, H100_SHARED = 166_912, 232_448  # bytes that a block may have
+PROBLEM = flash.Problem(dtypes.bfloat16, 2, 4, 100, 200, 64, 64, 0.125)
+MASKED = {
+    "": PROBLEM._replace(dtype=dtypes.float16),
+    "add": PROBLEM._replace(mask="add"),
+    "causal bool": PROBLEM._replace(mask="bool", causal=True),
+    "negative": PROBLEM._replace(scale=-1.0),
+}
+
+
+class Report(nvrtc.Nvrtc):
+    """NVRTC that keeps what the assembler says of a kernel."""
+
+    log = ""
+
+    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+        if what == "CUBIN":
+            self.log = super()._text(program, "ProgramLog").decode()
+        return super()._text(program, what)
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Report:
+    return Report((13, 12))
+
+
+def assemble(compiler: Report, problem: flash.Problem, capability: Any, kind: str) -> None:
+    """The kernel becomes machine code that keeps its sums in registers."""
+    kernel = flash.kernel(problem, capability, kind)
+    name = flash.architecture(kernel, capability)
+    options = (f"--gpu-architecture={name}", *nvrtc.OPTIONS, "--ptxas-options=-v")
+    cubin = compiler.build(kind, flash.source(kernel), options)
+    assert cubin.startswith(b"\x7fELF")
+    assert re.findall(r"(\d+) bytes stack frame", compiler.log) == ["0"], compiler.log
+    assert "instructions are serialized" not in compiler.log, compiler.log
+    registers = int(re.findall(r"Used (\d+) registers", compiler.log)[0])
+    blocks = flash.tiling(kernel).blocks
+    assert registers * flash.tiling(kernel).threads * blocks <= 65536
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32], ids=str)
+@pytest.mark.parametrize("capability", [AMPERE, HOPPER], ids=["sm_80", "sm_90"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kernel_compiles_without_spills(
+    compiler: Report, capability: Any, dtype: Any, width: int, kind: str
+) -> None:
+    problem = PROBLEM._replace(dtype=dtype, width=width, depth=width, causal=True)
+    assemble(compiler, problem, capability, kind)
+    kernel = flash.kernel(problem, capability, kind)
+    limit = A100_SHARED if capability == AMPERE else H100_SHARED
+    assert flash.shared_bytes(kernel, flash.tiling(kernel)) <= limit
+
+
+@pytest.mark.parametrize("capability", [AMPERE, HOPPER], ids=["sm_80", "sm_90"])
+@pytest.mark.parametrize("case", MASKED)
+@pytest.mark.parametrize("kind", ["forward", "queries", "keys"])
+def test_every_mask_compiles(compiler: Report, capability: Any, case: str, kind: str) -> None:
+    assemble(compiler, MASKED[case], capability, kind)
+
+
+def test_hopper_multiplies_by_its_own_instructions() -> None:
+    hopper = flash.source(flash.kernel(PROBLEM, HOPPER, "forward"))
+    assert "wgmma.mma_async" in hopper
+    assert "cp.async.bulk.tensor" in hopper
+    ampere = flash.source(flash.kernel(PROBLEM, AMPERE, "forward"))
+    assert "wgmma" not in ampere
+    assert "mma.sync" in ampere
+    # a later chip has neither of Hopper's, but all of Ampere's
+    assert flash.kernel(PROBLEM, (12, 0), "forward").engine == "ampere"
+
+
+def test_the_struct_is_laid_out_as_the_kernels_have_it(compiler: Report) -> None:
+    names = [name for name, *_ in flash.Params._fields_ if name != "filler"]
+    offsets = [getattr(flash.Params, name).offset for name in names]
+    checks = "".join(
+        f"static_assert(__builtin_offsetof(Params, {name}) == {at}, {name!r});\n".replace("'", '"')
+        for name, at in zip(names, offsets, strict=True)
+    )
+    size = f'static_assert(sizeof(Params) == {ctypes.sizeof(flash.Params)}, "size");\n'
+    text = flash.source(flash.kernel(PROBLEM, AMPERE, "delta")) + checks + size
+    compiler.build("layout", text, ("--gpu-architecture=sm_80",))
+    wrong = text.replace(f"lse) == {offsets[names.index('lse')]}", "lse) == 1")
+    with pytest.raises(CompileError):
+        compiler.build("layout", wrong, ("--gpu-architecture=sm_80",))
+
+
+def test_what_the_kernels_take() -> None:
+    fine = flash.Operand(1 << 20, 4096, 64, 256)
+    assert flash.takes(PROBLEM, fine)
+    assert not flash.takes(PROBLEM, fine._replace(address=(1 << 20) + 8))
+    assert not flash.takes(PROBLEM, fine._replace(token=257))
+    assert not flash.takes(PROBLEM._replace(width=60))
+    assert not flash.takes(PROBLEM._replace(width=256, depth=256))
+    assert not flash.takes(PROBLEM._replace(dtype=dtypes.float64))
+    assert not flash.takes(PROBLEM._replace(queries=0))
+
+
+def test_a_call_says_how_it_is_launched() -> None:
+    x = flash.Operand(1 << 20, 25600, 6400, 64)
+    inputs = flash.Inputs(x, x, x)
+    assert PROBLEM.padded == 128
+    assert PROBLEM.statistics_size == 2 * 4 * 128
+    (forward,) = flash.forward(PROBLEM, AMPERE, inputs, x, 1 << 21)
+    assert forward.grid == (8, 1)
+    assert forward.architecture == "sm_80"
+    assert list(forward.params.q_steps) == [25600, 6400, 64]
+    problem = PROBLEM._replace(sources=2)
+    queries, keys = flash.backward(problem, AMPERE, inputs, x, 1, 2, x, x, x)
+    assert queries.grid == (8, 1)
+    assert keys.grid == (4, 2)
+    assert keys.params.group == 2
+    assert keys.params.dk == 1 << 20
+    largest = max(forward.shared, queries.shared, keys.shared)
+    assert flash.most_shared(problem, AMPERE) == largest
+
+
+# --- cuBLASLt ------------------------------------------------------------------------------------
+
+SIMPLE = lt.Problem(2, 3, 4, dtypes.float32, lda=4, ldb=3, ldd=3)
+
+
+class FakeLibrary:
+    """cuBLASLt as far as CublasLt calls it: notes every call, answers `status` to `failing`."""
+
+    def __init__(self, failing: str = "", status: int = 0, answers: int = 2) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.failing, self.status, self.answers = failing, status, answers
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not name.startswith("cublasLt"):
+            raise AttributeError(name)
+
+        def function(*args: Any) -> Any:
+            self.calls.append((name, args))
+            if name == "cublasLtGetVersion":
+                return 130000
+            if name == "cublasLtGetStatusString":
+                return b"the text"
+            if name == "cublasLtMatmulAlgoGetHeuristic":
+                args[-1]._obj.value = self.answers
+                for i, answer in enumerate(args[-2][: self.answers]):
+                    answer.workspace = 100 * (i + 1)
+            return self.status if name == self.failing else 0
+
+        setattr(self, name, function)  # ctypes' functions keep their types the same way
+        return function
+
+    def last(self, name: str) -> tuple[Any, ...]:
+        return next(args for called, args in reversed(self.calls) if called == name)
+
+    def count(self, name: str) -> int:
+        return sum(called == name for called, _ in self.calls)
+
+
+def test_a_plan_is_made_once_and_run_transposed() -> None:
+    library = FakeLibrary()
+    products = lt.CublasLt(library)
+    plan = products.plan(SIMPLE)
+    assert products.plan(lt.Problem(*SIMPLE)) is plan
+    assert library.count("cublasLtMatmulAlgoGetHeuristic") == 1
+    assert plan.workspace == 100
+    products.run(plan, 7, 16, 32, 0, 48, workspace=64)
+    args = library.last("cublasLtMatmul")
+    # b comes first; c is d where there is none
+    assert (args[3], args[5], args[8], args[10]) == (32, 16, 48, 48)
+    assert args[-3:] == (64, 100, 7)
+    products.close()
+    assert library.count("cublasLtMatrixLayoutDestroy") == 4
+    assert not products.plans
+
+
+def test_the_fastest_answer_is_kept() -> None:
+    library = FakeLibrary(answers=3)
+    products = lt.CublasLt(library)
+    plan = products.plan(SIMPLE)
+    times = iter([3.0, 1.0, 2.0])
+
+    def timer(work: Callable[[], None]) -> float:
+        work()
+        return next(times)
+
+    assert products.tune(plan, timer, 0, 16, 16, 0, 16) == 1.0
+    assert plan.workspace == 200
+    assert library.count("cublasLtMatmul") == 3
+
+
+def test_addresses_of_bias_and_aux_are_set_when_they_change() -> None:
+    library = FakeLibrary()
+    products = lt.CublasLt(library)
+    plan = products.plan(SIMPLE._replace(epilogue="gelu_aux_bias", aux_ld=8))
+    before = library.count("cublasLtMatmulDescSetAttribute")
+    for bias in (16, 16, 32):
+        products.run(plan, 0, 16, 16, 0, 16, bias=bias, aux=64)
+    assert library.count("cublasLtMatmulDescSetAttribute") == before + 4
+    with pytest.raises(ArgumentError, match="gelu_aux_bias: needs the address of aux"):
+        products.run(plan, 0, 16, 16, 0, 16, bias=16)
+
+
+def test_alpha_and_beta_have_the_type_of_sums() -> None:
+    products = lt.CublasLt(FakeLibrary())
+    half = products.plan(SIMPLE._replace(dtype=dtypes.bfloat16, alpha=0.5, beta=2))
+    assert bytes(half.alpha) == np.float32(0.5).tobytes()
+    assert bytes(half.beta) == np.float32(2).tobytes()
+    pair = products.plan(SIMPLE._replace(dtype=dtypes.complex128, alpha=1 + 2j))
+    assert bytes(pair.alpha) == np.complex128(1 + 2j).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("problem", "error", "message"),
+    [
+        (SIMPLE._replace(dtype=dtypes.int32), DtypeError, "does not multiply int32"),
+        (SIMPLE._replace(epilogue="tanh"), ArgumentError, "no such epilogue"),
+        (SIMPLE._replace(k=0), ShapeError, "nothing to multiply"),
+        (SIMPLE._replace(ldb=2), ShapeError, "steps 4, 2, 3 between rows"),
+    ],
+)
+def test_problems_that_are_none(problem: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        lt.CublasLt(FakeLibrary()).plan(problem)
+
+
+def test_failures_name_the_problem_and_the_status() -> None:
+    products = lt.CublasLt(FakeLibrary("cublasLtMatmulAlgoGetHeuristic", 15))
+    with pytest.raises(CompileError, match=r"\(2, 4\) @ \(4, 3\), float32.*NOT_SUPPORTED"):
+        products.plan(SIMPLE)
+    assert not products.plans
+    products = lt.CublasLt(FakeLibrary("cublasLtMatmul", 13))
+    with pytest.raises(DeviceError, match=r"matmul .*EXECUTION_FAILED \(the text\)"):
+        products.run(products.plan(SIMPLE), 0, 16, 16, 0, 16)
+    with pytest.raises(CompileError, match="has no algorithm"):
+        lt.CublasLt(FakeLibrary(answers=0)).plan(SIMPLE)
+    with pytest.raises(ArgumentError, match="no multiples of 16"):
+        products.run(products.plan(SIMPLE), 0, 16, 20, 0, 16)
