@@ -52,8 +52,14 @@ fn le_f(a: f32, b: f32) -> bool {
   if (are_tiny(a, b)) { return order_f(a) <= order_f(b); }
   return a <= b;
 }
-fn max_f(a: f32, b: f32) -> f32 { return select(b, a, le_f(b, a) || is_nan(a)); }
-fn min_f(a: f32, b: f32) -> f32 { return select(b, a, le_f(a, b) || is_nan(a)); }
+fn max_f(a: f32, b: f32) -> f32 {  // as integers: what looks like a maximum of floats, a driver
+  if (is_nan(a) || is_nan(b)) { return select(b, a, is_nan(a)); }  // may take for one without NaN
+  return select(b, a, order_f(b) <= order_f(a));
+}
+fn min_f(a: f32, b: f32) -> f32 {
+  if (is_nan(a) || is_nan(b)) { return select(b, a, is_nan(a)); }
+  return select(b, a, order_f(a) <= order_f(b));
+}
 fn sign_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   return select(select(1.0, -1.0, is_negative(x)), 0.0, is_zero(x));
