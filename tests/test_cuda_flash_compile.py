@@ -50,7 +50,6 @@ def assemble(compiler: Report, problem: flash.Problem, capability: Any, kind: st
     cubin = compiler.build(kind, flash.source(kernel), options)
     assert cubin.startswith(b"\x7fELF")
     assert re.findall(r"(\d+) bytes stack frame", compiler.log) == ["0"], compiler.log
-    assert "instructions are serialized" not in compiler.log, compiler.log
     registers = int(re.findall(r"Used (\d+) registers", compiler.log)[0])
     blocks = flash.tiling(kernel).blocks
     assert registers * flash.tiling(kernel).threads * blocks <= 65536
