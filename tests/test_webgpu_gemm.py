@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,10 @@ def test_tiles_at_their_edges(sizes: tuple[int, int, int], kind: None) -> None:
 
 @pytest.mark.parametrize("n", [1023, 1024, 1025])
 def test_large_tiles_at_their_edges(n: int, hardware: None) -> None:
-    x, a = matrix(1024, 20, "float32", turned=False)
+    x, a = matrix(2048, 20, "float32", turned=False)
     y, b = matrix(20, n, "float32", turned=False)
-    assert (1024 // gemm.LARGE_TILE.rows) ** 2 == contraction.ENOUGH
+    tiles = (2048 // gemm.LARGE_TILE.rows) * (1024 // gemm.LARGE_TILE.columns)
+    assert tiles == contraction.ENOUGH
     check(x @ y, a @ b, 20)
 
 
@@ -182,6 +184,28 @@ def test_many_terms_are_cut_into_parts(sizes: tuple[int, int, int], kind: None) 
     first = (x @ y).numpy()
     check(x @ y, a @ b, k)
     np.testing.assert_array_equal(first, (x @ y).numpy())  # the same bits each time
+
+
+LONG = [(2, 65_535, 3), (2, 65_536, 3), (3, 200_001, 2)]
+
+
+@pytest.mark.parametrize("sizes", LONG, ids=str)
+def test_integers_of_more_terms_than_a_loop_has_turns(sizes: tuple[int, int, int]) -> None:
+    """Mesa's software adapter ends a thread's loops after 65,535 turns, and says nothing."""
+    m, k, n = sizes
+    a = RNG.integers(1, 4, (m, k)).astype(np.int32)
+    b = RNG.integers(1, 4, (k, n)).astype(np.int32)
+    np.testing.assert_array_equal((on(a) @ on(b)).numpy(), a @ b)
+
+
+@pytest.mark.parametrize("k", [4 * 65_536 * 4 + 64, 4 * 65_536 * 4 + 61])
+def test_tiles_of_more_terms_than_a_loop_has_turns(k: int) -> None:
+    a = RNG.integers(0, 2, (8, k)).astype(np.float32)
+    found = products.matrices(backend(), on(a)._data, on(a).T._data)
+    assert found is not None
+    assert -(-k // contraction.parts_of(backend(), found)) * 5 / 16 < 65_535
+    # sums of whole numbers below 2**24 are exact
+    np.testing.assert_array_equal((on(a) @ on(a).T).numpy(), a.astype(np.float64) @ a.T)
 
 
 # --- convolutions --------------------------------------------------------------------------------
@@ -452,10 +476,29 @@ class Adapter:
 
 
 def test_a_device_without_what_is_experimental() -> None:
-    adapter = Adapter("subgroup", "cooperative-matrix", "timestamp-query")
+    adapter = Adapter("subgroup", "cooperative-matrix", "texture-atomic")
     assert request_device(adapter, {}) == ("device", {"subgroup"})
     assert adapter.asked == [["subgroup", "cooperative-matrix"], ["subgroup"]]
     assert request_device(Adapter("shader-f16"), {}) == ("device", {"shader-f16"})
+
+
+def test_whether_small_matrices_are_used_is_said() -> None:
+    def said(offered: bool, granted: bool, right: bool | None, shared: int = 1 << 16) -> str:
+        return cooperative.state(
+            SimpleNamespace(
+                adapter=SimpleNamespace(features=cooperative.NEEDS if offered else set()),
+                features=set(cooperative.NEEDS) if granted else {"subgroup"},
+                limits=SimpleNamespace(shared_bytes=shared),
+                small_matrices=right,
+            )
+        )
+
+    assert said(offered=False, granted=False, right=None).startswith("not offered by this adapter")
+    assert "refused when the device was opened" in said(offered=True, granted=False, right=None)
+    assert "came out wrong" in said(offered=True, granted=False, right=False)
+    assert "bytes of workgroup memory" in said(offered=True, granted=True, right=None, shared=1024)
+    assert said(offered=True, granted=True, right=True) == "used for large products of float16"
+    assert "float16" in backend().cooperative_matrices()
 
 
 def test_exported_kernels_ask_for_nothing(tmp_path: Any) -> None:

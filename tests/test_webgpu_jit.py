@@ -12,7 +12,7 @@ import everygrad as eg
 from everygrad import dtypes, nn, optim
 from everygrad.errors import DtypeError, OutOfRangeError
 from everygrad.ops.spec import REGISTRY
-from tests.support import arrays_of, close, in_dtype, is_float, values
+from tests.support import arrays_of, close, in_dtype, is_absent, is_flat, is_float, values
 from tests.test_jit import counted
 from tests.test_jit_ops import KEEPS_PLACES, as_function, is_masked, loss_of
 
@@ -40,7 +40,7 @@ def agree(got: list[Any], want: list[Any]) -> None:
 @pytest.mark.parametrize("name", KEEPS_PLACES)
 def test_values_and_gradients(name: str) -> None:
     op = REGISTRY[name]
-    for sample in [*op.samples()][:3]:
+    for sample in [*op.samples()][:3] if not is_absent(op, DEVICE) else ():
         if name == "getitem" and is_masked(sample):
             continue
         single = in_dtype(sample, dtypes.float32)
@@ -54,7 +54,7 @@ def test_values_and_gradients(name: str) -> None:
         for _ in range(2):
             agree(compiled(*given), want)
         wanted = [i for i, a in enumerate(arrays_of(single)) if is_float(a)]
-        if wanted and not op.constant and op.family != "movement":
+        if wanted and not is_flat(op) and op.family != "movement":
             loss = _in_float32(loss_of(function))
             agree(list(eg.jit(eg.grad(loss, wanted))(*given)), list(eg.grad(loss, wanted)(*given)))
 

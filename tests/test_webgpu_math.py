@@ -194,6 +194,15 @@ def test_powers_at_the_edges_are_those_of_numpy(arithmetic: str) -> None:
     np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(want[got == 0]))
 
 
+def test_large_powers_of_numbers_near_one(arithmetic: str) -> None:
+    """The exponent multiplies the logarithm's error: it must be known to more than float32."""
+    x = RNG.uniform(0.71, 1.41, 50_000).astype(np.float32)
+    y = (RNG.uniform(-125, 125, len(x)) / np.log2(x.astype(np.float64))).astype(np.float32)
+    want = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+    error = accuracy.compare(eg.pow(on(x), on(y)).numpy(), want, [x, y])
+    assert error.normal <= 2.0, error
+
+
 REWRITTEN: dict[str, Any] = {  # by drivers, if they can
     "x - x": lambda x, y: x - x,
     "x + -x": lambda x, y: x + -x,

@@ -177,6 +177,7 @@ def _webgpu_facts(backend: Any) -> Facts:
         "features": ", ".join(f for f in features if f in gpu.adapter.features),
         "adapters": [f"{i['device']} ({i['backend_type']})" for i in others],
         "subnormals": _SUBNORMALS[accuracy.flushes(backend.device)],
+        "cooperative matrices": backend.cooperative_matrices(),
     }
     if info["adapter_type"] == "CPU":
         facts["note"] = _ADVICE

@@ -14,7 +14,7 @@ from wgpu.backends.wgpu_native.extras import set_instance_extras
 from everygrad.errors import DeviceError
 
 # by wgpu-native's names; the last ones are experimental
-FEATURES = ("subgroup", "shader-f16")
+FEATURES = ("subgroup", "shader-f16", "timestamp-query")
 EXPERIMENTAL = ("cooperative-matrix",)
 CURE = "install a Vulkan driver: Debian's mesa-vulkan-drivers has one that runs on the CPU"
 

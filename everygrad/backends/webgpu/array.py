@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 from everygrad.backends.strided import (
@@ -20,7 +21,9 @@ from everygrad.shapes import Shape, size_of
 class WebGPUArray:
     """Elements of a storage; an empty array has none. It never changes."""
 
-    __slots__ = ("__weakref__", "device", "dtype", "offset", "shape", "storage", "strides")
+    __slots__ = (
+        "__weakref__", "device", "dtype", "in_order", "offset", "shape", "storage", "strides"
+    )  # fmt: skip
     plain = True  # derivatives may be fused into one kernel on it
 
     def __init__(
@@ -38,6 +41,13 @@ class WebGPUArray:
         self.storage = storage
         self.offset = offset
         self.strides = row_major(shape) if strides is None else strides
+        self.in_order = strides is None and not offset  # from the start, in C order; else not known
+
+    def known(self) -> WebGPUArray:
+        """The same, known to be in order if it is."""
+        if self.offset or self.strides != row_major(self.shape):
+            return self
+        return WebGPUArray(self.device, self.shape, self.dtype, self.storage)
 
     def view(self, shape: Shape, strides: Shape, offset: int | None = None) -> WebGPUArray:
         """Other elements of the same storage."""
@@ -51,6 +61,25 @@ class WebGPUArray:
     @property
     def is_contiguous(self) -> bool:
         return self.strides == row_major(self.shape) or fits(self.shape, self.strides)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is all of its storage, in C order, and no other array can see it. Asked for
+        every parameter at every call of a compiled step."""
+        storage = self.storage
+        return self.in_order and storage is not None and getrefcount(storage) <= _ALONE
+
+
+def _alone() -> int:
+    """What getrefcount says of a storage that one array holds, asked as `is_alone` asks."""
+    held: Any = object()
+    array = WebGPUArray("webgpu", (), None, held)
+    del held
+    storage = array.storage
+    return getrefcount(storage)
+
+
+_ALONE = _alone()
 
 
 def count_of(array: WebGPUArray) -> int:

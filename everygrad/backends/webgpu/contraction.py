@@ -24,9 +24,14 @@ from everygrad.shapes import Shape
 
 TINY = 1 << 16  # multiplications up to which a thread a result is as good as anything
 SHORT = 64  # terms below which nobody shares them
-ENOUGH = 64  # large tiles from which they keep a GPU busy
+ENOUGH = 128  # large tiles from which they keep a GPU busy
 BUSY, BUSY_SOFTWARE = 256, 8  # workgroups that keep a device busy
-PART = 256  # terms below which a part is not worth its second kernel
+MOST_TURNS = 60_000  # of all loops of a thread: Mesa's software adapter ends them after 65,535
+TERMS_A_TURN = 3  # at least, in tiles
+PART = 256  # terms below which a part is not worth its second kernel, where that is dear
+LEAST = 64  # terms of a part on a GPU
+# what a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds up
+SLICE_NS, KERNEL_NS, PART_NS = 1300, 5500, 200
 
 Sizes = tuple[int, int, int, int]  # matrices, rows, columns, terms
 
@@ -59,7 +64,7 @@ def kind_of(dev: Any, sizes: Sizes, dtype: DType) -> str:
 def run(dev: Any, product: Product) -> WebGPUArray:
     """The product in its dtype."""
     if product.kind == "simple":
-        out = _simply(dev, product)
+        out = as_dtype(dev, _simply(dev, product), product.dtype)
     elif product.kind == "thin":
         out = as_dtype(dev, _thinly(dev, product), product.dtype)
     else:
@@ -153,9 +158,28 @@ def parts_of(dev: Any, product: Product) -> int:
     else:
         tile = cooperative.TILE if product.kind == "cooperative" else _tile(dev, product)
         groups = matrices * -(-rows // tile.rows) * -(-columns // tile.columns)
-    busy = BUSY_SOFTWARE if dev.gpu.is_software else BUSY
-    parts = max(1, min(busy // groups, terms // PART))
-    return -(-terms // _part(terms, parts))
+    if dev.gpu.is_software:
+        parts = max(
+            min(BUSY_SOFTWARE // groups, terms // PART), -(-terms // (TERMS_A_TURN * MOST_TURNS))
+        )
+    elif product.kind == "thin":
+        parts = min(BUSY // groups, terms // PART)
+    else:
+        parts = _fastest(groups, terms)
+    return -(-terms // _part(terms, max(1, parts)))
+
+
+@lru_cache(maxsize=4096)
+def _fastest(groups: int, terms: int) -> int:
+    """The number of parts with which tiles should take the least time: parts run at the same time
+    until the GPU is busy, and what they leave is read again."""
+
+    def nanoseconds(parts: int) -> float:
+        slices = _part(terms, parts) // gemm.TERMS * max(1.0, groups * parts / BUSY)
+        again = KERNEL_NS + PART_NS * parts if parts > 1 else 0
+        return slices * SLICE_NS + again
+
+    return min((1 << k for k in range(7) if not k or terms >> k >= LEAST), key=nanoseconds)
 
 
 def _part(terms: int, parts: int) -> int:
@@ -205,13 +229,15 @@ def _multiply_add(dtype: DType, a: str, b: str, c: str) -> str:
 
 @lru_cache(maxsize=512)
 def simple(operands: Operands, total: DType, out: DType) -> str:
-    """Word 3 of the uniform is how many results there are."""
+    """Words 3 to 5 of the uniform: how many results there are, matrices, terms of a part."""
     register = layout(total).register
     text = operands.text + (
         f"fn element(e: u32) -> {layout(out).register} {{\n  let n = e % {slot(1)};\n"
-        f"  let m = (e / {slot(1)}) % {slot(0)};\n  let b = e / ({slot(1)} * {slot(0)});\n"
+        f"  let m = (e / {slot(1)}) % {slot(0)};\n  let z = e / ({slot(1)} * {slot(0)});\n"
+        f"  let b = z % {slot(4)};\n  let start = (z / {slot(4)}) * {slot(5)};\n"
+        f"  let end = min({slot(2)}, start + {slot(5)});\n"
         f"  var acc: {register} = {constant(0, total)};\n"
-        f"  for (var k = 0u; k < {slot(2)}; k = k + 1u) {{\n"
+        f"  for (var k = start; k < end; k = k + 1u) {{\n"
         f"    let x = left(b, m, k);\n    let y = right(b, k, n);\n"
         f"    acc = {_multiply_add(total, 'x', 'y', 'acc')};\n  }}\n"
         f"  return {cast('acc', total, out)};\n}}\n"
@@ -221,11 +247,12 @@ def simple(operands: Operands, total: DType, out: DType) -> str:
 
 def _simply(dev: Any, product: Product) -> WebGPUArray:
     matrices, rows, columns, terms = product.sizes
-    out: WebGPUArray = dev.empty((matrices, rows, columns), product.dtype)
-    count = matrices * rows * columns
+    parts = max(1, -(-terms // MOST_TURNS)) if dev.gpu.is_software else 1
+    out: WebGPUArray = dev.empty((parts * matrices, rows, columns), product.dtype)
+    count = parts * matrices * rows * columns
     source = simple(product.operands, accumulator(product.dtype), product.dtype)
     storages, _ = distinct(product.arrays)
-    params = [rows, columns, terms, count, 0, 0, *product.params]
+    params = [rows, columns, terms, count, matrices, -(-terms // parts), *product.params]
     threads = -(-count // layout(product.dtype).per_word)
     dev.launch(product.name, source, storages, out, params, threads)
-    return out
+    return _summed(dev, product, out, parts)

@@ -52,6 +52,23 @@ def serves(dev: Any, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
     return large and gpu.limits.shared_bytes >= SHARED and is_right(gpu)
 
 
+def state(gpu: Any) -> str:
+    """Whether products of float16 are made of small matrices here; if not, why, in words."""
+    plain_tiles = "float16 products use plain tiles"
+    if "cooperative-matrix" not in gpu.adapter.features:
+        return f"not offered by this adapter; {plain_tiles}"
+    wrong = f"offered by the adapter, but a product came out wrong; {plain_tiles}"
+    if gpu.small_matrices is False:
+        return wrong
+    if not gpu.features >= NEEDS:
+        return f"offered by the adapter, but refused when the device was opened; {plain_tiles}"
+    if gpu.limits.shared_bytes < SHARED:
+        return f"they need {SHARED} bytes of workgroup memory; {plain_tiles}"
+    if not is_right(gpu):
+        return wrong
+    return "used for large products of float16"
+
+
 # --- the kernel ----------------------------------------------------------------------------------
 
 

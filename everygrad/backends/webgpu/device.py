@@ -11,7 +11,7 @@ import numpy as np
 
 from everygrad import dtypes, shapes
 from everygrad.backends.base import Backend, Pending, Ready
-from everygrad.backends.webgpu import fours, kernels, moves, pieces, reducing, render
+from everygrad.backends.webgpu import cooperative, fours, kernels, moves, pieces, reducing, render
 from everygrad.backends.webgpu.adapters import asked_for, find_adapter
 from everygrad.backends.webgpu.array import (
     WebGPUArray,
@@ -156,7 +156,11 @@ class WebGPU(Backend):
         out.storage.gpu.dispatch(name, source, inputs, [out.storage], params, groups)
 
     def compile(self, graph: Any, donated: Any = ()) -> Replay:
-        return Replay(self, graph)
+        return Replay(self, graph, donated)
+
+    def cooperative_matrices(self) -> str:
+        """Whether float16 products use the device's own small matrices, in words."""
+        return cooperative.state(self.gpu)
 
     # --- arrays ----------------------------------------------------------------------------------
 
@@ -173,8 +177,9 @@ class WebGPU(Backend):
     def upload(self, array: Any) -> WebGPUArray:
         dtype = dtypes.as_dtype(array.dtype)
         layout(dtype)
-        if array.ndim and array.size > 1 and 0 in array.strides:  # broadcast: send it once
-            index = tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)
+        stretched = [n > 1 and s == 0 for n, s in zip(array.shape, array.strides, strict=True)]
+        if any(stretched) and array.size:  # broadcast: send it once
+            index = tuple(slice(0, 1) if s else slice(None) for s in stretched)
             small = self.upload(array[index])
             return moves.broadcast_to(self, small, array.shape)
         if not array.size:

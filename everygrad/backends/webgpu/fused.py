@@ -14,6 +14,7 @@ from everygrad.backends.strided import collapse
 from everygrad.backends.webgpu import finishing, teams
 from everygrad.backends.webgpu.fusedrows import Parts, RowWriter, Task
 from everygrad.backends.webgpu.fusedvalues import needed
+from everygrad.backends.webgpu.inplace import Pairs
 from everygrad.backends.webgpu.layout import byte_size
 from everygrad.compile.fuse import Group, Load, Member, final_strides
 from everygrad.compile.ir import Value
@@ -32,13 +33,15 @@ Buffer = Value | Scratch
 
 
 class Kernel(NamedTuple):
-    """One dispatch of a group: its text, what it binds, its workgroups."""
+    """One dispatch of a group: its text, what it binds, its workgroups. `in_place`: by input, the
+    output that is written over it; the input is not among those that are bound to be read."""
 
     name: str
     source: str
     inputs: list[Buffer]
     outputs: list[Buffer]
     workgroups: int
+    in_place: Pairs
 
 
 class Kind(NamedTuple):
@@ -153,14 +156,14 @@ class Fuser:
         self.software = software
         self.windows = windows
 
-    def kernels(self, group: Group, stored: set[Value]) -> list[Kernel]:
-        """The kernels of a group, in the order they run."""
+    def writers(self, group: Group, stored: set[Value]) -> list[RowWriter]:
+        """What writes the kernels of a group, in the order they run."""
         wanted = [v for v in group.members if v in stored]
-        made: list[Kernel] = []
+        made: list[RowWriter] = []
         for part in _parts(group, wanted):
             while part:
                 writer, count = self.largest(group, part)
-                made += self.written(writer)
+                made.append(writer)
                 part = part[count:]
         return made
 
@@ -173,35 +176,42 @@ class Fuser:
                 return writer, count
             count -= 1
 
+    def is_narrow(self, writer: RowWriter) -> bool:
+        """Whether each buffer of a kernel is one binding."""
+        values = [*writer.values.inputs, *writer.outputs()]
+        return all(self.windows(byte_size(v.dtype, v.size)) == 1 for v in values)
+
     def bound(self, writer: RowWriter) -> int:
         """How many bindings a kernel takes."""
         values = [*writer.values.inputs, *writer.outputs()]
         count = sum(self.windows(byte_size(v.dtype, v.size)) for v in values)
         return count + (self.windows(4 * writer.scratch_words) if writer.parts else 0)
 
-    def written(self, writer: RowWriter) -> list[Kernel]:
+    def written(self, writer: RowWriter, pairs: Pairs) -> list[Kernel]:
         """A kernel, and the small ones behind it."""
+        for x, v in pairs.items():
+            writer.write_over(x, v)
         apart = {v: Scratch(v.size) for v in writer.packed}
         outputs: list[Buffer] = [apart.get(v, v) for v in writer.outputs()]
         scratch = Scratch(writer.scratch_words)
         if writer.parts:
             outputs.append(scratch)
         name = _named(writer)
-        inputs: list[Buffer] = [*writer.values.inputs]
+        inputs: list[Buffer] = [v for v in writer.values.inputs if v not in pairs]
         groups = writer.teams.workgroups
-        made = [Kernel(name, writer.source(), inputs, outputs, groups)]
+        made = [Kernel(name, writer.source(), inputs, outputs, groups, pairs)]
         parts = list(writer.parts.values())
         most = max(1, self.buffers - 1)
         for at in range(0, len(parts), most):
             made.append(self.finished(parts[at : at + most], scratch, name))
         for v, words in apart.items():
             source, groups = finishing.pack(v.dtype, v.size)
-            made.append(Kernel(f"pack {v.name}", source, [words], [v], groups))
+            made.append(Kernel(f"pack {v.name}", source, [words], [v], groups, {}))
         return made
 
     def finished(self, parts: list[Parts], scratch: Scratch, name: str) -> Kernel:
         source, groups = finishing.finish(parts, self.room)
-        return Kernel(f"finish {name}", source, [scratch], [p.value for p in parts], groups)
+        return Kernel(f"finish {name}", source, [scratch], [p.value for p in parts], groups, {})
 
 
 def _named(writer: RowWriter) -> str:

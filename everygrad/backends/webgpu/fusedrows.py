@@ -77,6 +77,14 @@ class RowWriter:
         self.some_lanes_idle = t.held > 0 and t.lanes * t.vector * t.held * t.tiles != t.length
         self.parts = self.place_parts()
         self.packed = [v for v in self.stored() if self.is_apart(v)]
+        self.outs: dict[Value, str] = {}  # names of results that others have chosen
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is elementwise and no more: nobody meets, nothing is left for others."""
+        return not (self.folds or self.packed) and all(
+            m.role == "full" for m in self.members.values()
+        )
 
     # --- what is there ---------------------------------------------------------------------------
 
@@ -300,11 +308,16 @@ class RowWriter:
     # --- what is stored --------------------------------------------------------------------------
 
     def out(self, v: Value) -> str:
-        return f"out{self.outputs().index(v)}"
+        """The name of a result's buffer."""
+        return self.outs.get(v) or f"out{self.outputs().index(v)}"
 
     def outputs(self) -> list[Value]:
         """What has a buffer of its own here."""
         return [*self.stored(), *(v for v in self.finals if self.is_direct(v))]
+
+    def write_over(self, x: Value, v: Value) -> None:
+        """Bind v only, and read x there: the two lie in one buffer."""
+        self.values.elsewhere[x] = self.out(v)
 
     def store_full(self, v: Value, take: int) -> None:
         t = self.teams
@@ -380,7 +393,6 @@ class RowWriter:
         """Who the thread is: lane x of team y, in a tile of columns and a block of rows."""
         t = self.teams
         self.say(
-            "  let k = w.y * g.x + w.x;",
             f"  if (k >= {t.workgroups}u) {{ return; }}",
             f"  let x = l % {t.lanes}u;",
             f"  let y = l / {t.lanes}u;",
@@ -430,10 +442,15 @@ class RowWriter:
                 self.one_pass(k)
         self.end_row()
 
-    def source(self) -> str:
+    def body(self) -> None:
+        """The lines of workgroup k."""
         self.begin()
         self.walk()
         self.end()
+
+    def source(self) -> str:
+        self.say("  let k = w.y * g.x + w.x;")
+        self.body()
         functions = {f.function: f.define() for f in self.folds.values()}
         text = "".join(functions.values()) + self.folding.declared()
         text += MAIN + "\n".join(self.values.lines) + "\n}\n"
@@ -441,7 +458,9 @@ class RowWriter:
 
     def bindings(self) -> str:
         """What is read, what is written, and a uniform that says nothing."""
-        reads = [(f"a{i}", kind) for i, kind in enumerate(self.values.bindings())]
+        items = zip(self.values.inputs, self.values.bindings(), strict=True)
+        over = self.values.elsewhere
+        reads = [(self.values.buffer(v), kind) for v, kind in items if v not in over]
         writes = [(self.out(v), self.item(v)) for v in self.outputs()]
         if self.parts:
             writes.append(("scratch", "u32"))

@@ -55,6 +55,7 @@ class Values:
         self.of_row: dict[Any, str] = {}
         self.of_element: dict[Any, str] = {}
         self.fours = self._fours()
+        self.elsewhere: dict[Value, str] = {}  # inputs that are read where results are written
 
     def _fours(self) -> set[Value]:
         """The inputs that are read in fours: all who read them must."""
@@ -71,6 +72,10 @@ class Values:
         if isinstance(ref, Load):
             return self.operands[ref].is_steady or self.operands[ref].is_of_row
         return isinstance(ref, Number) or self.members[ref].role in ("row", "reduce")
+
+    def buffer(self, v: Value) -> str:
+        """The name of the buffer that an input is read from."""
+        return self.elsewhere.get(v) or f"a{self.inputs.index(v)}"
 
     def bindings(self) -> list[str]:
         """The items of each input's buffer."""
@@ -104,7 +109,7 @@ class Values:
 
     def _element(self, o: Operand, name: str, at: str) -> str:
         """One element at the address that `at` names."""
-        value = load(o.dtype, f"a{self.inputs.index(o.load.value)}", at)
+        value = load(o.dtype, self.buffer(o.load.value), at)
         self.lines.append(f"  let {name}: {layout(o.dtype).register} = {value};")
         return name
 
@@ -129,7 +134,7 @@ class Values:
         four = self.of_element.get(name)
         if four is None:
             four = self.of_element[name] = f"q{name}"
-            buffer = f"a{self.inputs.index(o.load.value)}"
+            buffer = self.buffer(o.load.value)
             at = f"({total(address)})"
             words = {
                 1: f"vec2<u32>({buffer}[{at} >> 2u], 0u)",

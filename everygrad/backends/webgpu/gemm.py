@@ -1,9 +1,9 @@
 """The tiled matrix kernel: float32 sums, four numbers at a time.
 
 A workgroup of 256 threads makes a tile of results; each thread keeps fours of them in registers
-while slices of 16 terms pass through shared memory, always in fours along the tile. While one slice
-is multiplied, the next is on its way into registers. The terms may be cut into parts, each a set of
-results of its own that somebody sums.
+while slices of 16 or 32 terms pass through shared memory, always in fours along the tile. While one
+slice is multiplied, the next is on its way into registers. The terms may be cut into parts, each a
+set of results of its own that somebody sums.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from everygrad.backends.webgpu.render import slot, with_library
 from everygrad.backends.webgpu.results import Epilogue, bindings, stored
 
-TERMS = 16
+TERMS = 16  # parts of the terms are multiples of this
 HEAD = 6  # words of every uniform: rows, columns, terms, first, matrices, terms of a part
 ROWS, COLUMNS, ALL_TERMS, FIRST, MATRICES, PART = (slot(i) for i in range(HEAD))
 
@@ -44,19 +44,21 @@ class Operands(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Results of a workgroup, and how many fours of rows and of columns a thread has of them."""
+    """Results of a workgroup, how many fours of rows and of columns a thread has of them, and the
+    terms of a slice: more where there is little to do between two slices."""
 
     rows: int
     columns: int
     down: int
     across: int
+    terms: int = 16
 
     @property
     def threads(self) -> tuple[int, int]:
         return self.rows // (4 * self.down), self.columns // (4 * self.across)
 
 
-TILE, LARGE_TILE = Tile(64, 64, 1, 1), Tile(128, 128, 2, 2)
+TILE, LARGE_TILE = Tile(64, 64, 1, 1, 32), Tile(128, 128, 2, 2)
 FLAT_TILE, TALL_TILE = Tile(32, 128, 1, 1), Tile(128, 32, 1, 1)
 
 
@@ -86,18 +88,18 @@ class _Slice(NamedTuple):
     put: str
 
 
-def _slice(side: Side, size: int, shared: str, start: str, limit: str) -> _Slice:
+def _slice(side: Side, size: int, terms: int, shared: str, start: str, limit: str) -> _Slice:
     if side.along == "terms":
-        return _turned(side, size, shared, start, limit)
+        return _turned(side, size, terms, shared, start, limit)
     fours = size // 4
     by_terms = not side.along and side.near == "terms"
     names, read, put = [], [], []
-    count = TERMS * fours
+    count = terms * fours
     inside = f"if (l < {count}u) " if count < 256 else ""  # a small tile's slice is not for all
     for q in range(-(-count // 256)):
         name = f"{shared}_{q}"
         c = f"(l + {256 * q}u)"
-        f, s = (f"{c} % {TERMS}u", f"{c} / {TERMS}u") if by_terms else (
+        f, s = (f"{c} % {terms}u", f"{c} / {terms}u") if by_terms else (
             f"{c} / {fours}u", f"{c} % {fours}u")  # fmt: skip
         names.append(name)
         lines = f"    {inside}{{\n      let k = k0 + {f};\n      let t = {start} + ({s}) * 4u;\n"
@@ -116,15 +118,16 @@ def _slice(side: Side, size: int, shared: str, start: str, limit: str) -> _Slice
     return _Slice(names, "".join(read), "".join(put))
 
 
-def _turned(side: Side, size: int, shared: str, start: str, limit: str) -> _Slice:
+def _turned(side: Side, size: int, terms: int, shared: str, start: str, limit: str) -> _Slice:
     """Blocks of 4 x 4 that lie along the terms, turned over in registers. The left side is the
     first threads' work, the right side the last ones'."""
-    fours = size // 4
-    blocks = fours * TERMS // 4
+    fours, deep = size // 4, terms // 4
+    blocks = fours * deep
     first = 0 if side.fn == "left" else 256 - blocks
     inside = f"    if (l >= {first}u && l < {first + blocks}u) {{\n      let c = l - {first}u;\n"
     names = [f"{shared}_{i}" for i in range(4)]
-    read = f"{inside}      let k = k0 + (c & 3u) * 4u;\n      let t = {start} + (c >> 2u) * 4u;\n"
+    read = f"{inside}      let k = k0 + (c % {deep}u) * 4u;\n"
+    read += f"      let t = {start} + (c / {deep}u) * 4u;\n"
     for i, name in enumerate(names):
         value = call(side, f"t + {i}u", "k")
         read += f"      {name} = vec4<f32>();\n      if (t + {i}u < {limit} && k < end) "
@@ -132,7 +135,7 @@ def _turned(side: Side, size: int, shared: str, start: str, limit: str) -> _Slic
     put = inside
     for i, part in enumerate("xyzw"):
         value = ", ".join(f"{name}.{part}" for name in names)
-        at = f"((c & 3u) * 4u + {i}u) * {fours}u + (c >> 2u)"
+        at = f"((c % {deep}u) * 4u + {i}u) * {fours}u + c / {deep}u"
         put += f"      {shared}[{at}] = vec4<f32>({value});\n"
     return _Slice(names, read + "    }\n", put + "    }\n")
 
@@ -180,11 +183,11 @@ def _results(tile: Tile, epilogue: Epilogue, fours_out: bool) -> str:
 def kernel(operands: Operands, tile: Tile, epilogue: Epilogue, fours_out: bool) -> str:
     """`fours_out`: rows of results are whole fours."""
     sums = [f"s{r}{i}{c}" for r in range(tile.down) for i in range(4) for c in range(tile.across)]
-    left = _slice(operands.sides[0], tile.rows, "xs", "m0", ROWS)
-    right = _slice(operands.sides[1], tile.columns, "ys", "n0", COLUMNS)
+    left = _slice(operands.sides[0], tile.rows, tile.terms, "xs", "m0", ROWS)
+    right = _slice(operands.sides[1], tile.columns, tile.terms, "ys", "n0", COLUMNS)
     main = (
-        f"var<workgroup> xs: array<vec4<f32>, {TERMS * tile.rows // 4}>;\n"
-        f"var<workgroup> ys: array<vec4<f32>, {TERMS * tile.columns // 4}>;\n"
+        f"var<workgroup> xs: array<vec4<f32>, {tile.terms * tile.rows // 4}>;\n"
+        f"var<workgroup> ys: array<vec4<f32>, {tile.terms * tile.columns // 4}>;\n"
         "@compute @workgroup_size(256) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
         "    @builtin(local_invocation_index) l: u32) {\n"
         + where()
@@ -194,9 +197,9 @@ def kernel(operands: Operands, tile: Tile, epilogue: Epilogue, fours_out: bool) 
         + "  var k0 = start;\n"
         + left.read
         + right.read
-        + f"  for (; k0 < end; ) {{\n{left.put}{right.put}    k0 = k0 + {TERMS}u;\n"
+        + f"  for (; k0 < end; ) {{\n{left.put}{right.put}    k0 = k0 + {tile.terms}u;\n"
         + f"    workgroupBarrier();\n{left.read}{right.read}"
-        + f"    for (var k4 = 0u; k4 < {TERMS // 4}u; k4 = k4 + 1u) {{\n"
+        + f"    for (var k4 = 0u; k4 < {tile.terms // 4}u; k4 = k4 + 1u) {{\n"
         + _inner(tile)
         + "    }\n    workgroupBarrier();\n  }\n"
         + _results(tile, epilogue, fours_out)

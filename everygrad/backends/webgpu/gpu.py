@@ -18,6 +18,7 @@ import wgpu
 
 from everygrad.backends.webgpu import windows
 from everygrad.backends.webgpu.adapters import request_device
+from everygrad.backends.webgpu.handover import Recorder, Row, recorder
 from everygrad.backends.webgpu.memory import Block, Pool, Slice, Storage
 from everygrad.backends.webgpu.native import by_classes, direct
 from everygrad.backends.webgpu.readback import STAGED, Fetch, Part, Readback
@@ -93,6 +94,15 @@ class Command(NamedTuple):
     bound: Any
 
 
+class Copy(NamedTuple):
+    """The first `size` bytes of one block into another at byte `at`."""
+
+    source: Block
+    target: Block
+    at: int
+    size: int
+
+
 class Gpu:
     """A device of an adapter, until it is lost."""
 
@@ -119,6 +129,7 @@ class Gpu:
         self._groups: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._wide: dict[tuple[Any, ...], Bound] = {}  # on buffers larger than a binding
         self._slices: dict[tuple[int, int, int], Slice] = {}
+        self.forgotten = 0  # how often all bind groups were dropped
         self.largest = 0  # bytes of the largest block there ever was
         self._uniforms: dict[bytes, tuple[Any, int, int]] = {}
         self._arena: Any = None
@@ -132,6 +143,7 @@ class Gpu:
         self.checks_made = self._checks_read = 0
         self.log: list[Any] | None = None  # of commands, while a compiled function is recorded
         self.launched: list[str] | None = None  # names of kernels, for a profiler
+        self.clock: Any = None  # notes when passes begin and end (`timing`)
 
     # --- errors ----------------------------------------------------------------------------------
 
@@ -270,48 +282,50 @@ class Gpu:
         """A pass to record in."""
         if self._encoder is None:
             self._encoder = self.device.create_command_encoder()
-        self._pass = self._encoder.begin_compute_pass()
+        times = {} if self.clock is None else {"timestamp_writes": self.clock.writes()}
+        self._pass = self._encoder.begin_compute_pass(**times)
         self._handle = self.calls.handle(self._pass)
         self._pipeline = None
 
-    def again(self, log: Sequence[Command], instead: dict[int, Block]) -> None:
-        """Record commands that were logged before, on other blocks where `instead` names them (by
-        the number of the block that was logged)."""
+    def prepared(self, log: Sequence[Command], instead: dict[int, Block]) -> list[Recorder | Copy]:
+        """Commands that were logged before, bound and ready to be handed over, on other blocks
+        where `instead` names them (by the number of the block that was logged)."""
+        made: list[Recorder | Copy] = []
+        rows: list[Row] = []
+        with self.lock:
+            for kernel, logged, bound in log:
+                blocks = [instead.get(b.number, b) for b in logged]
+                if kernel is not None:
+                    if bound is None:
+                        bound = self.bind_group(kernel, blocks)
+                    rows.append(Row(bound.pipeline, bound.group, kernel.grid, bound.keep))
+                    continue
+                if rows:
+                    made.append(recorder(rows, self.calls))
+                rows = []
+                source, target = blocks
+                made.append(Copy(source, target, *bound))
+            return [*made, recorder(rows, self.calls)] if rows else made
+
+    def hand_over(self, prepared: Sequence[Recorder | Copy], commands: int) -> None:
+        """Record prepared commands, so many of them."""
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
-            self.guard(self._again, log, instead)
-            self._recorded += len(log)
+            self.guard(self._hand_over, prepared)
+            self._recorded += commands
 
-    def _again(self, log: Sequence[Command], instead: dict[int, Block]) -> None:
-        # the loop that a compiled function's calls spend their time in
-        _, set_pipeline, set_group, dispatch, _, _, nothing, _ = self.calls
-        epoch, within, last = self.epoch, None, None
-        for kernel, blocks, bound in log:
-            for b in blocks:
-                if b.number in instead:
-                    blocks = tuple([instead.get(b.number, b) for b in blocks])
-                    for block in blocks:
-                        block.epoch = epoch
-                    if kernel is not None:
-                        bound = self.bind_group(kernel, list(blocks))
-                    break
-            if kernel is None:
-                source, target = blocks
-                at, size = bound
-                self.outside_pass().copy_buffer_to_buffer(source.raw, 0, target.raw, at, size)
-                within = None
+    def _hand_over(self, prepared: Sequence[Recorder | Copy]) -> None:
+        for part in prepared:
+            if isinstance(part, Copy):
+                raw = part.target.raw
+                copy = self.outside_pass().copy_buffer_to_buffer
+                copy(part.source.raw, 0, raw, part.at, part.size)
                 continue
-            if within is None:
-                if self._pass is None:
-                    self._begin()
-                within, last = self._handle, self._pipeline
-            pipeline, group, _ = bound
-            if pipeline is not last:
-                set_pipeline(within, pipeline)
-                last = self._pipeline = pipeline
-            set_group(within, 0, group, 0, nothing)
-            dispatch(within, *kernel.grid)
+            if self._pass is None:
+                self._begin()
+            part(self._handle)
+            self._pipeline = None
 
     def expect_checks(self) -> None:
         """Indices are being checked: the next read must look at what was found."""
@@ -416,6 +430,7 @@ class Gpu:
 
     def forget(self) -> None:
         """Drop the bind groups: they keep their buffers alive."""
+        self.forgotten += 1
         self._groups.clear()
         self._wide.clear()
         self._slices.clear()

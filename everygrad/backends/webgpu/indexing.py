@@ -30,6 +30,7 @@ from everygrad.shapes import size_of
 
 _WORD = {"l": "{0}.x", "ul": "{0}.x", "i": "bitcast<u32>({0})", "u": "{0}"}
 _HIGH = {"l": "{0}.y", "ul": "{0}.y", "i": "bitcast<u32>({0} >> 31u)", "u": "0u"}
+CHECK, MESSAGE = "check_range", 2  # a check's name, and the word of its uniform that says who asks
 ONE_BY_ONE = 64  # so few indices that each result looks through them all, always in one order
 
 
@@ -73,7 +74,7 @@ def check_range(dev: Any, x: WebGPUArray, size: int, what: str) -> WebGPUArray:
     params = [count, size, gpu.check_number(what, size), *sizes[1:], x.offset, *steps]
     source = _check_text(FROM_NP[x.dtype], len(sizes))
     faults = [gpu.fault_storage()]
-    gpu.dispatch("check_range", source, [x.storage], faults, params, -(-count // 256))
+    gpu.dispatch(CHECK, source, [x.storage], faults, params, -(-count // 256))
     return x
 
 

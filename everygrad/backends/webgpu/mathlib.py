@@ -225,19 +225,19 @@ fn log1p_f(x: f32) -> f32 {
   let u = even_f(1.0 + x);
   return log_f(u) + (x - (u - 1.0)) / u;
 }
-fn product_f(a: f32, b: f32) -> vec2<f32> {  // a * b, and what rounding took from it
+fn product_f(a: f32, b: f32) -> vec2<f32> {  // a * b or nearly so, and what is missing
   let ah = bitcast<f32>(bitcast<u32>(a) & 0xfffff000u);
   let bh = bitcast<f32>(bitcast<u32>(b) & 0xfffff000u);
   let al = a - ah;
   let bl = b - bh;
-  let p = a * b;
+  let p = even_f(a * b);  // else a driver may fuse it into ah * bh - a * b, and nothing is missing
   return vec2<f32>(p, (((ah * bh - p) + ah * bl) + al * bh) + al * bl);
 }
 fn sum_f(a: f32, b: f32) -> vec2<f32> {  // a + b where a is the larger or 0, and the rest
   let s = even_f(a + b);
   return vec2<f32>(s, b - (s - a));
 }
-fn log2_pair_f(x: f32) -> vec2<f32> {  // of a positive finite x, to about 30 bits
+fn log2_pair_f(x: f32) -> vec2<f32> {  // of a positive finite x, to about 34 bits
   let p = exponent_f(x);
   let f = bitcast<f32>(p.y) - 1.0;
   let d = even_f(2.0 + f);
@@ -245,10 +245,15 @@ fn log2_pair_f(x: f32) -> vec2<f32> {  // of a positive finite x, to about 30 bi
   let s = f / d;
   let q = product_f(s, d);
   let sl = (((f - q.x) - q.y) - s * dl) / d;
-  let z = s * s;
-  let t = z * (0.6666666865348816 + z * (0.4000000059604645 + z * (0.2857171297073364
-    + z * (0.22193199396133423 + z * 0.19335989654064178))));
-  let l = sum_f(2.0 * s, 2.0 * sl + s * t);
+  let z = product_f(s, s);
+  let c = product_f(z.x, s);  // the cube, whose share must be exact too
+  let cl = c.y + (z.y + 3.0 * s * sl) * s;
+  let t = product_f(c.x, 0.6666666865348816);
+  let tl = t.y + (cl * 0.6666666865348816 - c.x * 1.9868215517249155e-08);
+  let rest = c.x * z.x * (0.4000000059604645 + z.x * (0.2857171297073364
+    + z.x * (0.22193199396133423 + z.x * 0.19335989654064178)));
+  let h = sum_f(2.0 * s, t.x);
+  let l = sum_f(h.x, h.y + (2.0 * sl + tl + rest));
   let m = product_f(l.x, 1.4426950216293335);
   let lo = m.y + (l.x * 1.9259629911266175e-08 + l.y * 1.4426950216293335);
   let total = sum_f(f32(p.x), m.x);

@@ -5,6 +5,7 @@ Commands run in the order they are recorded, so a block can serve again at once.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict, deque
 from itertools import count
 from typing import Any
@@ -17,6 +18,7 @@ _SMALLEST = 256
 _LARGE_STEP = 1 << 20  # bytes between the sizes of blocks larger than a binding
 _KEEP = 1 << 30  # bytes of free blocks kept for later
 _SPARE = 1 << 16  # bytes up to which a block is spared rather than waited for
+_ON_SHELF = 2  # free blocks kept for one result: enough to take turns, call after call
 _NUMBERS = count()
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
@@ -80,6 +82,45 @@ class Storage:
         self.gpu.pool.returned.append(self.block)
 
 
+class Shelf:
+    """The blocks that one result of a compiled function lies in, call after call. They are few, so
+    the same ones come again, and with them the bind groups that were made for them."""
+
+    def __init__(self, gpu: Any, size: int) -> None:
+        self.gpu = gpu
+        self.size = size
+        self.blocks: deque[Block] = deque()  # those that are free
+        gpu.pool.shelves.add(self)
+
+    def take(self) -> Storage:
+        """A storage whose block comes back here."""
+        while len(self.blocks) > _ON_SHELF:
+            self.gpu.pool.returned.append(self.blocks.popleft())
+        block = self.blocks.pop() if self.blocks else self.gpu.pool.block(self.size)
+        return Lent(self, block)
+
+    def empty(self) -> None:
+        """Give the free blocks to everyone."""
+        while self.blocks:
+            self.gpu.pool.returned.append(self.blocks.pop())
+
+    def __del__(self) -> None:
+        self.gpu.pool.returned.extend(self.blocks)
+
+
+class Lent(Storage):
+    """A storage on a block of a shelf."""
+
+    __slots__ = ("shelf",)
+
+    def __init__(self, shelf: Shelf, block: Block) -> None:
+        super().__init__(shelf.gpu, block, shelf.size)
+        self.shelf = shelf
+
+    def __del__(self) -> None:
+        self.shelf.blocks.append(self.block)
+
+
 class Pool:
     """The blocks of one GPU. `limit` is the most bytes it takes, None for as many as there are."""
 
@@ -93,17 +134,22 @@ class Pool:
         self.free_bytes = 0
         self.taken_bytes = 0  # in blocks, free or not
         self.limit: int | None = None
+        self.shelves: weakref.WeakSet[Shelf] = weakref.WeakSet()
 
     def take(self, size: int) -> Storage:
         """A storage of `size` bytes, which must not be 0; its content is not defined."""
+        return Storage(self.gpu, self.block(size), size)
+
+    def block(self, size: int) -> Block:
+        """A block for so many bytes."""
         room = self._room(size)
         with self.gpu.lock:
             self._sort()
             kept = self.free[room]
             if kept:
                 self.free_bytes -= room
-                return Storage(self.gpu, kept.pop(), size)
-            return Storage(self.gpu, self._create(room), size)
+                return kept.pop()
+            return self._create(room)
 
     def take_to_write(self, size: int) -> Storage:
         """The same for bytes from the CPU. They are written before what is recorded runs: a small
@@ -142,9 +188,16 @@ class Pool:
         if self.free_bytes > _KEEP:
             self.trim()
 
+    def _spare(self) -> None:
+        """Drop all that nobody uses."""
+        for shelf in list(self.shelves):
+            shelf.empty()
+        self._sort()
+        self.trim()
+
     def _create(self, room: int) -> Block:
         if self.limit is not None and self.taken_bytes + room > self.limit:
-            self.trim()
+            self._spare()
             if self.taken_bytes + room > self.limit:
                 raise OutOfMemoryError(
                     f"webgpu: {room} bytes asked for, {self.taken_bytes} of {self.limit} in use"
@@ -152,7 +205,7 @@ class Pool:
         try:
             raw = self._raw(room)
         except OutOfMemoryError:
-            self.trim()
+            self._spare()
             self.gpu.wait()  # what was dropped is given back once the GPU is done with it
             raw = self._raw(room)
         self.taken_bytes += room

@@ -33,6 +33,8 @@ class Calls(NamedTuple):
     wait: Callable[[Any, Any], Any]  # a device, until a submission has run
     nothing: Any  # what set_group takes for offsets
     map_mode: str
+    address: Callable[[Any], int] = id  # of what a handle points to
+    functions: tuple[int, ...] = ()  # where set_pipeline, set_group and dispatch are
 
 
 def direct() -> Calls | None:
@@ -51,7 +53,15 @@ def direct() -> Calls | None:
 
     set_pipeline, set_group, dispatch = (getattr(lib, name) for name in _FUNCTIONS[:3])
     of = attrgetter("_internal")
-    return Calls(of, set_pipeline, set_group, dispatch, submit, wait, ffi.NULL, "READ_NOSYNC")
+
+    def address(handle: Any) -> int:
+        return int(ffi.cast("uintptr_t", handle))
+
+    functions = tuple(address(ffi.addressof(lib, name)) for name in _FUNCTIONS[:3])
+    return Calls(
+        of, set_pipeline, set_group, dispatch, submit, wait, ffi.NULL, "READ_NOSYNC",
+        address, functions,
+    )  # fmt: skip
 
 
 def by_classes() -> Calls:
@@ -66,3 +76,10 @@ def by_classes() -> Calls:
         None,
         "READ",
     )
+
+
+def ticks_per_second(queue: Any) -> float:
+    """How fast the clock of timestamps runs. In WebGPU it counts nanoseconds, here it need not."""
+    lib: Any = getattr(wgpu_native, "lib", None)
+    period = getattr(lib, "wgpuQueueGetTimestampPeriod", None)
+    return 1e9 if period is None else 1e9 / float(period(queue._internal))

@@ -252,8 +252,14 @@ class Geometry(NamedTuple):
     ow: int
 
 
-def _sizes(first: int) -> dict[str, str]:
-    return {name: slot(first + i) for i, name in enumerate(Geometry._fields)}
+# what is part of the text: numbers are divided by them for each element that is read, and a
+# division by a constant is a multiplication
+_WINDOW = ("kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
+
+
+def _sizes(first: int, window: tuple[int, ...]) -> dict[str, str]:
+    known = {name: f"{n}u" for name, n in zip(_WINDOW, window, strict=True)}
+    return {name: slot(first + i) for i, name in enumerate(Geometry._fields)} | known
 
 
 def _geometry(window: Any, image: Shape, results: int) -> Geometry:
@@ -274,9 +280,11 @@ _FIRST, _SECOND = HEAD, HEAD + 5
 _CONV_PARAMS = HEAD + 10 + len(Geometry._fields)
 
 
-@lru_cache
-def _conv_operands(form: str, reading: Reading, bindings: tuple[int, int]) -> Operands:
-    s = _sizes(HEAD + 10)
+@lru_cache(maxsize=512)
+def _conv_operands(
+    form: str, reading: Reading, bindings: tuple[int, int], window: tuple[int, ...]
+) -> Operands:
+    s = _sizes(HEAD + 10, window)
     head = f"-> {reading.register} {{\n"
     b0, b1 = (f"a{b}" for b in bindings)
     image = (  # channel c of group u of image `at`, tap (i, j), place (y, x)
@@ -341,7 +349,9 @@ def _convolve(
     _, bindings = distinct([a, b])
     params = [a.offset, *a.strides, b.offset, *b.strides, *geometry]
     kind = kind_of(dev, sizes, dtype)
-    operands = _conv_operands(form, _reading(dev, kind, dtype), (bindings[0], bindings[1]))
+    window = tuple(getattr(geometry, name) for name in _WINDOW)
+    reading = _reading(dev, kind, dtype)
+    operands = _conv_operands(form, reading, (bindings[0], bindings[1]), window)
     return Product(form, kind, operands, [a, b], params, sizes, dtype, shape)
 
 

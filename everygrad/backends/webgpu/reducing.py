@@ -146,8 +146,11 @@ def _columns(plan: Plan, register: str) -> str:
         MAIN + THREAD + f"  if (t >= {slot(0)}) {{ return; }}\n"
         f"  let base = base_of(t % {slot(2)});\n  let first = (t / {slot(2)}) * {COLUMN_PIECE}u;\n"
         f"  let end = min(first + {COLUMN_PIECE}u, {slot(1)});\n"
-        f"  var acc: {register} = {start};\n"
-        "  for (var j = first; j < end; j = j + 1u) { acc = combine(acc, term(base, j)); }\n"
+        f"  var acc: {register} = {start};\n  var j = first;\n"
+        "  for (; j + 3u < end; j = j + 4u) {\n"  # four reads are on their way at once
+        + "".join(f"    let x{i} = term(base, j + {i}u);\n" for i in range(4))
+        + "    acc = combine(combine(combine(combine(acc, x0), x1), x2), x3);\n  }\n"
+        "  for (; j < end; j = j + 1u) { acc = combine(acc, term(base, j)); }\n"
         "  {\n" + _finish(plan, "t") + "  }\n}\n"
     )
 

@@ -94,10 +94,14 @@ TABLE: dict[str, dict[str, str]] = {
     **{
         fn: {"f": fn + "_f({0})"}
         for fn in (
-            *("floor", "ceil", "trunc", "round", "sqrt", "exp", "expm1", "log", "log1p", "log2"),
+            *("sqrt", "exp", "expm1", "log", "log1p", "log2"),
             *("erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
             *("asinh", "acosh", "atanh"),
         )
+    },
+    **{
+        fn: {"f": fn + "_f({0})", **dict.fromkeys("iul", "{0}")}
+        for fn in ("floor", "ceil", "trunc", "round")
     },
     "eq": {"f": "eq_f({0}, {1})", **dict.fromkeys("iub", "{0} == {1}"), "l": "eq_l({0}, {1})"},
     "ne": {"f": "!eq_f({0}, {1})", **dict.fromkeys("iub", "{0} != {1}"), "l": "!eq_l({0}, {1})"},
@@ -142,6 +146,8 @@ TABLE: dict[str, dict[str, str]] = {
         "l": "shr_l({0}, {1})",
         "ul": "shr_ul({0}, {1})",
     },
+    "bits": {"f": "bitcast<i32>({0})", **dict.fromkeys("iul", "{0}")},
+    "unbits": {"i": "bitcast<f32>({0})"},
     "mulhi": {"u": "mulhi_u({0}, {1})"},
     "select": dict.fromkeys("fiubl", "select({2}, {1}, {0})"),
 }

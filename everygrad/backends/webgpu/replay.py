@@ -12,15 +12,17 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.webgpu import epilogues, moves, windows
+from everygrad.backends.webgpu import epilogues, indexing, inplace, moves, windows
 from everygrad.backends.webgpu.array import WebGPUArray
+from everygrad.backends.webgpu.batching import Batch
 from everygrad.backends.webgpu.fused import Fuser, Kernel, Scratch, strays
+from everygrad.backends.webgpu.fusedrows import RowWriter
 from everygrad.backends.webgpu.gpu import Command
-from everygrad.backends.webgpu.memory import Storage
+from everygrad.backends.webgpu.memory import Block, Shelf, Storage
 from everygrad.backends.webgpu.promises import Promised, Promises, shared
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
@@ -30,6 +32,7 @@ from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError, DeviceError
 from everygrad.shapes import Shape
 
+_MOST_READY = 16  # sets of blocks whose commands are kept prepared
 SMALL = 1 << 20  # elements up to which starting a kernel costs a GPU more than its work
 
 
@@ -38,42 +41,53 @@ def fusable(v: Value) -> bool:
     return v.kind in ("elementwise", "reduction") or v.name == "take"
 
 
+class Gift(NamedTuple):
+    """A result that is written over an input, and memory for it where that must not be."""
+
+    output: int
+    input: int
+    shelf: Shelf
+
+
 class Replay:
     """Runs one graph again and again on one device."""
 
-    def __init__(self, dev: Any, graph: Graph) -> None:
+    def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
         self.dev = dev
         self.gpu = dev.gpu
         self.graph = graph
         self.lock = threading.RLock()
         self.running = False
         self.interrupted: BaseException | None = None
+        self.around: Any = None  # who runs the commands one by one (`timing`)
         self.arrays: list[Any] = [None] * len(graph.inputs)
         self.log: list[Command] = []
         self.made: dict[Value, WebGPUArray] = {}
+        self.in_place: inplace.Pairs = {}
         with self.gpu.lock:
             self.gpu.fault_storage()  # not ours: it outlives us
             outside = self.gpu.pool
             promises = self.gpu.pool = Promises(outside)
             self.gpu.log = self.log
             try:
-                self.record()
+                self.record(inplace.wanted(graph, donated))
             finally:
                 self.gpu.pool, self.gpu.log = outside, None
                 promises.close()
+        self.log = without_repeats(self.log)
         self.plan()
+        self.beside: Replay | None = None  # the same without anything in place
         self.checks = any(v.name == "check_range" for v in graph.values)
 
     # --- recording -------------------------------------------------------------------------------
 
-    def record(self) -> None:
+    def record(self, pairs: inplace.Pairs) -> None:
         graph, dev = self.graph, self.dev
         for v in graph.inputs:
             self.made[v] = dev.empty(v.shape, v.dtype)
         limits = self.gpu.limits
         most = max(1, limits.storage_buffers - 1)
-        small = 0 if self.gpu.is_software else SMALL
-        groups = without_strays(fuse(graph, fusable, most, small))
+        groups = without_strays(fuse(graph, fusable, most, 0))
         stored = used_outside(groups, graph.outputs)
         fuser = Fuser(
             limits.storage_buffers,
@@ -83,14 +97,24 @@ class Replay:
         )
         links = epilogues.links(groups, graph.outputs)
         waiting = set(links.values())
+        last = inplace.last_users(groups, links)
+        self.fuser, self.batch = fuser, Batch(limits.storage_buffers)
         for group in groups:
             if group.opaque in waiting:
                 continue
+            link = links.get(group)
+            used = inplace.used(group) | (inplace.used_by(link) if link is not None else set())
+            over = {x: v for x, v in pairs.items() if last.get(x) is group}
+            if link is None and group.opaque is None:
+                self.fused(group, fuser.writers(group, stored), over)
+                continue
+            self.flush(used, set())
             if group.opaque is not None:
                 self.alone(group.opaque)
-            elif group not in links or not self.finished(links[group], group, stored):
-                self.group(fuser.kernels(group, stored))
-        self.results = {v: self.array(v) for v in graph.outputs}
+            elif link is not None and not self.finished(link, group, stored):
+                self.fused(group, fuser.writers(group, stored), over)
+        self.flush(set(self.batch.writes), set())
+        self.results = {v: self.array(v).known() for v in graph.outputs}
 
     def array(self, v: Value) -> WebGPUArray:
         """A value as an array: a view of what was computed."""
@@ -115,14 +139,42 @@ class Replay:
             self.made[v] = found
         return found
 
+    def fused(self, group: Group, writers: list[RowWriter], pairs: inplace.Pairs) -> None:
+        """A group's kernels: recorded now, or as part of a batch that waits."""
+        decided = inplace.decided(writers, pairs, group.size)
+        if self.may_wait(group, writers):
+            if not self.batch.takes(writers[0], decided[0]):
+                self.flush(set(self.batch.writes), set())
+            self.batch.add(writers[0], decided[0])
+            return
+        self.flush(inplace.used(group), {x for over in decided for x in over})
+        for writer, over in zip(writers, decided, strict=True):
+            self.group(self.fuser.written(writer, over))
+
+    def may_wait(self, group: Group, writers: list[RowWriter]) -> bool:
+        """Whether a group costs a GPU little but its start, and can be part of another kernel."""
+        small = not self.gpu.is_software and group.size <= SMALL
+        return (
+            small and len(writers) == 1 and writers[0].is_plain and self.fuser.is_narrow(writers[0])
+        )
+
+    def flush(self, used: set[Value], over: set[Value]) -> None:
+        """Record what waits, if somebody is about to use it, or to write over what it reads."""
+        if self.batch.is_needed(used, over):
+            waiting, self.batch = self.batch, Batch(self.batch.buffers)
+            self.group([waiting.kernel()])
+
     def group(self, kernels: list[Kernel]) -> None:
         """A group's kernels, one after the other."""
         between: dict[Scratch, Any] = {}
         for kernel in kernels:
+            for x, v in kernel.in_place.items():
+                self.made[v] = self.made[x]
+                self.in_place[x] = v
             for b in kernel.outputs:
                 if isinstance(b, Scratch):
                     between[b] = self.gpu.pool.take(b.nbytes)
-                else:
+                elif b not in self.made:
                     self.made[b] = self.dev.empty(b.shape, b.dtype)
             storages = [
                 [between[b] if isinstance(b, Scratch) else self.base(b).storage for b in bound]
@@ -185,6 +237,33 @@ class Replay:
         self.places = dict(zip(spans, places, strict=True))
         self.constants = sum(constants.values())
         self.commands: list[Command] = []  # as they run; those that are bound name no blocks
+        # promised blocks whose memory is that of each call, and where it is in the list of them
+        self.changing = [*(number for _, number, _ in self.inputs), *self.outputs]
+        self.place_of = {number: at for at, number in enumerate(self.changing)}
+        self.shelves = [Shelf(self.gpu, size) for size in self.outputs.values()]
+        self.gifts = self.find_gifts()
+        self.placed = [(array, self.place(array)) for array in self.results.values()]
+        numbers = {v: k for k, v in enumerate(self.results)}
+        self.order = [numbers[v] for v in self.graph.outputs]
+        self.ready: dict[tuple[int, ...], Any] = {}  # prepared commands, by blocks
+        self.forgotten = self.gpu.forgotten
+
+    def place(self, array: WebGPUArray) -> int:
+        """Where the memory of a result is among the blocks of a call; -1: it is a constant's."""
+        storage = array.storage
+        return -1 if storage is None else self.place_of.get(storage.block.number, -1)
+
+    def find_gifts(self) -> dict[int, Gift]:
+        """What is written in place, by the place of the input among the blocks of a call."""
+        numbers = {v: k for k, v in enumerate(self.graph.outputs)}
+        sources = {v: i for i, v in enumerate(self.graph.inputs)}
+        found: dict[int, Gift] = {}
+        for x, v in self.in_place.items():
+            storage = self.made[x].storage
+            assert storage is not None
+            at = self.place_of[storage.block.number]
+            found[at] = Gift(numbers[v], sources[x], Shelf(self.gpu, storage.size))
+        return found
 
     def name_of(self, step: int) -> str:
         """Who makes what a step is the first to use."""
@@ -198,7 +277,7 @@ class Replay:
             sizes[place] = max(b.size, sizes.get(place, 0))
         self.storages = {place: self.gpu.pool.take(size) for place, size in sizes.items()}
         real = {b.number: self.storages[place].block for b, place in self.places.items()}
-        changing = {*self.outputs, *(number for _, number, _ in self.inputs)}
+        changing = set(self.changing)
         commands = []
         for kernel, promised, bound in self.log:
             blocks = tuple(real.get(b.number, b) for b in promised)
@@ -216,8 +295,8 @@ class Replay:
         placed = [
             (starts[p], life) for life, p in zip(self.lifetimes, self.places.values(), strict=True)
         ]
-        results = sum(self.outputs.values())
-        return Memory(sum(sizes.values()), placed, results, self.constants, 0)
+        results = sum(self.outputs.values()) + sum(g.shelf.size for g in self.gifts.values())
+        return Memory(sum(sizes.values()), placed, results, self.constants, len(self.gifts))
 
     # --- for people to read ----------------------------------------------------------------------
 
@@ -247,8 +326,9 @@ class Replay:
     # --- running ---------------------------------------------------------------------------------
 
     def donated(self) -> dict[int, tuple[int, int]]:
-        """Which results may take the place of which inputs: none, results are copied out."""
-        return {}
+        """By output: the slot to give it memory in (where its input is among the blocks of a call),
+        and the input whose memory it may take."""
+        return {gift.output: (at, gift.input) for at, gift in self.gifts.items()}
 
     def put(self, i: int, array: Any) -> None:
         """Make an array input i of the calls to come."""
@@ -269,28 +349,75 @@ class Replay:
         return self.run(given, around)
 
     def run(self, given: dict[int, Any], around: Any = None) -> list[Any]:
-        """The outputs for the arrays that were put."""
+        """The outputs for the arrays that were put; `given` are those of them, by slot, that may
+        be written over."""
         if self.gpu.lost is not None:
             raise DeviceError(self.gpu.lost)
+        around = around or self.around
+        if self.gifts and not given and around is None:
+            return self.run_beside()
         with self.gpu.lock:
             if len(self.commands) < len(self.log):
                 self.settle()
-            held = {  # in the place of what was promised, by the number of its block
-                number: self.in_order(self.arrays[i], steps) for i, number, steps in self.inputs
-            }
-            take = self.gpu.pool.take
-            for number, size in self.outputs.items():
-                held[number] = take(size)
-            instead = {number: storage.block for number, storage in held.items()}
+            held = self.given_blocks()
+            if len(given) < len(self.gifts):
+                for at, gift in self.gifts.items():
+                    if at not in given:
+                        held[at] = self.copied(held[at], gift.shelf)
+            held += [shelf.take() for shelf in self.shelves]
             if around is None:
-                self.gpu.again(self.commands, instead)
-            for i, command in enumerate(self.commands if around is not None else ()):
-                around(range(i, i + 1), partial(self.gpu.again, [command], instead))
+                self.gpu.hand_over(self.prepared(held), len(self.log))
+            else:
+                self.apart(held, around)
+            epoch = self.gpu.epoch
+            for storage in held:
+                storage.block.epoch = epoch
             if self.checks:
                 self.gpu.expect_checks()
             self.gpu.submit()
-        made = {v: self.result(array, held) for v, array in self.results.items()}
-        return [made[v] for v in self.graph.outputs]  # one value, one array
+        made = [self.result(array, at, held, given) for array, at in self.placed]
+        return [made[k] for k in self.order]  # one value, one array
+
+    def run_beside(self) -> list[Any]:
+        """As `run`, where nothing may be written over: by kernels that read here and write there.
+        To copy every parameter first would cost more than all else."""
+        if self.beside is None:
+            self.beside = Replay(self.dev, self.graph)
+        self.beside.arrays = self.arrays
+        return self.beside.run({})
+
+    def prepared(self, held: list[Storage]) -> Any:
+        """The commands on these blocks. The same ones come again: results take turns."""
+        if self.forgotten != self.gpu.forgotten:  # what is prepared would keep dropped buffers
+            self.forgotten = self.gpu.forgotten
+            self.ready.clear()
+        key = tuple([s.block.number for s in held])
+        found = self.ready.get(key)
+        if found is None:
+            if len(self.ready) >= _MOST_READY:
+                del self.ready[next(iter(self.ready))]
+            found = self.ready[key] = self.gpu.prepared(self.commands, self.instead(held))
+        return found
+
+    def instead(self, held: list[Storage]) -> dict[int, Block]:
+        """Blocks in the place of what was promised, by the number of the promised one."""
+        return {number: s.block for number, s in zip(self.changing, held, strict=True)}
+
+    def apart(self, held: list[Storage], around: Any) -> None:
+        """The commands one by one."""
+        instead = self.instead(held)
+        for i, command in enumerate(self.commands):
+            one = self.gpu.prepared([command], instead)
+            around(range(i, i + 1), partial(self.gpu.hand_over, one, 1))
+
+    def given_blocks(self) -> list[Storage]:
+        """The memory of the inputs, in order."""
+        held, arrays = [], self.arrays
+        for i, _, steps in self.inputs:
+            a = arrays[i]
+            plain = type(a) is WebGPUArray and a.in_order
+            held.append(a.storage if plain else self.in_order(a, steps))
+        return held
 
     def in_order(self, array: Any, steps: Shape) -> Storage:
         """An input as its kernels expect it: from the start of a buffer, one after the other."""
@@ -303,15 +430,23 @@ class Replay:
         storage: Storage = array.storage
         return storage
 
-    def result(self, array: WebGPUArray, held: dict[int, Storage]) -> WebGPUArray:
-        """A result on the memory of this call; constants stay where they are."""
-        storage = array.storage
-        found = held.get(storage.block.number) if storage is not None else None
-        if found is None:
+    def copied(self, source: Storage, shelf: Shelf) -> Storage:
+        """The same bytes in memory that may be written."""
+        target = shelf.take()
+        self.gpu.copy(source, target, 0, -(-source.size // 4) * 4)
+        return target
+
+    def result(
+        self, array: WebGPUArray, at: int, held: list[Storage], given: dict[int, WebGPUArray]
+    ) -> WebGPUArray:
+        """A result on the memory of this call, number `at` of it; constants (-1) stay."""
+        if at < 0:
             return array
-        return WebGPUArray(
-            array.device, array.shape, array.dtype, found, array.offset, array.strides
-        )
+        if at in given:
+            return given[at]
+        strides = None if array.in_order else array.strides
+        storage = held[at]
+        return WebGPUArray(array.device, array.shape, array.dtype, storage, array.offset, strides)
 
 
 def without_strays(groups: list[Group]) -> list[Group]:
@@ -326,6 +461,24 @@ def without_strays(groups: list[Group]) -> list[Group]:
             alone = Group(group.number)
             alone.opaque = v
             made.append(alone)
+    return made
+
+
+def without_repeats(log: list[Command]) -> list[Command]:
+    """The commands without checks of indices that were checked before. Which op asks does not
+    matter: the first one raises."""
+    written = {b.number for c in log for b in c.blocks[_inputs(c) :]}
+    seen: set[Any] = set()
+    made = []
+    for c in log:
+        if c.kernel is not None and c.kernel.name == indexing.CHECK:
+            words = np.frombuffer(c.kernel.uniform, np.uint32)
+            asked = (c.kernel.source, np.delete(words, indexing.MESSAGE).tobytes())
+            key = (c.blocks[0].number, *asked)
+            if key in seen and c.blocks[0].number not in written:
+                continue
+            seen.add(key)
+        made.append(c)
     return made
 
 

@@ -21,6 +21,7 @@ MOST_PARTS = 1024  # workgroups whose partial results are brought together
 FEW_STEPS = 32  # rows, or takes, that one workgroup walks rather than leave partial results
 LARGE = 1 << 20  # elements from which a thread of an elementwise kernel takes several fours;
 SOFTWARE_LARGE = 1 << 14  # a software adapter has no threads to keep busy
+BUSY = 256  # workgroups that keep a large GPU busy
 LONGEST = 128  # rows added up one after the other: a longer sum would lose digits
 
 
@@ -100,7 +101,7 @@ def along(
     few = FEW_STEPS if software or length <= WORKGROUP else FEW_STEPS // 4
     steps = each if each <= few else max(-(-each // MOST_PARTS), 1)
     if columns and steps < each:  # partial results cost as much as what they are made of
-        steps = max(steps, min(LONGEST, 8))
+        steps = max(steps, 8 if software else min(8, each // BUSY))
     return made._replace(steps=min(steps, each))
 
 
@@ -114,7 +115,8 @@ def across(rows: int, length: int, software: bool) -> Teams:
     if each <= FEW_STEPS:
         return made._replace(steps=each)
     parts = max(1, MOST_PARTS // made.tiles)
-    return made._replace(steps=min(LONGEST, max(FEW_STEPS, -(-each // parts))))
+    least = FEW_STEPS if software else max(4, min(FEW_STEPS, each * made.tiles // (2 * BUSY)))
+    return made._replace(steps=min(LONGEST, max(least, -(-each // parts))))
 
 
 def piecewise(rows: int, length: int, software: bool) -> Teams:
