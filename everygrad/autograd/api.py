@@ -24,7 +24,7 @@ def seed_for(op: str, root: Tensor, gradient: Tensor | None) -> Tensor:
             f"set requires_grad=True on what you want derivatives for"
         )
     if gradient is None:
-        if root.size != 1:
+        if root._data.shape and root.size != 1:
             raise GradientError(
                 f"{op}: the root has shape {root.shape}; pass gradient= of that shape, "
                 f"or reduce it to one number with sum() or mean()"

@@ -14,7 +14,14 @@ from typing import Any
 
 from everygrad.autograd.autocast import policy, uncast
 from everygrad.autograd.graph import Leaf, Node
-from everygrad.autograd.modes import anomaly_enabled, enable_grad, no_grad
+from everygrad.autograd.modes import (
+    OFF,
+    anomaly_enabled,
+    enable_grad,
+    no_grad,
+    resume,
+    set_recording,
+)
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
@@ -24,19 +31,24 @@ Grad = Any
 _NOTHING: Sequence[Any] = itertools.repeat(None)  # type: ignore[assignment]  # as long as needed
 
 
-def uses(roots: Iterable[Node]) -> dict[Node, int]:
-    """Every node reachable from `roots`, with the number of edges that lead to it from there."""
+def uses(roots: Iterable[Node], usable: bool = False) -> dict[Node, int]:
+    """Every node reachable from `roots`, with the number of edges that lead to it from there.
+
+    `usable` refuses a graph of which an earlier pass has used up a part.
+    """
     counts: dict[Node, int] = dict.fromkeys(roots, 0)
     todo = list(counts)
+    more = todo.append
     for node in todo:  # grows while it is read: breadth first without recursion
+        if usable and node.saved is None:
+            raise _freed(node)
         for parent in node.parents:
             if parent is not None:
-                seen = counts.get(parent)
-                if seen is None:
-                    counts[parent] = 1
-                    todo.append(parent)
+                if parent in counts:
+                    counts[parent] += 1
                 else:
-                    counts[parent] = seen + 1
+                    counts[parent] = 1
+                    more(parent)
     return counts
 
 
@@ -150,12 +162,16 @@ class Pass:
         self.captured: dict[Node, Grad] = {}
         self.before: list[tuple[Tensor, Tensor | None]] = []  # each .grad that was changed
         self.anomaly = anomaly_enabled()
-        self.counts = uses(node for node, _ in roots)
-        self.targets = None if targets is None else frozenset(targets)
-        self.wanted = None if targets is None else on_path(self.counts, targets)
-        for node in self.counts if self.wanted is None else self.wanted:
-            if node.saved is None:  # refused before anything is changed
-                raise _freed(node)
+        # what cannot be done is refused before anything is changed
+        self.counts = uses([node for node, _ in roots], usable=targets is None)
+        self.targets: frozenset[Node] | None = None
+        self.wanted: set[Node] | None = None
+        if targets is not None:
+            self.targets = frozenset(targets)
+            self.wanted = on_path(self.counts, targets)
+            for node in self.wanted:
+                if node.saved is None:
+                    raise _freed(node)
         self.grads: dict[Node, Grad] = {}
         for node, g in roots:
             self.grads[node] = add(self.grads[node], g) if node in self.grads else g
@@ -174,8 +190,15 @@ class Pass:
     def run(self) -> None:
         """The whole pass on this thread."""
         try:
-            with self.mode():
+            if self.create_graph or self.keep_mode or policy() is not None:
+                with self.mode():
+                    self.walk()
+                return
+            before = set_recording(OFF)  # the usual mode, without an object for it
+            try:
                 self.walk()
+            finally:
+                resume(before)
         except BaseException:
             self.roll_back()
             raise
@@ -194,6 +217,7 @@ class Pass:
         retain, create = self.retain_graph, self.create_graph
         simple = not self.anomaly
         usual = None if self.wanted is None else self.wanted.difference(self.targets or ())
+        plain = simple and usual is None
         grads, counts = self.grads, self.counts
         ready: list[Any] = []
         for root in self.start[::-1]:
@@ -207,7 +231,11 @@ class Pass:
             if node is None:
                 g = ready.pop()
                 node = ready.pop()
-            if simple and node.hooks is None and g is not None and (usual is None or node in usual):
+            if (
+                node.hooks is None
+                and g is not None
+                and (plain or (simple and (usual is None or node in usual)))
+            ):
                 try:
                     results = node.op.vjp(node, g, create)
                 except Exception as error:

@@ -26,6 +26,8 @@ _inference: ContextVar[bool] = ContextVar("everygrad_inference", default=False)
 _depth: ContextVar[int] = ContextVar("everygrad_depth", default=0)
 
 recording = _recording.get
+set_recording = _recording.set  # for the engine: `no_grad` without an object
+resume = _recording.reset
 anomaly_enabled = _anomaly.get
 in_inference_mode = _inference.get
 transform_depth = _depth.get

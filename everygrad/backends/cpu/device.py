@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends.base import Backend
-from everygrad.backends.cpu import native
+from everygrad.backends.cpu import alone, native
 from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
 from everygrad.backends.cpu.numpy_render import render
 from everygrad.backends.cpu.pool import empty, rewritable
@@ -45,6 +45,8 @@ class CPU(Backend):
             return kernel(*arrays, **params)
         if op.family == "elementwise":
             return self.elementwise(op, arrays, params)
+        if alone.reduces(arrays[0], params["axes"]):
+            return alone.run(op, arrays, params)
         return REDUCERS[op.combine](arrays[0], mean=op.mean, **params)
 
     def elementwise(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
@@ -105,6 +107,10 @@ class CPU(Backend):
             raise OutOfMemoryError(f"full: {dtype}{list(shape)}: {error}") from None
 
     def arange(self, start: Any, count: int, step: Any, dtype: DType) -> Any:
+        if dtype.is_integer and isinstance(start, int) and isinstance(step, int):
+            # modulo 2**64, where no integer is too large
+            places = np.arange(count, dtype=np.uint64) * np.uint64(step % 2**64)
+            return (places + np.uint64(start % 2**64)).astype(dtype.np)
         if dtype.is_integer:
             return (start + step * np.arange(count, dtype=np.int64)).astype(dtype.np)
         return (start + step * np.arange(count, dtype=np.float64)).astype(dtype.np)

@@ -450,7 +450,7 @@ def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> Fus
     loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
     inputs = list(dict.fromkeys((r.value, r.offset) for r in loads))
     outputs = [v for v in group.members if v in stored]
-    key = (bounds, _likeness(group, stored, inputs))
+    key = (bounds, likeness(group, stored))
     work = _written.get(key)
     if work is None:
         writer = Writer(group, stored, bounds)
@@ -471,19 +471,30 @@ _written: dict[Any, Work] = {}  # layers of one shape are written once
 _REMEMBERED = 512
 
 
-def _likeness(group: Group, stored: set[Value], inputs: list[tuple[Value, int]]) -> Any:
-    """Equal for groups that become the same code."""
+def likeness(group: Group, stored: set[Value], sized: bool = True) -> Any:
+    """Equal for groups that become the same code. Not `sized`: but for the sizes of what is read,
+    of which only single numbers are told from the others."""
+    loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
+    inputs = dict.fromkeys((r.value, r.offset) for r in loads)
     places: dict[Any, int] = {v: i for i, v in enumerate((*inputs, *group.members))}
-    parts: list[Any] = [group.size, group.row, tuple(v.dtype for v, _ in inputs)]
+
+    def of_load(r: Load) -> Any:
+        where = places[r.value, r.offset]
+        return (where, r.shape, r.strides, r.step) if sized else (where, r.value.size == 1)
+
+    parts: list[Any] = [group.row, tuple(v.dtype for v, _ in inputs)]
+    if sized:
+        parts.append(group.size)
     for v, m in group.members.items():
         refs = tuple(
             places[r]
             if isinstance(r, Value)
-            else (places[r.value, r.offset], r.shape, r.strides, r.step)
+            else of_load(r)
             if isinstance(r, Load)
             else repr(r.value)  # 0.0 and -0.0 are different
             for r in m.refs
         )
         dtypes_of = tuple(a.dtype for a in v.args)
-        parts.append((v.op, *v.params.items(), v.dtype, dtypes_of, m[1:3], refs, v in stored))
+        level = m[1:3] if sized else (m.role, m.level)
+        parts.append((v.op, *v.params.items(), v.dtype, dtypes_of, level, refs, v in stored))
     return tuple(parts)

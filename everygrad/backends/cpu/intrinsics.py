@@ -18,6 +18,7 @@ from everygrad.dtypes import DType
 
 _FLOAT_TYPES = {dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double"}
 _HALVES = (dtypes.float16, dtypes.bfloat16)
+_OF_BITS = {dtypes.int32: "float", dtypes.int64: "double"}
 
 # constants an exponent often is, as cheaper arithmetic of the same value
 _POWERS: dict[float, Callable[[Emitter, Value], Value]] = {
@@ -61,6 +62,8 @@ def supported(fn: str, dtype: DType) -> bool:
         return not dtype.is_float
     if fn in ("shl", "shr", "mulhi"):
         return dtype.is_integer
+    if fn in ("bits", "unbits"):
+        return fn == "bits" or dtype in _OF_BITS
     if dtype is dtypes.bool_:
         return fn in _BOOL
     return dtype.is_float or fn in _INTEGER
@@ -137,6 +140,10 @@ def apply(e: Emitter, fn: str, dtype: DType, args: list[Value], exponent: Any = 
     """
     if fn == "select":
         return e.select(*args)
+    if fn == "bits":  # half floats are float32 by now
+        return e.cast("bitcast", args[0], f"i{dtype.bits}") if dtype.is_float else args[0]
+    if fn == "unbits":
+        return e.cast("bitcast", args[0], _OF_BITS[dtype])
     if dtype in _HALVES:
         wide = [cast(e, a, dtype, dtypes.float32) for a in args]
         result = apply(e, fn, dtypes.float32, wide, exponent)

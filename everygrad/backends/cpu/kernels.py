@@ -11,7 +11,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.backends.cpu import blas, native, rows
+from everygrad.backends.cpu import alone, blas, lapack, native, ordering, rows
+from everygrad.backends.cpu.bits import philox
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.rows import by_ufunc
 from everygrad.compile import expr
@@ -41,6 +42,13 @@ def unslice(x: Any, shape: Shape, slices: Slices) -> Any:
     out = np.zeros(shape, x.dtype)
     out[as_slices(slices)] = x
     return out
+
+
+def reshape(x: Any, shape: Shape) -> Any:
+    if x.size >= alone.LARGE and not x.flags.c_contiguous:
+        copied = native.in_order(x)
+        x = x if copied is None else copied
+    return x.reshape(shape)
 
 
 def broadcast_to(x: Any, shape: Shape) -> Any:
@@ -109,8 +117,21 @@ def check_range(op: str, index: Any, size: int) -> None:
     check_values(index, size, f"{op}: index")
 
 
+TAKE = alone.Alone(
+    "take",
+    "kernel",
+    result=lambda x, index, axis: (
+        (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]),
+        x.dtype,
+    ),
+)
+
+
 def take(x: Any, index: Any, axis: int) -> Any:
     check_range("take", index, x.shape[axis])
+    copied = index.size * (x.size // max(1, x.shape[axis]))
+    if copied >= alone.LARGE and alone.serves((x, index)):
+        return alone.run(TAKE, (x, index), {"axis": axis})
     return np.take(x, index, axis=axis)
 
 
@@ -132,21 +153,20 @@ def index_add(x: Any, index: Any, source: Any, axis: int) -> Any:
 
 def _flat_index(shape: Shape, index: Any, axis: int) -> Any:
     """The place in a C-ordered array of `shape` of each element that gather along `axis` reads."""
-    flat = np.zeros(index.shape, np.int64)
-    index = index.astype(np.int64, copy=False)  # with uint64 NumPy would go to float64
-    for a, n in enumerate(shape):
-        at = (
-            index
-            if a == axis
-            else np.arange(index.shape[a]).reshape((-1,) + (1,) * (index.ndim - a - 1))
-        )
-        flat = flat * n + at
-    return flat
+    rest: Any = 0  # what the other axes add, put together while it is small
+    for a in range(len(shape)):
+        if a != axis:
+            steps = np.arange(index.shape[a]) * size_of(shape[a + 1 :])
+            rest = rest + steps.reshape((-1,) + (1,) * (index.ndim - a - 1))
+    flat = index.astype(np.int64, copy=False)  # with uint64 NumPy would go to float64
+    step = size_of(shape[axis + 1 :])
+    return (flat if step == 1 else flat * step) + rest
 
 
 def gather(x: Any, index: Any, axis: int) -> Any:
     check_range("gather", index, x.shape[axis])
-    return np.ascontiguousarray(x).reshape(-1)[_flat_index(x.shape, index, axis)]
+    flat = _flat_index(x.shape, index, axis)
+    return np.ascontiguousarray(x).reshape(-1).take(flat, mode="clip")  # they were checked
 
 
 def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
@@ -330,29 +350,6 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
     return found
 
 
-# --- random bits ---------------------------------------------------------------------------------
-
-
-def philox(state: Any, count: int) -> Any:
-    blocks = -(-count // 4)
-    base_count = (int(state[3]) << 32 | int(state[2])) + np.arange(blocks, dtype=np.uint64)
-    c0 = (base_count & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    c1 = (base_count >> np.uint64(32)).astype(np.uint32)
-    c2, c3 = np.zeros_like(c0), np.zeros_like(c0)
-    k0, k1 = int(state[0]), int(state[1])
-    m0, m1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-    for _ in range(10):
-        p0, p1 = c0.astype(np.uint64) * m0, c2.astype(np.uint64) * m1
-        c0, c1, c2, c3 = (
-            (p1 >> np.uint64(32)).astype(np.uint32) ^ c1 ^ np.uint32(k0),
-            p1.astype(np.uint32),
-            (p0 >> np.uint64(32)).astype(np.uint32) ^ c3 ^ np.uint32(k1),
-            p0.astype(np.uint32),
-        )
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3], axis=1).reshape(-1)[:count]
-
-
 _MULTIPLY: Any = np.multiply  # NumPy's types know no tuple of axes
 
 
@@ -406,16 +403,35 @@ def _attention_kernel(name: str) -> Callable[..., Any]:
     return run
 
 
+SUM = alone.Alone("sum", "reduction", combine="add")
+UNSLICE = alone.Alone("unslice", "movement", shape=lambda x, shape, slices: shape)
+CONCAT = alone.Alone(
+    "concat",
+    "kernel",
+    result=lambda *xs, axis, sizes: (
+        (*xs[0].shape[:axis], sum(x.shape[axis] for x in xs), *xs[0].shape[axis + 1 :]),
+        xs[0].dtype,
+    ),
+)
+
+
+def add(x: Any, axes: Shape, keepdims: bool) -> Any:
+    """The sum over axes."""
+    if x.size >= alone.LARGE and alone.reduces(x, axes):
+        return alone.run(SUM, (x,), {"axes": axes, "keepdims": keepdims})
+    return rows.add(x, axes, keepdims)
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
-    "sum": rows.add,  # REDUCERS would serve; known by name, it skips two calls
-    "reshape": lambda x, shape: x.reshape(shape),
+    "sum": add,  # REDUCERS would serve; known by name, it skips two calls
+    "reshape": reshape,
     "permute_dims": lambda x, axes: x.transpose(axes),
     "broadcast_to": broadcast_to,
     "slice": lambda x, slices: x[as_slices(slices)],
-    "unslice": unslice,
+    "unslice": alone.compiled(UNSLICE, unslice),
     "to": transfer,
     "identity": lambda x: x,
-    "concat": lambda *xs, axis, sizes: np.concatenate(xs, axis=axis),
+    "concat": alone.compiled(CONCAT, lambda *xs, axis, sizes: np.concatenate(xs, axis=axis)),
     "matmul": matmul,
     "linear": lambda x, w: matmul(x, w.T),
     "linear_bias": linear_bias,
@@ -438,12 +454,14 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "prod": prod,
     "argmax": _arg(np.argmax),
     "argmin": _arg(np.argmin),
+    **ordering.KERNELS,
     **ROW_KERNELS,
     "attention": _attention_kernel("attention"),
     "attention_masked": _attention_kernel("attention_masked"),
     "attention_grads": _attention_kernel("attention_grads"),
     "attention_masked_grads": _attention_kernel("attention_masked_grads"),
     "philox": philox,
+    **lapack.KERNELS,
 }
 
 REDUCERS: dict[str, Callable[..., Any]] = {

@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 
 from everygrad import dtypes
-from everygrad.backends.cpu import intrinsics
+from everygrad.backends.cpu import intrinsics, transposing
 from everygrad.backends.cpu.llvm import Value as Reg, engine, literal
 from everygrad.backends.cpu.loopwriter import LoopWriter
 from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.compile.views import row_major
 from everygrad.shapes import Shape, size_of
 
 GRAIN = 1 << 15
+TURNED = 1 << 14  # elements from which it pays to bring a transposed operand into order
 
 
 def _merged(shape: Shape, tables: list[list[int]]) -> list[int]:
@@ -60,12 +62,28 @@ class _Rows:
         return Step(self.w.module(engine().attributes), self.blocks)
 
 
+def is_turned(shape: Shape, strides: Shape) -> bool:
+    """Whether reading so many elements by these strides, in order, goes across the cache's lines,
+    so that a copy in tiles comes first."""
+    repeats = any(s == 0 and n > 1 for n, s in zip(shape, strides, strict=True))
+    if repeats or size_of(shape) < TURNED:
+        return False
+    tables = [list(row_major(shape)), list(strides)]
+    sizes = _merged(shape, tables)
+    return transposing.turned(sizes, *tables) is not None
+
+
 @lru_cache(maxsize=1024)
 def copy(source: Operand, target: Operand) -> Step:
     """target[...] = source[...]; args: target, source."""
     tables = [list(target.strides), list(source.strides)]
     sizes = _merged(target.shape, tables) or [1]
     tables = [t or [0] for t in tables]
+    across = None
+    if not source.offset and not target.offset:
+        across = transposing.turned(sizes, *tables)
+    if across is not None:
+        return transposing.copy(sizes, tables[0], tables[1], across, target.dtype.itemsize)
     if len(sizes) == 1:
         tables = [[0, *t] for t in tables]
     if len(sizes) == 1 and sizes[0] > GRAIN and sizes[0] % GRAIN == 0:

@@ -102,12 +102,29 @@ def power(x: Any, y: Any) -> Any:
     return np.where(y < 0, one, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
 
-_SPECIAL: dict[str, Callable[..., Any]] = {"erf": erf, "mulhi": mulhi}
+def bits(x: Any) -> Any:
+    """A float's bits as an integer of its width; integers as they are."""
+    return x.view({4: np.int32, 8: np.int64}[x.dtype.itemsize]) if x.dtype.kind == "f" else x
+
+
+def unbits(x: Any) -> Any:
+    """The float that has these bits."""
+    return x.view({4: np.float32, 8: np.float64}[x.dtype.itemsize])
+
+
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    "erf": erf,
+    "mulhi": mulhi,
+    "bits": bits,
+    "unbits": unbits,
+}
 
 
 def _function(inst: Inst) -> Callable[..., Any]:
     if inst.fn == "pow" and inst.dtype.kind == "int":
         return power
+    if inst.fn == "round" and inst.dtype.is_integer:
+        return np.positive  # rint would make a float of it
     return _SPECIAL.get(inst.fn) or UFUNCS[inst.fn]
 
 
@@ -127,7 +144,8 @@ def render(program: Program, arity: int) -> Callable[..., Any]:
     single = _single(program)
     if single is not None and len(program.insts[-1].args) == arity:
         return single
-    names: dict[str, Any] = {}
+    # the name under which NumPy's warnings come from here: see the filter in `dispatch`
+    names: dict[str, Any] = {"__name__": f"{__name__}.kernel"}
     lines = []
     for i, inst in enumerate(program.insts):
         args = [f"t{a}" for a in inst.args]

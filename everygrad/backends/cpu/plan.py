@@ -8,11 +8,12 @@ memory for each call, constants and what is computed on the way have theirs from
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.cpu import lowering, moves
+from everygrad.backends.cpu import bundles, lowering, moves
 from everygrad.backends.cpu.fused import Fused, fusable, fused, walks_by_row
 from everygrad.backends.cpu.work import Operand, Step, Work, contiguous
 from everygrad.compile.fuse import Group, Load, fuse, used_outside
@@ -98,6 +99,7 @@ class Planner:
         self.shared: set[int] = set()  # slots of two values at once
         self.busy: set[int] = set()  # slots that the step linked to this one reads
         self.waiting: dict[int, Group] = {}  # groups without steps yet
+        self.kinds: dict[Group, Any] = {}  # which groups one kernel can serve together
         self.results = {view_of(v).base for v in graph.outputs}
 
     # --- slots -----------------------------------------------------------------------------------
@@ -201,7 +203,50 @@ class Planner:
         self.use([out, *(slot for slot, _ in args)])
         self.note([out], [slot for slot, _ in args])
 
+    def straight(self, group: Group) -> Group:
+        """The group, with what it would read across the cache's lines copied into order first."""
+        loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
+        turned = {r: self.turned(r) for r in dict.fromkeys(loads) if moves.is_turned(r[1], r[2])}
+        if not turned:
+            return group
+        made = copy(group)
+        made.members = {}
+        for v, m in group.members.items():
+            refs = [turned.get(r, r) if isinstance(r, Load) else r for r in m.refs]
+            made.members[v] = m._replace(refs=tuple(refs))
+        return made
+
+    def turned(self, r: Load) -> Load:
+        """A load from a copy that lies in order."""
+        source, dtype = r.value, r.value.dtype
+        made = Value("movement", "copy", None, (source,), {}, r.shape, dtype, source.number, "")
+        slot = self.slots[made] = self.new_slot()
+        self.names[slot] = f"copy of %{source.number}"
+        self.temporary(slot, made.nbytes)
+        target = contiguous(dtype, r.shape)
+        work = Work((moves.copy(Operand(dtype, r.shape, r.strides), target),))
+        start = self.at(self.slot(source), r.offset * dtype.itemsize)
+        self.emit(work, [slot, start], f"copy %{source.number}")
+        return Load(made, r.shape, target.strides, 0)
+
+    def copying(self, group: Group) -> bool:
+        """Whether the group was no more than a copy into order, which is done now."""
+        ((v, m), *others) = group.members.items()
+        if others or v.name != "copy" or not isinstance(m.refs[0], Load):
+            return False
+        r = m.refs[0]
+        if not moves.is_turned(r.shape, r.strides):
+            return False
+        step = moves.copy(Operand(v.dtype, r.shape, r.strides), contiguous(v.dtype, r.shape))
+        start = self.at(self.slot(r.value), r.offset * v.dtype.itemsize)
+        self.emit(Work((step,)), [self.slot(v), start], f"%{v.number} copy")
+        return True
+
     def group(self, group: Group, bounds: tuple[int, ...] = ()) -> None:
+        if not bounds:
+            if self.copying(group):
+                return
+            group = self.straight(group)
         made: Fused = fused(group, self.stored, bounds)
         ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in made.inputs]
         self.reuse(group, made)
@@ -219,6 +264,48 @@ class Planner:
             self.whole_reads[len(self.steps) - 1] = {
                 self.slot(v) for v, _ in made.inputs if _read_in_place(group, v)
             }
+
+    def kind(self, group: Group) -> Any:
+        if group not in self.kinds:
+            self.kinds[group] = bundles.kind_of(group, self.stored)
+        return self.kinds[group]
+
+    def alike(self, group: Group) -> list[Group]:
+        """This group, and those behind it that one kernel can do together with it now."""
+        kind = self.kind(group)
+        if kind is None:
+            return [group]
+        blocked = sum(1 << n for n in self.waiting)
+        found: list[Group] = []
+        read: set[Value] = set()  # by one group only: its outputs may take their place
+        for one in self.waiting.values():
+            whole = bundles.whole_inputs(one)
+            if one.needs & blocked or whole & read:
+                continue
+            if self.kind(one) == kind:
+                found.append(one)
+                read |= whole
+        return found
+
+    def bundle(self, groups: Sequence[Group]) -> None:
+        """Groups of one kind as one step."""
+        made = bundles.bundled(groups, self.stored)
+        table = self.new_slot()
+        self.constants[table] = made.table
+        given, written, in_place = [table], [], set()
+        for group, outputs, inputs in zip(groups, made.outputs, made.inputs, strict=True):
+            outs = [self.slot(v) for v in outputs]
+            ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in inputs]
+            given += (*outs, *ins)
+            written += outs
+            in_place |= {self.slot(v) for v in bundles.whole_inputs(group)}
+        names = dict.fromkeys(v.name for v in groups[0].members)
+        numbers = " ".join(f"%{v.number}" for v in made.outputs[0])
+        name = f"{numbers} and {len(groups) - 1} like it, fused {' '.join(names)}"
+        self.steps.append(NativeStep(made.step, tuple(given), name))
+        self.use(given)
+        self.note(written, [s for s in given[1:] if s not in written])
+        self.whole_reads[len(self.steps) - 1] = in_place
 
     def reuse(self, group: Group, made: Fused) -> None:
         """Let results take the memory of what is read here for the last time, in the same place."""
@@ -268,8 +355,13 @@ class Planner:
         self.waiting.update((g.number, g) for g in self.groups)
         for group in self.groups:
             if group.number in self.waiting:
-                del self.waiting[group.number]
-                self.one(group)
+                alike = self.alike(group)
+                for one in alike:
+                    del self.waiting[one.number]
+                if len(alike) > 1:
+                    self.bundle(alike)
+                else:
+                    self.one(group)
         views = [view_of(v) for v in self.graph.outputs]
         results = [Result(self.slot(view.base), view) for view in views]
         order = list(self.spans)

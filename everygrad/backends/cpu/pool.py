@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from sys import getrefcount
 from typing import Any
+from weakref import getweakrefcount
 
 import numpy as np
 
@@ -93,6 +94,28 @@ def _size_class(nbytes: int) -> int:
     """Rounded up so that at most an eighth is wasted."""
     step = 1 << max(16, nbytes.bit_length() - 4)
     return -(-nbytes // step) * step
+
+
+class Recycled:
+    """Small arrays of one shape: those that nobody holds any more are given out again.
+
+    Two take turns where each is dropped after the next was made, as the loss of a step is.
+    """
+
+    MOST = 2
+
+    def __init__(self, shape: Shape, dtype: Any) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.arrays: list[Any] = []
+
+    def take(self) -> Any:
+        """An uninitialised C-contiguous array. Callers take turns by a lock of their own."""
+        for array in self.arrays:
+            if getrefcount(array) == _IDLE and array.flags.owndata and not getweakrefcount(array):
+                return array
+        fresh = np.empty(self.shape, self.dtype)
+        self.arrays = [*self.arrays[1 - self.MOST :], fresh]
+        return fresh
 
 
 _pool = Pool()

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from everygrad.backends.cpu import runtime
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.plan import ERROR_WORDS, HostStep, NativeStep, Program, build
-from everygrad.backends.cpu.pool import SMALLEST, empty
+from everygrad.backends.cpu.pool import SMALLEST, Recycled, empty
 from everygrad.backends.cpu.render import address_of
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Memory
@@ -74,10 +74,7 @@ class Replay:
         for slot, array in program.constants.items():
             self.point(slot, address_of(array))
         self.arrays: list[Any] = [None] * len(program.inputs)  # the inputs of the latest call
-        self.outputs = [
-            (slot, v.shape, v.dtype.np, np.empty if self.is_small(slot, v) else empty)
-            for slot, v in program.outputs.items()
-        ]
+        self.outputs = [(slot, self.memory_for(slot, v)) for slot, v in program.outputs.items()]
         self.has_host_steps = any(isinstance(s, HostStep) for s in program.steps)
         self.segments = self.link()
         self.givers = [self.giver(r.slot, r.view) for r in program.results]
@@ -86,9 +83,14 @@ class Replay:
     def memory(self) -> Memory:
         return self.program.memory()
 
-    def is_small(self, slot: int, v: Value) -> bool:
-        """Whether an output's memory is NumPy's own: it is small, or stays with its tensor."""
-        return v.nbytes < SMALLEST or slot in self.program.donations
+    def memory_for(self, slot: int, v: Value) -> Callable[[], Any]:
+        """What gives an output its memory, of earlier results that nobody holds any more; that of
+        a tensor which stays in its place is its own."""
+        if slot in self.program.donations:
+            return partial(np.empty, v.shape, v.dtype.np)
+        if v.nbytes < SMALLEST:
+            return Recycled(v.shape, v.dtype.np).take
+        return partial(empty, v.shape, v.dtype.np)
 
     def place(self, slot: int) -> tuple[int, Any]:
         """Where a result is found: 0, an input; 1, an output; 2, the constant array itself."""
@@ -234,10 +236,10 @@ class Replay:
         """
         self.interrupted = None
         made = []
-        for slot, shape, dtype, fresh in self.outputs:
+        for slot, fresh in self.outputs:
             array = given.get(slot)
             if array is None:
-                array = fresh(shape, dtype)
+                array = fresh()
             self.point(slot, address_of(array))
             made.append(array)
         known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}

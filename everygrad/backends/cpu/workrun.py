@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from everygrad.backends.cpu import runtime
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.render import address_of
-from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.backends.cpu.work import Operand, Step, Work, contiguous
 from everygrad.dtypes import FROM_NP
 
 
@@ -32,6 +32,14 @@ def operand(array: Any) -> Operand:
     """The layout of an array, from its own first element on."""
     strides = tuple(s // array.itemsize for s in array.strides)
     return Operand(FROM_NP[array.dtype], array.shape, strides)
+
+
+def copied(copy: Callable[[Operand, Operand], Step], array: Any) -> Any:
+    """An array copied into order by a generator of copies."""
+    source = operand(array)
+    out = empty(array.shape, array.dtype)
+    run(Work((copy(source, contiguous(source.dtype, source.shape)),)), [out], [array])
+    return out
 
 
 def run(work: Work, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:

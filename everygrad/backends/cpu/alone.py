@@ -1,0 +1,76 @@
+"""Large eager ops by the compiler: a graph of one op, planned and run as any compiled function is.
+
+Reductions, and moves that NumPy does on one core. The code is made for the shape, as that of large
+matrix products is: the first call on a new one compiles for about 10 ms, or finds it on disk.
+Elementwise ops have kernels for all shapes (`render`), rows have theirs (`rowkernels`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everygrad.backends.cpu import native
+from everygrad.compile.ir import Graph
+from everygrad.dtypes import FROM_NP, DType
+from everygrad.shapes import Shape
+
+LARGE = 1 << 18  # elements from which a compiled kernel's start is worth it
+_REMEMBERED = 256
+_replays: dict[Any, Any] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Alone:
+    """As much of an op's record as a graph asks for."""
+
+    name: str
+    family: str
+    combine: str = ""
+    mean: bool = False
+    result: Callable[..., tuple[Shape, DType]] | None = None
+    shape: Callable[..., Shape] | None = None
+
+
+def serves(arrays: Sequence[Any]) -> bool:
+    """Whether these arrays are many enough, and lie as compiled code reads them."""
+    size = 0
+    for a in arrays:
+        if a.dtype.kind == "c" or not a.flags.c_contiguous or not a.flags.aligned:
+            return False
+        size += a.size
+    return size >= LARGE
+
+
+def reduces(x: Any, axes: Shape) -> bool:
+    """Whether x is served, and has more than one element along the axes: there is no kernel that
+    combines nothing."""
+    return serves((x,)) and any(x.shape[a] > 1 for a in axes)
+
+
+def run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
+    """The op on arrays that are served."""
+    key = (op.name, *params.items(), *[(a.dtype, a.shape) for a in arrays])
+    with _lock:
+        replay = _replays.pop(key, None)
+        if replay is None:
+            graph = Graph()
+            inputs = [graph.input(a.shape, FROM_NP[a.dtype]) for a in arrays]
+            graph.outputs = [graph.call(op, inputs, params)]
+            replay = native.compiled(graph, ())
+        _replays[key] = replay  # the latest comes last
+        if len(_replays) > _REMEMBERED:
+            del _replays[next(iter(_replays))]
+    return replay.run_on(arrays)[0]
+
+
+def compiled(op: Alone, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that is `usual` on what is small, and compiled on what is large."""
+
+    def call(*arrays: Any, **params: Any) -> Any:
+        return run(op, arrays, params) if serves(arrays) else usual(*arrays, **params)
+
+    return call

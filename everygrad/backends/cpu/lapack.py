@@ -1,0 +1,363 @@
+"""Linear algebra and Fourier transforms by NumPy's LAPACK and pocketfft, on batches of matrices.
+
+Arrays are float32, float64 or complex: halves were widened before. What LAPACK calls an error is an
+ArgumentError here, with the op's name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everygrad.errors import ArgumentError, GradientError
+from everygrad.shapes import size_of
+
+_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+_ROW_MAJOR, _NO_TRANS, _LEFT = 101, 111, 141  # of CBLAS
+_UPPER, _LOWER, _PLAIN, _UNIT = 121, 122, 131, 132
+_SMALL = 24  # rows up to which NumPy's loop over a batch beats one call for each matrix
+_ADDRESS = ctypes.c_void_p
+_INT = ctypes.c_int64
+
+
+@contextmanager
+def _named(op: str, why: str) -> Iterator[None]:
+    try:
+        yield
+    except np.linalg.LinAlgError:
+        raise ArgumentError(f"{op}: {why}") from None
+
+
+_SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
+
+
+# --- what NumPy's OpenBLAS has and NumPy does not show -------------------------------------------
+
+
+@lru_cache
+def _library() -> Any:
+    """NumPy's own OpenBLAS with 64-bit integers; None where NumPy was built with another BLAS."""
+    folder = Path(np.__file__).parent.parent / "numpy.libs"
+    for path in sorted(folder.glob("*openblas64*")):
+        lib = ctypes.CDLL(str(path))  # already loaded by NumPy: the same library
+        if hasattr(lib, "scipy_dgetrf_64_") and hasattr(lib, "scipy_cblas_dtrsm64_"):
+            return lib
+    return None
+
+
+def _matrices(x: Any) -> Any:
+    """A C-ordered copy with one leading axis; of something that is not empty."""
+    return np.array(x, order="C").reshape((-1, *x.shape[-2:]))
+
+
+def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    """By trsm where the matrices are large enough, else by LAPACK's general solver."""
+    n = a.shape[-1]
+    if not unit and (a.diagonal(axis1=-2, axis2=-1) == 0).any():
+        raise ArgumentError("solve_triangular: " + _SINGULAR)
+    if n > _SMALL and b.size and (lib := _library()) is not None:
+        return _trsm(lib, a, b, upper, unit)
+    part = np.triu(a) if upper else np.tril(a)
+    if unit:
+        part[..., range(n), range(n)] = 1
+    return np.linalg.solve(part, b)
+
+
+def _trsm(lib: Any, a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    letter = _LETTERS[a.dtype.name]
+    call = getattr(lib, f"scipy_cblas_{letter}trsm64_")
+    one: Any = {"s": ctypes.c_float(1), "d": ctypes.c_double(1)}.get(letter)
+    if one is None:
+        held = np.ones((), a.dtype)
+        one = _ADDRESS(held.ctypes.data)
+    rows, out = np.ascontiguousarray(a).reshape((-1, *a.shape[-2:])), _matrices(b)
+    sides = (_ROW_MAJOR, _LEFT, _UPPER if upper else _LOWER, _NO_TRANS, _UNIT if unit else _PLAIN)
+    m, n = out.shape[-2:]
+    for one_a, one_b in zip(rows, out, strict=True):
+        at = (_ADDRESS(one_a.ctypes.data), _INT(m), _ADDRESS(one_b.ctypes.data), _INT(n))
+        call(*sides, _INT(m), _INT(n), one, *at)
+    return out.reshape(b.shape)
+
+
+def lu_factor(x: Any) -> Any:
+    """L below the diagonal, U on and above it, and a last column with the rows exchanged."""
+    m, n = x.shape[-2:]
+    count = size_of(x.shape[:-2])
+    out = np.zeros((count, m, n + 1), x.dtype)
+    matrices = x.reshape((count, m, n))
+    lib = _library()
+    if lib is None or (count > min(m, n) and m <= _SMALL):
+        out[:, :, :n], out[:, : min(m, n), n] = _eliminated(matrices)
+    else:
+        for one, place in zip(matrices, out, strict=True):
+            place[:, :n], place[: min(m, n), n] = _getrf(lib, one)
+    return out.reshape((*x.shape[:-1], n + 1))
+
+
+def _getrf(lib: Any, x: Any) -> tuple[Any, Any]:
+    m, n = x.shape
+    work = np.array(x, order="F")
+    pivots = np.ones(min(m, n), np.int64)
+    if work.size:
+        call = getattr(lib, f"scipy_{_LETTERS[x.dtype.name]}getrf_64_")
+        rows, columns, info = (_INT(v) for v in (m, n, 0))
+        by = ctypes.byref
+        at = (_ADDRESS(work.ctypes.data), by(rows), _ADDRESS(pivots.ctypes.data), by(info))
+        call(by(rows), by(columns), *at)
+    return work, pivots - 1
+
+
+def _eliminated(x: Any) -> tuple[Any, Any]:
+    """Gaussian elimination of all matrices at once, column by column: for many small ones, and for
+    a NumPy without OpenBLAS."""
+    work = x.copy()
+    count, m, n = work.shape
+    each = np.arange(count)
+    pivots = np.zeros((count, min(m, n)), np.int64)
+    for k in range(min(m, n)):
+        column = work[:, k:, k]
+        p = pivots[:, k] = k + np.argmax(np.abs(column.real) + np.abs(column.imag), axis=1)
+        work[each, k], work[each, p] = work[each, p], work[each, k].copy()
+        corner = work[:, k, k, None]
+        work[:, k + 1 :, k] /= np.where(corner == 0, 1, corner)
+        work[:, k + 1 :, k + 1 :] -= work[:, k + 1 :, k, None] * work[:, k, None, k + 1 :]
+    return work, pivots
+
+
+def row_order(pivots: Any, size: int) -> Any:
+    """The permutation that exchanging rows one after the other makes."""
+    flat = pivots.reshape(size_of(pivots.shape[:-1]), pivots.shape[-1])
+    order = np.tile(np.arange(size), (len(flat), 1))
+    each = np.arange(len(flat))
+    for k in range(flat.shape[1]):
+        p = flat[:, k]
+        order[each, k], order[each, p] = order[each, p], order[each, k].copy()
+    return order.reshape((*pivots.shape[:-1], size))
+
+
+# --- solutions -----------------------------------------------------------------------------------
+
+
+def solve(a: Any, b: Any) -> Any:
+    with _named("solve", _SINGULAR):
+        return np.linalg.solve(a, b)
+
+
+def inv(x: Any) -> Any:
+    with _named("inv", _SINGULAR):
+        return np.linalg.inv(x)
+
+
+def slogdet(x: Any) -> Any:
+    sign, size = np.linalg.slogdet(x)
+    return np.stack((sign, size.astype(x.dtype)), axis=-1)
+
+
+def det(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.linalg.det(x)
+
+
+def adjugate(x: Any) -> Any:
+    """det(x) x^-1, or where a matrix is singular or near it, from its singular values."""
+    count, n = size_of(x.shape[:-2]), x.shape[-1]
+    matrices = x.reshape((count, n, n))
+    with np.errstate(all="ignore"):
+        size = np.abs(matrices).sum(axis=-1).max(axis=-1, initial=0)
+        try:
+            inverse = np.linalg.inv(matrices)
+            far = size * np.abs(inverse).sum(axis=-1).max(axis=-1, initial=0) < _FAR[x.dtype.name]
+            out = inverse * np.linalg.det(matrices)[:, None, None]
+        except np.linalg.LinAlgError:  # one of them is exactly singular
+            far, out = np.zeros(count, bool), np.empty_like(matrices)
+        if not far.all():
+            out[~far] = _adjugate_of_any(matrices[~far])
+    return out.reshape(x.shape)
+
+
+_FAR = {"float32": 1e3, "complex64": 1e3, "float64": 1e7, "complex128": 1e7}  # condition numbers
+
+
+def _adjugate_of_any(x: Any) -> Any:
+    u, values, vh = np.linalg.svd(x)
+    n = x.shape[-1]
+    others = np.where(np.eye(n, dtype=bool), 1, values[..., None, :]).prod(axis=-1)
+    turn = np.linalg.det(u) * np.linalg.det(vh)
+    return (vh.mT.conj() * others[..., None, :]) @ u.mT.conj() * turn[..., None, None]
+
+
+def pinv(x: Any, rtol: Any) -> Any:
+    return np.linalg.pinv(x, rcond=rtol)
+
+
+# --- decompositions ------------------------------------------------------------------------------
+
+
+def cholesky(x: Any) -> Any:
+    why = "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?"
+    with _named("cholesky", why):
+        return np.linalg.cholesky(x)
+
+
+def qr(x: Any) -> Any:
+    """Q's rows, then R's: side by side in one array of m + n rows."""
+    return np.concatenate(np.linalg.qr(x), axis=-2)
+
+
+def qr_complete(x: Any) -> Any:
+    """Q and R side by side."""
+    return np.concatenate(np.linalg.qr(x, mode="complete"), axis=-1)
+
+
+_NAN = "the iteration does not converge; is a NaN or an infinity in the input?"
+
+
+def _side_by_side(values: Any, vectors: Any) -> Any:
+    """[values | vectors]."""
+    return np.concatenate((values[..., None].astype(vectors.dtype), vectors), axis=-1)
+
+
+def eigh(x: Any) -> Any:
+    with _named("eigh", _NAN):
+        return _side_by_side(*np.linalg.eigh(x))
+
+
+def eigvalsh(x: Any) -> Any:
+    with _named("eigvalsh", _NAN):
+        return np.linalg.eigvalsh(x)
+
+
+def eig(x: Any) -> Any:
+    with _named("eig", _NAN):
+        values, vectors = np.linalg.eig(x)
+    return _side_by_side(values, vectors.astype(np.result_type(x.dtype, np.complex64)))
+
+
+def eigvals(x: Any) -> Any:
+    with _named("eigvals", _NAN):
+        return np.linalg.eigvals(x).astype(np.result_type(x.dtype, np.complex64))
+
+
+def svd(x: Any) -> Any:
+    """U's rows, one of singular values, then V's rows, each of k elements."""
+    with _named("svd", _NAN):
+        u, values, vh = np.linalg.svd(x, full_matrices=False)
+    return np.concatenate((u, values[..., None, :].astype(x.dtype), vh.mT.conj()), axis=-2)
+
+
+def svd_complete(x: Any) -> Any:
+    """[U, values, V^H] one after the other, flat."""
+    with _named("svd", _NAN):
+        u, values, vh = np.linalg.svd(x)
+    m, n = x.shape[-2:]
+    flat = ((u, m * m), (values, min(m, n)), (vh, n * n))
+    parts = [np.asarray(part, x.dtype).reshape((*x.shape[:-2], size)) for part, size in flat]
+    return np.concatenate(parts, axis=-1)
+
+
+def svdvals(x: Any) -> Any:
+    with _named("svdvals", _NAN):
+        return np.linalg.svd(x, compute_uv=False)
+
+
+# --- the matrix exponential ----------------------------------------------------------------------
+
+PADE = (
+    *(64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000),
+    *(10559470521600, 670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1),
+)
+PADE_REACH = 5.371920351148152  # the 1-norm up to which degree 13 is as good as float64
+
+
+def matrix_exp(x: Any) -> Any:
+    """Scaling and squaring: a Pade approximant of x / 2^s, squared s times, s by each matrix."""
+    if not x.size:
+        return x.copy()
+    size = np.abs(x).sum(axis=-2).max(axis=-1)
+    if not np.isfinite(size).all():
+        raise ArgumentError("matrix_exp: the input has a NaN or an infinity")
+    steps = np.ceil(np.log2(np.maximum(size / PADE_REACH, 1))).astype(np.int64)
+    with np.errstate(all="ignore"):
+        out = _pade((x / 2.0 ** steps[..., None, None]).astype(x.dtype))
+        for step in range(int(steps.max())):
+            out = np.where((step < steps)[..., None, None], out @ out, out)
+    return out
+
+
+def _pade(x: Any) -> Any:
+    b = [v / PADE[0] for v in PADE]
+    one = np.eye(x.shape[-1], dtype=x.dtype)
+    x2 = x @ x
+    x4 = x2 @ x2
+    x6 = x4 @ x2
+    odd = x6 @ (b[13] * x6 + b[11] * x4 + b[9] * x2)
+    odd = x @ (odd + b[7] * x6 + b[5] * x4 + b[3] * x2 + b[1] * one)
+    even = x6 @ (b[12] * x6 + b[10] * x4 + b[8] * x2)
+    even = even + b[6] * x6 + b[4] * x4 + b[2] * x2 + b[0] * one
+    return np.linalg.solve(even - odd, even + odd)
+
+
+# --- checks, transforms --------------------------------------------------------------------------
+
+
+def ensure(x: Any, ok: Any, what: str) -> Any:
+    """x, if all of `ok` holds."""
+    if not ok.all():
+        raise GradientError(what)
+    return x
+
+
+def dft(x: Any, axis: int, inverse: bool) -> Any:
+    if not x.size:
+        return x
+    if inverse:
+        return np.fft.ifft(x, axis=axis, norm="forward")
+    return np.fft.fft(x, axis=axis)
+
+
+def real_dft(x: Any, axis: int) -> Any:
+    if not x.size:
+        shape = (*x.shape[:axis], x.shape[axis] // 2 + 1, *x.shape[axis + 1 :])
+        return np.zeros(shape, np.result_type(x.dtype, np.complex64))
+    return np.fft.rfft(x, axis=axis)
+
+
+def half_dft(x: Any, axis: int, size: int) -> Any:
+    """The real sequence of `size` elements whose transform begins with x, not divided by size."""
+    if not x.size:
+        return np.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.real.dtype)
+    return np.fft.irfft(x, size, axis=axis, norm="forward")
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "solve_triangular": solve_triangular,
+    "lu_factor": lu_factor,
+    "row_order": row_order,
+    "solve": solve,
+    "inv": inv,
+    "det": det,
+    "slogdet": slogdet,
+    "adjugate": adjugate,
+    "pinv": pinv,
+    "cholesky": cholesky,
+    "qr": qr,
+    "qr_complete": qr_complete,
+    "eigh": eigh,
+    "eigvalsh": eigvalsh,
+    "eig": eig,
+    "eigvals": eigvals,
+    "svd": svd,
+    "svd_complete": svd_complete,
+    "svdvals": svdvals,
+    "matrix_exp": matrix_exp,
+    "ensure": ensure,
+    "dft": dft,
+    "real_dft": real_dft,
+    "half_dft": half_dft,
+}
