@@ -4,7 +4,7 @@ CUDA_PY ?= python3    # GPU machines bring CuPy and pytest, and may have no way 
 ARGS ?=
 export EVERYGRAD_TEST_DEVICES ?= cpu,webgpu
 
-.PHONY: help demo gpt test test-cuda check bench bench-webgpu fuzz clean venv-demo venv-dev venv-bench
+.PHONY: help demo gpt test test-cuda check bench bench-webgpu bench-cuda fuzz clean venv-demo venv-dev venv-bench
 .NOTPARALLEL:    # under -j, two targets must not fill one .venv at the same time
 
 help:  ## list the targets (the default)
@@ -32,6 +32,9 @@ bench: venv-bench  ## time ours against PyTorch, torch.compile and JAX, side by 
 
 bench-webgpu: venv-bench  ## what a GPU does through WebGPU, and the MLP step beside tinygrad
 	@$(PY) -m benchmarks.webgpu $(ARGS)
+
+bench-cuda:  ## everygrad on an NVIDIA GPU beside PyTorch and JAX; writes benchmarks/CUDA.md
+	@$(CUDA_PY) -m benchmarks.cuda --write $(ARGS)
 
 fuzz: venv-dev  ## random programs, each run in every way (ARGS="--start 0 --seeds 1000 --minutes 5")
 	@$(PY) -m everygrad.tools.fuzz $(ARGS)

@@ -5,11 +5,17 @@
     {"run": NAME, "steps": K, "rounds": N, "warmup_s": S}
                                                         -> {"times": [seconds a step, ...],
                                                             "others": [busy cores, ...]}
+    {"trial": NAME, "rounds": N}                        -> {"steps_s": [...], "losses": [...],
+                                                            "peak": bytes, "held": bytes,
+                                                            "times": [...]}
+    {"curve": NAME}                                     -> {"losses": [...]}
 
 `missing` is what the peer lacks to run here, "" when nothing. `others` is what other processes
 took of the machine in each round (`load.py`). `check` runs a fresh copy of the workload, times its
 few steps one by one, and saves the outputs of its first and last step as an .npz file; `run` keeps
-the workload built until another is asked for. A request that fails is answered
+the workload built until another is asked for. `trial` and `curve` are for peers on CUDA, whose
+steps are waited for at the end of a round: the first steps with their losses, the memory they took,
+then rounds; and the losses of a step for each batch. A request that fails is answered
 `{"error": traceback}` and the worker goes on.
 """
 
@@ -30,7 +36,7 @@ import numpy as np
 
 from benchmarks.load import Mark
 from benchmarks.peers import ALL_MODULES, Step
-from benchmarks.workloads import WORKLOADS, Array
+from benchmarks.workloads import EVERY, WORKLOADS, Array
 
 
 class Worker:
@@ -47,6 +53,10 @@ class Worker:
             return {"versions": self.module.VERSIONS | _numpy(), "missing": missing}
         if "check" in request:
             return {"steps_s": self.check(request["check"], request["to"])}
+        if "trial" in request:
+            return self.trial(request["trial"], request["rounds"])
+        if "curve" in request:
+            return {"losses": self.curve(request["curve"])}
         how = request["steps"], request["rounds"], request.get("warmup_s", 0.0)
         rounds = self.run(request["run"], *how)
         return {"times": [seconds for seconds, _ in rounds], "others": [load for _, load in rounds]}
@@ -56,7 +66,7 @@ class Worker:
         gc.collect()
 
     def build(self, name: str) -> Step:
-        workload = WORKLOADS[name]
+        workload = EVERY[name]
         step: Step = self.module.STEPS[workload.kind](workload.data())
         return step
 
@@ -80,6 +90,42 @@ class Worker:
         gc.collect()
         _warm(step, max(1, steps // 10), warmup_s)
         return [_time(step, steps) for _ in range(rounds)]
+
+    def trial(self, name: str, rounds: int) -> dict[str, Any]:
+        """The first steps one by one, then rounds of as many as the workload says."""
+        self.drop()
+        step: Any = self.build(name)
+        self.module.wait()
+        seconds, losses = [], []
+        for _ in range(max(2, EVERY[name].check_steps)):
+            seconds.append(self._waited(step, 1))
+            losses.append(step.value())
+        _warm(step, EVERY[name].steps, 0.0)
+        memory = {"peak": self.module.peak(), "held": self.module.held()}
+        times = [self._waited(step, EVERY[name].steps) for _ in range(rounds)]
+        return {"steps_s": seconds, "losses": losses, "times": times, **memory}
+
+    def _waited(self, step: Step, steps: int) -> float:
+        """Seconds a step, of several that are waited for together."""
+        self.module.wait()
+        start = time.perf_counter()
+        for _ in range(steps):
+            step.run()
+        self.module.wait()
+        return (time.perf_counter() - start) / steps
+
+    def curve(self, name: str) -> list[float]:
+        """The loss of every step, each on a batch of its own."""
+        self.drop()
+        workload = EVERY[name]
+        data = workload.data()
+        step: Any = self.module.STEPS[workload.kind](data)
+        losses = []
+        for text in data.arrays["text"]:
+            step.feed(text)
+            step.run()
+            losses.append(step.value())
+        return losses
 
 
 def _numpy() -> dict[str, str]:

@@ -8,7 +8,7 @@ how a library computes it stands in that library's module under `peers/`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -116,8 +116,10 @@ def mlp(rng: Rng, settings: dict[str, Any]) -> Data:
 
 
 def pointwise(rng: Rng, settings: dict[str, Any]) -> Data:
-    """mean(gelu(x * w + b)), the exact (erf) gelu, backward to x, w and b."""
+    """mean(gelu(x * w + b)), the exact (erf) gelu, backward to x, w and b; `alone`: of x only."""
     size = settings["size"]
+    if settings.get("alone"):
+        return Data({"x": _normal(rng, size, size)}, settings=settings)
     small = (size,) if settings["rows"] else (size, size)
     arrays = {
         "x": _normal(rng, size, size),
@@ -144,13 +146,16 @@ def gpt(rng: Rng, settings: dict[str, Any]) -> Data:
     """A pre-norm transformer, each library's own causal attention, cross entropy everywhere.
 
     The query/key/value projection has no bias: the gradient of a key bias is zero but for
-    rounding, so no two peers could agree on it.
+    rounding, so no two peers could agree on it. `tied`: the head's weights are the embedding's.
+    `feeds`: batches for as many steps, of tokens of which some are commoner than others, so that
+    there is something to learn.
     """
     width, vocab = settings["width"], settings["vocab"]
-    tokens, batch = settings["tokens"], settings["batch"]
+    tokens, batch, tied = settings["tokens"], settings["batch"], settings.get("tied", False)
+    scale = 0.02 if tied else 0.1
     weights = {
-        "wte.weight": 0.1 * _normal(rng, vocab, width),
-        "wpe.weight": 0.1 * _normal(rng, tokens, width),
+        "wte.weight": scale * _normal(rng, vocab, width),
+        "wpe.weight": scale * _normal(rng, tokens, width),
     }
     for i in range(settings["layers"]):
         weights |= _layer_norm(rng, f"blocks.{i}.ln1", width)
@@ -160,13 +165,17 @@ def gpt(rng: Rng, settings: dict[str, Any]) -> Data:
         weights |= _linear(rng, f"blocks.{i}.up", width, 4 * width)
         weights |= _linear(rng, f"blocks.{i}.down", 4 * width, width)
     weights |= _layer_norm(rng, "ln", width)
-    weights |= _linear(rng, "head", width, vocab, bias=False)
+    if not tied:
+        weights |= _linear(rng, "head", width, vocab, bias=False)
     text = rng.integers(0, vocab, (batch, tokens + 1))
     arrays = {
         "x": np.ascontiguousarray(text[:, :-1]),
         "y": np.ascontiguousarray(text[:, 1:]),
         "positions": np.arange(tokens),
     }
+    if "feeds" in settings:
+        sizes = (settings["feeds"], batch, tokens + 1)
+        arrays["text"] = np.minimum(rng.zipf(1.2, sizes), vocab) - 1
     return Data(arrays, weights, settings)
 
 
@@ -234,6 +243,43 @@ _ALL = [
 ]  # fmt: skip
 
 WORKLOADS: dict[str, Workload] = {w.name: w for w in _ALL}
+
+_GPT2 = {
+    **{"layers": 12, "heads": 12, "width": 768, "vocab": 50304, "tied": True},
+    **{"optimiser": "adamw", "precision": "bf16"},
+}
+_ON_CUDA = [
+    Workload(
+        "gpt2", "gpt", "GPT-2 124M training step, 16 x 1024 tokens, bf16, AdamW",
+        gpt, steps=5, target=1.0, check_steps=2, tolerance=2e-2,
+        settings=_GPT2 | {"tokens": 1024, "batch": 16, "lr": 3e-4},
+    ),
+    Workload(
+        "gelu.8192", "pointwise", "mean(gelu(x)) of 8192x8192 float32, and the gradient of x",
+        pointwise, steps=20, target=1.0, settings={"size": 8192, "alone": True},
+    ),
+    Workload(
+        "mlp.4096", "mlp", "MLP step 784-4096-4096-10, batch 512, tf32, AdamW",
+        mlp, steps=50, target=1.0, check_steps=1, tolerance=1e-2,
+        settings={"sizes": (784, 4096, 4096, 10), "batch": 512, "precision": "tf32"} | _ADAMW,
+    ),
+    Workload(
+        "chain64", "chain", "64 multiply/add ops on 16x16, gradient of x",
+        chain, steps=100, target=1.0, settings=_CHAIN | {"wrt": ("x",)},
+    ),
+]  # fmt: skip
+# What the GPUs are timed at, and the steps over which losses are compared.
+CUDA_WORKLOADS: dict[str, Workload] = {f"cuda.{w.name}": w for w in _ON_CUDA}
+CURVE = Workload(
+    "gpt2.curve", "gpt", "GPT-2 124M, 4 x 256 tokens, AdamW",
+    gpt, steps=200, target=1.0,
+    settings=_GPT2 | {"tokens": 256, "batch": 4, "lr": 3e-4, "feeds": 200},
+)  # fmt: skip
+CURVES = {
+    f"cuda.curve.{precision}": replace(CURVE, settings=CURVE.settings | {"precision": precision})
+    for precision in ("bf16", "f32")
+}
+EVERY = WORKLOADS | CUDA_WORKLOADS | CURVES  # by the name a worker is asked for
 
 
 def select(names: list[str]) -> list[Workload]:

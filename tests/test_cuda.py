@@ -15,6 +15,8 @@ from everygrad import dtypes
 from everygrad.backends import base
 from everygrad.errors import CompileError, DeviceError, OutOfMemoryError, OutOfRangeError
 from everygrad.ops.random import BITS
+from everygrad.ops.spec import REGISTRY
+from tests import support
 from tests.conftest import DEVICES
 
 pytestmark = pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
@@ -315,20 +317,85 @@ def test_a_bad_index_is_raised_at_the_next_read() -> None:
 
 
 def test_out_of_memory_is_an_exception_and_passes() -> None:
-    driver = backend().gpu.driver
-    driver.trim()
+    gpu = backend().gpu
+    driver = gpu.driver
+    gpu.memory.trim()
     x = on(np.ones(1 << 20, np.float32))
     used = driver.statistics()["held"]
     driver.limit(used + (32 << 20))
     held = []
     try:
-        with pytest.raises(OutOfMemoryError, match=r"bytes asked for(.|\n)*test_cuda\.py:\d+"):
+        with pytest.raises(OutOfMemoryError, match="4,194,304 bytes asked for") as caught:
             held.extend(x + float(i) for i in range(100))
+        largest = [line for line in str(caught.value).splitlines() if "test_cuda.py:" in line]
+        assert len(largest) >= 7
+        assert all(line.strip().startswith("4,194,304 bytes") for line in largest[:7])
         held.clear()
         assert (x + 1.0).numpy()[0] == 2.0
     finally:
         driver.limit(None)
     assert (x + 3.0).numpy()[0] == 4.0
+
+
+def test_out_of_memory_in_a_backward_and_in_a_compiled_function_passes() -> None:
+    gpu = backend().gpu
+    gpu.memory.trim()
+    x = on(np.ones(1 << 20, np.float32)).requires_grad_()
+    deep = eg.jit(lambda x: eg.concat([x @ x.reshape(-1, 1), *[x] * 40]))
+    gpu.driver.limit(gpu.driver.statistics()["held"] + (24 << 20))
+
+    def long_chain() -> None:
+        y = x
+        for _ in range(30):
+            y = eg.tanh(y)
+        y.sum().backward()
+
+    try:
+        with pytest.raises(OutOfMemoryError):
+            long_chain()
+        with pytest.raises(OutOfMemoryError):
+            deep(x.detach())
+        assert x.grad is None
+        (x * 2.0).sum().backward()
+        assert x.grad is not None
+        assert x.grad.numpy()[0] == 2.0
+    finally:
+        gpu.driver.limit(None)
+    assert deep(x.detach()).shape == ((40 << 20) + 1,)
+
+
+def test_an_index_tensor_is_not_read_and_its_fault_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = on(np.arange(12.0, dtype=np.float32).reshape(3, 4))
+    good, bad, low = on(np.array([0, 2, -1])), on(np.array([1, 4])), on(np.array([-9]))
+
+    def refuse(*args: Any) -> Any:
+        raise AssertionError("a copy to the host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend().gpu.driver, "download", refuse)
+        picked, crossed = x[good], x[:, good]
+        wrong = x[:, bad]
+    np.testing.assert_array_equal(picked.shape, (3, 4))
+    with pytest.raises(OutOfRangeError, match="index 4 is out of range for axis 1 of size 4"):
+        wrong.numpy()
+    np.testing.assert_array_equal(picked.numpy(), x.numpy()[[0, 2, -1]])
+    np.testing.assert_array_equal(crossed.numpy(), x.numpy()[:, [0, 2, -1]])
+    with pytest.raises(OutOfRangeError, match="index -9 is out of range for axis 0 of size 3"):
+        x[low].numpy()
+    with pytest.raises(OutOfRangeError, match="index 4 is out of range for axis 1 of size 4"):
+        eg.jit(lambda x: x * 2.0)(x[:, bad]).numpy()
+    x[good] = 0.0
+    assert x.numpy().sum() == 4.0 + 5.0 + 6.0 + 7.0
+
+
+def test_labels_out_of_range_are_named() -> None:
+    logits = on(np.zeros((2, 3), np.float32)).requires_grad_()
+    for step in (eg.nn.functional.cross_entropy, eg.jit(eg.nn.functional.cross_entropy)):
+        with pytest.raises(OutOfRangeError, match="cross_entropy: label 3 is out of range"):
+            step(logits, on(np.array([0, 3]))).item()
+        assert abs(step(logits, on(np.array([0, 2]))).item() - np.log(3)) < 1e-6
 
 
 def test_a_device_that_is_not_there() -> None:
@@ -355,3 +422,97 @@ def test_a_backward_makes_no_host_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     for p in model.parameters():
         assert p.grad is not None
         assert np.isfinite(p.grad.numpy()).all()
+
+
+# --- speed ---------------------------------------------------------------------------------------
+
+
+def test_a_profile_has_the_time_on_the_device() -> None:
+    x = on(np.ones(1 << 26, np.float32))
+    small = on(np.ones(16, np.float32))
+    eg.exp(x), eg.exp(small)
+    with eg.tools.profile() as p:
+        eg.exp(x)
+        eg.exp(small)
+    large, tiny = (event.seconds for event in p.events)
+    assert 5e-5 < large < 5e-4  # half a gigabyte moved
+    assert tiny < 2e-5  # without what it takes to launch
+    assert p.events[0].launches == 1
+
+
+@pytest.mark.parametrize("name", support.WITH_SAMPLES)
+def test_an_op_gives_the_same_bits_by_its_shortcut(name: str) -> None:
+    op = REGISTRY[name]
+    for sample in support.samples_of(op, DEV):
+        given = support.map_sample(sample, support.to_tensor(DEV))
+        first, *others = (
+            [o.to("cpu").numpy().tobytes() for o in support.call(support.function_of(op), given)]
+            for _ in range(3)
+        )
+        assert all(other == first for other in others), sample
+
+
+def test_memory_is_used_again() -> None:
+    x = on(np.ones(100, np.float32))
+    first = (x * x)._data.ptr
+    assert len({(x * x)._data.ptr for _ in range(100)} | {first}) <= 2
+    stats = backend().gpu.memory.statistics()
+    assert 0 < stats["used"] <= stats["held"]
+    assert stats["peak"] > 0
+
+
+# --- other libraries -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool", "complex64"])
+def test_pytorch_shares_memory_both_ways(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = on(np.arange(12).reshape(3, 4)).astype(dtype)
+    for view in (x, x.T, x[1:, 1:], x[:0]):
+        there = torch.from_dlpack(view)
+        assert str(there.dtype) == f"torch.{dtype}"
+        assert there.is_cuda
+        assert tuple(there.shape) == view.shape
+        if view.size:
+            assert there.data_ptr() == view._data.ptr
+        want = view.astype("complex64").numpy()
+        np.testing.assert_array_equal(there.to(torch.complex64).cpu().numpy(), want)
+    t = torch.arange(12, device=DEV).reshape(3, 4).to(getattr(torch, dtype))
+    for view in (t, t.T, t[1:, 1:], t[:0]):
+        back = eg.from_dlpack(view)
+        assert (str(back.dtype), back.shape, back.device) == (dtype, tuple(view.shape), DEV)
+        if view.numel():
+            assert back._data.ptr == view.data_ptr()
+        want = view.to(torch.complex64).cpu().numpy()
+        np.testing.assert_array_equal(back.astype("complex64").numpy(), want)
+    copied = eg.from_dlpack(t, copy=True)
+    t.zero_()
+    torch.cuda.synchronize()
+    assert copied.astype("float32").numpy().sum() > 0
+    assert eg.from_dlpack(t, device="cpu").device == "cpu"
+
+
+def test_shared_memory_is_in_order() -> None:
+    """Each side's work comes after the other's, without a wait in between."""
+    torch = pytest.importorskip("torch")
+    for i in range(20):
+        x = on(np.full(1 << 20, 1.0, np.float32)) * float(i)
+        there = torch.from_dlpack(x)
+        doubled = there * 2
+        del x, there
+        again = eg.zeros((1 << 20,), device=DEV) + 7.0  # may have the memory of x
+        back = eg.from_dlpack(doubled) + 1.0
+        assert (back.numpy() == 2.0 * i + 1.0).all()
+        assert (again.numpy() == 7.0).all()
+
+
+def test_what_cannot_be_shared_is_named() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(eg.errors.GradientError, match="requires grad"):
+        torch.from_dlpack(on(np.ones(2, np.float32)).requires_grad_())
+    with pytest.raises(eg.errors.DtypeError, match="Tensor cannot be shared"):
+        eg.from_dlpack(torch.ones(2, device=DEV, requires_grad=True))
+    with pytest.raises(eg.errors.ArgumentError, match="copy=False"):
+        eg.from_dlpack(torch.ones(2, device=DEV), device="cpu", copy=False)
+    flipped = torch.from_dlpack(eg.flip(on(np.arange(3.0))))
+    assert flipped.tolist() == [2.0, 1.0, 0.0]

@@ -3,7 +3,8 @@
 `STEPS[kind](data)` gives a `Step` for that kind of workload. `missing()`, where a module has it,
 says what the peer lacks to run here, or "". `trivial(shape, add)`, of a peer that compiles, gives
 a compiled function of nothing, or of x + 1, to call. `build_chain`, of an eager peer, makes the
-long chain.
+long chain. Those on CUDA hand work over without waiting: `wait()` waits for all of it, `peak()`
+tells the most bytes of the GPU in use at once, `held()` those of the pool they are from.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ WEBGPU_MODULES = {
     "everygrad.webgpu.jit": "benchmarks.peers.everygrad_webgpu_jit",
     "tinygrad": "benchmarks.peers.tinygrad_webgpu",
 }
+# On an NVIDIA GPU: a contest of its own too.
+CUDA_MODULES = {
+    "everygrad.cuda": "benchmarks.peers.everygrad_cuda",
+    "everygrad.cuda.jit": "benchmarks.peers.everygrad_cuda_jit",
+    "torch.cuda": "benchmarks.peers.torch_cuda",
+    "torch.cuda.compile": "benchmarks.peers.torch_cuda_compiled",
+    "jax.cuda": "benchmarks.peers.jax_cuda",
+}
 # Peers that compile a function as a whole, and those whose engine builds a graph op by op.
 COMPILED = ("everygrad.jit", "torch.compile", "jax")
 EAGER = ("everygrad", "torch")
@@ -45,7 +54,7 @@ FLOOR = "copy"
 FLOOR_MODULE = "benchmarks.peers.copy_floor"
 
 # All that a worker can be.
-ALL_MODULES = MODULES | WEBGPU_MODULES | {FLOOR: FLOOR_MODULE}
+ALL_MODULES = MODULES | WEBGPU_MODULES | CUDA_MODULES | {FLOOR: FLOOR_MODULE}
 
 
 class Step(Protocol):
@@ -60,3 +69,13 @@ class Step(Protocol):
         `loss`; `grad.NAME`; of a training step also `change.NAME`, how far a weight has moved
         since the start; `hvp.NAME`.
         """
+
+
+class Trained(Step, Protocol):
+    """A step with a loss, whose batch may be another each time."""
+
+    def value(self) -> float:
+        """The last step's loss; waits for it."""
+
+    def feed(self, text: Array) -> None:
+        """Train on these tokens next: each predicts the one after it."""

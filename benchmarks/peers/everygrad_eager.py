@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from itertools import pairwise
 from typing import Any, Protocol
@@ -41,6 +42,14 @@ def _optimiser(params: Iterable[Tensor], settings: dict[str, Any]) -> Any:
     return eg.optim.AdamW(params, lr=settings["lr"])
 
 
+def _precision(settings: dict[str, Any]) -> AbstractContextManager[None]:
+    """What a step computes in: half floats where that is asked for; tf32 is a setting for good."""
+    wanted = settings.get("precision", "f32")
+    if wanted == "tf32":
+        eg.set_matmul_precision("high")
+    return eg.autocast(dtype=eg.bfloat16) if wanted == "bf16" else nullcontext()
+
+
 class Computed(Protocol):
     """A step whose tensor work is one function, which a compiler can take as a whole.
 
@@ -75,6 +84,9 @@ class Leaves:
     def run(self) -> None:
         self.result = self.compute()
 
+    def value(self) -> float:
+        return float(_array(self.result))
+
     def outputs(self) -> dict[str, Array]:
         grads = {f"grad.{name}": _array(leaf.grad) for name, leaf in self.wrt.items()}
         return {"loss": _array(self.result)} | grads
@@ -94,11 +106,11 @@ class Chain(Leaves):
 
 class Pointwise(Leaves):
     def __init__(self, data: Data, device: str) -> None:
-        super().__init__(data, device, "xwb")
+        super().__init__(data, device, data.arrays)
 
     def forward(self) -> Tensor:
-        x, w, b = (self.tensors[name] for name in "xwb")
-        return F.gelu(x * w + b).mean()
+        x, *rest = self.tensors.values()
+        return F.gelu(x * rest[0] + rest[1] if rest else x).mean()
 
 
 class Train:
@@ -107,7 +119,7 @@ class Train:
     def __init__(self, model: nn.Module, data: Data, device: str) -> None:
         model.load_state_dict(_tensors(data.weights, "cpu"))
         self.model = model.to(device)
-        self.start = data.weights
+        self.start, self.settings = data.weights, data.settings
         self.opt = _optimiser(model.parameters(), data.settings)
         self.x = eg.tensor(data.arrays["x"], device=device)
         self.y = eg.tensor(data.arrays["y"], device=device).reshape(-1)
@@ -115,13 +127,21 @@ class Train:
 
     def compute(self) -> Tensor:
         self.opt.zero_grad()
-        loss = F.cross_entropy(self.model(self.x), self.y)
+        with _precision(self.settings):
+            loss = F.cross_entropy(self.model(self.x), self.y)
         loss.backward()
         self.opt.step()
         return loss
 
     def run(self) -> None:
         self.result = self.compute()
+
+    def value(self) -> float:
+        return float(_array(self.result))
+
+    def feed(self, text: Array) -> None:
+        self.x[:] = eg.tensor(text[:, :-1], device=self.x.device)
+        self.y[:] = eg.tensor(text[:, 1:].reshape(-1), device=self.y.device)
 
     def outputs(self) -> dict[str, Array]:
         named = dict(self.model.named_parameters())
@@ -192,13 +212,16 @@ class GPT(nn.Module):
             [Block(width, settings["heads"]) for _ in range(settings["layers"])]
         )
         self.ln = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocab, bias=False)
+        self.tied = settings.get("tied", False)
+        if not self.tied:
+            self.head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.wte(x) + self.wpe(self.positions)
         for block in self.blocks:
             h = block(h)
-        logits: Tensor = self.head(self.ln(h))
+        h = self.ln(h)
+        logits: Tensor = F.linear(h, self.wte.weight) if self.tied else self.head(h)
         return logits.reshape(-1, logits.shape[-1])
 
 

@@ -26,15 +26,23 @@ def _jit(fn: Callable[..., Any]) -> Callable[..., Any]:
 class Jitted:
     """An eager step whose `compute` is compiled; its result goes where eager puts it."""
 
-    def __init__(self, step: everygrad_eager.Computed) -> None:
-        self.step = step
+    def __init__(self, step: Any) -> None:
+        self.step: Any = step
         self.compiled = _jit(step.compute)
 
     def run(self) -> None:
         self.step.result = self.compiled()
 
+    def value(self) -> float:
+        found: float = self.step.value()
+        return found
+
+    def feed(self, text: Array) -> None:
+        self.step.feed(text)
+
     def outputs(self) -> dict[str, Array]:
-        return self.step.outputs()
+        found: dict[str, Array] = self.step.outputs()
+        return found
 
 
 def _jitted(make: Callable[[Data], everygrad_eager.Computed]) -> Callable[[Data], Jitted]:

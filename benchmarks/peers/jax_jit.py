@@ -1,4 +1,8 @@
-"""JAX on the CPU: every step is one `jax.jit`, its parameters and optimiser state donated."""
+"""JAX: every step is one `jax.jit`, its parameters and optimiser state donated.
+
+On the device that JAX chooses, which in .venv-jax is the CPU. Each step is waited for, unless
+`finish` is another.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from benchmarks.workloads import Array, Data
 
 VERSIONS = {"jax": jax.__version__}
 Tree = dict[str, Any]
+finish: Callable[[Any], Any] = jax.block_until_ready
 BETA1, BETA2, EPS, DECAY = 0.9, 0.999, 1e-8, 0.01  # torch.optim.AdamW's defaults
 
 
@@ -39,7 +44,10 @@ class Leaves:
 
     def run(self) -> None:
         self.result = None  # as `.grad = None` does: their memory is free for the new ones
-        self.result = jax.block_until_ready(self.compiled(self.wrt, self.leaves))
+        self.result = finish(self.compiled(self.wrt, self.leaves))
+
+    def value(self) -> float:
+        return float(self.result[0])
 
     def outputs(self) -> dict[str, Array]:
         loss, grads = self.result
@@ -54,7 +62,8 @@ def _chain(repeats: int, wrt: Tree, rest: Tree) -> Any:
 
 
 def _pointwise(wrt: Tree, _rest: Tree) -> Any:
-    return jax.nn.gelu(wrt["x"] * wrt["w"] + wrt["b"], approximate=False).mean()
+    x = wrt["x"] * wrt["w"] + wrt["b"] if "w" in wrt else wrt["x"]
+    return jax.nn.gelu(x, approximate=False).mean()
 
 
 def _sgd(lr: float, params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -84,6 +93,8 @@ class Train:
     def __init__(self, model: Callable[[Tree, Any], Any], data: Data) -> None:
         self.model = model
         self.start, self.settings = data.weights, data.settings
+        if self.settings.get("precision") == "tf32":
+            jax.config.update("jax_default_matmul_precision", "tensorfloat32")
         self.x = jnp.array(data.arrays["x"])
         self.y = jnp.array(data.arrays["y"]).reshape(-1)
         update = _sgd if self.settings["optimiser"] == "sgd" else _adamw
@@ -101,7 +112,9 @@ class Train:
         return params, {"count": jnp.zeros(()), "m": zeros(), "v": zeros()}
 
     def _loss(self, params: Tree, x: Any, y: Any) -> Any:
-        return _cross_entropy(self.model(params, x), y)
+        if self.settings.get("precision") == "bf16":  # the weights themselves stay float32
+            params = {name: p.astype(jnp.bfloat16) for name, p in params.items()}
+        return _cross_entropy(self.model(params, x).astype(jnp.float32), y)
 
     def _step(self, params: Tree, state: Tree, x: Any, y: Any) -> tuple[Tree, Tree, Any]:
         loss, grads = jax.value_and_grad(self._loss)(params, x, y)
@@ -109,8 +122,11 @@ class Train:
 
     def run(self) -> None:
         out = self.compiled(self.params, self.state, self.x, self.y)
-        self.params, self.state, self.loss = jax.block_until_ready(out)
+        self.params, self.state, self.loss = finish(out)
         self.done += 1
+
+    def value(self) -> float:
+        return float(self.loss)
 
     def _last_grads(self) -> Tree:
         """The last step keeps no gradients: its parameters are made again, and taken backward."""
@@ -156,9 +172,15 @@ def _cnn(params: Tree, x: Any) -> Any:
 
 
 def _layer_norm(params: Tree, name: str, x: Any) -> Any:
+    given, x = x.dtype, x.astype(jnp.float32)
     x = x - x.mean(-1, keepdims=True)
-    x = x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+    x = (x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)).astype(given)
     return x * params[f"{name}.weight"] + params[f"{name}.bias"]
+
+
+def _attention(x: Any) -> str:
+    """JAX's fastest attention: cuDNN's, which takes half floats on a GPU only."""
+    return "cudnn" if jax.default_backend() == "gpu" and x.dtype == jnp.bfloat16 else "xla"
 
 
 def _block(params: Tree, name: str, heads: int, x: Any) -> Any:
@@ -166,7 +188,7 @@ def _block(params: Tree, name: str, heads: int, x: Any) -> Any:
     shape = batch, tokens, heads, width // heads
     parts = jnp.split(_linear(params, f"{name}.qkv", _layer_norm(params, f"{name}.ln1", x)), 3, -1)
     q, k, v = (part.reshape(shape) for part in parts)
-    mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=_attention(x))
     x = x + _linear(params, f"{name}.proj", mixed.reshape(batch, tokens, width))
     wide = _linear(params, f"{name}.up", _layer_norm(params, f"{name}.ln2", x))
     return x + _linear(params, f"{name}.down", jax.nn.gelu(wide, approximate=False))
@@ -176,7 +198,9 @@ def _gpt(settings: dict[str, Any], params: Tree, x: Any) -> Any:
     h = params["wte.weight"][x] + params["wpe.weight"]
     for i in range(settings["layers"]):
         h = _block(params, f"blocks.{i}", settings["heads"], h)
-    logits = _linear(params, "head", _layer_norm(params, "ln", h))
+    h = _layer_norm(params, "ln", h)
+    tied = settings.get("tied", False)
+    logits = h @ params["wte.weight"].T if tied else _linear(params, "head", h)
     return logits.reshape(-1, settings["vocab"])
 
 
@@ -219,7 +243,7 @@ def _make_chain(data: Data) -> Step:
 STEPS: dict[str, Callable[[Data], Step]] = {
     "chain": _make_chain,
     "mlp": lambda data: Train(partial(_mlp, len(data.settings["sizes"]) - 1), data),
-    "pointwise": lambda data: Leaves(data, "xwb", _pointwise),
+    "pointwise": lambda data: Leaves(data, data.arrays, _pointwise),
     "cnn": lambda data: Train(_cnn, data),
     "gpt": lambda data: Train(partial(_gpt, data.settings), data),
     "hvp": HVP,

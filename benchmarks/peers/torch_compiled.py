@@ -42,8 +42,10 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 class Leaves:
     """A scalar loss and its gradients by the leaves named in `wrt`."""
 
-    def __init__(self, data: Data, wrt: Iterable[str], loss: Callable[..., Tensor]) -> None:
-        self.leaves = tensors(data.arrays)
+    def __init__(
+        self, data: Data, wrt: Iterable[str], loss: Callable[..., Tensor], device: str = "cpu"
+    ) -> None:
+        self.leaves = tensors(data.arrays, device)
         self.wrt = {name: self.leaves.pop(name) for name in wrt}
         self.compiled = _compile(torch.func.grad_and_value(loss))
         self.grads: Tensors = {}
@@ -53,6 +55,9 @@ class Leaves:
         self.grads = {}  # as `.grad = None` does: their memory is free for the new ones
         with torch.no_grad():
             self.grads, self.loss = self.compiled(self.wrt, self.leaves)
+
+    def value(self) -> float:
+        return float(array(self.loss))
 
     def outputs(self) -> dict[str, Array]:
         grads = {f"grad.{name}": array(g) for name, g in self.grads.items()}
@@ -67,7 +72,8 @@ def _chain(repeats: int, wrt: Tensors, rest: Tensors) -> Tensor:
 
 
 def _pointwise(wrt: Tensors, _rest: Tensors) -> Tensor:
-    return F.gelu(wrt["x"] * wrt["w"] + wrt["b"]).mean()
+    x = wrt["x"] * wrt["w"] + wrt["b"] if "w" in wrt else wrt["x"]
+    return F.gelu(x).mean()
 
 
 def _sgd(params: Tensors, grads: Tensors, lr: float) -> None:
@@ -182,14 +188,19 @@ class HVP:
         return {f"hvp.{name}": array(t) for name, t in self.product.items()}
 
 
-def _make_chain(data: Data) -> Step:
-    return Leaves(data, data.settings["wrt"], partial(_chain, data.settings["repeats"]))
+def leaves(device: str) -> dict[str, Callable[[Data], Leaves]]:
+    """The workloads that are a loss of leaf tensors, on one device."""
+
+    def chain(data: Data) -> Leaves:
+        loss = partial(_chain, data.settings["repeats"])
+        return Leaves(data, data.settings["wrt"], loss, device)
+
+    return {"chain": chain, "pointwise": lambda data: Leaves(data, data.arrays, _pointwise, device)}
 
 
 STEPS: dict[str, Callable[[Data], Step]] = {
-    "chain": _make_chain,
+    **leaves("cpu"),
     "mlp": lambda data: Train(torch_eager.mlp(data), data),
-    "pointwise": lambda data: Leaves(data, "xwb", _pointwise),
     # Timed both ways: channels last took nine tenths of the time at best.
     "cnn": lambda data: Train(torch_eager.CNN(data), data, channels_last=True),
     "gpt": lambda data: Train(torch_eager.GPT(data), data),

@@ -1,12 +1,14 @@
-"""PyTorch, eager, on the CPU, with its optimisers' default settings."""
+"""PyTorch, eager, with its optimisers' default settings: `steps(device)`, `STEPS` on the CPU."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,30 +17,41 @@ from benchmarks.peers import Step
 from benchmarks.workloads import Array, Data
 
 VERSIONS = {"torch": torch.__version__}
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+if "OMP_NUM_THREADS" in os.environ:
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
-def tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(a.copy()) for name, a in arrays.items()}
+def tensors(arrays: dict[str, Array], device: str = "cpu") -> dict[str, Tensor]:
+    return {name: torch.from_numpy(a.copy()).to(device) for name, a in arrays.items()}
 
 
 def array(t: Tensor | None) -> Array:
     if t is None:
         raise ValueError("no gradient arrived")
-    return t.detach().numpy().copy()
+    return t.detach().cpu().numpy().copy()
 
 
 def _optimiser(params: Iterable[Tensor], settings: dict[str, Any]) -> torch.optim.Optimizer:
+    params = list(params)
     if settings["optimiser"] == "sgd":
         return torch.optim.SGD(params, lr=settings["lr"])
-    return torch.optim.AdamW(params, lr=settings["lr"])
+    fused = params[0].is_cuda  # its fastest there
+    return torch.optim.AdamW(params, lr=settings["lr"], fused=fused or None)
+
+
+def precision(settings: dict[str, Any], device: str) -> AbstractContextManager[None]:
+    """What a step computes in: half floats where that is asked for; tf32 is a setting for good."""
+    wanted = settings.get("precision", "f32")
+    torch.set_float32_matmul_precision("high" if wanted == "tf32" else "highest")
+    half: Any = torch.autocast(device, dtype=torch.bfloat16, enabled=wanted == "bf16")
+    return cast("AbstractContextManager[None]", half)
 
 
 class Leaves:
     """A step that takes a scalar loss backward to leaf tensors."""
 
-    def __init__(self, data: Data, wrt: Iterable[str]) -> None:
-        self.tensors = tensors(data.arrays)
+    def __init__(self, data: Data, device: str, wrt: Iterable[str]) -> None:
+        self.tensors = tensors(data.arrays, device)
         self.wrt = {name: self.tensors[name].requires_grad_() for name in wrt}
         self.loss: Tensor | None = None
 
@@ -51,14 +64,17 @@ class Leaves:
         self.loss = self.forward()
         self.loss.backward()  # type: ignore[no-untyped-call]  # torch's own
 
+    def value(self) -> float:
+        return float(array(self.loss))
+
     def outputs(self) -> dict[str, Array]:
         grads = {f"grad.{name}": array(leaf.grad) for name, leaf in self.wrt.items()}
         return {"loss": array(self.loss)} | grads
 
 
 class Chain(Leaves):
-    def __init__(self, data: Data) -> None:
-        super().__init__(data, data.settings["wrt"])
+    def __init__(self, data: Data, device: str) -> None:
+        super().__init__(data, device, data.settings["wrt"])
         self.repeats: int = data.settings["repeats"]
 
     def forward(self) -> Tensor:
@@ -69,31 +85,42 @@ class Chain(Leaves):
 
 
 class Pointwise(Leaves):
-    def __init__(self, data: Data) -> None:
-        super().__init__(data, "xwb")
+    def __init__(self, data: Data, device: str) -> None:
+        super().__init__(data, device, data.arrays)
 
     def forward(self) -> Tensor:
-        x, w, b = (self.tensors[name] for name in "xwb")
-        return F.gelu(x * w + b).mean()
+        x, *rest = self.tensors.values()
+        return F.gelu(x * rest[0] + rest[1] if rest else x).mean()
 
 
 class Train:
     """A step that trains a model of logits by cross entropy."""
 
-    def __init__(self, model: nn.Module, data: Data) -> None:
+    def __init__(self, model: nn.Module, data: Data, device: str) -> None:
         model.load_state_dict(tensors(data.weights))
-        self.model = model
-        self.start = data.weights
+        self.model = model.to(device)
+        self.start, self.settings, self.device = data.weights, data.settings, device
         self.opt = _optimiser(model.parameters(), data.settings)
-        self.x = torch.from_numpy(data.arrays["x"])
-        self.y = torch.from_numpy(data.arrays["y"]).reshape(-1)
+        self.x = torch.from_numpy(data.arrays["x"]).to(device)
+        self.y = torch.from_numpy(data.arrays["y"]).reshape(-1).to(device)
         self.loss: Tensor | None = None
+
+    def forward(self) -> Tensor:
+        with precision(self.settings, self.device):
+            return F.cross_entropy(self.model(self.x), self.y)
 
     def run(self) -> None:
         self.opt.zero_grad()
-        self.loss = F.cross_entropy(self.model(self.x), self.y)
+        self.loss = self.forward()
         self.loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         self.opt.step()
+
+    def value(self) -> float:
+        return float(array(self.loss))
+
+    def feed(self, text: Array) -> None:
+        self.x.copy_(torch.from_numpy(np.ascontiguousarray(text[:, :-1])))
+        self.y.copy_(torch.from_numpy(np.ascontiguousarray(text[:, 1:])).reshape(-1))
 
     def outputs(self) -> dict[str, Array]:
         named = dict(self.model.named_parameters())
@@ -153,32 +180,35 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Data, device: str = "cpu") -> None:
         super().__init__()
         settings = data.settings
         width, vocab = settings["width"], settings["vocab"]
-        self.positions = torch.from_numpy(data.arrays["positions"])
+        self.positions = torch.from_numpy(data.arrays["positions"]).to(device)
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(settings["tokens"], width)
         self.blocks = nn.ModuleList(
             Block(width, settings["heads"]) for _ in range(settings["layers"])
         )
         self.ln = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocab, bias=False)
+        self.tied = settings.get("tied", False)
+        if not self.tied:
+            self.head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.wte(x) + self.wpe(self.positions)
         for block in self.blocks:
             h = block(h)
-        logits: Tensor = self.head(self.ln(h))
+        h = self.ln(h)
+        logits: Tensor = F.linear(h, self.wte.weight) if self.tied else self.head(h)
         return logits.reshape(-1, logits.shape[-1])
 
 
 class HVP:
-    def __init__(self, data: Data) -> None:
-        arrays = tensors(data.arrays)
+    def __init__(self, data: Data, device: str) -> None:
+        arrays = tensors(data.arrays, device)
         self.x, self.y = arrays["x"], arrays["y"]
-        self.params = {n: w.requires_grad_() for n, w in tensors(data.weights).items()}
+        self.params = {n: w.requires_grad_() for n, w in tensors(data.weights, device).items()}
         self.v = [arrays[f"v.{name}"] for name in self.params]
         self.layers = len(data.settings["sizes"]) - 1
         self.product: tuple[Tensor, ...] = ()
@@ -201,14 +231,19 @@ class HVP:
         return {f"hvp.{name}": array(t) for name, t in named}
 
 
-STEPS: dict[str, Callable[[Data], Step]] = {
-    "chain": Chain,
-    "mlp": lambda data: Train(mlp(data), data),
-    "pointwise": Pointwise,
-    "cnn": lambda data: Train(CNN(data), data),
-    "gpt": lambda data: Train(GPT(data), data),
-    "hvp": HVP,
-}
+def steps(device: str) -> dict[str, Callable[[Data], Step]]:
+    """Every kind of workload on one device."""
+    return {
+        "chain": lambda data: Chain(data, device),
+        "mlp": lambda data: Train(mlp(data), data, device),
+        "pointwise": lambda data: Pointwise(data, device),
+        "cnn": lambda data: Train(CNN(data), data, device),
+        "gpt": lambda data: Train(GPT(data, device), data, device),
+        "hvp": lambda data: HVP(data, device),
+    }
+
+
+STEPS = steps("cpu")
 
 
 def build_chain(length: int, width: int, a: float, b: float) -> tuple[Tensor, Tensor]:

@@ -34,6 +34,9 @@ INTRINSICS: dict[str, tuple[int, str]] = {
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), (2, "bool")),
     **dict.fromkeys(("isnan", "isinf"), (1, "bool")),
     **dict.fromkeys(("and", "or", "xor", "shl", "shr"), (2, "same")),
+    # a float's bits as an integer of its width, and back; integers are their own bits
+    "bits": (1, "bits"),
+    "unbits": (1, "float"),
     "mulhi": (2, "same"),  # the high half of an unsigned product; Philox is made of it
     "not": (1, "same"),
     "conj": (1, "same"),
@@ -181,6 +184,19 @@ class Program(NamedTuple):
 
 
 _HALF = (dtypes.float16, dtypes.bfloat16)
+_BITS = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
+_UNBITS = {bits: real for real, bits in _BITS.items()}
+
+
+def _result(rule: str, dtype: DType) -> DType:
+    """The dtype of an intrinsic's result, by its rule in INTRINSICS and its arguments' dtype."""
+    if rule == "bool":
+        return dtypes.bool_
+    if rule == "real":
+        return dtypes.real_of(dtype)
+    if rule == "bits":
+        return _BITS.get(dtype, dtype)
+    return _UNBITS[dtype] if rule == "float" else dtype
 
 
 class _Lowering:
@@ -244,8 +260,7 @@ class _Lowering:
         args = self.settle(e.args, ats)
         dtype = self.insts[args[0]].dtype
         rule = INTRINSICS[e.fn][1]
-        result = {"bool": dtypes.bool_, "real": dtypes.real_of(dtype)}.get(rule, dtype)
-        return self.emit(e.fn, result, tuple(args))
+        return self.emit(e.fn, _result(rule, dtype), tuple(args))
 
     def run(self, root: Expr) -> None:
         stack = [(root, False)]

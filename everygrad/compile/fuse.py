@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from everygrad.compile.ir import LEAVES, Graph, Value, in_order, reachable
+from everygrad.compile.recompute import Recompute
 from everygrad.compile.views import View, expand, is_whole, row_major, view_of
 from everygrad.shapes import Shape, size_of
 
@@ -111,11 +112,13 @@ class Fuser:
         fusable: Callable[[Value], bool],
         most_loads: int = 1 << 30,
         siblings: int | None = None,
+        recompute: bool = False,
     ) -> None:
         self.graph = graph
         self.fusable = fusable
         self.most_loads = most_loads
         self.siblings = siblings
+        self.recompute = recompute
         self.groups: list[Group] = []
         self.of: dict[Value, Group] = {}
 
@@ -130,6 +133,8 @@ class Fuser:
                 self.alone(v)
         if self.siblings is not None:
             self.join_siblings(self.siblings)
+        if self.recompute:
+            Recompute(self, used_outside(self.groups, self.graph.outputs), Load, Member).run()
         return self.ordered()
 
     def new(self, size: int = 0) -> Group:
@@ -262,6 +267,13 @@ class Fuser:
             return False
         loads = {r.value for m in members for r in m.refs if isinstance(r, Load)}
         return len(loads) > self.most_loads
+
+    def fits(self, members: Iterable[Member], group: Group) -> bool:
+        """Whether more members of all elements can be computed on a group's walk."""
+        more = list(members)
+        cuts = group.cuts.union(*(cuts_of(m.shape) for m in more))
+        everyone = [*more, *group.members.values()]
+        return len(everyone) <= MOST_MEMBERS and is_chain(cuts) and not self.too_many(everyone)
 
     def enter(self, member: Member, group: Group) -> None:
         v = member.value
@@ -422,11 +434,13 @@ def fuse(
     fusable: Callable[[Value], bool],
     most_loads: int = 1 << 30,
     siblings: int | None = None,
+    recompute: bool = False,
 ) -> list[Group]:
     """The graph's values in groups, in an order to run them. A group reads at most so many values.
     `siblings`: if given, groups that share no more than what they read may be one, and those of at
-    most so many elements even if they share nothing."""
-    return Fuser(graph, fusable, most_loads, siblings).run()
+    most so many elements even if they share nothing. `recompute`: values may be computed again
+    rather than be kept; arguments of kernels may then be changed to their twins."""
+    return Fuser(graph, fusable, most_loads, siblings, recompute).run()
 
 
 def used_outside(groups: Sequence[Group], outputs: Sequence[Value]) -> set[Value]:

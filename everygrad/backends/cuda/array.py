@@ -1,23 +1,68 @@
-"""The payload: a view of a storage. Offsets and strides count elements."""
+"""The payload: a view of a storage. Offsets and strides count elements.
+
+Arrays that lie alike share a `Layout`. What an elementwise op does to arrays of such layouts is a
+`Plan`, made by the device the first time; from then on `direct` is the whole way from arrays to a
+launch.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from sys import getrefcount
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.cuda.memory import Storage
+from everygrad.backends import base
+from everygrad.backends.cuda.memory import Small, Storage
 from everygrad.backends.strided import fits, row_major
+from everygrad.dtypes import FROM_NP
 from everygrad.errors import DtypeError
 from everygrad.shapes import Shape
+
+_LAYOUTS_MOST = 1 << 14
+_PLANS_MOST = 1 << 14
+_NUMBERS_MOST = 1 << 10
+ALIGNED = 16  # bytes of the widest load
+
+
+class Layout:
+    """How an array lies on its device: one object for all that lie so, compared by identity."""
+
+    __slots__ = ()
+
+
+class Plan(NamedTuple):
+    """An elementwise op that reads one to three arrays of certain layouts, ready to be launched."""
+
+    gpu: Any
+    kernel: Any
+    waiting: list[tuple[Any, int]]  # blocks of the result's size; stays empty where it is large
+    lock: Any
+    put: Any
+    buffer: Any
+    device: str
+    shape: Shape
+    dtype: Any
+    size: int  # bytes of the result, not 0
+    strides: Shape
+    layout: Layout  # the result's
+
+
+_layouts: dict[Any, Layout] = {}
+_plans: dict[Any, Plan] = {}
+_numbers: dict[Any, CudaArray] = {}
 
 
 class CudaArray:
     """Elements of a storage; an empty array has none. It never changes."""
 
-    __slots__ = ("__weakref__", "device", "dtype", "offset", "ptr", "shape", "storage", "strides")
+    __slots__ = (
+        "__weakref__", "device", "dtype", "layout", "offset", "ptr", "shape", "storage", "strides"
+    )  # fmt: skip
     plain = True  # derivatives may be fused into one kernel on it
+    size = math.inf  # never small: the door's path for NumPy's small arrays is not for it
 
     def __init__(
         self,
@@ -35,6 +80,66 @@ class CudaArray:
         self.offset = offset
         self.strides = row_major(shape) if strides is None else strides
         self.ptr = 0 if storage is None else storage.ptr + offset * dtype.itemsize
+        self.layout: Layout | None = None  # found when it is first asked for
+
+    @staticmethod
+    def direct(op: Any, a: Any, b: Any = None, c: Any = None) -> CudaArray | None:
+        """The result of an elementwise op by the plan made for it; None where there is none.
+
+        The hottest code of this backend: what `Memory.take`, `Gpu.launch` and `__init__` do is
+        written out, since calls cost as much as what they do.
+        """
+        try:
+            if b is None:
+                plan = _plans.get((op, a.layout or layout_of(a)))
+            elif c is None:
+                plan = _plans.get((op, a.layout or layout_of(a), b.layout or layout_of(b)))
+            else:
+                places = [v.layout or layout_of(v) for v in (a, b, c)]
+                plan = _plans.get((op, *places))
+        except AttributeError:  # a payload of another kind
+            return None
+        if plan is None or plan[0].log is not None:
+            return None
+        gpu, kernel, waiting, lock, put, buffer, device, shape, dtype, size, strides, layout = plan
+        try:
+            holder, ptr = waiting.pop()
+            storage: Storage = Small(gpu, holder, ptr, size, waiting)
+        except IndexError:
+            storage = gpu.memory.take(size)
+            ptr = storage.ptr
+        with lock:
+            if b is None:
+                put(buffer, 0, a.ptr, ptr)
+            elif c is None:
+                put(buffer, 0, a.ptr, b.ptr, ptr)
+            else:
+                put(buffer, 0, a.ptr, b.ptr, c.ptr, ptr)
+            try:
+                kernel.fire()
+            except Exception as error:
+                gpu.driver.recover(kernel, error)
+        made = _new(CudaArray)
+        made.device = device
+        made.shape = shape
+        made.dtype = dtype
+        made.storage = storage
+        made.offset = 0
+        made.strides = strides
+        made.ptr = ptr
+        made.layout = layout
+        return made
+
+    def number(self, value: float) -> CudaArray:
+        """A number as a 0-d array of this array's dtype and device."""
+        key = (value, self.dtype, self.device)
+        found = _numbers.get(key)
+        if found is None or not value:  # 0.0 and -0.0 are one key
+            found = base.get(self.device).full((), value, FROM_NP[self.dtype])
+            if len(_numbers) > _NUMBERS_MOST:
+                _numbers.clear()
+            _numbers[key] = found
+        return found
 
     def view(self, shape: Shape, strides: Shape, offset: int | None = None) -> CudaArray:
         """Other elements of the same storage."""
@@ -67,6 +172,34 @@ class CudaArray:
             "stream": stream or None,
             "version": 3,
         }
+
+
+_new = CudaArray.__new__
+
+
+def layout_of(array: CudaArray) -> Layout:
+    """The layout, found or made."""
+    place = array.ptr % ALIGNED
+    found = array.layout = layout(array.device, array.shape, array.strides, array.dtype, place)
+    return found
+
+
+def layout(device: str, shape: Shape, strides: Shape, dtype: Any, place: int = 0) -> Layout:
+    """The one object for all arrays that lie so; `place` is their address modulo `ALIGNED`."""
+    key = (device, shape, strides, dtype, place)
+    found = _layouts.get(key)
+    if found is None:
+        if len(_layouts) > _LAYOUTS_MOST:
+            _layouts.clear()
+        found = _layouts[key] = Layout()
+    return found
+
+
+def remember(op: Any, arrays: Sequence[CudaArray], plan: Plan) -> None:
+    """Let `direct` know what an op does to arrays that lie as these do."""
+    if len(_plans) > _PLANS_MOST:
+        _plans.clear()
+    _plans[op, *[a.layout or layout_of(a) for a in arrays]] = plan
 
 
 def _alone() -> int:

@@ -74,7 +74,10 @@ class _Call:
         operands = (_operand(self.q), _operand(self.k), _operand(self.v))
         seen = None if mask is None else _mask(mask, (batch, heads, queries, keys))
         self.inputs = flash.Inputs(*operands, seen)
-        self.serves = flash.takes(self.problem, *operands)
+        driver = dev.gpu.driver
+        self.serves = flash.takes(self.problem, *operands) and (
+            flash.most_shared(self.problem, driver.capability) <= driver.shared
+        )
 
     def statistics(self) -> CudaArray:
         made: CudaArray = self.dev.empty((self.problem.statistics_size,), dtypes.float32)
@@ -95,12 +98,20 @@ class _Call:
             dev.gpu.call(flash.launch, function, call, driver.stream)
 
     def forward(self) -> CudaArray:
-        p = self.problem
-        out: CudaArray = self.dev.empty((*self.q.shape[:3], p.depth), self.dtype)
-        lse = self.statistics()
-        capability = self.dev.gpu.driver.capability
-        self.launch(flash.forward(p, capability, self.inputs, _operand(out), lse.ptr))
+        out: CudaArray = self.dev.empty((*self.q.shape[:3], self.problem.depth), self.dtype)
+        self.forward_into(out, self.statistics().ptr)
         return out
+
+    def forward_into(self, out: CudaArray, lse: int) -> None:
+        capability = self.dev.gpu.driver.capability
+        self.launch(flash.forward(self.problem, capability, self.inputs, _operand(out), lse))
+
+    def kept(self, flat: CudaArray) -> tuple[CudaArray, int]:
+        """The result and the address of lse in what a forward keeps: heads are side by side."""
+        _, heads, tokens, width = self.q.shape
+        strides = (tokens * heads * width, width, heads * width, 1)
+        out = CudaArray(flat.device, self.q.shape, flat.dtype, flat.storage, flat.offset, strides)
+        return out, flat.ptr + size_of(out.shape) * flat.dtype.itemsize
 
     def backward(self, g: CudaArray) -> CudaArray:
         """The derivatives by q, k and v, one after the other."""
@@ -119,6 +130,24 @@ class _Call:
             flash.backward(p, capability, self.inputs, given, lse.ptr, delta.ptr, dq, dk, dv)
         )
         return flat
+
+    def backward_kept(self, g: CudaArray, flat: CudaArray) -> CudaArray:
+        """The derivatives side by side, from what a forward kept."""
+        p, capability = self.problem, self.dev.gpu.driver.capability
+        batch, heads, tokens, width = self.q.shape
+        made: CudaArray = self.dev.empty((batch, tokens, 3, heads, width), self.dtype)
+        row = heads * width
+        strides = (tokens * 3 * row, width, 3 * row, 1)
+        parts = [
+            CudaArray(made.device, self.q.shape, made.dtype, made.storage, i * row, strides)
+            for i in range(3)
+        ]
+        out, lse = self.kept(flat)
+        delta, given = self.statistics(), _operand(g)
+        self.launch(flash.delta(p, capability, self.inputs, given, _operand(out), delta.ptr))
+        dq, dk, dv = (_operand(a) for a in parts)
+        self.launch(flash.backward(p, capability, self.inputs, given, lse, delta.ptr, dq, dk, dv))
+        return made
 
 
 def _attention(
@@ -161,7 +190,51 @@ def _grads(
     return call.backward(four)
 
 
+def _attention_kept(
+    dev: Any,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    mask: CudaArray | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    """The result as (batch, tokens, heads, width), flat, and lse behind it."""
+    call = _Call(dev, q, k, v, mask, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    statistics = call.problem.statistics_size * 4 // q.dtype.itemsize
+    flat: CudaArray = dev.empty((size_of(q.shape) + statistics,), call.dtype)
+    call.forward_into(*call.kept(flat))
+    return flat
+
+
+def _kept_grads(
+    dev: Any,
+    g: CudaArray,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    kept: CudaArray,
+    mask: CudaArray | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    """The derivatives as (batch, tokens, 3, heads, width)."""
+    call = _Call(dev, q, k, v, mask, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    four = _four(dev, g)
+    if not flash.takes(call.problem, *call.inputs[:3], _operand(four)):
+        four = contiguous(dev, four)
+    return call.backward_kept(four, kept)
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
+    "attention_kept": _attention_kept,
+    "attention_kept_grads": _kept_grads,
     "attention": _attention,
     "attention_masked": _attention,
     "attention_grads": _grads,

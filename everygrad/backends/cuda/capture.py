@@ -1,4 +1,5 @@
-"""A list of launches as one CUDA graph: captured from the stream, launched by one call."""
+"""A list of launches as one CUDA graph: captured from the stream, launched by one call. And what
+launches take on the device."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphDestroy": (ctypes.c_void_p,),
     "cuGraphExecDestroy": (ctypes.c_void_p,),
     "cuMemcpyDtoDAsync_v2": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
+    "cuEventElapsedTime": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+    "cuEventDestroy_v2": (ctypes.c_void_p,),
 }
 
 
@@ -62,3 +65,20 @@ def copy(driver: Any, target: int, source: int, size: int) -> None:
     driver.enter()
     code = prepare(driver._lib).cuMemcpyDtoDAsync_v2(target, source, size, driver.stream)
     driver._check(code, "copying on the device")
+
+
+def timed(driver: Any, work: Callable[[], None], times: int = 3) -> float:
+    """Seconds that `work` takes on the device, done `times` times after a first one."""
+    lib = prepare(driver._lib)
+    begun, done = (driver._handle("cuEventCreate", 0) for _ in range(2))
+    work()
+    driver._check(lib.cuEventRecord(begun, driver.stream), "timing")
+    for _ in range(times):
+        work()
+    driver._check(lib.cuEventRecord(done, driver.stream), "timing")
+    driver.synchronize()
+    found = ctypes.c_float()  # milliseconds
+    driver._check(lib.cuEventElapsedTime(ctypes.byref(found), begun, done), "timing")
+    for event in (begun, done):
+        lib.cuEventDestroy_v2(event)
+    return found.value / times / 1e3

@@ -45,6 +45,13 @@ CPLX i_times(Complex<R> z) { return {-z.im, z.re}; }
 CPLX i_under(Complex<R> z) { return {z.im, -z.re}; }
 // abs_c
 template <class R> DEVICE R abs_c(Complex<R> z) { return hypot(z.re, z.im); }
+// sign_c
+CPLX sign_c(Complex<R> z) {
+  R size = abs_c(z);
+  return size == (R)0 ? z : Complex<R>(z.re / size, z.im / size);
+}
+// round_c
+CPLX round_c(Complex<R> z) { return {rint(z.re), rint(z.im)}; }
 // sqrt_c
 CPLX sqrt_c(Complex<R> z) {
   if (z.re == (R)0 && z.im == (R)0) return {(R)0, z.im};

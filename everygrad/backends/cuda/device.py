@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from everygrad import dtypes, shapes
 from everygrad.backends.base import Backend
-from everygrad.backends.cuda import elementwise, kernels, moves, reducing
-from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda import dlpack, elementwise, kernels, moves, reducing
+from everygrad.backends.cuda.array import ALIGNED, CudaArray, Plan, layout, layout_of, remember
 from everygrad.backends.cuda.driver import Driver
 from everygrad.backends.cuda.dry import DryDriver
 from everygrad.backends.cuda.gpu import Gpu, Kernel, Reading
 from everygrad.backends.cuda.recording import recorder
 from everygrad.backends.cuda.render import used_inputs
 from everygrad.backends.cuda.replay import Replay
+from everygrad.backends.cuda.shortcuts import Shortcuts
 from everygrad.backends.cuda.writer import Written
 from everygrad.backends.strided import span, spread
 from everygrad.compile.expr import Program
@@ -28,6 +30,7 @@ from everygrad.errors import ArgumentError, DeviceError
 from everygrad.shapes import Shape, size_of
 
 _PLANS = 1 << 14  # kernels remembered with their shapes
+_HEAD_START = 200_000  # cycles, about 100 us: as long as launching what is timed takes
 _INTERNED = 1 << 14  # elements up to which arange's results are remembered
 
 
@@ -35,12 +38,14 @@ class Cuda(Backend):
     """One GPU. `device` is its name as tensors say it: "cuda" for the first, then "cuda:1"..."""
 
     name = "cuda"
+    checks_later = True
 
     def __init__(self, device: str, driver: Any) -> None:
         self.device = device
-        self.gpu = Gpu(device, driver)
+        self.gpu = self.home = Gpu(device, driver)  # a recorder has another `gpu`, and this home
         self.multiprocessors: int = driver.multiprocessors
         self.plans: dict[Any, Any] = {}
+        self.shortcuts = Shortcuts()
         self.made: dict[Any, CudaArray] = {}  # constants: they never change, so they serve again
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in kernels.KERNELS.items()
@@ -48,6 +53,18 @@ class Cuda(Backend):
 
     def synchronize(self) -> None:
         self.gpu.driver.synchronize()
+
+    def timed(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
+        """By the device's own clock. It is kept busy first, so that it does not wait for what it
+        is asked to do while it is timed."""
+        self.synchronize()
+        start = perf_counter()
+        kernel = self.planned("delay", lambda: kernels.write_delay(_HEAD_START))
+        with self.gpu.unlogged():
+            self.gpu.launch(kernel)
+        stop = self.gpu.driver.stopwatch()
+        out = work()
+        return out, start, stop()
 
     @contextmanager
     def launches(self) -> Iterator[list[str]]:
@@ -69,29 +86,64 @@ class Cuda(Backend):
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)
+        if kernel is None and op.family == "elementwise":
+            return self._applied(op, arrays, params)
+        if self.gpu is self.home:
+            shortcut = self.shortcuts.find(self, op, arrays, params)
+            if shortcut is not None:
+                return shortcut.run(self, arrays)
         if kernel is not None:
             return kernel(*arrays, **params)
-        if op.family == "elementwise":
-            program = op.program([FROM_NP[a.dtype] for a in arrays], params)
-            return self.elementwise(op.name, program, arrays)
         if op.family == "reduction":
             return reducing.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
         raise DeviceError(f"{op.name}: the cuda backend has no kernel for it")
+
+    def _applied(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
+        """An elementwise op, by what was found out for arrays that lie so."""
+        key = (op, *params.items(), *[a.layout or layout_of(a) for a in arrays])
+        found = self.plans.get(key)
+        if found is not None:
+            return self._made(found, arrays)
+        program = op.program([FROM_NP[a.dtype] for a in arrays], params)
+        found = self._keep(key, self._found(op.name, program, arrays, False))
+        out = self._made(found, arrays)
+        if not params and out.storage is not None and len(found[3]) == len(arrays) <= 3:
+            self._remember(op, found, arrays)
+        return out
 
     def elementwise(
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool = False
     ) -> CudaArray:
         """A scalar program over arrays that broadcast; `ordered`: the result lies in C order."""
-        key = (id(program), ordered, *[(a.shape, a.strides, a.ptr % 16) for a in arrays])
+        return self._made(self._found(name, program, arrays, ordered), arrays)
+
+    def _found(
+        self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool
+    ) -> Any:
+        """What is done for a program on arrays of these shapes and strides."""
+        places = [(a.shape, a.strides, a.ptr % ALIGNED) for a in arrays]
+        key = (id(program), ordered, *places)
         found = self.plans.get(key)
-        if found is None:
-            found = self._plan(key, name, program, arrays, ordered)
-        kernel, shape, strides, used, dtype, size, _ = found
+        return self._plan(key, name, program, arrays, ordered) if found is None else found
+
+    def _made(self, found: Any, arrays: Sequence[CudaArray]) -> CudaArray:
+        kernel, shape, strides, used, dtype, size, _, lies = found
         if kernel is None:
             return CudaArray(self.device, shape, dtype, None)
         storage = self.gpu.memory.take(size)
         self.gpu.launch(kernel, *[arrays[k].ptr for k in used], storage.ptr)
-        return CudaArray(self.device, shape, dtype, storage, 0, strides)
+        made = CudaArray(self.device, shape, dtype, storage, 0, strides)
+        made.layout = lies
+        return made
+
+    def _remember(self, op: Any, found: Any, arrays: Sequence[CudaArray]) -> None:
+        """Let later calls of the op on arrays that lie so go the shortest way. The plan is the real
+        device's, also when this one records."""
+        kernel, shape, strides, _, dtype, size, _, lies = found
+        gpu = self.home
+        how = (gpu, kernel, gpu.memory.waiting_for(size), gpu.lock, kernel.put, kernel.buffer)
+        made = (self.device, shape, dtype, size, strides, lies)
+        remember(op, arrays, Plan(*how, *made))
 
     def _plan(
         self,
@@ -101,8 +153,7 @@ class Cuda(Backend):
         arrays: Sequence[CudaArray],
         ordered: bool,
     ) -> Any:
-        """What is done for a program on arrays of these shapes and strides. The program stays with
-        its plan, so that no other can have its id."""
+        """The plan of a program, made. The program stays with it, so that no other has its id."""
         shape = shapes.broadcast(name, *(a.shape for a in arrays))
         dtype = program.dtype
         used = used_inputs(program)
@@ -113,25 +164,25 @@ class Cuda(Backend):
                 shape, [spread(a.shape, a.strides, shape) for a in arrays], ordered
             )
             given = [FROM_NP[a.dtype] for a in arrays]
-            places = [a.ptr % 16 for a in arrays]
+            places = [a.ptr % ALIGNED for a in arrays]
             strides = at.out
             kernel = self.gpu.prepare(
                 elementwise.write(name, program, given, at, places, self.multiprocessors)
             )
         size = size_of(shape) * dtype.itemsize
+        lies = layout(self.device, shape, strides, dtype.np)
+        return self._keep(key, (kernel, shape, strides, used, dtype.np, size, program, lies))
+
+    def _keep(self, key: Any, found: Any) -> Any:
         if len(self.plans) > _PLANS:
             self.plans.clear()
-        found = self.plans[key] = (kernel, shape, strides, used, dtype.np, size, program)
+        self.plans[key] = found
         return found
 
     def planned(self, key: Any, write: Callable[[], Written]) -> Kernel:
         """The kernel under `key`, written when it is first asked for."""
         found: Kernel | None = self.plans.get(key)
-        if found is None:
-            if len(self.plans) > _PLANS:
-                self.plans.clear()
-            found = self.plans[key] = self.gpu.prepare(write())
-        return found
+        return self._keep(key, self.gpu.prepare(write())) if found is None else found
 
     def compile(self, graph: Any, donated: Any = ()) -> Replay:
         return Replay(self, graph, donated)
@@ -153,8 +204,9 @@ class Cuda(Backend):
 
     def from_numpy(self, array: Any) -> CudaArray:
         dtype = dtypes.as_dtype(array.dtype)
-        if array.ndim and array.size > 1 and 0 in array.strides:  # broadcast: send it once
-            index = tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)
+        stretched = [n > 1 and s == 0 for n, s in zip(array.shape, array.strides, strict=True)]
+        if any(stretched) and array.size:  # broadcast: send it once
+            index = tuple(slice(0, 1) if s else slice(None) for s in stretched)
             return moves.broadcast_to(self, self.from_numpy(array[index]), array.shape)
         out = self.empty(array.shape, dtype)
         if out.storage is not None:
@@ -162,6 +214,23 @@ class Cuda(Backend):
             with self.gpu.lock:
                 self.gpu.driver.upload(out.ptr, data)
         return out
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        return (dlpack.GPU, self.gpu.driver.index)
+
+    def to_dlpack(self, array: CudaArray, stream: Any, copy: bool | None) -> Any:
+        if any(s < 0 for s in array.strides):  # PyTorch aborts the process on these
+            if copy is False:
+                raise BufferError("__dlpack__: copy=False, but no other library takes such strides")
+            array = moves.contiguous(self, array)
+        elif copy:
+            array = moves.copied(self, array)
+        return dlpack.exported(self, array, stream)
+
+    def from_dlpack(self, x: Any, copy: bool) -> CudaArray:
+        array = dlpack.imported(self, x)
+        return moves.copied(self, array) if copy and array.storage is not None else array
 
     def to_numpy(self, array: CudaArray) -> Any:
         """Waits for the GPU; raises what index checks found since the last time."""
@@ -172,7 +241,7 @@ class Cuda(Backend):
         return Later([self._begin_read(a) for a in arrays])
 
     def _begin_read(self, array: CudaArray) -> Readback:
-        if array.storage is None:
+        if array.storage is None or not size_of(array.shape):
             return Readback(array, None, 0)
         low, high = span(array)
         if high - low + 1 > 2 * size_of(array.shape) + 64:  # mostly gaps

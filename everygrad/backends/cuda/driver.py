@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,6 @@ _PINNED_MOST = 1 << 28  # bytes of a download that go through one pinned piece
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SHARED = 48 << 10  # bytes a kernel may have without asking
 _SIGNATURES: dict[str, str] = {  # p: an address or handle, i: int, u: unsigned, z: a size
-    "cuLaunchKernel": "puuuuuuuppp",
     "cuModuleLoadData": "pp",
     "cuModuleGetFunction": "ppp",
     "cuFuncSetAttribute": "pii",
@@ -46,7 +47,9 @@ _SIGNATURES: dict[str, str] = {  # p: an address or handle, i: int, u: unsigned,
     "cuEventCreate": "pu",
     "cuEventRecord": "pp",
     "cuEventQuery": "p",
+    "cuEventElapsedTime": "ppp",
     "cuEventSynchronize": "p",
+    "cuEventDestroy_v2": "p",
     "cuInit": "u",
     "cuDriverGetVersion": "p",
     "cuGetErrorName": "ip",
@@ -60,7 +63,8 @@ _LETTERS = {
     "c": ctypes.c_ubyte,
 }
 _NO_DEVICE = 100
-_MAJOR, _MINOR, _MULTIPROCESSORS = 75, 76, 16  # of cuDeviceGetAttribute
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_MAJOR, _MINOR, _MULTIPROCESSORS, _SHARED = 75, 76, 16, 97  # of cuDeviceGetAttribute
 
 
 # --- finding it ----------------------------------------------------------------------------------
@@ -136,14 +140,17 @@ def describe(lib: Any, code: int) -> str:
 class Driver:
     """One GPU, by its number: a context, a stream, pools of memory. Errors are DeviceErrors."""
 
+    recycles = True
+
     def __init__(self, index: int) -> None:
-        self._cupy, self._lib, version = found()
+        self._cupy, self._lib, self.version = found()  # as CUDA counts: 13000 is 13.0
         count = self._number("cuDeviceGetCount")
         if index >= count:
             raise DeviceError(
                 f'device "cuda:{index}" is not there: the driver finds {count} '
                 f"GPU{'s' if count != 1 else ''}, numbered from 0"
             )
+        self.index = index
         self._several = count > 1
         self._here = threading.local()
         device = self._number("cuDeviceGet", index)
@@ -157,7 +164,8 @@ class Driver:
         self.capability = (major, minor)
         self.arch = f"sm_{major}{minor}"
         self.multiprocessors = self._number("cuDeviceGetAttribute", _MULTIPROCESSORS, device)
-        self._majors = tuple(m for m in (13, 12) if m <= version // 1000)
+        self.shared = self._number("cuDeviceGetAttribute", _SHARED, device)  # bytes for a block
+        self._majors = tuple(m for m in (13, 12) if m <= self.version // 1000)
         self._pool = self._cupy.cuda.MemoryPool()
         self._pinned = self._cupy.cuda.PinnedMemoryPool()
         self._exhausted = self._cupy.cuda.memory.OutOfMemoryError
@@ -165,7 +173,7 @@ class Driver:
         self._upload_bytes = 0
         self._events: list[int] = []
         self._lt: CublasLt | None = None
-        self._launch = self._lib.cuLaunchKernel
+        self._launch = import_module("cupy_backends.cuda.api.driver").launchKernel
 
     @property
     def lt(self) -> CublasLt:
@@ -223,16 +231,38 @@ class Driver:
             self._check(self._lib.cuFuncSetAttribute(function, _DYNAMIC_SHARED, shared), what)
         return function.value or 0
 
-    def launch(self, kernel: Any) -> None:
-        """Every launch there is: on the stream, arguments from the kernel's own buffer."""
-        if self._several or not getattr(self._here, "entered", False):
+    def launcher(self, kernel: Any) -> Callable[[], Any]:
+        """The launch of a kernel on the stream, with the arguments in its buffer, as CuPy makes it:
+        through ctypes it would take twice as long."""
+        extra = ctypes.addressof(kernel.extra)
+        facts = (kernel.function, *kernel.grid, kernel.block, 1, 1, 0, self.stream, 0, extra)
+        fire = partial(self._launch, *facts)
+        if not self._several:
+            return fire
+
+        def enter_and_fire() -> None:
             self.enter()
-        code = self._launch(
-            kernel.function, *kernel.grid, kernel.block, 1, 1, kernel.shared, self.stream, None,
-            kernel.extra,
-        )  # fmt: skip
-        if code:
-            self._check(code, f"launching {kernel.name}")
+            fire()
+
+        return enter_and_fire
+
+    def launch(self, kernel: Any) -> None:
+        """One launch of a kernel whose arguments are in its buffer."""
+        try:
+            kernel.fire()
+        except Exception as error:
+            self.recover(kernel, error)
+
+    def recover(self, kernel: Any, error: Exception) -> None:
+        """What to do when a launch failed: a thread's first one finds no context."""
+        code = getattr(error, "status", 0)
+        if code != _NO_CONTEXT:
+            raise DeviceError(f"cuda: launching {kernel.name}: {error}") from error
+        self._check(self._lib.cuCtxSetCurrent(self.context), "entering the context")
+        try:
+            kernel.fire()
+        except Exception as second:
+            raise DeviceError(f"cuda: launching {kernel.name}: {second}") from second
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -302,6 +332,34 @@ class Driver:
         other._events.append(ready)  # waits stand in the streams already: events may serve again
         self._events.append(done)
         self.enter()
+
+    def stopwatch(self) -> Callable[[], float]:
+        """A clock of the device's own, started behind all that was launched so far: called, it
+        gives the seconds until what was launched up to then was done."""
+        self.enter()
+        start, end = (self._handle("cuEventCreate", 0) for _ in range(2))
+        self._check(self._lib.cuEventRecord(start, self.stream), "recording an event")
+
+        def stop() -> float:
+            took = ctypes.c_float()
+            self._check(self._lib.cuEventRecord(end, self.stream), "recording an event")
+            self._check(self._lib.cuEventSynchronize(end), "waiting for the device")
+            code = self._lib.cuEventElapsedTime(ctypes.byref(took), start, end)
+            for event in (start, end):
+                self._lib.cuEventDestroy_v2(event)
+            self._check(code, "asking how long it took")
+            return took.value / 1e3
+
+        return stop
+
+    def order(self, first: int, second: int) -> None:
+        """What is asked of the second stream from now on comes after what was asked of the
+        first."""
+        self.enter()
+        event = self._events.pop() if self._events else self._handle("cuEventCreate", 2)
+        self._check(self._lib.cuEventRecord(event, first), "recording an event")
+        self._check(self._lib.cuStreamWaitEvent(second, event, 0), "waiting for a stream")
+        self._events.append(event)  # the wait stands in the stream: the event may serve again
 
     def synchronize(self) -> None:
         self.enter()

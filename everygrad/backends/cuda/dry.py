@@ -6,6 +6,9 @@ Tests use it to see that every kernel there is compiles, and that launches are a
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,9 @@ class DryDriver:
     arch = "sm_90"
     capability = (9, 0)
     multiprocessors = 132
+    shared = 227 << 10
+    index = 0
+    recycles = False  # what no kernel writes here is to be zeros, not what was there before
     lt = None  # no library: products by our own kernels
 
     def __init__(self) -> None:
@@ -39,6 +45,12 @@ class DryDriver:
     def launch(self, kernel: Any) -> None:
         self.launches[kernel.function] += 1
 
+    def launcher(self, kernel: Any) -> Callable[[], None]:
+        return partial(self.launch, kernel)
+
+    def recover(self, kernel: Any, error: Exception) -> None:
+        raise error
+
     def malloc(self, size: int) -> tuple[Any, int] | None:
         if size > self.limit:
             return None
@@ -57,6 +69,14 @@ class DryDriver:
 
     def copy_from(self, other: DryDriver, target: int, source: int, size: int) -> None:
         _bytes_at(target, size)[:] = _bytes_at(source, size)
+
+    def stopwatch(self) -> Callable[[], float]:
+        """The host's clock: nothing else runs here."""
+        start = perf_counter()
+        return lambda: perf_counter() - start
+
+    def order(self, first: int, second: int) -> None:
+        return
 
     def synchronize(self) -> None:
         return

@@ -31,6 +31,16 @@ PAD = 64  # queries are padded to a multiple of this in lse and delta
 _MASKS = {"": 0, "add": 1, "bool": 2}
 
 
+def padded(queries: int) -> int:
+    """Queries of one head in lse and delta."""
+    return -(-queries // PAD) * PAD
+
+
+def statistics_size(batch: int, heads: int, queries: int) -> int:
+    """Elements of lse, and of delta."""
+    return size_of((batch, heads, padded(queries)))
+
+
 class Operand(NamedTuple):
     """Where a tensor lies: address, and steps of batch, head and token in elements."""
 
@@ -81,12 +91,12 @@ class Problem(NamedTuple):
     @property
     def padded(self) -> int:
         """Queries of one head in lse and delta."""
-        return -(-self.queries // PAD) * PAD
+        return padded(self.queries)
 
     @property
     def statistics_size(self) -> int:
         """Elements of lse, and of delta."""
-        return size_of((self.batch, self.heads, self.padded))
+        return statistics_size(self.batch, self.heads, self.queries)
 
 
 class Tiling(NamedTuple):
@@ -122,6 +132,7 @@ class Call(NamedTuple):
     threads: int
     shared: int  # bytes of dynamic shared memory
     params: ctypes.Structure
+    title: str = "attention"
 
 
 # kind, engine and width decide the tiling
@@ -215,6 +226,7 @@ def shared_bytes(kernel: Kernel, cut: Tiling) -> int:
     return 1024 + (fixed + 2 * cut.columns * cut.stages) * row + lines + scratch + barriers
 
 
+@lru_cache(maxsize=1024)
 def most_shared(problem: Problem, capability: tuple[int, int]) -> int:
     """Bytes of shared memory that a device must grant a block, for forward and backward."""
     kernels = [kernel(problem, capability, kind) for kind in ("forward", "queries", "keys")]
@@ -398,7 +410,8 @@ def _call(
     grid = (problem.batch * heads, -(-rows // cut.rows))
     name = architecture(chosen, capability)
     shared = shared_bytes(chosen, cut)
-    return Call(source(chosen, cut), name, grid, cut.threads, shared, given)
+    title = f"attention_{kind}"
+    return Call(source(chosen, cut), name, grid, cut.threads, shared, given, title)
 
 
 def forward(

@@ -173,11 +173,12 @@ def _laid(
 
 
 def read_in_place(group: Group, v: Value) -> bool:
-    """Whether every load of v reads element i of it while element i of the group is walked."""
-    loads = [
+    """Whether v is read once for each element, element i of it while element i of the group is
+    walked. Seen in two shapes, it would be read a second time, after it was written over."""
+    loads = {
         r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
-    ]
-    return all(
+    }
+    return len(loads) == 1 and all(
         v.size == group.size and r.step is None and is_whole(r.shape, r.strides, r.offset)
         for r in loads
     )

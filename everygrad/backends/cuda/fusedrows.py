@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from everygrad import dtypes
+from everygrad.backends.cuda import online
 from everygrad.backends.cuda.elementwise import grid
-from everygrad.backends.cuda.fusedvalues import Fold, Task, Values, fold_of
+from everygrad.backends.cuda.finishing import Parts
+from everygrad.backends.cuda.fusedvalues import Task, Values, fold_of
 from everygrad.backends.cuda.layout import LAYOUTS
-from everygrad.backends.cuda.reducing import Stage, Walk, goes_by_rows, write_columns, write_rows
+from everygrad.backends.cuda.reducing import Walk
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written
 from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
@@ -24,34 +27,9 @@ _BYTES = 16  # of one load or store
 _REGISTERS = 64  # elements that a thread keeps of a row, all values together
 _WAVES = 32  # blocks for each multiprocessor, at most
 _PARTS = 16  # the same, where blocks leave parts of columns' sums
-_TOGETHER = 64  # parts of a column that are brought together at once
+_SUMMING = 768  # threads for each multiprocessor that go through rows and sum columns
 _COLUMNS = 32  # threads side by side where columns are summed
 _NAME = 48  # letters of a kernel's name
-
-
-class Parts(NamedTuple):
-    """What a final's parts are: `size` of them in memory, gathered by `walk`."""
-
-    fold: Fold
-    size: int
-    walk: Walk
-
-    def finish(self) -> list[tuple[Written, int]]:
-        """The kernels that make the final of its parts, each with the number of its results. Many
-        parts of columns are brought together in two steps, so that more threads can help."""
-        f, walk = self.fold, self.walk
-        name, combine = f"finish_{f.value.name}", f.value.op.combine
-        if goes_by_rows(walk):
-            stage = Stage(combine, f.total, f.total, f.value.dtype, 1, walk.terms, f.divisor)
-            return [(write_rows(name, stage, walk, 0), walk.rows)]
-        made = []
-        if walk.terms > 4 * _TOGETHER:
-            pieces = -(-walk.terms // _TOGETHER)
-            stage = Stage(combine, f.total, f.total, f.total, pieces, _TOGETHER, 0)
-            made.append((write_columns(name, stage, walk), walk.rows * pieces))
-            walk = Walk((walk.rows,), (1,), (pieces,), (walk.rows,))
-        stage = Stage(combine, f.total, f.total, f.value.dtype, 1, walk.terms, f.divisor)
-        return [*made, (write_columns(name, stage, walk), walk.rows)]
 
 
 class Made(NamedTuple):
@@ -61,7 +39,7 @@ class Made(NamedTuple):
     inputs: list[Value]
     outputs: list[Value]
     parts: list[Parts]
-    in_place: bool  # each element is read and written by one thread, once, in this order
+    in_place: bool  # each element is read and written by one thread, and not read after that
 
 
 class _Plain(Writer):
@@ -70,6 +48,13 @@ class _Plain(Writer):
     def pointer(self, type: str, name: str, written: bool = False) -> str:
         self._pointers.append(f"{'' if written else 'const '}{type}* {name}")
         return name
+
+
+def stored(v: Value, value: str) -> str:
+    """A member as it is stored; what is rounded already need not be rounded again."""
+    if v.dtype is dtypes.bfloat16:
+        return f"brain_top({value})"
+    return LAYOUTS[v.dtype].store.format(value)
 
 
 def vector_of(task: Task, flat: bool) -> int:
@@ -97,14 +82,21 @@ class FusedWriter:
         }
         self.finals = [v for v, m in task.members.items() if m.role == "final"]
         self.stored = [v for v in task.wanted if v not in self.finals]
+        self.online: dict[Value, Value] = {}  # sums of exponentials, and maxima found with them
         self.stages: dict[Value, int] = {}
-        for v, m in task.members.items():
-            self.stages[v] = max((self._stage(r) for r in m.refs), default=0)
+        self._find_stages()
         self.parts: dict[Value, Parts] = {}
+        self.meeting: dict[Value, int] = {}  # where parts of a row's sum are left
+        self.meeting_size = 0
         names = "_".join(dict.fromkeys(v.name for v in task.members))
         self.w = _Plain(f"fused_{names}"[:_NAME], False)
 
     # --- what is there ---------------------------------------------------------------------------
+
+    def _find_stages(self) -> None:
+        for v, m in self.members.items():
+            stage = max((self._stage(r) for r in m.refs), default=0)
+            self.stages[v] = self.stages[self.online[v]] if v in self.online else stage
 
     def _stage(self, ref: Any) -> int:
         """The pass from which on a reference can be used."""
@@ -189,34 +181,67 @@ class FusedWriter:
 
     def block(self, roots: Sequence[Member], k: int, guard: str = "") -> list[str]:
         """The lines that take the elements from `c` on: stores, and what is added to sums."""
-        values, after = self.values, []
+        values, outs, after = self.values, [], []
         values.start_pass(k)
-        outs = []
+        loop = ("#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{")
+        highest = self._highest(roots, loop)
+        inner = self._elements(roots, k, guard)
+        if self.vector == 1:
+            lines = [*values.column_lines(), *values.outer, *highest]
+            return [*lines, "{ constexpr int j = 0;", *inner, "}"]
+        for m in roots:
+            if m.role == "full":
+                n = self.number(m.value)
+                kind = f"Pack<{LAYOUTS[m.value.dtype].memory}, {self.vector}>"
+                outs.append(f"{kind} w{n};")
+                after.append(f"{self._store(n, guard, kind)} = w{n};")
+        body = [*loop, *inner, "}"]
+        hit = values.hit()
+        if hit:  # most elements are not the one that is looked for: they need not be asked
+            values.again(values.counting)
+            missed = self._elements(roots, k, guard)
+            body = [f"if ({hit}) {{", *body, "} else {", *loop, *missed, "}", "}"]
+        return [*values.column_lines(), *values.outer, *outs, *highest, *body, *after]
+
+    def _highest(self, roots: Sequence[Member], loop: Sequence[str]) -> list[str]:
+        """Maxima of the elements at hand, and what they do to sums that are relative to them."""
+        lines: list[str] = []
+        values = self.values
+        for v in (m.value for m in roots if m.value in self.online):
+            top, n = self.online[v], self.number(v)
+            x = values.get(self.members[top].refs[0], top.args[0])
+            lines += [f"float high{n} = __uint_as_float(0xff800000u);", *loop, *values.inner]
+            lines += [f"high{n} = max_f(high{n}, {x});", "}"]
+            lines += online.update(f"t{self.number(top)}", f"t{n}", f"high{n}")
+            values.again()
+        return lines
+
+    def _store(self, n: int, guard: str, kind: str = "") -> str:
+        place = "c" if not self.task.rows else f"row * {self.task.length} + c"
+        at = f"*({kind}*)(o{n} + {place})" if kind else f"o{n}[{place}]"
+        return f"if ({guard}) {at}" if guard else at
+
+    def _elements(self, roots: Sequence[Member], k: int, guard: str) -> list[str]:
+        """What is done with one element, `j` of those at hand."""
+        values = self.values
         for m in roots:
             v, n = m.value, self.number(m.value)
-            if m.role == "full":
-                lay = LAYOUTS[v.dtype]
-                value = lay.store.format(values.get(v, v))
-                place = "c" if not self.task.rows else f"row * {self.task.length} + c"
-                store = f"if ({guard}) " if guard else ""
-                if self.vector == 1:
-                    values.inner.append(f"{store}o{n}[{place}] = {value};")
-                    continue
-                kind = f"Pack<{lay.memory}, {self.vector}>"
-                outs.append(f"{kind} w{n};")
-                values.inner.append(f"w{n}.v[j] = {value};")
-                after.append(f"{store}*({kind}*)(o{n} + {place}) = w{n};")
-                continue
-            f = self.folds[v]
-            term = f.enter(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
-            name = self.sum_name(m)
-            condition = f"if ({guard}) " if guard and m.role == "final" else ""
-            values.inner.append(f"{condition}{name} = j{n}({name}, {term});")
-        lines = [*values.column_lines(), *values.outer, *outs]
-        if self.vector == 1:
-            return [*lines, "{ constexpr int j = 0;", *values.inner, "}", *after]
-        loop = f"for (int j = 0; j < {self.vector}; ++j) {{"
-        return [*lines, "#pragma unroll", loop, *values.inner, "}", *after]
+            if v in self.online:
+                top = self.online[v]
+                x = values.get(self.members[top].refs[0], top.args[0])
+                values.inner.append(online.add(f"t{self.number(top)}", f"t{n}", x))
+            elif m.role == "full":
+                value = stored(v, values.get(v, v))
+                target = f"w{n}.v[j]" if self.vector > 1 else self._store(n, guard)
+                values.inner.append(f"{target} = {value};")
+            elif v not in self.online.values() and not values.is_nothing(m):
+                f, name = self.folds[v], self.sum_name(m)
+                term = f.enter(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
+                condition = f"if ({guard}) " if guard and m.role == "final" else ""
+                values.inner.append(f"{condition}{name} = j{n}({name}, {term});")
+        for r in values.early if not k else ():
+            values.get(r, r.value)
+        return values.inner
 
     def sum_name(self, m: Member) -> str:
         n, kind = self.number(m.value), self.kind(m.value)
@@ -292,7 +317,7 @@ class FusedWriter:
         share, block, held = self._geometry(vector)
         self.begin(vector, held)
         teams = block // share
-        many = max(4, 1024 // block) if self.of_kind("columns") else _WAVES
+        many = max(2, _SUMMING // block) if self.of_kind("columns") else _WAVES
         limit = self.multiprocessors * many
         blocks = max(1, min(-(-t.row_count // teams), limit))
         self.total_parts(blocks)
@@ -301,6 +326,9 @@ class FusedWriter:
             self.part(v, blocks * n, Walk((n,), (1,), (blocks,), (n,)))
         for v in self.of_kind("rows"):
             self.part(v, t.row_count, _cycles(v.size, t.row_count, t.pieces))
+        if not held:
+            self.online = online.pairs(self.members)
+            self._find_stages()
         self.passes = 1 + max((self.stages[v] for v in t.members if self.in_pass(v)), default=-1)
         self.values.plan([self._begins(k) for k in range(self.passes)])
         self.declare()
@@ -309,10 +337,17 @@ class FusedWriter:
             self._columns_out(v, share)
         if self.of_kind("total"):
             self.totals(block, "blockIdx.x")
-        return self.made(blocks, block, False)
+        return self.made(blocks, block, self._written_last() and t.row_count % teams == 0)
+
+    def _written_last(self) -> bool:
+        """Whether whole rows are written in the last pass alone: an element is then read by the
+        thread that writes it, and not after that."""
+        full = [v for v in self.stored if self.members[v].role == "full"]
+        return all(self.stages[v] == self.passes - 1 for v in full)
 
     def _begins(self, k: int) -> list[Any]:
-        return [m.value if m.role == "full" else m.refs[0] for m in self.roots(k)]
+        found = [m for m in self.roots(k) if m.value not in self.online]
+        return [m.value if m.role == "full" else m.refs[0] for m in found]
 
     def _geometry(self, vector: int) -> tuple[int, int, int]:
         """Threads that share a row, threads of a block, and takes of a row that a thread keeps;
@@ -324,9 +359,9 @@ class FusedWriter:
             while share < 32 and share < takes:
                 share *= 2
             return share, BLOCK, -(-takes // share)
-        for block in (64, 128, 256, 512, 1024):
-            held = -(-takes // block)
-            if held <= 2 and held * vector * 4 <= _REGISTERS:
+        for held in (2, 1):
+            block = -(-takes // (32 * held)) * 32
+            if 64 <= block <= 1024 and held * vector * 4 <= _REGISTERS:
                 return block, block, held
         if several:
             return 1024, 1024, -(-takes // 1024)
@@ -334,8 +369,10 @@ class FusedWriter:
 
     def _rows(self, share: int, teams: int, blocks: int) -> None:
         w, t, index = self.w, self.task, self.index
-        if share > 32 or self.of_kind("total"):
+        if self.of_kind("total"):
             self.room()
+        if share > 32:
+            self._meeting_places()
         for v in self.of_kind("columns"):
             f, size = self.folds[v], self.held * self.vector
             w.add(f"{f.kind} g{self.number(v)}[{size}];", "#pragma unroll")
@@ -355,7 +392,46 @@ class FusedWriter:
             if k < self.passes:
                 self._pass(k, share, guard)
         self._row_ends(guard)
-        w.add("}")
+        w.add(*(["flip ^= 1;"] if self.meeting else []), "}")
+
+    def _meeting_places(self) -> None:
+        """Shared memory in which the warps of a block leave the parts of each row's sums. Rows
+        take turns between two places: so nobody can be overtaken by more than one row, and one
+        barrier a pass is enough."""
+        size = 0
+        for v, m in self.members.items():
+            if m.role == "reduce" or self.kind(v) == "rows":
+                self.meeting[v] = size
+                size += 32 * max(4, self.folds[v].total.itemsize)
+        if size:
+            self.w.add(f"__shared__ alignas(16) char meeting[{2 * size}];", "int flip = 0;")
+        self.meeting_size = size
+
+    def _gather(self, sums: Sequence[Member], share: int) -> None:
+        """Bring the parts of threads that share a row together, each sum to all of them."""
+        w = self.w
+        if share <= 32:
+            for m in sums:
+                n, f = self.number(m.value), self.folds[m.value]
+                none = f"({f.kind}){f.start}, (u32*)nullptr"
+                w.add(f"t{n} = gathered<{share}>(t{n}, j{n}, {none});")
+            return
+        places = {}
+        for m in sums:
+            n, f = self.number(m.value), self.folds[m.value]
+            at = f"flip * {self.meeting_size} + {self.meeting[m.value]}"
+            places[n] = f"(({f.kind}*)(meeting + {at}))"
+            w.add(f"t{n} = lanes<32>(t{n}, j{n});")
+            w.add(f"if (threadIdx.x % 32 == 0) {places[n]}[threadIdx.x / 32] = t{n};")
+        w.add("__syncthreads();")
+        warps, wide = share // 32, 2
+        while wide < warps:
+            wide *= 2
+        for m in sums:
+            n, f = self.number(m.value), self.folds[m.value]
+            mine = f"threadIdx.x % {wide}"
+            w.add(f"t{n} = {mine} < {warps} ? {places[n]}[{mine}] : ({f.kind}){f.start};")
+            w.add(f"t{n} = lanes<{wide}>(t{n}, j{n});")
 
     def _row_members(self, k: int) -> None:
         for v, m in self.members.items():
@@ -369,6 +445,8 @@ class FusedWriter:
         for m in sums:
             f = self.folds[m.value]
             w.add(f"{f.kind} t{self.number(m.value)} = {f.start};")
+            if m.value in self.online.values():
+                w.add(f"float from_t{self.number(m.value)} = 0.0f;")
         if not roots:
             return
         lines = self.block(roots, k, guard)
@@ -381,10 +459,19 @@ class FusedWriter:
             step = share * self.vector
             w.add(f"for ({index} c = lane * {self.vector}; c < {t.length}; c += {step}) {{")
             w.add(*lines, "}")
+        after = [m for m in sums if m.value in self.online]  # they wait for their maxima
+        before = [m for m in sums if m not in after]
+        for m in after:
+            w.add(f"const float own{self.number(m.value)} = t{self.number(self.online[m.value])};")
+        if before:
+            self._gather(before, share)
+        for m in after:
+            n, top = self.number(m.value), self.number(self.online[m.value])
+            w.add(f"t{n} *= exp(own{n} - t{top});")
+        if after:
+            self._gather(after, share)
         for m in sums:
             n, f = self.number(m.value), self.folds[m.value]
-            room = "room" if share > 32 else "(u32*)nullptr"
-            w.add(f"t{n} = gathered<{share}>(t{n}, j{n}, ({f.kind}){f.start}, {room});")
             if m.role == "reduce":
                 register = LAYOUTS[m.value.dtype].register
                 w.add(f"const {register} m{n} = {f.leave(f't{n}')};")
@@ -450,7 +537,7 @@ class FusedWriter:
         if self.of_kind("total"):
             self.room()
             self.totals(BLOCK, f"blockIdx.y * {columns} + blockIdx.x")
-        return self.made((columns, pieces, 1), BLOCK, False)
+        return self.made((columns, pieces, 1), BLOCK, True)
 
     def _down_rows(self, across: int, beside: int, chunk: int) -> None:
         w, t, index = self.w, self.task, self.index

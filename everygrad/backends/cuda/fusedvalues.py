@@ -6,8 +6,11 @@ stands outside the loop over these elements, everything else inside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda.layout import HALVES, LAYOUTS, accumulator
@@ -18,6 +21,11 @@ from everygrad.compile.fuse import Group, Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.shapes import Shape, size_of
+
+# of these, halves are computed with functions that are right to 20 bits, not to the last of 24
+_SMOOTH = {"gelu", "gelu.d0"}
+_LOW = re.compile(r"\b(erf|exp)\(")
+_KEPT = 64  # elements that a thread keeps from one pass to the next, with what it reads early
 
 
 class Task(NamedTuple):
@@ -113,11 +121,34 @@ class Operand:
         self.load = load
         self.place = place
         self.lay = LAYOUTS[load.value.dtype]
+        self.progression = progression(load)
         self.step = place.columns[-1] if place.columns else 0
         self.is_of_row = not any(place.columns) and load.step is None
         others = (*place.rows, *place.columns[:-1], place.offset)
         aligned = all(s % vector == 0 for s in others)
-        self.is_pack = vector > 1 and self.step == 1 and aligned and load.step is None
+        in_order = self.step == 1 and aligned and load.step is None
+        self.is_pack = vector > 1 and in_order and self.progression is None
+
+    def element(self, source: str, place: str) -> str:
+        """The element at a place as a register; where elements are counted off, nothing is read."""
+        if self.progression is None:
+            return self.lay.load.format(f"{source}[{place}]")
+        start, step = self.progression
+        kind = self.lay.register
+        return f"({kind})(({self.lay.word})({kind})({place}) * {step}u + ({self.lay.word}){start})"
+
+
+def progression(load: Load) -> tuple[int, int] | None:
+    """First element and step of a constant that counts, as the numbers of classes do."""
+    v = load.value
+    if v.kind != "constant" or not v.dtype.is_integer or v.size < 2 or load.step is not None:
+        return None
+    flat = v.params["array"].reshape(-1)
+    start, step = int(flat[0]), int(flat[1]) - int(flat[0])
+    if start < 0 or step < 0 or v.dtype.itemsize < 4:
+        return None
+    counted = start + step * np.arange(v.size, dtype=np.int64)
+    return (start, step) if np.array_equal(flat, counted) else None
 
 
 class Values:
@@ -133,13 +164,15 @@ class Values:
         loads = dict.fromkeys(
             r for m in task.members.values() for r in m.refs if isinstance(r, Load)
         )
-        self.inputs = list(dict.fromkeys(r.value for r in loads))
+        self.inputs = list(dict.fromkeys(r.value for r in loads if progression(r) is None))
         self.operands = {r: Operand(n, r, task.places[r], vector) for n, r in enumerate(loads)}
         sizes = [_reach(task, o) for o in self.operands.values()]
         self.index = "i64" if is_wide(task.row_count * task.length, *sizes) else "i32"
         self.of_row: dict[Any, str] = {}
         self.keep: set[Any] = set()
         self.computed: dict[Any, int] = {}  # by reference: the pass that computed it
+        self.early: list[Load] = []  # read in the first pass for a later one
+        self.counting: set[Value] = set()
         self._begin()
 
     def _begin(self) -> None:
@@ -147,6 +180,8 @@ class Values:
         self.outer: list[str] = []
         self.inner: list[str] = []
         self.at_pass = 0
+        self.loaded: set[int] = set()  # numbers of operands that `outer` reads
+        self.never: Set[Value] = frozenset()  # comparisons that none of the elements at hand passes
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -157,10 +192,14 @@ class Values:
             offset = f" + {o.place.offset}" if o.place.offset else ""
             lines.append(f"const {self.index} b{o.number} = {total(names, o.place.rows)}{offset};")
             if o.is_of_row:
-                source = f"a{self.inputs.index(r.value)}[b{o.number}]"
-                lines.append(f"const {o.lay.register} x{o.number} = {o.lay.load.format(source)};")
+                value = o.element(self.source(r), f"b{o.number}")
+                lines.append(f"const {o.lay.register} x{o.number} = {value};")
                 self.of_row[r] = f"x{o.number}"
         return lines
+
+    def source(self, r: Load) -> str:
+        """The name of the pointer to what a load reads."""
+        return f"a{self.inputs.index(r.value)}" if r.value in self.inputs else ""
 
     def row_member(self, v: Value) -> list[str]:
         """A value of the row."""
@@ -185,6 +224,15 @@ class Values:
                     if other not in seen:
                         seen.add(other)
                         todo.append(other)
+        self._plan_early([r for r, k in first.items() if k and isinstance(r, Load)])
+
+    def _plan_early(self, later: Sequence[Load]) -> None:
+        """Let what later passes read be on its way while rows are reduced, if registers allow."""
+        each = self.held * self.vector
+        for r in later:
+            if each and self.operands[r].is_pack and (len(self.keep) + 1) * each <= _KEPT:
+                self.early.append(r)
+                self.keep.add(r)
 
     def is_of_row(self, r: Any) -> bool:
         if isinstance(r, Load):
@@ -246,23 +294,76 @@ class Values:
 
     def _read(self, r: Load) -> str:
         o = self.operands[r]
-        source, n = f"a{self.inputs.index(r.value)}", o.number
+        source, n = self.source(r), o.number
         if o.is_pack:
             kind = f"Pack<{o.lay.memory}, {self.vector}>"
             place = f"({source} + {self._column(o)})"
-            self.outer.append(f"const {kind} y{n} = *(const {kind}*){place};")
+            self._once(n, f"const {kind} y{n} = *(const {kind}*){place};")
             value = o.lay.load.format(f"y{n}.v[j]")
         elif o.step == 0 or self.vector == 1:
-            place = o.lay.load.format(f"{source}[{self._column(o)}]")
-            self.outer.append(f"const {o.lay.register} y{n} = {place};")
+            found = o.element(source, self._column(o))
+            self._once(n, f"const {o.lay.register} y{n} = {found};")
             value = f"y{n}"
         else:
-            value = o.lay.load.format(f"{source}[{self._column(o)} + j * {o.step}]")
+            value = o.element(source, f"{self._column(o)} + j * {o.step}")
         self.inner.append(f"const {o.lay.register} x{n} = {value};")
         return f"x{n}"
 
+    def _once(self, n: int, line: str) -> None:
+        if n not in self.loaded:
+            self.loaded.add(n)
+            self.outer.append(line)
+
+    # --- the one element that is looked for ----------------------------------------------------
+
+    def hit(self) -> str:
+        """Whether an index of the row may be the number of an element at hand: what is compared
+        element by element, to choose one of a row, is then compared once for all of them. Empty
+        where nothing is."""
+        found = {v: self._looked_for(v) for v in self.known if isinstance(v, Value)}
+        wanted = next((w for w in found.values() if w), "")
+        self.counting = {v for v, w in found.items() if w == wanted}
+        return wanted
+
+    def _looked_for(self, v: Value) -> str:
+        m = self.members[v]
+        if v.name != "equal" or m.role != "full":
+            return ""
+        for index, counted in (m.refs, m.refs[::-1]):
+            o = self.operands.get(counted)
+            if o is None or o.progression is None or index not in self.of_row:
+                continue
+            start, step = o.progression
+            place = o.place
+            if step == 1 and place.columns == (1,) and not any(place.rows):
+                first = f"(i64)c + {start + place.offset}"
+                return f"(u64)((i64){self.of_row[index]} - ({first})) < {self.vector}u"
+        return ""
+
+    def again(self, never: Set[Value] = frozenset()) -> None:
+        """Write the elements a second time; there, these comparisons are never passed."""
+        self.known, self.inner = {}, []
+        self.never = never
+
+    def is_nothing(self, m: Member) -> bool:
+        """Whether a sum's term is 0: the element is not the one that is looked for."""
+        chosen = self._chosen(m.refs[0])
+        return m.value.op.combine == "add" and isinstance(chosen, Number) and chosen.value == 0
+
+    def _chosen(self, ref: Any) -> Any:
+        """What a choice by a comparison that is never passed comes to."""
+        if isinstance(ref, Value) and ref.name == "where" and self.never:
+            condition, _, other = self.members[ref].refs
+            if condition in self.never and ref.args[2].dtype is ref.dtype:
+                return self._chosen(other)
+        return ref
+
     def _member(self, v: Value) -> str:
         m, name = self.members[v], f"m{self.numbers[v]}"
+        if v in self.never:
+            return "false"
+        if (other := self._chosen(v)) is not v:
+            return self.get(other, v)
         register = LAYOUTS[v.dtype].register
         if v.name == "take":
             self._picked(m, name)
@@ -273,6 +374,8 @@ class Values:
         made = "result"
         if v.dtype in HALVES:  # rounded as memory would round it
             made = cast("result", dtypes.float32, v.dtype)
+            if v.name in _SMOOTH:
+                lines = [_LOW.sub(r"\1_low(", line) for line in lines]
         self.inner.append(f"{register} {name}; {{")
         self.inner += [f"  {line}" for line in lines]
         self.inner.append(f"  {name} = {made}; }}")
@@ -286,7 +389,7 @@ class Values:
         size = v.args[0].shape[v.params["axis"]]
         move = f" + j * {o.step}" if o.step and self.vector > 1 and m.role == "full" else ""
         place = self._column(o) if m.role == "full" else f"b{o.number}"
-        source = f"a{self.inputs.index(r.value)}"
+        source = self.source(r)
         self.inner.append(f"i64 at_{name} = (i64){index};")
         self.inner.append(f"if (at_{name} < 0 || at_{name} >= {size}) at_{name} = 0;")
         found = f"{source}[{place}{move} + at_{name} * {r.step}]"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ class Kernel:
     """A loaded kernel with the numbers of its arguments; pointers are put in at each launch."""
 
     __slots__ = (
-        "_size", "block", "buffer", "extra", "function", "grid", "name", "put", "shared", "source"
+        "_size", "block", "buffer", "extra", "fire", "function", "grid", "name", "put", "source"
     )  # fmt: skip
 
     def __init__(self, function: Any, written: Written) -> None:
@@ -35,7 +36,6 @@ class Kernel:
         self.source = written.text.source
         self.grid = written.grid
         self.block = written.block
-        self.shared = 0
         put = struct.Struct(f"={written.pointers}Q")
         self.put = put.pack_into
         letter = "q" if written.wide else "i"
@@ -46,6 +46,7 @@ class Kernel:
         self.extra = (ctypes.c_void_p * 5)(
             *(_BUFFER, ctypes.addressof(self.buffer), _SIZE, ctypes.addressof(self._size), _END)
         )
+        self.fire: Callable[[], Any]  # the driver's launch of this kernel
 
 
 class Command(NamedTuple):
@@ -80,15 +81,30 @@ class Gpu:
             function = self._functions.get(name)
             if function is None:
                 function = self._functions[name] = self.driver.function(written.text)
-            return Kernel(function, written)
+            kernel = Kernel(function, written)
+            kernel.fire = self.driver.launcher(kernel)
+            return kernel
 
     def launch(self, kernel: Kernel, *pointers: int) -> None:
         """One kernel on these addresses."""
         with self.lock:
             kernel.put(kernel.buffer, 0, *pointers)
-            self.driver.launch(kernel)
+            try:
+                kernel.fire()
+            except Exception as error:
+                self.driver.recover(kernel, error)
             if self.log is not None:
                 self.log.append(Command(kernel, pointers))
+
+    @contextmanager
+    def unlogged(self) -> Iterator[None]:
+        """What is launched inside is not logged."""
+        with self.lock:
+            log, self.log = self.log, None
+            try:
+                yield
+            finally:
+                self.log = log
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """A library's launch, or the driver's, on our stream: it must not wait or allocate."""
@@ -135,6 +151,8 @@ class Gpu:
             self.driver.clear(self.faults(), _FAULT_BYTES)
             self._unread_checks = False
             what, size = self._messages[number]
+            if "{}" in what:  # a whole message, of an index that may have been counted from the end
+                raise OutOfRangeError(what.format(value - size if value < 0 else value))
             raise OutOfRangeError(f"{what} {value} is out of range for an axis of size {size}")
 
     # --- reading ---------------------------------------------------------------------------------

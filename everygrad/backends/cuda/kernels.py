@@ -7,7 +7,18 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.backends.cuda import attention, indexing, moves, products, reducing, rows, scattering
+from everygrad.backends.cuda import (
+    attention,
+    indexing,
+    losses,
+    moves,
+    ordering,
+    products,
+    reducing,
+    rows,
+    scattering,
+    solver,
+)
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.elementwise import grid
 from everygrad.backends.cuda.layout import LAYOUTS
@@ -29,6 +40,16 @@ def transfer(dev: Any, x: CudaArray, device: str, source: str) -> Any:
         size = size_of(x.shape) * x.dtype.itemsize
         target.gpu.driver.copy_from(dev.gpu.driver, out.ptr, x.ptr, size)
     return out
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def write_delay(cycles: int) -> Written:
+    """A kernel that does nothing for a while."""
+    w = Writer("delay", wide=True)
+    w.add("const i64 start = clock64();", f"while (clock64() - start < {w.number(cycles)}) {{}}")
+    return w.finish(1, block=1)
 
 
 # --- random bits ---------------------------------------------------------------------------------
@@ -145,10 +166,14 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "scatter_add": scattering.scatter_add,
     "last_write": indexing.last_write,
     "check_range": indexing.check_range,
+    "class_loss": losses.class_loss,
+    "class_spread": losses.class_spread,
     "prod": reducing.prod,
     "argmax": lambda dev, x, axis, keepdims: reducing.arg(dev, True, x, axis, keepdims),
     "argmin": lambda dev, x, axis, keepdims: reducing.arg(dev, False, x, axis, keepdims),
+    **ordering.KERNELS,
     **rows.KERNELS,
     **attention.KERNELS,
     "philox": philox,
+    **solver.KERNELS,
 }

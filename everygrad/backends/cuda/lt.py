@@ -14,11 +14,13 @@ value for each of our columns, and its BGRADA, sums over its A, is our "bgrad_b"
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
+from everygrad.backends.cpu import diskcache
 from everygrad.backends.cuda.nvrtc import candidates
 from everygrad.dtypes import DType
 from everygrad.errors import (
@@ -31,7 +33,8 @@ from everygrad.errors import (
 )
 
 WORKSPACE = 32 << 20  # bytes that pay on Hopper; elsewhere algorithms take what they need of it
-ANSWERS = 8  # how many algorithms the heuristic is asked for
+ANSWERS = 16  # how many algorithms the heuristic is asked for
+WORTH = 1 << 30  # operations of a product from which on algorithms are tried
 BIAS_ALIGNMENT = 16
 
 # cudaDataType of elements
@@ -143,10 +146,12 @@ class Plan:
         "alpha",
         "answers",
         "beta",
+        "chosen",
         "descriptor",
         "layouts",
         "lock",
         "problem",
+        "settled",
         "uses_aux",
         "uses_bias",
         "workspace",
@@ -159,6 +164,7 @@ class Plan:
         self.answers: list[_Answer] = []
         self.algorithm = 0  # address of the chosen algorithm
         self.workspace = 0  # bytes it needs
+        self.settled = False  # algorithms were tried: there is nothing more to find out
         self.alpha, self.beta = (_scalar(problem, x) for x in (problem.alpha, problem.beta))
         code = EPILOGUES[problem.epilogue]
         self.uses_bias, self.uses_aux = bool(code & _USES_BIAS), bool(code & _USES_AUX)
@@ -167,8 +173,14 @@ class Plan:
 
     def choose(self, answer: _Answer) -> None:
         """Solve the problem by `answer` from now on."""
+        self.chosen = answer  # holds what `algorithm` points to
         self.algorithm = ctypes.addressof(answer)
         self.workspace = answer.workspace
+
+    @property
+    def is_worth_tuning(self) -> bool:
+        p = self.problem
+        return not self.settled and 2 * p.m * p.n * p.k * p.batch >= WORTH
 
 
 def _scalar(problem: Problem, value: complex) -> Any:
@@ -272,19 +284,47 @@ class CublasLt:
             self._point(plan, bias, aux)
             self._launch(plan, stream, a, b, c, d, workspace)
 
-    def tune(self, plan: Plan, timer: Callable[[Callable[[], None]], float], *args: int) -> float:
-        """Time the heuristic's answers and keep the fastest; its time.
+    def tune(
+        self, plan: Plan, device: str, timer: Callable[[Callable[[], None]], float], *args: int
+    ) -> None:
+        """Let the fastest of the heuristic's answers solve the problem: as it was found before on a
+        device of this name, by this version, or as `timer(work)` finds, which says how long `work`
+        takes.
 
-        `timer(work)` says how long `work` takes on the device; `args` are those of `run` behind
-        the plan. Not while a stream is captured, and not where c is d and beta is not 0.
+        `args` are those of `run` behind the plan. Not while a stream is captured, and not where c
+        is d and beta is not 0. Another answer may add in another order: sums can differ in their
+        last bits from one machine to another, never from one call to the next.
         """
+        plan.settled = True
+        key = hashlib.sha256(repr(("cublasLt", self.version, device, plan.problem)).encode())
+        stored = diskcache.get(key.hexdigest())
+        if stored is not None and self._recall(plan, stored):
+            return
         times = []
         for answer in plan.answers:
             plan.choose(answer)
             times.append(timer(lambda: self.run(plan, *args)))
-        best = min(range(len(times)), key=times.__getitem__)
-        plan.choose(plan.answers[best])
-        return times[best]
+        plan.choose(plan.answers[min(range(len(times)), key=times.__getitem__)])
+        diskcache.put(key.hexdigest(), bytes(plan.chosen.algorithm))
+
+    def _recall(self, plan: Plan, stored: bytes) -> bool:
+        """Choose an algorithm that was kept, if the library still takes it."""
+        answer, found = _Answer(), _Answer()
+        if len(stored) != ctypes.sizeof(answer.algorithm):
+            return False
+        ctypes.memmove(ctypes.addressof(answer), stored, len(stored))
+        status = self.library.cublasLtMatmulAlgoCheck(
+            ctypes.c_void_p(self._handle),
+            ctypes.c_void_p(plan.descriptor),
+            *(ctypes.c_void_p(layout) for layout in plan.layouts),
+            ctypes.c_void_p(ctypes.addressof(answer)),
+            ctypes.byref(found),
+        )
+        answer.workspace = found.workspace
+        if status or found.state or answer.workspace > self.workspace:
+            return False
+        plan.choose(answer)
+        return True
 
     def close(self) -> None:
         """Give back the handle and all descriptors; plans made here can no longer be run."""

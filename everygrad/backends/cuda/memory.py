@@ -1,14 +1,22 @@
-"""Device memory as arrays hold it, and what is said when there is none left."""
+"""Device memory as arrays hold it, and what is said when there is none left.
+
+Small blocks that nobody holds any more wait here, by their size, for the next array: asking CuPy's
+pool costs more than many a kernel.
+"""
 
 from __future__ import annotations
 
 import sys
 import weakref
+from sys import getrefcount
 from typing import Any
 
 from everygrad.errors import OutOfMemoryError
 
 LARGE = 1 << 20  # bytes from which the line that made a storage is noted
+_UNIT = 512  # bytes: blocks are multiples of it, and start at multiples of it
+_SHIFT = 9  # log2 of it
+_WAITING = 256  # blocks of one size that wait, at most
 _PACKAGE = __name__.split(".")[0] + "."
 
 
@@ -20,20 +28,70 @@ class Storage:
 
     __slots__ = ("__weakref__", "gpu", "holder", "line", "ptr", "size")
 
-    def __init__(self, gpu: Any, holder: Any, ptr: int, size: int, line: str = "") -> None:
+    def __init__(
+        self, gpu: Any, holder: Any, ptr: int, size: int, line: tuple[str, int] = ("", 0)
+    ) -> None:
         self.gpu = gpu
         self.holder = holder  # keeps the bytes; CuPy's, or the dry driver's
         self.ptr = ptr
         self.size = size
-        self.line = line
+        self.line = line  # of the user's, that made it
 
 
-def user_line() -> str:
+class Large(Storage):
+    """A storage whose bytes are counted."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        self.gpu.memory.count(-self.size)
+
+
+class Small(Storage):
+    """A storage whose block waits for the next of its size when the last array is gone; unless the
+    block was lent, and its holder has other owners."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(
+        self, gpu: Any, holder: Any, ptr: int, size: int, waiting: list[tuple[Any, int]]
+    ) -> None:
+        self.gpu = gpu
+        self.holder = holder
+        self.ptr = ptr
+        self.size = size
+        self.line = ("", 0)
+        self.waiting = waiting
+
+    def __del__(self) -> None:
+        waiting = self.waiting
+        if len(waiting) < _WAITING and getrefcount(self.holder) <= _OURS:
+            waiting.append((self.holder, self.ptr))
+        else:
+            self.gpu.memory.count(-((self.size + _UNIT - 1) & -_UNIT))
+
+
+def _ours() -> int:
+    """What getrefcount says of a holder that one storage has, asked as `__del__` asks."""
+    storage = Storage(None, object(), 0, 0)
+    return getrefcount(storage.holder)
+
+
+_OURS = _ours()
+_inside: set[Any] = set()  # code of this package, met before
+
+
+def user_line() -> tuple[str, int]:
     """The file and line of the innermost caller outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+    while frame.f_back is not None:
+        code = frame.f_code
+        if code not in _inside:
+            if not frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+                break
+            _inside.add(code)
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 class Memory:
@@ -42,26 +100,72 @@ class Memory:
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
         self.large: weakref.WeakSet[Storage] = weakref.WeakSet()
+        self.recycles: bool = gpu.driver.recycles  # blocks that nobody holds wait
+        self.counted = 0  # bytes of large storages, and of small blocks whether they wait or not
+        self.peak = 0  # the most there were
+        # by size in units: blocks that nobody holds
+        self.waiting: list[list[tuple[Any, int]]] = [[] for _ in range((LARGE >> _SHIFT) + 1)]
 
     def take(self, size: int) -> Storage:
         """A storage of `size` bytes, which must not be 0; its content is not defined."""
-        driver = self.gpu.driver
-        found = driver.malloc(size)
-        if found is None:
-            driver.synchronize()
-            driver.trim()
-            found = driver.malloc(size)
-            if found is None:
-                raise self._exhausted(size)
-        holder, ptr = found
+        if size >= LARGE or not self.recycles:
+            return self._take_apart(size)
+        waiting = self.waiting_for(size)
+        try:
+            holder, ptr = waiting.pop()
+        except IndexError:
+            holder, ptr = self._ask((size + _UNIT - 1) & -_UNIT)
+        return Small(self.gpu, holder, ptr, size, waiting)
+
+    def waiting_for(self, size: int) -> list[tuple[Any, int]]:
+        """The blocks that can serve an array of `size` bytes; none ever where it is large."""
+        return self.waiting[(size + _UNIT - 1) >> _SHIFT] if size < LARGE else []
+
+    def _take_apart(self, size: int) -> Storage:
+        holder, ptr = self._ask(size)
         if size < LARGE:
-            return Storage(self.gpu, holder, ptr, size)
-        storage = Storage(self.gpu, holder, ptr, size, user_line())
+            return Large(self.gpu, holder, ptr, size)
+        storage = Large(self.gpu, holder, ptr, size, user_line())
         self.large.add(storage)
         return storage
 
+    def count(self, size: int) -> None:
+        """So many bytes more, or fewer."""
+        with self.gpu.lock:
+            self.counted += size
+            self.peak = max(self.peak, self.counted)
+
+    def _ask(self, size: int) -> tuple[Any, int]:
+        """A block of the driver's pool."""
+        driver = self.gpu.driver
+        found = driver.malloc(size)
+        if found is None:
+            self.trim()
+            found = driver.malloc(size)
+            if found is None:
+                raise self._exhausted(size)
+        self.count(size)
+        holder, ptr = found
+        return holder, ptr
+
+    def trim(self) -> None:
+        """Give all that nobody holds back to the system."""
+        for size, waiting in enumerate(self.waiting):
+            self.count(-len(waiting) * size * _UNIT)
+            waiting.clear()
+        self.gpu.driver.synchronize()
+        self.gpu.driver.trim()
+
+    def statistics(self) -> dict[str, int]:
+        """Bytes: used by arrays, the most that were, held by the pool, free on the device, and all
+        there are."""
+        facts: dict[str, int] = self.gpu.driver.statistics()
+        facts["peak"] = self.peak
+        facts["used"] -= sum(len(blocks) * k * _UNIT for k, blocks in enumerate(self.waiting))
+        return facts
+
     def _exhausted(self, size: int) -> OutOfMemoryError:
-        facts = self.gpu.driver.statistics()
+        facts = self.statistics()
         lines = [
             f"{self.gpu.name}: out of memory: {size:,} bytes asked for, {facts['used']:,} in use, "
             f"{facts['free']:,} of {facts['total']:,} free on the device"
@@ -69,5 +173,5 @@ class Memory:
         largest = sorted(self.large, key=lambda s: -s.size)[:8]
         if largest:
             lines.append("the largest tensors alive, by the line that made them:")
-            lines += [f"  {s.size:>16,} bytes  {s.line}" for s in largest]
+            lines += [f"  {s.size:>16,} bytes  {s.line[0]}:{s.line[1]}" for s in largest]
         return OutOfMemoryError("\n".join(lines))

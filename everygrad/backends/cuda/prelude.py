@@ -45,14 +45,29 @@ DEVICE u16 half_bits(float f) {
 DEVICE float brain_f(u16 bits) { return __uint_as_float((u32)bits << 16); }
 // brain_bits
 DEVICE u16 brain_bits(float f) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  // two at once, one of them 0: four times as fast as the instruction for one
+  u32 pair; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(f));
+  return (u16)pair;
+#else
   u32 w = __float_as_uint(f);
   if (f != f) return (u16)((w | 0x400000u) >> 16);  // a NaN must not be carried into infinity
   return (u16)((w + 0x7fffu + ((w >> 16) & 1u)) >> 16);
+#endif
 }
+// brain_top
+DEVICE u16 brain_top(float f) { return (u16)(__float_as_uint(f) >> 16); }  // of a rounded one
 // half_round
 DEVICE float half_round(float f) { return half_f(half_bits(f)); }
 // brain_round
-DEVICE float brain_round(float f) { return brain_f(brain_bits(f)); }
+DEVICE float brain_round(float f) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  u32 pair; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(f), "f"(0.0f));
+  return __uint_as_float(pair);
+#else
+  return brain_f(brain_bits(f));
+#endif
+}
 // odd_f
 DEVICE float odd_f(double x) {  // the last bit says "inexact": rounding that again rounds once
   float near = (float)x;
@@ -66,10 +81,42 @@ template <class T, class F> DEVICE T saturate(F x, T low, T high) {
   if (x < (F)low) return low;
   return x >= (F)high ? high : (T)x;
 }
+// exp_low
+DEVICE float exp_low(float x) {  // for results of 8 or 11 bits
+  float y; x *= 1.4426950408889634f;
+#if defined(__HIP__)
+  y = exp2f(x);
+#else
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+#endif
+  return y;
+}
+// erf_low
+DEVICE float erf_low(float x) {  // within 5e-7 of erf, for halves that 1 is added to
+  float a = fabs(x), t = fmaf(0.3275911f, a, 1.0f);
+#if defined(__HIP__)
+  t = 1.0f / t;
+#else
+  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(t));
+#endif
+  float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t,
+                      -0.284496736f), t, 0.254829592f);
+  return copysign(fmaf(-p * t, exp_low(-a * a), 1.0f), x);
+}
 // max_f
 template <class T> DEVICE T max_f(T a, T b) { return a > b || a != a ? a : b; }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+DEVICE float max_f(float a, float b) {
+  float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;
+}
+#endif
 // min_f
 template <class T> DEVICE T min_f(T a, T b) { return a < b || a != a ? a : b; }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+DEVICE float min_f(float a, float b) {
+  float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;
+}
+#endif
 // pow_f
 template <class T> DEVICE T pow_f(T x, T y) {  // small powers exactly rounded, as the CPU's are
   return y == (T)1 ? x : y == (T)2 ? x * x : pow(x, y);
@@ -84,6 +131,12 @@ template <class T> DEVICE bool is_inf(T x) { return x == x && x - x != x - x; }
 template <class T> DEVICE T angle_f(T x) {
   return x != x ? x : copysign((T)1, x) < (T)0 ? (T)3.14159265358979323846 : (T)0;
 }
+// bits_f
+DEVICE i32 bits_f(float x) { return __float_as_int(x); }
+DEVICE i64 bits_f(double x) { return __double_as_longlong(x); }
+// float_of
+DEVICE float float_of(i32 bits) { return __int_as_float(bits); }
+DEVICE double float_of(i64 bits) { return __longlong_as_double(bits); }
 // floordiv_f
 template <class T> DEVICE T floordiv_f(T a, T b) {
   if (b == (T)0) return a / b;

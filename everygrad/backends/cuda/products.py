@@ -167,7 +167,8 @@ def _by_library(
             alignment=_alignment(*starts, target),
         )
         plan = lt.plan(problem)
-        space = dev.gpu.workspace(lt.workspace) if plan.workspace else 0
+        may_need = plan.workspace or plan.is_worth_tuning  # another algorithm may be chosen yet
+        space = dev.gpu.workspace(lt.workspace) if may_need else 0
         added = 0 if bias is None else bias.ptr
         dev.gpu.call(lt.run, plan, dev.gpu.driver.stream, *starts, 0, target, added, 0, space)
     return out

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from everygrad.backends.cuda import flash
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.gpu import Command, Gpu, Kernel
+from everygrad.backends.cuda.lt import Plan
 from everygrad.backends.cuda.memory import Storage
 from everygrad.errors import DeviceError
 
@@ -113,6 +114,17 @@ class Step(NamedTuple):
     arguments: tuple[Any, ...]
     places: tuple[Place, ...]
     words: tuple[tuple[int, tuple[Place, ...]], ...]  # by argument: addresses inside a structure
+
+    @property
+    def title(self) -> str:
+        """What it is called in lists: a kernel's name, or the product that a library is to do."""
+        if isinstance(self.what, Kernel):
+            return self.what.name
+        first = self.arguments[0] if self.arguments else None
+        if isinstance(first, Plan):
+            return str(first.problem)
+        calls = [a for a in self.arguments if isinstance(a, flash.Call)]
+        return calls[0].title if calls else str(getattr(self.what, "__name__", self.what))
 
     @property
     def slots(self) -> set[int]:

@@ -28,14 +28,14 @@ TABLE: dict[str, dict[str, str]] = {
     "min": {"f": "min_f({0}, {1})", "b": "{0} && {1}"},
     "neg": {**dict.fromkeys("fc", "-{0}"), **dict.fromkeys("iu", "({t})(0 - ({w}){0})")},
     "abs": {"f": "fabs({0})", "c": "abs_c({0})", "b": "{0}", "u": "{0}"},
-    "sign": {"f": "sign_f({0})", "u": "({t})({0} != 0)"},
+    "sign": {"f": "sign_f({0})", "c": "sign_c({0})", "u": "({t})({0} != 0)"},
     "atan2": {"f": "atan2({0}, {1})"},
     "angle": {"f": "angle_f({0})", "c": "atan2({0}.im, {0}.re)"},
     "real": {**dict.fromkeys("fiub", "{0}"), "c": "{0}.re"},
     "imag": {**dict.fromkeys("fiub", "({t})0"), "c": "{0}.im"},
     "conj": {**dict.fromkeys("fiub", "{0}"), "c": "conj_c({0})"},
     **{fn: {"f": fn + "({0})", **dict.fromkeys("iub", "{0}")} for fn in ("floor", "ceil", "trunc")},
-    "round": {"f": "rint({0})", **dict.fromkeys("iub", "{0}")},
+    "round": {"f": "rint({0})", "c": "round_c({0})", **dict.fromkeys("iub", "{0}")},
     "erf": {"f": "erf({0})"},
     **{
         fn: {"f": fn + "({0})", "c": fn + "_c({0})"}
@@ -63,6 +63,8 @@ TABLE: dict[str, dict[str, str]] = {
     "not": {"b": "!{0}", **dict.fromkeys("iu", "({t})~{0}")},
     "shl": dict.fromkeys("iu", "shl<{t}>({0}, {1})"),
     "shr": dict.fromkeys("iu", "shr<{t}>({0}, {1})"),
+    "bits": {"f": "bits_f({0})", **dict.fromkeys("iu", "{0}")},
+    "unbits": {"i": "float_of({0})"},
     "mulhi": dict.fromkeys("iu", "mulhi({0}, {1})"),
     "select": dict.fromkeys("biufc", "{0} ? {1} : {2}"),
 }

@@ -17,9 +17,11 @@ import numpy as np
 
 from everygrad.backends.cuda import fused, moves
 from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.finishing import Parts, together, write_finish
 from everygrad.backends.cuda.fusedrows import Made
 from everygrad.backends.cuda.gpu import Kernel
 from everygrad.backends.cuda.recording import ALIGN, Step, recorder, steps_of
+from everygrad.backends.cuda.rewriting import rewritten
 from everygrad.backends.cuda.runner import Plan, Runner
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
@@ -28,6 +30,8 @@ from everygrad.compile.views import is_whole, view_of
 from everygrad.errors import CompileError
 
 _MOST_LOADS = 64  # values that a fused kernel reads
+_CONSTANT = 1 << 16  # bytes of one number, repeated, that are kept
+_SMALL = 1 << 15  # elements of groups so small that several are one kernel
 
 
 class Replay:
@@ -36,11 +40,11 @@ class Replay:
     def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
         self.dev = dev
         self.gpu = dev.gpu
-        self.graph = graph
+        self.graph = rewritten(graph)
         self.lock = threading.RLock()
         self.running = False
         self.interrupted: BaseException | None = None
-        self.arrays: list[Any] = [None] * len(graph.inputs)
+        self.arrays: list[Any] = [None] * len(self.graph.inputs)
         self.recorder = recorder(dev)
         self.made: dict[Value, CudaArray] = {}
         self.in_place: dict[int, list[tuple[int, int]]] = {}  # by command: slots, read and written
@@ -55,7 +59,8 @@ class Replay:
         graph = self.graph
         for v in graph.inputs:
             self.made[v] = self.recorder.empty(v.shape, v.dtype)
-        groups = fused.without_strays(fuse(graph, fused.fusable, _MOST_LOADS, siblings=True))
+        found = fuse(graph, fused.fusable, _MOST_LOADS, siblings=_SMALL, recompute=True)
+        groups = fused.without_strays(found)
         stored = used_outside(groups, graph.outputs)
         for group in groups:
             if group.opaque is not None:
@@ -69,6 +74,9 @@ class Replay:
     def array(self, v: Value) -> CudaArray:
         """A value as an array: a view of what was computed."""
         view = view_of(v)
+        if view.base.kind == "full" and v.nbytes > _CONSTANT:  # one element, however it is seen
+            found: CudaArray = self.recorder.full(v.shape, view.base.params["value"], v.dtype)
+            return found
         base = self.base(view.base)
         return base.view(view.shape, view.strides, base.offset + view.offset)
 
@@ -88,18 +96,28 @@ class Replay:
         kernel = self.gpu.prepare(made.written)
         for v in (*made.outputs, *(p.fold.value for p in made.parts)):
             self.made[v] = rec.empty(v.shape, v.dtype)
-        parts = [rec.empty((p.size,), p.fold.total) for p in made.parts]
+        parts = {p.fold.value: rec.empty((p.size,), p.fold.total) for p in made.parts}
         bound = [self.base(v) for v in (*made.inputs, *made.outputs)]
         if made.in_place:
             self.note_in_place(group, made)
-        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *parts)))
-        for p, array in zip(made.parts, parts, strict=True):
-            *between, (last, _) = p.finish()
-            for written, count in between:
-                fewer = rec.empty((count,), p.fold.total)
-                rec.gpu.launch(self.gpu.prepare(written), array.ptr, fewer.ptr)
-                array = fewer
-            rec.gpu.launch(self.gpu.prepare(last), array.ptr, self.made[p.fold.value].ptr)
+        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *parts.values())))
+        sets, others = together(made.parts)
+        for some in sets:
+            finish = write_finish(some)
+            bound = [*(parts[v] for v in finish.values), *(self.made[v] for v in finish.values)]
+            rec.gpu.launch(self.gpu.prepare(finish.written), *(a.ptr for a in bound))
+        for p in others:
+            self.finish(p, parts[p.fold.value])
+
+    def finish(self, p: Parts, array: CudaArray) -> None:
+        """The kernels that bring the parts of one sum together."""
+        rec = self.recorder
+        *between, (last, _) = p.finish()
+        for written, count in between:
+            fewer = rec.empty((count,), p.fold.total)
+            rec.gpu.launch(self.gpu.prepare(written), array.ptr, fewer.ptr)
+            array = fewer
+        rec.gpu.launch(self.gpu.prepare(last), array.ptr, self.made[p.fold.value].ptr)
 
     def note_in_place(self, group: Group, made: Made) -> None:
         """Which results of the next launch may take the memory of which of its operands."""
@@ -151,20 +169,38 @@ class Replay:
             if slot >= 0 and slot not in self.inputs:
                 self.outputs[slot] = sizes[slot]
         outside = {*self.inputs, *self.outputs}
-        self.temporaries = [s for s in self.spans if s not in outside]
+        temporaries = [s for s in self.spans if s not in outside]
+        heirs = self.find_heirs(temporaries)
+        spans = {s: self.spans[s] for s in temporaries if s not in heirs}
+        for heir, owner in heirs.items():  # in order: an owner's place may go on to several
+            owner = heirs[heir] = heirs.get(owner, owner)
+            spans[owner] = (spans[owner][0], self.spans[heir][1])
         self.lifetimes = [
             Lifetime(-(-sizes[s] // ALIGN) * ALIGN, first, last, self.name_of(s))
-            for s, (first, last) in self.spans.items()
-            if s not in outside
+            for s, (first, last) in spans.items()
         ]
         placed = plan(self.lifetimes)
-        self.offsets = dict(zip(self.temporaries, placed.offsets, strict=True))
+        self.offsets = dict(zip(spans, placed.offsets, strict=True))
+        self.offsets |= {heir: self.offsets[owner] for heir, owner in heirs.items()}
         self.arena = placed.size
         self.donations = self.find_donations(donated)
 
+    def find_heirs(self, temporaries: Sequence[int]) -> dict[int, int]:
+        """Which temporaries take the place of which operand of the kernel that makes them, read
+        there for the last time."""
+        sizes = self.recorder.gpu.promises.sizes
+        found: dict[int, int] = {}
+        known = {*temporaries}
+        for k in sorted(self.in_place):
+            for source, out in self.in_place[k]:
+                free = source in known and out in known and sizes[source] == sizes[out]
+                taken = out in found or source in found.values()
+                if free and not taken and self.spans[source][1] == k == self.spans[out][0]:
+                    found[out] = source
+        return found
+
     def name_of(self, slot: int) -> str:
-        what = self.steps_[self.spans[slot][0]].what
-        return what.name if isinstance(what, Kernel) else getattr(what, "__name__", "")
+        return self.steps_[self.spans[slot][0]].title
 
     def find_donations(self, donated: Sequence[tuple[int, int]]) -> dict[int, int]:
         """Which results, by output, can be written over which inputs: nobody uses the input after
@@ -201,7 +237,7 @@ class Replay:
 
     def memory(self) -> Memory:
         """What the function takes: on the way, for results, for constants."""
-        placed = list(zip(self.offsets.values(), self.lifetimes, strict=True))
+        placed = list(zip(self.offsets.values(), self.lifetimes, strict=False))
         held = {id(a.storage): a.storage.size for a in self.recorder.kept if a.storage is not None}
         outputs = sum(self.outputs.values())
         return Memory(self.arena, placed, outputs, sum(held.values()), len(self.donations))
@@ -216,7 +252,7 @@ class Replay:
                 shown = " x ".join(str(n) for i, n in enumerate(s.what.grid) if n > 1 or not i)
                 lines.append(f"{s.what.name}: {shown} blocks of {s.what.block}")
             else:
-                lines.append(f"{getattr(s.what, '__qualname__', s.what)}: a library's")
+                lines.append(f"{s.title}: a library's")
         return lines
 
     def sources(self) -> dict[str, str]:
@@ -229,8 +265,12 @@ class Replay:
 
     def nbytes(self) -> int:
         """Bytes of the memory that launches read and write."""
+        return sum(self.step_bytes())
+
+    def step_bytes(self) -> list[int]:
+        """The same, launch by launch."""
         sizes = self.recorder.gpu.promises.sizes
-        return sum(sizes[slot] for s in self.steps_ for slot in s.slots)
+        return [sum(sizes[slot] for slot in s.slots) for s in self.steps_]
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -252,10 +292,14 @@ class Replay:
             self.arrays = [None] * len(self.arrays)
         return made
 
-    def run(self, given: dict[int, Any]) -> list[Any]:
+    def run(self, given: dict[int, Any], around: Any = None) -> list[Any]:
         """The outputs for the arrays that were put; `given` has memory for outputs that need none
         of their own, by slot."""
         with self.gpu.lock:
             if self.recorder.gpu.checks:
                 self.gpu.faults()  # the next read looks at what the checks found
-            return self.runner.run(self.arrays, given)
+            return self.runner.run(self.arrays, given, around)
+
+    def run_apart(self, given: dict[int, Any], around: Any) -> list[Any]:
+        """As `run`, but one launch at a time: `around(steps, work)` does the work of these."""
+        return self.run(given, around)

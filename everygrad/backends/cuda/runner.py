@@ -10,6 +10,7 @@ holds is never written to; what is donated stays where it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from sys import getrefcount
 from typing import Any, NamedTuple
@@ -18,9 +19,10 @@ import numpy as np
 
 from everygrad.backends.cuda import moves
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.capture import Captured, copy
+from everygrad.backends.cuda.capture import Captured, copy, timed
 from everygrad.backends.cuda.dry import DryDriver
 from everygrad.backends.cuda.gpu import Kernel
+from everygrad.backends.cuda.lt import Plan as Product
 from everygrad.backends.cuda.memory import Storage
 from everygrad.backends.cuda.recording import ALIGN, Step
 
@@ -28,6 +30,7 @@ _TINY = 1 << 10  # bytes of a result that is copied out with others
 _COPIED = 1 << 24  # bytes up to which an input that moves is copied
 _PATIENCE = 2  # moves of an input before it is no longer expected to stay in place
 _GRAPHS = 4  # sets of addresses that graphs are kept for
+_TARGET = 5  # which of a product's arguments is the address of its result
 _RING = 2  # places of a large result: what the user holds, and what is written next
 
 
@@ -65,6 +68,7 @@ class Runner:
         self.tiny_gifts = {s: i for i, s in plan.donations.items() if s in self.tiny}
         self.outside = [*(s for s in plan.inputs if s >= 0), *self.large, *self.tiny_gifts]
         self.memory: list[Storage] = []
+        self.tuned = isinstance(self.gpu.driver, DryDriver)
 
     def settle(self) -> None:
         """Take the memory that stays."""
@@ -80,8 +84,9 @@ class Runner:
         self.memory = [arena, tiny]
         self.tiny_bytes = starts[-1]
 
-    def run(self, arrays: Sequence[Any], given: dict[int, Any]) -> list[Any]:
-        """The results; `given` has memory for outputs that need none of their own, by slot."""
+    def run(self, arrays: Sequence[Any], given: dict[int, Any], around: Any = None) -> list[Any]:
+        """The results; `given` has memory for outputs that need none of their own, by slot.
+        `around(steps, work)`, where given, does the work of each step apart."""
         if not self.memory:
             self.settle()
         for i in self.changed:
@@ -90,7 +95,13 @@ class Runner:
         # what is written in place changes under a copy that was made of it
         self.changed = {i for i in self.static if i in self.plan.donations}
         outputs = self.put_outputs(given)
-        self.launch()
+        if not self.tuned:
+            self.tune()
+        if around is None:
+            self.launch()
+        else:
+            for i, step in enumerate(self.plan.steps):
+                around(range(i, i + 1), partial(self.one_step, step))
         small = None
         if any(slot not in given and slot not in outputs for slot in self.tiny):
             small = self.gpu.memory.take(self.tiny_bytes)
@@ -100,6 +111,22 @@ class Runner:
             if id(array) not in made:
                 made[id(array)] = self.result(slot, array, arrays, outputs, small, given)
         return [made[id(array)] for _, array in self.plan.results]
+
+    def tune(self) -> None:
+        """Find the fastest algorithm for each large product that writes into the arena, before
+        anything is there that it could write over."""
+        self.tuned = True
+        driver = self.gpu.driver
+        timer = partial(timed, driver)
+        for step in self.plan.steps:
+            product = step.arguments[0] if step.arguments else None
+            if not (isinstance(product, Product) and product.is_worth_tuning):
+                continue
+            out = {p.slot for p in step.places if p.at == _TARGET}
+            if out <= self.plan.offsets.keys():
+                driver.enter()
+                _, *arguments = step.filled(self.addresses)
+                driver.lt.tune(product, driver.name, timer, *arguments)
 
     # --- inputs ----------------------------------------------------------------------------------
 
@@ -211,16 +238,19 @@ class Runner:
             del self.seen[next(iter(self.seen))]
 
     def one_by_one(self) -> None:
-        driver = self.gpu.driver
         for step in self.plan.steps:
-            arguments = step.filled(self.addresses)
-            what = step.what
-            if isinstance(what, Kernel):
-                what.put(what.buffer, 0, *arguments)
-                driver.launch(what)
-            else:
-                driver.enter()
-                what(*arguments)
+            self.one_step(step)
+
+    def one_step(self, step: Step) -> None:
+        """One launch, on the addresses of this call."""
+        driver, what = self.gpu.driver, step.what
+        arguments = step.filled(self.addresses)
+        if isinstance(what, Kernel):
+            what.put(what.buffer, 0, *arguments)
+            driver.launch(what)
+        else:
+            driver.enter()
+            what(*arguments)
 
     def copy(self, target: int, source: int, size: int) -> None:
         driver = self.gpu.driver

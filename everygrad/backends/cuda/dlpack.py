@@ -1,0 +1,176 @@
+"""Memory shared with other libraries on the same GPU, without a copy: DLPack's capsules.
+
+Written with ctypes, so that every dtype can go both ways. Streams are told to wait for each other;
+the host waits for none, except when memory of another library is given back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from everygrad import dtypes
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.memory import Storage
+from everygrad.backends.strided import row_major
+from everygrad.dtypes import DType
+from everygrad.errors import DtypeError
+from everygrad.shapes import size_of
+
+GPU = 2  # DLPack's number for CUDA
+DEFAULT_STREAM = 1  # what None means to a producer
+NO_STREAM = -1  # the consumer asks for no order
+_NAME, _USED = b"dltensor", b"used_dltensor"
+_CODES = {"int": 0, "uint": 1, "float": 2, "complex": 5, "bool": 6}
+_BFLOAT = 4
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (
+        ("tensor", _Tensor),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_api = ctypes.pythonapi
+_new = _api.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+# capsules by address: what is being freed must not be counted as referred to again
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", _api)
+)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", _api)
+)
+_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_SetName", _api)
+)
+# what exported memory needs until its taker is done, by the address of its description
+_exported: dict[int, tuple[Any, ...]] = {}
+
+
+def _code(dtype: DType) -> int:
+    return _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
+
+
+_DTYPES = {(_code(d), 8 * d.itemsize): d for d in dtypes.FROM_NP.values()}
+
+
+# --- out -----------------------------------------------------------------------------------------
+
+
+def _delete(address: int) -> None:
+    """The taker is done."""
+    _, _, done = _exported.pop(address)
+    done()
+
+
+def _drop(capsule: int) -> None:
+    """A capsule is freed: if nobody took what is in it, nobody will."""
+    if _is_valid(capsule, _NAME):
+        _delete(_pointer(capsule, _NAME))
+
+
+# as addresses that C may call; held here for as long as it may
+_CALLS = (_Deleter(_delete), _Deleter(_drop))
+_DELETE, _DROP = (ctypes.cast(call, ctypes.c_void_p) for call in _CALLS)
+
+
+def capsule(array: Any, dtype: DType, device: tuple[int, int], done: Callable[[], None]) -> Any:
+    """A capsule of an array with `ptr`, `shape` and `strides` (in elements), which is held until
+    its taker is done; `done` is called then."""
+    ndim = len(array.shape)
+    sizes = (ctypes.c_int64 * (2 * ndim))(*array.shape, *array.strides)
+    managed = _Managed()
+    t = managed.tensor
+    t.data = array.ptr
+    t.device_type, t.device_id = device
+    t.ndim = ndim
+    t.code, t.bits, t.lanes = _code(dtype), 8 * dtype.itemsize, 1
+    first = ctypes.addressof(sizes)
+    t.shape = ctypes.cast(first, ctypes.POINTER(ctypes.c_int64))
+    t.strides = ctypes.cast(first + 8 * ndim, ctypes.POINTER(ctypes.c_int64))
+    managed.deleter = _DELETE
+    address = ctypes.addressof(managed)
+    _exported[address] = ((managed, sizes), array, done)
+    return _new(address, _NAME, _DROP)
+
+
+def exported(dev: Any, array: CudaArray, stream: Any) -> Any:
+    """A capsule of an array for a taker whose work runs on `stream`: it comes after ours, and what
+    we do with the memory afterwards comes after it."""
+    driver = dev.gpu.driver
+    other = DEFAULT_STREAM if stream is None else int(stream)
+    if other != NO_STREAM:
+        driver.order(driver.stream, other)
+
+    def done() -> None:
+        if other != NO_STREAM:
+            driver.order(other, driver.stream)
+
+    return capsule(array, dtypes.FROM_NP[array.dtype], dev.dlpack_device, done)
+
+
+# --- in ------------------------------------------------------------------------------------------
+
+
+class Borrowed:
+    """Memory of another library, given back when this is gone."""
+
+    def __init__(self, managed: _Managed, before: Callable[[], None]) -> None:
+        self._managed = managed
+        self._before = before
+
+    def __del__(self) -> None:
+        self._before()
+        if self._managed.deleter:
+            _Deleter(self._managed.deleter)(ctypes.addressof(self._managed))
+
+
+def opened(given: Any, before: Callable[[], None]) -> tuple[Borrowed, _Tensor, DType]:
+    """What is in a capsule: its holder, its description and its dtype; `before` is called before
+    it is given back."""
+    at = id(given)
+    if not _is_valid(at, _NAME):
+        raise DtypeError("from_dlpack: this capsule was used up, or is of a version not known here")
+    managed = _Managed.from_address(_pointer(at, _NAME))
+    t = managed.tensor
+    dtype = _DTYPES.get((t.code, t.bits)) if t.lanes == 1 else None
+    if dtype is None:
+        raise DtypeError(
+            f"from_dlpack: no dtype here has DLPack's code {t.code}, {t.bits} bits, {t.lanes} lanes"
+        )
+    _rename(at, _USED)
+    return Borrowed(managed, before), t, dtype
+
+
+def imported(dev: Any, x: Any) -> CudaArray:
+    """An array on the memory of another library's, which must not write to it afterwards."""
+    driver = dev.gpu.driver
+    given = x.__dlpack__(stream=driver.stream or None)
+    holder, t, dtype = opened(given, driver.synchronize)
+    shape = tuple(t.shape[: t.ndim])
+    strides = tuple(t.strides[: t.ndim]) if t.strides else row_major(shape)
+    if not size_of(shape):
+        return CudaArray(dev.device, shape, dtype.np, None)
+    reach = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    storage = Storage(dev.gpu, holder, t.data + t.byte_offset, reach * dtype.itemsize)
+    return CudaArray(dev.device, shape, dtype.np, storage, 0, strides)

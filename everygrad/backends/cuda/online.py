@@ -1,0 +1,53 @@
+"""The maximum of a row and the sum of exp(x - maximum) in one pass over it, not two.
+
+A thread's sum is relative to the largest element it has met so far: where a larger one comes, the
+sum is scaled. Elements are looked at as many at once as are read at once. Long rows, which no
+registers hold, are so read once less.
+"""
+
+from __future__ import annotations
+
+from everygrad import dtypes
+from everygrad.compile.fuse import Member
+from everygrad.compile.ir import Value
+
+
+def pairs(members: dict[Value, Member]) -> dict[Value, Value]:
+    """By sum of exponentials: the maximum that its terms are relative to."""
+    found: dict[Value, Value] = {}
+    for v, m in members.items():
+        exponential = members.get(m.refs[0]) if isinstance(m.refs[0], Value) else None
+        if m.role != "reduce" or v.name != "sum" or not _is(exponential, "exp"):
+            continue
+        difference = members.get(exponential.refs[0])  # type: ignore[union-attr]  # it is "exp"
+        if not _is(difference, "subtract"):
+            continue
+        x, top = difference.refs  # type: ignore[union-attr]  # it is "subtract"
+        maximum = members.get(top) if isinstance(top, Value) else None
+        if maximum is None or maximum.role != "reduce" or maximum.value.name != "max":
+            continue
+        if maximum.refs[0] == x and maximum.value not in found.values():
+            found[v] = maximum.value
+    return found
+
+
+def _is(m: Member | None, name: str) -> bool:
+    """Whether a member is this op on float32."""
+    return m is not None and m.value.name == name and m.value.dtype is dtypes.float32
+
+
+def update(top: str, total: str, high: str) -> list[str]:
+    """The lines that take the largest of some elements, before these are added. While there are
+    only -inf, 0 is subtracted: exp(-inf) is 0, as it will be once a larger one has come."""
+    return [
+        f"if (!({high} <= {top})) {{",
+        f"  const float up = max_f({top}, {high});",
+        f"  {total} *= exp({top} - up);",
+        f"  {top} = from_{top} = up;",
+        "}",
+    ]
+
+
+def add(top: str, total: str, x: str) -> str:
+    """The line that adds an element."""
+    return f"{total} += exp({x} - from_{top});"

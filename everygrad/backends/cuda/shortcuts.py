@@ -1,0 +1,142 @@
+"""Ops that were run before on arrays that lie so: what they launched, launched again.
+
+Working out what an op does to shapes and strides takes several times as long as launching it. What
+it did is recorded once, as a compiled function's steps are, and then done with other addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from everygrad.backends.cuda.array import CudaArray, layout_of
+from everygrad.backends.cuda.gpu import Kernel
+from everygrad.backends.cuda.recording import ALIGN, Step, recorder, steps_of
+from everygrad.backends.strided import span
+from everygrad.config import config
+from everygrad.errors import DeviceError
+
+_MOST = 1 << 12
+_NOT_THESE = ("to",)  # what they do depends on more than layouts
+_NEVER, _ONCE = object(), object()
+
+
+class Shortcut(NamedTuple):
+    """What an op launches. Slots are the arrays it is given, then the memory it takes."""
+
+    steps: tuple[Step, ...]
+    sizes: tuple[int, ...]  # bytes of the memory it takes; 0: the workspace all share
+    workspace: int  # bytes of that
+    checks: bool  # it looks at indices
+    kept: list[CudaArray]  # constants it reads
+    slot: int  # the result's
+    at: int  # its first byte in the slot
+    like: CudaArray
+
+    def run(self, dev: Any, arrays: Sequence[CudaArray]) -> CudaArray:
+        gpu = dev.gpu
+        storages: list[Any] = [a.storage for a in arrays]
+        addresses = [a.ptr for a in arrays]
+        for size in self.sizes:
+            if size:
+                storage = gpu.memory.take(size)
+                storages.append(storage)
+                addresses.append(storage.ptr)
+            else:
+                storages.append(None)
+                addresses.append(gpu.workspace(self.workspace))
+        if self.checks:
+            gpu.faults()
+        for step in self.steps:
+            what, arguments, places, words = step
+            if words:
+                given = step.filled(addresses)
+            else:
+                given = list(arguments)
+                for at, slot, offset in places:
+                    given[at] = addresses[slot] + offset
+            if type(what) is Kernel:
+                gpu.launch(what, *given)
+            else:
+                gpu.call(what, *given)
+        return self._result(arrays, storages)
+
+    def _result(self, arrays: Sequence[CudaArray], storages: list[Any]) -> CudaArray:
+        like, slot = self.like, self.slot
+        offset = self.at // like.dtype.itemsize
+        if slot < len(arrays):
+            offset += arrays[slot].offset
+        return CudaArray(like.device, like.shape, like.dtype, storages[slot], offset, like.strides)
+
+
+def _promised(rec: Any, array: CudaArray) -> CudaArray:
+    """An array that lies as another does, on memory that is only promised."""
+    low, high = span(array)
+    storage = rec.gpu.promises.take((high - low + 1) * array.dtype.itemsize)
+    return CudaArray(array.device, array.shape, array.dtype, storage, 0, array.strides)
+
+
+def learn(dev: Any, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]) -> Any:
+    """The shortcut of an op on arrays that lie as these do, or `_NEVER`."""
+    rec = recorder(dev)
+    given = [_promised(rec, a) for a in arrays]
+    try:
+        out = type(dev).run(rec, op, given, params)  # a test may watch the device's own
+    except DeviceError:  # it reads a value
+        return _NEVER
+    promises, space = rec.gpu.promises, rec.gpu._workspace
+    if not isinstance(out, CudaArray) or not promises.holds(out.ptr):
+        return _NEVER
+    slot = promises.find(out.ptr)
+    taken = zip(promises.starts[len(given) :], promises.sizes[len(given) :], strict=True)
+    sizes = tuple(0 if space is not None and space.ptr == at else size for at, size in taken)
+    return Shortcut(
+        tuple(steps_of(rec.gpu)),
+        sizes,
+        0 if space is None else space.size,
+        rec.gpu.checks,
+        rec.kept,
+        slot,
+        out.ptr - promises.starts[slot],
+        out,
+    )
+
+
+class Shortcuts:
+    """Those of one device, by op, parameters and layouts; learnt when an op comes a second time."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def find(
+        self, dev: Any, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]
+    ) -> Shortcut | None:
+        try:
+            layouts = [a.layout or layout_of(a) for a in arrays]
+            key = (op, config.matmul_precision, *params.items(), *layouts)
+            found = self._known.get(key)
+        except TypeError:  # a parameter that has no hash
+            return None
+        if found is _NEVER:
+            return None
+        for a in arrays:  # layouts tell addresses apart by 16 bytes, recorded ones are even to more
+            if a.ptr % ALIGN:
+                return None
+        if found is None:
+            if len(self._known) > _MOST:
+                self._known.clear()
+            self._known[key] = _ONCE if _is_plain(op, arrays) else _NEVER
+        elif found is _ONCE:
+            self._known[key] = learn(dev, op, arrays, params)
+        else:
+            shortcut: Shortcut = found
+            return shortcut
+        return None
+
+
+def _is_plain(op: Any, arrays: Sequence[CudaArray]) -> bool:
+    """Whether an op could have a shortcut on such arrays: they have elements, none before their
+    first."""
+    if op.name in _NOT_THESE or not arrays:
+        return False
+    return all(a.storage is not None and min(a.strides, default=0) >= 0 for a in arrays)

@@ -1,0 +1,229 @@
+"""Values computed again where they are used, in place of being kept.
+
+`cheap` takes a value out of memory altogether: its readers compute it from what lies in memory
+anyway, reading no more than they did. `late` is about values that kernels such as matrix products
+read, one soon and another much later: the later one gets a twin, made by a group that has at hand
+what it is made of. It costs the twin's being written; the value's memory is free meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from everygrad.compile.ir import Value
+from everygrad.compile.views import is_whole, view_of
+from everygrad.shapes import size_of
+
+if TYPE_CHECKING:
+    from everygrad.compile.fuse import Fuser, Group, Load, Member, Ref
+
+LARGE = 1 << 20  # bytes of a value that is worth it
+LARGE_LATE = 1 << 22  # the same of one that is written twice
+FAR = 16  # groups between two readers that are far apart
+_FEW = 16  # elements that stand behind one of a small value, at least
+_LONGEST = 6  # values that are computed again for one
+_CHEAP = {"add", "subtract", "multiply", "divide", "negative", "astype", "copy"}
+_LATE = {*_CHEAP, "gelu", "relu", "silu", "tanh", "sigmoid"}
+
+
+class Plan(NamedTuple):
+    """A group with twins of some values in it."""
+
+    group: Group
+    twins: dict[Value, Value]
+    members: dict[Value, Member]
+    bases: list[Value]  # what the twins read
+
+
+class Recompute:
+    """Works on the groups of a fuser before they are put in order."""
+
+    def __init__(self, fuser: Fuser, stored: set[Value], load: type[Load], member: type[Member]):
+        self.fuser = fuser
+        self.stored = stored
+        self.load, self.member = load, member
+        self.twins: dict[int, dict[Value, Value]] = {}  # by the number of a group
+        self.readers: dict[Value, list[Group]] = {}
+        self.kernels: dict[Value, list[Value]] = {}  # that read a value whole
+        for group in fuser.groups:
+            if group.opaque is not None:
+                for base in {view_of(a).base for a in group.opaque.args}:
+                    self.kernels.setdefault(base, []).append(group.opaque)
+            for base in {r.value for m in group.members.values() for r in self.loads(m)}:
+                self.readers.setdefault(base, []).append(group)
+        self.outputs = {view_of(v).base for v in fuser.graph.outputs}
+        self.pinned = {*self.kernels, *self.outputs}
+
+    def loads(self, m: Member) -> list[Load]:
+        return [r for r in m.refs if isinstance(r, self.load)]
+
+    def run(self) -> None:
+        for group in self.fuser.groups:
+            for v in [v for v in group.members if v in self.stored]:
+                if v.nbytes >= LARGE and v not in self.pinned:
+                    self.cheap(v, group)
+        for group in self.fuser.groups:
+            for v in [v for v in group.members if v in self.kernels]:
+                if v.nbytes >= LARGE_LATE and v not in self.outputs:
+                    self.late(v, group)
+
+    # --- what a value is made of -----------------------------------------------------------------
+
+    def chain(self, v: Value, group: Group, allowed: set[str]) -> list[Value] | None:
+        """The members that v is computed from again, itself last; None where that is too much."""
+        todo, found = [v], {v}
+        for w in todo:
+            m = group.members[w]
+            if m.role != "full" or w.kind != "elementwise" or w.name not in allowed:
+                return None
+            for r in m.refs:
+                if not isinstance(r, Value) or r in found:
+                    continue
+                small = group.members[r].role != "full" and r.size * _FEW <= v.size
+                if small or (r in self.stored and r is not v):
+                    continue
+                found.add(r)
+                todo.append(r)
+        return [w for w in group.members if w in found] if len(found) <= _LONGEST else None
+
+    def planned(self, chain: Sequence[Value], group: Group) -> Plan | None:
+        """Twins of a chain as members of a group; None where they do not fit into its walk."""
+        twins = dict(self.twins.get(group.number, {}))
+        members: dict[Value, Member] = {}
+        bases: list[Value] = []
+        for w in chain:
+            if w in twins:
+                continue
+            refs: list[Ref] = []
+            for a in w.args:
+                base = view_of(a).base
+                ref = twins.get(base) or self.fuser.ref(a, w.shape, group, "full")
+                refs.append(ref)
+                if isinstance(ref, self.load):
+                    bases.append(base)
+            if any(r is None for r in refs) or w.size != group.size:
+                return None
+            twin = Value(
+                w.kind, w.name, w.op, w.args, w.params, w.shape, w.dtype, w.number, w.where
+            )
+            twins[w] = twin
+            members[twin] = self.member(twin, "full", w.shape, tuple(refs))
+        fits = self.fuser.fits(members.values(), group) and self.fuser.clear(group, bases)
+        return Plan(group, twins, members, bases) if fits else None
+
+    def read_whole(self, group: Group) -> set[Value]:
+        """What a group reads of its own size."""
+        loads = [r for m in group.members.values() for r in self.loads(m)]
+        return {r.value for r in loads if r.value.size == group.size}
+
+    def enter(self, plan: Plan) -> None:
+        """Make the twins members, before all others."""
+        group = plan.group
+        self.twins[group.number] = plan.twins
+        old = [v for v in group.members if v not in plan.twins.values()]
+        twins = {t: group.members[t] for t in plan.twins.values() if t in group.members}
+        others = {v: group.members[v] for v in old}
+        group.members = {**twins, **plan.members, **others}
+        for m in plan.members.values():
+            self.fuser.enter(m, group)
+            for r in self.loads(m):
+                known = self.readers.setdefault(r.value, [])
+                known += [] if group in known else [group]
+        self.fuser.wait_for(group, plan.bases)
+        self.stored |= {*plan.bases}
+        self.pinned |= {*plan.bases}
+
+    # --- out of memory ---------------------------------------------------------------------------
+
+    def cheap(self, v: Value, group: Group) -> None:
+        chain = self.chain(v, group, _CHEAP)
+        if chain is None:
+            return
+        plans = []
+        for reader in self.readers.get(v, []):
+            plan = self.planned(chain, reader) if self.is_read_in_step(v, reader) else None
+            if plan is None or not self.is_no_more(v, plan):
+                return
+            plans.append(plan)
+        for plan in plans:
+            self.enter(plan)
+            twin = plan.twins[v]
+            for w, m in plan.group.members.items():
+                refs = tuple(twin if self.is_load_of(r, v) else r for r in m.refs)
+                plan.group.members[w] = m._replace(refs=refs)
+        if plans:
+            self.stored.discard(v)
+            self.readers[v] = []
+
+    def is_load_of(self, ref: Ref, v: Value) -> bool:
+        return isinstance(ref, self.load) and ref.value is v
+
+    def is_read_in_step(self, v: Value, reader: Group) -> bool:
+        """Whether every load of v wants the element that the walk is at."""
+        members = [(m, r) for m in reader.members.values() for r in m.refs if self.is_load_of(r, v)]
+        return all(
+            m.level == "full"
+            and r.step is None
+            and size_of(r.shape) == v.size == reader.size
+            and is_whole(r.shape, r.strides, r.offset)
+            for m, r in members
+        )
+
+    def is_no_more(self, v: Value, plan: Plan) -> bool:
+        """Whether the group reads no more bytes than it did."""
+        before = self.read_whole(plan.group)
+        more = {b for b in plan.bases if b.size * _FEW > v.size} - before
+        return sum(b.nbytes for b in more) <= v.nbytes
+
+    # --- a twin for later ------------------------------------------------------------------------
+
+    def late(self, v: Value, group: Group) -> None:
+        users = sorted(self.kernels[v], key=lambda u: u.number)
+        near = [u for u in users if self.place(u) - self.place(v) <= FAR]
+        far = [u for u in users if u not in near]
+        chain = self.chain(v, group, _LATE) if near and far else None
+        if chain is None or self.readers.get(v):
+            return
+        for reader in self.makers(v, chain, group):
+            plan = self.planned(chain, reader)
+            behind = [self.fuser.of[u] for u in far]
+            if plan is None or not self.has_at_hand(v, plan):
+                continue
+            if any(self.fuser.waits(reader, g) or g is reader for g in behind):
+                continue
+            self.enter(plan)
+            twin = plan.twins[v]
+            self.stored.add(twin)
+            for u in far:
+                u.args = tuple(_moved(a, v, twin) for a in u.args)
+                self.fuser.wait_for(self.fuser.of[u], [twin])
+            return
+
+    def place(self, v: Value) -> int:
+        return self.fuser.of[v].number
+
+    def makers(self, v: Value, chain: Sequence[Value], group: Group) -> list[Group]:
+        """Much later groups that read what the chain begins with, the last one first. What
+        begins with an input alone, such as a weight's cast, is not looked at: an input may be
+        written over."""
+        refs = [r for w in chain for r in group.members[w].refs]
+        ends = [r.value if isinstance(r, self.load) else r for r in refs if r not in chain]
+        large = [e for e in ends if isinstance(e, Value) and e.size == v.size and e.kind != "input"]
+        found = self.readers.get(large[0], []) if large else []
+        later = [g for g in found if g.number - self.place(v) > FAR and g.size == v.size]
+        return sorted(later, key=lambda g: -g.number)
+
+    def has_at_hand(self, v: Value, plan: Plan) -> bool:
+        before = self.read_whole(plan.group)
+        return all(b in before or b.size * _FEW <= v.size for b in plan.bases)
+
+
+def _moved(a: Value, old: Value, new: Value) -> Value:
+    """The same moves of another value."""
+    if a is old:
+        return new
+    if a.kind != "movement" or view_of(a).base is not old:
+        return a
+    args = (_moved(a.args[0], old, new),)
+    return Value(a.kind, a.name, a.op, args, a.params, a.shape, a.dtype, a.number, a.where)
