@@ -8,9 +8,12 @@ from everygrad import (
     autograd as autograd,
     dtypes as dtypes,
     errors as errors,
+    fft as fft,
     io as io,
+    linalg as linalg,
     nn as nn,
     optim as optim,
+    special as special,
     tools as tools,
 )
 from everygrad.autograd.anomaly import find_nan as find_nan
@@ -46,7 +49,14 @@ from everygrad.config import (
     get_matmul_precision as get_matmul_precision,
     set_matmul_precision as set_matmul_precision,
 )
-from everygrad.dtypes import DType
+from everygrad.dtypes import (
+    DType,
+    can_cast as can_cast,
+    finfo as finfo,
+    iinfo as iinfo,
+    isdtype as isdtype,
+    result_type as result_type,
+)
 from everygrad.ops.creation import (
     arange as arange,
     asarray as asarray,
@@ -64,6 +74,21 @@ from everygrad.ops.creation import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
+from everygrad.ops.discrete import (
+    binomial as binomial,
+    categorical as categorical,
+    multinomial as multinomial,
+    permutation as permutation,
+    poisson as poisson,
+)
+from everygrad.ops.distributions import (
+    beta as beta,
+    dirichlet as dirichlet,
+    exponential as exponential,
+    gamma as gamma,
+)
+from everygrad.ops.inspection import __array_namespace_info__ as __array_namespace_info__
+from everygrad.ops.order import ValuesAndIndices
 from everygrad.ops.random import (
     Generator as Generator,
     bernoulli as bernoulli,
@@ -74,22 +99,38 @@ from everygrad.ops.random import (
     randn as randn,
     uniform as uniform,
 )
+from everygrad.ops.search import Histogram
+from everygrad.ops.spectra import istft as istft, stft as stft
+from everygrad.ops.unique import UniqueAll, UniqueCounts, UniqueInverse
+from everygrad.ops.windows import (
+    bartlett_window as bartlett_window,
+    blackman_window as blackman_window,
+    hamming_window as hamming_window,
+    hann_window as hann_window,
+    kaiser_window as kaiser_window,
+)
 from everygrad.tensor import Tensor as Tensor, _TensorLike
 from everygrad.tracing.jit import jit as jit
 
+__array_api_version__: str
 bfloat16: DType
 bool: DType
 complex128: DType
 complex64: DType
 config: Config
 default_generator: Generator
+e: float
 float16: DType
 float32: DType
 float64: DType
+inf: float
 int16: DType
 int32: DType
 int64: DType
 int8: DType
+nan: float
+newaxis: None
+pi: float
 uint16: DType
 uint32: DType
 uint64: DType
@@ -104,13 +145,50 @@ def acos(x: _TensorLike) -> Tensor:
 def acosh(x: _TensorLike) -> Tensor:
     """The inverse of cosh on x >= 1."""
 
+def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
+    """The mean of each of `output_size` windows that cover every axis about evenly."""
+
+def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
+    """The mean of each of `output_size` windows that cover every axis about evenly."""
+
+def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
+    """The mean of each of `output_size` windows that cover every axis about evenly."""
+
+def adaptive_max_pool1d(x: Tensor, output_size: Any, return_indices: builtins.bool = False) -> Any:
+    """The largest element of each of `output_size` windows that cover an axis about evenly."""
+
+def adaptive_max_pool2d(x: Tensor, output_size: Any, return_indices: builtins.bool = False) -> Any:
+    """The largest element of each of `output_size` windows that cover an axis about evenly."""
+
+def adaptive_max_pool3d(x: Tensor, output_size: Any, return_indices: builtins.bool = False) -> Any:
+    """The largest element of each of `output_size` windows that cover an axis about evenly."""
+
 def add(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The sum x + y."""
+
+def addcdiv(x: Tensor, y: Any, z: Any, value: float = 1) -> Tensor:
+    """x + value * (y / z), of floating point alone."""
+
+def addcmul(x: Tensor, y: Any, z: Any, value: float = 1) -> Tensor:
+    """x + value * y * z."""
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: builtins.bool = False) -> Tensor:
+    """The grid for `grid_sample` that moves every place of `size` by the matrices theta."""
 
 def all(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
     """Whether every element is true (not 0)."""
+
+def amax(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """`max` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
+
+def amin(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """`min` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
 
 def any(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
@@ -123,14 +201,22 @@ def argmax(x: Tensor, axis: int | None = None, keepdims: builtins.bool = False) 
 def argmin(x: Tensor, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
     """The index of the first smallest element; of the first NaN if there is one."""
 
+def argsort(
+    x: Tensor, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
+) -> Tensor:
+    """The indices that sort x along an axis. Always stable; NaN counts as the largest."""
+
+def argwhere(x: Tensor) -> Tensor:
+    """The indices of the elements that are not 0, in C order: a row for each element."""
+
 def asin(x: _TensorLike) -> Tensor:
     """The angle in [-pi/2, pi/2] whose sine is x."""
 
 def asinh(x: _TensorLike) -> Tensor:
     """The inverse of sinh."""
 
-def astype(x: Tensor, dtype: Any, copy: builtins.bool = True) -> Tensor:
-    """The elements converted to another dtype. Values never change, so `copy` changes nothing."""
+def astype(x: Tensor, dtype: Any, copy: builtins.bool = True, device: Any = None) -> Tensor:
+    """The elements converted to another dtype, and moved to `device` if one is named."""
 
 def atan(x: _TensorLike) -> Tensor:
     """The angle in (-pi/2, pi/2) whose tangent is x."""
@@ -141,14 +227,76 @@ def atan2(x: _TensorLike, y: _TensorLike) -> Tensor:
 def atanh(x: _TensorLike) -> Tensor:
     """The inverse of tanh."""
 
+def atleast_1d(*tensors: Tensor) -> Any:
+    """With one axis at least; a tuple where several are given."""
+
+def atleast_2d(*tensors: Tensor) -> Any:
+    """With two axes at least, a vector as a row; a tuple where several are given."""
+
+def atleast_3d(*tensors: Tensor) -> Any:
+    """With three axes at least, a matrix as the first two; a tuple where several are given."""
+
+def avg_pool1d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: builtins.bool = False,
+    count_include_pad: builtins.bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window; padding counts as zeros unless count_include_pad is False."""
+
 def avg_pool2d(
     x: Tensor,
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,
+    ceil_mode: builtins.bool = False,
     count_include_pad: builtins.bool = True,
+    divisor_override: int | None = None,
 ) -> Tensor:
     """The mean of each window; padding counts as zeros unless count_include_pad is False."""
+
+def avg_pool3d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: builtins.bool = False,
+    count_include_pad: builtins.bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window; padding counts as zeros unless count_include_pad is False."""
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: builtins.bool = False,
+    momentum: float | Tensor = 0.1,
+    eps: float = 1e-05,
+) -> Tensor:
+    """x, channels along axis 1, standardised over all other axes, then scaled and shifted."""
+
+def binary_cross_entropy(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """-(target log(x) + (1 - target) log(1 - x)) of probabilities x in [0, 1]."""
+
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """The cross entropy of target with sigmoid(x), without overflow; positives by `pos_weight`."""
+
+def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each number from 0 on is in x, or the sum of the weights that stand beside it."""
 
 def bitwise_and(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Bitwise and, for each element."""
@@ -168,23 +316,66 @@ def bitwise_right_shift(x: _TensorLike, y: _TensorLike) -> Tensor:
 def bitwise_xor(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Bitwise xor, for each element."""
 
+def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+    """The tensors, each repeated without copying to the shape they have together."""
+
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x repeated, without copying, along axes of size 1 and new leading axes."""
 
+def bucketize(x: Any, boundaries: Tensor, right: builtins.bool = False) -> Tensor:
+    """The number of the bucket of each element: boundaries[i - 1] < x <= boundaries[i]."""
+
+def cbrt(x: _TensorLike) -> Tensor:
+    """The cube root, negative of negative numbers. The derivative at 0 is infinite."""
+
 def ceil(x: _TensorLike) -> Tensor:
-    """The next integer above. The derivative is 0."""
+    """The next integer above. Integers stay what they are. The derivative is 0."""
+
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere: smooth for every alpha."""
+
+def channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    """The channels along axis 1 dealt out: the first of each group, then the second of each."""
+
+def chunk(x: Tensor, chunks: int, axis: int = 0) -> list[Tensor]:
+    """Parts of equal size, the last perhaps smaller: at most `chunks`, fewer where fewer do."""
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """x limited to [min, max]; the gradient is 1 at the bounds. Either bound may be left out."""
 
+def clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """x limited to [min, max], in the dtype of x; the gradient is 1 at the bounds."""
+
 def clone(x: Tensor) -> Tensor:
     """The same value, connected to x. Nothing is copied: values never change."""
+
+def col2im(
+    x: Tensor,
+    output_size: Any,
+    kernel_size: Any,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+) -> Tensor:
+    """Columns (batch, channels * window, places) added up to images: the transpose of `im2col`."""
 
 def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
     """Tensors joined along an axis they may differ in; axis=None joins them flattened."""
 
 def conj(x: _TensorLike) -> Tensor:
     """The complex conjugate."""
+
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Tensor:
+    """Kernels (out channels, channels / groups, length) moved over lines, plus a bias."""
 
 def conv2d(
     x: Tensor,
@@ -194,14 +385,79 @@ def conv2d(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
+    padding_mode: str = "zeros",
 ) -> Tensor:
     """Kernels (out channels, channels / groups, height, width) moved over images, plus a bias."""
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Tensor:
+    """Kernels (out channels, channels / groups, depth, height, width) moved over volumes."""
+
+def conv_transpose1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """Each element of the input times a kernel, added up where the kernels overlap, plus a bias."""
+
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """Each element of the input times a kernel, added up where the kernels overlap, plus a bias."""
+
+def conv_transpose3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """Each element of the input times a kernel, added up where the kernels overlap, plus a bias."""
+
+def copysign(x: _TensorLike, y: _TensorLike) -> Tensor:
+    """The size of x with the sign of y, which may be that of -0.0. 0 has derivative 0."""
 
 def cos(x: _TensorLike) -> Tensor:
     """The cosine."""
 
 def cosh(x: _TensorLike) -> Tensor:
     """The hyperbolic cosine."""
+
+def cosine_embedding_loss(
+    x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """1 - the cosine of x1 and x2 where target is 1; where it is -1, what is above `margin`."""
+
+def cosine_similarity(x1: Tensor, x2: Tensor, axis: int = 1, eps: float = 1e-08) -> Tensor:
+    """The cosine of the angle between vectors along the axis; x1 and x2 broadcast."""
+
+def count_nonzero(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """How many elements are not 0; NaN is not."""
 
 def cross_entropy(
     x: Tensor,
@@ -213,6 +469,60 @@ def cross_entropy(
 ) -> Tensor:
     """The cross entropy of logits x, classes along axis 1, with labels or class probabilities."""
 
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: builtins.bool = False,
+) -> Tensor:
+    """Minus the logarithm of the probability of each label sequence, by any alignment."""
+
+def cummax(x: Tensor, axis: int) -> ValuesAndIndices:
+    """The largest element so far, and its index: the last one of several. NaN wins."""
+
+def cummin(x: Tensor, axis: int) -> ValuesAndIndices:
+    """The smallest element so far, and its index: the last one of several. NaN wins."""
+
+def cumprod(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
+    """`cumulative_prod` under PyTorch's name."""
+
+def cumsum(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
+    """`cumulative_sum` under PyTorch's name."""
+
+def cumulative_prod(
+    x: Tensor, axis: int | None = None, dtype: Any = None, include_initial: builtins.bool = False
+) -> Tensor:
+    """The products of the elements up to each. The derivative is right where elements are 0."""
+
+def cumulative_sum(
+    x: Tensor, axis: int | None = None, dtype: Any = None, include_initial: builtins.bool = False
+) -> Tensor:
+    """The sums of the elements up to each; integers are summed in 64 bits."""
+
+def deg2rad(x: _TensorLike) -> Tensor:
+    """An angle in degrees as radians."""
+
+def diag(x: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with the vector x on a diagonal, or the diagonal of the matrix x."""
+
+def diag_embed(x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
+    """The last axis put on a diagonal of two new axes, zero elsewhere: `diagonal` undone."""
+
+def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """The elements on a diagonal of two axes, as a last axis. A positive offset lies above."""
+
+def diff(
+    x: Tensor,
+    n: int = 1,
+    axis: int = -1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
+    """The differences between neighbours along an axis, n times over."""
+
 def divide(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The quotient x / y; integers give floating point."""
 
@@ -220,6 +530,19 @@ def dropout(
     x: Tensor, p: float = 0.5, training: builtins.bool = True, generator: Generator | None = None
 ) -> Tensor:
     """Each element 0 with probability p, else scaled by 1 / (1 - p); x itself if not training."""
+
+def dstack(arrays: Sequence[Tensor]) -> Tensor:
+    """Tensors joined along the third axis, after `atleast_3d`."""
+
+def einsum(equation: str, *operands_: Tensor) -> Tensor:
+    """The sum of products that the equation says, in Einstein's convention: "bij,bjk->bik".
+    Letters that are not in the result are summed over, "..." stands for any axes, which
+    broadcast. Several operands are multiplied two at a time, in the cheapest order for few, a
+    good one for many.
+    """
+
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
 
 def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     """The rows of the table `weight` that the indices name."""
@@ -249,16 +572,38 @@ def flip(x: Tensor, axis: Any = None) -> Tensor:
     """The order of the elements reversed along the given axes, or along all."""
 
 def floor(x: _TensorLike) -> Tensor:
-    """The next integer below. The derivative is 0."""
+    """The next integer below. Integers stay what they are. The derivative is 0."""
 
 def floor_divide(x: _TensorLike, y: _TensorLike) -> Tensor:
     """x / y rounded towards minus infinity."""
 
+def fmod(x: _TensorLike, y: _TensorLike) -> Tensor:
+    """x - y * trunc(x / y): the remainder with the sign of x."""
+
+def frac(x: _TensorLike) -> Tensor:
+    """x - trunc(x): what stands behind the point, with the sign of x."""
+
 def gather(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     """out[i][j][k] = x[index[i][j][k]][j][k] for axis 0, and likewise for the others."""
 
+def gaussian_nll_loss(
+    x: Tensor,
+    target: Tensor,
+    var: Any,
+    full: builtins.bool = False,
+    eps: float = 1e-06,
+    reduction: str = "mean",
+) -> Tensor:
+    """(log(var) + (x - target)^2 / var) / 2: target under normals of mean x and variance `var`."""
+
 def gelu(x: _TensorLike) -> Tensor:
     """x times the share of a standard normal below x."""
+
+def gelu_tanh(x: _TensorLike) -> Tensor:
+    """gelu by its older approximation with tanh."""
+
+def glu(x: Tensor, axis: int = -1) -> Tensor:
+    """The first half of x along the axis times the sigmoid of the second."""
 
 def greater(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is greater than y."""
@@ -266,23 +611,130 @@ def greater(x: _TensorLike, y: _TensorLike) -> Tensor:
 def greater_equal(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is greater or equal to y."""
 
+def grid_sample(
+    x: Tensor,
+    grid: Tensor,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: builtins.bool = False,
+) -> Tensor:
+    """x (n, c, places...) read where the grid (n, places of the result..., axes) says."""
+
+def group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-05,
+) -> Tensor:
+    """Each group of channels of each example standardised, then scaled and shifted by channel."""
+
+def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """x, and 0 where abs(x) <= lambd; NaN stays NaN."""
+
+def hardsigmoid(x: _TensorLike) -> Tensor:
+    """(x + 3) / 6 limited to [0, 1]. The derivative at -3 and at 3 is 0."""
+
+def hardswish(x: _TensorLike) -> Tensor:
+    """x * hardsigmoid(x)."""
+
+def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """x limited to [min_val, max_val]; unlike that of clamp, the derivative at the bounds is 0."""
+
+def hinge_embedding_loss(
+    x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """x where target is 1, max(0, margin - x) where it is -1: distances of what is alike or not."""
+
+def histogram(
+    x: Tensor,
+    bins: int | Sequence[float] | Tensor = 10,
+    weights: Tensor | None = None,
+    range: tuple[float, float] | None = None,
+    density: builtins.bool = False,
+) -> Histogram:
+    """How many elements lie in each bin, in x's dtype, and the edges of the bins."""
+
+def hstack(arrays: Sequence[Tensor]) -> Tensor:
+    """Tensors joined along the second axis, vectors along their only one."""
+
+def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """Half the squared difference; beyond delta it goes on as a line."""
+
+def hypot(x: _TensorLike, y: _TensorLike) -> Tensor:
+    """sqrt(x * x + y * y), without overflow on the way. The derivative at (0, 0) is 0."""
+
+def im2col(
+    x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Tensor:
+    """What each place of a window sees: (batch, channels * height * width of the window,
+    places).
+    """
+
 def imag(x: _TensorLike) -> Tensor:
     """The imaginary part."""
 
 def index_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
     """x with each slice of `source` added to the slice that its index names; repeats add up."""
 
+def index_copy(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
+    """x with the slices that the index names replaced by those of `source`."""
+
+def index_fill(x: Tensor, index: Tensor, value: Any, axis: int = 0) -> Tensor:
+    """x with the slices that the index names filled with one value."""
+
 def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     """`take` with a vector of indices."""
 
+def instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: builtins.bool = True,
+    momentum: float | Tensor = 0.1,
+    eps: float = 1e-05,
+) -> Tensor:
+    """Each channel of each example standardised over its places, then scaled and shifted."""
+
+def interpolate(
+    x: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: builtins.bool | None = None,
+    recompute_scale_factor: builtins.bool = False,
+) -> Tensor:
+    """x (batch, channels, places...) resized to `size`, or by `scale_factor`."""
+
 def isfinite(x: _TensorLike) -> Tensor:
     """Whether each element is neither infinite nor NaN."""
+
+def isin(x: Any, elements: Any, invert: builtins.bool = False) -> Tensor:
+    """Whether each element of x is among `elements` (or is not); NaN never is."""
 
 def isinf(x: _TensorLike) -> Tensor:
     """Whether each element is infinite."""
 
 def isnan(x: _TensorLike) -> Tensor:
     """Whether each element is NaN."""
+
+def kl_div(
+    x: Tensor, target: Tensor, reduction: str = "mean", log_target: builtins.bool = False
+) -> Tensor:
+    """target (log(target) - x): how far x, logarithms of probabilities, is from target."""
+
+def kron(x: Tensor, y: Tensor) -> Tensor:
+    """Every element of x times all of y, as blocks: the Kronecker product."""
+
+def kthvalue(
+    x: Tensor, k: int, axis: int = -1, keepdims: builtins.bool = False
+) -> ValuesAndIndices:
+    """The k-th smallest element along an axis, counted from 1, and its index."""
+
+def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The absolute difference, averaged, summed or as it is; its slope at 0 is 0."""
 
 def layer_norm(
     x: Tensor,
@@ -293,11 +745,24 @@ def layer_norm(
 ) -> Tensor:
     """x standardised over its last axes, then scaled by weight and shifted by bias."""
 
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x where it is positive, negative_slope * x elsewhere; at 0 the derivative is the slope."""
+
+def lerp(x: _TensorLike, end: _TensorLike, weight: _TensorLike) -> Tensor:
+    """x + weight * (end - x): x at weight 0, end at weight 1, exactly."""
+
 def less(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is less than y."""
 
 def less_equal(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is less or equal to y."""
+
+def local_response_norm(
+    x: Tensor, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """x / (k + alpha m) ** beta, m being the mean of the squares of `size` neighbouring
+    channels.
+    """
 
 def log(x: _TensorLike) -> Tensor:
     """The natural logarithm."""
@@ -314,6 +779,12 @@ def log2(x: _TensorLike) -> Tensor:
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """The logarithm of softmax, without going through it."""
 
+def logaddexp(x: _TensorLike, y: _TensorLike) -> Tensor:
+    """log(exp(x) + exp(y)), without the overflow. Two equal infinities share the gradient."""
+
+def logcumsumexp(x: Tensor, axis: int) -> Tensor:
+    """log(cumulative_sum(exp(x))) without overflow."""
+
 def logical_and(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Logical and of two bool tensors."""
 
@@ -326,10 +797,54 @@ def logical_or(x: _TensorLike, y: _TensorLike) -> Tensor:
 def logical_xor(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Logical xor of two bool tensors."""
 
+def logsigmoid(x: _TensorLike) -> Tensor:
+    """log(sigmoid(x)), without the underflow."""
+
 def logsumexp(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
     """log(sum(exp(x))) without overflow."""
+
+def lp_pool1d(
+    x: Tensor,
+    norm_type: float,
+    kernel_size: Any,
+    stride: Any = None,
+    ceil_mode: builtins.bool = False,
+) -> Tensor:
+    """The p-th root of the sum of p-th powers in each window, p being `norm_type`."""
+
+def lp_pool2d(
+    x: Tensor,
+    norm_type: float,
+    kernel_size: Any,
+    stride: Any = None,
+    ceil_mode: builtins.bool = False,
+) -> Tensor:
+    """The p-th root of the sum of p-th powers in each window, p being `norm_type`."""
+
+def lp_pool3d(
+    x: Tensor,
+    norm_type: float,
+    kernel_size: Any,
+    stride: Any = None,
+    ceil_mode: builtins.bool = False,
+) -> Tensor:
+    """The p-th root of the sum of p-th powers in each window, p being `norm_type`."""
+
+def margin_ranking_loss(
+    x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """max(0, -target (x1 - x2) + margin): 1 asks that x1 is the larger, -1 that x2 is."""
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """x with one value wherever the mask is true."""
+
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """x with the elements where the mask is true replaced by those of `source`, in order."""
+
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask is true, as a vector; x and mask broadcast."""
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
     """The matrix product. Vectors count as a row on the left and a column on the right; leading
@@ -344,10 +859,68 @@ def max(
 ) -> Tensor:
     """The largest element. NaN wins; equal largest elements share the gradient evenly."""
 
+def max_pool1d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: builtins.bool = False,
+    return_indices: builtins.bool = False,
+) -> Any:
+    """The largest element in each window. NaN wins; the gradient goes to the first largest."""
+
 def max_pool2d(
-    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: builtins.bool = False,
+    return_indices: builtins.bool = False,
+) -> Any:
+    """The largest element in each window. NaN wins; the gradient goes to the first largest."""
+
+def max_pool3d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: builtins.bool = False,
+    return_indices: builtins.bool = False,
+) -> Any:
+    """The largest element in each window. NaN wins; the gradient goes to the first largest."""
+
+def max_unpool1d(
+    x: Tensor,
+    indices: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    output_size: Any = None,
 ) -> Tensor:
-    """The largest element in each window. NaN wins; the gradient goes to the first largest one."""
+    """Zeros, with each element of x where `indices` says: what max pooling lost is undone."""
+
+def max_unpool2d(
+    x: Tensor,
+    indices: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    output_size: Any = None,
+) -> Tensor:
+    """Zeros, with each element of x where `indices` says: what max pooling lost is undone."""
+
+def max_unpool3d(
+    x: Tensor,
+    indices: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    output_size: Any = None,
+) -> Tensor:
+    """Zeros, with each element of x where `indices` says: what max pooling lost is undone."""
 
 def maximum(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The larger of x and y. NaN wins; a tie gives each side half the gradient."""
@@ -357,6 +930,11 @@ def mean(
 ) -> Tensor:
     """The arithmetic mean along the axes, or of all elements."""
 
+def median(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """The element in the middle, of two the lower, as in PyTorch; NaN where there is a NaN."""
+
 def min(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
@@ -365,17 +943,110 @@ def min(
 def minimum(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The smaller of x and y. NaN wins; a tie gives each side half the gradient."""
 
+def mish(x: _TensorLike) -> Tensor:
+    """x * tanh(softplus(x))."""
+
 def moveaxis(x: Tensor, source: Any, destination: Any) -> Tensor:
     """Axes moved to other places, the rest keeping their order."""
 
 def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The squared difference, averaged, summed or as it is."""
 
+def msort(x: Tensor) -> Tensor:
+    """`sort` along the first axis."""
+
+def multi_margin_loss(
+    x: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The mean over classes of max(0, margin - x[label] + x) ** p, that of the label left out."""
+
+def multilabel_soft_margin_loss(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """The mean over classes, the last axis, of the cross entropy of sigmoid(x) with target."""
+
 def multiply(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The product x * y."""
 
+def nan_to_num(
+    x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """x with NaN and the infinities replaced, those by the dtype's largest and smallest number
+    if nothing else is asked for. What is replaced has derivative 0; integers stay what they are.
+    """
+
+def nanmax(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """The largest element that is not NaN; NaN where there is none."""
+
+def nanmean(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """The mean of all elements that are not NaN; NaN where there are none."""
+
+def nanmedian(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """`median` of the elements that are not NaN; NaN where there are none."""
+
+def nanmin(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """The smallest element that is not NaN; NaN where there is none."""
+
+def nanquantile(
+    x: Tensor,
+    q: float | Sequence[float] | Tensor,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    interpolation: str = "linear",
+) -> Tensor:
+    """`quantile` of the elements that are not NaN; NaN where there are none."""
+
+def nansum(
+    x: Tensor,
+    axis: int | tuple[int, ...] | None = None,
+    dtype: Any = None,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The sum of all elements that are not NaN."""
+
 def negative(x: _TensorLike) -> Tensor:
     """-x."""
+
+def nextafter(x: Any, y: Any) -> Tensor:
+    """The next number of the dtype after x towards y; y where they are equal. The derivative in
+    x is 1.
+    """
+
+def nll_loss(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Minus what x, logarithms of probabilities with classes along axis 1, has at each label."""
+
+def nonzero(x: Tensor) -> tuple[Tensor, ...]:
+    """The indices of the elements that are not 0, in C order: a vector for each axis."""
+
+def norm(
+    x: Tensor,
+    p: float = 2.0,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The p-norm of the elements along the axes as one vector: sum(|x|^p)^(1/p)."""
+
+def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor:
+    """x over its p-norm along the axis, which counts as `eps` at least."""
 
 def not_equal(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is not or equal to y."""
@@ -383,17 +1054,41 @@ def not_equal(x: _TensorLike, y: _TensorLike) -> Tensor:
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """Every product of an element of x and an element of y."""
 
-def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
-    """x with `value` added around it: ((before, after), ...) for each axis, or one number."""
+def pad(x: Tensor, widths: Any, value: float = 0.0, mode: str = "constant") -> Tensor:
+    """x with more around it: ((before, after), ...) for each axis, or one number."""
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06, keepdims: builtins.bool = False
+) -> Tensor:
+    """The p-norm of x1 - x2 + eps along the last axis; x1 and x2 broadcast."""
 
 def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
     """The axes in another order."""
+
+def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
+    """(..., C r r, H, W) as (..., C, H r, W r): each r * r channels become a square of pixels."""
+
+def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
+    """(..., C, H r, W r) as (..., C r r, H, W): the inverse of `pixel_shuffle`."""
+
+def poisson_nll_loss(
+    x: Tensor,
+    target: Tensor,
+    log_input: builtins.bool = True,
+    full: builtins.bool = False,
+    eps: float = 1e-08,
+    reduction: str = "mean",
+) -> Tensor:
+    """exp(x) - target x: counts under Poisson distributions whose rates have the logarithm x."""
 
 def positive(x: Tensor) -> Tensor:
     """+x: the same value."""
 
 def pow(x: _TensorLike, y: _TensorLike) -> Tensor:
     """x to the power y. The derivative in y is 0 where x <= 0."""
+
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """x where it is positive, weight * x elsewhere: one weight, or one for each place on axis 1."""
 
 def prod(
     x: Tensor,
@@ -402,6 +1097,24 @@ def prod(
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The product along the axes, or of all elements."""
+
+def put(x: Tensor, index: Tensor, source: Tensor, accumulate: builtins.bool = False) -> Tensor:
+    """x with elements replaced, or added to; the index counts as if x were flat."""
+
+def quantile(
+    x: Tensor,
+    q: float | Sequence[float] | Tensor,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    interpolation: str = "linear",
+) -> Tensor:
+    """The value below which the share q of the elements lies; NaN where there is a NaN."""
+
+def rad2deg(x: _TensorLike) -> Tensor:
+    """An angle in radians as degrees."""
+
+def ravel(x: Tensor) -> Tensor:
+    """All elements along one axis."""
 
 def real(x: _TensorLike) -> Tensor:
     """The real part."""
@@ -412,29 +1125,73 @@ def reciprocal(x: _TensorLike) -> Tensor:
 def relu(x: _TensorLike) -> Tensor:
     """The larger of x and 0; NaN stays NaN. The derivative at 0 is 0."""
 
+def relu6(x: _TensorLike) -> Tensor:
+    """x limited to [0, 6]; NaN stays NaN. The derivative at 0 and at 6 is 0."""
+
 def remainder(x: _TensorLike, y: _TensorLike) -> Tensor:
     """x - y * floor(x / y): the remainder with the sign of y."""
 
-def reshape(x: Tensor, *shape: Any) -> Tensor:
-    """The same elements in another shape; one size may be -1."""
+def repeat(x: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None) -> Tensor:
+    """Each element `repeats` times in a row along an axis, or flattened."""
+
+def repeat_interleave(
+    x: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None
+) -> Tensor:
+    """`repeat` under PyTorch's name."""
+
+def reshape(x: Tensor, shape: Any = ..., *more: int, copy: builtins.bool | None = None) -> Tensor:
+    """The same elements in another shape, a tuple or several numbers; one size may be -1."""
+
+def rms_norm(
+    x: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """x over the root of the mean of its squares along its last axes, then scaled by weight."""
 
 def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
     """Elements moved `shift` places along the axes, the last ones coming round to the front."""
 
+def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = ...) -> Tensor:
+    """x turned k quarters of a circle, from the first axis towards the second."""
+
 def round(x: _TensorLike) -> Tensor:
-    """The nearest integer, halves to the even one. The derivative is 0."""
+    """The nearest integer, halves to the even one. Integers stay what they are. The derivative
+    is 0.
+    """
 
 def rsqrt(x: _TensorLike) -> Tensor:
     """1 / sqrt(x)."""
 
+def scatter(
+    x: Tensor,
+    index: Tensor,
+    source: Tensor | float,
+    axis: int = 0,
+    reduce: str | None = None,
+    include_self: builtins.bool = True,
+) -> Tensor:
+    """x with source[i][j] put at [index[i][j]][j] for axis 0, and likewise for the others."""
+
 def scatter_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
     """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0; likewise for others."""
+
+def searchsorted(
+    x: Tensor, values: Any, side: str = "left", sorter: Tensor | None = None
+) -> Tensor:
+    """The index at which each value can be put into x, sorted along its last axis, and keep
+    order.
+    """
+
+def selu(x: _TensorLike) -> Tensor:
+    """The scaled elu that keeps mean 0 and variance 1 through many layers."""
 
 def sigmoid(x: _TensorLike) -> Tensor:
     """1 / (1 + exp(-x))."""
 
 def sign(x: _TensorLike) -> Tensor:
-    """-1, 0 or 1; NaN stays NaN."""
+    """-1, 0 or 1; NaN stays NaN. Of a complex number x / abs(x), and 0 of 0."""
+
+def signbit(x: _TensorLike) -> Tensor:
+    """Whether the sign is minus: of -0.0 and of a NaN with that bit as well."""
 
 def silu(x: _TensorLike) -> Tensor:
     """x * sigmoid(x)."""
@@ -442,14 +1199,34 @@ def silu(x: _TensorLike) -> Tensor:
 def sin(x: _TensorLike) -> Tensor:
     """The sine."""
 
+def sinc(x: _TensorLike) -> Tensor:
+    """sin(pi x) / (pi x), and 1 at 0."""
+
 def sinh(x: _TensorLike) -> Tensor:
     """The hyperbolic sine."""
+
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """The absolute difference less beta / 2; below beta its square / (2 beta)."""
+
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """log(1 + exp(-target x)), the target being 1 or -1."""
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) scaled to sum to 1 along the axis."""
 
 def softplus(x: _TensorLike) -> Tensor:
     """log(1 + exp(x))."""
+
+def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved towards 0 by lambd, and 0 where that would cross it; NaN stays NaN."""
+
+def softsign(x: _TensorLike) -> Tensor:
+    """x / (1 + abs(x))."""
+
+def sort(
+    x: Tensor, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
+) -> Tensor:
+    """The elements in order along an axis. The gradient goes back to where each came from."""
 
 def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """Parts of the given sizes along an axis; one number means parts of that size."""
@@ -494,7 +1271,7 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """Two axes exchanged."""
 
-def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
+def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
     """The slices of x along an axis that the indices name, in their order and shape."""
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
@@ -506,17 +1283,88 @@ def tan(x: _TensorLike) -> Tensor:
 def tanh(x: _TensorLike) -> Tensor:
     """The hyperbolic tangent."""
 
+def tanhshrink(x: _TensorLike) -> Tensor:
+    """x - tanh(x)."""
+
+def tensor_split(
+    x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> list[Tensor]:
+    """So many parts, the first ones larger by one where it must be; or parts that end at
+    indices.
+    """
+
+def tensordot(x1: Tensor, x2: Tensor, *, axes: Any = 2) -> Tensor:
+    """The sum of products over pairs of axes: the last of x1 with the first of x2, as many as
+    `axes` says, or those in two tuples.
+    """
+
+def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+    """x where it is above the threshold (or NaN), the value elsewhere."""
+
+def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
+    """x laid side by side, so many times along each axis."""
+
 def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
     """The same values on another device, or in another dtype, or both."""
 
+def topk(
+    x: Tensor, k: int, axis: int = -1, largest: builtins.bool = True, sorted: builtins.bool = True
+) -> ValuesAndIndices:
+    """The k largest (or smallest) elements along an axis, and their indices."""
+
+def trapezoid(y: Tensor, x: Tensor | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
+    """The integral along an axis of the straight lines between samples y."""
+
 def tril(x: Tensor, k: int = 0) -> Tensor:
     """The part on and below the k-th diagonal, zero above."""
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-06,
+    swap: builtins.bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, |anchor - positive| - |anchor - negative| + margin), distances by the last axis."""
 
 def triu(x: Tensor, k: int = 0) -> Tensor:
     """The part on and above the k-th diagonal, zero below."""
 
 def trunc(x: _TensorLike) -> Tensor:
-    """The next integer towards 0. The derivative is 0."""
+    """The next integer towards 0. Integers stay what they are. The derivative is 0."""
+
+def unbind(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    """`unstack` under PyTorch's name."""
+
+def unfold(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
+    """All windows of `size` elements along an axis, `step` apart, as a last axis."""
+
+def unique(
+    x: Tensor,
+    sorted: builtins.bool = True,
+    return_inverse: builtins.bool = False,
+    return_counts: builtins.bool = False,
+    axis: int | None = None,
+) -> Any:
+    """The different elements, or slices along an axis, always in order; PyTorch's form."""
+
+def unique_all(x: Tensor) -> UniqueAll:
+    """The different elements in order, their first indices, the inverse, and their counts."""
+
+def unique_counts(x: Tensor) -> UniqueCounts:
+    """The different elements in order, and how often each occurs."""
+
+def unique_inverse(x: Tensor) -> UniqueInverse:
+    """The different elements in order, and for each element of x which of them it is."""
+
+def unique_values(x: Tensor) -> Tensor:
+    """The different elements in order."""
+
+def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, without it: `stack` undone."""
 
 def var(
     x: Tensor,
@@ -529,5 +1377,13 @@ def var(
 def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     """The sum of products along an axis, x conjugated if complex."""
 
-def where(condition: _TensorLike, x: _TensorLike, y: _TensorLike) -> Tensor:
-    """x where the condition holds, y elsewhere."""
+def vstack(arrays: Sequence[Tensor]) -> Tensor:
+    """Tensors joined along the first axis, vectors as rows."""
+
+def where(
+    condition: _TensorLike, x: _TensorLike | None = None, y: _TensorLike | None = None
+) -> Tensor:
+    """x where the condition holds, y elsewhere; with the condition alone, `nonzero` of it."""
+
+def xlogy(x: _TensorLike, y: _TensorLike) -> Tensor:
+    """x * log(y), and 0 where x is 0 and y not NaN; the derivative in x is 0 there if y <= 0."""

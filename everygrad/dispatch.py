@@ -43,12 +43,15 @@ _PACKAGE = __name__.split(".")[0] + "."
 
 def backend_of(op: str, payloads: list[Any]) -> base.Backend:
     """The one backend all payloads live on."""
-    names = ["cpu" if type(p) is ndarray else p.device for p in payloads]
-    first = names[0] if names else "cpu"
-    for name in names:
-        if name != first:
+    first = "cpu"
+    for i, p in enumerate(payloads):
+        name = "cpu" if type(p) is ndarray else p.device
+        if not i:
+            first = name
+        elif name != first:
+            names = {"cpu" if type(p) is ndarray else p.device for p in payloads}
             raise DeviceError(
-                f"{op}: inputs are on different devices ({', '.join(sorted(set(names)))}); "
+                f"{op}: inputs are on different devices ({', '.join(sorted(names))}); "
                 f"move them with to()"
             )
     return base.get(first)
@@ -170,6 +173,11 @@ def update(op: Any, t: Tensor, *others: Tensor, **params: Any) -> None:
         if payload is not None:
             t.rebind(payload, t._node)
             return
+    if op.family == "elementwise" and config.fast_limit >= 0 and hasattr(t._data, "direct"):
+        payloads = [t._data, *[o._data for o in others]]
+        if len(set(map(type, payloads))) == 1:  # a device's, and nothing around them
+            t.rebind(backend_of(op.name, payloads).run(op, payloads, params), t._node)
+            return
     with no_grad():
         t.rebind(apply(op, t, *others, **params)._data, t._node)
 
@@ -220,6 +228,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex | np.generic)
 
 
+def computed(op: Any, payloads: list[Any]) -> Any:
+    """The payload of an elementwise op on payloads, outside any graph."""
+    out = None
+    if config.fast_limit >= 0 and len(payloads) <= 3 and hasattr(payloads[0], "direct"):
+        out = payloads[0].direct(op, *payloads)
+    return execute(op, tuple([wrap(p) for p in payloads]), {}) if out is None else out
+
+
+def _number(op: Any, payload: Any, value: float) -> Tensor | None:
+    """A number beside a float payload of a device that keeps numbers; None of any other."""
+    keep = getattr(payload, "number", None)
+    return None if keep is None or payload.dtype not in op.floats else wrap(keep(value))
+
+
+def _as_array(out: Any) -> Any:
+    """NumPy's 0-d results as arrays; payloads of devices as they are."""
+    return np.asarray(out) if isinstance(out, np.generic) else out
+
+
 def unary(op: Any) -> Callable[[Any], Any]:
     """The function of an elementwise op of one input."""
     fast32: Any = None
@@ -231,10 +258,15 @@ def unary(op: Any) -> Callable[[Any], Any]:
         nonlocal fast32, fast64
         try:
             a = x._data
-            if a.size > config.fast_limit:
-                return slow(x)
             dtype = a.dtype
-            if dtype is F32:
+            if a.size > config.fast_limit:
+                # the shortest way a device knows, unless something must see every op
+                if type(a) is ndarray or config.fast_limit < 0:
+                    return slow(x)
+                out = a.direct(op, a)
+                if out is None:
+                    return slow(x)
+            elif dtype is F32:
                 out = fast32(a)
             elif dtype is F64:
                 out = fast64(a)
@@ -246,7 +278,7 @@ def unary(op: Any) -> Callable[[Any], Any]:
                 return call(x)
             return slow(x)
         if type(out) is not ndarray:
-            out = np.asarray(out)
+            out = _as_array(out)
         t = Tensor()
         t._data = out
         parent = x._node
@@ -291,9 +323,15 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             b = y._data
             dtype = a.dtype
             limit = config.fast_limit
-            if dtype is not b.dtype or a.size > limit or b.size > limit:
+            if dtype is not b.dtype:
                 return slow(x, y)
-            if dtype is F32:
+            if a.size > limit or b.size > limit:
+                if type(a) is ndarray or limit < 0:
+                    return slow(x, y)
+                out = a.direct(op, a, b)  # the shortest way a device knows
+                if out is None:
+                    return slow(x, y)
+            elif dtype is F32:
                 out = fast32(a, b)
             elif dtype is F64:
                 out = fast64(a, b)
@@ -305,7 +343,7 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
                 return call(x, y)
             return slow(x, y)
         if type(out) is not ndarray:
-            out = np.asarray(out)
+            out = _as_array(out)
         t = Tensor()
         t._data = out
         px = x._node
@@ -344,6 +382,11 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
         if type(y) is float and type(x._data) is ndarray and x._data.dtype in (F32, F64):
             y = wrap(np.asarray(y, x._data.dtype))
             return call(x, y) if x._data.size <= config.fast_limit else apply(op, x, y)
+        if config.fast_limit >= 0:
+            if type(y) is float and (given := _number(op, x._data, y)) is not None:
+                return call(x, given)
+            if type(x) is float and (given := _number(op, y._data, x)) is not None:
+                return call(given, y)
         return apply(op, *op.promote(x, y))
 
     return call

@@ -6,12 +6,12 @@ without NumPy arrays can use the same table.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from everygrad.errors import DtypeError
+from everygrad.errors import ArgumentError, DtypeError
 
 
 class DType:
@@ -188,3 +188,127 @@ def accumulator(dtype: DType) -> DType:
     if dtype.kind == "uint":
         return uint64
     return int64 if dtype.kind in ("int", "bool") else dtype
+
+
+# --- the Array API's functions about dtypes ------------------------------------------------------
+
+KINDS: dict[str, tuple[str, ...]] = {  # the standard's names, in ours
+    "bool": ("bool",),
+    "signed integer": ("int",),
+    "unsigned integer": ("uint",),
+    "integral": ("int", "uint"),
+    "real floating": ("float",),
+    "complex floating": ("complex",),
+    "numeric": ("int", "uint", "float", "complex"),
+}
+
+
+class FloatInfo(NamedTuple):
+    """The limits of a floating-point dtype; of a complex one, those of its parts."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+class IntegerInfo(NamedTuple):
+    """The limits of an integer dtype."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+def _of(value: Any) -> DType:
+    """The dtype meant by a dtype or by an array of one."""
+    return as_dtype(getattr(value, "dtype", value))
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """The limits of a floating-point dtype, or of a tensor's; of a complex one, its parts' limits.
+
+    >>> finfo(float32).eps == 2.0**-23, finfo(complex128).dtype
+    (True, everygrad.float64)
+    """
+    given = _of(type)
+    if not given.is_differentiable:
+        raise DtypeError(f"finfo: {given} is not a floating-point dtype; use iinfo")
+    dtype = real_of(given)
+    facts: Any = ml_dtypes.finfo(dtype.np)  # type: ignore[no-untyped-call]  # it knows bfloat16 too
+    eps, smallest = float(facts.eps), float(facts.smallest_normal)
+    return FloatInfo(dtype.bits, eps, float(facts.max), float(facts.min), smallest, dtype)
+
+
+def iinfo(type: Any, /) -> IntegerInfo:
+    """The limits of an integer dtype, or of a tensor's.
+
+    >>> iinfo(int8).min, iinfo(uint16).max
+    (-128, 65535)
+    """
+    dtype = _of(type)
+    if not dtype.is_integer:
+        raise DtypeError(f"iinfo: {dtype} is not an integer dtype; use finfo")
+    facts = np.iinfo(dtype.np)
+    return IntegerInfo(dtype.bits, int(facts.max), int(facts.min), dtype)
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is `kind`: a dtype, one of the standard's kinds, or any of a tuple of those.
+
+    >>> isdtype(float16, "real floating"), isdtype(int8, ("bool", uint8))
+    (True, False)
+    """
+    own = as_dtype(dtype)
+    if isinstance(kind, tuple):
+        found = [isdtype(own, k) for k in kind]  # all of them: a wrong one is never passed over
+        return any(found)
+    if isinstance(kind, str):
+        if kind not in KINDS:
+            raise ArgumentError(f"isdtype: {kind!r} is not a kind; they are {', '.join(KINDS)}")
+        return own.kind in KINDS[kind]
+    if not isinstance(kind, DType):
+        raise DtypeError(f"isdtype: a kind is a dtype, a string or a tuple of them, got {kind!r}")
+    return own is kind
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | complex | np.generic)
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The dtype that an op on these makes: tensors, dtypes and Python numbers.
+
+    Numbers never widen a dtype of their own kind.
+
+    >>> result_type(int8, uint8), result_type(float16, 2.5), result_type(int32, 2.5)
+    (everygrad.int16, everygrad.float16, everygrad.float32)
+    """
+    if not arrays_and_dtypes:
+        raise ArgumentError("result_type: needs a tensor or a dtype at least")
+    common: DType | None = None
+    numbers = [v for v in arrays_and_dtypes if _is_number(v)]
+    for value in arrays_and_dtypes:
+        if not _is_number(value):
+            own = _of(value)
+            common = own if common is None else promote(common, own, "result_type")
+    for number in numbers:
+        common = of_scalar(number.item() if isinstance(number, np.generic) else number, common)
+    assert common is not None
+    return common
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Whether promotion turns `from_`, a dtype or a tensor, into `to`.
+
+    >>> can_cast(int8, int16), can_cast(float64, float32), can_cast(uint64, int64)
+    (True, False, False)
+    """
+    source, wanted = _of(from_), as_dtype(to)
+    try:
+        return promote(source, wanted) is wanted
+    except DtypeError:  # no dtype holds both
+        return False

@@ -5,7 +5,7 @@ keeps working for people who never import this module::
 
     EverygradError
     ├── ShapeError        (ValueError)    sizes that do not fit together
-    ├── AxisError         (ValueError)    an axis outside the tensor's dimensions, or named twice
+    ├── AxisError         (ValueError, IndexError)  an axis outside the dimensions, or named twice
     ├── OutOfRangeError   (IndexError)    an index outside the axis it points into
     ├── ArgumentError     (ValueError)    a parameter outside what an op accepts
     ├── DtypeError        (TypeError)     a dtype an op or a device does not take
@@ -28,7 +28,7 @@ class ShapeError(EverygradError, ValueError):
     """Sizes that do not fit together."""
 
 
-class AxisError(EverygradError, ValueError):
+class AxisError(EverygradError, ValueError, IndexError):
     """An axis outside the tensor's dimensions, or named twice."""
 
 

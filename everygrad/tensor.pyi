@@ -8,7 +8,9 @@ import numpy as np
 from everygrad.autograd.graph import HookHandle, Node
 from everygrad.dtypes import DType
 from everygrad.ops.conversion import Later
+from everygrad.ops.order import ValuesAndIndices
 from everygrad.ops.random import Generator
+from everygrad.ops.search import Histogram
 
 _TensorLike: TypeAlias = Tensor | complex | np.ndarray[Any, Any] | np.generic
 
@@ -112,8 +114,16 @@ class Tensor:
     def __rmatmul__(self, other: _TensorLike, /) -> Tensor: ...
     def __pow__(self, other: _TensorLike, /) -> Tensor: ...
     def __rpow__(self, other: _TensorLike, /) -> Tensor: ...
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]: ...
-    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __index__(self) -> int: ...
     def __bool__(self) -> bool: ...
@@ -132,6 +142,8 @@ class Tensor:
     def __iand__(self, other: _TensorLike, /) -> Tensor: ...
     def __ior__(self, other: _TensorLike, /) -> Tensor: ...
     def __ixor__(self, other: _TensorLike, /) -> Tensor: ...
+    def __ilshift__(self, other: _TensorLike, /) -> Tensor: ...
+    def __irshift__(self, other: _TensorLike, /) -> Tensor: ...
     def __imatmul__(self, other: _TensorLike, /) -> Tensor: ...
     def __repr__(self) -> str: ...
     def __format__(self, spec: str) -> str: ...
@@ -146,30 +158,52 @@ class Tensor:
         """The inverse of cosh on x >= 1."""
     def add(self, y: _TensorLike) -> Tensor:
         """The sum x + y."""
+    def addcdiv(self, y: Any, z: Any, value: float = 1) -> Tensor:
+        """x + value * (y / z), of floating point alone."""
+    def addcmul(self, y: Any, z: Any, value: float = 1) -> Tensor:
+        """x + value * y * z."""
     def all(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Whether every element is true (not 0)."""
+    def amax(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+        """`max` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
+    def amin(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+        """`min` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
     def any(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Whether some element is true (not 0)."""
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """The index of the first largest element; of the first NaN if there is one."""
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """The index of the first smallest element; of the first NaN if there is one."""
+    def argsort(self, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+        """The indices that sort x along an axis. Always stable; NaN counts as the largest."""
+    def argwhere(self) -> Tensor:
+        """The indices of the elements that are not 0, in C order: a row for each element."""
     def asin(self) -> Tensor:
         """The angle in [-pi/2, pi/2] whose sine is x."""
     def asinh(self) -> Tensor:
         """The inverse of sinh."""
-    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """The elements converted to another dtype. Values never change, so `copy` changes
-        nothing.
-        """
+    def astype(self, dtype: Any, copy: bool = True, device: Any = None) -> Tensor:
+        """The elements converted to another dtype, and moved to `device` if one is named."""
     def atan(self) -> Tensor:
         """The angle in (-pi/2, pi/2) whose tangent is x."""
     def atan2(self, y: _TensorLike) -> Tensor:
         """The angle of the point (y, x): the arc tangent of x / y in its quadrant."""
     def atanh(self) -> Tensor:
         """The inverse of tanh."""
+    def atleast_1d(self) -> Any:
+        """With one axis at least; a tuple where several are given."""
+    def atleast_2d(self) -> Any:
+        """With two axes at least, a vector as a row; a tuple where several are given."""
+    def atleast_3d(self) -> Any:
+        """With three axes at least, a matrix as the first two; a tuple where several are given."""
     def avg_pool2d(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
     ) -> Tensor:
         """The mean of each window; padding counts as zeros unless count_include_pad is False."""
     def backward(
@@ -181,6 +215,10 @@ class Tensor:
         workers: int = 1,
     ) -> None:
         """Add the derivative of `root` to the `.grad` of the leaves it was made from."""
+    def bincount(self, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+        """How often each number from 0 on is in x, or the sum of the weights that stand beside
+        it.
+        """
     def bitwise_and(self, y: _TensorLike) -> Tensor:
         """Bitwise and, for each element."""
     def bitwise_invert(self) -> Tensor:
@@ -195,12 +233,24 @@ class Tensor:
         """Bitwise xor, for each element."""
     def broadcast_to(self, shape: Sequence[int]) -> Tensor:
         """x repeated, without copying, along axes of size 1 and new leading axes."""
+    def bucketize(self, boundaries: Tensor, right: bool = False) -> Tensor:
+        """The number of the bucket of each element: boundaries[i - 1] < x <= boundaries[i]."""
+    def cbrt(self) -> Tensor:
+        """The cube root, negative of negative numbers. The derivative at 0 is infinite."""
     def ceil(self) -> Tensor:
-        """The next integer above. The derivative is 0."""
+        """The next integer above. Integers stay what they are. The derivative is 0."""
+    def celu(self, alpha: float = 1.0) -> Tensor:
+        """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere: smooth for every
+        alpha.
+        """
+    def chunk(self, chunks: int, axis: int = 0) -> list[Tensor]:
+        """Parts of equal size, the last perhaps smaller: at most `chunks`, fewer where fewer do."""
     def clamp(self, min: Any = None, max: Any = None) -> Tensor:
         """x limited to [min, max]; the gradient is 1 at the bounds. Either bound may be left
         out.
         """
+    def clip(self, min: Any = None, max: Any = None) -> Tensor:
+        """x limited to [min, max], in the dtype of x; the gradient is 1 at the bounds."""
     def clone(self) -> Tensor:
         """The same value, connected to x. Nothing is copied: values never change."""
     def conj(self) -> Tensor:
@@ -213,14 +263,53 @@ class Tensor:
         padding: Any = 0,
         dilation: Any = 1,
         groups: int = 1,
+        padding_mode: str = "zeros",
     ) -> Tensor:
         """Kernels (out channels, channels / groups, height, width) moved over images, plus a
         bias.
         """
+    def copysign(self, y: _TensorLike) -> Tensor:
+        """The size of x with the sign of y, which may be that of -0.0. 0 has derivative 0."""
     def cos(self) -> Tensor:
         """The cosine."""
     def cosh(self) -> Tensor:
         """The hyperbolic cosine."""
+    def count_nonzero(
+        self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
+    ) -> Tensor:
+        """How many elements are not 0; NaN is not."""
+    def cummax(self, axis: int) -> ValuesAndIndices:
+        """The largest element so far, and its index: the last one of several. NaN wins."""
+    def cummin(self, axis: int) -> ValuesAndIndices:
+        """The smallest element so far, and its index: the last one of several. NaN wins."""
+    def cumprod(self, axis: int, dtype: Any = None) -> Tensor:
+        """`cumulative_prod` under PyTorch's name."""
+    def cumsum(self, axis: int, dtype: Any = None) -> Tensor:
+        """`cumulative_sum` under PyTorch's name."""
+    def cumulative_prod(
+        self, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    ) -> Tensor:
+        """The products of the elements up to each. The derivative is right where elements are 0."""
+    def cumulative_sum(
+        self, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    ) -> Tensor:
+        """The sums of the elements up to each; integers are summed in 64 bits."""
+    def deg2rad(self) -> Tensor:
+        """An angle in degrees as radians."""
+    def diag(self, offset: int = 0) -> Tensor:
+        """A matrix with the vector x on a diagonal, or the diagonal of the matrix x."""
+    def diag_embed(self, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
+        """The last axis put on a diagonal of two new axes, zero elsewhere: `diagonal` undone."""
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        """The elements on a diagonal of two axes, as a last axis. A positive offset lies above."""
+    def diff(
+        self,
+        n: int = 1,
+        axis: int = -1,
+        prepend: Tensor | None = None,
+        append: Tensor | None = None,
+    ) -> Tensor:
+        """The differences between neighbours along an axis, n times over."""
     def divide(self, y: _TensorLike) -> Tensor:
         """The quotient x / y; integers give floating point."""
     def dropout(
@@ -229,6 +318,8 @@ class Tensor:
         """Each element 0 with probability p, else scaled by 1 / (1 - p); x itself if not
         training.
         """
+    def elu(self, alpha: float = 1.0) -> Tensor:
+        """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
     def equal(self, y: _TensorLike) -> Tensor:
         """Whether x is equal to y."""
     def erf(self) -> Tensor:
@@ -248,31 +339,67 @@ class Tensor:
     def flip(self, axis: Any = None) -> Tensor:
         """The order of the elements reversed along the given axes, or along all."""
     def floor(self) -> Tensor:
-        """The next integer below. The derivative is 0."""
+        """The next integer below. Integers stay what they are. The derivative is 0."""
     def floor_divide(self, y: _TensorLike) -> Tensor:
         """x / y rounded towards minus infinity."""
+    def fmod(self, y: _TensorLike) -> Tensor:
+        """x - y * trunc(x / y): the remainder with the sign of x."""
+    def frac(self) -> Tensor:
+        """x - trunc(x): what stands behind the point, with the sign of x."""
     def gather(self, index: Tensor, axis: int = 0) -> Tensor:
         """out[i][j][k] = x[index[i][j][k]][j][k] for axis 0, and likewise for the others."""
     def gelu(self) -> Tensor:
         """x times the share of a standard normal below x."""
+    def gelu_tanh(self) -> Tensor:
+        """gelu by its older approximation with tanh."""
+    def glu(self, axis: int = -1) -> Tensor:
+        """The first half of x along the axis times the sigmoid of the second."""
     def greater(self, y: _TensorLike) -> Tensor:
         """Whether x is greater than y."""
     def greater_equal(self, y: _TensorLike) -> Tensor:
         """Whether x is greater or equal to y."""
+    def hardshrink(self, lambd: float = 0.5) -> Tensor:
+        """x, and 0 where abs(x) <= lambd; NaN stays NaN."""
+    def hardsigmoid(self) -> Tensor:
+        """(x + 3) / 6 limited to [0, 1]. The derivative at -3 and at 3 is 0."""
+    def hardswish(self) -> Tensor:
+        """x * hardsigmoid(x)."""
+    def hardtanh(self, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+        """x limited to [min_val, max_val]; unlike that of clamp, the derivative at the bounds is
+        0.
+        """
+    def histogram(
+        self,
+        bins: int | Sequence[float] | Tensor = 10,
+        weights: Tensor | None = None,
+        range: tuple[float, float] | None = None,
+        density: bool = False,
+    ) -> Histogram:
+        """How many elements lie in each bin, in x's dtype, and the edges of the bins."""
+    def hypot(self, y: _TensorLike) -> Tensor:
+        """sqrt(x * x + y * y), without overflow on the way. The derivative at (0, 0) is 0."""
     def imag(self) -> Tensor:
         """The imaginary part."""
     def index_add(self, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
         """x with each slice of `source` added to the slice that its index names; repeats add up."""
+    def index_copy(self, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
+        """x with the slices that the index names replaced by those of `source`."""
+    def index_fill(self, index: Tensor, value: Any, axis: int = 0) -> Tensor:
+        """x with the slices that the index names filled with one value."""
     def index_select(self, index: Tensor, axis: int = 0) -> Tensor:
         """`take` with a vector of indices."""
     def isfinite(self) -> Tensor:
         """Whether each element is neither infinite nor NaN."""
+    def isin(self, elements: Any, invert: bool = False) -> Tensor:
+        """Whether each element of x is among `elements` (or is not); NaN never is."""
     def isinf(self) -> Tensor:
         """Whether each element is infinite."""
     def isnan(self) -> Tensor:
         """Whether each element is NaN."""
     def item(self) -> Any:
         """The one element as a Python number."""
+    def kthvalue(self, k: int, axis: int = -1, keepdims: bool = False) -> ValuesAndIndices:
+        """The k-th smallest element along an axis, counted from 1, and its index."""
     def layer_norm(
         self,
         normalized_shape: Sequence[int],
@@ -281,6 +408,12 @@ class Tensor:
         eps: float = 1e-05,
     ) -> Tensor:
         """x standardised over its last axes, then scaled by weight and shifted by bias."""
+    def leaky_relu(self, negative_slope: float = 0.01) -> Tensor:
+        """x where it is positive, negative_slope * x elsewhere; at 0 the derivative is the
+        slope.
+        """
+    def lerp(self, end: _TensorLike, weight: _TensorLike) -> Tensor:
+        """x + weight * (end - x): x at weight 0, end at weight 1, exactly."""
     def less(self, y: _TensorLike) -> Tensor:
         """Whether x is less than y."""
     def less_equal(self, y: _TensorLike) -> Tensor:
@@ -295,6 +428,10 @@ class Tensor:
         """The logarithm to base 2."""
     def log_softmax(self, axis: int = -1) -> Tensor:
         """The logarithm of softmax, without going through it."""
+    def logaddexp(self, y: _TensorLike) -> Tensor:
+        """log(exp(x) + exp(y)), without the overflow. Two equal infinities share the gradient."""
+    def logcumsumexp(self, axis: int) -> Tensor:
+        """log(cumulative_sum(exp(x))) without overflow."""
     def logical_and(self, y: _TensorLike) -> Tensor:
         """Logical and of two bool tensors."""
     def logical_not(self) -> Tensor:
@@ -303,6 +440,8 @@ class Tensor:
         """Logical or of two bool tensors."""
     def logical_xor(self, y: _TensorLike) -> Tensor:
         """Logical xor of two bool tensors."""
+    def logsigmoid(self) -> Tensor:
+        """log(sigmoid(x)), without the underflow."""
     def logsumexp(
         self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
     ) -> Tensor:
@@ -310,6 +449,12 @@ class Tensor:
     @property
     def mT(self) -> Tensor:  # noqa: N802  # the Array API's name
         """The last two axes exchanged."""
+    def masked_fill(self, mask: Tensor, value: Any) -> Tensor:
+        """x with one value wherever the mask is true."""
+    def masked_scatter(self, mask: Tensor, source: Tensor) -> Tensor:
+        """x with the elements where the mask is true replaced by those of `source`, in order."""
+    def masked_select(self, mask: Tensor) -> Tensor:
+        """The elements where the mask is true, as a vector; x and mask broadcast."""
     def matmul(self, y: Tensor) -> Tensor:
         """The matrix product. Vectors count as a row on the left and a column on the right;
         leading axes broadcast.
@@ -319,27 +464,76 @@ class Tensor:
     def max(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """The largest element. NaN wins; equal largest elements share the gradient evenly."""
     def max_pool2d(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
-    ) -> Tensor:
-        """The largest element in each window. NaN wins; the gradient goes to the first largest
-        one.
-        """
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        """The largest element in each window. NaN wins; the gradient goes to the first largest."""
     def maximum(self, y: _TensorLike) -> Tensor:
         """The larger of x and y. NaN wins; a tie gives each side half the gradient."""
     def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """The arithmetic mean along the axes, or of all elements."""
+    def median(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+        """The element in the middle, of two the lower, as in PyTorch; NaN where there is a NaN."""
     def min(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
     def minimum(self, y: _TensorLike) -> Tensor:
         """The smaller of x and y. NaN wins; a tie gives each side half the gradient."""
+    def mish(self) -> Tensor:
+        """x * tanh(softplus(x))."""
     def moveaxis(self, source: Any, destination: Any) -> Tensor:
         """Axes moved to other places, the rest keeping their order."""
+    def msort(self) -> Tensor:
+        """`sort` along the first axis."""
     def multiply(self, y: _TensorLike) -> Tensor:
         """The product x * y."""
+    def nan_to_num(
+        self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+    ) -> Tensor:
+        """x with NaN and the infinities replaced, those by the dtype's largest and smallest
+        number if nothing else is asked for. What is replaced has derivative 0; integers stay
+        what they are.
+        """
+    def nanmax(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+        """The largest element that is not NaN; NaN where there is none."""
+    def nanmean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+        """The mean of all elements that are not NaN; NaN where there are none."""
+    def nanmedian(
+        self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
+    ) -> Tensor:
+        """`median` of the elements that are not NaN; NaN where there are none."""
+    def nanmin(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+        """The smallest element that is not NaN; NaN where there is none."""
+    def nanquantile(
+        self,
+        q: float | Sequence[float] | Tensor,
+        axis: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+        interpolation: str = "linear",
+    ) -> Tensor:
+        """`quantile` of the elements that are not NaN; NaN where there are none."""
+    def nansum(
+        self, axis: int | tuple[int, ...] | None = None, dtype: Any = None, keepdims: bool = False
+    ) -> Tensor:
+        """The sum of all elements that are not NaN."""
     def negative(self) -> Tensor:
         """-x."""
     def new_ones(self) -> Tensor:
         """Ones like x; the method form the engine uses, which knows no ops."""
+    def nextafter(self, y: Any) -> Tensor:
+        """The next number of the dtype after x towards y; y where they are equal. The derivative
+        in x is 1.
+        """
+    def nonzero(self) -> tuple[Tensor, ...]:
+        """The indices of the elements that are not 0, in C order: a vector for each axis."""
+    def norm(
+        self, p: float = 2.0, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
+    ) -> Tensor:
+        """The p-norm of the elements along the axes as one vector: sum(|x|^p)^(1/p)."""
     def not_equal(self, y: _TensorLike) -> Tensor:
         """Whether x is not or equal to y."""
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -348,18 +542,36 @@ class Tensor:
         """The values as a NumPy array that is on its way: its `result()` waits, this does not."""
     def outer(self, y: Tensor) -> Tensor:
         """Every product of an element of x and an element of y."""
-    def pad(self, widths: Any, value: float = 0.0) -> Tensor:
-        """x with `value` added around it: ((before, after), ...) for each axis, or one number."""
+    def pad(self, widths: Any, value: float = 0.0, mode: str = "constant") -> Tensor:
+        """x with more around it: ((before, after), ...) for each axis, or one number."""
     def permute_dims(self, axes: Sequence[int]) -> Tensor:
         """The axes in another order."""
     def positive(self) -> Tensor:
         """+x: the same value."""
     def pow(self, y: _TensorLike) -> Tensor:
         """x to the power y. The derivative in y is 0 where x <= 0."""
+    def prelu(self, weight: Tensor) -> Tensor:
+        """x where it is positive, weight * x elsewhere: one weight, or one for each place on
+        axis 1.
+        """
     def prod(
         self, axis: int | tuple[int, ...] | None = None, dtype: Any = None, keepdims: bool = False
     ) -> Tensor:
         """The product along the axes, or of all elements."""
+    def put(self, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+        """x with elements replaced, or added to; the index counts as if x were flat."""
+    def quantile(
+        self,
+        q: float | Sequence[float] | Tensor,
+        axis: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+        interpolation: str = "linear",
+    ) -> Tensor:
+        """The value below which the share q of the elements lies; NaN where there is a NaN."""
+    def rad2deg(self) -> Tensor:
+        """An angle in radians as degrees."""
+    def ravel(self) -> Tensor:
+        """All elements along one axis."""
     def real(self) -> Tensor:
         """The real part."""
     def reciprocal(self) -> Tensor:
@@ -372,34 +584,71 @@ class Tensor:
         """Call `hook(tensor)` once this leaf's `.grad` is complete."""
     def relu(self) -> Tensor:
         """The larger of x and 0; NaN stays NaN. The derivative at 0 is 0."""
+    def relu6(self) -> Tensor:
+        """x limited to [0, 6]; NaN stays NaN. The derivative at 0 and at 6 is 0."""
     def remainder(self, y: _TensorLike) -> Tensor:
         """x - y * floor(x / y): the remainder with the sign of y."""
-    def reshape(self, *shape: Any) -> Tensor:
-        """The same elements in another shape; one size may be -1."""
+    def repeat(self, repeats: int | Sequence[int] | Tensor, axis: int | None = None) -> Tensor:
+        """Each element `repeats` times in a row along an axis, or flattened."""
+    def repeat_interleave(
+        self, repeats: int | Sequence[int] | Tensor, axis: int | None = None
+    ) -> Tensor:
+        """`repeat` under PyTorch's name."""
+    def reshape(self, shape: Any = ..., *more: int, copy: bool | None = None) -> Tensor:
+        """The same elements in another shape, a tuple or several numbers; one size may be -1."""
     def roll(self, shift: Any, axis: Any = None) -> Tensor:
         """Elements moved `shift` places along the axes, the last ones coming round to the front."""
+    def rot90(self, k: int = 1, axes: Sequence[int] = ...) -> Tensor:
+        """x turned k quarters of a circle, from the first axis towards the second."""
     def round(self) -> Tensor:
-        """The nearest integer, halves to the even one. The derivative is 0."""
+        """The nearest integer, halves to the even one. Integers stay what they are. The
+        derivative is 0.
+        """
     def rsqrt(self) -> Tensor:
         """1 / sqrt(x)."""
+    def scatter(
+        self,
+        index: Tensor,
+        source: Tensor | float,
+        axis: int = 0,
+        reduce: str | None = None,
+        include_self: bool = True,
+    ) -> Tensor:
+        """x with source[i][j] put at [index[i][j]][j] for axis 0, and likewise for the others."""
     def scatter_add(self, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
         """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0; likewise for
         others.
         """
+    def searchsorted(self, values: Any, side: str = "left", sorter: Tensor | None = None) -> Tensor:
+        """The index at which each value can be put into x, sorted along its last axis, and keep
+        order.
+        """
+    def selu(self) -> Tensor:
+        """The scaled elu that keeps mean 0 and variance 1 through many layers."""
     def sigmoid(self) -> Tensor:
         """1 / (1 + exp(-x))."""
     def sign(self) -> Tensor:
-        """-1, 0 or 1; NaN stays NaN."""
+        """-1, 0 or 1; NaN stays NaN. Of a complex number x / abs(x), and 0 of 0."""
+    def signbit(self) -> Tensor:
+        """Whether the sign is minus: of -0.0 and of a NaN with that bit as well."""
     def silu(self) -> Tensor:
         """x * sigmoid(x)."""
     def sin(self) -> Tensor:
         """The sine."""
+    def sinc(self) -> Tensor:
+        """sin(pi x) / (pi x), and 1 at 0."""
     def sinh(self) -> Tensor:
         """The hyperbolic sine."""
     def softmax(self, axis: int = -1) -> Tensor:
         """exp(x) scaled to sum to 1 along the axis."""
     def softplus(self) -> Tensor:
         """log(1 + exp(x))."""
+    def softshrink(self, lambd: float = 0.5) -> Tensor:
+        """x moved towards 0 by lambd, and 0 where that would cross it; NaN stays NaN."""
+    def softsign(self) -> Tensor:
+        """x / (1 + abs(x))."""
+    def sort(self, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+        """The elements in order along an axis. The gradient goes back to where each came from."""
     def split(self, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
         """Parts of the given sizes along an axis; one number means parts of that size."""
     def sqrt(self) -> Tensor:
@@ -425,7 +674,7 @@ class Tensor:
         """x summed down to `shape`: the transpose of broadcasting."""
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Two axes exchanged."""
-    def take(self, indices: Tensor, axis: int = 0) -> Tensor:
+    def take(self, indices: Tensor, axis: int | None = 0) -> Tensor:
         """The slices of x along an axis that the indices name, in their order and shape."""
     def take_along_axis(self, indices: Tensor, axis: int = -1) -> Tensor:
         """`gather` with the other axes broadcast against each other."""
@@ -433,16 +682,48 @@ class Tensor:
         """The tangent."""
     def tanh(self) -> Tensor:
         """The hyperbolic tangent."""
+    def tanhshrink(self) -> Tensor:
+        """x - tanh(x)."""
+    def tensor_split(self, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+        """So many parts, the first ones larger by one where it must be; or parts that end at
+        indices.
+        """
+    def threshold(self, threshold: float, value: float) -> Tensor:
+        """x where it is above the threshold (or NaN), the value elsewhere."""
+    def tile(self, repetitions: Sequence[int]) -> Tensor:
+        """x laid side by side, so many times along each axis."""
     def to(self, device: Any = None, dtype: Any = None) -> Tensor:
         """The same values on another device, or in another dtype, or both."""
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """The Array API's name for a move to another device; devices here have one stream each."""
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
+    def topk(
+        self, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
+    ) -> ValuesAndIndices:
+        """The k largest (or smallest) elements along an axis, and their indices."""
+    def trapezoid(self, x: Tensor | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
+        """The integral along an axis of the straight lines between samples y."""
     def tril(self, k: int = 0) -> Tensor:
         """The part on and below the k-th diagonal, zero above."""
     def triu(self, k: int = 0) -> Tensor:
         """The part on and above the k-th diagonal, zero below."""
     def trunc(self) -> Tensor:
-        """The next integer towards 0. The derivative is 0."""
+        """The next integer towards 0. Integers stay what they are. The derivative is 0."""
+    def unbind(self, axis: int = 0) -> tuple[Tensor, ...]:
+        """`unstack` under PyTorch's name."""
+    def unfold(self, axis: int, size: int, step: int = 1) -> Tensor:
+        """All windows of `size` elements along an axis, `step` apart, as a last axis."""
+    def unique(
+        self,
+        sorted: bool = True,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+        axis: int | None = None,
+    ) -> Any:
+        """The different elements, or slices along an axis, always in order; PyTorch's form."""
+    def unstack(self, axis: int = 0) -> tuple[Tensor, ...]:
+        """The slices along an axis, without it: `stack` undone."""
     def var(
         self,
         axis: int | tuple[int, ...] | None = None,
@@ -454,6 +735,10 @@ class Tensor:
         """
     def vecdot(self, y: Tensor, axis: int = -1) -> Tensor:
         """The sum of products along an axis, x conjugated if complex."""
+    def xlogy(self, y: _TensorLike) -> Tensor:
+        """x * log(y), and 0 where x is 0 and y not NaN; the derivative in x is 0 there if y <=
+        0.
+        """
 
 def shared(t: Tensor) -> Any:
     """The payload of `t`, to stand under another name too: a tracer must know whose it is."""

@@ -61,8 +61,10 @@ def split(x: Any, sizes: Any, axis: int = 0) -> Any:
     return [part.numpy() for part in torch.split(torch.tensor(x), sizes, dim=axis)]
 
 
-def pad(x: Any, widths: Any, value: float = 0.0) -> Any:
-    return np.pad(x, widths, constant_values=value)
+def pad(x: Any, widths: Any, value: float = 0.0, mode: str = "constant") -> Any:
+    if mode == "constant":
+        return np.pad(x, widths, constant_values=value)
+    return np.pad(x, widths, mode={"replicate": "edge", "circular": "wrap"}.get(mode, mode))
 
 
 # --- indexing ------------------------------------------------------------------------------------

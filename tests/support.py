@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 import everygrad as eg
-from everygrad import dtypes
+from everygrad import dtypes, ops
 from everygrad.backends import base
+from everygrad.ops.later import OPS
 from everygrad.ops.spec import REGISTRY, Op, Sample
+
+ops.load_all()
 
 TOLERANCE = {"float64": 1e-11, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2,
              "complex128": 1e-11, "complex64": 1e-5}  # fmt: skip
@@ -20,6 +24,9 @@ TOLERANCE = {"float64": 1e-11, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-
 # devices without float64 and complex numbers: inputs are rounded to float32, and what is compared
 # to many digits elsewhere is compared to these
 NARROW = {"webgpu": 2e-5}
+# ops that are hundreds of small kernels where there is no library: one sample shows as much as four
+_MODULES = ("decompositions", "singular", "spectral", "solving", "matrixfunctions", "ctc")
+UNROLLED = {name for module in _MODULES for name in OPS.get(module, ())}
 
 WITH_SAMPLES = [name for name, op in REGISTRY.items() if next(iter(op.samples()), None)]
 BY_FAMILY = {
@@ -59,9 +66,25 @@ def fitted(value: Any, device: str) -> Any:
     return array.astype(np.float32) if is_narrow(device) and array.dtype == np.float64 else array
 
 
+def function_of(op: Op) -> Callable[..., Any]:
+    """The function that stands for the op: its own, or one of what is determined in its results."""
+    return op.notes.get("tested_as") or op.function
+
+
+def is_flat(op: Op) -> bool:
+    """Whether the result never carries a derivative."""
+    return op.constant or bool(op.notes.get("flat"))
+
+
+def is_absent(op: Op, device: str) -> bool:
+    """Whether the device refuses the op by name."""
+    return device.split(":")[0] in op.notes.get("absent", {})
+
+
 def samples_of(op: Op, device: str) -> Iterator[Sample]:
     """The op's samples in dtypes the device has."""
-    for one in op.samples():
+    given: Iterator[Sample] = iter(()) if is_absent(op, device) else op.samples()
+    for one in islice(given, 1) if is_narrow(device) and op.name in UNROLLED else given:
         wanted = [v for v in (*one.args, *one.kwargs.values()) if isinstance(v, str)]
         if is_narrow(device) and {"float64", "complex64", "complex128"} & {*wanted}:
             continue  # test_webgpu.py: refused by name
@@ -78,11 +101,15 @@ def referee(device: str) -> str:
     return "cpu" if is_narrow(device) else device
 
 
+looking_at: dict[str, Any] = {}  # the notes of the op that the running test is about
+
+
 def allowed(tolerance: float, *got: Any) -> float:
     """The tolerance that can be asked of results on their devices; 0 stays exact."""
     devices = [x.device for x in got if isinstance(x, eg.Tensor)]
     floors = [NARROW[d.split(":")[0]] for d in devices if is_narrow(d)]
-    return max([tolerance, *floors]) if tolerance else tolerance
+    floors.append(looking_at.get("tolerance", 0.0))
+    return max([tolerance, *floors]) * looking_at.get("slack", 1) if tolerance else tolerance
 
 
 def arrays_of(sample: Sample) -> list[Any]:

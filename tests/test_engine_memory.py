@@ -68,7 +68,7 @@ def chain(device: str, length: int) -> tuple[float, float, float]:
 def test_chain_of_a_million_ops(device: str) -> None:
     times = chain(device, 1_000_000)
     print("1,000,000 ops: build {:.2f} s, backward {:.2f} s, delete {:.2f} s".format(*times))
-    assert sum(times) < 20
+    assert sum(times) < (20 if device == "cpu" else 60)  # a launch alone takes microseconds
 
 
 def test_chain_is_linear_in_its_length(device: str) -> None:

@@ -302,15 +302,14 @@ def test_vmap_randomness(device: str) -> None:
     different = values(eg.vmap(lambda v: eg.dropout(v), randomness="different")(x))
     assert len({row.tobytes() for row in different}) == 5
     eg.manual_seed(1)
-    one = values(eg.vmap(lambda v: v * eg.rand(v.shape), randomness="different")(x))
+    one = values(eg.vmap(lambda v: v * eg.rand(v.shape, device=device), randomness="different")(x))
     eg.manual_seed(1)
-    two = values(eg.vmap(lambda v: v * eg.rand(v.shape), randomness="different")(x))
+    two = values(eg.vmap(lambda v: v * eg.rand(v.shape, device=device), randomness="different")(x))
     assert one.tobytes() == two.tobytes()
     eg.vmap(lambda v: v * 2)(x)  # and nothing is left over after an error
     assert eg.rand((2,)).shape == (2,)
-    nested = eg.vmap(
-        lambda r: eg.vmap(lambda v: v * eg.rand(()), randomness="same")(r), randomness="different"
-    )
+    scaled = eg.vmap(lambda v: v * eg.rand((), device=device), randomness="same")
+    nested = eg.vmap(lambda r: scaled(r), randomness="different")
     rows = values(nested(x))
     assert (rows == rows[:, :1]).all()
     assert len(set(rows[:, 0].tolist())) == 5
@@ -320,7 +319,8 @@ def test_vmap_randomness(device: str) -> None:
 
 def test_vmap_per_example_gradients(device: str) -> None:
     w = constant(np.arange(6.0).reshape(3, 2), device)
-    xs, ys = constant(np.random.default_rng(0).normal(size=(4, 3)), device), eg.tensor([0, 1, 1, 0])
+    xs = constant(np.random.default_rng(0).normal(size=(4, 3)), device)
+    ys = eg.tensor([0, 1, 1, 0], device=device)
     loss = lambda w, x, y: eg.cross_entropy(x @ w, y)  # noqa: E731
     got = eg.vmap(eg.grad(loss), (None, 0, 0))(w, xs, ys)
     want = eg.stack([eg.grad(loss)(w, xs[i], ys[i]) for i in range(4)])

@@ -11,11 +11,11 @@ import pytest
 from everygrad.backends import base
 from everygrad.ops.spec import REGISTRY
 from everygrad.tools import fuzz
-from everygrad.tools.fuzzing import makers
+from everygrad.tools.fuzzing import sampled
 from everygrad.tools.fuzzing.check import Failure, check, tried, ways_for
 from everygrad.tools.fuzzing.program import Input, Program, Ref, Step
 from everygrad.tools.fuzzing.shrink import shrink, still_fails
-from everygrad.tools.fuzzing.ways import WAYS
+from everygrad.tools.fuzzing.ways import DEVICES, NARROW, WAYS
 
 ALWAYS = ("eager", "jit", "jit-grad", "checkpoint", "workers")
 IN_TURN = [way for way in WAYS if way not in ALWAYS]  # each compiles: one of them a program
@@ -34,6 +34,15 @@ def test_random_programs(part: int) -> None:
         ways = (*ALWAYS, IN_TURN[k % len(IN_TURN)])
         failures = check(fuzz.program_of(seed), ways)
         assert not failures, shown(seed, failures)
+
+
+def test_random_programs_on_devices(device: str) -> None:
+    """What the CPU computes, compiled and eager, and its gradients."""
+    kind = device.split(":")[0]
+    for seed in range(APART, APART + 12):
+        program = fuzz.program_of(seed, narrow=kind in NARROW)
+        failures = check(program, [kind if kind in DEVICES else "eager"])
+        assert not failures, f"{shown(seed, failures)} on {device}"
 
 
 @pytest.mark.parametrize("seed", fuzz.recorded())
@@ -62,10 +71,11 @@ def test_text_is_the_program() -> None:
 
 def test_every_op_is_met() -> None:
     """Ops nobody wrote a maker for come by their samples."""
-    reached = {*makers.sampled(), *makers.elementwise(1), *makers.elementwise(2)}
+    reached = {*sampled.sampled(), *sampled.elementwise(1), *sampled.elementwise(2)}
     reached |= {"where", "clamp", "astype"}
     with_samples = {n for n, op in REGISTRY.items() if next(iter(op.samples()), None)}
-    assert with_samples - reached <= makers.NOT_FUZZED
+    by_values = {n for n, op in REGISTRY.items() if op.notes.get("by_values")}  # no jit, no vmap
+    assert with_samples - reached <= sampled.NOT_FUZZED | by_values
 
 
 def program_with(op: str, steps: int) -> Program:
@@ -126,10 +136,10 @@ def test_command_stops_at_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = Program((Input(0, (2,)),), (Step(1, "sin", (Ref(0),)),), (1,))
-    monkeypatch.setattr(fuzz, "program_of", lambda seed: good)
+    monkeypatch.setattr(fuzz, "program_of", lambda seed, narrow=False: good)
     assert fuzz.main(["--seeds", "2", "--ways", "eager", "--no-record"]) == 0
     bad = Program((Input(0, (2,)),), (Step(1, "sin", (Ref(0), Ref(0))),), (1,))
-    monkeypatch.setattr(fuzz, "program_of", lambda seed: bad)
+    monkeypatch.setattr(fuzz, "program_of", lambda seed, narrow=False: bad)
     assert fuzz.main(["--seeds", "9", "--ways", "eager", "--no-record"]) == 1
     said = capsys.readouterr().out
     assert said.count("differs:") == 1

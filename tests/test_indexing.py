@@ -196,7 +196,7 @@ def test_python_lists_and_numpy_arrays_as_indices(device: str) -> None:
         ("a", DtypeError, "got str 'a'"),
         (True, DtypeError, "got bool True"),
         ([0.5], DtypeError, "got Tensor"),
-        ([True, False], ShapeError, r"a bool index \(2,\) does not match axes of size \(3,\)"),
+        ([True, False], OutOfRangeError, r"a bool index \(2,\) does not match axes of size \(3,\)"),
         (([0, 1], [0, 1, 2]), ShapeError, r"cannot broadcast \(2,\) with \(3,\)"),
     ],
 )

@@ -45,6 +45,25 @@ def counted(fn: Any) -> tuple[Any, Runs]:
 # --- calls ---------------------------------------------------------------------------------------
 
 
+def test_what_only_backward_touches_is_an_input_too() -> None:
+    factor = eg.tensor([2.0, 3.0])
+
+    class Scaled(eg.Function):
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x * 1.0
+
+        @staticmethod
+        def vjp(g: Any, out: Any, x: Any) -> Any:
+            return g * factor * x
+
+    slope = eg.grad(eg.jit(lambda x: Scaled.apply(x).sum()))
+    for _ in range(2):
+        assert slope(eg.tensor([1.0, 2.0])).tolist() == [2.0, 6.0]
+    factor[0] = 5.0
+    assert slope(eg.tensor([1.0, 2.0])).tolist() == [5.0, 6.0]
+
+
 def test_traced_once_for_each_kind_of_call() -> None:
     fn, runs = counted(lambda x, k=1: x * k + 1)
     f = eg.jit(fn)

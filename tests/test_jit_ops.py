@@ -9,7 +9,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import dtypes
-from everygrad.errors import DtypeError
+from everygrad.errors import DtypeError, TraceError
 from everygrad.ops.spec import REGISTRY, Sample
 from tests.support import (
     TOLERANCE,
@@ -17,7 +17,9 @@ from tests.support import (
     arrays_of,
     call,
     close,
+    function_of,
     in_dtype,
+    is_flat,
     is_float,
     map_sample,
     values,
@@ -29,7 +31,8 @@ def is_masked(sample: Sample) -> bool:
     return any(a.dtype == bool and a.ndim for a in arrays_of(sample))
 
 
-KEEPS_PLACES = [n for n in WITH_SAMPLES if REGISTRY[n].name != "to"]
+FIXED = [n for n in WITH_SAMPLES if not REGISTRY[n].notes.get("by_values")]
+KEEPS_PLACES = [n for n in FIXED if n != "to"]
 
 
 def as_function(op: Any, sample: Sample) -> Any:
@@ -37,7 +40,7 @@ def as_function(op: Any, sample: Sample) -> Any:
 
     def function(*tensors: Any) -> list[Any]:
         given = iter(tensors)
-        return call(op.function, map_sample(sample, lambda a: next(given)))
+        return call(function_of(op), map_sample(sample, lambda a: next(given)))
 
     return function
 
@@ -71,6 +74,14 @@ def test_values(name: str) -> None:
             agree(compiled(*given), function(*given))
 
 
+@pytest.mark.parametrize("name", sorted({*WITH_SAMPLES} - {*FIXED}))
+def test_sizes_that_depend_on_values_are_refused(name: str) -> None:
+    op = REGISTRY[name]
+    for sample in op.samples():
+        with pytest.raises(TraceError):
+            eg.jit(as_function(op, sample))(*tensors_of(sample))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", KEEPS_PLACES)
 def test_other_dtypes(name: str, dtype: str) -> None:
@@ -100,7 +111,7 @@ def loss_of(function: Any) -> Any:
 
 
 DIFFERENTIABLE = [
-    n for n in KEEPS_PLACES if not REGISTRY[n].constant and REGISTRY[n].family != "movement"
+    n for n in KEEPS_PLACES if not is_flat(REGISTRY[n]) and REGISTRY[n].family != "movement"
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 import everygrad as eg
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.errors import DtypeError, TraceError
+from everygrad.errors import DeviceError, DtypeError, TraceError
 from everygrad.ops.families import KINDS
 from everygrad.ops.spec import REGISTRY, Op, Sample
 from tests.support import (
@@ -23,7 +23,9 @@ from tests.support import (
     call,
     close,
     fitted,
+    function_of,
     in_dtype,
+    is_absent,
     is_float,
     is_narrow,
     map_sample,
@@ -37,24 +39,14 @@ from tests.support import (
 )
 
 CHANGES_DTYPE = {"astype"}
-# composites and kernels that need real floating point; other families say so in `kinds`
-REAL_ONLY = {
-    "softmax", "log_softmax", "standardize", "layer_norm", "cross_entropy", "conv2d", "var", "std",
-    "logsumexp", "mse_loss",
-}  # fmt: skip
-FLOAT_ONLY = REAL_ONLY | {"avg_pool2d"}
-NO_COMPLEX = REAL_ONLY | {"argmax", "argmin", "max_pool2d"}
-PUBLIC = [n for n in WITH_SAMPLES if not REGISTRY[n].namespace]  # internal ops check nothing
+# internal ops check nothing
+PUBLIC = [n for n in WITH_SAMPLES if REGISTRY[n].namespace != "internal"]
 
 
 def takes(op: Op, kind: str) -> bool:
     """Whether the op takes dtypes of this kind."""
-    kinds = getattr(op, "kinds", None)
-    if op.name in ("any", "all"):
-        return True
-    if kinds is not None:
-        return kind in KINDS[kinds]
-    return op.name not in {"complex": NO_COMPLEX, "int": FLOAT_ONLY, "bool": FLOAT_ONLY}[kind]
+    kinds = op.notes.get("kinds") or getattr(op, "kinds", "any")
+    return op.name in ("any", "all") or kind in KINDS[kinds]
 
 
 def floats_of(device: str, *names: str) -> tuple[str, ...]:
@@ -63,7 +55,7 @@ def floats_of(device: str, *names: str) -> tuple[str, ...]:
 
 
 def run(op: Op, sample: Sample, device: str) -> list[Any]:
-    return call(op.function, map_sample(sample, to_tensor(device)))
+    return call(function_of(op), map_sample(sample, to_tensor(device)))
 
 
 def test_device_opens(device: str) -> None:
@@ -169,10 +161,10 @@ def test_integers(name: str, device: str) -> None:
                 continue
             all_close(got, refer(op, sample), 0, f"{name} {sample}")
             allowed = {dtypes.as_dtype(dtype), dtypes.bool_}
-            if name in ("sum", "prod"):
+            if op.notes.get("gives") == "accumulated":
                 allowed = {dtypes.accumulator(dtypes.as_dtype(dtype))}
-            if name in ("argmax", "argmin", "max_pool2d_index"):
-                allowed = {dtypes.int64}
+            if op.notes.get("gives") == "index":
+                allowed |= {dtypes.int64}
             assert all(g.dtype in allowed for g in got), f"{name}: {dtype} became {got[0].dtype}"
 
 
@@ -186,7 +178,10 @@ def test_movement_of_bools(name: str, device: str) -> None:
         assert got[0].dtype is dtypes.bool_
 
 
-@pytest.mark.parametrize("name", BY_FAMILY["kernel"])
+# opaque: no definition in other ops; a device without the kernel refuses the op
+@pytest.mark.parametrize(
+    "name", [n for n in BY_FAMILY["kernel"] if "opaque" not in REGISTRY[n].notes]
+)
 def test_portable_equals_kernel(name: str, device: str) -> None:
     op = REGISTRY[name]
     if name not in base.get(device).kernels:
@@ -202,7 +197,7 @@ def test_portable_equals_kernel(name: str, device: str) -> None:
 def _value_dependent(name: str, sample: Sample) -> bool:
     """Whether the result's shape depends on values, or values are asked for."""
     masks = name == "getitem" and any(a.dtype == bool for a in arrays_of(sample))
-    return masks or name == "to"
+    return masks or name == "to" or bool(REGISTRY[name].notes.get("by_values"))
 
 
 @pytest.mark.parametrize("name", WITH_SAMPLES)
@@ -219,6 +214,15 @@ def test_null_device_knows_shape_and_dtype(name: str) -> None:
             assert got == [(o.shape, o.dtype) for o in run(op, rounded, "cpu")], f"{name} {sample}"
 
 
+@pytest.mark.parametrize("name", [n for n in WITH_SAMPLES if REGISTRY[n].notes.get("absent")])
+def test_absent_ops_are_refused_by_name(name: str, device: str) -> None:
+    op = REGISTRY[name]
+    message = op.notes["absent"].get(device.split(":")[0])
+    for sample in op.samples() if message else ():
+        with pytest.raises((DeviceError, DtypeError), match=message):
+            run(op, map_sample(sample, lambda a: fitted(a, device)), device)
+
+
 REFUSALS = [(n, i) for n, op in REGISTRY.items() for i in range(len(op.refusals))]
 
 
@@ -226,14 +230,19 @@ REFUSALS = [(n, i) for n, op in REGISTRY.items() for i in range(len(op.refusals)
 def test_refuses(name: str, i: int, device: str) -> None:
     op = REGISTRY[name]
     refusal = op.refusals[i]
+    error: Any = refusal.error
     message = refusal.message
+    if is_absent(op, device):  # either fault may be named
+        error, message = (error, DeviceError, DtypeError), "."
     if is_narrow(device):
         if any(a.dtype.kind == "c" for a in arrays_of(refusal.call)):
             pytest.skip(f"{device} has no complex numbers")
         message = message.replace("float64", "float32")
     given = map_sample(refusal.call, lambda a: to_tensor(device, grad=True)(fitted(a, device)))
-    with pytest.raises(refusal.error, match=message):
-        _ = [values(out) for out in call(op.function, given)]  # a GPU tells when a result is read
+    with pytest.raises(error, match=message):
+        _ = [
+            values(out) for out in call(function_of(op), given)
+        ]  # a GPU tells when a result is read
     kept: list[Any] = []
     map_sample(refusal.call, kept.append)
     tensors = [t for t in _flat(given) if isinstance(t, eg.Tensor)]
@@ -291,12 +300,16 @@ def test_layout_does_not_matter(name: str, device: str) -> None:
                 want = run(op, sample, device)
                 for layout in (_fortran, _flipped, _gapped):
                     given = map_sample(sample, lambda a, f=layout: eg.asarray(f(a), device=device))
-                    all_close(call(op.function, given), want, 1e-13, f"{name} {layout.__name__}")
+                    all_close(
+                        call(function_of(op), given), want, 1e-13, f"{name} {layout.__name__}"
+                    )
                 copied = map_sample(
                     sample, lambda a: eg.tensor(_stretched(a).copy(), device=device)
                 )
                 given = map_sample(sample, lambda a: eg.asarray(_stretched(a), device=device))
-                all_close(call(op.function, given), call(op.function, copied), 1e-13, f"{name} 0")
+                all_close(
+                    call(function_of(op), given), call(function_of(op), copied), 1e-13, f"{name} 0"
+                )
 
 
 def _enlarged(sample: Sample, dtype: str) -> Sample:
@@ -501,10 +514,18 @@ SPECIALS = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, NAN, 1e30, -1e30, 5e
 CONVENTION = {"remainder", "floor_divide", "where", "mulhi", "astype", "clamp"}
 
 
+def takes_nothing_else(name: str) -> bool:
+    """Whether the op is a function of one or two tensors, without parameters."""
+    sample, count = next(iter(REGISTRY[name].samples())), len(REGISTRY[name].inputs)
+    public = REGISTRY[name].namespace != "internal"
+    return public and not sample.kwargs and len(sample.args) == len(arrays_of(sample)) == count <= 2
+
+
+ALONE = filter(takes_nothing_else, filter(takes_float, BY_FAMILY["elementwise"]))
+
+
 @pytest.mark.parametrize("threshold", [0, 1 << 40])
-@pytest.mark.parametrize(
-    "name", [n for n in BY_FAMILY["elementwise"] if n not in CONVENTION and takes_float(n)]
-)
+@pytest.mark.parametrize("name", sorted({*ALONE} - CONVENTION))
 def test_special_values(name: str, threshold: int, device: str) -> None:
     """Zeros, infinities, NaN and extremes as NumPy and SciPy have them."""
     op = REGISTRY[name]

@@ -40,6 +40,7 @@ LAYERS = [
     {"ops"},
     {"transforms"},  # the upper half of autograd/: written in ops
     {"tracing"},
+    {"fft", "linalg", "special"},  # names of ops
     {"nn", "optim", "data", "io", "distributed", "tools", "__main__"},
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
@@ -59,6 +60,9 @@ MAY_LOAD_LATE = {
     "everygrad.autograd.api": "the thread pool loads with the first parallel pass",
     "everygrad.backends.base": "a device's modules load when the device is first used",
     "everygrad.backends.cpu.native": "llvmlite, which render imports, loads with the first kernel",
+    "everygrad.ops": "ops that few programs use load when they are first asked for",
+    "everygrad.ops.spec": "the same, through the registry and as methods",
+    "everygrad.tools.stubs": "goes through all modules of ops",
 }
 
 

@@ -105,7 +105,7 @@ def test_compiled_functions_kernel_by_kernel(device: str) -> None:
     assert whole[0].nbytes > 0
     assert len(kernels) >= 2
     assert sum(r.launches for r in kernels) == whole[0].launches
-    assert sum(r.seconds for r in kernels) <= whole[0].seconds
+    assert sum(r.seconds for r in kernels) == pytest.approx(whole[0].seconds)
     assert any("matmul" in r.name for r in kernels)
     if device == "cpu":
         product = next(r for r in kernels if "matmul" in r.name)

@@ -10,9 +10,9 @@ from scipy import stats
 
 import everygrad as eg
 from everygrad.backends import base
-from everygrad.errors import ArgumentError, DtypeError
+from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from tests import references
-from tests.support import close, values, without_kernel
+from tests.support import close, native_threshold, values, without_kernel
 
 COUNT = 200_000
 
@@ -58,6 +58,17 @@ def test_bits_equal_the_reference(seed: int, portable: bool, device: str) -> Non
         assert np.concatenate(got).tolist() == want.tolist()
         assert g.get_state()[2] == (start + 9) % 2**32
         assert g.get_state()[3] == (start + 9) >> 32
+
+
+def test_compiled_bits_are_the_same() -> None:
+    """Many words come from kernels, also across the carry and past the last counter."""
+    for words_ in ([1, 2, 0, 0], [5, 2**32 - 1, 2**32 - 3, 3], [7, 9, 2**32 - 2, 2**32 - 1]):
+        g = eg.Generator(0)
+        g.set_state(np.array(words_, np.uint32))
+        plain = values(g.bits(41))
+        g.set_state(np.array(words_, np.uint32))
+        with native_threshold(0):
+            assert values(g.bits(41)).tolist() == plain.tolist()
 
 
 def test_a_draw_starts_a_new_block() -> None:
@@ -151,6 +162,25 @@ def test_generators(device: str) -> None:
         (lambda: eg.normal(0.0, -1.0, (2,)), ArgumentError, "std must not be negative"),
         (lambda: eg.bernoulli(1.5, (2,)), ArgumentError, "between 0 and 1, got 1.5"),
         (lambda: eg.randint(3, 3, (2,)), ArgumentError, "needs low < high"),
+        (lambda: eg.exponential(0.0, (2,)), ArgumentError, "rate must be above 0, got 0.0"),
+        (lambda: eg.gamma(-1.0, shape=(2,)), ArgumentError, "concentration must be above 0"),
+        (lambda: eg.beta(1.0, 0.0, (2,)), ArgumentError, "beta: b must be above 0, got 0.0"),
+        (lambda: eg.gamma("a"), TypeError, "'>' not supported"),
+        (lambda: eg.normal(1j, 1.0, (2,)), DtypeError, "normal: takes tensors and numbers, got c"),
+        (lambda: eg.gamma(eg.ones((3,)), shape=(2,)), ShapeError, "gamma: cannot broadcast"),
+        (lambda: eg.gamma(eg.ones((2, 3)), shape=(3,)), ShapeError, "do not fit into the shape"),
+        (lambda: eg.gamma(1.0, dtype="int32"), DtypeError, "in floating point, not int32"),
+        (lambda: eg.dirichlet(eg.ones(())), ShapeError, "needs concentrations along an axis"),
+        (lambda: eg.poisson(-1.0), ArgumentError, "rate must not be negative, got -1.0"),
+        (lambda: eg.binomial(-1, 0.5), ArgumentError, "n must not be negative, got -1"),
+        (lambda: eg.binomial(3, 1.5), ArgumentError, "p must be between 0 and 1, got 1.5"),
+        (lambda: eg.categorical(eg.ones((2,), "int32")), DtypeError, "does not take int32"),
+        (lambda: eg.categorical(eg.ones((2, 0))), ShapeError, "nothing to choose from"),
+        (lambda: eg.categorical(eg.ones((2, 3)), (3,)), ShapeError, "cannot broadcast"),
+        (lambda: eg.multinomial(eg.ones((2,)), 3), ArgumentError, "3 samples of 2 choices need"),
+        (lambda: eg.multinomial(eg.ones((2,)), 0), ArgumentError, "1 or more, got 0"),
+        (lambda: eg.permutation(-1), ArgumentError, "must not be negative, got -1"),
+        (lambda: eg.permutation(2.5), ArgumentError, "the size must be an integer, got 2.5"),
         (lambda: eg.dropout(eg.ones((2,)), 1.5), ArgumentError, "between 0 and 1, got 1.5"),
         (lambda: eg.dropout(eg.arange(2)), DtypeError, "dropout: does not take int64"),
     ],

@@ -39,7 +39,13 @@ FLOAT32 = frozenset(
         *("reciprocal", "rsqrt", "tan", "asin", "acos", "sinh", "cosh", "acosh", "atanh"),
         *("softplus", "sum", "mean", "prod", "var", "std", "logsumexp"),
         *("softmax", "log_softmax", "standardize", "layer_norm"),
-        *("class_loss", "cross_entropy", "mse_loss"),
+        *("group_norm", "local_response_norm", "rms_norm"),
+        *("cosine_similarity", "normalize", "pairwise_distance"),
+        *("class_loss", "cross_entropy", "nll_loss", "ctc_loss", "mse_loss", "l1_loss"),
+        *("smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss", "poisson_nll_loss"),
+        *("binary_cross_entropy", "binary_cross_entropy_with_logits", "multi_margin_loss"),
+        *("multilabel_soft_margin_loss", "soft_margin_loss", "margin_ranking_loss"),
+        *("hinge_embedding_loss", "cosine_embedding_loss", "triplet_margin_loss"),
     }
 )
 HALVES = (dtypes.bfloat16, dtypes.float16)

@@ -350,7 +350,7 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
                 seeds[k] = seed
                 return tuple(recorded.pull(seeds, retain=True))
 
-            blocks = vmap(pull)(_basis(out))
+            blocks = vmap(pull, randomness="same")(_basis(out))
             return [
                 b.reshape((*out.shape, *x.shape))
                 for b, x in zip(blocks, recorded.inputs, strict=True)
@@ -376,7 +376,8 @@ def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
         def push(t: Tensor) -> Any:
             return jvp(lambda new: f(*put((new,)), **kwargs), (x,), (t,))[1]
 
-        columns = vmap(push, out_axes=-1)(_basis(x))
+        # one function, seen along every direction: what it draws is drawn once
+        columns = vmap(push, out_axes=-1, randomness="same")(_basis(x))
         return map_leaves(lambda c: c.reshape((*c.shape[:-1], *x.shape)), columns)
 
     return run

@@ -52,6 +52,7 @@ class Backend:
 
     name: str
     kernels: dict[str, Callable[..., Any]]
+    checks_later = False  # True: a bad index is an error when a result is read, and nothing waits
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         """The result of `op` as a payload of this device; NotImplemented where a kernel does not
@@ -107,6 +108,20 @@ class Backend:
     def read_later(self, arrays: Sequence[Any]) -> Pending:
         """Begin to copy payloads to the CPU: many cost one wait, and meanwhile others may run."""
         return Ready([self.to_numpy(a) for a in arrays])
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """DLPack's name of where payloads can be shared: the CPU, which is 1, by default."""
+        return (1, 0)
+
+    def to_dlpack(self, array: Any, stream: Any, copy: bool | None) -> Any:
+        """A payload as DLPack's capsule, where `dlpack_device` is not the CPU."""
+        raise NotImplementedError
+
+    def from_dlpack(self, x: Any, copy: bool) -> Any:
+        """A payload of another library's array on this device, likewise; on its memory, unless a
+        copy is asked for."""
+        raise NotImplementedError
 
     def full(self, shape: Shape, value: Any, dtype: Any) -> Any:
         """A payload filled with one value."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
+from everygrad.nn.parameter import Parameter
+from everygrad.ops.creation import full
 from everygrad.tensor import Tensor
 
 
@@ -106,3 +110,188 @@ class LogSoftmax(Softmax):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.log_softmax(x, self.axis)
+
+
+class ReLU6(Module):
+    """x limited to [0, 6]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.relu6(x)
+        return out
+
+
+class SELU(Module):
+    """The scaled elu that keeps mean 0 and variance 1 through many layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.selu(x)
+        return out
+
+
+class Mish(Module):
+    """x * tanh(softplus(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.mish(x)
+        return out
+
+
+class Softsign(Module):
+    """x / (1 + abs(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.softsign(x)
+        return out
+
+
+class Hardsigmoid(Module):
+    """(x + 3) / 6 limited to [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.hardsigmoid(x)
+        return out
+
+
+class Hardswish(Module):
+    """x * hardsigmoid(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.hardswish(x)
+        return out
+
+
+class Tanhshrink(Module):
+    """x - tanh(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.tanhshrink(x)
+        return out
+
+
+class LogSigmoid(Module):
+    """log(sigmoid(x)), without the underflow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = F.logsigmoid(x)
+        return out
+
+
+class ELU(Module):
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.elu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}"
+
+
+class CELU(Module):
+    """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.celu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}"
+
+
+class Hardshrink(Module):
+    """x, and 0 where abs(x) <= lambd."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.hardshrink(x, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"lambd={self.lambd}"
+
+
+class Softshrink(Module):
+    """x moved towards 0 by lambd, and 0 where that would cross it."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softshrink(x, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"lambd={self.lambd}"
+
+
+class Hardtanh(Module):
+    """x limited to [min_val, max_val]; the derivative at the bounds is 0."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        super().__init__()
+        if not min_val < max_val:
+            raise ArgumentError(f"Hardtanh: min_val {min_val!r} must be below max_val {max_val!r}")
+        self.min_val = min_val
+        self.max_val = max_val
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.hardtanh(x, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+class Threshold(Module):
+    """x where it is above the threshold, the value elsewhere."""
+
+    def __init__(self, threshold: float, value: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.threshold(x, self.threshold, self.value)
+
+    def extra_repr(self) -> str:
+        return f"threshold={self.threshold}, value={self.value}"
+
+
+class GLU(Module):
+    """The first half of x along the axis times the sigmoid of the second."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.glu(x, self.axis)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"
+
+
+class PReLU(Module):
+    """x where it is positive, weight * x elsewhere; one weight, or one for each channel."""
+
+    def __init__(
+        self, num_parameters: int = 1, init: float = 0.25, dtype: Any = None, device: Any = None
+    ) -> None:
+        super().__init__()
+        if num_parameters < 1:
+            raise ArgumentError(f"PReLU: num_parameters must be positive, got {num_parameters!r}")
+        self.num_parameters = num_parameters
+        self.weight = Parameter(full((num_parameters,), float(init), dtype, device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.prelu(x, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"

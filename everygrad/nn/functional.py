@@ -3,15 +3,70 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from everygrad import shapes
-from everygrad.autograd.modes import no_grad
 from everygrad.dispatch import operands
 from everygrad.errors import ArgumentError, ShapeError
+from everygrad.ops.activations import (
+    celu as celu,
+    elu as elu,
+    gelu_tanh,
+    glu as glu,
+    hardshrink as hardshrink,
+    hardsigmoid as hardsigmoid,
+    hardswish as hardswish,
+    hardtanh as hardtanh,
+    leaky_relu as leaky_relu,
+    logsigmoid as logsigmoid,
+    mish as mish,
+    prelu as prelu,
+    relu6 as relu6,
+    selu as selu,
+    softshrink as softshrink,
+    softsign as softsign,
+    tanhshrink as tanhshrink,
+    threshold as threshold,
+)
+from everygrad.ops.adaptive import (
+    adaptive_avg_pool1d as adaptive_avg_pool1d,
+    adaptive_avg_pool2d as adaptive_avg_pool2d,
+    adaptive_avg_pool3d as adaptive_avg_pool3d,
+    adaptive_max_pool1d as adaptive_max_pool1d,
+    adaptive_max_pool2d as adaptive_max_pool2d,
+    adaptive_max_pool3d as adaptive_max_pool3d,
+    max_unpool1d as max_unpool1d,
+    max_unpool2d as max_unpool2d,
+    max_unpool3d as max_unpool3d,
+)
 from everygrad.ops.attention import attention, attention_masked
-from everygrad.ops.conv import avg_pool2d as avg_pool2d, conv2d as conv2d, max_pool2d as max_pool2d
+from everygrad.ops.conv import (
+    conv2d as conv2d,
+)
+from everygrad.ops.convolutions import (
+    conv1d as conv1d,
+    conv3d as conv3d,
+    conv_transpose1d as conv_transpose1d,
+    conv_transpose2d as conv_transpose2d,
+    conv_transpose3d as conv_transpose3d,
+)
 from everygrad.ops.creation import ones, zeros
-from everygrad.ops.elementwise import rsqrt, where
+from everygrad.ops.ctc import (
+    ctc_loss as ctc_loss,
+)
+from everygrad.ops.distances import (
+    cosine_embedding_loss as cosine_embedding_loss,
+    cosine_similarity as cosine_similarity,
+    hinge_embedding_loss as hinge_embedding_loss,
+    margin_ranking_loss as margin_ranking_loss,
+    multi_margin_loss as multi_margin_loss,
+    multilabel_soft_margin_loss as multilabel_soft_margin_loss,
+    normalize as normalize,
+    pairwise_distance as pairwise_distance,
+    soft_margin_loss as soft_margin_loss,
+    triplet_margin_loss as triplet_margin_loss,
+)
+from everygrad.ops.elementwise import where
 from everygrad.ops.functions import (
     gelu as _gelu,
     relu as relu,
@@ -20,18 +75,63 @@ from everygrad.ops.functions import (
     softplus as _softplus,
     tanh as tanh,
 )
-from everygrad.ops.inplace import assign
+from everygrad.ops.images import (
+    channel_shuffle as channel_shuffle,
+    col2im,
+    im2col,
+    pixel_shuffle as pixel_shuffle,
+    pixel_unshuffle as pixel_unshuffle,
+)
+from everygrad.ops.joining import pad as _pad
 from everygrad.ops.linalg import linear as _linear, linear_bias, matmul
-from everygrad.ops.losses import cross_entropy as cross_entropy, mse_loss as mse_loss
+from everygrad.ops.losses import (
+    cross_entropy as cross_entropy,
+    mse_loss as mse_loss,
+    nll_loss as nll_loss,
+)
 from everygrad.ops.neural import (
     dropout as dropout,
     embedding as _embedding,
     layer_norm as layer_norm,
     log_softmax as log_softmax,
     softmax as softmax,
-    standardize,
+)
+from everygrad.ops.normalisation import (
+    batch_norm as batch_norm,
+    group_norm as group_norm,
+    instance_norm as instance_norm,
+    local_response_norm as local_response_norm,
+    rms_norm as rms_norm,
+)
+from everygrad.ops.pooling import (
+    avg_pool1d as avg_pool1d,
+    avg_pool2d as avg_pool2d,
+    avg_pool3d as avg_pool3d,
+    lp_pool1d as lp_pool1d,
+    lp_pool2d as lp_pool2d,
+    lp_pool3d as lp_pool3d,
+    max_pool1d as max_pool1d,
+    max_pool2d as max_pool2d,
+    max_pool3d as max_pool3d,
+)
+from everygrad.ops.regression import (
+    binary_cross_entropy as binary_cross_entropy,
+    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+    gaussian_nll_loss as gaussian_nll_loss,
+    huber_loss as huber_loss,
+    kl_div as kl_div,
+    l1_loss as l1_loss,
+    poisson_nll_loss as poisson_nll_loss,
+    smooth_l1_loss as smooth_l1_loss,
+)
+from everygrad.ops.resampling import (
+    affine_grid as affine_grid,
+    grid_sample as grid_sample,
+    interpolate as interpolate,
 )
 from everygrad.tensor import Tensor
+
+fold, unfold = col2im, im2col  # PyTorch's names; a tensor's own `unfold` is another thing
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -55,15 +155,8 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         return out
     if approximate != "tanh":
         raise ArgumentError(f'gelu: approximate must be "none" or "tanh", got {approximate!r}')
-    inside = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))
-    approximation: Tensor = 0.5 * x * (1.0 + tanh(inside))
+    approximation: Tensor = gelu_tanh(x)
     return approximation
-
-
-def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x where it is positive, negative_slope * x elsewhere."""
-    out: Tensor = where(x > 0, x, x * negative_slope)
-    return out
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -94,76 +187,17 @@ def padding_row(padding_idx: int, count: int) -> int:
     return padding_idx % count
 
 
-def batch_norm(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float | Tensor = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """x, channels along axis 1, standardised over all other axes, then scaled and shifted.
+def pad(x: Tensor, widths: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
+    """PyTorch's: widths (before, after) of the last axis, then of the one before it, and so on.
 
-    In training the statistics are the batch's own and derivatives go through them; the running
-    ones, if given, move towards them by `momentum`. Otherwise the running ones are used.
+    `mode` is "constant", "reflect", "replicate" or "circular"; `eg.pad` takes axes in their order.
     """
-    if x.ndim < 2:
-        raise ShapeError(f"batch_norm: needs a batch and channels, got shape {x.shape}")
-    given = {
-        "running_mean": running_mean,
-        "running_var": running_var,
-        "weight": weight,
-        "bias": bias,
-    }
-    for name, value in given.items():
-        if value is not None and value.shape != (x.shape[1],):
-            raise ShapeError(f"batch_norm: {name} {value.shape} must have shape {(x.shape[1],)}")
-    if (running_mean is None) != (running_var is None):
-        raise ArgumentError("batch_norm: give both running_mean and running_var, or neither")
-    if training:
-        out = _batch_standardized(x, running_mean, running_var, momentum, eps)
-        out = out if weight is None else out * _channels(weight, x.ndim)
-    elif running_mean is None or running_var is None:
-        raise ArgumentError("batch_norm: without training it needs running_mean and running_var")
-    else:
-        scale = rsqrt(running_var + eps)
-        scale = scale if weight is None else scale * weight
-        out = (x - _channels(running_mean, x.ndim)) * _channels(scale, x.ndim)
-    return out if bias is None else out + _channels(bias, x.ndim)
-
-
-def _channels(t: Tensor, ndim: int) -> Tensor:
-    """A vector over the channels, shaped to broadcast along axis 1."""
-    shaped: Tensor = t.reshape((-1,) + (1,) * (ndim - 2))
-    return shaped
-
-
-def _batch_standardized(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float | Tensor,
-    eps: float,
-) -> Tensor:
-    axes = (0, *range(2, x.ndim))
-    count = shapes.size_of(tuple(x.shape[a] for a in axes))
-    if count < 2:
-        raise ShapeError(
-            f"batch_norm: training needs more than one value in each channel, got shape {x.shape}"
+    pairs = [tuple(widths[i : i + 2]) for i in range(0, len(widths), 2)]
+    if len(widths) % 2 or len(pairs) > x.ndim:
+        raise ArgumentError(
+            f"pad: {len(widths)} widths for {x.ndim} axes; give two for each, the last axis first"
         )
-    out = standardize(x, axes, eps)
-    if running_mean is not None and running_var is not None:
-        with no_grad():
-            # the running variance is the unbiased one, though the batch is scaled by the biased
-            batch = (
-                (running_mean, x.mean(axis=axes)),
-                (running_var, x.var(axis=axes, correction=1)),
-            )
-            for running, now in batch:
-                new = running + (now.astype(running.dtype) - running) * momentum
-                assign(running, new.detach(), "batch_norm")
+    out: Tensor = _pad(x, (*((0, 0),) * (x.ndim - len(pairs)), *reversed(pairs)), value, mode)
     return out
 
 

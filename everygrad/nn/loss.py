@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
@@ -11,14 +13,19 @@ from everygrad.tensor import Tensor
 class _Loss(Module):
     """What the losses share."""
 
-    def __init__(self, reduction: str) -> None:
+    def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        if reduction not in ("mean", "sum", "none"):
+        if reduction not in self.reductions():
+            *others, last = (f'"{r}"' for r in self.reductions())
             raise ArgumentError(
-                f'{type(self).__name__}: reduction must be "mean", "sum" or "none", '
+                f"{type(self).__name__}: reduction must be {', '.join(others)} or {last}, "
                 f"got {reduction!r}"
             )
         self.reduction = reduction
+
+    def reductions(self) -> tuple[str, ...]:
+        """What can be made of the losses of the elements."""
+        return ("mean", "sum", "none")
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}"
@@ -26,9 +33,6 @@ class _Loss(Module):
 
 class MSELoss(_Loss):
     """The squared difference, averaged, summed or as it is."""
-
-    def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction)
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         out: Tensor = F.mse_loss(x, target, self.reduction)
@@ -66,4 +70,271 @@ class CrossEntropyLoss(_Loss):
         out: Tensor = F.cross_entropy(
             x, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
         )
+        return out
+
+
+class NLLLoss(_Loss):
+    """Minus the logarithm of a probability that each label names, classes along axis 1."""
+
+    weight: Tensor | None
+
+    def __init__(
+        self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.nll_loss(x, target, self.weight, self.ignore_index, self.reduction)
+        return out
+
+
+class L1Loss(_Loss):
+    """The absolute difference, averaged, summed or as it is."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.l1_loss(x, target, self.reduction)
+        return out
+
+
+class SmoothL1Loss(_Loss):
+    """The absolute difference less beta / 2; below beta its square / (2 beta)."""
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.beta = beta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.smooth_l1_loss(x, target, self.reduction, self.beta)
+        return out
+
+
+class HuberLoss(_Loss):
+    """Half the squared difference; beyond delta it goes on as a line."""
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = delta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.huber_loss(x, target, self.reduction, self.delta)
+        return out
+
+
+class BCELoss(_Loss):
+    """The cross entropy of probabilities in [0, 1] with targets in [0, 1]."""
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.binary_cross_entropy(x, target, self.weight, self.reduction)
+        return out
+
+
+class BCEWithLogitsLoss(_Loss):
+    """The cross entropy of sigmoid(x) with targets in [0, 1]; positives count `pos_weight`."""
+
+    weight: Tensor | None
+    pos_weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        reduction: str = "mean",
+        pos_weight: Tensor | None = None,
+    ) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.register_buffer("pos_weight", pos_weight)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.binary_cross_entropy_with_logits(
+            x, target, self.weight, self.reduction, self.pos_weight
+        )
+        return out
+
+
+class KLDivLoss(_Loss):
+    """How far logarithms of probabilities are from a target; "batchmean" is the divergence."""
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__(reduction)
+        self.log_target = log_target
+
+    def reductions(self) -> tuple[str, ...]:
+        return (*super().reductions(), "batchmean")
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.kl_div(x, target, self.reduction, self.log_target)
+        return out
+
+
+class GaussianNLLLoss(_Loss):
+    """Targets under normal distributions with the means and variances that are given."""
+
+    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.full = full
+        self.eps = eps
+
+    def forward(self, x: Tensor, target: Tensor, var: Any) -> Tensor:
+        out: Tensor = F.gaussian_nll_loss(x, target, var, self.full, self.eps, self.reduction)
+        return out
+
+
+class PoissonNLLLoss(_Loss):
+    """Counts under Poisson distributions, x being the logarithms of their rates."""
+
+    def __init__(
+        self,
+        log_input: bool = True,
+        full: bool = False,
+        eps: float = 1e-8,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.log_input = log_input
+        self.full = full
+        self.eps = eps
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.poisson_nll_loss(
+            x, target, self.log_input, self.full, self.eps, self.reduction
+        )
+        return out
+
+
+class CTCLoss(_Loss):
+    """Minus the logarithm of the probability of label sequences, by any alignment."""
+
+    def __init__(
+        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
+    ) -> None:
+        super().__init__(reduction)
+        self.blank = blank
+        self.zero_infinity = zero_infinity
+
+    def forward(
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any
+    ) -> Tensor:
+        out: Tensor = F.ctc_loss(
+            log_probs,
+            targets,
+            input_lengths,
+            target_lengths,
+            self.blank,
+            self.reduction,
+            self.zero_infinity,
+        )
+        return out
+
+
+class CosineEmbeddingLoss(_Loss):
+    """1 - the cosine of two vectors where target is 1; where it is -1, what is above `margin`."""
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def forward(self, x1: Tensor, x2: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.cosine_embedding_loss(x1, x2, target, self.margin, self.reduction)
+        return out
+
+
+class MarginRankingLoss(_Loss):
+    """max(0, -target (x1 - x2) + margin)."""
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def forward(self, x1: Tensor, x2: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.margin_ranking_loss(x1, x2, target, self.margin, self.reduction)
+        return out
+
+
+class TripletMarginLoss(_Loss):
+    """max(0, |anchor - positive| - |anchor - negative| + margin), distances by the last axis."""
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-6,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.margin = margin
+        self.p = p
+        self.eps = eps
+        self.swap = swap
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        out: Tensor = F.triplet_margin_loss(
+            anchor, positive, negative, self.margin, self.p, self.eps, self.swap, self.reduction
+        )
+        return out
+
+
+class HingeEmbeddingLoss(_Loss):
+    """x where target is 1, max(0, margin - x) where it is -1."""
+
+    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.hinge_embedding_loss(x, target, self.margin, self.reduction)
+        return out
+
+
+class SoftMarginLoss(_Loss):
+    """log(1 + exp(-target x)), the target being 1 or -1."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.soft_margin_loss(x, target, self.reduction)
+        return out
+
+
+class MultiMarginLoss(_Loss):
+    """The mean over classes of max(0, margin - x[label] + x) ** p, the label's left out."""
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        p: int = 1,
+        margin: float = 1.0,
+        weight: Tensor | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.p = p
+        self.margin = margin
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.multi_margin_loss(
+            x, target, self.p, self.margin, self.weight, self.reduction
+        )
+        return out
+
+
+class MultiLabelSoftMarginLoss(_Loss):
+    """The mean over classes, the last axis, of the cross entropy of sigmoid(x) with target."""
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.multilabel_soft_margin_loss(x, target, self.weight, self.reduction)
         return out

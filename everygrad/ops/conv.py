@@ -1,7 +1,8 @@
-"""Convolution and pooling over images (batch, channels, height, width).
+"""Convolution over images (batch, channels, height, width).
 
 conv2d is linear in the image and in the kernel, and so are the two ops its derivatives need; the
-three are each other's derivatives, which gives every order.
+three are each other's derivatives, which gives every order. Lines and volumes are made of images
+in `convolutions`.
 """
 
 from __future__ import annotations
@@ -10,20 +11,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from everygrad import dtypes
 from everygrad.autograd.autocast import whole
 from everygrad.dispatch import apply, operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s
-from everygrad.ops.creation import arange, zeros
-from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel, check_kind
-from everygrad.ops.indexing import gather
 from everygrad.ops.joining import pad, stack
 from everygrad.ops.movement import put_slices, take_slices
-from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.ops.spec import refuse, register, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
@@ -48,30 +43,106 @@ class Window(NamedTuple):
         return h, w
 
 
-def _pair(op: str, name: str, value: Any, least: int) -> tuple[int, int]:
-    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(pair) != 2 or any(not isinstance(v, int) or v < least for v in pair):
+_COUNTS = {1: "one integer", 2: "one or two integers", 3: "one or three integers"}
+
+
+def integers(op: str, name: str, value: Any, least: int, count: int) -> Shape:
+    """A parameter with one integer for each of `count` axes; one alone serves them all."""
+    if type(value) is int and value >= least:  # the commonest
+        return (value,) * count
+    given = tuple(value) if isinstance(value, Sequence) else (value,) * count
+    whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in given)
+    if len(given) != count or not whole:
         raise ArgumentError(
-            f"{op}: {name} must be one or two integers of at least {least}, got {value!r}"
+            f"{op}: {name} must be {_COUNTS[count]} of at least {least}, got {value!r}"
         )
-    return pair
+    return given
 
 
-def _window(
-    op: str, size: Any, stride: Any, padding: Any, dilation: Any, groups: int = 1
-) -> Window:
+def named(function: Any, name: str, doc: str) -> Any:
+    """A function that was made for one number of axes, under its own name."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+def check_groups(op: str, groups: Any) -> None:
+    """Refuse anything but a positive integer."""
     if not isinstance(groups, int) or groups < 1:
         raise ArgumentError(f"{op}: groups must be a positive integer, got {groups!r}")
+
+
+def window_of(
+    op: str, size: Any, stride: Any, padding: Any, dilation: Any, groups: int = 1
+) -> Window:
+    """A window over images, its parameters checked."""
+    check_groups(op, groups)
     return Window(
-        _pair(op, "the kernel size", size, 1),
-        _pair(op, "stride", stride, 1),
-        _pair(op, "padding", padding, 0),
-        _pair(op, "dilation", dilation, 1),
+        integers(op, "the kernel size", size, 1, 2),  # type: ignore[arg-type]  # two of them
+        integers(op, "stride", stride, 1, 2),  # type: ignore[arg-type]
+        integers(op, "padding", padding, 0, 2),  # type: ignore[arg-type]
+        integers(op, "dilation", dilation, 1, 2),  # type: ignore[arg-type]
         groups,
     )
 
 
-def _check_fit(op: str, x: Tensor, window: Window) -> None:
+PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate",
+                 "circular": "circular"}  # fmt: skip
+
+
+def is_plain(padding: Any) -> bool:
+    """Whether the padding is numbers alone, as many before as after, which kernels do themselves.
+
+    What is no padding at all is plain too: the window refuses it.
+    """
+    if type(padding) is int or not isinstance(padding, Sequence):
+        return True
+    return type(padding) is not str and not any(isinstance(p, Sequence) for p in padding)
+
+
+def padding_widths(
+    op: str, padding: Any, size: Shape, stride: Any, dilation: Any
+) -> tuple[tuple[int, int], ...]:
+    """Before and after each axis: from numbers, pairs, "valid", or "same", which needs stride 1."""
+    count = len(size)
+    if padding == "valid":
+        return ((0, 0),) * count
+    if padding == "same":
+        steps = integers(op, "stride", stride, 1, count)
+        if max(steps) > 1:
+            raise ArgumentError(f'{op}: padding="same" needs stride 1, got {stride!r}')
+        spread = integers(op, "dilation", dilation, 1, count)
+        spans = [d * (k - 1) for k, d in zip(size, spread, strict=True)]
+        return tuple((span // 2, span - span // 2) for span in spans)  # an odd one goes after
+    if isinstance(padding, str):
+        raise ArgumentError(
+            f'{op}: padding must be numbers, "same" or "valid", or pairs, got {padding!r}'
+        )
+    each = padding if isinstance(padding, Sequence) else (padding,) * count
+    pairs = [p if isinstance(p, Sequence) else (p, p) for p in each]
+    if len(pairs) != count or any(len(pair) != 2 for pair in pairs):
+        raise ArgumentError(
+            f"{op}: padding must be {_COUNTS[count]} or as many pairs (before, after), "
+            f"got {padding!r}"
+        )
+    checked = [integers(op, "padding", pair, 0, 2) for pair in pairs]
+    return tuple((before, after) for before, after in checked)
+
+
+def pad_places(
+    op: str, x: Tensor, widths: Sequence[tuple[int, int]], padding_mode: str = "zeros"
+) -> Tensor:
+    """x (batch, channels, places...) with its places padded."""
+    if padding_mode not in PADDING_MODES:
+        shown = ", ".join(map(repr, PADDING_MODES))
+        raise ArgumentError(f"{op}: padding_mode must be one of {shown}, got {padding_mode!r}")
+    if x.ndim != len(widths) + 2:
+        raise ShapeError(f"{op}: takes (batch, channels, {len(widths)} more axes), got {x.shape}")
+    return pad(x, ((0, 0), (0, 0), *widths), mode=PADDING_MODES[padding_mode])
+
+
+def check_fit(op: str, x: Tensor, window: Window) -> None:
+    """Refuse what is no batch of images, and images smaller than the kernel."""
     if x.ndim != 4:
         raise ShapeError(f"{op}: takes images (batch, channels, height, width), got {x.shape}")
     if min(window.out_size(x.shape)) < 1:
@@ -81,30 +152,30 @@ def _check_fit(op: str, x: Tensor, window: Window) -> None:
         )
 
 
-def _taps(window: Window, out: tuple[int, int]) -> list[tuple[tuple[int, int, int], ...]]:
+def taps_of(window: Window, out: tuple[int, int]) -> list[tuple[tuple[int, int, int], ...]]:
     """For each element of the kernel, the slices of the padded image it meets."""
     (kh, kw), (sh, sw), _, (dh, dw), _ = window
     return [((i * dh, out[0], sh), (j * dw, out[1], sw)) for i in range(kh) for j in range(kw)]
 
 
-def _padded(x: Tensor, window: Window, value: float = 0.0) -> Tensor:
+def padded_image(x: Tensor, window: Window, value: float = 0.0) -> Tensor:
     (ph, pw) = window.padding
     return pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), value)
 
 
-def _columns(x: Tensor, window: Window) -> Tensor:
+def columns_of(x: Tensor, window: Window) -> Tensor:
     """(batch, groups, channels * taps, places): what each place of the kernel sees."""
     n, c = x.shape[:2]
     out = window.out_size(x.shape)
-    x = _padded(x, window)
+    x = padded_image(x, window)
     whole = ((0, n, 1), (0, c, 1))
-    seen = stack([take_slices(x, (*whole, *tap)) for tap in _taps(window, out)], axis=2)
+    seen = stack([take_slices(x, (*whole, *tap)) for tap in taps_of(window, out)], axis=2)
     taps = window.size[0] * window.size[1]
     return seen.reshape(n, window.groups, c // window.groups * taps, out[0] * out[1])
 
 
 def _conv_portable(x: Tensor, w: Tensor, window: Window) -> Tensor:
-    columns = _columns(x, window)
+    columns = columns_of(x, window)
     rows = w.reshape(window.groups, w.shape[0] // window.groups, -1)
     out = rows @ columns
     return out.reshape(x.shape[0], w.shape[0], *window.out_size(x.shape))
@@ -119,7 +190,7 @@ def _conv_input_portable(y: Tensor, w: Tensor, window: Window, image: Shape) -> 
     columns = columns.reshape(n, c, taps, *y.shape[2:])
     padded = (n, c, height + 2 * ph, width + 2 * pw)
     total: Tensor | None = None
-    for i, tap in enumerate(_taps(window, y.shape[2:])):  # type: ignore[arg-type]
+    for i, tap in enumerate(taps_of(window, y.shape[2:])):  # type: ignore[arg-type]
         part = put_slices(columns[:, :, i], padded, ((0, n, 1), (0, c, 1), *tap))
         total = part if total is None else total + part
     assert total is not None
@@ -129,7 +200,7 @@ def _conv_input_portable(y: Tensor, w: Tensor, window: Window, image: Shape) -> 
 def _conv_weight_portable(x: Tensor, y: Tensor, window: Window, weight: Shape) -> Tensor:
     n, groups = x.shape[0], window.groups
     rows = y.reshape(n, groups, weight[0] // groups, y.shape[2] * y.shape[3])
-    return (rows @ _columns(x, window).matrix_transpose()).sum(axis=0).reshape(weight)
+    return (rows @ columns_of(x, window).matrix_transpose()).sum(axis=0).reshape(weight)
 
 
 class _Conv(Kernel):
@@ -236,12 +307,21 @@ def conv2d(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
+    padding_mode: str = "zeros",
 ) -> Tensor:
-    """Kernels (out channels, channels / groups, height, width) moved over images, plus a bias."""
+    """Kernels (out channels, channels / groups, height, width) moved over images, plus a bias.
+
+    `padding` is one or two numbers, a pair (before, after) for each axis, "valid" (none) or "same"
+    (the result is as large as the image); `padding_mode` is "zeros", "reflect", "replicate" or
+    "circular".
+    """
     if weight.ndim != 4:
         raise ShapeError(f"conv2d: the weight must have 4 dimensions, got {weight.shape}")
-    window = _window("conv2d", weight.shape[2:], stride, padding, dilation, groups)
-    _check_fit("conv2d", x, window)
+    if not is_plain(padding) or padding_mode != "zeros":
+        widths = padding_widths("conv2d", padding, weight.shape[2:], stride, dilation)
+        x, padding = pad_places("conv2d", x, widths, padding_mode), 0
+    window = window_of("conv2d", weight.shape[2:], stride, padding, dilation, groups)
+    check_fit("conv2d", x, window)
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         raise ShapeError(
             f"conv2d: weight {weight.shape} in {groups} groups takes {weight.shape[1] * groups} "
@@ -263,13 +343,16 @@ def _conv_samples() -> Any:
     )
     yield sample(s.real(1, 2, 6, 6), s.real(2, 2, 2, 3, seed=1), dilation=(2, 1), stride=(1, 2))
     yield sample(s.real(2, 3, 1, 1), s.real(2, 3, 3, 3, seed=1), padding=1)
+    yield sample(s.real(1, 1, 3, 2), s.real(1, 1, 2, 2, seed=1), padding=((1, 0), (0, 2)))
+    yield sample(s.real(1, 1, 3, 3), s.real(1, 1, 3, 1, seed=1), padding="same")
 
 
 register(
     CONV,
     conv2d,
     methods=("conv2d",),
-    reference="tests.references:conv2d",
+    kinds="real float",
+    reference="tests.references_neural:conv2d",
     samples=_conv_samples,
     refuses=(
         refuse(
@@ -293,6 +376,14 @@ register(
             s.real(1, 1, 4, 4),
             s.real(1, 1, 3, 3),
             groups=0,
+        ),
+        refuse(
+            ArgumentError,
+            'conv2d: padding="same" needs stride 1',
+            s.real(1, 1, 4, 4),
+            s.real(1, 1, 3, 3),
+            stride=2,
+            padding="same",
         ),
         refuse(ShapeError, "conv2d: bias", s.real(1, 1, 4, 4), s.real(1, 1, 3, 3), s.real(2)),
         refuse(
@@ -322,141 +413,3 @@ register(
         (sample(s.real(1, 2, 6, 5), s.real(1, 2, 3, 3, seed=1), _SAMPLE_WINDOW, (2, 2, 3, 2)),)
     ),
 )
-
-# --- pooling -------------------------------------------------------------------------------------
-
-
-def _pool_index_portable(x: Tensor, window: Window) -> Tensor:
-    out = window.out_size(x.shape)
-    width = x.shape[3]
-    rows = arange(x.shape[2], device=x.device).reshape(-1, 1)
-    places = (rows * width + arange(width, device=x.device)).expand(x.shape)
-    whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
-    values, index = _padded(x, window, -np.inf), _padded(places + 1, window)
-    best: Tensor | None = None
-    found: Tensor | None = None
-    for tap in _taps(window, out):
-        v, i = take_slices(values, (*whole, *tap)), take_slices(index, (*whole, *tap))
-        if best is None or found is None:
-            best, found = v, i
-        else:
-            # a NaN wins over numbers, a place in the image over one in the padding
-            better = ((v > best) | (~(v == v) & (best == best)) | (found == 0)) & (i > 0)
-            best, found = where(better, v, best), where(better, i, found)
-    assert found is not None
-    return found - 1
-
-
-def _pool_index_batch(xs: list[Tensor], window: Window) -> Tensor:
-    size, n = xs[0].shape[:2]
-    out = apply(POOL_INDEX, xs[0].reshape(size * n, *xs[0].shape[2:]), window=window)
-    return out.reshape(size, n, *out.shape[1:])
-
-
-POOL_INDEX: Kernel = Kernel(
-    "max_pool2d_index",
-    _pool_index_portable,
-    ("x",),
-    constant=True,
-    batch=_pool_index_batch,
-    result=lambda x, window: ((*x.shape[:2], *window.out_size(x.shape)), dtypes.int64),
-)
-register(
-    POOL_INDEX,
-    lambda x, window: apply(POOL_INDEX, x, window=window),
-    reference="tests.references:max_pool2d_index",
-    namespace="internal",
-    samples=lambda: iter(
-        (
-            sample(s.real(1, 2, 4, 4), Window((2, 2), (2, 2), (0, 0), (1, 1))),
-            sample(s.real(1, 1, 5, 4), Window((3, 2), (2, 1), (1, 1), (1, 2))),
-        )
-    ),
-)
-
-
-def _pool_window(op: str, x: Tensor, size: Any, stride: Any, padding: Any, dilation: Any) -> Window:
-    window = _window(op, size, size if stride is None else stride, padding, dilation)
-    _check_fit(op, x, window)
-    if any(2 * p > k for p, k in zip(window.padding, window.size, strict=True)):
-        raise ArgumentError(
-            f"{op}: padding {window.padding} is more than half the kernel size {window.size}"
-        )
-    return window
-
-
-def _pool_refusals(name: str) -> tuple[Any, ...]:
-    x = s.real(1, 1, 4, 4)
-    return (
-        refuse(ShapeError, f"{name}: a kernel of .* does not fit", x, 5),
-        refuse(ArgumentError, f"{name}: padding .* is more than half", x, 2, padding=2),
-        refuse(ArgumentError, f"{name}: stride must be", x, 2, stride=0),
-        refuse(ArgumentError, f"{name}: the kernel size must be", x, 1.5),
-        refuse(ShapeError, f"{name}: takes images", s.real(4, 4), 2),
-    )
-
-
-@composite(
-    reference="tests.references:max_pool2d",
-    refuses=_pool_refusals("max_pool2d"),
-    samples=lambda: iter(
-        (
-            sample(s.real(2, 3, 4, 4), 2),
-            sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1),
-            sample(s.real(1, 1, 6, 5), (2, 3), stride=(1, 2), dilation=(2, 1)),
-        )
-    ),
-)
-def max_pool2d(
-    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
-) -> Tensor:
-    """The largest element in each window. NaN wins; the gradient goes to the first largest one."""
-    check_kind("max_pool2d", x.dtype, "real")
-    window = _pool_window("max_pool2d", x, kernel_size, stride, padding, dilation)
-    index = apply(POOL_INDEX, x, window=window)
-    n, c, h, w = x.shape
-    flat = gather(
-        x.reshape(n, c, h * w), index.reshape(n, c, index.shape[2] * index.shape[3]), axis=2
-    )
-    return flat.reshape(index.shape)
-
-
-@composite(
-    reference="tests.references:avg_pool2d",
-    refuses=_pool_refusals("avg_pool2d"),
-    samples=lambda: iter(
-        (
-            sample(s.real(2, 3, 4, 4), 2),
-            sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1),
-            sample(s.real(1, 1, 6, 5), (2, 3), stride=(1, 2)),
-            sample(s.real(1, 2, 5, 5), 3, stride=2, padding=1, count_include_pad=False),
-        )
-    ),
-)
-def avg_pool2d(
-    x: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    count_include_pad: bool = True,
-) -> Tensor:
-    """The mean of each window; padding counts as zeros unless count_include_pad is False."""
-    check_kind("avg_pool2d", x.dtype, "float")
-    window = _pool_window("avg_pool2d", x, kernel_size, stride, padding, 1)
-    total = _window_sum(x, window)
-    if count_include_pad or window.padding == (0, 0):
-        return total / (window.size[0] * window.size[1])
-    inside = zeros((1, 1, *x.shape[2:]), x.dtype, x.device) + 1.0
-    return total / _window_sum(inside, window)
-
-
-def _window_sum(x: Tensor, window: Window) -> Tensor:
-    out = window.out_size(x.shape)
-    whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
-    x = _padded(x, window)
-    total: Tensor | None = None
-    for tap in _taps(window, out):
-        part = take_slices(x, (*whole, *tap))
-        total = part if total is None else total + part
-    assert total is not None
-    return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,12 +38,17 @@ class _Cast(Elementwise):
 CAST = _Cast("astype", lambda x, *, dtype, source: x.cast(dtype), (lambda g: g,), kinds="any")
 
 
-def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
-    """The elements converted to another dtype. Values never change, so `copy` changes nothing."""
+def astype(x: Tensor, dtype: Any, copy: bool = True, device: Any = None) -> Tensor:
+    """The elements converted to another dtype, and moved to `device` if one is named.
+
+    Where nothing changes, the result is x itself without `copy`, else another name for its value.
+    """
+    if device is not None and device != x.device:
+        return to(x, device, dtype)
     wanted = dtypes.as_dtype(dtype)
     source = x.dtype
     if wanted is source:
-        return same(x)
+        return same(x) if copy else x
     if source.is_complex and wanted.kind in ("int", "uint", "bool"):
         raise DtypeError(
             f"astype: {source} to {wanted} drops the imaginary part; take real() first"
@@ -125,6 +131,14 @@ register(
         refuse(ArgumentError, "to: a device is named by a string", s.real(2), 3),
     ),
 )
+
+
+def to_device(x: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """The Array API's name for a move to another device; devices here have one stream each."""
+    if stream is not None:
+        raise ArgumentError(f"to_device: a device has one stream; stream is None, got {stream!r}")
+    _named(device)
+    return to(x, device)
 
 
 @composite(reference=lambda x: x, samples=s.unary())
@@ -256,18 +270,42 @@ def tolist(x: Tensor) -> Any:
     return _values(x.detach(), "tolist()").tolist()
 
 
-def __dlpack__(self: Tensor, **options: Any) -> Any:  # noqa: N807
-    """Zero-copy export; the taker must not write to it."""
+CPU = (1, 0)  # DLPack's numbers for it
+
+
+def __dlpack__(  # noqa: N807
+    self: Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """Zero-copy export where `copy` is not True; the taker must not write to it.
+
+    Takers older than DLPack 1.0 cannot be told that memory is read-only, and are given a copy of
+    such memory.
+    """
     if self._node is not None:
         raise GradientError("__dlpack__: this tensor requires grad; export detach() instead")
-    values = base.get(self.device).to_numpy(self._data)
-    if any(step < 0 for step in values.strides):  # PyTorch aborts the process on these
+    backend = base.get(self.device)
+    wanted = backend.dlpack_device if dl_device is None else tuple(dl_device)
+    if wanted == backend.dlpack_device != CPU:
+        return backend.to_dlpack(_known(self, "__dlpack__()"), stream, copy)
+    values = backend.to_numpy(_known(self, "__dlpack__()"))
+    old = max_version is None or max_version[0] < 1
+    # negative steps: PyTorch aborts the process on these
+    if any(step < 0 for step in values.strides) or (old and not values.flags.writeable):
+        if copy is False:
+            raise BufferError("__dlpack__: copy=False, but this layout cannot be shared as it is")
         values = values.copy()
-    return values.__dlpack__(**options)
+    return values.__dlpack__(
+        stream=stream, max_version=max_version, dl_device=dl_device, copy=copy or None
+    )
 
 
 def __dlpack_device__(self: Tensor) -> tuple[int, int]:  # noqa: N807
-    return (1, 0)  # DLPack's number for the CPU
+    return base.get(self.device).dlpack_device
 
 
 def _number(convert: Any, what: str) -> Any:
@@ -277,7 +315,10 @@ def _number(convert: Any, what: str) -> Any:
                 f"{what}: needs exactly one element, this tensor has {self.size} "
                 f"(shape {self.shape}); reduce it with any(), all() or sum() first"
             )
-        return convert(_values(self.detach(), what).item())
+        value = _values(self.detach(), what).item()
+        if isinstance(value, complex) and convert in (int, float):
+            raise DtypeError(f"{what}: this tensor is {self.dtype}; take real() or abs() first")
+        return convert(value)
 
     return method
 
@@ -290,7 +331,22 @@ def __index__(self: Tensor) -> int:  # noqa: N807
     return int(item(self))
 
 
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")  # of the Array API; the last one in full
+
+
+def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> Any:  # noqa: N807
+    """The package itself: it is the Array API's namespace for tensors."""
+    if api_version is not None and api_version not in VERSIONS:
+        known = ", ".join(VERSIONS)
+        raise ArgumentError(
+            f"__array_namespace__: api_version {api_version!r} is not among {known}"
+        )
+    return sys.modules[__name__.partition(".")[0]]
+
+
 for _method in (
+    __array_namespace__,
+    to_device,
     numpy,
     numpy_later,
     item,

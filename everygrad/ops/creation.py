@@ -14,6 +14,7 @@ from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from everygrad.tensor import Tensor, shared, wrap
 
+_CUDA = 2  # DLPack's number for NVIDIA GPUs
 _MAX_BYTES = 1 << 46  # what no machine has: a wrong size, better named here than by the allocator
 
 
@@ -32,6 +33,8 @@ def _as_array(data: Any, dtype: DType | None) -> Any:
         array = np.asarray(data)
     except ValueError as error:
         raise ShapeError(f"tensor: the nested lists are ragged: {error}") from None
+    if array.dtype == np.float64 and not hasattr(data, "dtype"):
+        array = _large_integers(data, array)
     if array.dtype == object or array.dtype.kind in "USmM":
         raise DtypeError(f"tensor: cannot make a tensor of {type(data).__name__} {data!r}"[:200])
     if not array.dtype.isnative:
@@ -54,10 +57,23 @@ def _as_array(data: Any, dtype: DType | None) -> Any:
     return array.astype(dtype.np)  # always a copy: a tensor's value is nobody else's
 
 
+def _large_integers(data: Any, array: Any) -> Any:
+    """`array`; or its data in uint64, where NumPy took integers around 2**63 for floats."""
+    if not array.size or not array.max() >= 2.0**63:
+        return array
+    exact = np.asarray(data, dtype=object)
+    if not all(isinstance(v, int) for v in exact.flat):
+        return array
+    if exact.min() < 0 or exact.max() >= 2**64:
+        ends = f"{exact.min()} and {exact.max()}"
+        raise ArgumentError(f"tensor: no integer dtype holds {ends}; give one of them as a float")
+    return exact.astype(np.uint64)
+
+
 def tensor(
     data: Any,
     dtype: Any = None,
-    device: str = "cpu",
+    device: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """A tensor with a copy of `data`: numbers, nested lists, arrays or another tensor.
@@ -69,11 +85,12 @@ def tensor(
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(data, Tensor):
-        out = data.detach().to(device).astype(wanted or data.dtype)
+        out = data.detach().to(device or "cpu").astype(wanted or data.dtype)
         return _finish(out._data, requires_grad)
     if isinstance(data, list | tuple) and _holds_tensors(data):
         data = _to_lists(data)
-    return _finish(base.get(device).from_numpy(_as_array(data, wanted)), requires_grad)
+    payload = base.get(device or "cpu").from_numpy(_as_array(data, wanted))
+    return _finish(payload, requires_grad)
 
 
 def _holds_tensors(data: Any) -> bool:
@@ -93,36 +110,57 @@ def asarray(
 ) -> Tensor:
     """The Array API's name: a tensor of `obj`, sharing its memory where `copy` is not True.
 
-    A NumPy array that is shared must not be written to afterwards: tensors never change.
+    A tensor that needs no change is returned itself, unless `copy` is True. A NumPy array that is
+    shared must not be written to afterwards: tensors never change.
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(obj, Tensor):
-        out = obj if device is None else obj.to(device)
-        out = out if wanted is None else out.astype(wanted)
-        if copy is False and out._data is not obj._data:
+        out = obj if device in (None, obj.device) else obj.to(device)
+        out = out if wanted in (None, obj.dtype) else out.astype(wanted)
+        if copy is False and out is not obj:
             raise ArgumentError("asarray: copy=False, but the dtype or device asked for needs one")
-        return wrap(shared(out), out._node) if copy else out
+        if not copy:
+            return out
+        # a copy of a leaf is the result of an op: its elements may be assigned to
+        return wrap(shared(out)) if out._node is None else out.clone()
     shares = isinstance(obj, np.ndarray) and wanted in (None, dtypes.FROM_NP.get(obj.dtype))
     if shares and obj.dtype in dtypes.FROM_NP and not copy and device in (None, "cpu"):
         return wrap(np.asarray(obj))  # of a subclass the plain array
     if copy is False:
         raise ArgumentError(f"asarray: copy=False, but {type(obj).__name__} cannot be shared")
-    return tensor(obj, dtype=wanted, device=device or "cpu")
+    return tensor(obj, dtype=wanted, device=device)
 
 
-def from_dlpack(x: Any, /) -> Tensor:
-    """A tensor on the memory of another library's CPU array, without copying.
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """A tensor on the memory of another library's array on the CPU or an NVIDIA GPU, copied only
+    where it must be.
 
-    The other library must not write to it afterwards: tensors never change.
+    The other library must not write to it afterwards, unless `copy` is True: tensors never change.
     """
     if isinstance(x, Tensor):
-        return x
+        return asarray(x, device=device, copy=copy)
+    kind, index = getattr(x, "__dlpack_device__", lambda: (1, 0))()
+    if kind == _CUDA:
+        if copy is False and device not in (None, "cuda", f"cuda:{index}"):
+            raise ArgumentError(f"from_dlpack: copy=False, but moving to {device!r} needs a copy")
+        return asarray(_from_gpu(x, index, bool(copy)), device=device)
+    if copy is False and device not in (None, "cpu"):
+        raise ArgumentError(f"from_dlpack: copy=False, but moving to {device!r} needs a copy")
     try:
         array = np.from_dlpack(x)
     except (BufferError, TypeError, AttributeError, RuntimeError) as error:
         raise DtypeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
     dtypes.as_dtype(array.dtype)
-    return wrap(array)
+    array = array.copy() if copy else array
+    return wrap(array if device is None else base.get(device).from_numpy(array))
+
+
+def _from_gpu(x: Any, index: int, copy: bool) -> Tensor:
+    backend = base.get(f"cuda:{index}")
+    try:
+        return wrap(backend.from_dlpack(x, copy))
+    except (BufferError, TypeError) as error:
+        raise DtypeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
 
 
 def _checked(shape: Any, op: str, dtype: DType) -> shapes.Shape:
@@ -135,28 +173,46 @@ def _checked(shape: Any, op: str, dtype: DType) -> shapes.Shape:
 
 
 def full(
-    shape: Any, fill_value: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
+    shape: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """Every element `fill_value`."""
-    wanted = dtypes.of_scalar(fill_value) if dtype is None else dtypes.as_dtype(dtype)
+    """Every element `fill_value`: a number, or a tensor of one."""
+    if isinstance(fill_value, Tensor) and not fill_value.ndim:
+        return _filled(fill_value, shapes.as_shape(shape, "full"), dtype, device)
+    value = fill_value.item() if isinstance(fill_value, np.generic) else fill_value
+    if not isinstance(value, bool | int | float | complex):
+        raise DtypeError(
+            f"full: fill_value must be a number, got {type(value).__name__} {value!r}"[:300]
+        )
+    wanted = dtypes.of_scalar(value) if dtype is None else dtypes.as_dtype(dtype)
     sizes = _checked(shape, "full", wanted)
-    return _finish(base.get(device).full(sizes, fill_value, wanted), requires_grad)
+    return _finish(base.get(device or "cpu").full(sizes, value, wanted), requires_grad)
+
+
+def _filled(value: Tensor, shape: shapes.Shape, dtype: Any, device: str | None) -> Tensor:
+    """A 0-d tensor repeated, and connected to it: its value need not be known."""
+    return value.astype(dtype or value.dtype, device=device or value.device).broadcast_to(shape)
 
 
 def zeros(
-    shape: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
+    shape: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
     """Every element 0."""
     return full(shape, 0, dtype or dtypes.DEFAULT_FLOAT, device, requires_grad)
 
 
-def ones(shape: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+def ones(
+    shape: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
     """Every element 1."""
     return full(shape, 1, dtype or dtypes.DEFAULT_FLOAT, device, requires_grad)
 
 
 def empty(
-    shape: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
+    shape: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
     """A tensor whose values mean nothing. They are zeros: unwritten memory shows what was there."""
     return zeros(shape, dtype, device, requires_grad)
@@ -181,6 +237,9 @@ def ones_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Ten
 
 def new_ones(x: Tensor) -> Tensor:
     """Ones like x; the method form the engine uses, which knows no ops."""
+    payload = x._data
+    if type(payload) is np.ndarray and not payload.shape:  # the commonest: a loss
+        return wrap(np.array(1, payload.dtype))
     return wrap(base.get(x.device).full(x.shape, 1, x.dtype))
 
 
@@ -193,7 +252,11 @@ def empty_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Te
 
 
 def arange(
-    start: float, stop: float | None = None, step: float = 1, dtype: Any = None, device: str = "cpu"
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
+    dtype: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """start, start + step, ... up to but without stop.
 
@@ -209,32 +272,43 @@ def arange(
     wanted = dtypes.as_dtype(dtype or (dtypes.DEFAULT_INT if whole else dtypes.DEFAULT_FLOAT))
     count = max(0, -((start - stop) // step) if whole else int(np.ceil((stop - start) / step)))
     _checked((count,), "arange", wanted)
-    return wrap(base.get(device).arange(start, int(count), step, wanted))
+    return wrap(base.get(device or "cpu").arange(start, int(count), step, wanted))
 
 
 def linspace(
-    start: float,
-    stop: float,
+    start: complex,
+    stop: complex,
     num: int,
     dtype: Any = None,
-    device: str = "cpu",
+    device: str | None = None,
     endpoint: bool = True,
 ) -> Tensor:
-    """`num` evenly spaced numbers from start to stop."""
+    """`num` evenly spaced numbers from start to stop; without `endpoint`, stop is not reached."""
     if num < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {num}")
-    wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
-    values = np.linspace(start, stop, num, endpoint=endpoint).astype(wanted.np)
-    return wrap(base.get(device).from_numpy(values))
+    turned = isinstance(start, complex) or isinstance(stop, complex)
+    default = dtypes.DEFAULT_COMPLEX if turned else dtypes.DEFAULT_FLOAT
+    wanted = dtypes.as_dtype(dtype or default)
+    if turned and not wanted.is_complex:
+        raise DtypeError(f"linspace: complex ends do not fit {wanted}; take their real parts first")
+    # the distance between two finite ends need not be finite: half of it is
+    share = 1 if np.isfinite(stop - start) else 2
+    values = np.linspace(start / share, stop / share, num, endpoint=endpoint) * share
+    return wrap(base.get(device or "cpu").from_numpy(values.astype(wanted.np)))
 
 
 def eye(
-    n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, device: str = "cpu"
+    n_rows: int,
+    n_cols: int | None = None,
+    k: int = 0,
+    dtype: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """Ones on the k-th diagonal, zeros elsewhere."""
     wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
     shape = _checked((n_rows, n_rows if n_cols is None else n_cols), "eye", wanted)
-    return wrap(base.get(device).from_numpy(np.eye(shape[0], shape[1], k=k, dtype=wanted.np)))
+    values = np.eye(shape[0], shape[1], k=k, dtype=wanted.np)
+    return wrap(base.get(device or "cpu").from_numpy(values))
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:

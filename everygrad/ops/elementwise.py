@@ -17,7 +17,7 @@ from everygrad.dispatch import apply, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Elementwise, Function, check_kind, elementwise
-from everygrad.ops.spec import Refusal, composite, refuse, register, same, sample
+from everygrad.ops.spec import REGISTRY, Refusal, composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
 
@@ -28,7 +28,7 @@ def intrinsic(name: str) -> Callable[..., Expr]:
 
 def zero(g: Any) -> Any:
     """A derivative that is zero wherever it exists."""
-    return sign(g) * 0.0
+    return (g if is_complex(g) else sign(g)) * 0.0
 
 
 def _is_nan(x: Any) -> Any:
@@ -179,12 +179,23 @@ rsqrt: Function = elementwise(
     reference=lambda x: 1 / np.sqrt(x),
     samples=s.unary(0.1),
 )
+
+
+def _sign_dx(g: Any, x: Any, out: Any) -> Any:
+    """Flat along the ray through x; across it, the turn of a circle of radius abs(x)."""
+    if not is_complex(x):
+        return zero(g)
+    size = abs(x)
+    across = g - out * real(conj(out) * g)
+    return where(size == 0, 0.0, across / where(size == 0, 1.0, size))
+
+
 sign: Function = elementwise(
     "sign",
     intrinsic("sign"),
-    (lambda g: zero(g),),
-    kinds="real",
-    doc="-1, 0 or 1; NaN stays NaN.",
+    (_sign_dx,),
+    holomorphic=False,
+    doc="-1, 0 or 1; NaN stays NaN. Of a complex number x / abs(x), and 0 of 0.",
     reference=np.sign,
     samples=s.unary(),
 )
@@ -308,13 +319,15 @@ WHERE = Elementwise(
 )
 
 
-def where(condition: Any, x: Any, y: Any) -> Any:
-    """x where the condition holds, y elsewhere."""
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    """x where the condition holds, y elsewhere; with the condition alone, `nonzero` of it."""
     if isinstance(condition, Expr):
         return call("select", condition, x, y)
     if not isinstance(condition, Tensor) or condition.dtype.kind != "bool":
         got = condition.dtype if isinstance(condition, Tensor) else type(condition).__name__
         raise DtypeError(f"where: the condition must be a bool tensor, got {got}; compare first")
+    if x is None and y is None:
+        return REGISTRY["nonzero"].function(condition)
     if isinstance(x, Tensor) or isinstance(y, Tensor):
         pair = operands("where", x, y)
     else:  # two numbers: on the condition's device
@@ -457,13 +470,13 @@ isfinite: Function = elementwise(
 # --- rounding ------------------------------------------------------------------------------------
 
 
-def _rounding(name: str, doc: str, reference: Any) -> Callable[..., Any]:
+def _rounding(name: str, doc: str, reference: Any, kinds: str = "real") -> Callable[..., Any]:
     return elementwise(
         name,
         intrinsic(name),
         (lambda g: zero(g),),
-        kinds="real float",
-        doc=f"{doc} The derivative is 0.",
+        kinds=kinds,
+        doc=f"{doc} Integers stay what they are. The derivative is 0.",
         reference=reference,
         samples=s.unary(-5.0, 5.0),
     )
@@ -472,7 +485,7 @@ def _rounding(name: str, doc: str, reference: Any) -> Callable[..., Any]:
 floor = _rounding("floor", "The next integer below.", np.floor)
 ceil = _rounding("ceil", "The next integer above.", np.ceil)
 trunc = _rounding("trunc", "The next integer towards 0.", np.trunc)
-round = _rounding("round", "The nearest integer, halves to the even one.", np.round)
+round = _rounding("round", "The nearest integer, halves to the even one.", np.round, "numeric")
 
 # --- complex -------------------------------------------------------------------------------------
 

@@ -16,11 +16,12 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes, shapes
+from everygrad.backends.cpu.kernels import broadcast_to
 from everygrad.backends.cpu.numpy_render import render
 from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
 from everygrad.config import config
-from everygrad.dispatch import F32, F64, apply, binary, execute, operands, unary
+from everygrad.dispatch import F32, F64, apply, binary, computed, operands, unary
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
 from everygrad.ops.spec import REGISTRY, NoRule, Op, Rule, register
@@ -68,8 +69,8 @@ class Elementwise(Op):
         names: Sequence[str] | None = None,
     ) -> None:
         if names is None:
-            given = inspect.signature(body).parameters.values()
-            names = [p.name for p in given if p.kind != p.KEYWORD_ONLY]
+            code = body.__code__  # inspect.signature takes ten times as long, at every import
+            names = code.co_varnames[: code.co_argcount]
         super().__init__(name, names)
         self.body = body
         self.kinds = kinds
@@ -147,7 +148,7 @@ class Elementwise(Op):
                 results.append(g)
             else:
                 arrays = [payload, *(node.saved[i] for i in part.needs)]
-                results.append(wrap(execute(op, tuple([wrap(a) for a in arrays]), {})))
+                results.append(wrap(computed(op, arrays)))
         return results
 
     def vjp_by_formula(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
@@ -393,7 +394,9 @@ class Reduction(Op):
         if self.weights is None and self.mean:
             g = g / float(max(1, shapes.size_of(tuple(shape[a] for a in axes))))
         if self.weights is None and len(axes) == len(shape) and not keepdims:
-            return [apply(REGISTRY["broadcast_to"], g, shape=shape)]
+            if type(g._data) is ndarray and g._node is None and config.fast_limit >= 0:
+                return (wrap(broadcast_to(g._data, shape)),)  # the sum of a loss: without the door
+            return (apply(REGISTRY["broadcast_to"], g, shape=shape),)
         kept = shapes.reduced(shape, axes, True)
         g = g if keepdims else g.reshape(kept)
         if self.weights is None:

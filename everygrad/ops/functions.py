@@ -1,4 +1,8 @@
-"""Elementwise functions of analysis and of neural networks: exponentials, angles, activations."""
+"""Elementwise functions of analysis and of neural networks: exponentials, angles, activations.
+
+A rule that divides by what may be 0 divides by 1 there, and chooses the limit: `where` alone would
+multiply an infinite slope by 0 when the rule is differentiated again.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,13 @@ from everygrad.ops import samples as s
 from everygrad.ops.elementwise import (
     MISFIT,
     NOT_BOOL,
+    abs,
     intrinsic,
     is_complex,
+    isinf,
+    maximum,
     reflected,
+    sign,
     sqrt,
     where,
 )
@@ -111,6 +119,69 @@ pow: Function = elementwise(  # the Array API's name
     refuses=(MISFIT, NOT_BOOL),
 )
 reflected(pow, "__rpow__")
+
+
+def _cbrt(x: Any) -> Any:
+    size = abs(x)
+    rough = exp2(log2(size) * (1 / 3))  # off by the size of the exponent: one step of Newton's
+    better = rough - (rough - size / (rough * rough)) * (1 / 3)
+    return where((size == 0) | isinf(size), x, sign(x) * better)
+
+
+cbrt: Function = elementwise(
+    "cbrt",
+    _cbrt,
+    (lambda g, out: g / (3 * out * out),),
+    kinds="real float",
+    doc="The cube root, negative of negative numbers. The derivative at 0 is infinite.",
+    reference=np.cbrt,
+    torch=lambda torch, x: torch.sign(x) * torch.abs(x) ** (1 / 3),
+    samples=s.unary(),
+)
+
+
+def _log_gap(x: Any, y: Any) -> Any:
+    """x - y, and 0 where both are the same infinity."""
+    return where(isinf(x) & (x == y), 0.0, x - where(isinf(x) & (x == y), 0.0, y))
+
+
+logaddexp: Function = elementwise(
+    "logaddexp",
+    lambda x, y: maximum(x, y) + log1p(exp(-abs(_log_gap(x, y)))),
+    (lambda g, x, y: g * sigmoid(_log_gap(x, y)), lambda g, x, y: g * sigmoid(_log_gap(y, x))),
+    kinds="real float",
+    doc="log(exp(x) + exp(y)), without the overflow. Two equal infinities share the gradient.",
+    reference=np.logaddexp,
+    torch="torch:logaddexp",
+    samples=s.binary(),
+    refuses=(MISFIT,),
+)
+
+
+def _x_log(x: Any, y: Any, logarithm: Any) -> Any:
+    """x * logarithm(y), and 0 for x = 0 unless y is NaN."""
+    return where((x == 0) & (y == y), 0.0, x * logarithm(y))
+
+
+def _over(x: Any, y: Any) -> Any:
+    """x / y, and 0 for 0 / 0."""
+    return x / where((x == 0) & (y == 0), 1.0, y)
+
+
+xlogy: Function = elementwise(
+    "xlogy",
+    lambda x, y: _x_log(x, y, log),
+    (
+        lambda g, x, y: g * log(where((x == 0) & (y <= 0), 1.0, y)),
+        lambda g, x, y: g * _over(x, y),
+    ),
+    kinds="real float",
+    doc="x * log(y), and 0 where x is 0 and y not NaN; the derivative in x is 0 there if y <= 0.",
+    reference="scipy.special:xlogy",
+    torch="torch:xlogy",
+    samples=s.binary(low_y=0.3),
+    refuses=(MISFIT,),
+)
 
 # --- angles and their hyperbolic kin -------------------------------------------------------------
 
@@ -231,6 +302,36 @@ atanh: Function = elementwise(
     doc="The inverse of tanh.",
     reference=np.arctanh,
     samples=s.unary(-0.9, 0.9),
+)
+
+
+_SINC_TERMS = 12  # enough for |x| < 0.5, and for the derivatives of the polynomial
+
+
+def _sinc_near(x: Any) -> Any:
+    """The slope near 0 as a polynomial, for the formula divides by x."""
+    z = x * x
+    total: Any = 0.0
+    for k in range(_SINC_TERMS, 0, -1):
+        total = (total * z) + (-1) ** k * 2 * k * math.pi ** (2 * k) / math.factorial(2 * k + 1)
+    return x * total
+
+
+def _sinc_dx(g: Any, x: Any) -> Any:
+    near = abs(x) < 0.5
+    far = where(near, 1.0, x)
+    return g * where(near, _sinc_near(where(near, x, 0.0)), (cos(math.pi * far) - sinc(far)) / far)
+
+
+sinc: Function = elementwise(
+    "sinc",
+    lambda x: where(x == 0, 1.0, sin(math.pi * x) / (math.pi * where(x == 0, 1.0, x))),
+    (_sinc_dx,),
+    kinds="real float",
+    doc="sin(pi x) / (pi x), and 1 at 0.",
+    reference=np.sinc,
+    torch="torch:sinc",
+    samples=s.unary(),
 )
 
 # --- activations ---------------------------------------------------------------------------------

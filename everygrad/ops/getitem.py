@@ -13,13 +13,13 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.autograd.modes import recording
 from everygrad.backends import base
-from everygrad.dispatch import as_tensor, operands
+from everygrad.dispatch import apply, as_tensor, operands
 from everygrad.errors import DtypeError, GradientError, OutOfRangeError, ShapeError, TraceError
 from everygrad.ops import samples as s
 from everygrad.ops.elementwise import where
-from everygrad.ops.indexing import index_put, take
+from everygrad.ops.indexing import CHECK_RANGE, index_put, take
 from everygrad.ops.movement import put_slices, take_slices
-from everygrad.ops.spec import composite, give_methods, refuse, sample
+from everygrad.ops.spec import REGISTRY, composite, give_methods, refuse, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
@@ -55,15 +55,20 @@ def _axes_of(entry: Any) -> int:
 
 
 def _mask_to_indices(mask: Tensor, shape: Shape) -> list[Tensor]:
-    if mask.shape != shape:
-        raise ShapeError(f"getitem: a bool index {mask.shape} does not match axes of size {shape}")
+    """Where the mask is true, one tensor for each of its axes; an empty axis fits any other."""
+    if not all(m in (n, 0) for m, n in zip(mask.shape, shape, strict=True)):
+        raise OutOfRangeError(
+            f"getitem: a bool index {mask.shape} does not match axes of size {shape}"
+        )
     if isinstance(shared(mask), Wrapped):
         raise TraceError(
             "getitem: a bool index inside a transformation has a result of unknown size; "
             "use where() instead"
         )
-    found = np.nonzero(base.get(mask.device).to_numpy(mask._data))
-    return [wrap(base.get(mask.device).from_numpy(i)) for i in found]
+    mask = mask if mask.ndim else mask.reshape(1)
+    if mask.device == "cpu":
+        return [wrap(i) for i in np.nonzero(mask._data)]
+    return list(REGISTRY["nonzero"].function(mask))  # one number is read from the device
 
 
 def _positive(index: Tensor, size: int) -> Tensor:
@@ -82,6 +87,17 @@ def plan(x: Tensor, index: Any) -> Plan:
         if entry is None:
             shape.append(1)
             continue
+        if isinstance(entry, list | np.ndarray):
+            array = np.asarray(entry)
+            if array.dtype.kind in "iu" and array.size:
+                _check_values(array, len(shape), x.shape[len(slices)])
+            entry = as_tensor(array if array.size else array.astype(np.int64), x)
+        if isinstance(entry, Tensor) and entry.dtype is dtypes.bool_ and not entry.ndim:
+            # it stands for a new axis, of one element or none
+            (found,) = _mask_to_indices(entry, ())
+            takes.append((len(shape), found))
+            shape.append(1)
+            continue
         size = x.shape[len(slices)]
         if isinstance(entry, slice):
             start, stop, step = entry.indices(size)
@@ -89,12 +105,7 @@ def plan(x: Tensor, index: Any) -> Plan:
             slices.append((start if count else 0, count, step))
             shape.append(count)
             continue
-        if isinstance(entry, list | np.ndarray):
-            array = np.asarray(entry)
-            entry = as_tensor(array if array.size else array.astype(np.int64), x)
         if isinstance(entry, Tensor) and entry.dtype is dtypes.bool_:
-            if entry.ndim == 0:
-                raise DtypeError("getitem: a 0-d bool index is not supported; use where()")
             there = x.shape[len(slices) : len(slices) + entry.ndim]
             for found in _mask_to_indices(entry, there):
                 takes.append((len(shape), found))
@@ -148,8 +159,24 @@ def _merge(p: Plan) -> _Merge:
     return _Merge(order, sizes, flat.broadcast_to(result), result, place)
 
 
+def _check_values(index: Any, axis: int, size: int) -> None:
+    """Refuse at once an index of known values, negative ones counted from the end."""
+    low, high = int(index.min()), int(index.max())
+    if low < -size or high >= size:
+        bad = low if low < -size else high
+        raise OutOfRangeError(
+            f"getitem: index {bad} is out of range for axis {axis} of size {size}"
+        )
+
+
 def _check_range(index: Tensor, axis: int, size: int) -> None:
+    """Refuse an index, counted from the start, that is not on the axis; where a device can look at
+    it without being waited for, when a result is read."""
     if isinstance(shared(index), Wrapped) or index.size == 0 or index.device == "null":
+        return
+    if base.get(index.device).checks_later:
+        what = f"getitem: index {{}} is out of range for axis {axis} of size {size}"
+        apply(CHECK_RANGE, index, size=size, what=what)
         return
     low, high = int(index.min()), int(index.max())
     bad = low - size if low < 0 else high
@@ -209,7 +236,7 @@ def _index_samples() -> Any:
         ),
         refuse(DtypeError, "got float 1.5", s.real(4), 1.5),
         refuse(DtypeError, "got Tensor", s.real(4), s.real(2)),
-        refuse(ShapeError, r"a bool index \(3,\) does not match", s.real(4), s.booleans(3)),
+        refuse(OutOfRangeError, r"a bool index \(3,\) does not match", s.real(4), s.booleans(3)),
         refuse(
             ShapeError,
             "getitem: cannot broadcast",

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from everygrad import shapes
+from everygrad.backends import base
 from everygrad.dispatch import apply
-from everygrad.errors import AxisError, DtypeError, OutOfRangeError, ShapeError
+from everygrad.errors import AxisError, DtypeError, OutOfRangeError, ShapeError, TraceError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
 from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.shapes import Shape
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, Wrapped, shared
 
 
 def check_index(op: str, index: Any) -> None:
@@ -28,6 +29,17 @@ def check_index(op: str, index: Any) -> None:
     if not isinstance(index, Tensor) or not index.dtype.is_integer:
         got = index.dtype if isinstance(index, Tensor) else type(index).__name__
         raise DtypeError(f"{op}: the index must be an integer tensor, got {got}")
+
+
+def known(op: str, counts: Tensor) -> Any:
+    """The numbers that the size of a result depends on, read from the device."""
+    payload = shared(counts.detach())
+    if isinstance(payload, Wrapped):
+        raise TraceError(
+            f"{op}: the size of the result depends on values, which are not known inside jit and "
+            f"vmap; call it outside"
+        )
+    return base.get(counts.device).to_numpy(payload).tolist()
 
 
 def _one_hot(index: Tensor, size: int, axis: int) -> Tensor:
@@ -157,9 +169,14 @@ def _or_zeros(t: Tensor | None, like: Tensor) -> Tensor:
     return zeros(like.shape, like.dtype, like.device) if t is None else t
 
 
-def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
-    """The slices of x along an axis that the indices name, in their order and shape."""
+def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
+    """The slices of x along an axis that the indices name, in their order and shape.
+
+    With axis=None the elements, counted as if x were flat.
+    """
     check_index("take", indices)
+    if axis is None:
+        x, axis = x.reshape(-1), 0
     return apply(TAKE, x, indices, axis=shapes.axis_index(axis, x.ndim, "take"))
 
 
@@ -174,6 +191,7 @@ register(
             sample(s.real(2, 4), np.array([[3, 0]]), axis=-1),
             sample(s.real(5), np.array(2), axis=0),
             sample(s.real(3, 2), np.zeros(0, np.int64), axis=1),
+            sample(s.real(2, 2), np.array([[3], [0]]), axis=None),
         )
     ),
     refuses=(
@@ -317,7 +335,8 @@ SCATTER_ADD: Kernel = Kernel(
 )
 
 
-def _check_gather(op: str, x: Tensor, index: Tensor, axis: int) -> int:
+def check_gather(op: str, x: Tensor, index: Tensor, axis: int) -> int:
+    """The axis, if the index fits x along it as gather and scatter read it."""
     check_index(op, index)
     at = shapes.axis_index(axis, x.ndim, op)
     fits = index.ndim == x.ndim and all(
@@ -333,12 +352,12 @@ def _check_gather(op: str, x: Tensor, index: Tensor, axis: int) -> int:
 
 def gather(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     """out[i][j][k] = x[index[i][j][k]][j][k] for axis 0, and likewise for the others."""
-    return apply(GATHER, x, index, axis=_check_gather("gather", x, index, axis))
+    return apply(GATHER, x, index, axis=check_gather("gather", x, index, axis))
 
 
 def scatter_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
     """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0; likewise for others."""
-    at = _check_gather("scatter_add", x, index, axis)
+    at = check_gather("scatter_add", x, index, axis)
     if source.shape != index.shape:
         raise ShapeError(
             f"scatter_add: source {source.shape} and index {index.shape} must be alike"
@@ -443,11 +462,22 @@ def _last_write_portable(index: Tensor, size: int) -> Tensor:
     return where(_one_hot(index, size, 0), order, -1).max(axis=1)
 
 
+def _last_write_batch(inputs: list[Tensor], size: int) -> Tensor:
+    """A batch is one long vector of places, each example's moved to its own part of it."""
+    (index,) = inputs
+    batch, count = index.shape
+    example = arange(batch, dtype=index.dtype, device=index.device).reshape(-1, 1)
+    index = apply(CHECK_RANGE, index, size=size, what="setitem: index")
+    found = last_write((index + example * size).reshape(-1), batch * size).reshape(batch, size)
+    return where(found < 0, found, found - example * count)
+
+
 LAST_WRITE: Kernel = Kernel(
     "last_write",
     _last_write_portable,
     ("index",),
     constant=True,
+    batch=_last_write_batch,
     result=lambda index, size: ((size,), index.dtype),
 )
 

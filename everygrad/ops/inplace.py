@@ -13,7 +13,9 @@ from everygrad.errors import DtypeError, GradientError, ShapeError
 from everygrad.ops.elementwise import (
     add,
     bitwise_and,
+    bitwise_left_shift,
     bitwise_or,
+    bitwise_right_shift,
     bitwise_xor,
     divide,
     floor_divide,
@@ -61,6 +63,8 @@ for _name, _function in (
     ("__iand__", bitwise_and),
     ("__ior__", bitwise_or),
     ("__ixor__", bitwise_xor),
+    ("__ilshift__", bitwise_left_shift),
+    ("__irshift__", bitwise_right_shift),
     ("__imatmul__", matmul),
 ):
     setattr(Tensor, _name, _inplace(_function, _name))

@@ -227,6 +227,9 @@ def _recorded_split(x: Tensor, axis: int, sizes: tuple[int, ...]) -> list[Tensor
             sample(s.real(2, 3), ((0, 1), (2, 0)), value=1.5),
             sample(s.real(2, 3), 1),
             sample(s.real(0), ((1, 1),)),
+            sample(s.real(2, 3), ((0, 1), (2, 1)), mode="reflect"),
+            sample(s.real(2, 2), ((1, 0), (2, 1)), mode="replicate"),
+            sample(s.real(3), ((3, 1),), mode="circular"),
         )
     ),
     refuses=(
@@ -234,10 +237,19 @@ def _recorded_split(x: Tensor, axis: int, sizes: tuple[int, ...]) -> list[Tensor
         refuse(ArgumentError, "pad: widths must not be negative", s.real(3), ((-1, 0),)),
         refuse(ArgumentError, "pad: every size must be an integer", s.real(3), 1.5),
         refuse(ArgumentError, r"pad: widths are pairs \(before, after\)", s.real(3), (1, 2)),
+        refuse(ArgumentError, "pad: mode must be one of .* got 'edge'", s.real(3), 1, mode="edge"),
+        refuse(ShapeError, "pad: reflect cannot add 3 and 3", s.real(3), 3, mode="reflect"),
     ),
 )
-def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
-    """x with `value` added around it: ((before, after), ...) for each axis, or one number."""
+def pad(x: Tensor, widths: Any, value: float = 0.0, mode: str = "constant") -> Tensor:
+    """x with more around it: ((before, after), ...) for each axis, or one number.
+
+    `mode` says what is added: `value` ("constant"), x mirrored without its edge ("reflect"), its
+    edge ("replicate"), or its other end ("circular").
+    """
+    if mode not in _PAD_LIMITS:
+        shown = ", ".join(map(repr, _PAD_LIMITS))
+        raise ArgumentError(f"pad: mode must be one of {shown}, got {mode!r}")
     if not isinstance(widths, Sequence):
         widths = ((widths, widths),) * x.ndim
     pairs = tuple(shapes.as_shape(pair, "pad") for pair in widths)
@@ -250,12 +262,41 @@ def pad(x: Tensor, widths: Any, value: float = 0.0) -> Tensor:
     shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))
     if shape == x.shape:
         return same(x)
+    if mode != "constant":
+        for axis, (a, b) in enumerate(pairs):
+            x = _extended(x, axis, a, b, mode) if a or b else x
+        return x
     slices = tuple((a, n, 1) for n, (a, _) in zip(x.shape, pairs, strict=True))
     padded = put_slices(x, shape, slices)
     if value == 0:
         return padded
     inside = put_slices(ones(x.shape, dtypes.bool_, x.device), shape, slices)
     return where(inside, padded, value)
+
+
+# how many elements more than the axis has, or fewer, can be added; None: any number
+_PAD_LIMITS = {"constant": None, "reflect": -1, "replicate": None, "circular": 0}
+
+
+def _extended(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
+    """x with its own elements added along one axis."""
+    n, limit = x.shape[axis], _PAD_LIMITS[mode]
+    if n == 0 or (limit is not None and max(before, after) > n + limit):
+        raise ShapeError(
+            f"pad: {mode} cannot add {before} and {after} to the {n} elements of axis {axis}"
+        )
+    if mode == "reflect":
+        front = slice_axis(x, axis, before, before, -1)
+        back = slice_axis(x, axis, max(n - 2, 0), after, -1)
+    elif mode == "circular":
+        front, back = slice_axis(x, axis, n - before, before), slice_axis(x, axis, 0, after)
+    else:
+        shape = [*x.shape]
+        front, back = (
+            slice_axis(x, axis, place, 1).broadcast_to((*shape[:axis], many, *shape[axis + 1 :]))
+            for place, many in ((0, before), (n - 1, after))
+        )
+    return concat([part for part in (front, x, back) if part.shape[axis]], axis)
 
 
 @composite(

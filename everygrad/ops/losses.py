@@ -19,7 +19,8 @@ from everygrad.ops.spec import composite, refuse, register, sample
 from everygrad.tensor import Tensor
 
 
-def _reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
+def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
+    """The loss of each element averaged, summed, or as it is."""
     if reduction == "mean":
         return loss.mean()
     if reduction == "sum":
@@ -29,7 +30,17 @@ def _reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
     raise ArgumentError(f'{op}: reduction must be "mean", "sum" or "none", got {reduction!r}')
 
 
+def check_alike(op: str, x: Tensor, target: Tensor, what: str = "target") -> None:
+    """Refuse to broadcast: a column against a row would be a table of differences."""
+    if x.shape != target.shape:
+        raise ShapeError(
+            f"{op}: prediction {x.shape} and {what} {target.shape} must have the same shape: "
+            f"reshape() or expand() one of them"
+        )
+
+
 @composite(
+    kinds="real float",
     methods=(),
     reference="tests.references:mse_loss",
     samples=lambda: iter(
@@ -51,13 +62,10 @@ def _reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
 )
 def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The squared difference, averaged, summed or as it is."""
-    if x.shape != target.shape:
-        raise ShapeError(
-            f"mse_loss: prediction {x.shape} and target {target.shape} must have the same shape"
-        )
+    check_alike("mse_loss", x, target)
     off = x - target
     check_kind("mse_loss", off.dtype, "real float")
-    return _reduced(off * off, reduction, "mse_loss")
+    return reduced(off * off, reduction, "mse_loss")
 
 
 # --- cross entropy -------------------------------------------------------------------------------
@@ -191,6 +199,7 @@ def _entropy_samples() -> Any:
 
 
 @composite(
+    kinds="real float",
     methods=(),
     reference="tests.references:cross_entropy",
     samples=_entropy_samples,
@@ -239,35 +248,50 @@ def cross_entropy(
     logs = log_softmax(x, axis=axis)
     if target.dtype.is_float and target.shape == x.shape:
         return _soft_entropy(logs, target, weight, axis, reduction, label_smoothing)
-    wanted = x.shape[:axis] + x.shape[axis + 1 :]
+    return _labelled(
+        "cross_entropy", logs, target, weight, axis, ignore_index, reduction, label_smoothing
+    )
+
+
+def _labelled(
+    op: str,
+    logs: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    axis: int,
+    ignore_index: int,
+    reduction: str,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """The loss of labels under the logarithms of probabilities."""
+    shape = logs.shape
+    wanted = shape[:axis] + shape[axis + 1 :]
     if not target.dtype.is_integer:
-        raise DtypeError(f"cross_entropy: labels must be integers, got {target.dtype}")
+        raise DtypeError(f"{op}: labels must be integers, got {target.dtype}")
     if target.shape != wanted:
-        raise ShapeError(
-            f"cross_entropy: {x.shape} needs labels of shape {wanted}, got {target.shape}"
-        )
+        raise ShapeError(f"{op}: {shape} needs labels of shape {wanted}, got {target.shape}")
     target = target.astype(dtypes.int64)  # where ignore_index fits, whatever the labels came in
     loss = apply(CLASS_LOSS, logs, target, axis=axis, ignore_index=ignore_index)
     share: Tensor | None = None  # of each example
     if weight is not None:
-        _check_weight(weight, x.shape[axis])
-        counted, labels = _counted(target, x.shape[axis], ignore_index)
-        share = counted.astype(x.dtype) * take(weight, labels)
+        _check_weight(op, weight, shape[axis])
+        counted, labels = _counted(target, shape[axis], ignore_index)
+        share = counted.astype(logs.dtype) * take(weight, labels)
         loss = loss * share
-    if label_smoothing:
-        spread = -logs if weight is None else -logs * _classes(weight, x.ndim, axis)
-        even = spread.sum(axis=axis) * (target != ignore_index).astype(x.dtype) / x.shape[axis]
-        loss = (1 - label_smoothing) * loss + label_smoothing * even
+    if smoothing:
+        spread = -logs if weight is None else -logs * _classes(weight, len(shape), axis)
+        even = spread.sum(axis=axis) * (target != ignore_index).astype(logs.dtype) / shape[axis]
+        loss = (1 - smoothing) * loss + smoothing * even
     if reduction != "mean":
-        return _reduced(loss, reduction, "cross_entropy")
+        return reduced(loss, reduction, op)
     if share is not None:
         return loss.sum() / share.sum()
-    return loss.sum() / apply(COUNT_LABELS, target, ignore_index=ignore_index, dtype=x.dtype)
+    return loss.sum() / apply(COUNT_LABELS, target, ignore_index=ignore_index, dtype=logs.dtype)
 
 
-def _check_weight(weight: Tensor, classes: int) -> None:
+def _check_weight(op: str, weight: Tensor, classes: int) -> None:
     if weight.shape != (classes,):
-        raise ShapeError(f"cross_entropy: weight {weight.shape} must have shape {(classes,)}")
+        raise ShapeError(f"{op}: weight {weight.shape} must have shape {(classes,)}")
 
 
 def _classes(weight: Tensor, ndim: int, axis: int) -> Tensor:
@@ -280,6 +304,50 @@ def _soft_entropy(
     if smoothing:
         target = target * (1 - smoothing) + smoothing / logs.shape[axis]
     if weight is not None:
-        _check_weight(weight, logs.shape[axis])
+        _check_weight("cross_entropy", weight, logs.shape[axis])
         logs = logs * _classes(weight, logs.ndim, axis)
-    return _reduced(-(logs * target).sum(axis=axis), reduction, "cross_entropy")
+    return reduced(-(logs * target).sum(axis=axis), reduction, "cross_entropy")
+
+
+_LABELS = np.array([0, 2])
+
+
+@composite(
+    kinds="real float",
+    methods=(),
+    reference="tests.references_neural:nll_loss",
+    torch="tests.references_neural:torch_nll_loss",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), _LABELS, s.real(3, low=0.5, seed=1)),
+            sample(s.real(2, 3, 2), np.array([[0, 1], [2, -100]])),
+        )
+    ),
+    refuses=(
+        refuse(OutOfRangeError, "nll_loss: label 3 is out of range", s.real(2, 3), _LABELS + 1),
+        refuse(ShapeError, "nll_loss: .* needs labels of shape", s.real(2, 3), _LABELS[:1]),
+        refuse(ShapeError, "nll_loss: weight .* must", s.real(2, 3), _LABELS, s.real(2)),
+        refuse(DtypeError, "nll_loss: labels must be integers", s.real(2, 3), s.real(2)),
+    ),
+)
+def nll_loss(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Minus what x, logarithms of probabilities with classes along axis 1, has at each label.
+
+    The mean is weighted; labels equal to `ignore_index` do not count.
+    """
+    check_kind("nll_loss", x.dtype, "real float")
+    if x.ndim == 0:
+        raise ShapeError("nll_loss: a 0-d tensor has no classes")
+    axis = 1 if x.ndim > 1 else 0
+    if target.dtype.is_integer:
+        counted = target != ignore_index
+        labels = where(counted, target, 0)
+        labels = apply(CHECK_RANGE, labels, size=x.shape[axis], what="nll_loss: label")
+        target = where(counted, labels, target)
+    return _labelled("nll_loss", x, target, weight, axis, ignore_index, reduction)

@@ -35,14 +35,16 @@ RESHAPE: Movement = Movement(
 )
 
 
-def reshape(x: Tensor, *shape: Any) -> Tensor:
-    """The same elements in another shape; one size may be -1.
+def reshape(x: Tensor, shape: Any = (), *more: int, copy: bool | None = None) -> Tensor:
+    """The same elements in another shape, a tuple or several numbers; one size may be -1.
+
+    Values never change, so that `copy` changes nothing.
 
     >>> import everygrad as eg
     >>> eg.arange(6).reshape(2, -1).shape
     (2, 3)
     """
-    wanted = shapes.as_shape(shape[0] if len(shape) == 1 else shape, "reshape")
+    wanted = shapes.as_shape((shape, *more) if more else shape, "reshape")
     new = shapes.resolve_reshape(x.shape, wanted)
     return same(x) if new == x.shape else apply(RESHAPE, x, shape=new)
 

@@ -125,6 +125,7 @@ register(
     SOFTMAX,
     softmax,
     methods=("softmax",),
+    kinds="real float",
     reference="tests.references:softmax",
     samples=_row_samples,
     refuses=_row_refusals("softmax"),
@@ -133,6 +134,7 @@ register(
     LOG_SOFTMAX,
     log_softmax,
     methods=("log_softmax",),
+    kinds="real float",
     reference="tests.references:log_softmax",
     samples=_row_samples,
     refuses=_row_refusals("log_softmax"),
@@ -206,6 +208,7 @@ def standardize(x: Tensor, axis: Any = -1, eps: float = 1e-5) -> Tensor:
 register(
     STANDARDIZE,
     standardize,
+    kinds="real float",
     reference="tests.references:standardize",
     samples=lambda: iter((sample(s.real(2, 4)), sample(s.real(3, 2, 4), axis=(0, 2), eps=1e-3))),
     refuses=(refuse(AxisError, "standardize: axis 2", s.real(2, 3), axis=2),),
@@ -222,6 +225,7 @@ register(
 
 
 @composite(
+    kinds="real float",
     reference="tests.references:layer_norm",
     samples=lambda: iter(
         (

@@ -8,7 +8,8 @@ carry it from call to call.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +17,10 @@ from everygrad import dtypes, shapes
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.randomness import batches, wrap_draw
 from everygrad.autograd.saving import recorder
+from everygrad.backends.cpu.bits import MULTIPLIERS, ROUNDS, WEYL
 from everygrad.compile.expr import call
 from everygrad.dispatch import apply
-from everygrad.errors import ArgumentError, DtypeError
+from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.creation import arange, tensor
 from everygrad.ops.elementwise import sqrt
 from everygrad.ops.families import Elementwise, Kernel
@@ -26,10 +28,6 @@ from everygrad.ops.functions import cos, log
 from everygrad.ops.joining import stack
 from everygrad.ops.spec import register, sample
 from everygrad.tensor import Tensor
-
-ROUNDS = 10
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)  # what the key grows by each round
 
 MULHI = Elementwise("mulhi", lambda x, y: call("mulhi", x, y), kinds="integer")
 
@@ -124,9 +122,10 @@ class Generator:
         """`count` random uint32; the stream moves on."""
         state = self.stream().state
         with no_grad():
-            drawn: Tensor = apply(BITS, state, count=count)
+            # the few words of the state move, the many that are drawn do not
+            drawn: Tensor = apply(BITS, state.to(device), count=count)
             state.rebind(_advanced(state, -(-count // 4))._data, None)
-            return drawn.to(device)
+            return drawn
 
 
 def _words(seed: int) -> Any:
@@ -151,7 +150,7 @@ def manual_seed(seed: int) -> Generator:
     return default_generator.manual_seed(seed)
 
 
-def _draw(shape: Any, words: int, generator: Generator | None, device: str) -> list[Tensor]:
+def draw(shape: Any, words: int, generator: Generator | None, device: str) -> list[Tensor]:
     """`words` tensors of random bits; inside a vmap that asks for it, one draw for each example."""
     size = shapes.as_shape(shape, "random")
     if any(n < 0 for n in size):
@@ -168,37 +167,83 @@ def _unit(shape: Any, dtype: Any, generator: Generator | None, device: str) -> T
     if not wanted.is_float:
         raise DtypeError(f"random: uniform numbers are floating point, not {wanted}")
     if wanted is dtypes.float64:
-        high, low = _draw(shape, 2, generator, device)
+        high, low = draw(shape, 2, generator, device)
         upper = (high >> _word(5, high)).astype(wanted) * 67108864.0
         return (upper + (low >> _word(6, low)).astype(wanted)) * 2.0**-53
-    (word,) = _draw(shape, 1, generator, device)
+    (word,) = draw(shape, 1, generator, device)
     kept = {dtypes.float32: 24, dtypes.float16: 11, dtypes.bfloat16: 8}[wanted]
     return ((word >> _word(32 - kept, word)).astype(dtypes.float32) * 2.0**-kept).astype(wanted)
 
 
+def fine_unit(shape: Any, dtype: dtypes.DType, device: str, generator: Generator | None) -> Tensor:
+    """Uniform numbers in (0, 1] of float32 or float64, as fine near 0 as 32 bits and more make
+    them: for tails, where `rand` has steps of 2**-24."""
+    if dtype is dtypes.float64:
+        return 1.0 - _unit(shape, dtype, generator, device)
+    (word,) = draw(shape, 1, generator, device)
+    return (word.astype(dtype) + 0.5) * 2.0**-32
+
+
 def rand(
-    shape: Any, dtype: Any = None, device: str = "cpu", generator: Generator | None = None
+    shape: Any, dtype: Any = None, device: str | None = None, generator: Generator | None = None
 ) -> Tensor:
     """Uniform numbers in [0, 1)."""
-    return _unit(shape, dtype, generator, device)
+    return _unit(shape, dtype, generator, device or "cpu")
+
+
+class Parameters(NamedTuple):
+    """What a distribution is made from: its parameters, and what is to come out."""
+
+    values: tuple[Any, ...]  # tensors of one dtype on one device, and Python numbers
+    shape: shapes.Shape
+    dtype: dtypes.DType  # of the result
+    inner: dtypes.DType  # of the computation: half floats are drawn in float32
+    device: str
+
+
+def parameters(op: str, given: Sequence[Any], shape: Any, dtype: Any, device: Any) -> Parameters:
+    """A distribution's parameters, tensors or numbers, and the shape, dtype and device they imply.
+
+    Without a shape it is the parameters' own; a shape that is given must hold them.
+    """
+    tensors = [v for v in given if isinstance(v, Tensor)]
+    for v in given:
+        if not isinstance(v, Tensor | int | float) or isinstance(v, bool):
+            raise DtypeError(f"{op}: takes tensors and numbers, got {type(v).__name__} {v!r}"[:300])
+    own = dtypes.result_type(*tensors) if tensors else dtypes.DEFAULT_FLOAT
+    wanted = dtypes.as_dtype(dtype or (own if own.is_float else dtypes.DEFAULT_FLOAT))
+    if own.is_complex or not wanted.is_float:
+        bad = own if own.is_complex else wanted
+        raise DtypeError(f"{op}: random numbers are drawn in floating point, not {bad}")
+    place = device or (tensors[0].device if tensors else "cpu")
+    common = shapes.broadcast(op, *(t.shape for t in tensors)) if tensors else ()
+    sizes = common if shape is None else shapes.as_shape(shape, op)
+    if tensors and shapes.broadcast(op, common, sizes) != sizes:
+        raise ShapeError(f"{op}: parameters of shape {common} do not fit into the shape {sizes}")
+    inner = dtypes.float64 if wanted is dtypes.float64 else dtypes.float32
+    values = tuple(v.astype(inner) if isinstance(v, Tensor) else float(v) for v in given)
+    return Parameters(values, sizes, wanted, inner, place)
 
 
 def uniform(
-    low: float,
-    high: float,
-    shape: Any,
+    low: Any,
+    high: Any,
+    shape: Any = None,
     dtype: Any = None,
-    device: str = "cpu",
+    device: str | None = None,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Uniform numbers in [low, high)."""
-    if not low <= high:
+    """Uniform numbers in [low, high), two numbers or tensors; differentiable in both."""
+    if not isinstance(low, Tensor) and not isinstance(high, Tensor) and not low <= high:
         raise ArgumentError(f"uniform: low must not be above high, got {low} and {high}")
-    return rand(shape, dtype, device, generator) * (high - low) + low
+    p = parameters("uniform", (low, high), shape, dtype, device)
+    low, high = p.values
+    drawn = rand(p.shape, p.dtype, p.device, generator).astype(p.inner)
+    return (drawn * (high - low) + low).astype(p.dtype)
 
 
 def randn(
-    shape: Any, dtype: Any = None, device: str = "cpu", generator: Generator | None = None
+    shape: Any, dtype: Any = None, device: str | None = None, generator: Generator | None = None
 ) -> Tensor:
     """Standard normal numbers (Box and Muller)."""
     wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
@@ -209,26 +254,30 @@ def randn(
 
 
 def normal(
-    mean: float,
-    std: float,
-    shape: Any,
+    mean: Any,
+    std: Any,
+    shape: Any = None,
     dtype: Any = None,
-    device: str = "cpu",
+    device: str | None = None,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Normal numbers with the given mean and standard deviation."""
-    if not std >= 0:
+    """Normal numbers with the given mean and standard deviation, numbers or tensors;
+    differentiable in both."""
+    if not isinstance(std, Tensor) and not std >= 0:
         raise ArgumentError(f"normal: std must not be negative, got {std}")
-    return randn(shape, dtype, device, generator) * std + mean
+    p = parameters("normal", (mean, std), shape, dtype, device)
+    mean, std = p.values
+    return (randn(p.shape, p.inner, p.device, generator) * std + mean).astype(p.dtype)
 
 
 def bernoulli(
-    p: float, shape: Any, device: str = "cpu", generator: Generator | None = None
+    p: Any, shape: Any = None, device: str | None = None, generator: Generator | None = None
 ) -> Tensor:
-    """True with probability p."""
-    if not 0 <= p <= 1:
+    """True with probability p, a number or a tensor of them."""
+    if not isinstance(p, Tensor) and not 0 <= p <= 1:
         raise ArgumentError(f"bernoulli: p must be between 0 and 1, got {p!r}")
-    return rand(shape, dtypes.float32, device, generator) < p
+    given = parameters("bernoulli", (p,), shape, None, device)
+    return rand(given.shape, dtypes.float32, given.device, generator) < given.values[0]
 
 
 def randint(
@@ -236,14 +285,14 @@ def randint(
     high: int,
     shape: Any,
     dtype: Any = None,
-    device: str = "cpu",
+    device: str | None = None,
     generator: Generator | None = None,
 ) -> Tensor:
     """Integers from low to high - 1."""
     if not 0 < high - low <= 2**32:
         raise ArgumentError(f"randint: needs low < high <= low + 2**32, got {low} and {high}")
-    (word,) = _draw(shape, 1, generator, device)
-    wide = (word.astype(dtypes.uint64) * (high - low)) >> tensor(32, dtypes.uint64, device)
+    (word,) = draw(shape, 1, generator, device or "cpu")
+    wide = (word.astype(dtypes.uint64) * (high - low)) >> tensor(32, dtypes.uint64, word.device)
     return (wide.astype(dtypes.int64) + low).astype(dtype or dtypes.DEFAULT_INT)
 
 

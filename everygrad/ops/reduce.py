@@ -73,6 +73,7 @@ register(
     SUM,
     sum,
     methods=("sum",),
+    gives="accumulated",
     reference=np.sum,
     refuses=_bad_axis("sum"),
     samples=lambda: iter((*_reduction_samples(), sample(s.real(0, 3), axis=0), sample(s.real(0)))),
@@ -179,6 +180,7 @@ register(
     PROD,
     prod,
     methods=("prod",),
+    gives="accumulated",
     reference=np.prod,
     refuses=_bad_axis("prod"),
     samples=lambda: iter(
@@ -280,6 +282,8 @@ for _op, _function, _ref in ((ARGMAX, argmax, np.argmax), (ARGMIN, argmin, np.ar
     register(
         _op,
         _function,
+        kinds="ordered",
+        gives="index",
         methods=(_op.name,),
         reference=_ref,
         samples=_arg_samples,
@@ -309,6 +313,7 @@ def _reference(fn: Any) -> Any:
 
 
 @composite(
+    kinds="real float",
     reference=_reference(np.var),
     samples=_variance_samples,
     refuses=(
@@ -325,10 +330,15 @@ def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     count = shapes.size_of(tuple(x.shape[a] for a in axes))
     total = sum(off * off, axis=axes, keepdims=keepdims)
     left = count - correction
-    return (total / float(left if left > 0 else 0)).astype(dtype)
+    return (total / (float(left) if left > 0 else float("nan"))).astype(dtype)
 
 
-@composite(reference=_reference(np.std), samples=_variance_samples, refuses=_bad_axis("var"))
+@composite(
+    kinds="real float",
+    reference=_reference(np.std),
+    samples=_variance_samples,
+    refuses=_bad_axis("var"),
+)
 def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation, the square root of `var`."""
     v = var(x, axis, correction, keepdims)
@@ -337,6 +347,7 @@ def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
 
 
 @composite(
+    kinds="real float",
     reference="scipy.special:logsumexp",
     samples=_reduction_samples,
     refuses=(

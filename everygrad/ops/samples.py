@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,12 @@ BINARY_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
+@cache
 def _unit(shape: tuple[int, ...], seed: int) -> Any:
-    """Scattered numbers in [0, 1), without NumPy's generator, which is slow to import."""
+    """Scattered numbers in [0, 1), without NumPy's generator, which is slow to import.
+
+    Not to be written to: records ask for the same few again and again.
+    """
     count = 1
     for n in shape:
         count *= n

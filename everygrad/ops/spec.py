@@ -18,17 +18,53 @@ the parameters; what no rule names is not saved.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from everygrad.autograd.autocast import FLOAT32, whole
 from everygrad.autograd.modes import recording
 from everygrad.errors import EverygradError
+from everygrad.ops.later import METHODS, OPS
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
-REGISTRY: dict[str, Op] = {}
+_WHERE = {name: module for module, names in OPS.items() for name in names}
+
+
+class Registry(dict[str, "Op"]):
+    """The ops by name. One that is not loaded yet is loaded when it is asked for; to go through
+    all of them, call `ops.load_all` first."""
+
+    def __missing__(self, name: str) -> Op:
+        if name in _WHERE:
+            import_module(f"everygrad.ops.{_WHERE[name]}")
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
+
+
+REGISTRY = Registry()
+
+
+class _Promised:
+    """A method of an op that is not loaded yet."""
+
+    def __init__(self, name: str, module: str) -> None:
+        self.name = name
+        self.module = module
+
+    def __get__(self, tensor: Tensor | None, owner: type) -> Any:
+        import_module(f"everygrad.ops.{self.module}")  # puts the method itself in this place
+        return getattr(owner if tensor is None else tensor, self.name)
+
+
+def promise_methods() -> None:
+    """Give Tensor the methods of ops that are not loaded yet."""
+    for module, names in METHODS.items():
+        for name in names:
+            if name not in vars(Tensor):
+                setattr(Tensor, name, _Promised(name, module))
 
 
 @dataclass(frozen=True)
@@ -207,7 +243,20 @@ def register(
     namespace: str = "",
     **notes: Any,
 ) -> None:
-    """Enter an op into the registry and give Tensor its methods."""
+    """Enter an op into the registry and give Tensor its methods.
+
+    `notes` are what the tests over the registry must know:
+      kinds      the dtypes a composite or kernel takes, a key of families.KINDS
+      gives      "index": integer results are int64; "accumulated": sums of integers are 64 bits
+      flat       the result never carries a derivative, though it is a composite
+      by_values  the size of the result depends on values: not inside jit, vmap or the null device
+      absent     {device: what it says}: devices that refuse the op by name
+      torch      PyTorch's counterpart as "module:name", or as a function of (torch, *arguments);
+                 None where it has none
+      tested_as  the function to test in place of the op, where part of a result is arbitrary
+      tolerance  what float64 can be held to; `slack` multiplies every tolerance
+      coarse     the result is rounded to few digits
+    """
     assert op.name not in REGISTRY, f"op {op.name} is defined twice"
     op.function = function
     op.methods = tuple(methods)
@@ -234,7 +283,7 @@ def composite(
 
     def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
         own = name or fn.__name__
-        op = Op(own, tuple(inspect.signature(fn).parameters)[:1])
+        op = Op(own, fn.__code__.co_varnames[:1])
         fn = whole(own, fn) if own in FLOAT32 else fn
         register(op, fn, methods=(own,) if methods is None else methods, **facts)
         return fn

@@ -17,14 +17,14 @@ from everygrad.tools.fuzzing.generate import generate
 from everygrad.tools.fuzzing.makers import MAKERS
 from everygrad.tools.fuzzing.program import Program
 from everygrad.tools.fuzzing.shrink import shrink, still_fails
-from everygrad.tools.fuzzing.ways import WAYS
+from everygrad.tools.fuzzing.ways import DEVICES, NARROW, WAYS
 
 SEEDS = Path(__file__).parents[2] / "tests" / "fuzz_seeds.txt"
 
 
-def program_of(seed: int) -> Program:
-    """The program of a seed."""
-    return generate(seed, MAKERS)
+def program_of(seed: int, narrow: bool = False) -> Program:
+    """The program of a seed; `narrow` for devices without float64."""
+    return generate(seed, MAKERS, narrow)
 
 
 def recorded(path: Path = SEEDS) -> list[int]:
@@ -42,7 +42,9 @@ def record(seed: int, failure: Failure, path: Path = SEEDS) -> None:
 
 
 def snippet(program: Program, failure: Failure) -> str:
-    """Python that runs on its own and shows the difference."""
+    """Python that runs on its own and shows the difference; but for devices, the program alone."""
+    if failure.way in DEVICES:
+        return f"{program.text()}\n# on {failure.way}, against the CPU"
     return "\n".join(
         (
             program.text(),
@@ -70,6 +72,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=None, help="how many; without end if absent")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
     parser.add_argument("--ways", default=",".join(WAYS), help="only these, by comma")
+    parser.add_argument("--device", choices=tuple(DEVICES), help="there, against the CPU")
     parser.add_argument("--without", default="", help="leave out programs with these ops")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time for each failure")
@@ -96,18 +99,19 @@ def seeds_of(options: argparse.Namespace) -> Iterable[int]:
 def main(arguments: Sequence[str]) -> int:
     """1 if a program differs."""
     options = parsed(arguments)
-    ways = options.ways.split(",")
+    ways = [options.device] if options.device else options.ways.split(",")
+    narrow = options.device in NARROW
     left_out = set(options.without.split(","))
     failed = 0
     seen: set[object] = set()
     for seed in seeds_of(options):
-        program = program_of(seed)
+        program = program_of(seed, narrow)
         if left_out & {s.op for s in program.steps}:
             continue
         failures = check(program, ways)
         if failures:
             failed += 1
-            if not options.no_record:
+            if not options.no_record and not options.device:
                 record(seed, failures[0])
             small = shrink(program, still_fails(failures[0]), options.shrink_seconds)
             alike: tuple[str, ...] = (failures[0].way, failures[0].kind)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import subprocess
 import sys
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,8 @@ def _parameters(
             yield "*"
         hint = hints.get(p.name, Any)
         text = LIKE if hint is LIKE or p.name in like else imports.text(hint)
+        if text == LIKE and p.default is None:
+            text = f"{LIKE} | None"
         star = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(p.kind.name, "")
         default = "" if p.default is p.empty else f" = {_default(p.default)}"
         yield f"{star}{p.name}: {text}{default}"
@@ -313,13 +317,70 @@ def package_stub() -> str:
     return "\n\n".join([HEADER + "\n" + imports.lines(), "\n".join(values), *definitions]) + "\n"
 
 
+# --- ops/later.py --------------------------------------------------------------------------------
+
+
+def _loaded_at_once() -> set[str]:
+    """The modules of ops that `import everygrad` loads, asked of a fresh process."""
+    program = "import sys, everygrad; print(*sys.modules)"
+    given = [sys.executable, "-c", program]
+    found = subprocess.run(given, capture_output=True, text=True, check=True).stdout.split()
+    return {name for name in found if name.startswith("everygrad.ops.")}
+
+
+def _module_of(op: Op) -> str:
+    """The module an op's record stands in."""
+    body: Any = getattr(op, "body", None)
+    code: Any = body if hasattr(body, "__globals__") else inspect.unwrap(op.function)
+    return str(code.__globals__["__name__"])
+
+
+def later_table() -> str:
+    """The text of `everygrad/ops/later.py`."""
+    at_once = _loaded_at_once()
+    tables: dict[str, dict[str, set[str]]] = {"OPS": {}, "FUNCTIONS": {}, "METHODS": {}}
+    for op in REGISTRY.values():
+        module = _module_of(op)
+        if module in at_once:
+            continue
+        name = module.removeprefix("everygrad.ops.")
+        given = {"OPS": [op.name], "FUNCTIONS": [] if op.namespace else [op.name]}
+        for table, names in {**given, "METHODS": op.methods}.items():
+            if names:
+                tables[table].setdefault(name, set()).update(names)
+    meaning = '"""What each module of ops has that is loaded later: see the package."""'
+    parts = [HEADER.rstrip(), meaning, ""]
+    for table, rows in tables.items():
+        parts.append(f"{table}: dict[str, tuple[str, ...]] = {{")
+        for module in sorted(rows):
+            text = ", ".join(f'"{n}"' for n in sorted(rows[module]))
+            lines = textwrap.wrap(text, WIDTH - 9)  # and a comma
+            parts += [f'    "{module}": (', *(f"        {line}" for line in lines)]
+            parts[-1] += ","
+            parts.append("    ),")
+        parts.append("}  # fmt: skip")
+    return "\n".join(parts) + "\n"
+
+
 # --- command -------------------------------------------------------------------------------------
 
 
 def stubs() -> dict[Path, str]:
     """What each stub should say."""
     root = Path(__file__).parent.parent
-    return {root / "tensor.pyi": tensor_stub(), root / "__init__.pyi": package_stub()}
+    load_all_modules()
+    return {
+        root / "tensor.pyi": tensor_stub(),
+        root / "__init__.pyi": package_stub(),
+        root / "ops" / "later.py": later_table(),
+    }
+
+
+def load_all_modules() -> None:
+    """Every module of ops, also one that the table does not know yet."""
+    folder = Path(__file__).parent.parent / "ops"
+    for path in sorted(folder.glob("*.py")):
+        import_module(f"everygrad.ops.{path.stem}")
 
 
 def main(arguments: list[str]) -> int:

@@ -64,6 +64,12 @@ class Entry:
         self.facts = [(v.shape, v.dtype.np) for v in record.graph.inputs]
         self.devices = {i: device_of(t._data) for i, t, _ in self.outside}
         self.targets = record.targets
+        read = {id(s.tensor) for s in record.sources if s.grad}
+        self.replaced = [  # gradients that the function never looks at, and makes anew
+            t.tensor
+            for t in self.targets
+            if t.grad and not t.same and t.tensor is not None and id(t.tensor) not in read
+        ]
         possible = self.replay.donated()
         self.gifts = [
             (*possible[t.output], t.tensor)  # a slot, the number of the input, whose memory it is
@@ -183,6 +189,8 @@ class Entry:
         self.gather(tensors)
         # to verify, the inputs must still be there afterwards
         given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
+        for t in self.replaced:  # as zero_grad does: their memory may serve the new ones
+            t._grad = None
         if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
             shown = partial(described, replay, record.graph)
             outputs = profiler.replay(self.name, shown, record.device, replay, given)
@@ -250,7 +258,8 @@ def _hooks(t: Tensor) -> tuple[int, ...]:
 def _others_may_look() -> bool:
     """Whether other threads run Python, who could take a value while it is being overwritten."""
     return threading.active_count() > 1 and any(
-        not t.name.startswith("everygrad") for t in threading.enumerate()[1:]
+        not t.name.startswith("everygrad") and not type(t).__module__.startswith("wgpu.")
+        for t in threading.enumerate()[1:]
     )
 
 

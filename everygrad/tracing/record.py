@@ -292,15 +292,18 @@ class _Builder:
         self, graph: Graph, border: int, inputs: int, grads: list[tuple[int, Value]]
     ) -> Gradients:
         live = reachable(v for _, v in grads)
-        seeds = graph.inputs[inputs:]
-        del graph.inputs[inputs:]
+        seeds = graph.inputs[inputs : inputs + len(self.roots)]
+        del graph.inputs[inputs : inputs + len(self.roots)]
+        first_seen = {*graph.inputs[inputs:]}  # tensors that only backward touches: forward's too
         back = Graph()
         made: dict[Value, Value] = {}
         residuals: list[int] = []
-        later = [v for v in in_order(live) if v.number >= border and v not in seeds]
+        given = {*seeds, *first_seen}
+        later = [v for v in in_order(live) if v.number >= border and v not in given]
         needed = {a for v in later for a in v.args} | {v for _, v in grads}
         for v in in_order(needed):
-            if v.number < border and v.kind not in ("full", "constant"):
+            outside = v in first_seen or (v.number < border and v not in given)
+            if outside and v.kind not in ("full", "constant"):
                 graph.outputs.append(v)
                 residuals.append(len(graph.outputs) - 1)
                 made[v] = back.input(v.shape, v.dtype, v.where)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.tools.fuzzing.program import Program, coarsest
-from everygrad.tools.fuzzing.ways import WAYS, Case, Pair
+from everygrad.tools.fuzzing.ways import DEVICES, WAYS, Case, Pair
 
 # by the coarsest dtype in the program: the error allowed in values, in gradients, in second order
 TOLERANCE = {
@@ -91,11 +91,17 @@ def _short(array: Any) -> str:
     return np.array2string(array.reshape(-1)[:6], precision=6, separator=", ")
 
 
+def case_of(program: Program, device: str = "cpu") -> Case:
+    """The program on a device, as the ways take it."""
+    f, args = program.function(device), program.tensors(device)
+    return Case(f, args, lambda name: case_of(program, name), device)
+
+
 def tried(program: Program, way: str, allowed: tuple[float, ...]) -> Failure | None:
     """What differs in one way, or the exception it ends with."""
     what = "at the start"
     try:
-        for pair in WAYS[way](Case(program.function(), program.tensors())):
+        for pair in {**WAYS, **DEVICES}[way](case_of(program)):
             what = pair.what
             found = compared(way, pair, allowed)
             if found is not None:
@@ -125,5 +131,5 @@ def ways_for(program: Program) -> tuple[list[str], tuple[float, ...]]:
 def check(program: Program, ways: Iterable[str] = WAYS) -> list[Failure]:
     """What differs, one failure a way."""
     possible, allowed = ways_for(program)
-    found = [tried(program, w, allowed) for w in ways if w in possible]
+    found = [tried(program, w, allowed) for w in ways if w in possible or w in DEVICES]
     return [f for f in found if f is not None]

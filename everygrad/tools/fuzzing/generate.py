@@ -18,6 +18,7 @@ from everygrad.tools.fuzzing.program import Input, Program, Ref, Step, refs_in
 SIZES = (1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33)
 MOST_INPUTS = 7
 DTYPES = ("float64",) * 12 + ("float32",) * 3 + ("bfloat16",)
+WIDE = ("float64", "complex64", "complex128")  # what a narrow device has not
 FLOATS = ("float64", "float32", "bfloat16")
 
 
@@ -32,9 +33,12 @@ class Crash(Exception):  # noqa: N818  # control flow of the generator
 class Builder:
     """A program in the making."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, narrow: bool = False) -> None:
         self.rng = rng
+        self.narrow = narrow  # for a device that has no float64
         self.dtype = rng.choice(DTYPES)
+        if narrow and self.dtype == "float64":
+            self.dtype = "float32"
         # a few programs are large enough for several blocks of loops, and for eager's own kernels
         self.largest = 50_000 if rng.random() < 0.08 else 3_000
         self.inputs: list[Input] = []
@@ -101,7 +105,7 @@ class Builder:
 
     def pick(self, fits: Callable[[Tensor], bool] = lambda t: True) -> Ref:
         """A value that fits; rather a late one."""
-        found = [n for n, t in self.values.items() if fits(t)]
+        found = [n for n, t in self.values.items() if not t.dtype.is_complex and fits(t)]
         if not found:
             raise Rejected
         late = found[-3:] if self.rng.random() < 0.6 else found
@@ -135,6 +139,8 @@ class Builder:
         except Exception:  # eager mode itself fails: that is the program to show
             self.steps.append(step)
             raise Crash from None
+        if self.narrow and str(out.dtype) in WIDE:
+            raise Rejected
         made = out.numpy()
         if out.size > 2 * self.largest or out.ndim > 6 or not guards.tame(step, before, made):
             if step.in_place:
@@ -163,7 +169,7 @@ def finished(b: Builder) -> Program:
     """The program with its outputs chosen: what nobody uses, and a few more."""
     rng = b.rng
     used = {n for step in b.steps for n in step.refs()}
-    made = [s.number for s in b.steps]
+    made = [s.number for s in b.steps if not b.values[s.number].dtype.is_complex]
     ends = [n for n in made if n not in used] or made or [i.number for i in b.inputs]
     outputs = ends[-rng.choice((1, 2, 3, 4)) :]
     if made and rng.random() < 0.3:
@@ -178,10 +184,12 @@ def finished(b: Builder) -> Program:
     return replace(program, inputs=tuple(inputs))
 
 
-def generate(seed: int, makers: dict[str, tuple[float, Callable[[Builder], Any]]]) -> Program:
-    """The program of a seed, from these makers and their weights."""
+def generate(
+    seed: int, makers: dict[str, tuple[float, Callable[[Builder], Any]]], narrow: bool = False
+) -> Program:
+    """The program of a seed, from these makers and their weights; without float64 if `narrow`."""
     rng = Random(seed)
-    b = Builder(rng)
+    b = Builder(rng, narrow)
     for _ in range(rng.choice((1, 2, 2, 3))):
         b.input(b.shape(1), place=p.ARGUMENT)
     # rounding adds up: short programs of bfloat16, and now and then a long one of the others

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.ops.spec import REGISTRY, Op, Sample
+from everygrad.ops.spec import REGISTRY
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor
 from everygrad.tools.fuzzing import layers
 from everygrad.tools.fuzzing.generate import Builder, Rejected
 from everygrad.tools.fuzzing.guards import COMPARISONS
 from everygrad.tools.fuzzing.program import Ref
-
-# random numbers, checks and moves to devices are no programs; the rest has makers of its own
-NOT_FUZZED = {"philox", "check_range", "to", "dropout", "real", "imag", "conj", "mulhi"}
+from everygrad.tools.fuzzing.sampled import elementwise, from_sample
 
 
 class Domain(NamedTuple):
@@ -40,21 +38,6 @@ def domains(name: str) -> tuple[Domain, ...]:
         high = max(float(np.real(a).max()) for a in full)
         made.append(Domain(full[0].dtype.kind, low, high))
     return tuple(made)
-
-
-@cache
-def elementwise(inputs: int) -> tuple[str, ...]:
-    """The names of elementwise ops of so many inputs, and no further parameters."""
-    found = []
-    for name, op in REGISTRY.items():
-        if op.family != "elementwise" or name in NOT_FUZZED or len(op.inputs) != inputs:
-            continue
-        sample = next(iter(op.samples()), None)
-        if sample is None or sample.kwargs or len(sample.args) != inputs:
-            continue
-        if all(isinstance(a, np.ndarray) and a.dtype.kind in "fib" for a in sample.args):
-            found.append(name)
-    return tuple(found)
 
 
 def _kind(t: Tensor) -> str:
@@ -164,7 +147,7 @@ def clamp(b: Builder) -> Ref:
 
 def astype(b: Builder) -> Ref:
     x = b.pick()
-    targets = ["float64", "float32", "int64", "bool"]
+    targets = ["float32", "float32" if b.narrow else "float64", "int64", "bool"]
     if b.dtype == "float64" and _kind(b.of(x)) == "f":
         targets = ["float64", "float64", "int64", "bool", "float32"]
     return b.add("astype", x, b.rng.choice(targets))
@@ -349,7 +332,7 @@ def split(b: Builder) -> Ref:
     return b.add("split", x, [cut, shape[axis] - cut], axis=axis, pick=b.rng.randrange(2))
 
 
-# --- names that get other values, constants, samples ---------------------------------------------
+# --- names that get other values, constants ---------------------------------------------
 
 
 def computed(b: Builder) -> Ref:
@@ -409,58 +392,6 @@ def creation(b: Builder) -> Ref:
     return b.add(b.rng.choice(("add", "multiply", "subtract")), x, made)
 
 
-def from_sample(b: Builder) -> Ref:
-    """A call of any op of the registry, as one of its samples has it."""
-    name = b.rng.choice(sampled())
-    op = REGISTRY[name]
-    sample = b.rng.choice([s for s in op.samples() if usable(op, s)])
-    args = tuple(_placed(b, a) for a in sample.args)
-    kwargs = {k: _placed(b, v) for k, v in sample.kwargs.items()}
-    several = name == "split"
-    return b.add(name, *args, pick=0 if several else None, **kwargs)
-
-
-@cache
-def sampled() -> tuple[str, ...]:
-    names = [n for n, op in REGISTRY.items() if n not in NOT_FUZZED and op.family != "elementwise"]
-    return tuple(n for n in names if any(usable(REGISTRY[n], s) for s in REGISTRY[n].samples()))
-
-
-def usable(op: Op, sample: Sample) -> bool:
-    """A sample of real numbers whose result's size does not depend on values."""
-    found = list(_arrays((sample.args, tuple(sample.kwargs.values()))))
-    masked = op.name == "getitem" and any(a.dtype == bool for a in found)
-    few = len(found) <= 5 and all(a.size <= 300 for a in found)
-    real = all(a.dtype.kind in "fib" and np.isfinite(a).all() for a in found)
-    return few and not masked and real
-
-
-def _arrays(value: Any) -> Iterator[Any]:
-    if isinstance(value, np.ndarray):
-        yield value
-    elif type(value) in (list, tuple):
-        for v in value:
-            yield from _arrays(v)
-
-
-def _placed(b: Builder, value: Any) -> Any:
-    """A sample's array as an input, tied to the rest of the program by a factor near 1."""
-    if type(value) in (list, tuple):
-        return type(value)(_placed(b, v) for v in value)
-    if not isinstance(value, np.ndarray):
-        return value
-    if value.dtype.kind != "f":
-        return b.input(value.shape, value.dtype.name, literal=value)
-    x = b.input(value.shape, "float64", literal=value)
-    if b.dtype != "float64":
-        return b.add("astype", x, b.dtype)
-    if b.rng.random() < 0.5:
-        other = b.pick(lambda t: t.dtype.is_float and t.size > 0)
-        factor = b.add("mean", b.add("tanh", other))
-        return b.add("multiply", x, b.add("add", b.add("multiply", factor, 0.01), 1.0))
-    return x
-
-
 MAKERS: dict[str, tuple[float, Callable[[Builder], Any]]] = {
     "unary": (4, unary),
     "binary": (5, binary),
@@ -491,5 +422,5 @@ MAKERS: dict[str, tuple[float, Callable[[Builder], Any]]] = {
     "assign": (0.6, assign),
     "update": (0.6, update),
     "creation": (0.5, creation),
-    "sample": (0.8, from_sample),
+    "sample": (3, from_sample),
 }

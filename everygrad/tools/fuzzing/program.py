@@ -15,7 +15,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.ops import creation
-from everygrad.ops.spec import REGISTRY
+from everygrad.ops.spec import REGISTRY, Op
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
@@ -28,8 +28,10 @@ IN_PLACE = {"setitem": "{0}[{index}] = {1}", "iadd": "{0} += {1}", "isub": "{0} 
 HEADER = """\
 import numpy as np
 import everygrad as eg
+from everygrad import fft, linalg, special
 from everygrad.ops.conv import Window
 from everygrad.ops.spec import REGISTRY
+from everygrad.tools.fuzzing.program import function_of
 """
 
 
@@ -70,7 +72,8 @@ class Input:
         """An expression of NumPy for the numbers, before they are laid out."""
         shape = self.stored_shape()
         if self.literal is not None:
-            return f"np.array({self.literal.tolist()}).reshape({shape})"
+            shown = str(self.literal.tolist()).replace("nan", "np.nan")
+            return f"np.array({shown}).reshape({shape})"
         rng = f"np.random.default_rng({self.seed})"
         if self.dtype == "bool":
             return f"{rng}.random({shape}) < 0.5"
@@ -137,13 +140,14 @@ class Step:
     def refs(self) -> list[int]:
         return [r.number for r in refs_in((self.args, tuple(self.kwargs.values())))]
 
-    def run(self, values: dict[int, Tensor]) -> Tensor:
+    def run(self, values: dict[int, Tensor], device: str = "cpu") -> Tensor:
         args = replaced(self.args, lambda r: values[r.number])
         kwargs = {k: replaced(v, lambda r: values[r.number]) for k, v in self.kwargs.items()}
         if self.in_place:
             return _assign(self.op, *args, **kwargs)
-        function = getattr(creation, self.op) if self.op in CREATION else REGISTRY[self.op].function
-        out = function(*args, **kwargs)
+        if self.op in CREATION:
+            return getattr(creation, self.op)(*args, **kwargs, device=device)
+        out = function_of(REGISTRY[self.op])(*args, **kwargs)
         return out if self.pick is None else out[self.pick]
 
     def lines(self) -> list[str]:
@@ -151,11 +155,18 @@ class Step:
             names = [repr(a) for a in self.args]
             index = _index_text(self.kwargs.get("index"))
             return [IN_PLACE[self.op].format(*names, index=index), f"v{self.number} = {names[0]}"]
-        known = self.op in CREATION or not REGISTRY[self.op].namespace
-        function = f"eg.{self.op}" if known else f'REGISTRY["{self.op}"].function'
+        known = self.op in CREATION or not (
+            REGISTRY[self.op].namespace or REGISTRY[self.op].notes.get("tested_as")
+        )
+        function = f"eg.{self.op}" if known else f'function_of(REGISTRY["{self.op}"])'
         given = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
         picked = "" if self.pick is None else f"[{self.pick}]"
         return [f"v{self.number} = {function}({', '.join(given)}){picked}"]
+
+
+def function_of(op: Op) -> Callable[..., Any]:
+    """The function that stands for an op: its own, or one of what is determined in its results."""
+    return op.notes.get("tested_as") or op.function
 
 
 def _assign(op: str, x: Tensor, y: Any, index: Any = None) -> Tensor:
@@ -202,22 +213,22 @@ class Program:
     def arguments(self) -> list[Input]:
         return [i for i in self.inputs if i.place == ARGUMENT]
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self, device: str = "cpu") -> list[Tensor]:
         """The arguments."""
-        return [i.tensor() for i in self.arguments]
+        return [i.tensor().to(device) for i in self.arguments]
 
-    def function(self) -> Callable[..., list[Tensor]]:
-        """The program as a function of its arguments."""
-        closures = {i.number: i.tensor() for i in self.inputs if i.place == CLOSURE}
+    def function(self, device: str = "cpu") -> Callable[..., list[Tensor]]:
+        """The program as a function of its arguments, which lie on this device."""
+        closures = {i.number: i.tensor().to(device) for i in self.inputs if i.place == CLOSURE}
         constants = [(i, _literal(i)) for i in self.inputs if i.place == CONSTANT]
         numbers = [i.number for i in self.arguments]
 
         def f(*args: Tensor) -> list[Tensor]:
             values = dict(closures) | dict(zip(numbers, args, strict=True))
             for i, array in constants:
-                values[i.number] = creation.tensor(array, dtype=i.dtype)
+                values[i.number] = creation.tensor(array, dtype=i.dtype, device=device)
             for step in self.steps:
-                values[step.number] = step.run(values)
+                values[step.number] = step.run(values, device)
             return [values[n] for n in self.outputs]
 
         return f

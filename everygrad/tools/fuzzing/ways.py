@@ -25,6 +25,7 @@ from everygrad.tracing.jit import jit
 
 Arrays = list[Any]
 Function = Callable[..., Any]
+NARROW = ("webgpu",)  # devices without float64
 SLOPE, BEND, VALUE = 2, 3, 1  # how often rounding is magnified: order of derivative plus one
 
 
@@ -49,11 +50,23 @@ def arrays(tensors: Any) -> Arrays:
 
 
 class Case:
-    """A function of tensors that returns a list of tensors, and arguments for it."""
+    """A function of tensors that returns a list of tensors, and arguments for it.
 
-    def __init__(self, f: Function, args: Sequence[Tensor]) -> None:
+    `moved` gives the same on another device.
+    """
+
+    def __init__(
+        self,
+        f: Function,
+        args: Sequence[Tensor],
+        moved: Callable[[str], Case] | None = None,
+        device: str = "cpu",
+    ) -> None:
         self.f = f
         self.args = list(args)
+        self.moved = moved
+        self.device = device
+        self.wide = "float32" if device in NARROW else "float64"
         self.places = [i for i, a in enumerate(args) if a.dtype.is_float]
         self.floats = [self.args[i] for i in self.places]
 
@@ -73,11 +86,11 @@ class Case:
         run = self.of_floats(f or self.f)
 
         def total(*floats: Tensor) -> Tensor:
-            out = zeros((), dtype="float64")
+            out = zeros((), self.wide, self.device)
             for k, o in enumerate(run(*floats)):
                 if o.dtype.is_float and o.size:
-                    places = arange(o.size, dtype="float64").reshape(o.shape)
-                    out = out + (o * cos(places + k).astype(o.dtype)).sum().astype("float64")
+                    places = arange(o.size, dtype=self.wide, device=self.device).reshape(o.shape)
+                    out = out + (o * cos(places + k).astype(o.dtype)).sum().astype(self.wide)
             return out
 
         return total
@@ -348,6 +361,23 @@ def printed(case: Case) -> Iterator[Pair]:
     yield Pair("lower()", [np.asarray(bool(text))], [np.asarray(True)], exact=True)
 
 
+def elsewhere(device: str) -> Way:
+    """The program and its gradient on another device, against the CPU."""
+
+    def way(case: Case) -> Iterator[Pair]:
+        assert case.moved is not None, "this way needs a program, not only its function"
+        there = case.moved(device)
+        want = arrays(case.f(*case.args))
+        yield Pair("eager", arrays(there.f(*there.args)), want)
+        jitted = jit(there.f)
+        yield Pair("traced", arrays(jitted(*there.args)), want)
+        yield Pair("replayed", arrays(jitted(*there.args)), want)
+        slopes = arrays(case.grad()(*case.floats))
+        yield Pair("gradient", arrays(there.grad()(*there.floats)), slopes, SLOPE)
+
+    return way
+
+
 WAYS: dict[str, Way] = {
     "eager": eager,
     "jit": values,
@@ -363,3 +393,4 @@ WAYS: dict[str, Way] = {
     "inside": inside,
     "lower": printed,
 }
+DEVICES: dict[str, Way] = {name: elsewhere(name) for name in ("webgpu", "cuda")}

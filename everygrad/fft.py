@@ -1,0 +1,24 @@
+"""Fourier transforms of any length, and their frequencies."""
+
+from everygrad.ops.fourier import (
+    fft as fft,
+    fft2 as fft2,
+    fftn as fftn,
+    hfft as hfft,
+    ifft as ifft,
+    ifft2 as ifft2,
+    ifftn as ifftn,
+    ihfft as ihfft,
+    irfft as irfft,
+    irfft2 as irfft2,
+    irfftn as irfftn,
+    rfft as rfft,
+    rfft2 as rfft2,
+    rfftn as rfftn,
+)
+from everygrad.ops.spectra import (
+    fftfreq as fftfreq,
+    fftshift as fftshift,
+    ifftshift as ifftshift,
+    rfftfreq as rfftfreq,
+)

@@ -1,0 +1,380 @@
+"""Convolution over lines and volumes, and transposed convolution, made of that over images.
+
+A line is an image of one row. A volume is a batch of images, one for each place along the depth,
+whose channels are those of the slices that the kernel meets there. Transposed convolution is the
+derivative of convolution by its input, an op of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everygrad.autograd.autocast import whole
+from everygrad.dispatch import apply, operands
+from everygrad.errors import ArgumentError, DtypeError, ShapeError
+from everygrad.ops import samples as s
+from everygrad.ops.conv import (
+    CONV_INPUT,
+    Window,
+    check_groups,
+    conv2d,
+    integers,
+    is_plain,
+    named,
+    pad_places,
+    padding_widths,
+)
+from everygrad.ops.families import Function, check_kind
+from everygrad.ops.joining import pad, stack
+from everygrad.ops.movement import put_slices, slice_axis
+from everygrad.ops.spec import composite, refuse, sample
+from everygrad.shapes import Shape
+from everygrad.tensor import Tensor
+
+
+def _check(op: str, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
+    """Refuse channels that do not fit; the number of axes is known to."""
+    check_groups(op, groups)
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+        raise ShapeError(
+            f"{op}: weight {weight.shape} in {groups} groups takes {weight.shape[1] * groups} "
+            f"channels and gives a multiple of {groups}; the input has {x.shape[1]}"
+        )
+    _check_bias(op, bias, weight.shape[0])
+
+
+def _check_bias(op: str, bias: Tensor | None, channels: int) -> None:
+    if bias is not None and bias.shape != (channels,):
+        raise ShapeError(f"{op}: bias {bias.shape} must have shape {(channels,)}")
+
+
+def _check_axes(op: str, x: Tensor, weight: Tensor, count: int) -> None:
+    if x.ndim != count + 2 or weight.ndim != count + 2:
+        raise ShapeError(
+            f"{op}: takes an input and a weight of {count + 2} dimensions (batch or out channels, "
+            f"channels, {count} more), got {x.shape} and {weight.shape}"
+        )
+
+
+def _check_fit(op: str, places: Shape, size: Shape, padding: Shape, dilation: Shape) -> None:
+    spans = [d * (k - 1) + 1 for k, d in zip(size, dilation, strict=True)]
+    if any(n + 2 * p < span for n, p, span in zip(places, padding, spans, strict=True)):
+        raise ShapeError(
+            f"{op}: a kernel of {size} with dilation {dilation} does not fit places {places} "
+            f"padded by {padding}"
+        )
+
+
+def _prepared(
+    op: str, x: Tensor, weight: Tensor, count: int, options: tuple[Any, Any, Any, str]
+) -> tuple[Tensor, Shape, Shape, Shape]:
+    """x with what kernels do not pad themselves, and the stride, padding and dilation left."""
+    stride, padding, dilation, padding_mode = options
+    size = weight.shape[2:]
+    if not is_plain(padding) or padding_mode != "zeros":
+        widths = padding_widths(op, padding, size, stride, dilation)
+        x, padding = pad_places(op, x, widths, padding_mode), 0
+    steps = integers(op, "stride", stride, 1, count)
+    around = integers(op, "padding", padding, 0, count)
+    spread = integers(op, "dilation", dilation, 1, count)
+    _check_fit(op, x.shape[2:], size, around, spread)
+    return x, steps, around, spread
+
+
+def _line_samples() -> Any:
+    yield sample(s.real(2, 2, 4), s.real(2, 1, 3, seed=1), s.real(2), 2, 1, 1, 2)
+    yield sample(s.real(1, 2, 4), s.real(1, 2, 2, seed=1), padding=((2, 0),), dilation=2)
+    yield sample(s.real(1, 1, 4), s.real(2, 1, 3, seed=1), padding=2, padding_mode="reflect")
+
+
+def _refusals(name: str, count: int) -> tuple[Any, ...]:
+    x, w = s.real(1, 1, *(3,) * count), s.real(1, 1, *(2,) * count)
+    return (
+        refuse(ShapeError, f"{name}: .* does not fit", x, s.real(1, 1, *(4,) * count)),
+        refuse(ShapeError, "the input has 1", x, s.real(1, 2, *(1,) * count)),
+        refuse(ShapeError, f"{name}: takes an input and a weight", x[0], w),
+        refuse(ArgumentError, f"{name}: stride must be", x, w, stride=0),
+        refuse(ArgumentError, f"{name}: padding must be", x, w, padding="full"),
+        refuse(ArgumentError, f"{name}: padding_mode must be", x, w, padding_mode="edge"),
+        refuse(ArgumentError, "groups must be a positive", x, w, groups=0),
+        refuse(ShapeError, f"{name}: bias", x, w, s.real(2)),
+    )
+
+
+@composite(
+    kinds="real float",
+    methods=(),
+    reference="tests.references_neural:conv1d",
+    torch="tests.references_neural:torch_conv1d",
+    samples=_line_samples,
+    refuses=_refusals("conv1d", 1),
+)
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Tensor:
+    """Kernels (out channels, channels / groups, length) moved over lines, plus a bias.
+
+    `padding` and `padding_mode` are as in `conv2d`.
+    """
+    _check_axes("conv1d", x, weight, 1)
+    _check("conv1d", x, weight, bias, groups)
+    check_kind("conv1d", x.dtype, "real float")
+    options = (stride, padding, dilation, padding_mode)
+    x, (step,), (around,), (spread,) = _prepared("conv1d", x, weight, 1, options)
+    out = conv2d(
+        x.expand_dims(2),
+        weight.expand_dims(2),
+        bias,
+        (1, step),
+        (0, around),
+        (1, spread),
+        groups,
+    )
+    return out.squeeze(2)
+
+
+def _volume_samples() -> Any:
+    w = s.real(2, 1, 2, 1, 2, seed=1)
+    yield sample(s.real(1, 2, 3, 1, 2), w, s.real(2), padding=(1, 0, 0), stride=(2, 1, 1), groups=2)
+    yield sample(
+        s.real(1, 1, 3, 1, 2), s.real(1, 1, 2, 1, 1, seed=1), padding="same", dilation=(2, 1, 1)
+    )
+
+
+@composite(
+    kinds="real float",
+    methods=(),
+    reference="tests.references_neural:conv3d",
+    torch="tests.references_neural:torch_conv3d",
+    samples=_volume_samples,
+    refuses=_refusals("conv3d", 3),
+)
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Tensor:
+    """Kernels (out channels, channels / groups, depth, height, width) moved over volumes.
+
+    `padding` and `padding_mode` are as in `conv2d`. The input's slices are held once for each place
+    along the kernel's depth.
+    """
+    _check_axes("conv3d", x, weight, 3)
+    _check("conv3d", x, weight, bias, groups)
+    check_kind("conv3d", x.dtype, "real float")
+    options = (stride, padding, dilation, padding_mode)
+    x, steps, around, spread = _prepared("conv3d", x, weight, 3, options)
+    x = pad(x, ((0, 0), (0, 0), (around[0],) * 2, (0, 0), (0, 0)))
+    o, c, taps, *size = weight.shape
+    depth = (x.shape[2] - spread[0] * (taps - 1) - 1) // steps[0] + 1
+    x = x.permute_dims((0, 2, 1, 3, 4))
+    met = [slice_axis(x, 1, k * spread[0], depth, steps[0]) for k in range(taps)]
+    x = met[0] if taps == 1 else stack(met, axis=3)  # (batch, depth, channels, taps, ...)
+    images = x.reshape(x.shape[0] * depth, c * groups * taps, *x.shape[-2:])
+    kernels = weight.reshape(o, c * taps, *size)
+    out = conv2d(images, kernels, bias, steps[1:], around[1:], spread[1:], groups)
+    out = out.reshape(x.shape[0], depth, *out.shape[1:])
+    return out.permute_dims((0, 2, 1, 3, 4))
+
+
+# --- transposed ----------------------------------------------------------------------------------
+
+
+class _Transposed:
+    """The parameters of a transposed convolution over `count` axes, checked."""
+
+    def __init__(
+        self,
+        op: str,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        options: tuple[Any, ...],
+    ) -> None:
+        count = int(op[-2])
+        _check_axes(op, x, weight, count)
+        check_kind(op, x.dtype, "real float")
+        stride, padding, output_padding, self.groups, dilation = options
+        check_groups(op, self.groups)
+        self.size = weight.shape[2:]
+        self.stride = integers(op, "stride", stride, 1, count)
+        self.padding = integers(op, "padding", padding, 0, count)
+        self.dilation = integers(op, "dilation", dilation, 1, count)
+        more = integers(op, "output_padding", output_padding, 0, count)
+        limits = [max(st, d) for st, d in zip(self.stride, self.dilation, strict=True)]
+        if any(m >= most for m, most in zip(more, limits, strict=True)):
+            raise ArgumentError(
+                f"{op}: output_padding {more} must be smaller than the stride {self.stride} or "
+                f"the dilation {self.dilation}"
+            )
+        if x.shape[1] != weight.shape[0] or x.shape[1] % self.groups:
+            raise ShapeError(
+                f"{op}: weight {weight.shape} in {self.groups} groups takes {weight.shape[0]} "
+                f"channels, a multiple of {self.groups}; the input has {x.shape[1]}"
+            )
+        self.channels = weight.shape[1] * self.groups
+        _check_bias(op, bias, self.channels)
+        # the reach of all kernels together, and what is kept of it
+        self.reach = tuple(
+            (n - 1) * st + d * (k - 1) + 1
+            for n, k, st, d in zip(x.shape[2:], self.size, self.stride, self.dilation, strict=True)
+        )
+        self.out = tuple(
+            n - 2 * p + m for n, p, m in zip(self.reach, self.padding, more, strict=True)
+        )
+        if min(self.out, default=1) < 1:
+            raise ShapeError(
+                f"{op}: padding {self.padding} leaves nothing of the {self.reach} places that "
+                f"kernels of {self.size} reach"
+            )
+        if count == 1:  # a line is an image of one row
+            self.size, self.stride, self.dilation = (
+                (1, *v) for v in (self.size, self.stride, self.dilation)
+            )
+            self.reach, self.out = (1, *self.reach), (1, *self.out)
+            self.padding, more = (0, *self.padding), (0, *more)
+        # an image whose convolution has exactly the places of x; else it is cut out of the reach
+        self.exact = all(m < st for m, st in zip(more[-2:], self.stride[-2:], strict=True))
+
+    def images(self, x: Tensor, weight: Tensor, channels: int) -> Tensor:
+        """The transposed convolution over the last two axes of images."""
+        around = self.padding[-2:] if self.exact else (0, 0)
+        window = Window(
+            self.size[-2:],  # type: ignore[arg-type]  # two of each
+            self.stride[-2:],  # type: ignore[arg-type]
+            around,  # type: ignore[arg-type]
+            self.dilation[-2:],  # type: ignore[arg-type]
+            self.groups,
+        )
+        kept = self.out[-2:] if self.exact else self.reach[-2:]
+        x, weight = operands("conv2d_input", x, weight)
+        out = apply(CONV_INPUT, x, weight, window=window, image=(x.shape[0], channels, *kept))
+        if not self.exact:
+            out = self.cut(self.cut(out, 2, -2), 3, -1)
+        return out
+
+    def cut(self, x: Tensor, axis: int, which: int) -> Tensor:
+        """What is kept of the reach along an axis; beyond the reach are zeros."""
+        start, count = self.padding[which], self.out[which]
+        missing = max(0, start + count - x.shape[axis])
+        if missing:
+            x = pad(x, tuple((0, missing if a == axis else 0) for a in range(x.ndim)))
+        return slice_axis(x, axis, start, count)
+
+
+def _transposed_refusals(name: str, count: int) -> tuple[Any, ...]:
+    x, w = s.real(1, 2, *(2,) * count), s.real(2, 1, *(2,) * count)
+    return (
+        refuse(ShapeError, f"{name}: takes an input and a weight", x[0], w),
+        refuse(ShapeError, "the input has 2", x, s.real(3, 1, *(1,) * count)),
+        refuse(ArgumentError, f"{name}: output_padding .* must be smaller", x, w, output_padding=1),
+        refuse(ShapeError, f"{name}: padding .* leaves nothing", x, w, padding=2),
+        refuse(ArgumentError, f"{name}: stride must be", x, w, stride=0),
+        refuse(ShapeError, f"{name}: bias", x, w, s.real(2)),
+        refuse(
+            DtypeError,
+            f"{name}: does not take int64",
+            s.integers(1, 1, *(2,) * count),
+            s.integers(1, 1, *(2,) * count),
+        ),
+    )
+
+
+_DOC = """Each element of the input times a kernel, added up where the kernels overlap, plus a bias.
+
+    The weight is (channels, out channels / groups, sizes...). The transpose of the convolution with
+    these parameters; `output_padding` adds to one end of the result.
+    """
+
+
+def _transposed_samples(count: int) -> Any:
+    def make() -> Any:
+        short, w = {
+            1: ((1, 2, 3), (2, 1, 3)),
+            2: ((1, 2, 2, 2), (2, 1, 2, 3)),
+            3: ((1, 2, 2, 1, 2), (2, 1, 2, 1, 2)),
+        }[count]
+        ends = (0,) * (count - 1) + (1,)
+        yield sample(s.real(*short), s.real(*w, seed=1), s.real(2), 2, ends, ends, 2)
+        yield sample(s.real(*short), s.real(*w, seed=1), stride=1, dilation=2, output_padding=ends)
+
+    return make
+
+
+def _transposed(
+    x: Tensor, weight: Tensor, bias: Tensor | None, name: str, given: tuple[Any, ...]
+) -> Tensor:
+    made = _Transposed(name, x, weight, bias, given)
+    count = x.ndim - 2
+    if count == 1:
+        out = made.images(x.expand_dims(2), weight.expand_dims(2), made.channels).squeeze(2)
+    elif count == 2:
+        out = made.images(x, weight, made.channels)
+    else:
+        out = _volumes(made, x, weight)
+    return out if bias is None else out + bias.reshape((-1,) + (1,) * count)
+
+
+_transposed_as_one = whole("conv2d_input", _transposed)  # so that the bias has the same dtype
+
+
+def _transposed_of(count: int) -> Function:
+    name = f"conv_transpose{count}d"
+
+    def conv_transpose(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Tensor:
+        given = (stride, padding, output_padding, groups, dilation)
+        out: Tensor = _transposed_as_one(x, weight, bias, name, given)
+        return out
+
+    return composite(
+        kinds="real float",
+        methods=(),
+        reference=f"tests.references_neural:{name}",
+        torch=f"torch.nn.functional:{name}",
+        samples=_transposed_samples(count),
+        refuses=_transposed_refusals(name, count),
+    )(named(conv_transpose, name, _DOC))
+
+
+def _volumes(made: _Transposed, x: Tensor, weight: Tensor) -> Tensor:
+    """Each slice of a volume spread over images for each place of the kernel along the depth."""
+    n, c, depth = x.shape[:3]
+    taps, step, spread = made.size[0], made.stride[0], made.dilation[0]
+    images = x.permute_dims((0, 2, 1, 3, 4)).reshape(n * depth, c, *x.shape[3:])
+    kernels = weight.reshape(c, weight.shape[1] * taps, *weight.shape[3:])
+    out = made.images(images, kernels, made.channels * taps)
+    out = out.reshape(n, depth, made.channels, taps, *out.shape[2:])
+    shape = (n, made.reach[0], made.channels, *out.shape[4:])
+    total: Tensor | None = None
+    for k in range(taps):
+        at = tuple((k * spread, depth, step) if a == 1 else (0, m, 1) for a, m in enumerate(shape))
+        part = put_slices(out[:, :, :, k], shape, at)
+        total = part if total is None else total + part
+    assert total is not None
+    return made.cut(total, 1, 0).permute_dims((0, 2, 1, 3, 4))
+
+
+conv_transpose1d = _transposed_of(1)
+conv_transpose2d = _transposed_of(2)
+conv_transpose3d = _transposed_of(3)

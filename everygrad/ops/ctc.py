@@ -1,0 +1,215 @@
+"""Connectionist temporal classification: the probability of a label sequence under a recogniser.
+
+The forward algorithm (Graves et al. 2006) in logarithms, one step of tensor ops for each time, all
+examples at once. Derivatives follow from the ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes
+from everygrad.compile.expr import call
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, DtypeError, OutOfRangeError, ShapeError
+from everygrad.ops import samples as s
+from everygrad.ops.creation import arange, asarray, full
+from everygrad.ops.elementwise import clamp, maximum, minimum, where
+from everygrad.ops.families import Function, check_kind, elementwise
+from everygrad.ops.functions import exp
+from everygrad.ops.indexing import CHECK_RANGE, gather, take, take_along_axis
+from everygrad.ops.joining import concat, stack, tril
+from everygrad.ops.losses import reduced
+from everygrad.ops.movement import slice_axis
+from everygrad.ops.spec import composite, refuse, sample
+from everygrad.tensor import Tensor
+
+# the logarithm of what cannot be: finite, so that differences and their slopes are no NaN
+_NEVER = -1e30
+
+
+def _log_sum(x: Any, y: Any, z: Any) -> Any:
+    top = call("max", call("max", x, y), z)
+    total = call("exp", x - top) + call("exp", y - top) + call("exp", z - top)
+    return top + call("log", total)
+
+
+LOG_SUM: Function = elementwise(
+    "log_sum_of_three",
+    _log_sum,
+    (
+        lambda g, x, out: g * exp(x - out),
+        lambda g, y, out: g * exp(y - out),
+        lambda g, z, out: g * exp(z - out),
+    ),
+    kinds="real float",
+    doc="log(exp(x) + exp(y) + exp(z)) of finite numbers.",
+    methods=(),
+    namespace="internal",
+    reference=lambda x, y, z: np.logaddexp(np.logaddexp(x, y), z),
+    samples=lambda: iter((sample(s.real(2, 3), s.real(3, seed=1), s.real(2, 1, seed=2)),)),
+)
+
+
+def _lengths(given: Any, what: str, count: int, most: int, device: str) -> Tensor:
+    """Lengths as an integer tensor, checked wherever their values are."""
+    if not isinstance(given, Tensor):
+        whole = [given] if isinstance(given, int) else [*given]
+        given = asarray(np.asarray(whole, np.int64), device=device)
+    if not given.dtype.is_integer:
+        raise DtypeError(f"ctc_loss: {what}s must be integers, got {given.dtype}")
+    if given.size != count or given.ndim > 1:
+        raise ShapeError(f"ctc_loss: {count} {what}s are needed, got shape {given.shape}")
+    given = given.reshape(count).astype(dtypes.int64)
+    return apply(CHECK_RANGE, given, size=most + 1, what=f"ctc_loss: {what}")
+
+
+def _rows(targets: Tensor, lengths: Tensor, most: int) -> Tensor:
+    """Labels that were given one after the other, as rows of `most`."""
+    count = lengths.shape[0]
+    before = tril(lengths.expand((count, count)), -1).sum(axis=1)
+    places = before.reshape(-1, 1) + arange(most, device=targets.device)
+    return take(targets, minimum(places, targets.shape[0] - 1))
+
+
+def _states(labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    """Labels with blanks around each, and which of these can follow the one two before."""
+    n, most = labels.shape
+    blanks = full((n, most), blank, dtype=dtypes.int64, device=labels.device)
+    ends = full((n, 1), blank, dtype=dtypes.int64, device=labels.device)
+    states = concat([stack([blanks, labels], axis=2).reshape(n, 2 * most), ends], axis=1)
+    if not most:
+        return states, states != blank
+    later, earlier = slice_axis(states, 1, 2, 2 * most - 1), slice_axis(states, 1, 0, 2 * most - 1)
+    skips = (later != earlier) & (later != blank)
+    nowhere = full((n, 2), False, dtype=dtypes.bool_, device=labels.device)
+    return states, concat([nowhere, skips], axis=1)
+
+
+def _forward(emitted: Tensor, skips: Tensor, lengths: Tensor) -> Tensor:
+    """(batch, states): the logarithm of the probability to be in each state at the end."""
+    steps, n, states = emitted.shape
+    never = full((n, 2), _NEVER, dtype=emitted.dtype, device=emitted.device)
+    first = arange(states, device=emitted.device) < 2
+    alpha = where(first, emitted[0], _NEVER)
+    for t in range(1, steps):
+        wide = concat([never, alpha], axis=1)
+        stepped = slice_axis(wide, 1, 1, states)
+        skipped = where(skips, slice_axis(wide, 1, 0, states), _NEVER)
+        new = LOG_SUM(alpha, stepped, skipped) + emitted[t]
+        alpha = where(lengths.reshape(-1, 1) > t, new, alpha)
+    return alpha
+
+
+def _log_likelihood(
+    logs: Tensor, targets: Tensor, times: Tensor, lengths: Tensor, blank: int
+) -> Tensor:
+    """(batch,): of targets (batch, most); below half of _NEVER where they cannot be."""
+    _, n, classes = logs.shape
+    most = targets.shape[1]
+    held = minimum(lengths, most).reshape(-1, 1)
+    labels = where(arange(most, device=logs.device) < held, targets.astype(dtypes.int64), blank)
+    labels = apply(CHECK_RANGE, labels, size=classes, what="ctc_loss: label")
+    states, skips = _states(labels, blank)
+    emitted = take_along_axis(logs, states.expand_dims(0), axis=2)
+    alpha = _forward(emitted, skips, times)
+    at_blank = gather(alpha, 2 * held, axis=1)
+    at_label = gather(alpha, maximum(2 * held - 1, 0), axis=1)
+    at_label = where(held > 0, at_label, _NEVER)
+    total = LOG_SUM(at_blank, at_label, full((), _NEVER, dtype=logs.dtype, device=logs.device))
+    total = total.reshape(n)
+    untold = where(lengths == 0, 0.0, _NEVER)  # no time has passed: only nothing can be said
+    return where(lengths > most, _NEVER, where(times > 0, total, untold))
+
+
+def _check(log_probs: Tensor, targets: Tensor, blank: int) -> None:
+    check_kind("ctc_loss", log_probs.dtype, "real float")
+    if log_probs.ndim not in (2, 3) or 0 in log_probs.shape:
+        raise ShapeError(
+            f"ctc_loss: log_probs must be (time, batch, classes) or (time, classes), none empty, "
+            f"got {log_probs.shape}"
+        )
+    if not targets.dtype.is_integer:
+        raise DtypeError(f"ctc_loss: labels must be integers, got {targets.dtype}")
+    if not 0 <= blank < log_probs.shape[-1]:
+        raise ArgumentError(f"ctc_loss: blank {blank} is none of the {log_probs.shape[-1]} classes")
+
+
+def _padded(targets: Tensor, lengths: Any, n: int, steps: int) -> tuple[Tensor, Tensor]:
+    """The labels as (batch, most), and their lengths."""
+    if targets.ndim == 2 and targets.shape[0] == n:
+        most = targets.shape[1]
+        return targets, _lengths(lengths, "target length", n, most, targets.device)
+    if targets.ndim != 1:
+        raise ShapeError(
+            f"ctc_loss: targets must be ({n}, longest) or one after the other in one axis, "
+            f"got {targets.shape}"
+        )
+    total = targets.shape[0]
+    # more labels than times cannot be, however many they are
+    known = isinstance(lengths, Sequence) and max(lengths, default=0) <= total
+    most = min(max(lengths) if known else total, total, steps + 1)
+    checked = _lengths(lengths, "target length", n, total, targets.device)
+    if not most:
+        return full((n, 0), 0, dtype=dtypes.int64, device=targets.device), checked
+    return _rows(targets, checked, most), checked
+
+
+def _samples() -> Any:
+    x, labels = s.real(2, 2, 3), np.array([[1, 2], [2, 0]])
+    yield sample(x, labels, np.array([2, 2]), np.array([2, 1]))
+    yield sample(s.real(2, 3), np.array([2, 1]), (2,), (2,), reduction="none")
+
+
+_LOGS, _LABELS = s.real(3, 2, 3), np.array([[1, 2], [2, 1]])
+
+
+@composite(
+    kinds="real float",
+    methods=(),
+    reference="tests.references_neural:ctc_loss",
+    torch=None,  # its derivative is that of log_softmax and the loss together
+    samples=_samples,
+    refuses=(
+        refuse(OutOfRangeError, "ctc_loss: label 3", _LOGS, _LABELS + 1, (3, 3), (2, 2)),
+        refuse(OutOfRangeError, "ctc_loss: input length 4", _LOGS, _LABELS, (4, 3), (2, 2)),
+        refuse(OutOfRangeError, "ctc_loss: target length 3", _LOGS, _LABELS, (3, 3), (3, 2)),
+        refuse(ShapeError, "ctc_loss: 2 input lengths are needed", _LOGS, _LABELS, (3,), (2, 2)),
+        refuse(ArgumentError, "ctc_loss: blank 3", _LOGS, _LABELS, (3, 3), (2, 2), blank=3),
+        refuse(ShapeError, "ctc_loss: log_probs must be", _LOGS[0, 0], _LABELS, (3, 3), (2, 2)),
+        refuse(ShapeError, "ctc_loss: targets must be", _LOGS, _LABELS[:1], (3, 3), (2, 2)),
+    ),
+)
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """Minus the logarithm of the probability of each label sequence, by any alignment.
+
+    log_probs, from log_softmax, is (time, batch, classes); targets (batch, longest), or one after
+    the other; lengths are tensors or integers. Without a batch: (time, classes), (length,). "mean"
+    divides by the target's length first. A sequence that cannot be has the loss infinity, or 0 if
+    `zero_infinity`, and the derivative 0.
+    """
+    _check(log_probs, targets, blank)
+    alone = log_probs.ndim == 2
+    logs = log_probs.expand_dims(1) if alone else log_probs
+    targets = targets.expand_dims(0) if alone and targets.ndim == 1 else targets
+    logs = clamp(logs.astype(dtypes.float32) if logs.dtype.itemsize < 4 else logs, min=_NEVER)
+    steps, n, _ = logs.shape
+    times = _lengths(input_lengths, "input length", n, steps, logs.device)
+    labels, lengths = _padded(targets, target_lengths, n, steps)
+    told = _log_likelihood(logs, labels, times, lengths, blank)
+    loss = where(told < _NEVER / 2, 0.0 if zero_infinity else np.inf, -told)
+    if reduction == "mean":
+        loss = loss / maximum(lengths, 1).astype(loss.dtype)
+    out = reduced(loss, reduction, "ctc_loss").astype(log_probs.dtype)
+    return out.squeeze(0) if alone and reduction == "none" else out

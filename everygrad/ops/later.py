@@ -1,0 +1,268 @@
+# Made by `python -m everygrad.tools.stubs`: change the ops, not this file.
+"""What each module of ops has that is loaded later: see the package."""
+
+OPS: dict[str, tuple[str, ...]] = {
+    "activations": (
+        "celu", "elu", "gelu_tanh", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softshrink", "softsign",
+        "tanhshrink", "threshold",
+    ),
+    "adaptive": (
+        "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+        "adaptive_max_pool2d", "adaptive_max_pool3d", "max_unpool1d", "max_unpool2d",
+        "max_unpool3d",
+    ),
+    "arithmetic": (
+        "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
+        "nan_to_num", "nextafter", "rad2deg", "signbit",
+    ),
+    "contractions": (
+        "einsum", "kron", "tensordot",
+    ),
+    "convolutions": (
+        "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    ),
+    "ctc": (
+        "ctc_loss", "log_sum_of_three",
+    ),
+    "cumulative": (
+        "cummax", "cummax_index", "cummin", "cummin_index", "cumprod", "cumsum", "cumulative_prod",
+        "cumulative_sum", "diff", "logcumsumexp", "trapezoid",
+    ),
+    "decompositions": (
+        "cholesky", "householder_product", "qr", "qr_complete",
+    ),
+    "diagonals": (
+        "diag", "diag_embed", "diagonal", "rot90",
+    ),
+    "distances": (
+        "cosine_embedding_loss", "cosine_similarity", "hinge_embedding_loss",
+        "margin_ranking_loss", "multi_margin_loss", "multilabel_soft_margin_loss", "normalize",
+        "pairwise_distance", "soft_margin_loss", "triplet_margin_loss",
+    ),
+    "fourier": (
+        "dft", "fft_fft", "fft_fft2", "fft_fftn", "fft_hfft", "fft_ifft", "fft_ifft2", "fft_ifftn",
+        "fft_ihfft", "fft_irfft", "fft_irfft2", "fft_irfftn", "fft_rfft", "fft_rfft2", "fft_rfftn",
+        "half_dft", "real_dft",
+    ),
+    "images": (
+        "channel_shuffle", "col2im", "im2col", "pixel_shuffle", "pixel_unshuffle",
+    ),
+    "matrices": (
+        "ensure",
+    ),
+    "matrixfunctions": (
+        "adjugate", "det", "matrix_exp", "matrix_power", "multi_dot", "slogdet",
+    ),
+    "normalisation": (
+        "batch_norm", "group_norm", "instance_norm", "local_response_norm", "rms_norm",
+    ),
+    "norms": (
+        "cond", "cross", "linalg_diagonal", "matrix_norm", "trace", "vector_norm",
+    ),
+    "order": (
+        "argsort", "kthvalue", "msort", "sort", "top_index", "topk",
+    ),
+    "parts": (
+        "atleast_1d", "atleast_2d", "atleast_3d", "chunk", "dstack", "hstack", "ravel",
+        "tensor_split", "unbind", "unstack", "vstack",
+    ),
+    "pooling": (
+        "avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "lp_pool3d",
+        "max_pool1d", "max_pool2d", "max_pool2d_index", "max_pool3d",
+    ),
+    "quantiles": (
+        "median", "nanmedian", "nanquantile", "quantile",
+    ),
+    "regression": (
+        "binary_cross_entropy", "binary_cross_entropy_with_logits", "binary_entropy",
+        "gaussian_nll_loss", "huber_loss", "kl_div", "l1_loss", "poisson_nll_loss",
+        "smooth_l1_loss",
+    ),
+    "resampling": (
+        "affine_grid", "grid_sample", "interpolate",
+    ),
+    "scattering": (
+        "index_copy", "index_fill", "put", "scatter", "scatter_max", "scatter_min", "scatter_prod",
+    ),
+    "search": (
+        "bincount", "bucketize", "histogram", "isin", "searchsorted",
+    ),
+    "selecting": (
+        "argwhere", "masked_fill", "masked_scatter", "masked_select", "nonzero", "nonzero_places",
+    ),
+    "singular": (
+        "lstsq", "matrix_rank", "pinv", "svd", "svd_complete", "svdvals",
+    ),
+    "solving": (
+        "cholesky_solve", "inv", "lu", "lu_factor", "lu_solve", "row_order", "solve",
+        "solve_triangular",
+    ),
+    "special_bessel": (
+        "bessel_i", "bessel_j", "bessel_y", "i0", "i0e", "i1", "i1e", "j0", "j1", "spherical_jn",
+        "y0", "y1",
+    ),
+    "special_error": (
+        "entr", "erfc", "erfcx", "erfinv", "log_ndtr", "logit", "logit_of", "ndtr", "ndtri",
+        "xlog1py",
+    ),
+    "special_gamma": (
+        "beta", "betaln", "digamma", "lgamma", "polygamma", "zeta",
+    ),
+    "special_gammainc": (
+        "exp_gap", "gamma_log_density", "gammainc", "gammaincc", "lgamma1p",
+    ),
+    "special_polynomials": (
+        "chebyshev_polynomial_t", "chebyshev_polynomial_u", "gegenbauer", "hermite_polynomial_h",
+        "hermite_polynomial_he", "laguerre", "laguerre_polynomial_l", "legendre_polynomial_p",
+    ),
+    "spectra": (
+        "fft_fftshift", "fft_ifftshift", "istft", "stft",
+    ),
+    "spectral": (
+        "eig", "eigh", "eigvals", "eigvalsh",
+    ),
+    "summaries": (
+        "amax", "amin", "count_nonzero", "nanmax", "nanmean", "nanmin", "nansum", "norm",
+    ),
+    "tiling": (
+        "broadcast_arrays", "repeat", "repeat_interleave", "tile", "unfold",
+    ),
+    "unique": (
+        "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+    ),
+    "weighing": (
+        "weigh",
+    ),
+}  # fmt: skip
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "activations": (
+        "celu", "elu", "gelu_tanh", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softshrink", "softsign",
+        "tanhshrink", "threshold",
+    ),
+    "adaptive": (
+        "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+        "adaptive_max_pool2d", "adaptive_max_pool3d", "max_unpool1d", "max_unpool2d",
+        "max_unpool3d",
+    ),
+    "arithmetic": (
+        "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
+        "nan_to_num", "nextafter", "rad2deg", "signbit",
+    ),
+    "contractions": (
+        "einsum", "kron", "tensordot",
+    ),
+    "convolutions": (
+        "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    ),
+    "ctc": (
+        "ctc_loss",
+    ),
+    "cumulative": (
+        "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff",
+        "logcumsumexp", "trapezoid",
+    ),
+    "diagonals": (
+        "diag", "diag_embed", "diagonal", "rot90",
+    ),
+    "distances": (
+        "cosine_embedding_loss", "cosine_similarity", "hinge_embedding_loss",
+        "margin_ranking_loss", "multi_margin_loss", "multilabel_soft_margin_loss", "normalize",
+        "pairwise_distance", "soft_margin_loss", "triplet_margin_loss",
+    ),
+    "images": (
+        "channel_shuffle", "col2im", "im2col", "pixel_shuffle", "pixel_unshuffle",
+    ),
+    "normalisation": (
+        "batch_norm", "group_norm", "instance_norm", "local_response_norm", "rms_norm",
+    ),
+    "order": (
+        "argsort", "kthvalue", "msort", "sort", "topk",
+    ),
+    "parts": (
+        "atleast_1d", "atleast_2d", "atleast_3d", "chunk", "dstack", "hstack", "ravel",
+        "tensor_split", "unbind", "unstack", "vstack",
+    ),
+    "pooling": (
+        "avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "lp_pool3d",
+        "max_pool1d", "max_pool2d", "max_pool3d",
+    ),
+    "quantiles": (
+        "median", "nanmedian", "nanquantile", "quantile",
+    ),
+    "regression": (
+        "binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss",
+        "huber_loss", "kl_div", "l1_loss", "poisson_nll_loss", "smooth_l1_loss",
+    ),
+    "resampling": (
+        "affine_grid", "grid_sample", "interpolate",
+    ),
+    "scattering": (
+        "index_copy", "index_fill", "put", "scatter",
+    ),
+    "search": (
+        "bincount", "bucketize", "histogram", "isin", "searchsorted",
+    ),
+    "selecting": (
+        "argwhere", "masked_fill", "masked_scatter", "masked_select", "nonzero",
+    ),
+    "summaries": (
+        "amax", "amin", "count_nonzero", "nanmax", "nanmean", "nanmin", "nansum", "norm",
+    ),
+    "tiling": (
+        "broadcast_arrays", "repeat", "repeat_interleave", "tile", "unfold",
+    ),
+    "unique": (
+        "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+    ),
+}  # fmt: skip
+METHODS: dict[str, tuple[str, ...]] = {
+    "activations": (
+        "celu", "elu", "gelu_tanh", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softshrink", "softsign",
+        "tanhshrink", "threshold",
+    ),
+    "arithmetic": (
+        "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
+        "nan_to_num", "nextafter", "rad2deg", "signbit",
+    ),
+    "cumulative": (
+        "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff",
+        "logcumsumexp", "trapezoid",
+    ),
+    "diagonals": (
+        "diag", "diag_embed", "diagonal", "rot90",
+    ),
+    "order": (
+        "argsort", "kthvalue", "msort", "sort", "topk",
+    ),
+    "parts": (
+        "atleast_1d", "atleast_2d", "atleast_3d", "chunk", "ravel", "tensor_split", "unbind",
+        "unstack",
+    ),
+    "pooling": (
+        "avg_pool2d", "max_pool2d",
+    ),
+    "quantiles": (
+        "median", "nanmedian", "nanquantile", "quantile",
+    ),
+    "scattering": (
+        "index_copy", "index_fill", "put", "scatter",
+    ),
+    "search": (
+        "bincount", "bucketize", "histogram", "isin", "searchsorted",
+    ),
+    "selecting": (
+        "argwhere", "masked_fill", "masked_scatter", "masked_select", "nonzero",
+    ),
+    "summaries": (
+        "amax", "amin", "count_nonzero", "nanmax", "nanmean", "nanmin", "nansum", "norm",
+    ),
+    "tiling": (
+        "repeat", "repeat_interleave", "tile", "unfold",
+    ),
+    "unique": (
+        "unique",
+    ),
+}  # fmt: skip

@@ -1,0 +1,428 @@
+"""Pooling over lines, images and volumes (batch, channels, places...).
+
+The largest element of a window is found by index, in images by a kernel of each device; lines and
+volumes are taken as images. Means are sums of slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad import dtypes, shapes
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, ShapeError
+from everygrad.ops import samples as s
+from everygrad.ops.conv import Window, integers, named, padded_image, taps_of
+from everygrad.ops.creation import arange, asarray
+from everygrad.ops.elementwise import where
+from everygrad.ops.families import Function, Kernel, check_kind
+from everygrad.ops.indexing import gather
+from everygrad.ops.joining import pad
+from everygrad.ops.movement import slice_axis, take_slices
+from everygrad.ops.spec import composite, refuse, register, sample
+from everygrad.shapes import Shape
+from everygrad.tensor import Tensor
+
+
+def _pool_index_portable(x: Tensor, window: Window) -> Tensor:
+    out = window.out_size(x.shape)
+    width = x.shape[3]
+    rows = arange(x.shape[2], device=x.device).reshape(-1, 1)
+    places = (rows * width + arange(width, device=x.device)).expand(x.shape)
+    whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
+    values, index = padded_image(x, window, -np.inf), padded_image(places + 1, window)
+    best: Tensor | None = None
+    found: Tensor | None = None
+    for tap in taps_of(window, out):
+        v, i = take_slices(values, (*whole, *tap)), take_slices(index, (*whole, *tap))
+        if best is None or found is None:
+            best, found = v, i
+        else:
+            # a NaN wins over numbers, a place in the image over one in the padding
+            better = ((v > best) | (~(v == v) & (best == best)) | (found == 0)) & (i > 0)
+            best, found = where(better, v, best), where(better, i, found)
+    assert found is not None
+    return found - 1
+
+
+def _pool_index_batch(xs: list[Tensor], window: Window) -> Tensor:
+    size, n = xs[0].shape[:2]
+    out = apply(POOL_INDEX, xs[0].reshape(size * n, *xs[0].shape[2:]), window=window)
+    return out.reshape(size, n, *out.shape[1:])
+
+
+POOL_INDEX: Kernel = Kernel(
+    "max_pool2d_index",
+    _pool_index_portable,
+    ("x",),
+    constant=True,
+    batch=_pool_index_batch,
+    result=lambda x, window: ((*x.shape[:2], *window.out_size(x.shape)), dtypes.int64),
+)
+register(
+    POOL_INDEX,
+    lambda x, window: apply(POOL_INDEX, x, window=window),
+    gives="index",
+    reference="tests.references:max_pool2d_index",
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(1, 2, 4, 4), Window((2, 2), (2, 2), (0, 0), (1, 1))),
+            sample(s.real(1, 1, 5, 4), Window((3, 2), (2, 1), (1, 1), (1, 2))),
+        )
+    ),
+)
+
+
+class Places(NamedTuple):
+    """How a window moves over any number of axes, and how often it fits each."""
+
+    size: Shape
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+    out: Shape
+    extra: Shape  # what ceil_mode reads beyond the padding
+
+    @property
+    def window(self) -> Window:
+        """The same over images."""
+        return Window(self.size, self.stride, self.padding, self.dilation)  # type: ignore[arg-type]
+
+
+THINGS = {1: "lines (batch, channels, length)", 2: "images (batch, channels, height, width)",
+          3: "volumes (batch, channels, depth, height, width)"}  # fmt: skip
+
+
+def check_ndim(op: str, x: Tensor, count: int) -> None:
+    """Refuse what is no batch of things with `count` axes."""
+    if x.ndim != count + 2:
+        raise ShapeError(f"{op}: takes {THINGS[count]}, got {x.shape}")
+
+
+def _fits(n: int, k: int, st: int, p: int, d: int, ceil: bool) -> int:
+    """How often a window fits; with `ceil` also over the end, if it starts before it."""
+    rest = n + 2 * p - d * (k - 1) - 1
+    if not ceil:
+        return rest // st + 1
+    count = -(-rest // st) + 1
+    return count - 1 if (count - 1) * st >= n + p else count
+
+
+def places_of(
+    op: str,
+    x: Tensor,
+    count: int,
+    size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Places:
+    """The parameters of a pooling op, checked."""
+    check_ndim(op, x, count)
+    k = integers(op, "the kernel size", size, 1, count)
+    st = k if stride is None else integers(op, "stride", stride, 1, count)
+    p = integers(op, "padding", padding, 0, count)
+    d = integers(op, "dilation", dilation, 1, count)
+    if any(2 * a > b for a, b in zip(p, k, strict=True)):
+        raise ArgumentError(f"{op}: padding {p} is more than half the kernel size {k}")
+    out, extra = [], []
+    for n, kernel, step, around, spread in zip(x.shape[2:], k, st, p, d, strict=True):
+        many = _fits(n, kernel, step, around, spread, ceil_mode)
+        end = (many - 1) * step + spread * (kernel - 1) + 1
+        out.append(many)
+        extra.append(max(0, end - n - 2 * around) if ceil_mode else 0)
+    if min(out) < 1:
+        raise ShapeError(
+            f"{op}: a kernel of {k} with dilation {d} does not fit places {x.shape[2:]} padded by "
+            f"{p}"
+        )
+    return Places(k, st, p, d, tuple(out), tuple(extra))
+
+
+# --- the largest ---------------------------------------------------------------------------------
+
+
+def lowest(x: Tensor) -> float | int:
+    """What no element of x is smaller than."""
+    return -np.inf if x.dtype.is_float else int(np.iinfo(x.dtype.np).min)
+
+
+def _image_index(x: Tensor, places: Places) -> Tensor:
+    """For each window of an image, where its largest element is, counted along the rows."""
+    if not any(places.extra):
+        return apply(POOL_INDEX, x, window=places.window)
+    # each window starts in the image: among equals the first, so never what was added behind
+    down, right = places.extra
+    wider = pad(x, ((0, 0), (0, 0), (0, down), (0, right)), lowest(x))
+    index = apply(POOL_INDEX, wider, window=places.window)
+    width = x.shape[3]
+    return index // (width + right) * width + index % (width + right) if right else index
+
+
+def _flat(x: Tensor, count: int) -> Tensor:
+    """The last `count` axes as one."""
+    kept = x.ndim - count
+    return x.reshape((*x.shape[:kept], shapes.size_of(x.shape[kept:])))
+
+
+def picked(x: Tensor, index: Tensor) -> Tensor:
+    """The elements of (batch, channels, places...) at flat indices of the same rank."""
+    count = x.ndim - 2
+    return gather(_flat(x, count), _flat(index, count), axis=2).reshape(index.shape)
+
+
+def _axes(places: Places, *which: int) -> Places:
+    """The places along some of the axes, 0 and 1 once for each axis that is not there."""
+    still = Places((1,), (1,), (0,), (1,), (1,), (0,))
+    parts = [still if a < 0 else Places(*(part[a : a + 1] for part in places)) for a in which]
+    return Places(*(tuple(v for one in group for v in one) for group in zip(*parts, strict=True)))
+
+
+def max_index(x: Tensor, places: Places) -> Tensor:
+    """For each window, the flat index of its first largest element."""
+    count = len(places.size)
+    if count == 2:
+        return _image_index(x, places)
+    if count == 1:
+        return _image_index(x.expand_dims(2), _axes(places, -1, 0)).squeeze(2)
+    # the largest of each slice of a volume, then the largest of those along the depth
+    n, c, depth, height, width = x.shape
+    down, across = places.out[1:]
+    inner = _image_index(x.reshape(n, c * depth, height, width), _axes(places, 1, 2))
+    tops = picked(x.reshape(n, c * depth, height, width), inner)
+    outer = _image_index(tops.reshape(n, c, depth, down * across), _axes(places, 0, -1))
+    slices = outer // (down * across)
+    within = picked(inner.reshape(n, c, depth, down * across), outer)
+    return (slices * (height * width) + within).reshape(n, c, *places.out)
+
+
+def _methods(name: str) -> tuple[str, ...]:
+    return (name,) if name.endswith("2d") else ()
+
+
+def _refusals(name: str, count: int) -> tuple[Any, ...]:
+    x = s.real(1, 1, *(4,) * count)
+    return (
+        refuse(ShapeError, f"{name}: a kernel of .* does not fit", x, 5),
+        refuse(ArgumentError, f"{name}: padding .* is more than half", x, 2, padding=2),
+        refuse(ArgumentError, f"{name}: stride must be", x, 2, stride=0),
+        refuse(ArgumentError, f"{name}: the kernel size must be", x, 1.5),
+        refuse(ShapeError, f"{name}: takes {THINGS[count].split()[0]}", x[0], 2),
+    )
+
+
+SMALL: dict[int, Shape] = {1: (2, 1, 5), 2: (1, 1, 4, 3), 3: (1, 1, 3, 2, 2)}
+
+
+def _samples(count: int, **more: Any) -> Any:
+    def make() -> Any:
+        x = s.real(*SMALL[count])
+        if count == 2:
+            yield sample(x, 2)
+        yield sample(x, 2, stride=1, padding=1, **more)
+        yield sample(x, 2, ceil_mode=True, padding=(1,) * (count - 1) + (0,))
+
+    return make
+
+
+def _max_pool_of(count: int) -> Function:
+    name = f"max_pool{count}d"
+
+    def max_pool(
+        x: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        check_kind(name, x.dtype, "real")
+        places = places_of(name, x, count, kernel_size, stride, padding, dilation, ceil_mode)
+        index = max_index(x.detach(), places)
+        out = picked(x, index)
+        return (out, index) if return_indices else out
+
+    doc = """The largest element in each window. NaN wins; the gradient goes to the first largest.
+
+    The windows do not overlap unless `stride` says so. `ceil_mode` also counts windows that reach
+    over the end. `return_indices` gives the places too, counted along the rows.
+    """
+    return composite(
+        kinds="ordered",
+        methods=_methods(name),
+        reference=f"tests.references_neural:{name}",
+        torch=f"torch.nn.functional:{name}",
+        samples=_samples(count, dilation=2) if count < 3 else _samples(count),
+        refuses=_refusals(name, count),
+    )(named(max_pool, name, doc))
+
+
+max_pool1d = _max_pool_of(1)
+max_pool2d = _max_pool_of(2)
+max_pool3d = _max_pool_of(3)
+
+# --- means ---------------------------------------------------------------------------------------
+
+
+def _image_sum(x: Tensor, window: Window) -> Tensor:
+    out = window.out_size(x.shape)
+    whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
+    x = padded_image(x, window)
+    total: Tensor | None = None
+    for tap in taps_of(window, out):
+        part = take_slices(x, (*whole, *tap))
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def tiled(x: Tensor, size: Sequence[int]) -> tuple[Tensor, Shape]:
+    """(batch, channels, places...) cut into blocks of `size`, and the axes within the blocks."""
+    shape: list[int] = [*x.shape[:2]]
+    for n, k in zip(x.shape[2:], size, strict=True):
+        shape += [n // k, k]
+    return x.reshape(shape), tuple(range(3, len(shape), 2))
+
+
+def window_sum(x: Tensor, places: Places) -> Tensor:
+    """The sum of each window, zeros beyond the edges; dilation is 1."""
+    count = len(places.size)
+    if count == 2 and not any(places.extra):
+        return _image_sum(x, places.window)
+    if places.size == places.stride and not any(places.padding + places.extra):
+        whole = [o * k for o, k in zip(places.out, places.size, strict=True)]
+        blocks, axes = tiled(x[(..., *(slice(n) for n in whole))], places.size)
+        return blocks.sum(axis=axes, dtype=x.dtype)
+    widths = [(p, p + more) for p, more in zip(places.padding, places.extra, strict=True)]
+    x = pad(x, ((0, 0), (0, 0), *widths))
+    for a in range(count):  # a window's sum is the sum of its rows' sums
+        parts = [
+            slice_axis(x, a + 2, i, places.out[a], places.stride[a]) for i in range(places.size[a])
+        ]
+        x = parts[0]
+        for part in parts[1:]:
+            x = x + part
+    return x
+
+
+def _counts(x: Tensor, places: Places, include_pad: bool) -> float | Tensor:
+    """How many elements each window has; a number where all have the same."""
+    found: list[list[int]] = []
+    for n, k, st, p, out in zip(x.shape[2:], *places[:3], places.out, strict=True):
+        starts = [i * st - p for i in range(out)]
+        if include_pad:
+            found.append([min(i + k, n + p) - i for i in starts])
+        else:
+            found.append([min(i + k, n) - max(i, 0) for i in starts])
+    if all(len(set(one)) == 1 for one in found):
+        return float(np.prod([one[0] for one in found]))
+    table = np.ones(())
+    for one in found:
+        table = np.multiply.outer(table, np.asarray(one))
+    return asarray(table, dtype=x.dtype, device=x.device)
+
+
+def _avg_pool_of(count: int) -> Function:
+    name = f"avg_pool{count}d"
+
+    def avg_pool(
+        x: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Tensor:
+        check_kind(name, x.dtype, "float")
+        places = places_of(name, x, count, kernel_size, stride, padding, 1, ceil_mode)
+        total = window_sum(x, places)
+        if divisor_override is not None:
+            if not isinstance(divisor_override, int) or divisor_override == 0:
+                raise ArgumentError(
+                    f"{name}: divisor_override must be an integer that is not 0, "
+                    f"got {divisor_override!r}"
+                )
+            return total / float(divisor_override)
+        return total / _counts(x, places, count_include_pad)
+
+    doc = """The mean of each window; padding counts as zeros unless count_include_pad is False.
+
+    `ceil_mode` also counts windows that reach over the end, where only what is there is averaged;
+    `divisor_override` is what sums are divided by instead of their counts.
+    """
+    return composite(
+        kinds="float",
+        methods=_methods(name),
+        reference=f"tests.references_neural:{name}",
+        torch=f"torch.nn.functional:{name}",
+        samples=_samples(count, count_include_pad=False),
+        refuses=(
+            *_refusals(name, count),
+            refuse(
+                ArgumentError,
+                f"{name}: divisor_override must be",
+                s.real(*SMALL[count]),
+                2,
+                divisor_override=0,
+            ),
+        ),
+    )(named(avg_pool, name, doc))
+
+
+avg_pool1d = _avg_pool_of(1)
+avg_pool2d = _avg_pool_of(2)
+avg_pool3d = _avg_pool_of(3)
+
+
+def _lp_pool_of(count: int) -> Function:
+    name = f"lp_pool{count}d"
+
+    def lp_pool(
+        x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+    ) -> Tensor:
+        check_kind(name, x.dtype, "real float")
+        if not norm_type > 0:
+            raise ArgumentError(f"{name}: norm_type must be positive, got {norm_type!r}")
+        places = places_of(name, x, count, kernel_size, stride, 0, 1, ceil_mode)
+        p = float(norm_type)
+        total = window_sum(x**p, places)
+        if any(places.extra):  # PyTorch's: the mean of what is there, times the size of the kernel
+            whole = float(shapes.size_of(places.size))
+            total = total * (whole / _counts(x, places, True))
+        none = total == 0
+        return where(none, 0.0, where(none, 1.0, total) ** (1.0 / p))
+
+    doc = """The p-th root of the sum of p-th powers in each window, p being `norm_type`.
+
+    Its derivative is 0 where that sum is 0. With `ceil_mode` a window over the end is scaled up to
+    the whole kernel's size.
+    """
+
+    def samples() -> Any:
+        x = s.real(*SMALL[count], low=0.3)
+        yield sample(x, 2.0, 2)
+        yield sample(x, 3.0, 2, stride=1, ceil_mode=True)
+
+    return composite(
+        kinds="real float",
+        methods=(),
+        reference=f"tests.references_neural:{name}",
+        torch=f"torch.nn.functional:{name}",
+        samples=samples,
+        refuses=(
+            refuse(ArgumentError, f"{name}: norm_type must be", s.real(*SMALL[count]), 0.0, 2),
+            refuse(ShapeError, f"{name}: takes", s.real(2), 2.0, 2),
+        ),
+    )(named(lp_pool, name, doc))
+
+
+lp_pool1d = _lp_pool_of(1)
+lp_pool2d = _lp_pool_of(2)
+lp_pool3d = _lp_pool_of(3)

@@ -1,0 +1,273 @@
+"""Elementwise ops and activations where the tests over the registry do not look: bits, ends of
+ranges, kinks, and every name the Array API asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import everygrad as eg
+from everygrad import nn
+from everygrad.errors import ArgumentError, DtypeError
+from tests.support import is_narrow, native_threshold, values
+
+NAN, INF = np.nan, np.inf
+ROOT = Path(__file__).parent.parent
+STANDARD = {
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_left_shift", "bitwise_invert", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "ceil", "clip", "conj", "copysign", "cos", "cosh", "divide", "equal", "exp", "expm1", "floor",
+    "floor_divide", "greater", "greater_equal", "hypot", "imag", "isfinite", "isinf", "isnan",
+    "less", "less_equal", "log", "log1p", "log2", "log10", "logaddexp", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative",
+    "nextafter", "not_equal", "positive", "pow", "real", "reciprocal", "remainder", "round", "sign",
+    "signbit", "sin", "sinh", "square", "sqrt", "subtract", "tan", "tanh", "trunc",
+}  # fmt: skip
+
+
+def test_every_elementwise_function_of_the_standard_is_there() -> None:
+    assert {name for name in STANDARD if not callable(getattr(eg, name, None))} == set()
+
+
+def test_the_page_shows_the_record_as_it_is() -> None:
+    page = (ROOT / "docs/adding-an-op.md").read_text(encoding="utf-8")
+    record = page.split("-->\n```python\n")[1].split("```")[0]
+    source = (ROOT / "everygrad/ops/arithmetic.py").read_text(encoding="utf-8")
+    assert "hypot" in record
+    assert record in source
+
+
+def on_both_ways(fn: Any) -> list[Any]:
+    """The result by NumPy and by a compiled kernel (on a GPU, twice the same)."""
+    found = []
+    for threshold in (0, 1 << 40):
+        with native_threshold(threshold):
+            found.append(fn())
+    return found
+
+
+# --- bits ----------------------------------------------------------------------------------------
+
+SPECIALS = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 1.5, -2.25, 5e-324, -5e-324, 1e-45, 3e38, -3e38]
+
+
+def grid(dtype: Any) -> tuple[Any, Any]:
+    with np.errstate(over="ignore"):
+        points = np.array(SPECIALS).astype(dtype)
+    return np.repeat(points, len(points)), np.tile(points, len(points))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_neighbours_and_signs(dtype: str, device: str) -> None:
+    if dtype == "float64" and is_narrow(device):
+        pytest.skip("no float64 there")
+    x, y = grid(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    a, b = eg.tensor(x, device=device), eg.tensor(y, device=device)
+    for ours, theirs in ((eg.nextafter, np.nextafter), (eg.copysign, np.copysign)):
+        with np.errstate(over="ignore"):
+            want = theirs(x, y).astype(np.float64)
+        for got in on_both_ways(lambda ours=ours: values(ours(a, b)).astype(np.float64)):
+            np.testing.assert_array_equal(got, want)
+            solid = ~np.isnan(want) & (x != y)  # of equal zeros NumPy takes the first in float16
+            np.testing.assert_array_equal(np.signbit(got[solid]), np.signbit(want[solid]))
+    for got in on_both_ways(lambda: values(eg.signbit(a))):
+        np.testing.assert_array_equal(got, np.signbit(x))
+
+
+def test_neighbours_of_every_float16(device: str) -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = x[~np.isnan(x)]
+    for towards in (INF, -INF, 0.0):
+        y = np.float16(towards)
+        got = eg.nextafter(eg.tensor(x, device=device), eg.tensor(y, device=device))
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(values(got), np.nextafter(x, y))
+
+
+# --- integers and complex numbers ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+def test_fmod_of_integers(dtype: str, device: str) -> None:
+    limits = np.iinfo(dtype)
+    points = np.array([limits.min, limits.min + 1, -7, -1, 0, 1, 3, 7, limits.max])
+    points = points[(points >= limits.min)].astype(dtype)
+    x, y = np.repeat(points, len(points)), np.tile(points, len(points))
+    x, y = x[y != 0], y[y != 0]
+    if limits.min < 0:  # the one quotient that overflows is C's to define
+        keep = ~((x == limits.min) & (y == -1))
+        x, y = x[keep], y[keep]
+    a, b = eg.tensor(x, device=device), eg.tensor(y, device=device)
+    for got in on_both_ways(lambda: eg.fmod(a, b)):
+        assert str(got.dtype) == dtype
+        np.testing.assert_array_equal(values(got), np.fmod(x, y))
+
+
+@pytest.mark.parametrize("name", ["floor", "ceil", "trunc", "round"])
+def test_rounding_leaves_integers(name: str, device: str) -> None:
+    for dtype in ("int8", "uint16", "int64"):
+        x = np.array([0, 5, 100], dtype)
+        got = getattr(eg, name)(eg.tensor(x, device=device))
+        assert str(got.dtype) == dtype
+        np.testing.assert_array_equal(values(got), x)
+
+
+def test_sign_of_complex_numbers() -> None:
+    z = np.array([3 + 4j, -1j, 0, 2 - 1j])
+    x = eg.tensor(z, requires_grad=True)
+    t = torch.tensor(z, requires_grad=True)
+    ours, theirs = eg.sign(x), torch.sgn(t)
+    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy())
+    seed = np.array([1 - 1j, 2j, 1, 0.5])
+    (got,) = eg.autograd.grad(ours, [x], [eg.tensor(seed)])
+    (want,) = torch.autograd.grad(theirs, [t], [torch.tensor(seed)])
+    np.testing.assert_allclose(got.numpy(), want.numpy(), atol=1e-15)
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+def test_hypot_does_not_overflow(device: str) -> None:
+    x = eg.tensor([3e38, 1e-38, INF, NAN, 0.0], dtype="float32", device=device)
+    y = eg.tensor([1e38, 1e-38, NAN, 1.0, 0.0], dtype="float32", device=device)
+    want = np.hypot(values(x).astype(np.float64), values(y).astype(np.float64))
+    np.testing.assert_allclose(values(eg.hypot(x, y)), want.astype(np.float32), rtol=3e-7)
+
+
+def test_cube_roots_of_all_sizes(device: str) -> None:
+    for dtype in ("float32",) if is_narrow(device) else ("float32", "float64"):
+        exponents = np.arange(-149, 128) if dtype == "float32" else np.arange(-1074, 1024, 7)
+        x = (1.3 * 2.0**exponents).astype(dtype)
+        x = np.concatenate([x[np.isfinite(x)], -x[:9], np.array([0, -0.0, INF], dtype)])
+        want = np.cbrt(x.astype(np.float64))
+        rtol = 3e-7 if dtype == "float32" else 5e-16
+        for got in on_both_ways(lambda x=x: values(eg.cbrt(eg.tensor(x, device=device)))):
+            np.testing.assert_allclose(got, want, rtol=rtol)
+
+
+def test_logaddexp_of_infinities(device: str) -> None:
+    pairs = [[INF, INF], [-INF, -INF], [INF, -INF], [-INF, 2.0], [NAN, 1.0], [1000.0, 1000.0]]
+    x, y = np.array(pairs, np.float32).T
+    a = eg.tensor(x, device=device, requires_grad=True)
+    out = eg.logaddexp(a, eg.tensor(y, device=device))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(values(out), np.logaddexp(x, y), rtol=1e-6)
+    out.sum().backward()
+    np.testing.assert_allclose(values(a.grad), [0.5, 0.5, 1.0, 0.0, NAN, 0.5])
+
+
+def test_nan_to_num_keeps_the_dtype(device: str) -> None:
+    for dtype in ("float16", "bfloat16", "float32"):
+        x = eg.tensor([NAN, INF, -INF, 1.0], dtype=dtype, device=device)
+        got = eg.nan_to_num(x)
+        limits = eg.finfo(x.dtype)
+        assert str(got.dtype) == dtype
+        assert values(got).astype(np.float64).tolist() == [0.0, limits.max, limits.min, 1.0]
+
+
+def test_clip_keeps_the_dtype(device: str) -> None:
+    x = eg.tensor(np.array([1, 50, 200], np.uint8), device=device)
+    got = eg.clip(x, 10, 100)
+    assert str(got.dtype) == "uint8"
+    assert values(got).tolist() == [10, 50, 100]
+    with pytest.raises(DtypeError, match="clip: uint8 does not hold bounds of float32"):
+        eg.clip(x, 0.5, 3.0)
+
+
+def test_lerp_meets_both_ends(device: str) -> None:
+    x = eg.tensor([0.1, 1e8], dtype="float32", device=device)
+    end = eg.tensor([0.7, 1.0], dtype="float32", device=device)
+    np.testing.assert_array_equal(values(eg.lerp(x, end, 0.0)), values(x))
+    np.testing.assert_array_equal(values(eg.lerp(x, end, 1.0)), values(end))
+
+
+# --- activations ---------------------------------------------------------------------------------
+
+KINKS = [-INF, -1e4, -6.0, -3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 6.0, 1e4, INF, NAN]
+ACTIVATIONS: dict[str, tuple[Any, Any]] = {
+    "relu6": (eg.relu6, F.relu6),
+    "leaky_relu": (lambda x: eg.leaky_relu(x, 0.2), lambda x: F.leaky_relu(x, 0.2)),
+    "elu": (lambda x: eg.elu(x, 0.7), lambda x: F.elu(x, 0.7)),
+    "celu": (lambda x: eg.celu(x, 0.7), lambda x: F.celu(x, 0.7)),
+    "selu": (eg.selu, F.selu),
+    "softsign": (eg.softsign, F.softsign),
+    "hardtanh": (eg.hardtanh, F.hardtanh),
+    "hardsigmoid": (eg.hardsigmoid, F.hardsigmoid),
+    "hardswish": (eg.hardswish, F.hardswish),
+    "hardshrink": (eg.hardshrink, F.hardshrink),
+    "softshrink": (eg.softshrink, F.softshrink),
+    "tanhshrink": (eg.tanhshrink, F.tanhshrink),
+    "threshold": (lambda x: eg.threshold(x, 0.5, -2.0), lambda x: F.threshold(x, 0.5, -2.0)),
+    "logsigmoid": (eg.logsigmoid, F.logsigmoid),
+    "mish": (eg.mish, F.mish),
+    "gelu_tanh": (eg.gelu_tanh, lambda x: F.gelu(x, approximate="tanh")),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_at_kinks(name: str, device: str) -> None:
+    """Values and slopes as PyTorch has them, at the kinks and far out."""
+    ours, theirs = ACTIVATIONS[name]
+    points = np.array([p for p in KINKS if not (name in ("mish", "gelu_tanh") and p == -INF)])
+    if name in ("softsign", "tanhshrink", "mish", "gelu_tanh", "hardswish"):
+        points = points[~np.isinf(points)]  # infinity less or over itself: PyTorch has NaN there
+    points = points.astype(np.float32)
+    t = torch.tensor(points, requires_grad=True)
+    want = theirs(t)
+    want.sum().backward()
+    for size in (1, 3000):  # NumPy's way and the compiled one
+        x = eg.tensor(np.tile(points, size), device=device, requires_grad=True)
+        out = ours(x)
+        out.sum().backward()
+        expected = np.tile(want.detach().numpy(), size)
+        np.testing.assert_allclose(values(out), expected, rtol=2e-5, atol=2e-6)
+        slope = values(x.grad)
+        clear = ~np.isnan(np.tile(points, size))
+        expected = np.tile(t.grad.numpy(), size)
+        np.testing.assert_allclose(slope[clear], expected[clear], rtol=2e-5, atol=2e-6)
+
+
+MODULES: dict[str, tuple[Any, Any]] = {
+    "ReLU6": ((), (2, 3)),
+    "ELU": ((0.5,), (2, 3)),
+    "CELU": ((0.5,), (2, 3)),
+    "SELU": ((), (2, 3)),
+    "Mish": ((), (2, 3)),
+    "Softsign": ((), (2, 3)),
+    "Hardtanh": ((-0.5, 0.8), (2, 3)),
+    "Hardsigmoid": ((), (2, 3)),
+    "Hardswish": ((), (2, 3)),
+    "Hardshrink": ((0.3,), (2, 3)),
+    "Softshrink": ((0.3,), (2, 3)),
+    "Tanhshrink": ((), (2, 3)),
+    "Threshold": ((0.1, 20.0), (2, 3)),
+    "GLU": ((1,), (2, 4, 3)),
+    "LogSigmoid": ((), (2, 3)),
+    "PReLU": ((3,), (2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_equal_pytorch(name: str) -> None:
+    arguments, shape = MODULES[name]
+    ours, theirs = getattr(nn, name)(*arguments), getattr(torch.nn, name)(*arguments)
+    x = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    want = theirs(torch.tensor(x))
+    np.testing.assert_allclose(
+        ours(eg.tensor(x)).detach().numpy(), want.detach().numpy(), rtol=2e-6, atol=1e-6
+    )
+    assert repr(ours).startswith(f"{name}(")
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+
+
+def test_modules_refuse_what_makes_no_sense() -> None:
+    with pytest.raises(ArgumentError, match=r"Hardtanh: min_val 1 must be below max_val 0"):
+        nn.Hardtanh(1, 0)
+    with pytest.raises(ArgumentError, match="PReLU: num_parameters must be positive, got 0"):
+        nn.PReLU(0)
