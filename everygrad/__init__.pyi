@@ -1153,6 +1153,17 @@ def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
 def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = ...) -> Tensor:
     """x turned k quarters of a circle, from the first axis towards the second."""
 
+def rotary_embedding(
+    x: Tensor,
+    positions: Tensor | None = None,
+    base: float = 10000.0,
+    interleaved: builtins.bool = False,
+) -> Tensor:
+    """x, of (..., positions, width), with each pair of elements turned by position times base **
+    (-i / (width / 2)); the i-th pair is elements i and i + width / 2, or `interleaved` 2 i and 2
+    i + 1. Products of two such vectors depend on the distance of their positions alone.
+    """
+
 def round(x: _TensorLike) -> Tensor:
     """The nearest integer, halves to the even one. Integers stay what they are. The derivative
     is 0.

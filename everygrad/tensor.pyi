@@ -600,6 +600,14 @@ class Tensor:
         """Elements moved `shift` places along the axes, the last ones coming round to the front."""
     def rot90(self, k: int = 1, axes: Sequence[int] = ...) -> Tensor:
         """x turned k quarters of a circle, from the first axis towards the second."""
+    def rotary_embedding(
+        self, positions: Tensor | None = None, base: float = 10000.0, interleaved: bool = False
+    ) -> Tensor:
+        """x, of (..., positions, width), with each pair of elements turned by position times
+        base ** (-i / (width / 2)); the i-th pair is elements i and i + width / 2, or
+        `interleaved` 2 i and 2 i + 1. Products of two such vectors depend on the distance of
+        their positions alone.
+        """
     def round(self) -> Tensor:
         """The nearest integer, halves to the even one. Integers stay what they are. The
         derivative is 0.

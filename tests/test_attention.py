@@ -269,3 +269,29 @@ def test_refuses() -> None:
         F.scaled_dot_product_attention(x, x, x, eg.ones((5, 2, 3, 3)))
     with pytest.raises(DtypeError, match="differ"):
         attention(x, x, x.astype("float64"))
+
+
+@pytest.mark.parametrize("given", ["plain", "causal", "mask"])
+def test_grouped_queries_are_pytorchs(given: str) -> None:
+    """Several heads of the query to one of key and value, and their gradients."""
+    rng = np.random.default_rng(4)
+    arrays = [rng.normal(size=(2, h, 5, w)) for h, w in ((6, 8), (2, 8), (2, 4))]
+    look = rng.random((2, 6, 5, 5)) > 0.3
+    look[..., 0] = True
+    ours = [eg.tensor(a, requires_grad=True) for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    causal = given == "causal"
+    masks = (eg.tensor(look), torch.tensor(look)) if given == "mask" else (None, None)
+    out = F.scaled_dot_product_attention(*ours, masks[0], is_causal=causal, enable_gqa=True)
+    want = TF.scaled_dot_product_attention(*theirs, masks[1], is_causal=causal, enable_gqa=True)
+    close(out, want.detach().numpy(), 1e-12)
+    out.sum().backward()
+    want.sum().backward()
+    for x, t in zip(ours, theirs, strict=True):
+        close(x.grad, t.grad.numpy(), 1e-12)
+
+
+def test_grouped_queries_need_a_multiple() -> None:
+    q, k = eg.ones((1, 5, 3, 4)), eg.ones((1, 2, 3, 4))
+    with pytest.raises(ShapeError, match="5 heads of the query cannot share 2 of the key"):
+        F.scaled_dot_product_attention(q, k, k, enable_gqa=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from everygrad import shapes
 from everygrad.dispatch import operands
@@ -209,12 +210,16 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """softmax(query @ key^T * scale) @ value over the last two axes; scale is 1 / sqrt(width).
 
     A bool mask is True where a query may look at a key, a floating one is added to the scores. A
-    query that may look nowhere gives 0. `is_causal` lets query i look at keys 0 to i.
+    query that may look nowhere gives 0. `is_causal` lets query i look at keys 0 to i. With
+    `enable_gqa` several heads of the query (third axis from the end) share one of key and value.
     """
+    if enable_gqa:
+        return _grouped(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if min(query.ndim, key.ndim, value.ndim) < 2 or query.shape[-1] != key.shape[-1]:
         raise ShapeError(
             f"scaled_dot_product_attention: query {query.shape} and key {key.shape} must agree in "
@@ -239,6 +244,28 @@ def scaled_dot_product_attention(
     if alive is not None:
         probs = where(alive, probs, 0.0)
     return matmul(dropout(probs, dropout_p), value)
+
+
+def _grouped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *options: Any
+) -> Tensor:
+    """Attention in which neighbouring heads of the query share a head of key and value."""
+    name = "scaled_dot_product_attention"
+    if min(query.ndim, key.ndim, value.ndim) < 3:
+        raise ShapeError(f"{name}: enable_gqa needs heads in the third axis from the end")
+    heads, fewer = query.shape[-3], key.shape[-3]
+    if value.shape[-3] != fewer or not fewer or heads % fewer:
+        raise ShapeError(
+            f"{name}: {heads} heads of the query cannot share {fewer} of the key and "
+            f"{value.shape[-3]} of the value; the first must be a multiple of the others"
+        )
+    shape = (*query.shape[:-3], fewer, heads // fewer, *query.shape[-2:])
+    if mask is not None and mask.ndim > 2:
+        split = (fewer, heads // fewer) if mask.shape[-3] == heads else (1, 1)
+        mask = mask.reshape((*mask.shape[:-3], *split, *mask.shape[-2:]))
+    given = (query.reshape(shape), key.expand_dims(-3), value.expand_dims(-3))
+    out = scaled_dot_product_attention(*given, mask, *options)
+    return out.reshape((*query.shape[:-1], value.shape[-1]))
 
 
 def _attend(

@@ -82,6 +82,9 @@ OPS: dict[str, tuple[str, ...]] = {
     "resampling": (
         "affine_grid", "grid_sample", "interpolate",
     ),
+    "rotary": (
+        "rotary_embedding",
+    ),
     "scattering": (
         "index_copy", "index_fill", "put", "scatter", "scatter_max", "scatter_min", "scatter_prod",
     ),
@@ -198,6 +201,9 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "resampling": (
         "affine_grid", "grid_sample", "interpolate",
     ),
+    "rotary": (
+        "rotary_embedding",
+    ),
     "scattering": (
         "index_copy", "index_fill", "put", "scatter",
     ),
@@ -246,6 +252,9 @@ METHODS: dict[str, tuple[str, ...]] = {
     ),
     "quantiles": (
         "median", "nanmedian", "nanquantile", "quantile",
+    ),
+    "rotary": (
+        "rotary_embedding",
     ),
     "scattering": (
         "index_copy", "index_fill", "put", "scatter",

@@ -8,10 +8,12 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.llvm import Emitter, Value as Reg, literal
+from everygrad.compile.fuse import trailing
 from everygrad.compile.ir import Value
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
+LONG = 1 << 15  # terms of a column from which it is summed in float64
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
@@ -49,6 +51,15 @@ class Combine:
             count = size_of(tuple(shape[a] for a in v.params["axes"]))
             total = e.op("fdiv", total, literal(self.type, float(count)))
         return intrinsics.cast(e, total, self.wide, v.dtype)
+
+
+class LongSum(Combine):
+    """Sums of many rows, term after term in each column: in float64, or digits would be lost."""
+
+    def __init__(self, name: str, source: DType) -> None:
+        super().__init__(name, source)
+        self.wide = self.dtype = dtypes.float64
+        self.type, self.itemsize, self.start = "double", 8, literal("double", -0.0).name
 
 
 class Extreme(Combine):
@@ -123,6 +134,16 @@ def _combine(name: str, source: DType) -> Combine:
     return made
 
 
+@lru_cache(maxsize=16)
+def _long_sum(source: DType) -> Combine:
+    return LongSum("add", source)
+
+
 def combine_of(v: Value) -> Combine:
     """The accumulator of a reduction."""
-    return _combine(v.op.combine, v.args[0].dtype)
+    x = v.args[0]
+    terms = x.size // max(1, v.size)
+    narrow_sum = v.op.combine == "add" and x.dtype.is_float and x.dtype.bits < 64
+    if narrow_sum and terms > LONG and not trailing(x.shape, v.params["axes"]):
+        return _long_sum(x.dtype)
+    return _combine(v.op.combine, x.dtype)

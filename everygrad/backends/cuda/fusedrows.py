@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from everygrad import dtypes
 from everygrad.backends.cuda import online
 from everygrad.backends.cuda.elementwise import grid
 from everygrad.backends.cuda.finishing import Parts
-from everygrad.backends.cuda.fusedvalues import Task, Values, fold_of
+from everygrad.backends.cuda.fusedvalues import Task, Values, fold_of, stored
 from everygrad.backends.cuda.layout import LAYOUTS
 from everygrad.backends.cuda.reducing import Walk
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written
@@ -40,6 +39,11 @@ class Made(NamedTuple):
     outputs: list[Value]
     parts: list[Parts]
     in_place: bool  # each element is read and written by one thread, and not read after that
+    loops: Sequence[set[Any]] = ()  # what each loop reads and makes, where there are several
+
+    def may_replace(self, v: Value, out: Value) -> bool:
+        """Whether a result may be written over an operand: no later loop reads it."""
+        return not self.loops or any(v in loop and out in loop for loop in self.loops)
 
 
 class _Plain(Writer):
@@ -48,13 +52,6 @@ class _Plain(Writer):
     def pointer(self, type: str, name: str, written: bool = False) -> str:
         self._pointers.append(f"{'' if written else 'const '}{type}* {name}")
         return name
-
-
-def stored(v: Value, value: str) -> str:
-    """A member as it is stored; what is rounded already need not be rounded again."""
-    if v.dtype is dtypes.bfloat16:
-        return f"brain_top({value})"
-    return LAYOUTS[v.dtype].store.format(value)
 
 
 def vector_of(task: Task, flat: bool) -> int:
@@ -222,8 +219,9 @@ class FusedWriter:
         return f"if ({guard}) {at}" if guard else at
 
     def _elements(self, roots: Sequence[Member], k: int, guard: str) -> list[str]:
-        """What is done with one element, `j` of those at hand."""
-        values = self.values
+        """What is done with one element, `j` of those at hand. All loads come before the first
+        store: a result may lie where an operand does."""
+        values, stores = self.values, []
         for m in roots:
             v, n = m.value, self.number(m.value)
             if v in self.online:
@@ -233,14 +231,15 @@ class FusedWriter:
             elif m.role == "full":
                 value = stored(v, values.get(v, v))
                 target = f"w{n}.v[j]" if self.vector > 1 else self._store(n, guard)
-                values.inner.append(f"{target} = {value};")
+                stores.append(f"{target} = {value};")
             elif v not in self.online.values() and not values.is_nothing(m):
                 f, name = self.folds[v], self.sum_name(m)
                 term = f.enter(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
                 condition = f"if ({guard}) " if guard and m.role == "final" else ""
                 values.inner.append(f"{condition}{name} = j{n}({name}, {term});")
-        for r in values.early if not k else ():
-            values.get(r, r.value)
+        for r in (*values.owed(k), *(values.early if not k else ())):
+            values.get(r, r.value if isinstance(r, Load) else r)
+        values.inner += stores
         return values.inner
 
     def sum_name(self, m: Member) -> str:
@@ -266,14 +265,16 @@ class FusedWriter:
         w, index = self.w, self.index
         w.add(f"const {index} thread = ({index})blockIdx.x * {BLOCK} + threadIdx.x;")
         w.add(*self.values.row_lines("0"))
-        for some in self.apart():
+        sets = self.apart()
+        for some in sets:
             w.add(f"for ({index} e = thread; e < {size // vector}; e += {blocks * BLOCK}) {{")
             w.add(f"const {index} c = e * {vector};", *self.block(some, 0), "}")
         if size % vector:
             self._rest(size // vector * vector, size)
         if has_sums:
             self.totals(BLOCK, "blockIdx.x")
-        return self.made(blocks, BLOCK, True)
+        loops = [set().union(*map(self._uses, some)) for some in sets]
+        return self.made(blocks, BLOCK, True)._replace(loops=loops)
 
     def _rest(self, first: int, size: int) -> None:
         """The last elements, fewer than a thread takes at once."""

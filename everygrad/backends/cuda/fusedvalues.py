@@ -268,6 +268,12 @@ class Values:
                 self.inner.append(f"{self.kept(ref)}[h * {self.vector} + j] = {found};")
         return found
 
+    def owed(self, k: int) -> list[Any]:
+        """What pass k keeps and the lines so far have no need of: where elements are taken in two
+        ways, both must keep it."""
+        kept = [r for r, at in self.computed.items() if at == k and r in self.keep]
+        return [r for r in kept if r not in self.known] if self.held and self.never else []
+
     def kept(self, ref: Any) -> str:
         if isinstance(ref, Load):
             return f"kx{self.operands[ref].number}"
@@ -394,6 +400,13 @@ class Values:
         self.inner.append(f"if (at_{name} < 0 || at_{name} >= {size}) at_{name} = 0;")
         found = f"{source}[{place}{move} + at_{name} * {r.step}]"
         self.inner.append(f"const {o.lay.register} {name} = {o.lay.load.format(found)};")
+
+
+def stored(v: Value, value: str) -> str:
+    """A member as it is stored; what is rounded already need not be rounded again."""
+    if v.dtype is dtypes.bfloat16:
+        return f"brain_top({value})"
+    return LAYOUTS[v.dtype].store.format(value)
 
 
 def _reach(task: Task, o: Operand) -> int:

@@ -127,7 +127,9 @@ class Replay:
             (self.slot(self.base(v)), self.slot(self.made[out]))
             for v in sources
             for out in made.outputs
-            if v.dtype.itemsize == out.dtype.itemsize and out.size == v.size
+            if v.dtype.itemsize == out.dtype.itemsize
+            and out.size == v.size
+            and made.may_replace(v, out)
         ]
 
     def alone(self, v: Value) -> None:

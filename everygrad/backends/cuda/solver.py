@@ -37,7 +37,8 @@ def _lent(cupy: Any, x: CudaArray) -> Any:
 
 def _taken(dev: Any, cupy: Any, x: Any) -> CudaArray:
     """CuPy's array as ours, on its memory."""
-    x = cupy.ascontiguousarray(x)
+    if not x.flags.c_contiguous:  # of a 0-d array ascontiguousarray makes one of one element
+        x = cupy.ascontiguousarray(x)
     dtype = np.dtype(x.dtype)
     if not x.size:
         return CudaArray(dev.device, x.shape, dtype, None)
