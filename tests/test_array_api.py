@@ -388,7 +388,8 @@ def test_dlpack(device: str) -> None:
     for flat in (x, x.flip(0), x[:, ::2], eg.broadcast_to(x[:1], (4, 3)), x[:0]):
         for options in ({}, {"copy": True}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}):
             flat.__dlpack__(**options)
-        np.testing.assert_array_equal(np.from_dlpack(flat), flat.to("cpu").numpy())
+        if device.split(":")[0] != "cuda":  # whose memory NumPy does not take
+            np.testing.assert_array_equal(np.from_dlpack(flat), flat.to("cpu").numpy())
     assert eg.from_dlpack(x) is x
     assert eg.from_dlpack(x, device="cpu").device == "cpu"
     assert eg.from_dlpack(x, copy=True) is not x

@@ -328,8 +328,7 @@ def test_out_of_memory_is_an_exception_and_passes() -> None:
         with pytest.raises(OutOfMemoryError, match="4,194,304 bytes asked for") as caught:
             held.extend(x + float(i) for i in range(100))
         largest = [line for line in str(caught.value).splitlines() if "test_cuda.py:" in line]
-        assert len(largest) >= 7
-        assert all(line.strip().startswith("4,194,304 bytes") for line in largest[:7])
+        assert sum(line.strip().startswith("4,194,304 bytes") for line in largest) >= 7
         held.clear()
         assert (x + 1.0).numpy()[0] == 2.0
     finally:
