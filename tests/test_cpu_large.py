@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import everygrad as eg
+from everygrad.backends.cpu import alone
 
 LARGE_OPS = {
     "sum": lambda x: (x.sum(), np.sum(x.numpy(), dtype=np.float64)),
@@ -72,3 +73,14 @@ def test_turned_operands(shape: Any, axes: Any, dtype: str) -> None:
     assert (moved.numpy() == want.reshape(-1)).all()
     both = eg.jit(lambda x, y: eg.where(y, x.permute_dims(axes), x.permute_dims(axes)))
     assert (both(x, eg.ones(want.shape, dtype="bool")).numpy() == want).all()
+
+
+def test_compiled_ops_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "_replays", {})
+    monkeypatch.setattr(alone, "_MOST_BYTES", 1 << 20)
+    for n in range(6):
+        x = eg.ones((300 + n, 1000))
+        assert x.sum(axis=0).tolist() == [300.0 + n] * 1000
+    kept = [r.program.arena for r in alone._replays.values()]
+    assert len(kept) == 1 or sum(kept) <= 1 << 20
+    assert max(kept) > 0

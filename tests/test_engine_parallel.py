@@ -160,10 +160,12 @@ def test_parallel_leaves_no_thread_waiting(device: str) -> None:
             (Fails.apply(leaf(np.ones(4), device)) * leaf(np.ones(4), device)).sum().backward(
                 workers=8
             )
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     for _ in range(50):
         (leaf([1.0], device) * 2).backward(workers=8)
-    assert threading.active_count() <= max(before, 33)
+    # the pool may have grown to its size; threads of other libraries come and go as they like
+    ours = [t for t in threading.enumerate() if t.name.startswith("everygrad")]
+    assert len(ours) <= max(len([t for t in ours if t in before]), 32)
 
 
 def test_parallel_ten_thousand_small_graphs(device: str) -> None:

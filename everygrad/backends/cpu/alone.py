@@ -18,7 +18,8 @@ from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape
 
 LARGE = 1 << 18  # elements from which a compiled kernel's start is worth it
-_REMEMBERED = 256
+_REMEMBERED = 256  # compiled ops, and
+_MOST_BYTES = 1 << 26  # of the memory they keep for partial results
 _replays: dict[Any, Any] = {}
 _lock = threading.Lock()
 
@@ -61,10 +62,14 @@ def run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
             inputs = [graph.input(a.shape, FROM_NP[a.dtype]) for a in arrays]
             graph.outputs = [graph.call(op, inputs, params)]
             replay = native.compiled(graph, ())
+            while len(_replays) >= _REMEMBERED or (_replays and _kept(replay) > _MOST_BYTES):
+                del _replays[next(iter(_replays))]
         _replays[key] = replay  # the latest comes last
-        if len(_replays) > _REMEMBERED:
-            del _replays[next(iter(_replays))]
     return replay.run_on(arrays)[0]
+
+
+def _kept(more: Any) -> int:
+    return sum(replay.program.arena for replay in (more, *_replays.values()))
 
 
 def compiled(op: Alone, usual: Callable[..., Any]) -> Callable[..., Any]:
