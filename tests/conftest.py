@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
-from everygrad.ops.spec import REGISTRY
-from tests import support
+from everygrad.ops import load_all
+
+load_all()  # tests are made from the registry
 
 # the tests that know of devices without float64; the others are about the engine, not the device
 EVERYWHERE = {
@@ -38,13 +38,3 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         name = metafunc.module.__name__.split(".")[-1]
         wide = [d for d in DEVICES if name in EVERYWHERE or d.split(":")[0] != "webgpu"]
         metafunc.parametrize("device", wide)
-
-
-@pytest.fixture(autouse=True)
-def _notes_of_the_op(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the record of the op under test says of its accuracy: see support.allowed."""
-    name = getattr(request.node, "callspec", None) and request.node.callspec.params.get("name")
-    op = REGISTRY.get(name) if isinstance(name, str) else None
-    support.looking_at = op.notes if op is not None else {}
-    yield
-    support.looking_at = {}

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 import everygrad as eg
-from everygrad import dtypes, ops
+from everygrad import dtypes
 from everygrad.backends import base
 from everygrad.ops.later import OPS
 from everygrad.ops.spec import REGISTRY, Op, Sample
-
-ops.load_all()
 
 TOLERANCE = {"float64": 1e-11, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2,
              "complex128": 1e-11, "complex64": 1e-5}  # fmt: skip
@@ -101,15 +99,11 @@ def referee(device: str) -> str:
     return "cpu" if is_narrow(device) else device
 
 
-looking_at: dict[str, Any] = {}  # the notes of the op that the running test is about
-
-
 def allowed(tolerance: float, *got: Any) -> float:
     """The tolerance that can be asked of results on their devices; 0 stays exact."""
     devices = [x.device for x in got if isinstance(x, eg.Tensor)]
     floors = [NARROW[d.split(":")[0]] for d in devices if is_narrow(d)]
-    floors.append(looking_at.get("tolerance", 0.0))
-    return max([tolerance, *floors]) * looking_at.get("slack", 1) if tolerance else tolerance
+    return max([tolerance, *floors]) if tolerance else tolerance
 
 
 def arrays_of(sample: Sample) -> list[Any]:

@@ -254,7 +254,8 @@ def register(
       torch      PyTorch's counterpart as "module:name", or as a function of (torch, *arguments);
                  None where it has none
       tested_as  the function to test in place of the op, where part of a result is arbitrary
-      tolerance  what float64 can be held to; `slack` multiplies every tolerance
+      opaque     there is no definition in other ops
+      iterative  the definition comes nearer by steps: its derivative is not the result's
       coarse     the result is rounded to few digits
     """
     assert op.name not in REGISTRY, f"op {op.name} is defined twice"
