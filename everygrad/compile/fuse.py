@@ -163,8 +163,9 @@ class Fuser:
                 more |= other.needs | 1 << other.number
         if more & ~group.needs:
             group.needs |= more
+            bit = 1 << group.number
             for g in self.groups:
-                if self.waits(g, group):
+                if g.needs & bit:
                     g.needs |= more
 
     def clear(self, group: Group, bases: Iterable[Value]) -> bool:
@@ -347,13 +348,13 @@ class Fuser:
             return False
         if self.too_many([*group.members.values(), *other.members.values()]):
             return False
-        # a third group between the two would have to run both after and before the merged one
-        return not any(
-            (self.waits(g, group) and self.waits(other, g))
-            or (self.waits(g, other) and self.waits(group, g))
-            for g in self.groups
-            if g is not group and g is not other
-        )
+        first, last = (group, other) if self.waits(other, group) else (other, group)
+        return not self.waits(last, first) or not self.any_between(first, last)
+
+    def any_between(self, first: Group, last: Group) -> bool:
+        """Whether a third group would have to run both after and before the two as one."""
+        bit = 1 << first.number
+        return any(g.needs & bit and self.waits(last, g) for g in self.groups if g is not last)
 
     # --- the end -----------------------------------------------------------------------------
 

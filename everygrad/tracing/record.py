@@ -235,7 +235,7 @@ class _Builder:
     def escapees(self, allowed: bool) -> list[Tensor]:
         """Tensors made inside that live on; each becomes a target."""
         tracer = self.tracer
-        tracer.captures, tracer.touched = [], {}
+        tracer.captures, tracer.touched, tracer.by_payload = [], {}, {}
         found = tracer.escaped()
         if found and not allowed:
             lines = sorted({value.where for _, value in found})

@@ -12,7 +12,9 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -372,15 +374,30 @@ class Tracer:
         optimiser's, or a mistake."""
         if not self.payloads:
             return []
-        gc.collect()  # a cycle nobody holds keeps nothing
-        alive = list(self.payloads)
+        gc.collect(0)  # a cycle nobody holds keeps nothing; what was made inside is young
+        alive = set(self.payloads)
         if not alive:
             return []
-        found = []
-        for holder in gc.get_referrers(*alive):
-            if isinstance(holder, Tensor) and isinstance(holder._data, Traced):
-                found.append((holder, holder._data.value))
-        return found
+        found = [t for t in gc.get_objects(generation=1) if _holds(t, alive)]
+        held = Counter(id(t._data) for t in found)
+        if any(held[p] != count - _ALONE for p, count in _references(alive).items()):
+            alive.clear()
+            found.clear()
+            gc.collect()  # something else holds one: look everywhere
+            alive.update(self.payloads)
+            found = [t for t in gc.get_referrers(*alive) if _holds(t, alive)] if alive else []
+        return [(t, t._data.value) for t in found]
+
+
+def _holds(thing: Any, payloads: set[Traced]) -> bool:
+    return isinstance(thing, Tensor) and type(thing._data) is Traced and thing._data in payloads
+
+
+def _references(things: set[Any]) -> dict[int, int]:
+    return {id(thing): sys.getrefcount(thing) for thing in things}
+
+
+_ALONE = _references({object()}).popitem()[1]  # of what is in the set and nowhere else
 
 
 _CPU = base.get("cpu")
