@@ -61,6 +61,10 @@ _LATER = {
     "jit": "everygrad.tracing.jit",
     "gradcheck": "everygrad.autograd.gradcheck",
     "gradgradcheck": "everygrad.autograd.gradcheck",
+    "allclose": "everygrad.ops.comparing",
+    **dict.fromkeys(
+        ("broadcast_shapes", "logspace", "tril_indices", "triu_indices"), "everygrad.ops.building"
+    ),
     **dict.fromkeys(("stft", "istft"), "everygrad.ops.spectra"),
     **dict.fromkeys(
         ("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"),

@@ -57,6 +57,13 @@ from everygrad.dtypes import (
     isdtype as isdtype,
     result_type as result_type,
 )
+from everygrad.ops.building import (
+    broadcast_shapes as broadcast_shapes,
+    logspace as logspace,
+    tril_indices as tril_indices,
+    triu_indices as triu_indices,
+)
+from everygrad.ops.comparing import allclose as allclose
 from everygrad.ops.creation import (
     arange as arange,
     asarray as asarray,
@@ -190,6 +197,11 @@ def amin(
 ) -> Tensor:
     """`min` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
 
+def aminmax(
+    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest element along the axes, as `amin` and `amax` give them."""
+
 def any(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
@@ -316,6 +328,9 @@ def bitwise_right_shift(x: _TensorLike, y: _TensorLike) -> Tensor:
 def bitwise_xor(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Bitwise xor, for each element."""
 
+def block_diag(*blocks: Tensor) -> Tensor:
+    """A matrix with these along its diagonal, and 0 elsewhere; a vector is a row."""
+
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """The tensors, each repeated without copying to the shape they have together."""
 
@@ -325,8 +340,16 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 def bucketize(x: Any, boundaries: Tensor, right: builtins.bool = False) -> Tensor:
     """The number of the bucket of each element: boundaries[i - 1] < x <= boundaries[i]."""
 
+def cartesian_prod(*vectors: Tensor) -> Tensor:
+    """(count, vectors): every choice of one element of each, the last changing fastest."""
+
 def cbrt(x: _TensorLike) -> Tensor:
     """The cube root, negative of negative numbers. The derivative at 0 is infinite."""
+
+def cdist(x: Tensor, y: Tensor, p: float = 2.0) -> Tensor:
+    """(..., n, m): the p-norm of the difference of each vector of x (..., n, size) and each of y
+    (..., m, size). The derivative is 0 where they are the same.
+    """
 
 def ceil(x: _TensorLike) -> Tensor:
     """The next integer above. Integers stay what they are. The derivative is 0."""
@@ -440,6 +463,9 @@ def conv_transpose3d(
 def copysign(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The size of x with the sign of y, which may be that of -0.0. 0 has derivative 0."""
 
+def corrcoef(x: Tensor) -> Tensor:
+    """The correlations of variables, the rows of x, as a matrix; real ones within -1 and 1."""
+
 def cos(x: _TensorLike) -> Tensor:
     """The cosine."""
 
@@ -458,6 +484,9 @@ def count_nonzero(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
     """How many elements are not 0; NaN is not."""
+
+def cov(x: Tensor, correction: int = 1) -> Tensor:
+    """The covariances of variables, the rows of x, as a matrix; of one variable its variance."""
 
 def cross_entropy(
     x: Tensor,
@@ -577,6 +606,12 @@ def floor(x: _TensorLike) -> Tensor:
 def floor_divide(x: _TensorLike, y: _TensorLike) -> Tensor:
     """x / y rounded towards minus infinity."""
 
+def fmax(x: _TensorLike, y: _TensorLike) -> Tensor:
+    """The larger of x and y, NaN only where both are; a tie gives each side half the gradient."""
+
+def fmin(x: _TensorLike, y: _TensorLike) -> Tensor:
+    """The smaller of x and y, NaN only where both are; a tie gives each side half the gradient."""
+
 def fmod(x: _TensorLike, y: _TensorLike) -> Tensor:
     """x - y * trunc(x / y): the remainder with the sign of x."""
 
@@ -640,6 +675,9 @@ def hardswish(x: _TensorLike) -> Tensor:
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """x limited to [min_val, max_val]; unlike that of clamp, the derivative at the bounds is 0."""
+
+def heaviside(x: Tensor, y: Any) -> Tensor:
+    """0 below 0, 1 above it, y at 0; NaN stays NaN. It carries no derivative."""
 
 def hinge_embedding_loss(
     x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
@@ -705,8 +743,16 @@ def interpolate(
     mode: str = "nearest",
     align_corners: builtins.bool | None = None,
     recompute_scale_factor: builtins.bool = False,
+    antialias: builtins.bool = False,
 ) -> Tensor:
     """x (batch, channels, places...) resized to `size`, or by `scale_factor`."""
+
+def isclose(
+    x: Tensor, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: builtins.bool = False
+) -> Tensor:
+    """Whether |x - y| <= atol + rtol |y|. Infinities are close to themselves alone; NaN to none,
+    or to NaN if `equal_nan`.
+    """
 
 def isfinite(x: _TensorLike) -> Tensor:
     """Whether each element is neither infinite nor NaN."""
@@ -786,16 +832,16 @@ def logcumsumexp(x: Tensor, axis: int) -> Tensor:
     """log(cumulative_sum(exp(x))) without overflow."""
 
 def logical_and(x: _TensorLike, y: _TensorLike) -> Tensor:
-    """Logical and of two bool tensors."""
+    """Logical and, as bool: every number but 0 is true, NaN too."""
 
 def logical_not(x: _TensorLike) -> Tensor:
-    """Whether x is False."""
+    """Whether x is False or 0, as bool; NaN is not."""
 
 def logical_or(x: _TensorLike, y: _TensorLike) -> Tensor:
-    """Logical or of two bool tensors."""
+    """Logical or, as bool: every number but 0 is true, NaN too."""
 
 def logical_xor(x: _TensorLike, y: _TensorLike) -> Tensor:
-    """Logical xor of two bool tensors."""
+    """Logical xor, as bool: every number but 0 is true, NaN too."""
 
 def logsigmoid(x: _TensorLike) -> Tensor:
     """log(sigmoid(x)), without the underflow."""
@@ -965,6 +1011,11 @@ def multi_margin_loss(
 ) -> Tensor:
     """The mean over classes of max(0, margin - x[label] + x) ** p, that of the label left out."""
 
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The sum of max(0, 1 - x[label] + x) over an example's labels and the classes that are none
+    of them, over the number of classes. Labels come first in a row; -1 ends them.
+    """
+
 def multilabel_soft_margin_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -1051,6 +1102,9 @@ def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> T
 def not_equal(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is not or equal to y."""
 
+def one_hot(x: Tensor, num_classes: int) -> Tensor:
+    """For each label a row of `num_classes` integers, 1 at the label and 0 elsewhere."""
+
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """Every product of an element of x and an element of y."""
 
@@ -1061,6 +1115,9 @@ def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06, keepdims: builtins.bool = False
 ) -> Tensor:
     """The p-norm of x1 - x2 + eps along the last axis; x1 and x2 broadcast."""
+
+def pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norms of the differences of all pairs of rows, the first of which changes slowest."""
 
 def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
     """The axes in another order."""
@@ -1265,6 +1322,14 @@ def std(
 ) -> Tensor:
     """The standard deviation, the square root of `var`."""
 
+def std_mean(
+    x: Tensor,
+    axis: int | tuple[int, ...] | None = None,
+    correction: float = 0.0,
+    keepdims: builtins.bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean along the axes: see `std`."""
+
 def subtract(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The difference x - y."""
 
@@ -1350,6 +1415,9 @@ def trunc(x: _TensorLike) -> Tensor:
 def unbind(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """`unstack` under PyTorch's name."""
 
+def unflatten(x: Tensor, axis: int, sizes: Sequence[int]) -> Tensor:
+    """x with one axis as several, of these sizes; one of them may be -1."""
+
 def unfold(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
     """All windows of `size` elements along an axis, `step` apart, as a last axis."""
 
@@ -1377,6 +1445,9 @@ def unique_values(x: Tensor) -> Tensor:
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, without it: `stack` undone."""
 
+def vander(x: Tensor, n: int | None = None, increasing: builtins.bool = False) -> Tensor:
+    """For each element of the last axis a row of its powers n - 1 down to 0, or up from 0."""
+
 def var(
     x: Tensor,
     axis: int | tuple[int, ...] | None = None,
@@ -1384,6 +1455,14 @@ def var(
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The variance: squares of the distances from the mean, summed, over (count - correction)."""
+
+def var_mean(
+    x: Tensor,
+    axis: int | tuple[int, ...] | None = None,
+    correction: float = 0.0,
+    keepdims: builtins.bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The variance and the mean along the axes: see `var`."""
 
 def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     """The sum of products along an axis, x conjugated if complex."""

@@ -5,6 +5,7 @@ keeps working for people who never import this module::
 
     EverygradError
     ├── ShapeError        (ValueError)    sizes that do not fit together
+    │   └── NoAxisError   (TypeError)     a 0-d tensor where something with a length is needed
     ├── AxisError         (ValueError, IndexError)  an axis outside the dimensions, or named twice
     ├── OutOfRangeError   (IndexError)    an index outside the axis it points into
     ├── ArgumentError     (ValueError)    a parameter outside what an op accepts
@@ -26,6 +27,10 @@ class EverygradError(Exception):
 
 class ShapeError(EverygradError, ValueError):
     """Sizes that do not fit together."""
+
+
+class NoAxisError(ShapeError, TypeError):
+    """A 0-d tensor where something with a length is needed."""
 
 
 class AxisError(EverygradError, ValueError, IndexError):

@@ -17,7 +17,7 @@ from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.backends.base import tracing
 from everygrad.config import config
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
+from everygrad.errors import ArgumentError, DtypeError, GradientError, NoAxisError, ShapeError
 from everygrad.shapes import Shape, size_of
 
 _RETAIN = -1  # the key of retain_grad's hook: a second call adds no second one
@@ -198,12 +198,12 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise ShapeError("len: a 0-d tensor has no length")
+            raise NoAxisError("len: a 0-d tensor has no length")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
-            raise ShapeError("iter: a 0-d tensor cannot be iterated; use item()")
+            raise NoAxisError("iter: a 0-d tensor cannot be iterated; use item()")
         return (self[i] for i in range(self.shape[0]))
 
     __hash__ = object.__hash__

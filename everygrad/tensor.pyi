@@ -168,6 +168,10 @@ class Tensor:
         """`max` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
     def amin(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """`min` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
+    def aminmax(
+        self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest element along the axes, as `amin` and `amax` give them."""
     def any(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Whether some element is true (not 0)."""
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -270,6 +274,8 @@ class Tensor:
         """
     def copysign(self, y: _TensorLike) -> Tensor:
         """The size of x with the sign of y, which may be that of -0.0. 0 has derivative 0."""
+    def corrcoef(self) -> Tensor:
+        """The correlations of variables, the rows of x, as a matrix; real ones within -1 and 1."""
     def cos(self) -> Tensor:
         """The cosine."""
     def cosh(self) -> Tensor:
@@ -278,6 +284,10 @@ class Tensor:
         self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
     ) -> Tensor:
         """How many elements are not 0; NaN is not."""
+    def cov(self, correction: int = 1) -> Tensor:
+        """The covariances of variables, the rows of x, as a matrix; of one variable its
+        variance.
+        """
     def cummax(self, axis: int) -> ValuesAndIndices:
         """The largest element so far, and its index: the last one of several. NaN wins."""
     def cummin(self, axis: int) -> ValuesAndIndices:
@@ -342,6 +352,14 @@ class Tensor:
         """The next integer below. Integers stay what they are. The derivative is 0."""
     def floor_divide(self, y: _TensorLike) -> Tensor:
         """x / y rounded towards minus infinity."""
+    def fmax(self, y: _TensorLike) -> Tensor:
+        """The larger of x and y, NaN only where both are; a tie gives each side half the
+        gradient.
+        """
+    def fmin(self, y: _TensorLike) -> Tensor:
+        """The smaller of x and y, NaN only where both are; a tie gives each side half the
+        gradient.
+        """
     def fmod(self, y: _TensorLike) -> Tensor:
         """x - y * trunc(x / y): the remainder with the sign of x."""
     def frac(self) -> Tensor:
@@ -368,6 +386,8 @@ class Tensor:
         """x limited to [min_val, max_val]; unlike that of clamp, the derivative at the bounds is
         0.
         """
+    def heaviside(self, y: Any) -> Tensor:
+        """0 below 0, 1 above it, y at 0; NaN stays NaN. It carries no derivative."""
     def histogram(
         self,
         bins: int | Sequence[float] | Tensor = 10,
@@ -388,6 +408,12 @@ class Tensor:
         """x with the slices that the index names filled with one value."""
     def index_select(self, index: Tensor, axis: int = 0) -> Tensor:
         """`take` with a vector of indices."""
+    def isclose(
+        self, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    ) -> Tensor:
+        """Whether |x - y| <= atol + rtol |y|. Infinities are close to themselves alone; NaN to
+        none, or to NaN if `equal_nan`.
+        """
     def isfinite(self) -> Tensor:
         """Whether each element is neither infinite nor NaN."""
     def isin(self, elements: Any, invert: bool = False) -> Tensor:
@@ -433,13 +459,13 @@ class Tensor:
     def logcumsumexp(self, axis: int) -> Tensor:
         """log(cumulative_sum(exp(x))) without overflow."""
     def logical_and(self, y: _TensorLike) -> Tensor:
-        """Logical and of two bool tensors."""
+        """Logical and, as bool: every number but 0 is true, NaN too."""
     def logical_not(self) -> Tensor:
-        """Whether x is False."""
+        """Whether x is False or 0, as bool; NaN is not."""
     def logical_or(self, y: _TensorLike) -> Tensor:
-        """Logical or of two bool tensors."""
+        """Logical or, as bool: every number but 0 is true, NaN too."""
     def logical_xor(self, y: _TensorLike) -> Tensor:
-        """Logical xor of two bool tensors."""
+        """Logical xor, as bool: every number but 0 is true, NaN too."""
     def logsigmoid(self) -> Tensor:
         """log(sigmoid(x)), without the underflow."""
     def logsumexp(
@@ -720,6 +746,8 @@ class Tensor:
         """The next integer towards 0. Integers stay what they are. The derivative is 0."""
     def unbind(self, axis: int = 0) -> tuple[Tensor, ...]:
         """`unstack` under PyTorch's name."""
+    def unflatten(self, axis: int, sizes: Sequence[int]) -> Tensor:
+        """x with one axis as several, of these sizes; one of them may be -1."""
     def unfold(self, axis: int, size: int, step: int = 1) -> Tensor:
         """All windows of `size` elements along an axis, `step` apart, as a last axis."""
     def unique(

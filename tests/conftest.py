@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -20,6 +21,7 @@ EVERYWHERE = {
     "test_amp",
     "test_profile",
     "test_reductions",
+    "test_refusals",
     "test_order",
     "test_selecting",
     "test_array_api",
@@ -29,8 +31,15 @@ EVERYWHERE = {
     "test_losses",
     "test_elementwise",
     "test_special",
+    "test_attention_cases",
 }
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves are a million objects: no collection is to walk them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -82,7 +82,69 @@ conv_transpose1d = _as_torch(F.conv_transpose1d)
 conv_transpose2d = _as_torch(F.conv_transpose2d)
 conv_transpose3d = _as_torch(F.conv_transpose3d)
 
+
+def _volume(window: Any) -> dict[str, Any]:
+    return {
+        "stride": window.stride, "padding": window.padding, "dilation": window.dilation,
+        "groups": window.groups,
+    }  # fmt: skip
+
+
+def convolve3d(x: Any, w: Any, window: Any) -> Any:
+    return _as_torch(F.conv3d)(x, w, **_volume(window))
+
+
+def convolve3d_input(y: Any, w: Any, window: Any, image: Any) -> Any:
+    fn = torch.nn.grad.conv3d_input
+    return _as_torch(lambda y, w: fn(image, w, y, **_volume(window)))(y, w)
+
+
+def convolve3d_weight(x: Any, y: Any, window: Any, weight: Any) -> Any:
+    fn = torch.nn.grad.conv3d_weight
+    return _as_torch(lambda x, y: fn(x, weight, y, **_volume(window)))(x, y)
+
+
 # --- pooling -------------------------------------------------------------------------------------
+
+
+def _window(window: Any) -> tuple[Any, ...]:
+    return (window.size, window.stride, window.padding)
+
+
+def max_pool2d_value(x: Any, window: Any) -> Any:
+    return max_pool2d(x, *_window(window), window.dilation)
+
+
+def max_pool2d_spread(y: Any, x: Any, window: Any) -> Any:
+    def spread(g: Any, x: Any) -> Any:
+        x = x.to(g.dtype).requires_grad_()
+        out = F.max_pool2d(x, *_window(window), window.dilation)
+        return torch.autograd.grad(out, x, g)[0]
+
+    return _as_torch(spread)(y, x)
+
+
+def _ones(x: Any, window: Any) -> Any:
+    """A kernel of ones for each channel."""
+    return torch.ones((x.shape[1], 1, *window.size), dtype=x.dtype)
+
+
+def sum_pool2d(x: Any, window: Any) -> Any:
+    def sums(x: Any) -> Any:
+        options = (window.stride, window.padding, window.dilation)
+        return F.conv2d(x, _ones(x, window), None, *options, groups=x.shape[1])
+
+    return _parts(_as_torch(sums))(x)
+
+
+def sum_pool2d_spread(y: Any, window: Any, image: Any) -> Any:
+    def spread(g: Any) -> Any:
+        options = (window.stride, window.padding, window.dilation)
+        weight = _ones(g, window)
+        return torch.nn.grad.conv2d_input(image, weight, g, *options, groups=g.shape[1])
+
+    return _parts(_as_torch(spread))(y)
+
 
 max_pool1d = _integers(_as_torch(F.max_pool1d))
 max_pool2d = _integers(_as_torch(F.max_pool2d))
@@ -269,6 +331,7 @@ triplet_margin_loss = _as_torch(F.triplet_margin_loss)
 margin_ranking_loss = _as_torch(F.margin_ranking_loss)
 hinge_embedding_loss = _as_torch(F.hinge_embedding_loss)
 soft_margin_loss = _as_torch(F.soft_margin_loss)
+multilabel_margin_loss = _as_torch(F.multilabel_margin_loss)
 multilabel_soft_margin_loss = _as_torch(F.multilabel_soft_margin_loss)
 
 
@@ -286,3 +349,36 @@ def ctc_loss(logs: Any, targets: Any, times: Any, lengths: Any, reduction: str =
         out = _as_torch(F.ctc_loss)(logs, targets, *given, reduction=reduction)
         return out.reshape(()) if reduction == "none" else out
     return _as_torch(F.ctc_loss)(logs, targets, *given, reduction=reduction)
+
+
+def ctc_states(emitted: Any, skips: Any, times: Any) -> Any:
+    """Probabilities, state by state."""
+    said = np.exp(emitted)
+    out = np.zeros_like(said)
+    out[0, :, :2] = said[0, :, :2]
+    for t, n, state in np.ndindex(said.shape):
+        if t and t >= times[n]:
+            out[t, n, state] = out[t - 1, n, state]
+        elif t:
+            ways = [state - k for k in (0, 1, 2) if k < 2 or skips[n, state]]
+            total = sum(out[t - 1, n, k] for k in ways if k >= 0)
+            out[t, n, state] = total * said[t, n, state]
+    return out
+
+
+def ctc_adjoint(back: Any, alphas: Any, skips: Any, times: Any) -> Any:
+    """Each way's share of a state, taken back state by state."""
+    found, now = np.zeros_like(alphas), back[-1].copy()
+    for t in range(len(alphas) - 1, 0, -1):
+        before = back[t - 1].copy()
+        for n, state in np.ndindex(now.shape):
+            if t >= times[n]:
+                before[n, state] += now[n, state]
+                continue
+            found[t, n, state] = now[n, state]
+            ways = [state - k for k in (0, 1, 2) if state >= k and (k < 2 or skips[n, state])]
+            shares = np.exp(alphas[t - 1, n, ways])
+            before[n, ways] += now[n, state] * shares / shares.sum()
+        now = before
+    found[0, :, :2] = now[:, :2]
+    return found

@@ -16,20 +16,34 @@ def lgamma(x: Any) -> Any:
     return torch.lgamma(torch.tensor(np.asarray(x))).numpy()
 
 
-def _of_positive(fn: Any, x: Any, y: Any, far: float) -> Any:
-    """SciPy's for x and y >= 0, NaN elsewhere; `far` is the limit where one is infinite."""
+def _with_ends(fn: Any, x: Any, y: Any, far: float) -> Any:
+    """SciPy's, but where one is infinite, for pairs of poles, whose sign it takes from y, and for
+    poles whose limit it finds only among integers of 32 bits; larger ones are taken as even."""
     x, y = np.broadcast_arrays(x, y)
     low, high = np.minimum(x, y), np.maximum(x, y)
-    inside = np.where((low > 0) & (high == np.inf), far, fn(x, y))
-    return np.where(low >= 0, inside, np.nan).astype(np.result_type(x, y))
+    found = np.where((low > 0) & (high == np.inf), far, fn(x, y))
+    large = (low < -(2.0**31)) & (low > -np.inf) & (high >= 2.0**31) & (low + high <= 0)
+    found = np.where(large, fn(1 - (low + high), high), found)
+    poles = (high <= 0) & (low == np.floor(low)) & (high == np.floor(high))
+    found = np.where(poles, np.inf, found)
+    return np.where(np.isnan(x) | np.isnan(y), np.nan, found).astype(np.result_type(x, y))
 
 
 def beta(x: Any, y: Any) -> Any:
-    return _of_positive(special.beta, x, y, 0.0)
+    return _with_ends(special.beta, x, y, 0.0)
 
 
 def betaln(x: Any, y: Any) -> Any:
-    return _of_positive(special.betaln, x, y, -np.inf)
+    found = _with_ends(special.betaln, x, y, -np.inf)
+    low, high = np.minimum(x, y), np.maximum(x, y)
+    with np.errstate(all="ignore"):  # SciPy's gammaln is infinite for subnormal numbers
+        beside = np.log1p(low / high) - np.log(low)
+    return np.where((low > 0) & (low < 1e-300) & (high < np.inf), beside, found).astype(found.dtype)
+
+
+def sinc(x: Any) -> Any:
+    """NumPy's, but 0 at integers, where it has what is left of pi."""
+    return np.where((x == np.round(x)) & (x != 0) & np.isfinite(x), 0.0, np.sinc(x)).astype(x.dtype)
 
 
 def _bessel(fn: Any, order: int, x: Any) -> Any:

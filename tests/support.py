@@ -89,6 +89,12 @@ def samples_of(op: Op, device: str) -> Iterator[Sample]:
         yield map_sample(one, lambda a: fitted(a, device))
 
 
+def few_samples_of(op: Op, device: str) -> Iterator[Sample]:
+    """Of a slow device only the first: for what the engine does alike on all, whatever it runs."""
+    given = samples_of(op, device)
+    return islice(given, 1) if is_narrow(device) else given
+
+
 def widened(sample: Sample) -> Sample:
     """`sample` with float32 arrays in float64, for differences."""
     return map_sample(sample, lambda a: a.astype(np.float64) if a.dtype == np.float32 else a)

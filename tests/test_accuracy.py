@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import everygrad as eg
-from tests.support import native_threshold
+from everygrad.tools import accuracy_special
+from tests.support import is_narrow, native_threshold
 
 FOLDER = Path(np.__file__).parent / "_core" / "tests" / "data"
 NAMES = {
@@ -87,3 +88,16 @@ def test_subnormals_are_kept(name: str, dtype: str, way: str) -> None:
     with native_threshold(0 if way == "compiled op" else 1 << 30):
         got = eg.jit(function)(x) if way == "jit" else function(x)
     np.testing.assert_array_equal(got.numpy(), x.numpy())
+
+
+@pytest.mark.parametrize("name", accuracy_special.SPECIAL)
+def test_special_functions(name: str, device: str) -> None:
+    """What docs/accuracy.md says of them, with some room: no one is off by 100 units."""
+    for dtype in ("float32",) if is_narrow(device) else ("float32", "float64"):
+        assert accuracy_special.special_error(name, device, dtype) < 100
+
+
+def test_ulps_are_counted_from_the_floor() -> None:
+    got, exact = np.float32([1.0, 0.5 + 2.0**-24]), np.array([1.0, 0.5], np.longdouble)
+    assert accuracy_special.ulps(got, exact, "float32").tolist() == [0.0, 1.0]
+    assert accuracy_special.ulps(got, exact, "float32", 1.0).tolist() == [0.0, 0.5]

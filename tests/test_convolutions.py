@@ -279,6 +279,21 @@ def test_interpolate(places: int, mode: str) -> None:
             )
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_interpolate_without_aliases(mode: str) -> None:
+    x = numbers(1, 2, 9, 7)
+    sizes = [{"size": (4, 3)}, {"size": (12, 9)}, {"size": (1, 20)}, {"size": (9, 5)}]
+    sizes += [{"scale_factor": 0.37}, {"scale_factor": 1.6}]
+    for options in sizes:
+        for align in (True, False):
+            given = {"mode": mode, "antialias": True, "align_corners": align, **options}
+            ours, theirs = (
+                (lambda t, fn=fn, given=given: fn(t, **given))
+                for fn in (eg.interpolate, F.interpolate)
+            )
+            agree(ours, theirs, x)
+
+
 def test_nearest_reads_where_pytorch_does() -> None:
     """Places that are whole numbers up to rounding."""
     for n, out in ((7, 49), (3, 50), (49, 7), (10, 3), (23, 161), (1, 9), (97, 41)):

@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 
 from everygrad import dtypes
-from everygrad.backends.cuda import flash, lt, nvrtc
+from everygrad.backends.cuda import attention, flash, lt, nvrtc
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.device import Cuda
+from everygrad.backends.cuda.dry import DryDriver
+from everygrad.backends.cuda.recording import recorder, steps_of
 from everygrad.errors import ArgumentError, CompileError, DeviceError, DtypeError, ShapeError
 
 KINDS = ("forward", "statistics", "delta", "queries", "keys")
@@ -104,22 +108,56 @@ def test_the_struct_is_laid_out_as_the_kernels_have_it(compiler: Report) -> None
         compiler.build("layout", wrong, ("--gpu-architecture=sm_80",))
 
 
-def test_what_the_kernels_take() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": 60},
+        {"width": 256, "depth": 256},
+        {"dtype": dtypes.float64},
+        {"queries": 0},
+        {"keys": 65535 * 64 + 1},  # more blocks than a grid has
+    ],
+    ids=str,
+)
+def test_what_the_kernels_do_not_serve(change: dict[str, Any]) -> None:
+    assert flash.serves(PROBLEM, AMPERE, A100_SHARED)
+    assert not flash.serves(PROBLEM._replace(**change), AMPERE, A100_SHARED)
+
+
+def test_devices_that_the_kernels_do_not_serve() -> None:
+    assert not flash.serves(PROBLEM, (7, 5), A100_SHARED)
+    assert not flash.serves(PROBLEM, AMPERE, 48 << 10)
+
+
+def test_operands_are_read_16_bytes_at_a_time() -> None:
     fine = flash.Operand(1 << 20, 4096, 64, 256)
-    assert flash.takes(PROBLEM, fine)
-    assert not flash.takes(PROBLEM, fine._replace(address=(1 << 20) + 8))
-    assert not flash.takes(PROBLEM, fine._replace(token=257))
-    assert not flash.takes(PROBLEM._replace(width=60))
-    assert not flash.takes(PROBLEM._replace(width=256, depth=256))
-    assert not flash.takes(PROBLEM._replace(dtype=dtypes.float64))
-    assert not flash.takes(PROBLEM._replace(queries=0))
+    assert flash.aligned(dtypes.bfloat16, fine)
+    assert not flash.aligned(dtypes.bfloat16, fine._replace(address=(1 << 20) + 8))
+    assert not flash.aligned(dtypes.bfloat16, fine._replace(token=260))
+    assert flash.aligned(dtypes.float32, fine._replace(token=260))
+
+
+def test_a_mask_keeps_the_largest_score_apart() -> None:
+    """Scores of -1e9 would round the logarithm of their sum away."""
+    masked = PROBLEM._replace(mask="add")
+    assert masked.lse_size == 2 * PROBLEM.lse_size
+    assert masked.delta_size == PROBLEM.delta_size == PROBLEM.lse_size
+    for shared in (99 << 10, A100_SHARED):  # and there is room for both
+        wide = masked._replace(width=128, depth=128)
+        assert flash.serves(wide, AMPERE, shared)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-60])
+def test_scales_that_would_make_nan_of_closed_scores_come_first(scale: float) -> None:
+    assert flash.kernel(PROBLEM._replace(scale=scale), AMPERE, "forward").scaled
+    assert not flash.kernel(PROBLEM, AMPERE, "forward").scaled
 
 
 def test_a_call_says_how_it_is_launched() -> None:
     x = flash.Operand(1 << 20, 25600, 6400, 64)
     inputs = flash.Inputs(x, x, x)
     assert PROBLEM.padded == 128
-    assert PROBLEM.statistics_size == 2 * 4 * 128
+    assert PROBLEM.lse_size == 2 * 4 * 128
     (forward,) = flash.forward(PROBLEM, AMPERE, inputs, x, 1 << 21)
     assert forward.grid == (8, 1)
     assert forward.architecture == "sm_80"
@@ -132,6 +170,71 @@ def test_a_call_says_how_it_is_launched() -> None:
     assert keys.params.dk == 1 << 20
     largest = max(forward.shared, queries.shared, keys.shared)
     assert flash.most_shared(problem, AMPERE) == largest
+
+
+# --- on arrays -----------------------------------------------------------------------------------
+
+
+class Served(DryDriver):
+    """A driver without a GPU that attention's kernels serve; they are not compiled."""
+
+    capability = AMPERE
+    lt: Any = object()
+
+    @property
+    def nvrtc(self) -> Any:
+        return self
+
+    def compile(self, *text: str) -> bytes:
+        return b""
+
+    def load(self, *cubin: Any) -> int:
+        return 0
+
+
+@pytest.fixture
+def recording() -> Any:
+    return recorder(Cuda("cuda:dry", Served()))
+
+
+def launched(dev: Any) -> list[flash.Params]:
+    calls = [a for c in dev.gpu.commands for a in c.arguments if isinstance(a, flash.Call)]
+    return [call.params for call in calls]
+
+
+@pytest.mark.parametrize("keys", [100, 1 << 14, (1 << 14) + 1])
+def test_sizes_are_not_taken_for_addresses(recording: Any, keys: int) -> None:
+    """Two sizes side by side, of 16384 keys, look like the first promised address."""
+    q, k = (recording.empty((1, 2, n, 64), dtypes.bfloat16) for n in (200, keys))
+    attention._attention(recording, q, k, k, scale=0.1)
+    (step,) = steps_of(recording.gpu)
+    slots = range(len(recording.gpu.promises.starts))
+    call = next(a for a in step.filled([1 << 20 | n << 9 for n in slots]) if type(a) is flash.Call)
+    assert (call.params.queries, call.params.keys) == (200, keys)
+    assert call.params.q == 1 << 20
+    assert call.params.lse == 1 << 20 | (len(slots) - 1) << 9
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_grads", "attention_kept_grads"])
+@pytest.mark.parametrize("which", range(3))
+def test_what_begins_at_an_odd_element_is_copied(recording: Any, which: int, name: str) -> None:
+    """Even where it lies in order: reading it 16 bytes at a time would end the process."""
+    shape = (2, 3, 70, 64)
+    given = [recording.empty(shape, dtypes.bfloat16) for _ in range(4)]
+    longer = recording.empty((2 * 3 * 70 * 64 + 1,), dtypes.bfloat16)
+    moved = CudaArray(longer.device, shape, longer.dtype, longer.storage, 1)
+    assert moved.is_contiguous
+    given[which] = moved
+    kept = recording.empty((moved.storage.size,), dtypes.bfloat16)  # type: ignore[union-attr]
+    inputs = {
+        "attention": given[:3],
+        "attention_grads": given,
+        "attention_kept_grads": [*given, kept],
+    }[name]
+    assert attention.KERNELS[name](recording, *inputs, scale=0.1) is not NotImplemented
+    for params in launched(recording):
+        for field in ("q", "k", "v", "g", "out", "dq", "dk", "dv", "lse", "delta"):
+            assert (getattr(params, field) or 0) % 16 == 0, field
 
 
 # --- cuBLASLt ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from everygrad.__main__ import main
 from everygrad.backends import base
-from everygrad.tools import accuracy, doctor
+from everygrad.tools import accuracy, accuracy_special, doctor
 
 ROOT = Path(__file__).parent.parent
 PROMISED = os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu")
@@ -277,7 +277,8 @@ def test_compiled_kernels_of_the_cpu_are_accurate() -> None:
 def test_the_published_page_is_of_this_program() -> None:
     page = (ROOT / "docs/accuracy.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("|")]
-    assert rows == ["function", "---", *accuracy.FUNCTIONS]
+    heading, elementary = ["function", "---"], list(accuracy.FUNCTIONS)
+    assert rows == [*(heading + elementary) * 2, *heading, *accuracy_special.SPECIAL]
     assert "llvmpipe" in page
     assert "python -m everygrad doctor --accuracy-table" in page
 
@@ -286,4 +287,5 @@ def test_the_page_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert here("--accuracy-table") == 0
     page = capsys.readouterr().out
     assert "| function | cpu (compiled) | cpu (numpy) |" in page
-    assert page.count("\n| ") == len(accuracy.FUNCTIONS) + 2
+    count = 2 * len(accuracy.FUNCTIONS) + len(accuracy_special.SPECIAL)
+    assert page.count("\n| ") == count + 3 * 2

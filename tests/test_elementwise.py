@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import everygrad as eg
 from everygrad import nn
-from everygrad.errors import ArgumentError, DtypeError
+from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from tests.support import is_narrow, native_threshold, values
 
 NAN, INF = np.nan, np.inf
@@ -162,6 +162,66 @@ def test_logaddexp_of_infinities(device: str) -> None:
     np.testing.assert_allclose(values(a.grad), [0.5, 0.5, 1.0, 0.0, NAN, 0.5])
 
 
+BASES = [*SPECIALS, 2.0, -2.0, -0.3, 0.7, 1e-20, -1e-20]
+
+
+@pytest.mark.parametrize(
+    "exponent", [0.5, -0.5, 0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 1.5, INF, -INF, NAN]
+)
+def test_a_number_as_exponent_is_a_tensor_of_it(exponent: float, device: str) -> None:
+    """Shortcuts for such exponents keep what the standard says of 0 and infinities, signs too."""
+    for dtype in ("float16", "float32") if is_narrow(device) else ("float32", "float64"):
+        beside = np.repeat(np.array([exponent]), len(BASES)).astype(dtype)
+        with np.errstate(all="ignore"):
+            x = eg.tensor(np.array(BASES).astype(dtype), device=device)
+            want = np.power(values(x), beside)
+        scalar = eg.tensor(exponent, dtype=dtype, device=device)
+        ways = (
+            lambda x: x**exponent,
+            eg.jit(lambda x: x**exponent),
+            lambda x, y=scalar: x**y,
+            lambda x, y=scalar: x ** y.broadcast_to(x.shape),
+            lambda x, y=scalar: (x.reshape((4, 5)) ** y.broadcast_to((4, 1))).reshape((20,)),
+        )
+        for way in ways:
+            for got in on_both_ways(lambda way=way, x=x: values(way(x))):
+                rtol = 2e-3 if dtype == "float16" else 1e-6
+                np.testing.assert_allclose(got, want, rtol=rtol, atol=2e-38)
+                kept = ~np.isnan(want)
+                np.testing.assert_array_equal(np.signbit(got)[kept], np.signbit(want)[kept])
+
+
+def test_slopes_of_square_roots_as_powers(device: str) -> None:
+    x = eg.tensor([4.0, 0.25, 0.0, -0.0, -1.0], dtype="float32", device=device, requires_grad=True)
+    (x**0.5).sum().backward()
+    np.testing.assert_allclose(values(x.grad), [0.25, 1.0, INF, INF, NAN])
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
+def test_numbers_are_true_but_0(name: str, device: str) -> None:
+    kinds = ["bool", "int8", "uint16", "int64", "float16", "float32"]
+    kinds += [] if is_narrow(device) else ["float64", "complex64", "complex128"]
+    x, y = (np.array(v) for v in ([0, 3, 0, 2, NAN, -0.0, INF], [0, 0, 1, NAN, 0, 2, -1]))
+    for kind in kinds:
+        whole = np.dtype(kind).kind in "biu"
+        a, b = (np.where(np.isnan(v) | np.isinf(v), 5, v) if whole else v for v in (x, y))
+        a, b = a.astype(kind), b.astype(kind)
+        pair = [eg.tensor(v, device=device) for v in (a, b)]
+        for fn in (getattr(eg, name), eg.jit(getattr(eg, name))):
+            for got in on_both_ways(lambda fn=fn, pair=pair: fn(*pair)):
+                assert str(got.dtype) == "bool"
+                np.testing.assert_array_equal(values(got), getattr(np, name)(a, b))
+        np.testing.assert_array_equal(values(eg.logical_not(pair[0])), np.logical_not(a))
+    mixed = getattr(eg, name)(
+        eg.tensor([1, 0], device=device), eg.tensor([0.5, NAN], device=device)
+    )
+    np.testing.assert_array_equal(values(mixed), getattr(np, name)([1, 0], [0.5, NAN]))
+
+
+def test_imaginary_numbers_are_true() -> None:
+    assert values(eg.logical_not(eg.tensor([1j, 0j, 2.0]))).tolist() == [False, True, False]
+
+
 def test_nan_to_num_keeps_the_dtype(device: str) -> None:
     for dtype in ("float16", "bfloat16", "float32"):
         x = eg.tensor([NAN, INF, -INF, 1.0], dtype=dtype, device=device)
@@ -271,3 +331,41 @@ def test_modules_refuse_what_makes_no_sense() -> None:
         nn.Hardtanh(1, 0)
     with pytest.raises(ArgumentError, match="PReLU: num_parameters must be positive, got 0"):
         nn.PReLU(0)
+
+
+# --- what PyTorch's and NumPy's users look for ----------------------------------------------------
+
+
+def test_shapes_and_places() -> None:
+    assert eg.broadcast_shapes((2, 1), 3, (1, 1, 3)) == (1, 2, 3)
+    assert eg.broadcast_shapes() == ()
+    with pytest.raises(ShapeError, match="broadcast_shapes: cannot broadcast"):
+        eg.broadcast_shapes((2,), (3,))
+    for offset in (-1, 0, 2):
+        for name in ("tril_indices", "triu_indices"):
+            got = getattr(eg, name)(3, 4, offset)
+            np.testing.assert_array_equal(values(got), getattr(torch, name)(3, 4, offset))
+    np.testing.assert_allclose(values(eg.logspace(-2, 3, 6)), np.logspace(-2, 3, 6), rtol=1e-6)
+    with pytest.raises(ArgumentError, match="logspace: num must not be negative"):
+        eg.logspace(0, 1, -1)
+
+
+def test_closeness(device: str) -> None:
+    x = eg.tensor([1.0, INF, NAN], device=device)
+    assert not eg.allclose(x, x)
+    assert eg.allclose(x, x, equal_nan=True)
+    assert not eg.allclose(x[:2], eg.tensor([1.0, -INF], device=device), equal_nan=True)
+    assert eg.allclose(eg.tensor([100, 200], device=device), eg.tensor([100, 200], device=device))
+    assert not eg.isclose(eg.tensor([1.0], device=device), INF).item()
+
+
+def test_the_distance_of_triplets() -> None:
+    a, b, c = (np.random.default_rng(i).normal(size=(4, 3)) for i in range(3))
+    for swap in (False, True):
+        got = eg.nn.functional.triplet_margin_with_distance_loss(
+            *map(eg.tensor, (a, b, c)), swap=swap, margin=0.7
+        )
+        want = F.triplet_margin_with_distance_loss(
+            *map(torch.tensor, (a, b, c)), swap=swap, margin=0.7
+        )
+        np.testing.assert_allclose(values(got), want, rtol=1e-12)

@@ -321,7 +321,8 @@ def written(ops: list[Any]) -> dict[str, str]:
         patch.setattr(dev.gpu, "pipeline", lambda name, text, *_: sources.setdefault(text, name))
         patch.setattr(dev.gpu, "record", lambda kernel, blocks: None)
         for op, dtype in itertools.product(ops, (*MIXED, dtypes.float32)):
-            for sample in op.samples():
+            # in float32 all of them
+            for sample in itertools.islice(op.samples(), None if dtype is dtypes.float32 else 1):
                 with contextlib.suppress(EverygradError), np.errstate(invalid="ignore"):
                     called(op, in_dtype(sample, dtype), dtype is dtypes.float32)
     return sources

@@ -49,11 +49,11 @@ def test_norms_lengths_and_axes(name: str, norm: str) -> None:
             close(ours(eg.tensor(x), **options), theirs(x, **options), 1e-12, f"{name} {options}")
 
 
-@pytest.mark.parametrize(
-    "name", ["fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2"]
-)
-def test_several_axes(name: str) -> None:
-    x = signal(3, 4, 5, complex_=not name.startswith("rf"))
+@pytest.mark.parametrize("last", ["n", "2"])
+@pytest.mark.parametrize("first", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])
+def test_several_axes(first: str, last: str) -> None:
+    name = first + last
+    x = signal(3, 4, 5, complex_=not name.startswith(("rf", "ih")))
     ours, theirs = getattr(eg.fft, name), getattr(torch.fft, name)
     for s, axes in ((None, None), ((4, 3), (0, 2)), ((2, 6), (1, 0)), (None, (-1, 0))):
         options = {} if axes is None else {"axes": axes}

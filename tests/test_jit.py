@@ -295,6 +295,19 @@ def test_gradients_add_up() -> None:
     close(w.grad, v.grad, 1e-6)
 
 
+def test_gradients_of_what_was_made_inside_stay_there() -> None:
+    def slope(x: Any) -> Any:
+        inside = x.detach().requires_grad_()
+        (inside * inside * 2.0).sum().backward()
+        return inside.grad
+
+    compiled = eg.jit(slope)
+    for seed in range(4):
+        x = rand(3, seed=seed)
+        close(compiled(x), slope(x), 1e-6)
+        assert x.grad is None
+
+
 def test_learning_rates_may_change() -> None:
     p, q = eg.ones((3,), requires_grad=True), eg.ones((3,), requires_grad=True)
     mine, theirs = optim.SGD([p], lr=0.5), optim.SGD([q], lr=0.5)

@@ -194,6 +194,8 @@ def test_AG_8_no_work_for_what_needs_no_gradient(device: str) -> None:
     with launches(device) as names:
         out.backward()
     whole = "conv2d_weight" in base.get(device).kernels
+    if device == "cuda":  # by cuDNN, where there is one
+        whole = base.get(device).gpu.driver.cudnn is not None  # type: ignore[attr-defined]
     assert ("conv2d_weight" in names) == whole
     assert "conv2d_input" not in names
     assert whole or products(names) == 1  # made of parts: the one product is the kernel's

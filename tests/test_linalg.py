@@ -13,7 +13,7 @@ import everygrad as eg
 from everygrad import linalg
 from everygrad.backends import base
 from everygrad.backends.cpu import lapack
-from everygrad.errors import ArgumentError, DeviceError, GradientError
+from everygrad.errors import ArgumentError, DeviceError, GradientError, ShapeError
 from everygrad.ops.contractions import contraction_path
 from tests.support import close
 
@@ -338,6 +338,21 @@ def test_a_singular_matrix_has_a_determinants_derivative() -> None:
     close(gradient(linalg.det, a), t.grad.numpy(), 1e-10)
     sign, size = linalg.slogdet(eg.zeros((2, 2)))
     assert (sign.item(), size.item()) == (0.0, float("-inf"))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 3), (0, 0)])
+def test_norms_of_empty_matrices(shape: tuple[int, ...]) -> None:
+    """NumPy and PyTorch agree on 0; the least of nothing is refused."""
+    x = eg.zeros(shape)
+    for order in ("fro", "nuc", 1, 2, float("inf")):
+        got = linalg.matrix_norm(x, ord=order)
+        np.testing.assert_array_equal(got.numpy(), np.zeros(shape[:-2]))
+    for order in (2, 1, 0, 3, 0.5):
+        assert linalg.vector_norm(x, ord=order).item() == 0.0
+    with pytest.raises(ShapeError, match="has no elements"):
+        linalg.matrix_norm(x, ord=-2)
+    with pytest.raises(ShapeError, match=r"norm: shape .* has no elements"):
+        linalg.vector_norm(x, ord=float("inf"))
 
 
 def test_empty_matrices() -> None:

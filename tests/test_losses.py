@@ -324,3 +324,15 @@ def test_layers_refuse() -> None:
         nn.KLDivLoss("avg")
     with pytest.raises(OutOfRangeError, match="nll_loss: label 9 is out of range"):
         nn.NLLLoss()(eg.ones((1, 3)), eg.tensor([9]))
+
+
+def test_ctc_of_many_times_compiles_soon() -> None:
+    """As one op: fifty steps of tensor ops would be as many kernels to compile."""
+    x = eg.randn((50, 2, 5))
+    labels = eg.tensor([[1, 2, 3], [4, 4, 1]])
+
+    def loss(x: Any) -> Any:
+        return eg.ctc_loss(x.log_softmax(-1), labels, (50, 40), (3, 2))
+
+    lowered = eg.jit(eg.value_and_grad(loss)).lower(x)
+    assert len(lowered.kernels.splitlines()) < 40

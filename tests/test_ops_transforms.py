@@ -18,6 +18,7 @@ from tests.support import (
     call,
     close,
     directions,
+    few_samples_of,
     fitted,
     function_of,
     gradients,
@@ -26,7 +27,6 @@ from tests.support import (
     map_sample,
     refer,
     replaced,
-    samples_of,
     to_tensor,
     wide,
 )
@@ -55,7 +55,7 @@ def test_forward_mode_equals_differences(name: str, device: str) -> None:
     """And it is the transpose of reverse mode: <v, J u> = <J^T v, u>."""
     op = REGISTRY[name]
     step, tolerance = (0.125, 2e-2) if op.notes.get("coarse") else (1e-6, 1e-7)
-    for sample in differentiable(op, device):
+    for sample in differentiable(op, device, few_samples_of):
         fn, xs = of_floats(op, sample, device)
         us = tangents_for(xs, device)
         outs, moves = eg.jvp(fn, tuple(xs), tuple(us))
@@ -87,7 +87,7 @@ def test_forward_mode_equals_differences(name: str, device: str) -> None:
 def test_second_order_is_the_same_in_every_nesting(name: str, device: str) -> None:
     """Forward over reverse, reverse over forward and reverse over reverse."""
     op = REGISTRY[name]
-    for sample in differentiable(op, device):
+    for sample in differentiable(op, device, few_samples_of):
         fn, xs = of_floats(op, sample, device)
         us = tangents_for(xs, device)
         plain = call(function_of(op), map_sample(sample, to_tensor(device)))
@@ -165,7 +165,7 @@ def check_vmap(op: Op, sample: Sample, which: list[int], device: str) -> None:
 def test_vmap_equals_a_loop(name: str, device: str) -> None:
     """Over every input at once, over each alone."""
     op = REGISTRY[name]
-    for sample in samples_of(op, device):
+    for sample in few_samples_of(op, device):
         if not has_fixed_size(op, sample):
             continue
         count = len(arrays_of(sample))
@@ -178,7 +178,7 @@ def test_vmap_equals_a_loop(name: str, device: str) -> None:
 def test_vmap_of_gradients(name: str, device: str) -> None:
     """Gradients of each example, and the gradient of a sum over a vmap."""
     op = REGISTRY[name]
-    for sample in differentiable(op, device):
+    for sample in differentiable(op, device, few_samples_of):
         if not has_fixed_size(op, sample):
             continue
         fn, xs = of_floats(op, sample, device)

@@ -44,17 +44,34 @@ SCIPY: dict[str, tuple[str, Any]] = {
     "stats.pearsonr": ("lambda x, y: tuple(stats.pearsonr(x, y))", (V, W)),
     "stats.ttest_ind": ("lambda x, y: tuple(stats.ttest_ind(x, y))", (V, W)),
     "stats.normaltest": ("lambda x: tuple(stats.normaltest(x))", (V,)),
+    "stats.kruskal": ("lambda x, y: tuple(stats.kruskal(x, y))", (V, W)),
+    "stats.iqr": ("stats.iqr", (V,)),
+    "stats.trim_mean": ("lambda x: stats.trim_mean(x, 0.1)", (V,)),
+    "stats.false_discovery_control": ("stats.false_discovery_control", (P[:, 0] / 4,)),
     "stats.mannwhitneyu": ("lambda x, y: tuple(stats.mannwhitneyu(x, y))", (V, W)),
     "signal.fftconvolve": ("signal.fftconvolve", (V, W[:5])),
     "signal.hilbert": ("signal.hilbert", (V,)),
     "signal.detrend": ("signal.detrend", (V,)),
     "signal.lfilter": ("signal.lfilter", (W[:3], P[0], V)),
     "signal.resample": ("lambda x: signal.resample(x, 20)", (V,)),
+    "signal.correlate": ("signal.correlate", (V, W[:5])),
+    "signal.savgol_filter": ("lambda x: signal.savgol_filter(x, 5, 2)", (V,)),
+    "signal.resample_poly": ("lambda x: signal.resample_poly(x, 2, 3)", (V,)),
+    "signal.freqz": ("lambda b: tuple(signal.freqz(b, worN=8))", (W[:3],)),
+    "fft.dct": ("fft.dct", (X,)),
+    "fft.hfftn": ("fft.hfftn", (X,)),
     "fft.rfft": ("fft.rfft", (V,)),
     "integrate.trapezoid": ("integrate.trapezoid", (V,)),
+    "integrate.cumulative_simpson": ("integrate.cumulative_simpson", (V,)),
+    "integrate.cubature": (
+        "lambda a, b: integrate.cubature(lambda x: xp.exp(-x[..., 0] ** 2), a, b).estimate",
+        (ENDS[0][:1], ENDS[1][:1])),
     "integrate.tanhsinh": (
         "lambda a, b: integrate.tanhsinh(lambda t: t**2 * xp.exp(-t), a, b).integral", ENDS),
     "differentiate": ("lambda x: differentiate.derivative(lambda t: t**3, x).df", (ENDS[0],)),
+    "differentiate.hessian": (
+        "lambda x: differentiate.hessian(lambda t: t[0] ** 2 * t[1], x).ddf", (ENDS[0],)),
+    "optimize.rosen_der": ("optimize.rosen_der", (V,)),
     "cluster.vq": ("lambda x, y: vq.vq(x, y)", (X, X[:3])),
     "Rotation": ("lambda q: Rotation.from_quat(q).as_matrix()", (X,)),
 }  # fmt: skip
@@ -69,14 +86,26 @@ SKLEARN: dict[str, tuple[str, Any]] = {
     },
     "metrics.log_loss": ("metrics.log_loss", (LABELS, P[:10].reshape(-1) / 4)),
     "metrics.average_precision_score": ("metrics.average_precision_score", (LABELS, W)),
+    "metrics.roc_curve": ("metrics.roc_curve", (LABELS, W)),
+    "metrics.roc_auc_score": ("metrics.roc_auc_score", (LABELS, W)),
+    "metrics.precision_recall_curve": ("metrics.precision_recall_curve", (LABELS, W)),
+    "metrics.cohen_kappa_score": ("metrics.cohen_kappa_score", (LABELS, GUESSES)),
+    "metrics.d2_absolute_error_score": ("metrics.d2_absolute_error_score", (V, W)),
     **{
         f"pairwise.{name}": (f"metrics.pairwise.{name}", (X, P))
-        for name in ("euclidean_distances", "cosine_similarity", "rbf_kernel")
+        for name in ("euclidean_distances", "cosine_similarity", "rbf_kernel", "laplacian_kernel")
     },
     "MinMaxScaler": ("preprocessing.MinMaxScaler().fit_transform", (X,)),
     "StandardScaler": ("preprocessing.StandardScaler().fit_transform", (X,)),
     "PCA": ("decomposition.PCA(2, svd_solver='full').fit_transform", (X,)),
     "Ridge": ("lambda x, y: linear_model.Ridge(solver='svd').fit(x, y).predict(x)", (X, P)),
+    "Normalizer": ("preprocessing.Normalizer().fit_transform", (X,)),
+    "LinearDiscriminantAnalysis": (
+        "lambda x, y: LinearDiscriminantAnalysis().fit(x, y).predict_proba(x)",
+        (X, LABELS[:12]),
+    ),
+    "GaussianNB": ("lambda x, y: GaussianNB().fit(x, y).predict_proba(x)", (X, LABELS[:12])),
+    "RidgeCV": ("lambda x, y: linear_model.RidgeCV().fit(x, y).predict(x)", (X, P[:, 0])),
     "LabelEncoder": ("preprocessing.LabelEncoder().fit_transform", (LABELS,)),
 }
 FUNCTIONS = {**SCIPY, **SKLEARN}
@@ -86,10 +115,12 @@ PROGRAM = """
 import json, sys, warnings
 import numpy as np
 import scipy, sklearn
-from scipy import differentiate, fft, integrate, signal, special, stats
+from scipy import differentiate, fft, integrate, optimize, signal, special, stats
 from scipy.cluster import vq
 from scipy.spatial.transform import Rotation
 from sklearn import decomposition, linear_model, metrics, preprocessing
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.naive_bayes import GaussianNB
 import everygrad as eg
 
 warnings.simplefilter("ignore")

@@ -57,6 +57,8 @@ SHARES = np.concatenate([line(0.001, 0.999), 10.0 ** -np.arange(1, 30, 3)])
 POSITIVE = np.concatenate([line(0.01, 30), [1e-8, 100.0, 1e5]])
 NEGATIVE = line(-8.03, -0.01, 301)
 PAIRS = (line(0.1, 12, 40)[:, None], line(0.1, 12, 40))
+BELOW = line(-9.87, -0.11, 23)
+MIXED = np.concatenate([BELOW + 0.29, line(0.13, 14, 20), [1.0, 2.0, 7.0]])
 SHAPE = np.exp(RNG.uniform(np.log(0.05), np.log(300.0), 300))
 BESIDE = np.where(
     RNG.random(300) < 0.5,
@@ -81,6 +83,8 @@ RANGES = {
         (line(0.1, 12, 40)[:, None], line(0.1, 12, 40)), scipy.betaln, 1e-13, 5e-6, 1.0
     ),
     "beta": Range((line(0.1, 12, 40)[:, None], line(0.1, 12, 40)), scipy.beta, 1e-13, 1e-5),
+    "betaln below 0": Range((BELOW[:, None], MIXED), references.betaln, 1e-12, 1e-4, 1.0),
+    "beta below 0": Range((BELOW[:, None], MIXED), references.beta, 1e-11, 2e-4, 1e-3),
     "gammainc": Range((SHAPE, BESIDE), scipy.gammainc, 1e-12, 5e-5, 1e-20),
     "gammaincc": Range((SHAPE, BESIDE), scipy.gammaincc, 1e-12, 5e-5, 1e-20),
     "i0": Range((line(-60, 80),), scipy.i0),
@@ -134,6 +138,20 @@ def test_polygamma(n: int, device: str) -> None:
 def test_zeta(x: float, device: str) -> None:
     case = Range((line(0.05, 40, 200),), lambda q: scipy.zeta(x, q), 1e-14, 3e-6)
     held(case, lambda q: special.zeta(x, q), device)
+
+
+@pytest.mark.parametrize("x", [2.0, 3.0, 6.0, 7.0])
+def test_zeta_below_0(x: float, device: str) -> None:
+    q = line(-6.43, -0.13, 60)
+    q = np.append(q[np.abs(q - np.round(q)) > 0.02], [-0.5, -1.5, -5.5])
+    size = float(np.abs(scipy.zeta(x, q)).max())
+    case = Range((q,), lambda q: scipy.zeta(x, q), 1e-13, 3e-5, 1e-3 * size)
+    held(case, lambda q: special.zeta(x, q), device)
+
+
+def test_zeta_of_riemann(device: str) -> None:
+    x = np.concatenate([line(-12.1, 0.97, 150), line(1.03, 40, 60)])
+    held(Range((x,), scipy.zeta, 1e-12, 1e-4, 3e-3), special.zeta, device)
 
 
 POLYNOMIALS = {
@@ -203,13 +221,40 @@ def test_ends_of_incomplete_gamma(name: str, device: str) -> None:
 
 
 def test_poles_of_zeta_and_polygamma(device: str) -> None:
-    q = eg.tensor([0.0, -1.0, -0.5], dtype="float32", device=device)
-    np.testing.assert_array_equal(values(special.zeta(2.0, q)), [INF, INF, NAN])
+    q = eg.tensor([0.0, -1.0, -0.5, INF], dtype="float32", device=device)
+    np.testing.assert_array_equal(values(special.zeta(2.5, q)), [INF, INF, NAN, 0])
     one = eg.tensor([1.0, 0.5], dtype="float32", device=device)
-    np.testing.assert_array_equal(values(special.zeta(one)), [INF, NAN])
-    x = eg.tensor([0.0, -3.0], dtype="float32", device=device)
-    np.testing.assert_array_equal(values(special.polygamma(1, x)), [INF, INF])
-    np.testing.assert_array_equal(values(special.polygamma(2, x)), [-INF, -INF])
+    np.testing.assert_array_equal(values(special.zeta(one, 1.0)), [INF, NAN])
+    ends = eg.tensor([1.0, 0.0, -2.0, INF, -INF, NAN], dtype="float32", device=device)
+    np.testing.assert_allclose(values(special.zeta(ends)), [INF, -0.5, 0, 1, NAN, NAN], rtol=1e-6)
+    x = eg.tensor([0.0, -0.0, -3.0, -INF], dtype="float32", device=device)
+    np.testing.assert_array_equal(values(special.polygamma(1, x)), [INF] * 4)
+    np.testing.assert_array_equal(values(special.polygamma(2, x)), [-INF] * 4)
+    far = eg.tensor([INF, 1e30], dtype="float32", device=device)
+    np.testing.assert_allclose(values(special.polygamma(1, far)), [0.0, 1e-30], rtol=1e-5)
+
+
+def test_beta_of_integers(device: str) -> None:
+    """At a pole there is a limit where the sum is one too, and the other argument is not."""
+    a, b = np.meshgrid(np.arange(-4.0, 5.0), np.arange(-4.0, 5.0))
+    for name in ("beta", "betaln"):
+        pair = [eg.tensor(v.astype(np.float32), device=device) for v in (a, b)]
+        got, want = values(getattr(special, name)(*pair)), getattr(references, name)(a, b)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_sinc_of_integers(device: str) -> None:
+    x = np.array([-12, -1, 1, 2, 100, 1e7, 0], np.float32)
+    assert values(special.sinc(eg.tensor(x, device=device))).tolist() == [0, 0, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["chebyshev_polynomial_t", "laguerre_polynomial_l"])
+def test_polynomials_end_at_infinity(name: str, device: str) -> None:
+    x = eg.tensor([-INF, -1e30, 1e30, INF], dtype="float32", device=device)
+    sign = -1.0 if name[0] == "l" else 1.0
+    np.testing.assert_array_equal(
+        values(getattr(special, name)(x, 5)), np.array([-1, -1, 1, 1]) * sign * INF
+    )
 
 
 def test_integers_become_floating_point(device: str) -> None:
@@ -247,6 +292,18 @@ HIGH = {
     "ndtri": (special.ndtri, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1), (0.3, 0.95)),
     "sinc": (special.sinc, lambda x: mpmath.sincpi(x), (0.0, 0.3, 0.5, 2.5)),
     "zeta": (lambda q: special.zeta(2.5, q), lambda q: mpmath.zeta(2.5, q), (0.6, 3.0)),
+    "zeta below 0": (
+        lambda q: special.zeta(3.0, q),
+        lambda q: mpmath.polygamma(2, q) / -2,
+        (-0.6, -2.3),
+    ),
+    "zeta of riemann": (special.zeta, mpmath.zeta, (-3.4, -1.5, 0.3, 2.5)),
+    "beta below 0": (lambda x: special.beta(x, 0.7), lambda x: mpmath.beta(x, 0.7), (-0.4, -2.6)),
+    "betaln below 0": (
+        lambda x: special.betaln(x, -0.7),
+        lambda x: mpmath.log(abs(mpmath.beta(x, -0.7))),
+        (-0.4, -2.6),
+    ),
     "zeta in x": (
         lambda x: special.zeta(x, 0.7),
         lambda x: mpmath.zeta(x, mpmath.mpf(0.7)),

@@ -377,6 +377,8 @@ NAMES = sorted({c.name for c in CASES})
 # without a counterpart in PyTorch, or without a derivative to compare
 ELSEWHERE = {
     "floor_divide", "slice", "unslice", "conv2d_input", "conv2d_weight", "max_pool2d_index",
+    "max_pool2d_value", "max_pool2d_spread", "sum_pool2d", "sum_pool2d_spread",
+    "convolve3d", "convolve3d_input", "convolve3d_weight",
     "astype", "to", "identity", "softmax_move", "log_softmax_vjp", "standardize",
     "standardize_move", "last_write", "mulhi", "philox", "check_range",
     "attention", "attention_masked", "attention_grads", "attention_masked_grads", "class_spread",

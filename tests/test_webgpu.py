@@ -135,7 +135,7 @@ def test_an_upload_waits_for_commands_that_still_use_its_block() -> None:
 
 
 def test_blocks_of_a_garbage_cycle_are_good() -> None:
-    for i in range(20):
+    for i in range(5):
         x = on(np.full(2000, i, np.float32))
         holder: list[Any] = [x, x + 1.0]
         holder.append(holder)

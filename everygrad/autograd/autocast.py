@@ -29,6 +29,7 @@ LOW = frozenset(
     {
         *("matmul", "linear", "linear_bias", "linear_weight"),
         *("conv2d", "conv2d_input", "conv2d_weight"),
+        *("convolve3d", "convolve3d_input", "convolve3d_weight"),
         *("attention", "attention_masked", "scaled_dot_product_attention"),
     }
 )

@@ -17,7 +17,7 @@ def flops(
         return 2 * size_of(shape) * inputs[0][-1]
     if name == "linear_weight":
         return 2 * size_of(inputs[0]) * inputs[1][-1]
-    if name.startswith("conv2d"):
+    if name.startswith(("conv2d", "convolve3d")):
         return _convolution(name, shape, inputs, params["window"])
     if name in ("attention", "attention_masked"):
         return _attention(*inputs[:3]) // (2 if params.get("causal") else 1)
@@ -34,7 +34,7 @@ def flops_of(v: Value) -> int:
 
 
 def _convolution(name: str, shape: Shape, inputs: Sequence[Shape], window: Any) -> int:
-    of_weight = name == "conv2d_weight"
+    of_weight = name.endswith("_weight")
     places = size_of(inputs[1][2:] if of_weight else shape[2:])
     channels = inputs[0][1] * (inputs[1][1] if of_weight else shape[1])
     return 2 * inputs[0][0] * places * size_of(window.size) * channels // int(window.groups)

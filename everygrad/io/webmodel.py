@@ -184,7 +184,7 @@ class Exported:
         return int(self.dev.gpu.fault_storage().block.number)
 
     def checks(self) -> dict[str, Any] | None:
-        """Where kernels report an index out of range, and what to say then."""
+        """Where kernels report a bad value, and what to say then."""
         at = self.buffers.get(self.faults())
         if at is None:
             return None
@@ -194,6 +194,9 @@ class Exported:
                 what, size = v.params["what"], v.params["size"]
                 number = self.dev.gpu.check_number(what, size)
                 messages[str(number)] = {"what": what, "size": size}
+            elif v.name == "check_true":
+                number = self.dev.gpu.check_number(v.params["what"], 1, v.params["error"])
+                messages[str(number)] = {"what": v.params["what"]}
         return {"buffer": at, "messages": messages}
 
     # --- obstacles -------------------------------------------------------------------------------

@@ -96,10 +96,12 @@ class MultiheadAttention(Module):
         batched = query.ndim == 3
         self._check(query, key, value)
         q, k, v = (self._heads(t, batched) for t in self._projected(query, key, value))
-        mask = self._mask(q, k, key_padding_mask, attn_mask, is_causal)
-        out, weights = self._attend(q, k, v, mask, need_weights)
+        # where nothing but the order of the keys closes any, no mask need be made
+        ordered = is_causal and not need_weights and key_padding_mask is None and attn_mask is None
+        mask = self._mask(q, k, key_padding_mask, attn_mask, is_causal and not ordered)
+        out, weights = self._attend(q, k, v, mask, need_weights, ordered)
         # (batch, heads, queries, width) -> (batch, queries, embed_dim), in the caller's layout
-        out = out.permute_dims((0, 2, 1, 3)).reshape(out.shape[0], -1, self.embed_dim)
+        out = out.permute_dims((0, 2, 1, 3)).reshape(out.shape[0], out.shape[2], self.embed_dim)
         if not batched:
             out = out.squeeze(0)
         elif not self.batch_first:
@@ -142,13 +144,20 @@ class MultiheadAttention(Module):
         return x.permute_dims((0, 2, 1, 3))
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        need_weights: bool,
+        ordered: bool,
     ) -> tuple[Tensor, Tensor | None]:
         p = self.dropout if self.training else 0.0
         if not need_weights:
-            return F.scaled_dot_product_attention(q, k, v, mask, p), None
+            return F.scaled_dot_product_attention(q, k, v, mask, p, ordered), None
         scores = matmul(q * self.head_dim**-0.5, k.matrix_transpose())
-        weights = F.dropout(F.softmax(scores if mask is None else scores + mask), p)
+        scores = scores if mask is None else scores + mask
+        weights = F.dropout(F.softmax(scores) if k.shape[2] else scores, p)
         return matmul(weights, v), weights
 
     def _mask(

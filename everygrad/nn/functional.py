@@ -8,7 +8,7 @@ from typing import Any
 
 from everygrad import shapes
 from everygrad.dispatch import operands
-from everygrad.errors import ArgumentError, ShapeError
+from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.activations import (
     celu as celu,
     elu as elu,
@@ -41,6 +41,7 @@ from everygrad.ops.adaptive import (
     max_unpool3d as max_unpool3d,
 )
 from everygrad.ops.attention import attention, attention_masked
+from everygrad.ops.building import one_hot as one_hot
 from everygrad.ops.conv import (
     conv2d as conv2d,
 )
@@ -89,6 +90,12 @@ from everygrad.ops.losses import (
     cross_entropy as cross_entropy,
     mse_loss as mse_loss,
     nll_loss as nll_loss,
+)
+from everygrad.ops.margins import (
+    cdist as cdist,
+    multilabel_margin_loss as multilabel_margin_loss,
+    pdist as pdist,
+    triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
 )
 from everygrad.ops.neural import (
     dropout as dropout,
@@ -222,8 +229,8 @@ def scaled_dot_product_attention(
         return _grouped(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if min(query.ndim, key.ndim, value.ndim) < 2 or query.shape[-1] != key.shape[-1]:
         raise ShapeError(
-            f"scaled_dot_product_attention: query {query.shape} and key {key.shape} must agree in "
-            f"their last axis"
+            f"scaled_dot_product_attention: query {query.shape}, key {key.shape} and value "
+            f"{value.shape} need two axes, query and key with the same last one"
         )
     if key.shape[-2] != value.shape[-2]:
         raise ShapeError(
@@ -231,7 +238,14 @@ def scaled_dot_product_attention(
         )
     if is_causal and attn_mask is not None:
         raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    if attn_mask is not None and attn_mask.dtype.kind not in ("bool", "float"):
+        raise DtypeError(
+            f"scaled_dot_product_attention: attn_mask must be bool or floating point, got "
+            f"{attn_mask.dtype}; mask.astype('bool') is True where a query may look"
+        )
+    if not key.shape[-2]:  # nothing to look at: sums of no terms
+        return matmul(matmul(query, key.matrix_transpose()), value)
+    scale = max(1, query.shape[-1]) ** -0.5 if scale is None else scale
     if dropout_p == 0:
         return _attend(query, key, value, attn_mask, is_causal, scale)
     scores = matmul(query * scale, key.matrix_transpose())
@@ -261,6 +275,8 @@ def _grouped(
         )
     shape = (*query.shape[:-3], fewer, heads // fewer, *query.shape[-2:])
     if mask is not None and mask.ndim > 2:
+        if mask.shape[-3] not in (1, heads):
+            raise ShapeError(f"{name}: attn_mask {mask.shape} is not for {heads} heads")
         split = (fewer, heads // fewer) if mask.shape[-3] == heads else (1, 1)
         mask = mask.reshape((*mask.shape[:-3], *split, *mask.shape[-2:]))
     given = (query.reshape(shape), key.expand_dims(-3), value.expand_dims(-3))

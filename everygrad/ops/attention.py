@@ -28,7 +28,7 @@ from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel, check_kind
 from everygrad.ops.joining import concat
 from everygrad.ops.linalg import matmul
-from everygrad.ops.movement import SLICE
+from everygrad.ops.movement import SLICE, sum_to
 from everygrad.ops.neural import softmax
 from everygrad.ops.spec import Sample, refuse, register, sample
 from everygrad.tensor import Tensor
@@ -137,7 +137,9 @@ class _Attention(Kernel):
         dtype = q.dtype
         if dtype.bits <= 16:
             g, q, k, v, mask = (x.astype(dtypes.float32) for x in (g, q, k, v, mask))
-        return [d.astype(dtype) for d in _parts(g, q, k, v, mask, scale, False)]
+        *slopes, pairs = _parts(g, q, k, v, mask, scale, False)
+        # summed before it is rounded: a mask may be one number for all pairs
+        return [d.astype(dtype) for d in (*slopes, sum_to(pairs, mask.shape))]
 
 
 def _batch_grads(op: Callable[[], Kernel]) -> Callable[..., Tensor]:
@@ -145,7 +147,8 @@ def _batch_grads(op: Callable[[], Kernel]) -> Callable[..., Tensor]:
 
     def batch(xs: Sequence[Tensor], **params: Any) -> Tensor:
         pieces = _cut(apply(op(), *xs, **params), xs[1:4])
-        return concat([d.reshape(xs[0].shape[0], -1) for d in pieces], axis=1)
+        rows = [d.reshape(d.shape[0], shapes.size_of(d.shape[1:])) for d in pieces]
+        return concat(rows, axis=1)
 
     return batch
 

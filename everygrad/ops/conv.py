@@ -8,7 +8,7 @@ in `convolutions`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from everygrad.autograd.autocast import whole
@@ -141,14 +141,14 @@ def pad_places(
     return pad(x, ((0, 0), (0, 0), *widths), mode=PADDING_MODES[padding_mode])
 
 
-def check_fit(op: str, x: Tensor, window: Window) -> None:
+def check_fit(op: str, image: Shape, window: Window) -> None:
     """Refuse what is no batch of images, and images smaller than the kernel."""
-    if x.ndim != 4:
-        raise ShapeError(f"{op}: takes images (batch, channels, height, width), got {x.shape}")
-    if min(window.out_size(x.shape)) < 1:
+    if len(image) != 4:
+        raise ShapeError(f"{op}: takes images (batch, channels, height, width), got {image}")
+    if min(window.out_size(image)) < 1:
         raise ShapeError(
             f"{op}: a kernel of {window.size} with dilation {window.dilation} does not fit an "
-            f"image of {x.shape[2:]} padded by {window.padding}"
+            f"image of {image[2:]} padded by {window.padding}"
         )
 
 
@@ -298,6 +298,23 @@ CONV_WEIGHT: Kernel = _Conv(
 )
 
 
+def _checked_window(
+    image: Shape, weight: Shape, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Window:
+    """The window of a convolution, its parameters and the shapes checked."""
+    window = window_of("conv2d", weight[2:], stride, padding, dilation, groups)
+    check_fit("conv2d", image, window)
+    if image[1] != weight[1] * groups or weight[0] % groups:
+        raise ShapeError(
+            f"conv2d: weight {weight} in {groups} groups takes {weight[1] * groups} "
+            f"channels and gives a multiple of {groups}; the image has {image[1]}"
+        )
+    return window
+
+
+_known_window = lru_cache(1 << 12, typed=True)(_checked_window)  # checks take longer than a launch
+
+
 @partial(whole, "conv2d")
 def conv2d(
     x: Tensor,
@@ -320,16 +337,14 @@ def conv2d(
     if not is_plain(padding) or padding_mode != "zeros":
         widths = padding_widths("conv2d", padding, weight.shape[2:], stride, dilation)
         x, padding = pad_places("conv2d", x, widths, padding_mode), 0
-    window = window_of("conv2d", weight.shape[2:], stride, padding, dilation, groups)
-    check_fit("conv2d", x, window)
-    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
-        raise ShapeError(
-            f"conv2d: weight {weight.shape} in {groups} groups takes {weight.shape[1] * groups} "
-            f"channels and gives a multiple of {groups}; the image has {x.shape[1]}"
-        )
+    listed = list in (type(stride), type(padding), type(dilation))  # lists have no hash
+    find = _checked_window if listed else _known_window
+    window = find(x.shape, weight.shape, stride, padding, dilation, groups)
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"conv2d: bias {bias.shape} must have shape {weight.shape[:1]}")
-    x, weight = operands("conv2d", x, weight)
+    both = isinstance(x, Tensor) and isinstance(weight, Tensor)
+    if not both or x.dtype is not weight.dtype:
+        x, weight = operands("conv2d", x, weight)
     check_kind("conv2d", x.dtype, "real float")
     out = apply(CONV, x, weight, window=window)
     return out if bias is None else out + bias.reshape(-1, 1, 1)

@@ -1,12 +1,12 @@
-"""Convolution over lines and volumes, and transposed convolution, made of that over images.
+"""Convolution over lines and volumes, and transposed convolution.
 
-A line is an image of one row. A volume is a batch of images, one for each place along the depth,
-whose channels are those of the slices that the kernel meets there. Transposed convolution is the
-derivative of convolution by its input, an op of its own.
+A line is an image of one row; volumes have ops of their own (`volumes`). Transposed convolution is
+the derivative of convolution by its input, an op of its own.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from everygrad.autograd.autocast import whole
@@ -25,9 +25,10 @@ from everygrad.ops.conv import (
     padding_widths,
 )
 from everygrad.ops.families import Function, check_kind
-from everygrad.ops.joining import pad, stack
-from everygrad.ops.movement import put_slices, slice_axis
+from everygrad.ops.joining import pad
+from everygrad.ops.movement import slice_axis
 from everygrad.ops.spec import composite, refuse, sample
+from everygrad.ops.volumes import VOLUME, VOLUME_INPUT, Volume
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
@@ -156,6 +157,7 @@ def _volume_samples() -> Any:
     samples=_volume_samples,
     refuses=_refusals("conv3d", 3),
 )
+@partial(whole, "convolve3d")
 def conv3d(
     x: Tensor,
     weight: Tensor,
@@ -168,25 +170,18 @@ def conv3d(
 ) -> Tensor:
     """Kernels (out channels, channels / groups, depth, height, width) moved over volumes.
 
-    `padding` and `padding_mode` are as in `conv2d`. The input's slices are held once for each place
-    along the kernel's depth.
+    `padding` and `padding_mode` are as in `conv2d`. Where a device has no kernel for volumes, the
+    input's slices are held once for each place along the kernel's depth.
     """
     _check_axes("conv3d", x, weight, 3)
     _check("conv3d", x, weight, bias, groups)
     check_kind("conv3d", x.dtype, "real float")
     options = (stride, padding, dilation, padding_mode)
     x, steps, around, spread = _prepared("conv3d", x, weight, 3, options)
-    x = pad(x, ((0, 0), (0, 0), (around[0],) * 2, (0, 0), (0, 0)))
-    o, c, taps, *size = weight.shape
-    depth = (x.shape[2] - spread[0] * (taps - 1) - 1) // steps[0] + 1
-    x = x.permute_dims((0, 2, 1, 3, 4))
-    met = [slice_axis(x, 1, k * spread[0], depth, steps[0]) for k in range(taps)]
-    x = met[0] if taps == 1 else stack(met, axis=3)  # (batch, depth, channels, taps, ...)
-    images = x.reshape(x.shape[0] * depth, c * groups * taps, *x.shape[-2:])
-    kernels = weight.reshape(o, c * taps, *size)
-    out = conv2d(images, kernels, bias, steps[1:], around[1:], spread[1:], groups)
-    out = out.reshape(x.shape[0], depth, *out.shape[1:])
-    return out.permute_dims((0, 2, 1, 3, 4))
+    window = Volume(weight.shape[2:], steps, around, spread, groups)
+    x, weight = operands("conv3d", x, weight)
+    out = apply(VOLUME, x, weight, window=window)
+    return out if bias is None else out + bias.reshape(-1, 1, 1, 1)
 
 
 # --- transposed ----------------------------------------------------------------------------------
@@ -245,24 +240,21 @@ class _Transposed:
             )
             self.reach, self.out = (1, *self.reach), (1, *self.out)
             self.padding, more = (0, *self.padding), (0, *more)
-        # an image whose convolution has exactly the places of x; else it is cut out of the reach
-        self.exact = all(m < st for m, st in zip(more[-2:], self.stride[-2:], strict=True))
+        # a thing whose convolution has exactly the places of x; else it is cut out of the reach
+        self.exact = all(m < st for m, st in zip(more, self.stride, strict=True))
 
-    def images(self, x: Tensor, weight: Tensor, channels: int) -> Tensor:
-        """The transposed convolution over the last two axes of images."""
-        around = self.padding[-2:] if self.exact else (0, 0)
-        window = Window(
-            self.size[-2:],  # type: ignore[arg-type]  # two of each
-            self.stride[-2:],  # type: ignore[arg-type]
-            around,  # type: ignore[arg-type]
-            self.dilation[-2:],  # type: ignore[arg-type]
-            self.groups,
-        )
-        kept = self.out[-2:] if self.exact else self.reach[-2:]
-        x, weight = operands("conv2d_input", x, weight)
-        out = apply(CONV_INPUT, x, weight, window=window, image=(x.shape[0], channels, *kept))
-        if not self.exact:
-            out = self.cut(self.cut(out, 2, -2), 3, -1)
+    def of(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The transposed convolution of images or volumes."""
+        around = self.padding if self.exact else (0,) * len(self.padding)
+        facts: Any = (self.size, self.stride, around, self.dilation, self.groups)
+        kept = self.out if self.exact else self.reach
+        flat = len(kept) == 2
+        op = CONV_INPUT if flat else VOLUME_INPUT
+        window = Window(*facts) if flat else Volume(*facts)
+        x, weight = operands(op.name, x, weight)
+        out = apply(op, x, weight, window=window, image=(x.shape[0], self.channels, *kept))
+        for k in range(len(kept) if not self.exact else 0):
+            out = self.cut(out, 2 + k, k)
         return out
 
     def cut(self, x: Tensor, axis: int, which: int) -> Tensor:
@@ -319,11 +311,9 @@ def _transposed(
     made = _Transposed(name, x, weight, bias, given)
     count = x.ndim - 2
     if count == 1:
-        out = made.images(x.expand_dims(2), weight.expand_dims(2), made.channels).squeeze(2)
-    elif count == 2:
-        out = made.images(x, weight, made.channels)
+        out = made.of(x.expand_dims(2), weight.expand_dims(2)).squeeze(2)
     else:
-        out = _volumes(made, x, weight)
+        out = made.of(x, weight)
     return out if bias is None else out + bias.reshape((-1,) + (1,) * count)
 
 
@@ -355,24 +345,6 @@ def _transposed_of(count: int) -> Function:
         samples=_transposed_samples(count),
         refuses=_transposed_refusals(name, count),
     )(named(conv_transpose, name, _DOC))
-
-
-def _volumes(made: _Transposed, x: Tensor, weight: Tensor) -> Tensor:
-    """Each slice of a volume spread over images for each place of the kernel along the depth."""
-    n, c, depth = x.shape[:3]
-    taps, step, spread = made.size[0], made.stride[0], made.dilation[0]
-    images = x.permute_dims((0, 2, 1, 3, 4)).reshape(n * depth, c, *x.shape[3:])
-    kernels = weight.reshape(c, weight.shape[1] * taps, *weight.shape[3:])
-    out = made.images(images, kernels, made.channels * taps)
-    out = out.reshape(n, depth, made.channels, taps, *out.shape[2:])
-    shape = (n, made.reach[0], made.channels, *out.shape[4:])
-    total: Tensor | None = None
-    for k in range(taps):
-        at = tuple((k * spread, depth, step) if a == 1 else (0, m, 1) for a, m in enumerate(shape))
-        part = put_slices(out[:, :, :, k], shape, at)
-        total = part if total is None else total + part
-    assert total is not None
-    return made.cut(total, 1, 0).permute_dims((0, 2, 1, 3, 4))
 
 
 conv_transpose1d = _transposed_of(1)

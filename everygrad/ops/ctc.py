@@ -1,7 +1,7 @@
 """Connectionist temporal classification: the probability of a label sequence under a recogniser.
 
-The forward algorithm (Graves et al. 2006) in logarithms, one step of tensor ops for each time, all
-examples at once. Derivatives follow from the ops.
+The forward algorithm (Graves et al. 2006) in logarithms, all examples at once, and backwards for
+the gradient. Where a device has no kernel for them, each is one step of tensor ops for each time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from everygrad.errors import ArgumentError, DtypeError, OutOfRangeError, ShapeEr
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, asarray, full
 from everygrad.ops.elementwise import clamp, maximum, minimum, where
-from everygrad.ops.families import Function, check_kind, elementwise
+from everygrad.ops.families import Function, Kernel, check_kind, elementwise
 from everygrad.ops.functions import exp
 from everygrad.ops.indexing import CHECK_RANGE, gather, take, take_along_axis
 from everygrad.ops.joining import concat, stack, tril
 from everygrad.ops.losses import reduced
 from everygrad.ops.movement import slice_axis
-from everygrad.ops.spec import composite, refuse, sample
+from everygrad.ops.spec import composite, refuse, register, sample
 from everygrad.tensor import Tensor
 
 # the logarithm of what cannot be: finite, so that differences and their slopes are no NaN
@@ -89,19 +89,114 @@ def _states(labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:
     return states, concat([nowhere, skips], axis=1)
 
 
-def _forward(emitted: Tensor, skips: Tensor, lengths: Tensor) -> Tensor:
-    """(batch, states): the logarithm of the probability to be in each state at the end."""
-    steps, n, states = emitted.shape
-    never = full((n, 2), _NEVER, dtype=emitted.dtype, device=emitted.device)
+def _ways(alpha: Tensor, skips: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What may come before each state: itself, the one before it, the one two before."""
+    n, states = alpha.shape
+    never = full((n, 2), _NEVER, dtype=alpha.dtype, device=alpha.device)
+    wide = concat([never, alpha], axis=1)
+    skipped = where(skips, slice_axis(wide, 1, 0, states), _NEVER)
+    return alpha, slice_axis(wide, 1, 1, states), skipped
+
+
+def _ctc_states(emitted: Tensor, skips: Tensor, times: Tensor) -> Tensor:
+    steps, _, states = emitted.shape
     first = arange(states, device=emitted.device) < 2
-    alpha = where(first, emitted[0], _NEVER)
+    alphas = [where(first, emitted[0], _NEVER)]
     for t in range(1, steps):
-        wide = concat([never, alpha], axis=1)
-        stepped = slice_axis(wide, 1, 1, states)
-        skipped = where(skips, slice_axis(wide, 1, 0, states), _NEVER)
-        new = LOG_SUM(alpha, stepped, skipped) + emitted[t]
-        alpha = where(lengths.reshape(-1, 1) > t, new, alpha)
-    return alpha
+        new = LOG_SUM(*_ways(alphas[-1], skips)) + emitted[t]
+        alphas.append(where(times.reshape(-1, 1) > t, new, alphas[-1]))
+    return stack(alphas, axis=0)
+
+
+def _ctc_adjoint(back: Tensor, alphas: Tensor, skips: Tensor, times: Tensor) -> Tensor:
+    steps, n, states = alphas.shape
+    nothing = full((n, 2), 0.0, dtype=alphas.dtype, device=alphas.device)
+    now = back[steps - 1]
+    found = []
+    for t in range(steps - 1, 0, -1):
+        going = times.reshape(-1, 1) > t
+        moving = where(going, now, 0.0)
+        found.append(moving)
+        ways = _ways(alphas[t - 1], skips)
+        total = LOG_SUM(*ways)
+        stay, step, skip = (moving * exp(way - total) for way in ways)
+        step = slice_axis(concat([step, nothing], axis=1), 1, 1, states)
+        skip = slice_axis(concat([where(skips, skip, 0.0), nothing], axis=1), 1, 2, states)
+        now = where(going, stay + step + skip, now) + back[t - 1]
+    found.append(where(arange(states, device=alphas.device) < 2, now, 0.0))
+    return stack(found[::-1], axis=0)
+
+
+CTC_STATES: Kernel = Kernel(
+    "ctc_states",
+    _ctc_states,
+    ("emitted", "skips", "times"),
+    (
+        lambda g, out, skips, times: apply(CTC_ADJOINT, g, out, skips, times),
+        None,
+        None,
+    ),
+    result=lambda emitted, skips, times: (emitted.shape, emitted.dtype),
+)
+CTC_ADJOINT: Kernel = Kernel(
+    "ctc_adjoint",
+    _ctc_adjoint,
+    ("back", "alphas", "skips", "times"),
+    result=lambda back, alphas, skips, times: (alphas.shape, alphas.dtype),
+)
+
+
+def ctc_states(emitted: Tensor, skips: Tensor, times: Tensor) -> Tensor:
+    """(time, batch, states): the logarithm of the probability to be in each state, by all ways.
+
+    `emitted` holds the logarithms of what each state says at each time; `skips` (batch, states)
+    which states can follow the one two before; after its `times` (batch,) an example stays as it
+    is. One op for all times, so that a compiler has one to compile where a device has it.
+    """
+    return apply(CTC_STATES, emitted, skips, times)
+
+
+def ctc_adjoint(back: Tensor, alphas: Tensor, skips: Tensor, times: Tensor) -> Tensor:
+    """The gradient of `emitted` from that of ctc_states, `alphas` being its result."""
+    return apply(CTC_ADJOINT, back, alphas, skips, times)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In a dtype that holds the logarithm of what cannot be."""
+    return x.astype(dtypes.float32) if x.dtype.itemsize < 4 else x
+
+
+def _in_probabilities(emitted: Tensor, skips: Tensor, times: Tensor) -> Tensor:
+    """What ctc_states is tested as: among logarithms, those of what cannot be hide all others."""
+    return exp(ctc_states(_wide(emitted), skips, times)).astype(emitted.dtype)
+
+
+def _adjoint_of_any(back: Tensor, alphas: Tensor, skips: Tensor, times: Tensor) -> Tensor:
+    """What ctc_adjoint is tested as: of narrow dtypes too."""
+    return ctc_adjoint(_wide(back), _wide(alphas), skips, times).astype(back.dtype)
+
+
+_SKIPS, _TIMES = np.array([[False, False, False, True]] * 2), np.array([3, 2])
+register(
+    CTC_STATES,
+    ctc_states,
+    namespace="internal",
+    kinds="real float",
+    torch=None,
+    tested_as=_in_probabilities,
+    reference="tests.references_neural:ctc_states",
+    samples=lambda: iter((sample(s.real(3, 2, 4), _SKIPS, _TIMES),)),
+)
+register(
+    CTC_ADJOINT,
+    ctc_adjoint,
+    namespace="internal",
+    kinds="real float",
+    torch=None,
+    tested_as=_adjoint_of_any,
+    reference="tests.references_neural:ctc_adjoint",
+    samples=lambda: iter((sample(s.real(3, 2, 4), s.real(3, 2, 4, seed=1), _SKIPS, _TIMES),)),
+)
 
 
 def _log_likelihood(
@@ -115,7 +210,7 @@ def _log_likelihood(
     labels = apply(CHECK_RANGE, labels, size=classes, what="ctc_loss: label")
     states, skips = _states(labels, blank)
     emitted = take_along_axis(logs, states.expand_dims(0), axis=2)
-    alpha = _forward(emitted, skips, times)
+    alpha = ctc_states(emitted, skips, times)[-1]
     at_blank = gather(alpha, 2 * held, axis=1)
     at_label = gather(alpha, maximum(2 * held - 1, 0), axis=1)
     at_label = where(held > 0, at_label, _NEVER)
@@ -203,7 +298,7 @@ def ctc_loss(
     alone = log_probs.ndim == 2
     logs = log_probs.expand_dims(1) if alone else log_probs
     targets = targets.expand_dims(0) if alone and targets.ndim == 1 else targets
-    logs = clamp(logs.astype(dtypes.float32) if logs.dtype.itemsize < 4 else logs, min=_NEVER)
+    logs = clamp(_wide(logs), min=_NEVER)
     steps, n, _ = logs.shape
     times = _lengths(input_lengths, "input length", n, steps, logs.device)
     labels, lengths = _padded(targets, target_lengths, n, steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from everygrad.backends.cpu.lapack import NOT_POSITIVE
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s
@@ -44,16 +45,20 @@ def _cholesky_portable(x: Tensor) -> Tensor:
     """One column after the other, each taken out of what is left."""
     n = x.shape[-1]
     unrolled("cholesky", x, n)
-    found = []
+    found, corners = [], []
     for k in range(n):
         column = columns(x, 0, 1)
         corner = real_part(rows(column, 0, 1))
+        corners.append(corner)
         below = rows(column, 1, n - k - 1) / as_kind(sqrt(corner), x)
         part = concat([as_kind(sqrt(corner), x), below], axis=-2)
         found.append(_below(part, k))
         rest = columns(rows(x, 1, n - k - 1), 1, n - k - 1)
         x = rest - matmul(below, adjoint(below))
-    return concat(found, axis=-1) if found else x
+    if not found:
+        return x
+    ok = (concat(corners, axis=-1) > 0).all(axis=-1, keepdims=True)
+    return ensure(concat(found, axis=-1), ok, f"cholesky: {NOT_POSITIVE}", ArgumentError)
 
 
 def _below(x: Tensor, count: int) -> Tensor:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile.expr import Expr, call
+from everygrad import dtypes
+from everygrad.compile.expr import Expr, as_expr, call
 from everygrad.dispatch import apply, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
@@ -385,15 +386,20 @@ greater = _comparison("greater", "gt", "__gt__", "ordered", np.greater)
 greater_equal = _comparison("greater_equal", "ge", "__ge__", "ordered", np.greater_equal)
 
 
+def _truth(x: Any) -> Expr:
+    """Whether a value of any dtype is not 0; NaN is not."""
+    return as_expr(x).cast(dtypes.bool_)
+
+
 def _logical(name: str, fn: str, reference: Any) -> Callable[..., Any]:
     return elementwise(
         name,
-        lambda x, y: call(fn, x, y),
-        kinds="bool",
-        doc=f"{name.replace('_', ' ').capitalize()} of two bool tensors.",
+        lambda x, y: call(fn, _truth(x), _truth(y)),
+        kinds="any",
+        doc=f"{name.replace('_', ' ').capitalize()}, as bool: every number but 0 is true, NaN too.",
         reference=reference,
-        samples=s.binary_of(s.booleans),
-        refuses=(refuse(DtypeError, f"{name}: does not take float64", s.real(2), s.real(2)),),
+        samples=s.binary_of(s.truths),
+        refuses=(MISFIT,),
     )
 
 
@@ -402,12 +408,11 @@ logical_or = _logical("logical_or", "or", np.logical_or)
 logical_xor = _logical("logical_xor", "xor", np.logical_xor)
 logical_not: Function = elementwise(
     "logical_not",
-    lambda x: call("not", x),
-    kinds="bool",
-    doc="Whether x is False.",
+    lambda x: call("not", _truth(x)),
+    kinds="any",
+    doc="Whether x is False or 0, as bool; NaN is not.",
     reference=np.logical_not,
-    samples=s.unary_of(s.booleans),
-    refuses=(refuse(DtypeError, "logical_not: does not take float64", s.real(2)),),
+    samples=s.unary_of(s.truths),
 )
 
 

@@ -399,6 +399,33 @@ def _several_real(op: str, x: Tensor, s: Any, axes: Any, norm: str) -> Tensor:
     return _rounded(_from_half(x, sizes[-1], found[-1], factor), given)
 
 
+def _several_mirrored(op: str, x: Tensor, s: Any, axes: Any, norm: str) -> Tensor:
+    """`_several_real` in the other direction."""
+    given, x = x, as_complex(_checked(op, x))
+    found, sizes = _sizes(op, x, s, axes)
+    if not found:
+        raise AxisError(f"{op}: needs at least one axis to transform")
+    if s is None:
+        sizes[-1] = _length(op, None, 2 * (x.shape[found[-1]] - 1))
+    factor = _scale(op, norm, shapes.size_of(tuple(sizes)), forward=True)
+    for a, n in zip(found[:-1], sizes[:-1], strict=True):
+        x = apply(DFT, _fitted(x, a, n), axis=a, inverse=False)
+    return _rounded(_from_half(x.conj(), sizes[-1], found[-1], factor), given)
+
+
+def _mirrored_several(op: str, x: Tensor, s: Any, axes: Any, norm: str) -> Tensor:
+    """`_real_several` in the other direction."""
+    x = _checked(op, x, "real float")
+    found, sizes = _sizes(op, x, s, axes)
+    if not found:
+        raise AxisError(f"{op}: needs at least one axis to transform")
+    factor = _scale(op, norm, shapes.size_of(tuple(sizes)), forward=False)
+    x = apply(REAL_DFT, _fitted(x, found[-1], sizes[-1]), axis=found[-1]).conj()
+    for a, n in zip(found[:-1], sizes[:-1], strict=True):
+        x = apply(DFT, _fitted(x, a, n), axis=a, inverse=True)
+    return _scaled(x, factor)
+
+
 def _samples_nd() -> Any:
     return iter(
         (sample(s.real(2, 3)), sample(s.real(2, 2, 2), s=(3, 2), axes=(0, -1), norm="ortho"))
@@ -430,6 +457,20 @@ def rfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward
 def irfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
     """The inverse of `rfftn`; the last size of s is that of the result, even unless given."""
     return _several_real("irfftn", x, s, axes, norm)
+
+
+@composite(**{**_facts("hfftn"), "reference": "scipy.fft:hfftn"}, samples=_samples_nd)
+def hfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
+    """`hfft` along several axes, all unless given: real; x has half of the last of them."""
+    return _several_mirrored("hfftn", x, s, axes, norm)
+
+
+@composite(
+    **{**_facts("ihfftn", "real float"), "reference": "scipy.fft:ihfftn"}, samples=_samples_nd
+)
+def ihfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
+    """The inverse of `hfftn`."""
+    return _mirrored_several("ihfftn", x, s, axes, norm)
 
 
 _PLANE = (-2, -1)
@@ -469,3 +510,15 @@ def rfft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backwa
 def irfft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
     """The inverse of `rfft2`."""
     return _several_real("irfft2", x, s, axes, norm)
+
+
+@composite(**{**_facts_2d("hfft2"), "reference": "scipy.fft:hfft2"})
+def hfft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
+    """`hfftn` of the last two axes."""
+    return _several_mirrored("hfft2", x, s, axes, norm)
+
+
+@composite(**{**_facts_2d("ihfft2", "real float"), "reference": "scipy.fft:ihfft2"})
+def ihfft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
+    """The inverse of `hfft2`."""
+    return _mirrored_several("ihfft2", x, s, axes, norm)

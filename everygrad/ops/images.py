@@ -38,7 +38,7 @@ def im2col(
     PyTorch's `unfold` of images, and `nn.functional.unfold`.
     """
     window = window_of("im2col", kernel_size, stride, padding, dilation)
-    check_fit("im2col", x, window)
+    check_fit("im2col", x.shape, window)
     return columns_of(x, window).squeeze(1)
 
 

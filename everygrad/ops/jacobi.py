@@ -8,9 +8,11 @@ nothing is read on the host; convergence is quadratic, and the number is what th
 from __future__ import annotations
 
 from everygrad import dtypes
+from everygrad.backends.cpu.lapack import NOT_FINITE
 from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError
 from everygrad.ops.creation import arange, tensor, zeros
-from everygrad.ops.elementwise import abs as absolute, sqrt, where
+from everygrad.ops.elementwise import abs as absolute, isfinite, sqrt, where
 from everygrad.ops.families import Kernel
 from everygrad.ops.indexing import take
 from everygrad.ops.joining import concat
@@ -20,12 +22,19 @@ from everygrad.ops.matrices import (
     as_kind,
     columns,
     diagonal_of,
+    ensure,
     identity,
     real_part,
     rows,
     unrolled,
 )
 from everygrad.tensor import Tensor
+
+
+def _finite(op: str, x: Tensor) -> Tensor:
+    """x, if LAPACK would take it."""
+    ok = isfinite(absolute(x)).all(axis=(-2, -1), keepdims=True)
+    return ensure(x, ok, f"{op}: {NOT_FINITE}", ArgumentError)
 
 
 def _sweeps(x: Tensor, n: int) -> int:
@@ -87,7 +96,7 @@ def eigh_portable(x: Tensor) -> Tensor:
     unrolled("eigh", x, n)
     lower = where(_is_lower(x), x, 0.0)
     strict = where(_is_lower(x, -1), x, 0.0)
-    x = lower + adjoint(strict)
+    x = _finite("eigh", lower + adjoint(strict))
     if n < 2:
         return concat([as_kind(real_part(x), x), identity(n, x).broadcast_to(x.shape)], axis=-1)
     x = _even(x, (-1, -2))
@@ -130,6 +139,7 @@ def svd_portable(x: Tensor, qr: Kernel) -> Tensor:
     unrolled("svd", x, n)
     if n == 0:
         return zeros((*x.shape[:-2], m + 1, 0), x.dtype, x.device)
+    x = _finite("svd", x)
     vectors = identity(n, x).broadcast_to((*x.shape[:-2], n, n))
     both = concat([x, vectors], axis=-2)
     if n > 1:

@@ -333,12 +333,12 @@ def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
     return same(x)
 
 
-def _triangle(x: Tensor, k: int, op: str) -> Tensor:
+def _triangle(x: Tensor, k: int, op: str) -> tuple[Tensor, Tensor]:
+    """The numbers of the columns less k, and of the rows: their difference need not be made."""
     if x.ndim < 2:
         raise ShapeError(f"{op}: needs 2 dimensions or more, got shape {x.shape}")
     rows = arange(x.shape[-2], device=x.device).reshape(-1, 1)
-    columns = arange(x.shape[-1], device=x.device)
-    return columns - rows - k
+    return arange(x.shape[-1], device=x.device) - k, rows
 
 
 @composite(
@@ -354,7 +354,8 @@ def _triangle(x: Tensor, k: int, op: str) -> Tensor:
 )
 def tril(x: Tensor, k: int = 0) -> Tensor:
     """The part on and below the k-th diagonal, zero above."""
-    return where(_triangle(x, k, "tril") <= 0, x, zeros((), x.dtype, x.device))
+    columns, rows = _triangle(x, k, "tril")
+    return where(columns <= rows, x, zeros((), x.dtype, x.device))
 
 
 @composite(
@@ -370,4 +371,5 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
 )
 def triu(x: Tensor, k: int = 0) -> Tensor:
     """The part on and above the k-th diagonal, zero below."""
-    return where(_triangle(x, k, "triu") >= 0, x, zeros((), x.dtype, x.device))
+    columns, rows = _triangle(x, k, "triu")
+    return where(columns >= rows, x, zeros((), x.dtype, x.device))

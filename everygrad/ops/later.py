@@ -16,6 +16,12 @@ OPS: dict[str, tuple[str, ...]] = {
         "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
         "nan_to_num", "nextafter", "rad2deg", "signbit",
     ),
+    "building": (
+        "block_diag", "cartesian_prod", "one_hot", "unflatten", "vander",
+    ),
+    "comparing": (
+        "aminmax", "fmax", "fmin", "heaviside", "isclose",
+    ),
     "contractions": (
         "einsum", "kron", "tensordot",
     ),
@@ -23,7 +29,7 @@ OPS: dict[str, tuple[str, ...]] = {
         "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     ),
     "ctc": (
-        "ctc_loss", "log_sum_of_three",
+        "ctc_adjoint", "ctc_loss", "ctc_states", "log_sum_of_three",
     ),
     "cumulative": (
         "cummax", "cummax_index", "cummin", "cummin_index", "cumprod", "cumsum", "cumulative_prod",
@@ -41,18 +47,24 @@ OPS: dict[str, tuple[str, ...]] = {
         "pairwise_distance", "soft_margin_loss", "triplet_margin_loss",
     ),
     "fourier": (
-        "dft", "fft_fft", "fft_fft2", "fft_fftn", "fft_hfft", "fft_ifft", "fft_ifft2", "fft_ifftn",
-        "fft_ihfft", "fft_irfft", "fft_irfft2", "fft_irfftn", "fft_rfft", "fft_rfft2", "fft_rfftn",
-        "half_dft", "real_dft",
+        "dft", "fft_fft", "fft_fft2", "fft_fftn", "fft_hfft", "fft_hfft2", "fft_hfftn", "fft_ifft",
+        "fft_ifft2", "fft_ifftn", "fft_ihfft", "fft_ihfft2", "fft_ihfftn", "fft_irfft",
+        "fft_irfft2", "fft_irfftn", "fft_rfft", "fft_rfft2", "fft_rfftn", "half_dft", "real_dft",
     ),
     "images": (
         "channel_shuffle", "col2im", "im2col", "pixel_shuffle", "pixel_unshuffle",
     ),
+    "margins": (
+        "cdist", "multilabel_margin_loss", "pdist",
+    ),
     "matrices": (
-        "ensure",
+        "check_true", "ensure",
     ),
     "matrixfunctions": (
         "adjugate", "det", "matrix_exp", "matrix_power", "multi_dot", "slogdet",
+    ),
+    "moments": (
+        "corrcoef", "cov", "std_mean", "var_mean",
     ),
     "normalisation": (
         "batch_norm", "group_norm", "instance_norm", "local_response_norm", "rms_norm",
@@ -69,7 +81,8 @@ OPS: dict[str, tuple[str, ...]] = {
     ),
     "pooling": (
         "avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "lp_pool3d",
-        "max_pool1d", "max_pool2d", "max_pool2d_index", "max_pool3d",
+        "max_pool1d", "max_pool2d", "max_pool2d_index", "max_pool2d_spread", "max_pool2d_value",
+        "max_pool3d", "sum_pool2d", "sum_pool2d_spread",
     ),
     "quantiles": (
         "median", "nanmedian", "nanquantile", "quantile",
@@ -134,6 +147,9 @@ OPS: dict[str, tuple[str, ...]] = {
     "unique": (
         "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
     ),
+    "volumes": (
+        "convolve3d", "convolve3d_input", "convolve3d_weight",
+    ),
     "weighing": (
         "weigh",
     ),
@@ -152,6 +168,12 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "arithmetic": (
         "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
         "nan_to_num", "nextafter", "rad2deg", "signbit",
+    ),
+    "building": (
+        "block_diag", "cartesian_prod", "one_hot", "unflatten", "vander",
+    ),
+    "comparing": (
+        "aminmax", "fmax", "fmin", "heaviside", "isclose",
     ),
     "contractions": (
         "einsum", "kron", "tensordot",
@@ -176,6 +198,12 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     ),
     "images": (
         "channel_shuffle", "col2im", "im2col", "pixel_shuffle", "pixel_unshuffle",
+    ),
+    "margins": (
+        "cdist", "multilabel_margin_loss", "pdist",
+    ),
+    "moments": (
+        "corrcoef", "cov", "std_mean", "var_mean",
     ),
     "normalisation": (
         "batch_norm", "group_norm", "instance_norm", "local_response_norm", "rms_norm",
@@ -233,12 +261,21 @@ METHODS: dict[str, tuple[str, ...]] = {
         "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
         "nan_to_num", "nextafter", "rad2deg", "signbit",
     ),
+    "building": (
+        "unflatten",
+    ),
+    "comparing": (
+        "aminmax", "fmax", "fmin", "heaviside", "isclose",
+    ),
     "cumulative": (
         "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff",
         "logcumsumexp", "trapezoid",
     ),
     "diagonals": (
         "diag", "diag_embed", "diagonal", "rot90",
+    ),
+    "moments": (
+        "corrcoef", "cov",
     ),
     "order": (
         "argsort", "kthvalue", "msort", "sort", "topk",

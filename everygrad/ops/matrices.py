@@ -17,12 +17,19 @@ from everygrad import dtypes, shapes
 from everygrad.backends import base
 from everygrad.dispatch import apply, operands
 from everygrad.dtypes import DType
-from everygrad.errors import DeviceError, DtypeError, ShapeError
+from everygrad.errors import (
+    ArgumentError,
+    DeviceError,
+    DtypeError,
+    EverygradError,
+    GradientError,
+    ShapeError,
+)
 from everygrad.ops.creation import arange, full, zeros
 from everygrad.ops.elementwise import abs as absolute, real, where
 from everygrad.ops.families import Kernel, check_kind
 from everygrad.ops.movement import put_slices, slice_axis, take_slices
-from everygrad.ops.spec import register, sample
+from everygrad.ops.spec import refuse, register, sample
 from everygrad.tensor import Tensor, wrap
 
 UNROLLED = 64
@@ -169,11 +176,29 @@ def over_leading(op: Callable[[], Kernel]) -> Callable[..., Tensor]:
     return lambda xs, **params: apply(op(), *xs, **params)
 
 
-# --- ensure: a derivative that exists ------------------------------------------------------------
+# --- ensure: a result that exists ----------------------------------------------------------------
+
+CHECK_TRUE: Kernel = Kernel(
+    "check_true",
+    lambda ok, what, error: ok,
+    ("ok",),
+    constant=True,
+    batch=lambda xs, what, error: apply(CHECK_TRUE, xs[0], what=what, error=error),
+    result=lambda ok, what, error: (ok.shape, ok.dtype),
+)
+register(
+    CHECK_TRUE,
+    lambda ok, what, error=ArgumentError: apply(CHECK_TRUE, ok, what=what, error=error),
+    reference=lambda ok, what: ok,
+    namespace="internal",
+    samples=lambda: iter((sample(np.array([[True], [True]]), "not so"),)),
+    refuses=(refuse(ArgumentError, "not so", np.array([True, False]), "not so"),),
+)
 
 
-def _ensure_portable(x: Tensor, ok: Tensor, what: str) -> Tensor:
-    return where(ok, x, unknown((), x)) if x.dtype.is_differentiable else x
+def _ensure_portable(x: Tensor, ok: Tensor, what: str, error: type[EverygradError]) -> Tensor:
+    ok = apply(CHECK_TRUE, ok, what=what, error=error)
+    return where(ok, x, unknown((), x))
 
 
 ENSURE: Kernel = Kernel(
@@ -182,8 +207,8 @@ ENSURE: Kernel = Kernel(
     ("x", "ok"),
     (lambda g: g, None),
     linear=(0,),
-    batch=lambda xs, what: apply(ENSURE, *xs, what=what),
-    result=lambda x, ok, what: (x.shape, x.dtype),
+    batch=lambda xs, what, error: apply(ENSURE, *xs, what=what, error=error),
+    result=lambda x, ok, what, error: (x.shape, x.dtype),
 )
 
 
@@ -192,10 +217,10 @@ def unknown(shape: shapes.Shape, like: Tensor) -> Tensor:
     return full(shape, float("nan"), dtypes.real_of(like.dtype), like.device).astype(like.dtype)
 
 
-def ensure(x: Tensor, ok: Tensor, what: str) -> Tensor:
-    """x, if `ok` holds throughout: else a GradientError that says `what`. A device on which looking
-    would mean waiting gives NaN instead."""
-    return apply(ENSURE, x, ok.broadcast_to(x.shape), what=what)
+def ensure(x: Tensor, ok: Tensor, what: str, error: type[EverygradError] = GradientError) -> Tensor:
+    """x, if `ok` holds throughout: else an error that says `what`. A device on which looking would
+    mean waiting raises it when a value is next read; until then there is NaN where `ok` fails."""
+    return apply(ENSURE, x, ok.broadcast_to(x.shape), what=what, error=error)
 
 
 register(
@@ -203,5 +228,7 @@ register(
     ensure,
     reference=lambda x, ok, what: x,
     namespace="internal",
+    kinds="float",
     samples=lambda: iter((sample(np.array([1.0, 2.0]), np.array([True, True]), "no"),)),
+    refuses=(refuse(GradientError, "no", np.array([1.0, 2.0]), np.array([True, False]), "no"),),
 )

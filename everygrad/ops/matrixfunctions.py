@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes, shapes
-from everygrad.backends.cpu.lapack import PADE, PADE_REACH
+from everygrad.backends.cpu.lapack import NO_POWERS, PADE, PADE_REACH
 from everygrad.dispatch import apply, operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange
-from everygrad.ops.elementwise import abs as absolute, ceil, imag, maximum, where
+from everygrad.ops.elementwise import abs as absolute, ceil, imag, isfinite, maximum, where
 from everygrad.ops.families import Kernel
 from everygrad.ops.functions import log, log2
 from everygrad.ops.joining import concat, stack
@@ -25,6 +25,7 @@ from everygrad.ops.matrices import (
     checked,
     columns,
     diagonal_of,
+    ensure,
     firm,
     identity,
     over_leading,
@@ -254,6 +255,7 @@ def _exp_portable(x: Tensor) -> Tensor:
     if not x.size:
         return x
     size = absolute(x.detach()).sum(axis=-2, keepdims=True).max(axis=-1, keepdims=True)
+    x = ensure(x, isfinite(size), f"matrix_exp: {NO_POWERS}", ArgumentError)
     steps = ceil(log2(maximum(size / PADE_REACH, 1.0)))
     out = _pade(x / as_kind(2.0**steps, x))
     for step in range(_SQUARINGS):

@@ -41,7 +41,9 @@ def vector_norm(x: Tensor, *, axis: Any = None, keepdims: bool = False, ord: flo
 
 
 def _matrix_norm(x: Tensor, order: Any) -> Tensor:
-    """With both axes kept."""
+    """With both axes kept; nothing has the norm 0, but no smallest part."""
+    if 0 in x.shape[-2:] and order in (1, 2, math.inf):
+        return absolute(x).sum(axis=(-2, -1), keepdims=True)
     if order == "fro":
         return norm(x, 2.0, (-2, -1), keepdims=True)
     if order == "nuc":

@@ -1,27 +1,29 @@
 """Pooling over lines, images and volumes (batch, channels, places...).
 
 The largest element of a window is found by index, in images by a kernel of each device; lines and
-volumes are taken as images. Means are sums of slices.
+volumes are taken as images. Means are sums of slices. What windows of images give, and where their
+gradients go, are ops of their own, which a device may have kernels for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from everygrad import dtypes, shapes
+from everygrad.backends import base
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.conv import Window, integers, named, padded_image, taps_of
-from everygrad.ops.creation import arange, asarray
+from everygrad.ops.creation import arange, asarray, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Function, Kernel, check_kind
-from everygrad.ops.indexing import gather
+from everygrad.ops.indexing import gather, scatter_add
 from everygrad.ops.joining import pad
-from everygrad.ops.movement import slice_axis, take_slices
+from everygrad.ops.movement import put_slices, slice_axis, take_slices
 from everygrad.ops.spec import composite, refuse, register, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
@@ -74,6 +76,161 @@ register(
             sample(s.real(1, 1, 5, 4), Window((3, 2), (2, 1), (1, 1), (1, 2))),
         )
     ),
+)
+
+
+def _images_batch(op: Callable[[], Kernel], *given: str) -> Callable[..., Tensor]:
+    """One more axis of images, folded into theirs; `given` are parameters that are shapes too."""
+
+    def batch(xs: list[Tensor], **params: Any) -> Tensor:
+        size, n = xs[0].shape[:2]
+        shapes_ = {name: (size * n, *params[name][1:]) for name in given}
+        flat = [x.reshape(size * n, *x.shape[2:]) for x in xs]
+        out = apply(op(), *flat, **(params | shapes_))
+        return out.reshape(size, n, *out.shape[1:])
+
+    return batch
+
+
+def _out_shape(x: Any, window: Window) -> Shape:
+    return (*x.shape[:2], *window.out_size(x.shape))
+
+
+def _flat(x: Tensor, count: int) -> Tensor:
+    """The last `count` axes as one."""
+    kept = x.ndim - count
+    return x.reshape((*x.shape[:kept], shapes.size_of(x.shape[kept:])))
+
+
+def picked(x: Tensor, index: Tensor) -> Tensor:
+    """The elements of (batch, channels, places...) at flat indices of the same rank."""
+    count = x.ndim - 2
+    return gather(_flat(x, count), _flat(index, count), axis=2).reshape(index.shape)
+
+
+def _image_max(x: Tensor, window: Window) -> Tensor:
+    return picked(x, apply(POOL_INDEX, x.detach(), window=window))
+
+
+def _max_spread(y: Tensor, x: Tensor, window: Window) -> Tensor:
+    index = apply(POOL_INDEX, x.detach(), window=window)
+    flat = zeros((*x.shape[:2], x.shape[2] * x.shape[3]), y.dtype, y.device)
+    return scatter_add(flat, _flat(index, 2), _flat(y, 2), axis=2).reshape(x.shape)
+
+
+MAX: Kernel = Kernel(
+    "max_pool2d_value",
+    _image_max,
+    ("x",),
+    (lambda g, x, window: apply(MAX_SPREAD, g, x.detach(), window=window),),
+    batch=_images_batch(lambda: MAX),
+    result=lambda x, window: (_out_shape(x, window), x.dtype),
+)
+# the image's gradient: each of the result's goes to the largest element of its window in x
+MAX_SPREAD: Kernel = Kernel(
+    "max_pool2d_spread",
+    _max_spread,
+    ("y", "x"),
+    (
+        lambda g, x, window: picked(g, apply(POOL_INDEX, x.detach(), window=window)),
+        None,
+    ),
+    linear=(0,),
+    batch=_images_batch(lambda: MAX_SPREAD),
+    result=lambda y, x, window: (x.shape, y.dtype),
+)
+
+
+def _image_sum(x: Tensor, window: Window) -> Tensor:
+    out = window.out_size(x.shape)
+    whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
+    x = padded_image(x, window)
+    total: Tensor | None = None
+    for tap in taps_of(window, out):
+        part = take_slices(x, (*whole, *tap))
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def _sum_spread(y: Tensor, window: Window, image: Shape) -> Tensor:
+    n, c, height, width = image
+    ph, pw = window.padding
+    padded = (n, c, height + 2 * ph, width + 2 * pw)
+    whole = ((0, n, 1), (0, c, 1))
+    total: Tensor | None = None
+    for tap in taps_of(window, y.shape[2:]):  # type: ignore[arg-type]  # two of them
+        part = put_slices(y, padded, (*whole, *tap))
+        total = part if total is None else total + part
+    assert total is not None
+    return take_slices(total, (*whole, (ph, height, 1), (pw, width, 1)))
+
+
+SUM: Kernel = Kernel(
+    "sum_pool2d",
+    _image_sum,
+    ("x",),
+    (lambda g, window, shape: apply(SUM_SPREAD, g, window=window, image=shape),),
+    linear=(0,),
+    batch=_images_batch(lambda: SUM),
+    result=lambda x, window: (_out_shape(x, window), x.dtype),
+)
+SUM_SPREAD: Kernel = Kernel(
+    "sum_pool2d_spread",
+    _sum_spread,
+    ("y",),
+    (lambda g, window: apply(SUM, g, window=window),),
+    linear=(0,),
+    batch=_images_batch(lambda: SUM_SPREAD, "image"),
+    result=lambda y, window, image: (image, y.dtype),
+)
+_OVERLAPPING = Window((3, 2), (2, 1), (1, 1), (1, 1))
+_APART = Window((2, 2), (2, 3), (0, 0), (1, 1))
+_DILATED = Window((2, 2), (1, 2), (1, 0), (2, 1))
+_WINDOWS = ((_OVERLAPPING, (1, 2, 5, 4)), (_APART, (2, 1, 4, 5)), (_DILATED, (1, 1, 4, 4)))
+
+
+def _window_samples(gives: bool, takes: bool, image: bool = False) -> Any:
+    """For each window, a gradient of the result or an image or both, and the image's shape."""
+
+    def make() -> Any:
+        for window, shape in _WINDOWS:
+            given = [s.real(*shape[:2], *window.out_size(shape), seed=1)] if gives else []
+            if takes:  # beside a gradient, an image is compared alone: integers have no derivative
+                given.append(s.integers(*shape) if gives else s.real(*shape))
+            yield sample(*given, window, *([shape] if image else []))
+
+    return make
+
+
+register(
+    MAX,
+    lambda x, window: apply(MAX, x, window=window),
+    kinds="ordered",
+    reference="tests.references_neural:max_pool2d_value",
+    namespace="internal",
+    samples=_window_samples(False, True),
+)
+register(
+    MAX_SPREAD,
+    lambda y, x, window: apply(MAX_SPREAD, y, x, window=window),
+    reference="tests.references_neural:max_pool2d_spread",
+    namespace="internal",
+    samples=_window_samples(True, True),
+)
+register(
+    SUM,
+    lambda x, window: apply(SUM, x, window=window),
+    reference="tests.references_neural:sum_pool2d",
+    namespace="internal",
+    samples=_window_samples(False, True),
+)
+register(
+    SUM_SPREAD,
+    lambda y, window, image: apply(SUM_SPREAD, y, window=window, image=image),
+    reference="tests.references_neural:sum_pool2d_spread",
+    namespace="internal",
+    samples=_window_samples(True, False, True),
 )
 
 
@@ -164,23 +321,20 @@ def _image_index(x: Tensor, places: Places) -> Tensor:
     return index // (width + right) * width + index % (width + right) if right else index
 
 
-def _flat(x: Tensor, count: int) -> Tensor:
-    """The last `count` axes as one."""
-    kept = x.ndim - count
-    return x.reshape((*x.shape[:kept], shapes.size_of(x.shape[kept:])))
-
-
-def picked(x: Tensor, index: Tensor) -> Tensor:
-    """The elements of (batch, channels, places...) at flat indices of the same rank."""
-    count = x.ndim - 2
-    return gather(_flat(x, count), _flat(index, count), axis=2).reshape(index.shape)
-
-
 def _axes(places: Places, *which: int) -> Places:
     """The places along some of the axes, 0 and 1 once for each axis that is not there."""
     still = Places((1,), (1,), (0,), (1,), (1,), (0,))
     parts = [still if a < 0 else Places(*(part[a : a + 1] for part in places)) for a in which]
     return Places(*(tuple(v for one in group for v in one) for group in zip(*parts, strict=True)))
+
+
+def _largest(x: Tensor, places: Places) -> Tensor:
+    """The largest element of each window of lines or images."""
+    if len(places.size) == 1:
+        return _largest(x.expand_dims(2), _axes(places, -1, 0)).squeeze(2)
+    if any(places.extra):  # each window starts in the image: what is added is never the first
+        x = pad(x, ((0, 0), (0, 0), *((0, more) for more in places.extra)), lowest(x))
+    return apply(MAX, x, window=places.window)
 
 
 def max_index(x: Tensor, places: Places) -> Tensor:
@@ -244,6 +398,8 @@ def _max_pool_of(count: int) -> Function:
     ) -> Any:
         check_kind(name, x.dtype, "real")
         places = places_of(name, x, count, kernel_size, stride, padding, dilation, ceil_mode)
+        if count < 3 and not return_indices and MAX.name in base.get(x.device).kernels:
+            return _largest(x, places)  # elsewhere backward is quicker by the index
         index = max_index(x.detach(), places)
         out = picked(x, index)
         return (out, index) if return_indices else out
@@ -270,18 +426,6 @@ max_pool3d = _max_pool_of(3)
 # --- means ---------------------------------------------------------------------------------------
 
 
-def _image_sum(x: Tensor, window: Window) -> Tensor:
-    out = window.out_size(x.shape)
-    whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
-    x = padded_image(x, window)
-    total: Tensor | None = None
-    for tap in taps_of(window, out):
-        part = take_slices(x, (*whole, *tap))
-        total = part if total is None else total + part
-    assert total is not None
-    return total
-
-
 def tiled(x: Tensor, size: Sequence[int]) -> tuple[Tensor, Shape]:
     """(batch, channels, places...) cut into blocks of `size`, and the axes within the blocks."""
     shape: list[int] = [*x.shape[:2]]
@@ -294,7 +438,7 @@ def window_sum(x: Tensor, places: Places) -> Tensor:
     """The sum of each window, zeros beyond the edges; dilation is 1."""
     count = len(places.size)
     if count == 2 and not any(places.extra):
-        return _image_sum(x, places.window)
+        return apply(SUM, x, window=places.window)
     if places.size == places.stride and not any(places.padding + places.extra):
         whole = [o * k for o, k in zip(places.out, places.size, strict=True)]
         blocks, axes = tiled(x[(..., *(slice(n) for n in whole))], places.size)

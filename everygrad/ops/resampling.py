@@ -110,6 +110,34 @@ def _smooth(n: int, out: int, scale: float | None, align: bool, kind: str) -> Ta
     return Table(n, np.clip(index, 0, n - 1).astype(np.int64), weights)
 
 
+def _triangle(x: Any) -> Any:
+    return np.maximum(1.0 - np.abs(x), 0.0)
+
+
+def _hat(x: Any) -> Any:
+    """The cubic of Keys with the sharpness -1/2: PyTorch's, where it smooths."""
+    x = np.abs(x)
+    near, far = (1.5 * x - 2.5) * x * x + 1.0, ((2.5 - 0.5 * x) * x - 4.0) * x + 2.0
+    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+
+
+_FILTERS = {"linear": (_triangle, 1.0), "cubic": (_hat, 2.0)}  # and how far each reaches
+
+
+@lru_cache(maxsize=256)
+def _antialiased(n: int, out: int, scale: float | None, align: bool, kind: str) -> Table:
+    """Where the result has fewer places, the filter is as much wider as they lie apart."""
+    ratio = _ratio(n, out, scale, align)
+    wide = np.maximum(ratio, 1.0)
+    shape, reach = _FILTERS[kind]
+    centres = ratio * (np.arange(out) + 0.5)
+    first = np.maximum(np.trunc(centres - reach * wide + 0.5), 0).astype(np.int64)
+    end = np.minimum(np.trunc(centres + reach * wide + 0.5), n).astype(np.int64)
+    index = first + np.arange(int((end - first).max()))[:, None]
+    weights = np.where(index < end, shape((index - centres + 0.5) / wide), 0.0)
+    return Table(n, np.minimum(index, n - 1), weights / weights.sum(axis=0))
+
+
 def _repeated(x: Tensor, axis: int, table: Table) -> Tensor:
     """One element for each place; whole repeats without an index."""
     n, index = x.shape[axis], table.index[0]
@@ -131,6 +159,7 @@ def _repeated(x: Tensor, axis: int, table: Table) -> Tensor:
             sample(s.real(1, 2, 3), scale_factor=2.0),
             sample(s.real(1, 1, 2, 3), (4, 2), mode="bilinear", align_corners=False),
             sample(s.real(1, 1, 2, 3), (3, 4), mode="bicubic", align_corners=True),
+            sample(s.real(1, 1, 3, 4), (2, 2), mode="bilinear", antialias=True),
         )
     ),
     refuses=(
@@ -138,6 +167,7 @@ def _repeated(x: Tensor, axis: int, table: Table) -> Tensor:
         refuse(ArgumentError, "interpolate: mode must be one of", s.real(1, 1, 3), 2, mode="cubic"),
         refuse(ShapeError, "interpolate: bilinear takes", s.real(1, 1, 3), 2, mode="bilinear"),
         refuse(ArgumentError, "align_corners is for", s.real(1, 1, 3), 2, align_corners=True),
+        refuse(ArgumentError, "antialias is for bilinear", s.real(1, 1, 3), 2, antialias=True),
         refuse(ArgumentError, "scale_factor .* leaves nothing", s.real(1, 1, 3), scale_factor=0.1),
     ),
 )
@@ -148,13 +178,15 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool = False,
+    antialias: bool = False,
 ) -> Tensor:
     """x (batch, channels, places...) resized to `size`, or by `scale_factor`.
 
     `mode` is "nearest" or "nearest-exact", "area", or by the number of axes "linear", "bilinear",
     "trilinear" or "bicubic"; the latter put the corners' centres onto each other if
     `align_corners`. Places are PyTorch's: a scale that was given is what they follow, not the
-    rounded sizes, unless `recompute_scale_factor`.
+    rounded sizes, unless `recompute_scale_factor`. `antialias`, of "bilinear" and "bicubic",
+    averages over all that a place of a smaller result stands for.
     """
     check_kind("interpolate", x.dtype, "real float")
     if mode not in _MODES:
@@ -169,6 +201,8 @@ def interpolate(
     smooth = mode in ("linear", "bilinear", "trilinear", "bicubic")
     if align_corners is not None and not smooth:
         raise ArgumentError(f"interpolate: align_corners is for linear and cubic, not for {mode}")
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ArgumentError(f"interpolate: antialias is for bilinear and bicubic, not for {mode}")
     sizes, scales = _sizes(x, size, scale_factor)
     if mode == "area":
         out: Tensor = _AREA[count](x, sizes)
@@ -181,10 +215,11 @@ def interpolate(
                 x = _repeated(x, axis, _nearest(n, m, scale, mode == "nearest-exact"))
         return x
     kind = "cubic" if mode == "bicubic" else "linear"
+    table = _antialiased if antialias else _smooth
     out = _full(x)
     for axis, (n, m, scale) in steps:
-        if n != m or (kind == "cubic" and scale not in (None, 1.0)):
-            out = weigh(out, axis, _smooth(n, m, scale, bool(align_corners), kind))
+        if n != m or ((antialias or kind == "cubic") and scale not in (None, 1.0)):
+            out = weigh(out, axis, table(n, m, scale, bool(align_corners), kind))
     return out.astype(x.dtype)
 
 

@@ -47,6 +47,11 @@ def booleans(*shape: int, seed: int = 0) -> Any:
     return np.asarray(_unit(shape, seed) < 0.5)
 
 
+def truths(*shape: int, seed: int = 0) -> Any:
+    """Numbers of which about half are 0."""
+    return np.asarray(np.where(booleans(*shape, seed=seed), real(*shape, seed=seed), 0.0))
+
+
 def unary(low: float = -2.0, high: float = 2.0) -> Callable[[], Iterator[Sample]]:
     def make() -> Iterator[Sample]:
         for shape in UNARY_SHAPES:

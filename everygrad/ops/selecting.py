@@ -70,10 +70,10 @@ def _nonzero(op: str, x: Tensor) -> tuple[Tensor, ...]:
     there = x if x.dtype is dtypes.bool_ else x != 0
     rest = true_places(op, there)
     found = []
-    for n in reversed(x.shape):
+    for n in reversed(x.shape[1:]):
         found.append(rest % n if n else rest)
         rest = rest // n if n else rest
-    return tuple(reversed(found))
+    return (rest, *reversed(found))
 
 
 def _holed(*shape: int) -> Any:

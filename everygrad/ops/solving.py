@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.backends.cpu.lapack import SINGULAR
 from everygrad.dispatch import apply
-from everygrad.errors import DtypeError, ShapeError
+from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, zeros
 from everygrad.ops.elementwise import abs as absolute, imag, real, where
@@ -22,6 +23,8 @@ from everygrad.ops.matrices import (
     broadcast_batch,
     checked,
     columns,
+    diagonal_of,
+    ensure,
     firm,
     identity,
     over_leading,
@@ -56,6 +59,17 @@ def _substituted(a: Tensor, b: Tensor, upper: bool, unit: bool) -> Tensor:
     return concat(found, axis=-2)
 
 
+def _triangular_portable(a: Tensor, b: Tensor, upper: bool, unit: bool) -> Tensor:
+    out = _substituted(a, b, upper, unit)
+    return out if unit else _regular("solve_triangular", out, a)
+
+
+def _regular(op: str, x: Tensor, triangle: Tensor) -> Tensor:
+    """x, if no triangular matrix has a 0 on its diagonal."""
+    ok = (diagonal_of(triangle) != 0).all(axis=-1, keepdims=True).expand_dims(-1)
+    return ensure(x, ok, f"{op}: {SINGULAR}", ArgumentError)
+
+
 def _half(x: Tensor, upper: bool, unit: bool) -> Tensor:
     """The elements that a triangular solver reads, the others zero."""
     if upper:
@@ -80,7 +94,7 @@ def _triangular_jvp(
 
 TRIANGULAR: Kernel = Kernel(
     "solve_triangular",
-    _substituted,
+    _triangular_portable,
     ("a", "b"),
     (
         _triangular_da,
@@ -430,9 +444,10 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor) -> Tensor:  # noqa: N803  # 
 # --- solve and inv -------------------------------------------------------------------------------
 
 
-def _solve_portable(a: Tensor, b: Tensor) -> Tensor:
+def _solve_portable(a: Tensor, b: Tensor, op: str = "solve") -> Tensor:
     packed = apply(LU, a)
     factors = columns(packed, 0, a.shape[-1])
+    factors = _regular(op, factors, factors)
     b = triangular(factors, _ordered(b, packed), upper=False, unit=True)
     return triangular(factors, b, upper=True)
 
@@ -459,7 +474,7 @@ SOLVE: Kernel = Kernel(
 
 def solve(x1: Tensor, x2: Tensor) -> Tensor:
     """X with x1 X = x2. One-dimensional x2 is a vector, any other a batch of matrices. A singular
-    matrix is refused where a device can look, and gives infinities where it cannot."""
+    matrix is refused."""
     a, b = together("solve", x1, x2)
     dtype = a.dtype
     a, b = checked("solve", a, square=True), widened(b)
@@ -493,7 +508,7 @@ register(
 
 INV: Kernel = Kernel(
     "inv",
-    lambda x: _solve_portable(x, identity(x.shape[-1], x).broadcast_to(x.shape)),
+    lambda x: _solve_portable(x, identity(x.shape[-1], x).broadcast_to(x.shape), "inv"),
     ("x",),
     (lambda g, out: -matmul(matmul(adjoint(out), g), adjoint(out)),),
     jvp=lambda out, inputs, tangents: -matmul(matmul(out, tangents[0]), out),

@@ -8,13 +8,13 @@ as a polynomial; below 0 by reflection.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.dispatch import operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s, special_tables as tables
-from everygrad.ops.creation import arange
+from everygrad.ops.creation import arange, full_like
 from everygrad.ops.elementwise import (
     MISFIT,
     abs,
@@ -34,6 +34,7 @@ HALF_LOG_2PI = 0.9189385332046727
 # where digamma is 0, less 1, in two parts; the first is a number of float32 too
 _ROOT = (0.4616321325302124, 1.2438149938918909e-08)
 _POSITIVE = few(0.3, 4.5)
+_BESIDE_0 = 1e-17  # nearer to 0 than float64 can tell from the pole alone
 
 
 def _step(x: Any) -> Any:
@@ -67,7 +68,18 @@ def lgamma_body(x: Any) -> Any:
     above = lgamma_above(size)
     turn = abs(sin(math.pi * _off_integer(size)))
     below = log(math.pi / turn) - (above + log(size))
+    # beside 0 both sides are -log(size), which does not overflow on the way
+    below = where(size < _BESIDE_0, above, below)
     return where(x < 0, where(x == -math.inf, math.inf, below), above)
+
+
+def _cot(off: Any) -> Any:
+    """cot(pi off) for off up to 1/2 in size, where it is 0: a tangent from the nearer end."""
+    size = abs(off)
+    steep = size < 0.25
+    tangent = tan(math.pi * where(steep, size, 0.5 - size))
+    found = where(steep, 1.0 / tangent, tangent)
+    return where(off < 0, -found, found)
 
 
 def _digamma_above(x: Any) -> Any:
@@ -84,8 +96,8 @@ def _digamma(x: Any) -> Any:
     size = abs(x)
     above = _digamma_above(size)
     off = _off_integer(size)
-    below = above + 1.0 / size + math.pi / tan(math.pi * off)
-    ends = where(x == 0, -1.0 / x, where(off == 0, math.nan, below))
+    below = above + 1.0 / size + math.pi * _cot(off)
+    ends = where(size < _BESIDE_0, -1.0 / x, where(off == 0, math.nan, below))
     return where(x > 0, above, where(x <= 0, ends, x))
 
 
@@ -125,7 +137,7 @@ _BERNOULLI = (
 
 
 def _rest_of_powers(exponent: Any, end: Any, terms: int) -> Any:
-    """The sum of (end + k) ** -exponent over k = 0, 1, ... over the first of them, by Euler and
+    """The sum of (end + k) ** -exponent over k = 0, 1, ... over end ** (1 - exponent), by Euler and
     Maclaurin; the more terms, the smaller `end` may be."""
     one = 1.0 / end
     total: Any = 0.0
@@ -133,16 +145,75 @@ def _rest_of_powers(exponent: Any, end: Any, terms: int) -> Any:
         total = total + _BERNOULLI[j]
         if j:
             total = total * ((exponent + (2 * j - 1.0)) * one) * ((exponent + 2.0 * j) * one)
-    return end / (exponent - 1.0) + 0.5 + total * (exponent * one)
+    return 1.0 / (exponent - 1.0) + one * (0.5 + total * (exponent * one))
 
 
 _LONG = 24  # powers that zeta adds one by one, an axis of their own
 _SHORT = 8  # and polygamma, one after the other: the rest needs more terms
 
 
+def _zeta_above(x: Tensor, q: Tensor) -> Tensor:
+    """Of q > 0, and x > 1 or a little below it, which the sum itself does not reach."""
+    places = q.expand_dims(-1) + arange(_LONG, dtype=x.dtype, device=x.device)
+    end = q + float(_LONG)
+    low = minimum(x, 1000.0)  # above, the rest is 0 beside any number
+    rest = end ** (1.0 - low) * _rest_of_powers(low, end, 5)
+    out: Tensor = (places ** -x.expand_dims(-1)).sum(axis=-1) + rest
+    return out
+
+
+def _is_even(x: Any) -> Any:
+    """Of integers."""
+    return _off_integer(0.5 * x) == 0
+
+
+def _hurwitz(x: Tensor, q: Tensor, may_be_below: bool) -> Tensor:
+    """Below 0 the powers before the first of a positive number are those of positive numbers too,
+    with the sign of (-1) ** x, which exists for integers x."""
+    whole = x == floor(x)
+    below = (q < 0) & whole & (x < math.inf)
+    inside = (x > 1) & ((q > 0) | below)
+    power = where(inside, x, 2.0)
+    start = where(inside & (q > 0), q, 1.0)
+    if may_be_below:
+        between = below & (q > floor(q))
+        first = _zeta_above(power, where(between, q - floor(q), start))
+        mirrored = where(between, -q - floor(-q), 1.0)
+        # where both are the same their difference is 0, and what is left has all its digits
+        before, after = _zeta_above(power, mirrored), _zeta_above(power, where(below, 1.0 - q, 1.0))
+        both = where(_is_even(power), (first + before) - after, (first - before) + after)
+        total = where(below, both, first)
+    else:
+        total = _zeta_above(power, start)
+    pole = (x == 1) | ((x > 1) & (q <= 0) & (q == floor(q)))
+    known = (x == x) & (q == q)
+    out: Tensor = where(known & pole, math.inf, where(known & inside, total, math.nan))
+    return out
+
+
+_REFLECTED = -0.1  # from here down; at 0 itself the formula is 0 times infinity
+
+
+def _riemann(x: Tensor) -> Tensor:
+    """zeta(x) = 2 (2 pi)^(x - 1) sin(pi x / 2) gamma(1 - x) zeta(1 - x), where x is negative."""
+    low = x < _REFLECTED
+    above = _zeta_above(where(low, 1.0 - x, where(x == 1, 2.0, x)), full_like(x, 1.0))
+    off = _off_integer(0.5 * x)
+    turn = sin(math.pi * where(low, off, 0.5))
+    turn = where(_is_even(round(0.5 * x)), turn, -turn)
+    size = where(low & (off != 0), 1.0 - x, 2.0)
+    factor = 2.0 * exp(lgamma(size) - size * math.log(2 * math.pi))
+    below = where(off == 0, 0.0, factor * turn * above)
+    known = (x == x) & (x > -math.inf)
+    found = where(low, below, where(x == 1, math.inf, above))
+    out: Tensor = where(known, found, math.nan)
+    return out
+
+
 def _zeta_samples() -> Any:
     yield sample(s.real(2, 3, low=1.3, high=4.0), s.real(3, low=0.3, high=3.0, seed=1))
     yield sample(2.5, s.real(2, low=0.3))
+    yield sample(s.real(3, low=-3.0, high=0.9))
 
 
 @composite(
@@ -157,26 +228,22 @@ def _zeta_samples() -> Any:
         refuse(DtypeError, "zeta: does not take int64", *[s.integers(2, low=2)] * 2),
     ),
 )
-def zeta(x: Any, q: Any = 1.0) -> Tensor:
-    """Hurwitz' zeta function, the sum of (q + k) ** -x over k = 0, 1, ...; Riemann's for q = 1.
+def zeta(x: Any, q: Any = None) -> Tensor:
+    """Hurwitz' zeta function, the sum of (q + k) ** -x over k = 0, 1, ...; without q Riemann's.
 
-    Infinite at x = 1 and for q = 0, -1, ...; NaN for x < 1 and for other q < 0.
+    Infinite at x = 1 and for q = 0, -1, ...; NaN for other q < 0 unless x is an integer, and for
+    x < 1, where Riemann's is continued.
     """
-    x, q = operands("zeta", x, q)
-    check_kind("zeta", x.dtype, "real float")
-    if x.dtype.bits == 16:
-        wide: Tensor = zeta(x.astype(dtypes.float32), q.astype(dtypes.float32)).astype(x.dtype)
+    given, number = (x,) if q is None else (x, q), isinstance(q, int | float)
+    tensors = operands("zeta", *given)
+    check_kind("zeta", tensors[0].dtype, "real float")
+    dtype = tensors[0].dtype
+    if dtype.bits == 16:
+        wide: Tensor = zeta(*(t.astype(dtypes.float32) for t in tensors)).astype(dtype)
         return wide
-    inside = (x > 1) & (q > 0)
-    power, start = where(inside, x, 2.0), where(inside, q, 1.0)
-    places = start.expand_dims(-1) + arange(_LONG, dtype=x.dtype, device=x.device)
-    end = start + float(_LONG)
-    rest = end**-power * _rest_of_powers(power, end, 5)
-    total = (places ** -power.expand_dims(-1)).sum(axis=-1) + rest
-    outside = where(x == 1, math.inf, where((x > 1) & (q == floor(q)), math.inf, math.nan))
-    known = (x == x) & (q == q)
-    out: Tensor = where(known, where(inside, total, outside), math.nan)
-    return out
+    if q is None:
+        return _riemann(tensors[0])
+    return _hurwitz(tensors[0], tensors[1], may_be_below=not (number and q > 0))
 
 
 def _slopes_of_cot(n: int) -> list[int]:
@@ -194,28 +261,28 @@ def _slopes_of_cot(n: int) -> list[int]:
 def _polygamma_above(x: Any, n: int) -> Any:
     """Of x >= 0."""
 
-    def power(base: Any) -> Any:
+    def power(base: Any, count: int) -> Any:
         one = 1.0 / base
         total = one
-        for _ in range(n):
+        for _ in range(count - 1):
             total = total * one
         return total
 
-    total = power(x)
+    total = power(x, n + 1)
     for k in range(1, _SHORT):
-        total = total + power(x + float(k))
+        total = total + power(x + float(k), n + 1)
     end = x + float(_SHORT)
-    total = total + power(end) * _rest_of_powers(n + 1.0, end, len(_BERNOULLI))
+    total = total + power(end, n) * _rest_of_powers(n + 1.0, end, len(_BERNOULLI))
     return (-1.0) ** (n + 1) * float(math.factorial(n)) * total
 
 
 def _polygamma(x: Any, *, n: int) -> Any:
     off = _off_integer(x)
-    cot = 1.0 / tan(math.pi * off)
-    slope = math.pi ** (n + 1) * polynomial(cot, [float(c) for c in _slopes_of_cot(n)])
+    slope = math.pi ** (n + 1) * polynomial(_cot(off), [float(c) for c in _slopes_of_cot(n)])
     # one evaluation for both sides: of x, or of 1 - x
-    above = _polygamma_above(where(x < 0, 1.0 - x, x), n)
-    below = where(off == 0, (-1.0) ** (n + 1) * math.inf, (-1.0) ** n * above - slope)
+    above = _polygamma_above(where(x < 0, 1.0 - x, where(x == 0, 0.0, x)), n)  # -0.0 too is 0
+    pole = (off == 0) | (x == -math.inf)
+    below = where(pole, (-1.0) ** (n + 1) * math.inf, (-1.0) ** n * above - slope)
     return where(x < 0, below, above)
 
 
@@ -256,12 +323,13 @@ register(
 def _lifted(x: Any, total: Any) -> tuple[Any, Any]:
     """x, or x + 3 where it is below 3; and what that adds to betaln, `total` being a + b."""
     low = x < 3
-    ratios = [where(low, (total + k) / (x + k), 1.0) for k in (0.0, 1.0, 2.0)]
-    # two logarithms: the product of all three may overflow
-    return where(low, x + 3.0, x), log(ratios[0] * ratios[1]) + log(ratios[2])
+    first, *others = [log(where(low, (total + k) / (x + k), 1.0)) for k in (0.0, 1.0, 2.0)]
+    # three logarithms: the product of two ratios may overflow
+    return where(low, x + 3.0, x), first + (others[0] + others[1])
 
 
-def _betaln(x: Any, y: Any) -> Any:
+def _betaln_above(x: Any, y: Any) -> Any:
+    """Of x and y >= 0."""
     total = x + y
     a, first = _lifted(x, total)
     b, second = _lifted(y, where(x < 3, total + 3.0, total))
@@ -271,19 +339,72 @@ def _betaln(x: Any, y: Any) -> Any:
     rest = stirling(small) + (stirling(large) - stirling(end))
     found = (powers + HALF_LOG_2PI) + rest + (first + second)
     found = where(minimum(x, y) == 1, -log(maximum(x, y)), found)  # where it is small, exactly
-    ends = where(minimum(x, y) == 0, math.inf, where(large == math.inf, -math.inf, found))
-    return where((x >= 0) & (y >= 0), ends, math.nan)
+    low, high = minimum(x, y), maximum(x, y)
+    # beside 0, where ratios overflow, it is (x + y) / (x y)
+    beside = where(low == 0, math.inf, log1p(low / high) - log(low))
+    found = where(low < 1e-18, beside, found)
+    return where((large == math.inf) & (low > 0), -math.inf, found)
+
+
+class _Turns(NamedTuple):
+    """sin(pi x): its size, and whether it is negative."""
+
+    size: Any
+    negative: Any
+
+
+def _turns(x: Any, beside: Any = 0.0) -> _Turns:
+    """`beside` is what rounding took from x."""
+    off = _off_integer(x) + beside
+    odd = _off_integer(0.5 * round(x)) != 0
+    return _Turns(abs(sin(math.pi * off)), odd ^ (off < 0))
+
+
+def _beta_parts(x: Any, y: Any) -> tuple[Any, Any]:
+    """betaln, and whether beta is negative.
+
+    Where one of them is below 0, gamma's reflection leaves betaln of positive numbers: with a the
+    lower one, b the other and s their sum, of (1 - a, s) where b and s are positive, of (1 - s, b)
+    where only b is, else of (1 - a, 1 - b).
+    """
+    a, b = minimum(x, y), maximum(x, y)
+    s = a + b
+    above, over, both = a >= 0, (b >= 0) & (s > 0), b < 0
+    found = _betaln_above(
+        where(above, a, where(over | both, 1.0 - a, 1.0 - s)),
+        where(above | ~(over | both), b, where(over, s, 1.0 - b)),
+    )
+    most = s - a
+    of_a, of_b, of_s = _turns(a), _turns(b), _turns(s, (a - (s - most)) + (b - most))
+    # integers: b steps away from a pole there is another, and their quotient is 1
+    quotient = where((of_a.size == 0) & (of_s.size == 0) & ~both, 1.0, of_s.size / of_a.size)
+    negative = where(over, of_a.negative, of_a.negative ^ of_s.negative)
+    beside = log(math.pi / (of_b.size * (1.0 - s)))
+    below = where(over, log(math.pi / b) - log(of_a.size) - found, log(quotient) + found)
+    below = where(both, beside + log(quotient) - found, below)
+    poles = ((of_a.size == 0) & ((s > 0) | (of_s.size != 0))) | (both & (of_b.size == 0))
+    endless = poles | (a == -math.inf) | (b == math.inf)
+    below = where((a < 0) & endless, math.inf, below)
+    known = (x == x) & (y == y)
+    negative = where(both, negative ^ of_b.negative, negative) & (a < 0) & ~poles
+    return where(known, where(above, found, below), math.nan), negative & (a > -math.inf)
+
+
+def _beta(x: Any, y: Any) -> Any:
+    logarithm, negative = _beta_parts(x, y)
+    size = exp(logarithm)
+    return where(negative, -size, size)
 
 
 betaln: Function = elementwise(
     "betaln",
-    _betaln,
+    lambda x, y: _beta_parts(x, y)[0],
     (
         lambda g, x, y: g * (digamma(x) - digamma(x + y)),
         lambda g, x, y: g * (digamma(y) - digamma(x + y)),
     ),
     kinds="real float",
-    doc="The logarithm of beta.",
+    doc="The logarithm of beta's size.",
     methods=(),
     namespace="special",
     reference="tests.references_special:betaln",
@@ -293,13 +414,14 @@ betaln: Function = elementwise(
 )
 beta: Function = elementwise(
     "beta",
-    lambda x, y: exp(_betaln(x, y)),
+    _beta,
     (
         lambda g, x, y, out: g * out * (digamma(x) - digamma(x + y)),
         lambda g, x, y, out: g * out * (digamma(y) - digamma(x + y)),
     ),
     kinds="real float",
-    doc="gamma(x) gamma(y) / gamma(x + y) for x and y >= 0: infinite at 0, NaN below.",
+    doc="gamma(x) gamma(y) / gamma(x + y). Infinite at 0, -1, ... unless x + y is one of these and "
+    "the other argument is not, where a limit exists.",
     methods=(),
     namespace="special",
     reference="tests.references_special:beta",

@@ -6,12 +6,13 @@ Gegenbauer for one parameter, Laguerre's have one, and the derivative is that of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from everygrad.errors import ArgumentError
 from everygrad.ops import samples as s
-from everygrad.ops.elementwise import where
+from everygrad.ops.elementwise import abs, where
 from everygrad.ops.families import Elementwise, Function
 from everygrad.ops.spec import refuse, register, sample
 from everygrad.ops.special_error import applied
@@ -20,14 +21,22 @@ from everygrad.tensor import Tensor
 MOST = 200  # terms unrolled into one kernel
 
 
-def _recurrence(n: int, x: Any, one: Any, step: Callable[[int, Any, Any], Any]) -> Any:
-    """Degree n from degree 0, which is 1, and degree 1; step(k, p(k), p(k - 1)) is p(k + 1)."""
+def _recurrence(
+    n: int, x: Any, one: Any, step: Callable[[int, Any, Any], Any], *, rises: bool = True
+) -> Any:
+    """Degree n from degree 0, which is 1, and degree 1; step(k, p(k), p(k - 1)) is p(k + 1).
+
+    `rises` says that the first coefficients are positive, so that all end at infinity.
+    """
     if n == 0:
         return where(x == x, 1.0, x)
     before: Any = 1.0
     for k in range(1, n):
         before, one = one, step(k, one, before)
-    return one
+    right, left = math.inf if rises or n % 2 == 0 else -math.inf, math.inf * (-1.0) ** n
+    # both terms of a step overflowed; the last zeros are far below
+    endless = (one != one) & (abs(x) > 4.0 * n + 100.0)
+    return where(endless, where(x < 0, left if rises else math.inf, right), one)
 
 
 def _gegenbauer(x: Any, *, n: int, alpha: float) -> Any:
@@ -50,7 +59,7 @@ def _laguerre(x: Any, *, n: int, alpha: float) -> Any:
     def step(k: int, p: Any, before: Any) -> Any:
         return ((2 * k + 1 + alpha) - x) * p * (1 / (k + 1)) - ((k + alpha) / (k + 1)) * before
 
-    return _recurrence(n, x, (1 + alpha) - x, step)
+    return _recurrence(n, x, (1 + alpha) - x, step, rises=False)
 
 
 def _times(g: Any, x: Any, factor: float, lower: Callable[[], Any]) -> Any:

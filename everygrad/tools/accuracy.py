@@ -107,6 +107,9 @@ FUNCTIONS = {
     "floor_divide": Function(np.floor_divide, -100, 100, second=(-10, 10)),
     "pow": Function(np.power, 0, 10, (1.0,), second=(-40, 40)),
     "atan2": Function(np.arctan2, -10, 10, second=(-10, 10)),
+    "cbrt": Function(np.cbrt, -100, 100),
+    "hypot": Function(np.hypot, -100, 100, second=(-100, 100)),
+    "logaddexp": Function(np.logaddexp, 0, 100, second=(0, 100)),
 }
 
 
@@ -253,7 +256,8 @@ def measure_all(device: str) -> Iterator[tuple[str, str, Error | Exception]]:
 Found = Mapping[str, Any]  # an Error's fields, or "error"; with "function" and "column"
 
 
-def _ulps(value: float) -> str:
+def as_text(value: float) -> str:
+    """A number of units."""
     return f"{value:.2f}" if value < 1e3 else f"{value:.0e}"
 
 
@@ -263,9 +267,9 @@ def _cell(found: Found | None) -> str:
         return ""
     if "error" in found:
         return "FAILED"
-    low = "to 0" if found["flushed"] and found["subnormal"] > 1e3 else _ulps(found["subnormal"])
+    low = "to 0" if found["flushed"] and found["subnormal"] > 1e3 else as_text(found["subnormal"])
     wrong = f", {found['wrong_nan']} NaN wrong" if found["wrong_nan"] else ""
-    return f"{_ulps(found['normal'])} / {low}{wrong}"
+    return f"{as_text(found['normal'])} / {low}{wrong}"
 
 
 def table(found: Sequence[Found]) -> list[list[str]]:
@@ -276,7 +280,7 @@ def table(found: Sequence[Found]) -> list[list[str]]:
     return [["function", *names], *rows] if found else []
 
 
-_PAGE = """# Accuracy of the elementary functions
+_PAGE = """# Accuracy of the elementary and special functions
 
 The largest error over 20,000 fixed float32 inputs for each function, in units in the last place
 (ulp): a correctly rounded function is off by 0.5 at most. The inputs (`tools/accuracy.py`) are the
@@ -303,6 +307,7 @@ python -m everygrad doctor --accuracy-table > docs/accuracy.md
 
 and `python -m everygrad doctor` prints the table for the machine and the adapter it runs on.
 
+{more}
 ## What a GPU may do, and what everygrad does about it
 
 WGSL lets a driver take subnormal numbers (smaller than 1.2e-38) for 0 whenever it computes or
@@ -341,8 +346,8 @@ def _remarks(found: Sequence[Found]) -> str:
     return "\n".join(["", "The large figures:", "", *lines, ""]) if lines else ""
 
 
-def page(found: Sequence[Found], measured: Sequence[str]) -> str:
-    """docs/accuracy.md: `measured` says on what."""
+def page(found: Sequence[Found], measured: Sequence[str], more: str = "") -> str:
+    """docs/accuracy.md: `measured` says on what; `more` is what stands below the table."""
     heading, *rows = table(found) or [["nothing was measured"]]
     lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
     return _PAGE.format(
@@ -351,4 +356,5 @@ def page(found: Sequence[Found], measured: Sequence[str]) -> str:
             [f"Measured on {datetime.date.today().isoformat()}:", "", *(f"- {m}" for m in measured)]
         ),
         remarks=_remarks(found),
+        more=more,
     )

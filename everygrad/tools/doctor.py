@@ -29,7 +29,7 @@ from everygrad.backends.cpu import diskcache, threads
 from everygrad.errors import DeviceError, OutOfRangeError
 from everygrad.ops.creation import tensor
 from everygrad.ops.spec import REGISTRY
-from everygrad.tools import accuracy
+from everygrad.tools import accuracy, accuracy_special
 
 try:
     from everygrad.tracing.jit import jit
@@ -184,6 +184,17 @@ def _webgpu_facts(backend: Any) -> Facts:
     return facts
 
 
+def cudnn_fact(backend: Any) -> str:
+    """The version of cuDNN, which convolutions on CUDA are faster by, or how to get it."""
+    found = backend.gpu.driver.cudnn
+    if found is None:
+        return (
+            "not found: convolutions are made of matrix products, which takes longer; "
+            "pip install nvidia-cudnn-cu13 (or nvidia-cudnn-cu12)"
+        )
+    return f"{found.version // 10000}.{found.version // 100 % 100}.{found.version % 100}"
+
+
 def _cuda_facts(backend: Any) -> Facts:
     import cupy
 
@@ -198,6 +209,7 @@ def _cuda_facts(backend: Any) -> Facts:
             "multiprocessors": props["multiProcessorCount"],
         },
         "compute capability": f"{props['major']}.{props['minor']}",
+        "cuDNN": cudnn_fact(backend),
     }
 
 
@@ -524,7 +536,9 @@ def page_of(report: Facts) -> str:
             names = [str(facts[k]) for k in ("name", "driver", "LLVM's name") if k in facts]
             measured.append(f"{device['name']}: {'; '.join(names)}")
     used = [f"{n} {v['version']}" for n, v in report["versions"].items() if "version" in v]
-    return accuracy.page(found, [*measured, f"with {', '.join(used)}"])
+    names = [d["name"] for d in report["devices"] if d.get("accuracy")]
+    more = accuracy_special.section(names) if names else ""
+    return accuracy.page(found, [*measured, f"with {', '.join(used)}"], more)
 
 
 def main(

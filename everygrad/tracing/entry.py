@@ -18,6 +18,7 @@ from everygrad.config import config
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
+from everygrad.tracing.hostpart import split
 from everygrad.tracing.lowered import described
 from everygrad.tracing.record import Record, Target
 from everygrad.tracing.stages import aligned, compiled, donations_of
@@ -47,8 +48,10 @@ class Entry:
         self.name = getattr(fn, "__qualname__", type(fn).__name__)
         self.escaped = escaped
         self.used = False
-        donated = donations_of(record)
-        self.replay = compiled(record.graph, record.device, donated)
+        graph, self.host = split(record)
+        apart = () if self.host is None else self.host.outputs
+        donated = [(i, k) for i, k in donations_of(record) if k not in apart]
+        self.replay = compiled(graph, record.device, donated)
         self.backward: Any = None
         self.verify = verify
         self.sources = record.sources
@@ -187,6 +190,7 @@ class Entry:
         """The outputs, all tensors given their new values; and Ctrl-C, if it was pressed."""
         record, replay = self.record, self.replay
         self.gather(tensors)
+        states = () if self.host is None else self.host.run(replay.arrays)
         # to verify, the inputs must still be there afterwards
         given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
         for t in self.replaced:  # as zero_grad does: their memory may serve the new ones
@@ -196,6 +200,9 @@ class Entry:
             outputs = profiler.replay(self.name, shown, record.device, replay, given)
         else:
             outputs = replay.run(given)
+        if self.host is not None:
+            for k, array in zip(self.host.outputs, states, strict=True):
+                outputs[k] = array
         if self.verify:
             check(record, replay.arrays, outputs)
         interrupted = replay.interrupted
@@ -233,7 +240,7 @@ class Entry:
         t = _whose(target, tensors)
         payload = None if target.output is None else outputs[target.output]
         if not target.grad:
-            if type(t._data) is ndarray and type(payload) is not ndarray:  # a generator's state
+            if type(t._data) is ndarray and type(payload) is not ndarray:  # made from the device's
                 payload = base.get(self.record.device).to_numpy(payload)
             t.rebind(payload, t._node)
         elif payload is None:

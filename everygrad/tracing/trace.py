@@ -130,6 +130,7 @@ class Tracer:
         self.devices: set[str] = set()  # of the tensors from outside
         self.graph = Graph()
         self.captures: list[Capture] = []
+        self.captured: set[int] = set()  # the ids of their tensors
         self.by_payload: dict[int, Capture] = {}
         self.touched: dict[int, Touch] = {}
         self.modules: dict[int, tuple[Any, Any]] = {}  # those called, and their fingerprints
@@ -226,6 +227,7 @@ class Tracer:
             self.captures.append(made)
             if t._node is None and owner is None:
                 self.by_payload[id(array)] = made
+        self.captured.add(id(t))
         t._data = traced
 
     def rebinding(self, t: Tensor) -> None:
@@ -243,6 +245,7 @@ class Tracer:
         if node is not None and not node.is_leaf:
             t._node = Leaf(t, transform_depth())
         self.captures.append(Capture(t, array, node, traced, None, None, t._node))
+        self.captured.add(id(t))
         t._data = traced
 
     def input(self, array: Any, where: str) -> Traced:
@@ -254,13 +257,17 @@ class Tracer:
 
     def touch(self, t: Tensor, seen: bool) -> None:
         """The gradient of `t` is about to be read (seen) or set."""
-        if id(t) not in self.touched:
+        if id(t) not in self.touched and not self.made_inside(t):
             grad = getattr(t, "_grad", None)
             self.touched[id(t)] = Touch(t, grad, seen)
             if grad is not None:
                 other = self.grads.setdefault(id(grad), t)
                 if other is not t:
                     self.shared_grads.append((t, other))
+
+    def made_inside(self, t: Tensor) -> bool:
+        payload = getattr(t, "_data", None)
+        return isinstance(payload, Traced) and payload.tracer is self and id(t) not in self.captured
 
     def met(self, module: Any) -> None:
         """A module is about to run: what it does depends on its attributes and hooks."""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from everygrad.backends.cpu import native
 from everygrad.compile.ir import Graph
 from everygrad.dtypes import FROM_NP, DType
@@ -34,6 +36,11 @@ class Alone:
     mean: bool = False
     result: Callable[..., tuple[Shape, DType]] | None = None
     shape: Callable[..., Shape] | None = None
+
+
+def in_order(*arrays: Any) -> tuple[Any, ...]:
+    """The arrays, copied where they do not lie as compiled code reads them."""
+    return tuple(np.require(a, requirements=("C", "A")) for a in arrays)
 
 
 def serves(arrays: Sequence[Any]) -> bool:

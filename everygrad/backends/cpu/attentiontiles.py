@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import engine, literal
 from everygrad.dtypes import DType
@@ -140,6 +142,7 @@ class Tiles:
         self.type = "double" if self.wide else "float"
         self.int = "i64" if self.wide else "i32"
         self.size = dtype.bits // 8
+        self.least = float(np.finfo(dtype.np).min)
         self.lanes = width // self.size
         self.vector = f"<{self.lanes} x {self.type}>"
         self.integers = f"<{self.lanes} x {self.int}>"
@@ -569,18 +572,22 @@ class Softmax:
                 t.store(code, t.const(0.0), code.at(t.type, end, at))
 
     def _add_mask(self, code: Code, scores: list[str]) -> None:
-        """Scores are in powers of two, and so becomes the mask; its -inf closes any score."""
+        """Scores are in powers of two, and so becomes the mask; its -inf closes any score.
+
+        Its other numbers close none: the least one there is must not become -inf on the way.
+        """
         t = self.t
         # tiles may end beyond the last query
         rows = [code.least(code.add("%row", r), self.queries - 1) for r in range(GROUP)]
         masks = [code.at_row(t.type, "%mask", row, self.mask_row) for row in rows]
-        low = t.const(-math.inf)
+        low, least = t.const(-math.inf), t.const(t.least)
 
         def add(i: str, count: int | None) -> None:
             for score, pointer in zip(scores, masks, strict=True):
                 at = code.at(t.type, score, i)
                 m = t.load(code, code.at(t.type, pointer, i), count, -math.inf)
                 value = t.fma(code, m, t.const(LOG2E), t.load(code, at))
+                value = t.larger(code, least, value)  # in this order, which keeps NaN
                 closed = code.let(f"fcmp oeq {t.vector} {m}, {low}")
                 t.store(code, t.choose(code, closed, low, value), at)
 

@@ -1,17 +1,13 @@
-"""Random bits: Philox 4x32-10 by NumPy, and for many words by compiled kernels."""
+"""Random bits: Philox 4x32-10 by NumPy, and for many words by a compiled kernel."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from everygrad import dtypes
 from everygrad.backends.cpu import native
 from everygrad.backends.cpu.pool import empty
-from everygrad.compile import expr
-from everygrad.compile.expr import Expr, Program, call
 from everygrad.config import config
 
 ROUNDS = 10
@@ -25,14 +21,10 @@ def philox(state: Any, count: int) -> Any:
     """`count` words from the state (two words of key, two of counter) on."""
     blocks = -(-count // 4)
     out = empty((blocks, 4), _U32)
+    first = int(state[3]) << 32 | int(state[2])
     if blocks > config.native_threshold:
-        places, word = np.arange(blocks, dtype=np.uint32), empty((blocks,), _U32)
-        parts = [state[i : i + 1] for i in range(4)]
-        for which in range(4):
-            native.run(_program(which), [places, *parts], word)
-            out[:, which] = word
+        native.drawing().draw(out.ctypes.data, blocks, int(state[1]) << 32 | int(state[0]), first)
     else:
-        first = int(state[3]) << 32 | int(state[2])
         places = np.arange(blocks, dtype=np.uint64) + np.uint64(first)
         low, high = (places & np.uint64(_ALL)), (places >> np.uint64(32))
         for which, word in enumerate(_by_numpy(low, high, int(state[0]), int(state[1]))):
@@ -54,25 +46,3 @@ def _by_numpy(low: Any, high: Any, k0: int, k1: int) -> list[Any]:
         )
         k0, k1 = (k0 + WEYL[0]) & _ALL, (k1 + WEYL[1]) & _ALL
     return [c0, c1, c2, c3]
-
-
-@cache
-def _program(which: int) -> Program:
-    """The rounds as a scalar body, for one word of every block: a kernel has one result."""
-
-    def body(place: Expr, k0: Expr, k1: Expr, low: Expr, high: Expr) -> Expr:
-        m0, m1 = MULTIPLIERS
-        c0 = low + place
-        c1 = high + (c0 < low).cast(dtypes.uint32)  # the carry
-        c2 = c3 = place ^ place
-        for _ in range(ROUNDS):
-            c0, c1, c2, c3 = (
-                call("mulhi", c2, m1) ^ c1 ^ k0,
-                c2 * m1,
-                call("mulhi", c0, m0) ^ c3 ^ k1,
-                c0 * m0,
-            )
-            k0, k1 = k0 + WEYL[0], k1 + WEYL[1]
-        return (c0, c1, c2, c3)[which]
-
-    return expr.lower(expr.trace(body, 5), [dtypes.uint32] * 5)

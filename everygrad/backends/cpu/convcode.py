@@ -252,6 +252,17 @@ class Code(Emitter):
         ]
         self._label(done)
 
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """What is written inside is done where the condition holds; it makes no values."""
+        k = self._labels
+        self._labels += 1
+        self.lines.append(f"  br i1 {condition.name}, label %then{k}, label %fi{k}")
+        self._label(f"then{k}")
+        yield
+        self.lines.append(f"  br label %fi{k}")
+        self._label(f"fi{k}")
+
     def step(self, blocks: int) -> Step:
         head = f"define void @step(i64 %lo, i64 %hi, ptr %args) {engine().attributes} {{"
         parts = [*sorted(self.declarations), *self.globals, head, "entry:", *self.lines]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad import dtypes
-from everygrad.backends.cpu import vecmath
+from everygrad.backends.cpu import vecinverse, vecmath
 from everygrad.backends.cpu.llvm import Emitter, Value, literal, suffix
 from everygrad.compile.expr import INTRINSICS
 from everygrad.dtypes import DType
@@ -20,10 +20,19 @@ _FLOAT_TYPES = {dtypes.float16: "half", dtypes.float32: "float", dtypes.float64:
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _OF_BITS = {dtypes.int32: "float", dtypes.int64: "double"}
 
+
+def _root(e: Emitter, x: Value) -> Value:
+    """x ** 0.5, which is 0.0 of -0.0 and inf of -inf: the square root is neither."""
+    root = e.intrinsic("sqrt", e.op("fadd", x, literal(x.type, 0.0)))
+    least = e.compare("oeq", x, literal(x.type, -math.inf))
+    return e.select(least, literal(x.type, math.inf), root)
+
+
 # constants an exponent often is, as cheaper arithmetic of the same value
 _POWERS: dict[float, Callable[[Emitter, Value], Value]] = {
     1.0: lambda e, x: x,
     2.0: lambda e, x: e.op("fmul", x, x),
+    0.5: _root,
     3.0: lambda e, x: e.op("fmul", e.op("fmul", x, x), x),
     -1.0: lambda e, x: e.op("fdiv", literal(x.type, 1.0), x),
 }
@@ -175,11 +184,15 @@ def _compare(e: Emitter, fn: str, dtype: DType, a: Value, b: Value) -> Value:
 
 
 def _elementary(e: Emitter, fn: str, *args: Value) -> Value:
-    """Inline where `vecmath` knows it, else the C library's function, element by element."""
+    """Inline where `vecmath` or `vecinverse` know it, else the C library's, element by element."""
     x = args[0]
     if fn == "pow" and x.type == "float":
         return vecmath.pow_(vecmath.Real(e, "float"), *args)
-    found = vecmath.expand(e, fn, x) if len(args) == 1 else None
+    if fn == "atan2" and x.type == "float":
+        return vecinverse.atan2(e, *args)
+    found = None
+    if len(args) == 1:
+        found = vecmath.expand(e, fn, x) or vecinverse.expand(e, fn, x)
     if found is not None:
         return found
     name = fn + ("f" if x.type == "float" else "")

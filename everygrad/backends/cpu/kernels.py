@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.backends.cpu import alone, blas, lapack, native, ordering, rows
+from everygrad.backends.cpu import alone, blas, ctc, lapack, native, ordering, rows
 from everygrad.backends.cpu.bits import philox
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.rows import by_ufunc
@@ -135,9 +135,24 @@ def take(x: Any, index: Any, axis: int) -> Any:
     return np.take(x, index, axis=axis)
 
 
+GATHER = alone.Alone("gather", "kernel", result=lambda x, index, axis: (index.shape, x.dtype))
+INDEX_ADD, SCATTER_ADD = (
+    alone.Alone(name, "kernel", result=lambda x, *rest, axis: (x.shape, x.dtype))
+    for name in ("index_add", "scatter_add")
+)
+
+
+def _adds_natively(x: Any, source: Any) -> bool:
+    """Whether compiled code adds these, and there are enough of them."""
+    fits = x.dtype == source.dtype and x.dtype.itemsize > 2 and x.dtype.kind in "fiu"
+    return fits and source.size >= alone.LARGE >> 4
+
+
 def index_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     """Equal indices are brought together and summed first: far faster than one by one."""
     check_range("index_add", index, x.shape[axis])
+    if _adds_natively(x, source):
+        return alone.run(INDEX_ADD, alone.in_order(x, index, source), {"axis": axis})
     out = x.copy()
     if index.size == 0 or source.size == 0:
         return out
@@ -165,12 +180,16 @@ def _flat_index(shape: Shape, index: Any, axis: int) -> Any:
 
 def gather(x: Any, index: Any, axis: int) -> Any:
     check_range("gather", index, x.shape[axis])
+    if index.size >= alone.LARGE and x.dtype.kind != "c":
+        return alone.run(GATHER, alone.in_order(x, index), {"axis": axis})
     flat = _flat_index(x.shape, index, axis)
     return np.ascontiguousarray(x).reshape(-1).take(flat, mode="clip")  # they were checked
 
 
 def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     check_range("scatter_add", index, x.shape[axis])
+    if index.size >= alone.LARGE and _adds_natively(x, source):
+        return alone.run(SCATTER_ADD, alone.in_order(x, index, source), {"axis": axis})
     flat = _flat_index(x.shape, index, axis).reshape(-1)
     values = source.reshape(-1)
     if x.dtype.kind == "f" and 8 * flat.size > x.size:  # counted in float64, rounded once
@@ -181,8 +200,13 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     return out.reshape(x.shape)
 
 
+LAST_WRITE = alone.Alone("last_write", "kernel", result=lambda index, size: ((size,), index.dtype))
+
+
 def last_write(index: Any, size: int) -> Any:
     check_range("setitem", index, size)
+    if size + index.size >= alone.LARGE:
+        return alone.run(LAST_WRITE, alone.in_order(index), {"size": size})
     out = np.full(size, -1, index.dtype)
     out[index] = np.arange(index.size, dtype=index.dtype)  # NumPy: of equal indices the last wins
     return out
@@ -350,11 +374,29 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
     return found
 
 
+def weigh(x: Any, index: Any, weights: Any, back: Any, shares: Any, axis: int) -> Any:
+    """For each term what it reads times its weight; a weight of 0 is no term, whatever is read."""
+    if x.size * len(index) >= alone.LARGE >> 4 and x.dtype in _ADDED:
+        return native.weighing().weigh(*alone.in_order(x, index, weights), axis)
+    weights = _widened(weights).reshape((*weights.shape, *(1,) * (x.ndim - axis - 1)))
+    read = np.take(_widened(x), index, axis=axis)
+    terms = np.where(weights == 0, 0, read * weights)
+    return np.add.reduce(terms, axis=axis).astype(x.dtype, copy=False)
+
+
 _MULTIPLY: Any = np.multiply  # NumPy's types know no tuple of axes
 
 
 def prod(x: Any, axes: Shape, keepdims: bool) -> Any:
+    """Large arrays half by half first: NumPy multiplies two halves by vectors, a row one by one."""
     wide = _widened(x)
+    axis = max(axes, key=lambda a: x.shape[a], default=0)
+    while wide.size >= alone.LARGE and wide.dtype.kind == "f" and axes:
+        n = wide.shape[axis] // 2
+        if n < 16:
+            break
+        first, second, last = np.split(wide, (n, 2 * n), axis)
+        wide = np.concatenate((first * second, last), axis) if last.size else first * second
     return _MULTIPLY.reduce(wide, axis=axes, keepdims=keepdims).astype(x.dtype)
 
 
@@ -451,10 +493,12 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "conv2d_input": conv2d_input,
     "conv2d_weight": conv2d_weight,
     "max_pool2d_index": max_pool2d_index,
+    "weigh": weigh,
     "prod": prod,
     "argmax": _arg(np.argmax),
     "argmin": _arg(np.argmin),
     **ordering.KERNELS,
+    **ctc.KERNELS,
     **ROW_KERNELS,
     "attention": _attention_kernel("attention"),
     "attention_masked": _attention_kernel("attention_masked"),

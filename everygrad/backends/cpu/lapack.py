@@ -15,7 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.errors import ArgumentError, GradientError
+from everygrad.backends.cpu import alone, native
+from everygrad.backends.cpu.pool import empty
+from everygrad.backends.cpu.slabs import in_slabs
+from everygrad.errors import ArgumentError, EverygradError
 from everygrad.shapes import size_of
 
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
@@ -34,7 +37,11 @@ def _named(op: str, why: str) -> Iterator[None]:
         raise ArgumentError(f"{op}: {why}") from None
 
 
-_SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
+# what is refused; definitions for devices without LAPACK say the same
+SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
+NOT_POSITIVE = "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?"
+NO_POWERS = "the input has a NaN or an infinity"
+NOT_FINITE = "the iteration does not converge; is a NaN or an infinity in the input?"
 
 
 # --- what NumPy's OpenBLAS has and NumPy does not show -------------------------------------------
@@ -60,7 +67,7 @@ def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
     """By trsm where the matrices are large enough, else by LAPACK's general solver."""
     n = a.shape[-1]
     if not unit and (a.diagonal(axis1=-2, axis2=-1) == 0).any():
-        raise ArgumentError("solve_triangular: " + _SINGULAR)
+        raise ArgumentError("solve_triangular: " + SINGULAR)
     if n > _SMALL and b.size and (lib := _library()) is not None:
         return _trsm(lib, a, b, upper, unit)
     part = np.triu(a) if upper else np.tril(a)
@@ -145,12 +152,12 @@ def row_order(pivots: Any, size: int) -> Any:
 
 
 def solve(a: Any, b: Any) -> Any:
-    with _named("solve", _SINGULAR):
+    with _named("solve", SINGULAR):
         return np.linalg.solve(a, b)
 
 
 def inv(x: Any) -> Any:
-    with _named("inv", _SINGULAR):
+    with _named("inv", SINGULAR):
         return np.linalg.inv(x)
 
 
@@ -200,8 +207,7 @@ def pinv(x: Any, rtol: Any) -> Any:
 
 
 def cholesky(x: Any) -> Any:
-    why = "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?"
-    with _named("cholesky", why):
+    with _named("cholesky", NOT_POSITIVE):
         return np.linalg.cholesky(x)
 
 
@@ -215,45 +221,42 @@ def qr_complete(x: Any) -> Any:
     return np.concatenate(np.linalg.qr(x, mode="complete"), axis=-1)
 
 
-_NAN = "the iteration does not converge; is a NaN or an infinity in the input?"
-
-
 def _side_by_side(values: Any, vectors: Any) -> Any:
     """[values | vectors]."""
     return np.concatenate((values[..., None].astype(vectors.dtype), vectors), axis=-1)
 
 
 def eigh(x: Any) -> Any:
-    with _named("eigh", _NAN):
+    with _named("eigh", NOT_FINITE):
         return _side_by_side(*np.linalg.eigh(x))
 
 
 def eigvalsh(x: Any) -> Any:
-    with _named("eigvalsh", _NAN):
+    with _named("eigvalsh", NOT_FINITE):
         return np.linalg.eigvalsh(x)
 
 
 def eig(x: Any) -> Any:
-    with _named("eig", _NAN):
+    with _named("eig", NOT_FINITE):
         values, vectors = np.linalg.eig(x)
     return _side_by_side(values, vectors.astype(np.result_type(x.dtype, np.complex64)))
 
 
 def eigvals(x: Any) -> Any:
-    with _named("eigvals", _NAN):
+    with _named("eigvals", NOT_FINITE):
         return np.linalg.eigvals(x).astype(np.result_type(x.dtype, np.complex64))
 
 
 def svd(x: Any) -> Any:
     """U's rows, one of singular values, then V's rows, each of k elements."""
-    with _named("svd", _NAN):
+    with _named("svd", NOT_FINITE):
         u, values, vh = np.linalg.svd(x, full_matrices=False)
     return np.concatenate((u, values[..., None, :].astype(x.dtype), vh.mT.conj()), axis=-2)
 
 
 def svd_complete(x: Any) -> Any:
     """[U, values, V^H] one after the other, flat."""
-    with _named("svd", _NAN):
+    with _named("svd", NOT_FINITE):
         u, values, vh = np.linalg.svd(x)
     m, n = x.shape[-2:]
     flat = ((u, m * m), (values, min(m, n)), (vh, n * n))
@@ -262,7 +265,7 @@ def svd_complete(x: Any) -> Any:
 
 
 def svdvals(x: Any) -> Any:
-    with _named("svdvals", _NAN):
+    with _named("svdvals", NOT_FINITE):
         return np.linalg.svd(x, compute_uv=False)
 
 
@@ -281,7 +284,7 @@ def matrix_exp(x: Any) -> Any:
         return x.copy()
     size = np.abs(x).sum(axis=-2).max(axis=-1)
     if not np.isfinite(size).all():
-        raise ArgumentError("matrix_exp: the input has a NaN or an infinity")
+        raise ArgumentError("matrix_exp: " + NO_POWERS)
     steps = np.ceil(np.log2(np.maximum(size / PADE_REACH, 1))).astype(np.int64)
     with np.errstate(all="ignore"):
         out = _pade((x / 2.0 ** steps[..., None, None]).astype(x.dtype))
@@ -306,33 +309,53 @@ def _pade(x: Any) -> Any:
 # --- checks, transforms --------------------------------------------------------------------------
 
 
-def ensure(x: Any, ok: Any, what: str) -> Any:
-    """x, if all of `ok` holds."""
+def check_true(ok: Any, what: str, error: type[EverygradError]) -> Any:
+    """`ok`, if all of it holds."""
     if not ok.all():
-        raise GradientError(what)
+        raise error(what)
+    return ok
+
+
+def ensure(x: Any, ok: Any, what: str, error: type[EverygradError]) -> Any:
+    """x, if all of `ok` holds."""
+    check_true(ok, what, error)
     return x
+
+
+def _complex_of(dtype: Any) -> Any:
+    return np.result_type(dtype, np.complex64)
 
 
 def dft(x: Any, axis: int, inverse: bool) -> Any:
     if not x.size:
         return x
+    if x.size >= alone.LARGE >> 4 and native.fourier().serves(x, axis):
+        return native.fourier().dft(*alone.in_order(x), axis, inverse)
+    out = empty(x.shape, x.dtype)
     if inverse:
-        return np.fft.ifft(x, axis=axis, norm="forward")
-    return np.fft.fft(x, axis=axis)
+        in_slabs(lambda a, b: np.fft.ifft(a, axis=axis, norm="forward", out=b), x, out, axis)
+    else:
+        in_slabs(lambda a, b: np.fft.fft(a, axis=axis, out=b), x, out, axis)
+    return out
 
 
 def real_dft(x: Any, axis: int) -> Any:
+    shape = (*x.shape[:axis], x.shape[axis] // 2 + 1, *x.shape[axis + 1 :])
     if not x.size:
-        shape = (*x.shape[:axis], x.shape[axis] // 2 + 1, *x.shape[axis + 1 :])
-        return np.zeros(shape, np.result_type(x.dtype, np.complex64))
-    return np.fft.rfft(x, axis=axis)
+        return np.zeros(shape, _complex_of(x.dtype))
+    out = empty(shape, _complex_of(x.dtype))
+    in_slabs(lambda a, b: np.fft.rfft(a, axis=axis, out=b), x, out, axis)
+    return out
 
 
 def half_dft(x: Any, axis: int, size: int) -> Any:
     """The real sequence of `size` elements whose transform begins with x, not divided by size."""
+    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
     if not x.size:
-        return np.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.real.dtype)
-    return np.fft.irfft(x, size, axis=axis, norm="forward")
+        return np.zeros(shape, x.real.dtype)
+    out = empty(shape, x.real.dtype)
+    in_slabs(lambda a, b: np.fft.irfft(a, size, axis=axis, norm="forward", out=b), x, out, axis)
+    return out
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -356,6 +379,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "svd_complete": svd_complete,
     "svdvals": svdvals,
     "matrix_exp": matrix_exp,
+    "check_true": check_true,
     "ensure": ensure,
     "dft": dft,
     "real_dft": real_dft,

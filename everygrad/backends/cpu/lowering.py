@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.cpu import attention, convolution, moves, pooling
+from everygrad.backends.cpu import attention, convolution, moves, pooling, scans, searching, sorting
 from everygrad.backends.cpu.gemm import matmul as product
 from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
 from everygrad.backends.cpu.numpy_render import render
+from everygrad.backends.cpu.ordering import SHORT
 from everygrad.backends.cpu.products import batched
 from everygrad.backends.cpu.work import Operand, Work, contiguous
 from everygrad.compile.ir import Value
@@ -19,6 +20,7 @@ from everygrad.errors import CompileError
 from everygrad.shapes import size_of
 
 REAL = (dtypes.float32, dtypes.float64)
+HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
 def lower(p: Any, v: Value) -> None:
@@ -128,12 +130,54 @@ def _gather(p: Any, v: Value) -> bool:
     return True
 
 
+def _last_write(p: Any, v: Value) -> bool:
+    if not v.size:
+        return False
+    slot, index = p.in_order(v.args[0])
+    p.guard(v, slot, index, "setitem: index")
+    work = moves.last_write(index, v.params["size"])
+    p.emit(work, [p.slot(v), slot], f"%{v.number} last_write")
+    return True
+
+
 def _adding(p: Any, v: Value) -> bool:
     if v.dtype.is_complex or v.dtype.itemsize == 2 or v.dtype is dtypes.bool_:
         return False
     (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
     work = getattr(moves, v.name)(x, index, v.params["axis"])
     p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _scan(p: Any, v: Value) -> bool:
+    if not scans.serves(v.args[0].dtype) or not v.size:
+        return False
+    x_slot, x = p.in_order(v.args[0])
+    work = scans.scan(v.name, x, **v.params)
+    p.emit(work, [p.slot(v), x_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _order(p: Any, v: Value) -> bool:
+    """argsort and top_index along the last axis; NumPy moves others there."""
+    (x,), axis = v.args, v.params["axis"]
+    last = axis == len(x.shape) - 1
+    if not last or not v.size or x.shape[axis] < SHORT or x.dtype.is_complex:
+        return False
+    x_slot, operand = p.in_order(x)
+    down = v.params["descending"] if v.name == "argsort" else v.params["largest"]
+    work = sorting.order(operand, v.shape[axis], down)
+    p.emit(work, [p.slot(v), x_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _search(p: Any, v: Value) -> bool:
+    x = v.args[0]
+    if x.dtype.is_complex or x.dtype in HALVES or not v.size:
+        return False
+    (x_slot, x), (v_slot, values) = (p.in_order(a) for a in v.args)
+    work = searching.searchsorted(x, values, v.params["right"])
+    p.emit(work, [p.slot(v), x_slot, v_slot], f"%{v.number} searchsorted")
     return True
 
 
@@ -188,8 +232,13 @@ RULES: dict[str, Callable[[Any, Value], bool]] = {
     "attention": _attention,
     "attention_grads": _attention,
     "gather": _gather,
+    "last_write": _last_write,
     "index_add": _adding,
     "scatter_add": _adding,
+    **dict.fromkeys(scans.OPS, _scan),
+    "argsort": _order,
+    "top_index": _order,
+    "searchsorted": _search,
     "concat": _concat,
     "unslice": _unslice,
     "reshape": _reshape,

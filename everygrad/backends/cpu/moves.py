@@ -235,6 +235,30 @@ def _along(
     return w, blocks, where()
 
 
+@lru_cache(maxsize=1024)
+def last_write(index: Operand, size: int) -> Work:
+    """For each of `size` places the last position in the index that names it, or -1.
+
+    args: out, index, contiguous, of one integer dtype. The positions go in order, on one thread.
+    """
+    memory = intrinsics.memory_type(index.dtype)
+    rows = _Rows([-(-size // GRAIN), GRAIN], 2)
+    w = rows.w
+    with w.counted("b", "%lo", "%hi") as block, w.counted("r", *rows.range(block)) as row:
+        first = w.e.op("mul", row, literal("i64", GRAIN))
+        end = w.smallest(w.e.op("add", first, literal("i64", GRAIN)), size)
+        with w.counted("i", first.name, end.name, parallel=True) as i:
+            w.store_raw(literal(memory, -1), w.indexed("%p0", i, memory), grouped=True)
+    w = LoopWriter()
+    w.lines.append("entry:")
+    w.arguments(2)
+    with w.counted("i", "0", str(index.size)) as i:
+        place = intrinsics.cast(w.e, i, dtypes.int64, index.dtype)
+        w.store_raw(place, w.indexed("%p0", _index(w, "%p1", i, index), memory), False)
+    w.lines.append("  ret void")
+    return Work((rows.step(), Step(w.module(engine().attributes), 1, vectorise=False)))
+
+
 def check_range(x: Operand, size: int, number: int) -> Work:
     """Sets the error word to `number` where an index lies outside [0, size).
 

@@ -56,6 +56,24 @@ def products() -> Any:
     return import_module("everygrad.backends.cpu.products")
 
 
+@cache
+def drawing() -> Any:
+    """The module for many random bits."""
+    return import_module("everygrad.backends.cpu.drawing")
+
+
+@cache
+def fourier() -> Any:
+    """The module for transforms of complex arrays."""
+    return import_module("everygrad.backends.cpu.fourier")
+
+
+@cache
+def weighing() -> Any:
+    """The module for weighted sums along an axis."""
+    return import_module("everygrad.backends.cpu.weighing")
+
+
 def in_order(array: Any) -> Any:
     """A copy of an array, one element after the other; None where NumPy does it as well."""
     moves = import_module("everygrad.backends.cpu.moves")

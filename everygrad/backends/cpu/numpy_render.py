@@ -102,6 +102,21 @@ def power(x: Any, y: Any) -> Any:
     return np.where(y < 0, one, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
 
+def real_power(x: Any, y: Any) -> Any:
+    """NumPy takes square roots where it meets one exponent of 1/2, and so -0.0 and NaN of -0.0 and
+    -inf; here they are 0.0 and inf, as they are beside other exponents, and compiled."""
+    out = np.power(x, y)
+    if y.ndim == 0:
+        halves = y.item() == 0.5
+    elif y.shape == out.shape and 0 not in y.strides:
+        return out  # element by element
+    else:
+        halves = y == 0.5
+    if halves is False or 1 not in np.signbit(x).tobytes():
+        return out
+    return np.where(halves & ((x == 0) | (x == -np.inf)), np.abs(x), out)
+
+
 def bits(x: Any) -> Any:
     """A float's bits as an integer of its width; integers as they are."""
     return x.view({4: np.int32, 8: np.int64}[x.dtype.itemsize]) if x.dtype.kind == "f" else x
@@ -120,9 +135,12 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 }
 
 
+_POWERS = {"int": power, "float": real_power}
+
+
 def _function(inst: Inst) -> Callable[..., Any]:
-    if inst.fn == "pow" and inst.dtype.kind == "int":
-        return power
+    if inst.fn == "pow" and inst.dtype.kind in _POWERS:
+        return _POWERS[inst.dtype.kind]
     if inst.fn == "round" and inst.dtype.is_integer:
         return np.positive  # rint would make a float of it
     return _SPECIAL.get(inst.fn) or UFUNCS[inst.fn]
@@ -169,8 +187,8 @@ def render(program: Program, arity: int) -> Callable[..., Any]:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """`x` as `dtype`; complex to real drops the imaginary part without a warning."""
-    if x.dtype.kind == "c" and dtype.kind != "c":
+    """`x` as `dtype`; complex to real drops the imaginary part without a warning, to bool not."""
+    if x.dtype.kind == "c" and dtype.kind not in "cb":
         x = x.real
     if dtype.kind in "iu" and x.dtype.kind not in "iub":
         return _to_integer(x, dtype)

@@ -1,4 +1,4 @@
-"""Orders, scans and searches by NumPy."""
+"""Orders, scans and searches: by NumPy what is small, by compiled kernels what is large."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from everygrad import dtypes
+from everygrad.backends.cpu import alone
+from everygrad.backends.cpu.slabs import in_slabs
+
+SHORT = 128  # elements up to which NumPy orders a row as fast
 
 
 def _widened(x: Any) -> Any:
@@ -44,7 +50,9 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
-    out = np.sort(_widened(x), axis=axis).astype(x.dtype, copy=False)
+    out = np.array(_widened(x))
+    in_slabs(lambda a, b: b.sort(axis=axis), out, out, axis)
+    out = out.astype(x.dtype, copy=False)
     return np.flip(out, axis) if descending else out
 
 
@@ -63,6 +71,26 @@ def top_index(x: Any, axis: int, k: int, largest: bool) -> Any:
     found = np.nonzero((beyond | first).reshape(-1, n))[1].reshape((*x.shape[:-1], k))
     order = argsort(np.take_along_axis(x, found, -1), x.ndim - 1, largest)
     return np.moveaxis(np.take_along_axis(found, order, -1), -1, axis)
+
+
+ARGSORT = alone.Alone("argsort", "kernel", result=lambda x, **params: (x.shape, dtypes.int64))
+TOP_INDEX = alone.Alone(
+    "top_index", "kernel", result=lambda x, k, **params: ((*x.shape[:-1], k), dtypes.int64)
+)
+
+
+def _order(op: alone.Alone, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """What is compiled where it is large, along the last axis."""
+
+    def run(x: Any, axis: int, **params: Any) -> Any:
+        few = x.size < alone.LARGE >> 4 or x.shape[axis] < SHORT
+        if few or x.dtype.kind == "c" or params.get("k") == 0:
+            return usual(x, axis=axis, **params)
+        rows = alone.in_order(np.moveaxis(x, axis, -1))
+        found = alone.run(op, rows, {"axis": x.ndim - 1, **params})
+        return np.moveaxis(found, -1, axis)
+
+    return run
 
 
 # --- scans ---------------------------------------------------------------------------------------
@@ -99,11 +127,32 @@ def logcumsumexp(x: Any, axis: int) -> Any:
     return _accumulate(np.logaddexp, x, axis)
 
 
+def _scan(name: str, usual: Callable[..., Any], index: bool = False) -> Callable[..., Any]:
+    """A scan that is compiled where it is large."""
+    op = alone.Alone(
+        name, "kernel", result=lambda x, **params: (x.shape, dtypes.int64 if index else x.dtype)
+    )
+
+    def run(x: Any, **params: Any) -> Any:
+        if x.size < alone.LARGE or x.dtype.kind in "bc":
+            return usual(x, **params)
+        return alone.run(op, alone.in_order(x), params)
+
+    return run
+
+
 # --- searches ------------------------------------------------------------------------------------
+
+
+SEARCHSORTED = alone.Alone(
+    "searchsorted", "kernel", result=lambda x, values, right: (values.shape, dtypes.int64)
+)
 
 
 def searchsorted(x: Any, values: Any, right: bool) -> Any:
     x, values = _widened(x), _widened(values)
+    if values.size >= alone.LARGE >> 4:
+        return alone.run(SEARCHSORTED, alone.in_order(x, values), {"right": right})
     out = np.empty(values.shape, np.int64)
     for row, wanted, found in zip(x, values, out, strict=True):
         found[...] = np.searchsorted(row, wanted, "right" if right else "left")
@@ -132,13 +181,13 @@ def _highest(dtype: Any) -> Any:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "argsort": argsort,
+    "argsort": _order(ARGSORT, argsort),
     "sort": sort,
-    "top_index": top_index,
-    "cumulative_sum": cumulative_sum,
-    "cumulative_prod": lambda x, axis: _accumulate(np.multiply, x, axis),
-    "cummax_index": _extreme_index(np.maximum),
-    "cummin_index": _extreme_index(np.minimum),
+    "top_index": _order(TOP_INDEX, top_index),
+    "cumulative_sum": _scan("cumulative_sum", cumulative_sum),
+    "cumulative_prod": _scan("cumulative_prod", lambda x, axis: _accumulate(np.multiply, x, axis)),
+    "cummax_index": _scan("cummax_index", _extreme_index(np.maximum), index=True),
+    "cummin_index": _scan("cummin_index", _extreme_index(np.minimum), index=True),
     "logcumsumexp": logcumsumexp,
     "nonzero_places": lambda mask, count: np.flatnonzero(mask),
     "searchsorted": searchsorted,

@@ -329,15 +329,19 @@ class Planner:
                     free.remove(v)
                     break
 
+    def guard(self, v: Value, slot: int, index: Operand, what: str) -> None:
+        """No step behind this one runs if an index lies outside the `size` that v is for."""
+        self.checks.append(what)
+        work = moves.check_range(index, v.params["size"], len(self.checks))
+        for step in work.steps:
+            self.steps.append(NativeStep(step, (0, slot), f"check %{v.number} {what}"))
+        self.use([slot])
+        self.note([], [slot])
+
     def check(self, v: Value) -> None:
         """A check of indices; the value itself is its argument's."""
         slot, operand = self.in_order(v.args[0])
-        self.checks.append(v.params["what"])
-        work = moves.check_range(operand, v.params["size"], len(self.checks))
-        for step in work.steps:
-            self.steps.append(NativeStep(step, (0, slot), f"check %{v.number} {v.params['what']}"))
-        self.use([slot])
-        self.note([], [slot])
+        self.guard(v, slot, operand, v.params["what"])
         key_slot = self.slots.get(v)
         assert key_slot is None, "a check is used before it is made"
         self.slots[v] = slot

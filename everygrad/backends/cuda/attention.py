@@ -8,21 +8,26 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cuda import flash
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.moves import contiguous, reshape
+from everygrad.backends.cuda.moves import contiguous, copied, reshape
 from everygrad.backends.strided import reshaped, spread
 from everygrad.dtypes import FROM_NP
 from everygrad.shapes import Shape, size_of
+
+
+def _leading(shape: Shape) -> Shape:
+    """Batch and heads of an operand of any number of axes. Heads are the last of them: there keys
+    that several queries share have a step of 0, and need no copy."""
+    *rest, heads = (1, *shape[:-2])
+    return size_of(tuple(rest)), heads
 
 
 def _four(dev: Any, x: CudaArray) -> CudaArray:
     """(batch, heads, tokens, width), the last axis contiguous and steps not negative."""
     if x.strides[-1] != 1 or min(x.strides) < 0:
         x = contiguous(dev, x)
-    lead = x.shape[:-2]
-    if len(lead) == 2:
+    shape = (*_leading(x.shape), *x.shape[-2:])
+    if shape == x.shape:
         return x
-    new = (1, *lead) if len(lead) == 1 else (1, 1) if not lead else (size_of(lead), 1)
-    shape = (*new, *x.shape[-2:])
     strides = reshaped(x.shape, x.strides, shape)
     return reshape(dev, x, shape) if strides is None else x.view(shape, strides)
 
@@ -63,24 +68,30 @@ class _Call:
             return
         if mask is not None and len(q.shape) > 4:
             return
-        self.q, self.k, self.v = (_four(dev, a) for a in (q, k, v))
-        batch, heads, queries, width = self.q.shape
-        keys, depth = self.v.shape[-2:]
         self.dtype = FROM_NP[q.dtype]
+        batch, heads = _leading(q.shape)
+        queries, keys = q.shape[-2], k.shape[-2]
         self.problem = flash.Problem(
-            *(self.dtype, batch, heads, queries, keys, width, depth, scale, causal),
+            *(self.dtype, batch, heads, queries, keys, q.shape[-1], v.shape[-1], scale, causal),
             mask="" if mask is None else "add",
         )
-        operands = (_operand(self.q), _operand(self.k), _operand(self.v))
-        seen = None if mask is None else _mask(mask, (batch, heads, queries, keys))
-        self.inputs = flash.Inputs(*operands, seen)
         driver = dev.gpu.driver
-        self.serves = flash.takes(self.problem, *operands) and (
-            flash.most_shared(self.problem, driver.capability) <= driver.shared
-        )
+        # decided by shapes alone, so that a compiled function finds what it was promised
+        self.serves = flash.serves(self.problem, driver.capability, driver.shared)
+        if not self.serves:
+            return
+        self.q, self.k, self.v = (self.taken(a) for a in (q, k, v))
+        seen = None if mask is None else _mask(mask, (batch, heads, queries, keys))
+        self.inputs = flash.Inputs(_operand(self.q), _operand(self.k), _operand(self.v), seen)
 
-    def statistics(self) -> CudaArray:
-        made: CudaArray = self.dev.empty((self.problem.statistics_size,), dtypes.float32)
+    def taken(self, x: CudaArray) -> CudaArray:
+        """x of four axes as the kernels read it: copied where its address or a step is no multiple
+        of 16 bytes."""
+        x = _four(self.dev, x)
+        return x if flash.aligned(self.dtype, _operand(x)) else copied(self.dev, x)
+
+    def statistics(self, size: int) -> CudaArray:
+        made: CudaArray = self.dev.empty((size,), dtypes.float32)
         return made
 
     def launch(self, calls: list[flash.Call]) -> None:
@@ -99,7 +110,7 @@ class _Call:
 
     def forward(self) -> CudaArray:
         out: CudaArray = self.dev.empty((*self.q.shape[:3], self.problem.depth), self.dtype)
-        self.forward_into(out, self.statistics().ptr)
+        self.forward_into(out, self.statistics(self.problem.lse_size).ptr)
         return out
 
     def forward_into(self, out: CudaArray, lse: int) -> None:
@@ -122,7 +133,7 @@ class _Call:
         for a, count in zip((self.q, self.k, self.v), counts, strict=True):
             parts.append(CudaArray(a.device, a.shape, a.dtype, flat.storage, start))
             start += count
-        lse, delta = self.statistics(), self.statistics()
+        lse, delta = self.statistics(p.lse_size), self.statistics(p.delta_size)
         given = _operand(g)
         self.launch(flash.statistics(p, capability, self.inputs, given, lse.ptr, delta.ptr))
         dq, dk, dv = (_operand(a) for a in parts)
@@ -143,7 +154,7 @@ class _Call:
             for i in range(3)
         ]
         out, lse = self.kept(flat)
-        delta, given = self.statistics(), _operand(g)
+        delta, given = self.statistics(p.delta_size), _operand(g)
         self.launch(flash.delta(p, capability, self.inputs, given, _operand(out), delta.ptr))
         dq, dk, dv = (_operand(a) for a in parts)
         self.launch(flash.backward(p, capability, self.inputs, given, lse, delta.ptr, dq, dk, dv))
@@ -181,13 +192,7 @@ def _grads(
     call = _Call(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    four = _four(dev, g)
-    if not flash.takes(call.problem, *call.inputs[:3], _operand(four)):
-        four = contiguous(dev, four)
-    counts = [size_of(a.shape) * q.dtype.itemsize for a in (q, k)]
-    if any(c % 16 for c in counts):  # the derivatives follow one another: each must be aligned
-        return NotImplemented
-    return call.backward(four)
+    return call.backward(call.taken(g))
 
 
 def _attention_kept(
@@ -204,7 +209,7 @@ def _attention_kept(
     call = _Call(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    statistics = call.problem.statistics_size * 4 // q.dtype.itemsize
+    statistics = call.problem.lse_size * 4 // q.dtype.itemsize
     flat: CudaArray = dev.empty((size_of(q.shape) + statistics,), call.dtype)
     call.forward_into(*call.kept(flat))
     return flat
@@ -226,10 +231,7 @@ def _kept_grads(
     call = _Call(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    four = _four(dev, g)
-    if not flash.takes(call.problem, *call.inputs[:3], _operand(four)):
-        four = contiguous(dev, four)
-    return call.backward_kept(four, kept)
+    return call.backward_kept(call.taken(g), kept)
 
 
 KERNELS: dict[str, Callable[..., Any]] = {

@@ -12,7 +12,7 @@ import numpy as np
 
 from everygrad import dtypes, shapes
 from everygrad.backends.base import Backend
-from everygrad.backends.cuda import dlpack, elementwise, kernels, moves, reducing
+from everygrad.backends.cuda import dlpack, elementwise, kernels, library, moves, reducing
 from everygrad.backends.cuda.array import ALIGNED, CudaArray, Plan, layout, layout_of, remember
 from everygrad.backends.cuda.driver import Driver
 from everygrad.backends.cuda.dry import DryDriver
@@ -52,7 +52,7 @@ class Cuda(Backend):
         }
 
     def synchronize(self) -> None:
-        self.gpu.driver.synchronize()
+        self.gpu.wait()
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
         """By the device's own clock. It is kept busy first, so that it does not wait for what it
@@ -188,7 +188,9 @@ class Cuda(Backend):
         return Replay(self, graph, donated)
 
     def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
-        """Found out by recording the op on promised arrays."""
+        """Where no library does it, found out by recording the op on promised arrays."""
+        if library.serves(self, op.name, given, params):
+            return True
         made = recorder(self)
         return made.run(op, [made.empty(v.shape, v.dtype) for v in given], params) is not (
             NotImplemented
@@ -233,7 +235,7 @@ class Cuda(Backend):
         return moves.copied(self, array) if copy and array.storage is not None else array
 
     def to_numpy(self, array: CudaArray) -> Any:
-        """Waits for the GPU; raises what index checks found since the last time."""
+        """Waits for the GPU; raises what checks found since the last time."""
         return self._begin_read(array).values()
 
     def read_later(self, arrays: Sequence[CudaArray]) -> Later:
@@ -292,7 +294,7 @@ class Readback:
         self._low = low
 
     def values(self) -> Any:
-        """The values as a NumPy array; raises what index checks found."""
+        """The values as a NumPy array; raises what checks found."""
         array = self._array
         if self._reading is None:
             return np.zeros(array.shape, array.dtype)

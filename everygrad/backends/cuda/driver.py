@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cuda import nvrtc
+from everygrad.backends.cuda import cudnn, nvrtc
 from everygrad.backends.cuda.lt import CublasLt
 from everygrad.backends.cuda.writer import Text, full_source
 from everygrad.errors import DeviceError
@@ -173,6 +173,7 @@ class Driver:
         self._upload_bytes = 0
         self._events: list[int] = []
         self._lt: CublasLt | None = None
+        self._cudnn: cudnn.Cudnn | None = None
         self._launch = import_module("cupy_backends.cuda.api.driver").launchKernel
 
     @property
@@ -182,6 +183,16 @@ class Driver:
             self.enter()
             self._lt = CublasLt()
         return self._lt
+
+    @property
+    def cudnn(self) -> cudnn.Cudnn | None:
+        """cuDNN on this device; None where the machine has none."""
+        if self._cudnn is None:
+            library = cudnn.load()
+            if library is not None:
+                self.enter()
+                self._cudnn = cudnn.Cudnn(library, self.stream)
+        return self._cudnn
 
     @property
     def nvrtc(self) -> nvrtc.Nvrtc:

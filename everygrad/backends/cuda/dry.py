@@ -27,6 +27,7 @@ class DryDriver:
     index = 0
     recycles = False  # what no kernel writes here is to be zeros, not what was there before
     lt = None  # no library: products by our own kernels
+    cudnn = None  # and convolutions by their definition
 
     def __init__(self) -> None:
         self.texts: dict[str, Text] = {}

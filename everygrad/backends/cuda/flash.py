@@ -9,8 +9,10 @@ axes, in elements, the last one being contiguous. A `Call` is a kernel's text wi
 launched with; who holds the device compiles it (once for each text) and hands it to `launch`.
 
 For a backward, `lse` says how the scores of each query were divided, and `delta` is sum(g * out):
-float32 in the layout (batch, heads, `padded(queries)`). `statistics` finds both from q, k, v and g
-where the forward's are not at hand, at about the forward's price; `delta` needs only g and out.
+float32 in the layout (batch, heads, `padded(queries)`). With a mask `lse` has two lines a head: the
+largest score, and the logarithm of the sum above it. A mask may bring scores where their sum would
+be lost in rounding. `statistics` finds both from q, k, v and g where the forward's are not at hand,
+at about the forward's price; `delta` needs only g and out.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from everygrad.shapes import size_of
 
 NAME = "flash_kernel"  # of every kernel: there is one in a text
 WIDEST = 128  # elements of a query, a key or a value
+FLATTEST = 2.0**-100  # a scale that scores need not be multiplied by before they are compared
+OLDEST = (8, 0)  # the first chips that copy to shared memory on their own
+LONGEST = 65535 * 64  # queries, or keys: blocks in a grid's second axis, by the fewest rows of one
 PAD = 64  # queries are padded to a multiple of this in lse and delta
 _MASKS = {"": 0, "add": 1, "bool": 2}
 
@@ -36,9 +41,9 @@ def padded(queries: int) -> int:
     return -(-queries // PAD) * PAD
 
 
-def statistics_size(batch: int, heads: int, queries: int) -> int:
-    """Elements of lse, and of delta."""
-    return size_of((batch, heads, padded(queries)))
+def lse_size(batch: int, heads: int, queries: int, masked: bool = False) -> int:
+    """Elements of lse."""
+    return size_of((batch, heads, 1 + masked, padded(queries)))
 
 
 class Operand(NamedTuple):
@@ -94,9 +99,12 @@ class Problem(NamedTuple):
         return padded(self.queries)
 
     @property
-    def statistics_size(self) -> int:
-        """Elements of lse, and of delta."""
-        return statistics_size(self.batch, self.heads, self.queries)
+    def lse_size(self) -> int:
+        return lse_size(self.batch, self.heads, self.queries, bool(self.mask))
+
+    @property
+    def delta_size(self) -> int:
+        return lse_size(self.batch, self.heads, self.queries)
 
 
 class Tiling(NamedTuple):
@@ -174,16 +182,23 @@ _ENGINES = {
 # --- which kernel --------------------------------------------------------------------------------
 
 
-def takes(problem: Problem, *operands: Operand) -> bool:
-    """Whether these kernels serve the problem: dtype, widths, and 16 bytes at a time everywhere."""
+def serves(problem: Problem, capability: tuple[int, int], shared: int) -> bool:
+    """Whether these kernels serve the problem on a device that grants a block so many bytes of
+    shared memory: dtype, sizes, and whole sixteens of bytes in every row."""
     p = problem
-    if p.dtype not in (dtypes.float16, dtypes.bfloat16, dtypes.float32):
+    if p.dtype not in (dtypes.float16, dtypes.bfloat16, dtypes.float32) or capability < OLDEST:
         return False
-    step = 16 // p.dtype.itemsize
-    sizes = (p.width, p.depth, *(s for x in operands for s in x[1:]))
-    aligned = not any(size % step for size in sizes) and not any(x.address % 16 for x in operands)
+    ragged = any(size % (16 // p.dtype.itemsize) for size in (p.width, p.depth))
     empty = not size_of((p.batch, p.heads, p.queries, p.keys, p.width, p.depth))
-    return aligned and not empty and max(p.width, p.depth) <= WIDEST
+    if ragged or empty or max(p.width, p.depth) > WIDEST or max(p.queries, p.keys) > LONGEST:
+        return False
+    return most_shared(p, capability) <= shared
+
+
+def aligned(dtype: DType, operand: Operand) -> bool:
+    """Whether an operand can be read 16 bytes at a time."""
+    steps = [step * dtype.itemsize for step in operand[1:]]
+    return not any(n % 16 for n in (operand.address, *steps))
 
 
 def kernel(problem: Problem, capability: tuple[int, int], kind: str) -> Kernel:
@@ -193,7 +208,8 @@ def kernel(problem: Problem, capability: tuple[int, int], kind: str) -> Kernel:
     if p.dtype is not dtypes.float32:
         engine = "hopper" if capability == (9, 0) else "ampere"
     wide = 64 if max(p.width, p.depth) <= 64 else 128
-    scaled = bool(p.mask) or p.scale <= 0
+    # a steepness of 0, or none that float32 has, would make NaN of what is closed
+    scaled = bool(p.mask) or p.scale < FLATTEST
     return Kernel(kind, engine, p.dtype, wide, p.causal, p.mask, scaled)
 
 
@@ -220,7 +236,8 @@ def shared_bytes(kernel: Kernel, cut: Tiling) -> int:
         return 0
     row = 2 * kernel.wide if kernel.engine != "plain" else 4 * kernel.wide + 16
     fixed = cut.rows * (1 if kernel.kind in ("forward", "statistics") else 2)
-    lines = 8 * cut.columns * cut.stages if kernel.kind == "keys" else 0
+    each = 12 if kernel.mask else 8  # bytes of lse and delta
+    lines = each * cut.columns * cut.stages if kernel.kind == "keys" else 0
     scratch = cut.threads // 2 * (4 * cut.columns + 16) if kernel.engine == "plain" else 0
     barriers = 8 + 16 * cut.stages
     return 1024 + (fixed + 2 * cut.columns * cut.stages) * row + lines + scratch + barriers
@@ -274,6 +291,8 @@ def source(kernel: Kernel, cut: Tiling | None = None) -> str:
 
 _Steps = ctypes.c_int64 * 3
 _READ = ("q", "k", "v", "g")
+_POINTERS = (*_READ, "mask", "out", "dq", "dk", "dv", "lse", "delta")
+ADDRESSES = len(_POINTERS)  # words at the beginning of the struct that are addresses, or 0
 _STEPS = ("q", "k", "v", "g", "out", "dq", "dk", "dv")
 
 
@@ -281,8 +300,7 @@ class Params(ctypes.Structure):
     """The struct `Params` of the kernels, without maps."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "g", "mask")),
-        *((name, ctypes.c_void_p) for name in ("out", "dq", "dk", "dv", "lse", "delta")),
+        *((name, ctypes.c_void_p) for name in _POINTERS),
         *((f"{name}_steps", _Steps) for name in _STEPS),
         ("mask_steps", ctypes.c_int64 * 4),
         *((name, ctypes.c_int32) for name in ("heads", "group", "queries", "keys")),
@@ -407,7 +425,7 @@ def _call(
         rows, heads = problem.keys, problem.key_heads
     elif kind == "delta":
         rows = problem.padded
-    grid = (problem.batch * heads, -(-rows // cut.rows))
+    grid = (problem.batch * heads, min(65535, -(-rows // cut.rows)))
     name = architecture(chosen, capability)
     shared = shared_bytes(chosen, cut)
     title = f"attention_{kind}"

@@ -135,6 +135,7 @@ flash_kernel(const __grid_constant__ Params p) {
 #endif
 
     const i64 line = (i64)(at.batch * p.heads + at.head) * p.padded;
+    float* lse = p.lse + line * LSE_LINES;
     #pragma unroll
     for (int m = 0; m < MT; ++m)
         #pragma unroll
@@ -143,8 +144,14 @@ flash_kernel(const __grid_constant__ Params p) {
             const float total = quad_sum(sum[m][r]);
             factor[m][r] = total == 0.0f ? 0.0f : 1.0f / total;
             const bool dead = total == 0.0f || query >= p.queries;
-            const float lse = dead ? infinity() : fmaf(top[m][r], STEEP(p), log2_of(total));
-            if ((lane() & 3) == 0 && query < p.padded) p.lse[line + query] = lse;
+            const float above = dead ? 0.0f : log2_of(total);
+            const bool told = (lane() & 3) == 0 && query < p.padded;
+#if MASK
+            if (told) lse[query] = dead ? infinity() : top[m][r];
+            if (told) lse[p.padded + query] = above;
+#else
+            if (told) lse[query] = dead ? infinity() : fmaf(top[m][r], STEEP(p), above);
+#endif
         }
 #if STATISTICS
     const elem* g = (const elem*)p.g + at.batch * p.g_steps[0] + at.head * p.g_steps[1];

@@ -16,28 +16,26 @@ DELTA = r"""
 #define EACH (16 / (int)sizeof(elem))
 extern "C" __global__ void __launch_bounds__(THREADS)
 flash_kernel(const __grid_constant__ Params p) {
-    const int query = blockIdx.y * (THREADS / LANES) + threadIdx.x / LANES;
     const int column = threadIdx.x % LANES * EACH;
     const Place at(p, blockIdx.x);
-    float sum = 0.0f;
-    if (query < p.queries) {
-        const elem* g = (const elem*)p.g + at.batch * p.g_steps[0] + at.head * p.g_steps[1]
-            + query * p.g_steps[2] + column;
-        const elem* out = (const elem*)p.out + at.batch * p.out_steps[0] + at.head * p.out_steps[1]
-            + query * p.out_steps[2] + column;
-        if (column + EACH <= p.depth) {
+    // whole blocks go on or end: their rows divide `padded`
+    for (int query = blockIdx.y * (THREADS / LANES) + threadIdx.x / LANES; query < p.padded;
+         query += gridDim.y * (THREADS / LANES)) {
+        float sum = 0.0f;
+        if (query < p.queries && column < p.depth) {
+            const elem* g = (const elem*)p.g + at.batch * p.g_steps[0] + at.head * p.g_steps[1]
+                + query * p.g_steps[2] + column;
+            const elem* out = (const elem*)p.out + at.batch * p.out_steps[0]
+                + at.head * p.out_steps[1] + query * p.out_steps[2] + column;
             const float4 x = *(const float4*)g, y = *(const float4*)out;
             #pragma unroll
             for (int i = 0; i < EACH; ++i)
                 sum = fmaf(wide(((const elem*)&x)[i]), wide(((const elem*)&y)[i]), sum);
-        } else {
-            for (int i = 0; column + i < p.depth; ++i) sum = fmaf(wide(g[i]), wide(out[i]), sum);
         }
+        #pragma unroll
+        for (int lanes = 1; lanes < LANES; lanes *= 2) sum += across(sum, lanes);
+        if (column == 0) p.delta[(i64)blockIdx.x * p.padded + query] = sum;
     }
-    #pragma unroll
-    for (int lanes = 1; lanes < LANES; lanes *= 2) sum += across(sum, lanes);
-    if (column == 0 && query < p.padded)
-        p.delta[(i64)blockIdx.x * p.padded + query] = sum;
 }
 """
 
@@ -78,13 +76,16 @@ flash_kernel(const __grid_constant__ Params p) {
     once_end();
     for (int it = 0; it < STAGES - 1; ++it) fill(it);
 
-    float dq[MT][DT][4] = {}, lse[MT][2], delta[MT][2];
+    float dq[MT][DT][4] = {}, lse[MT][2], above[MT][2] = {}, delta[MT][2];
     const i64 line = (i64)(at.batch * p.heads + at.head) * p.padded;
     #pragma unroll
     for (int i = 0; i < 2 * MT; ++i) {
         const int query = first + first_row(i / 2) + 8 * (i & 1);
         const bool inside = query < p.queries;
-        lse[i / 2][i & 1] = inside ? p.lse[line + query] : infinity();
+        lse[i / 2][i & 1] = inside ? p.lse[line * LSE_LINES + query] : infinity();
+#if MASK
+        if (inside) above[i / 2][i & 1] = p.lse[line * LSE_LINES + p.padded + query];
+#endif
         delta[i / 2][i & 1] = inside ? p.delta[line + query] : 0.0f;
     }
     const float steep = STEEP(p);
@@ -104,7 +105,8 @@ flash_kernel(const __grid_constant__ Params p) {
             #pragma unroll
             for (int i = 0; i < MT * NT * 4; ++i) {
                 float& x = s[i / (4 * NT)][i / 4 % NT][i % 4];
-                x = exp2_of(fmaf(x, steep, -lse[i / (4 * NT)][i / 2 % 2]));
+                const float less = fmaf(x, steep, -lse[i / (4 * NT)][i / 2 % 2]);
+                x = exp2_of(MASK ? less - above[i / (4 * NT)][i / 2 % 2] : less);
             }
             sums_wait<0>(ds);
             #pragma unroll
@@ -128,12 +130,14 @@ flash_kernel(const __grid_constant__ Params p) {
 """
 
 KEYS = r"""
+#define LINE (4 * COLS)  // bytes of statistics: lse (one or two of them), then delta
+#define LINES ((LSE_LINES + 1) * LINE)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 flash_kernel(const __grid_constant__ Params p) {
     SHARED_BASE(base)
     const u32 k_tile = base, v_tile = base + TILE(ROWS), stages = base + 2 * TILE(ROWS);
     const u32 stage = 2 * TILE(COLS), lines = stages + STAGES * stage;
-    const u32 scratch = lines + STAGES * 8 * COLS, pipe = scratch + SCRATCH_BYTES;
+    const u32 scratch = lines + STAGES * LINES, pipe = scratch + SCRATCH_BYTES;
     // one block serves all heads that share these keys
     const int sources = p.heads / p.group;
     Place at(p, 0);
@@ -147,18 +151,20 @@ flash_kernel(const __grid_constant__ Params p) {
     const Source v = source_of(
         MAP_OF(&p.maps[2]), p.v, p.v_steps, at.batch, at.source, p.keys, p.depth);
     auto fill = [&](int it) {
-        if (it < count && fill_begin(pipe, it, stage + 8 * COLS)) {
-            const u32 to = stages + it % STAGES * stage, line = lines + it % STAGES * 8 * COLS;
+        if (it < count && fill_begin(pipe, it, stage + LINES)) {
+            const u32 to = stages + it % STAGES * stage, line = lines + it % STAGES * LINES;
             const int head = at.source * p.group + it / span, query = (start + it % span) * COLS;
             const Source q = source_of(
                 MAP_OF(&p.maps[0]), p.q, p.q_steps, at.batch, head, p.queries, p.width);
             const Source g = source_of(
                 MAP_OF(&p.maps[3]), p.g, p.g_steps, at.batch, head, p.queries, p.depth);
-            const i64 from = (i64)(at.batch * p.heads + head) * p.padded + query;
+            const i64 pair = (i64)(at.batch * p.heads + head) * p.padded;
+            const float* lse = p.lse + pair * LSE_LINES + query;
             load<COLS>(to, q, query, FULL(pipe, it));
             load<COLS>(to + TILE(COLS), g, query, FULL(pipe, it));
-            load_line(line, p.lse + from, FULL(pipe, it));
-            load_line(line + 4 * COLS, p.delta + from, FULL(pipe, it));
+            load_line(line, lse, FULL(pipe, it));
+            if (MASK) load_line(line + LINE, lse + p.padded, FULL(pipe, it));
+            load_line(line + LSE_LINES * LINE, p.delta + pair + query, FULL(pipe, it));
         }
         fill_end();
     };
@@ -178,7 +184,7 @@ flash_kernel(const __grid_constant__ Params p) {
         wait_full(pipe, it);
         fill(it + STAGES - 1);
         const u32 q_tile = stages + it % STAGES * stage, g_tile = q_tile + TILE(COLS);
-        const u32 line = lines + it % STAGES * 8 * COLS + 8 * (lane() & 3);
+        const u32 line = lines + it % STAGES * LINES + 8 * (lane() & 3);
         const int query = (start + it % span) * COLS;
         at.head = at.source * p.group + it / span;
         if (!CAUSAL || own < query + COLS) {
@@ -198,10 +204,18 @@ flash_kernel(const __grid_constant__ Params p) {
             #pragma unroll
             for (int n = 0; n < NT; ++n) {
                 const float2 lse = take64(line + 32 * n);
+#if MASK
+                const float2 above = take64(line + LINE + 32 * n);
+#else
+                const float2 above = {0.0f, 0.0f};
+#endif
                 #pragma unroll
-                for (int i = 0; i < 4 * MT; ++i)
+                for (int i = 0; i < 4 * MT; ++i) {
+                    const float less = fmaf(
+                        s[i / 4][n][i % 4], steep, -(i & 1 ? lse.y : lse.x));
                     s[i / 4][n][i % 4] = exp2_of(
-                        fmaf(s[i / 4][n][i % 4], steep, -(i & 1 ? lse.y : lse.x)));
+                        MASK ? less - (i & 1 ? above.y : above.x) : less);
+                }
             }
             Weights weights, slopes;
             weights.take(s);
@@ -209,7 +223,7 @@ flash_kernel(const __grid_constant__ Params p) {
             sums_wait<1>(ds);
             #pragma unroll
             for (int n = 0; n < NT; ++n) {
-                const float2 delta = take64(line + 4 * COLS + 32 * n);
+                const float2 delta = take64(line + LSE_LINES * LINE + 32 * n);
                 #pragma unroll
                 for (int i = 0; i < 4 * MT; ++i)
                     ds[i / 4][n][i % 4] = weights.at(i / 4, n, i % 4)

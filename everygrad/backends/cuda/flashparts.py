@@ -180,7 +180,8 @@ struct __align__(64) Params {
 #endif
     const void *q, *k, *v, *g, *mask;
     void *out, *dq, *dk, *dv;
-    float *lse, *delta;  // (batch, heads, padded): lse in powers of 2, +inf where nothing is seen
+    float *lse, *delta;  // (batch, heads, LSE_LINES or 1, padded): lse in powers of 2, +inf where
+                         // nothing is seen
     i64 q_steps[3], k_steps[3], v_steps[3], g_steps[3], out_steps[3];  // batch, head, token
     i64 dq_steps[3], dk_steps[3], dv_steps[3], mask_steps[4];
     int heads, group, queries, keys, width, depth, padded;
@@ -191,6 +192,7 @@ struct __align__(64) Params {
 #define DT (WIDE / 8)
 #define UNIT_WARPS (UNIT / (16 * MT))
 #define LOG2E 1.4426950408889634f
+#define LSE_LINES (MASK ? 2 : 1)  // of a head: the whole, or the largest score and what is above it
 
 #if HALVES
 typedef u16 elem;
@@ -234,7 +236,9 @@ DEV float mask_at(const Params& p, const Place& at, int query, int key) {
     const i64 i = at.batch * p.mask_steps[0] + at.head * p.mask_steps[1]
         + query * p.mask_steps[2] + key * p.mask_steps[3];
 #if MASK == 1
-    return wide(((const elem*)p.mask)[i]) * LOG2E;
+    // only -inf closes: the least number there is must not become it on the way
+    const float x = wide(((const elem*)p.mask)[i]), y = x * LOG2E;
+    return y == -infinity() && x != y ? -3.4028235e38f : y;
 #else
     return ((const unsigned char*)p.mask)[i] ? 0.0f : -infinity();
 #endif

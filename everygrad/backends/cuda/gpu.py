@@ -1,4 +1,4 @@
-"""One opened GPU: kernels, launches, index checks, reading back.
+"""One opened GPU: kernels, launches, checks of values, reading back.
 
 Every launch goes through `launch`, on one stream; nothing waits but reading. While a compiled
 function is recorded, `log` collects what was launched.
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everygrad.backends.checks import Check, Checks
 from everygrad.backends.cuda.memory import Memory, Storage
 from everygrad.backends.cuda.writer import Written
-from everygrad.errors import OutOfRangeError
+from everygrad.errors import EverygradError, OutOfRangeError
 
-_FAULT_BYTES = 24  # how many bad indices, whose check, the first bad value
+_FAULT_BYTES = 24  # how many bad values, whose check, the first of them
 _BUFFER, _SIZE, _END = 1, 2, 0  # of cuLaunchKernel's `extra`
 
 
@@ -66,8 +67,7 @@ class Gpu:
         self.memory = Memory(self)
         self.log: list[Command] | None = None
         self._functions: dict[str, Any] = {}
-        self._checks: dict[tuple[str, int], int] = {}
-        self._messages: list[tuple[str, int]] = []
+        self._checks = Checks()
         self._faults: Storage | None = None
         self._unread_checks = False
         self._workspace: Storage | None = None
@@ -125,35 +125,53 @@ class Gpu:
             self._workspace = self.memory.take(size)
         return self._workspace.ptr
 
-    # --- index checks ----------------------------------------------------------------------------
+    # --- checks ----------------------------------------------------------------------------------
 
     def faults(self) -> int:
-        """The address of three words: how many bad indices, whose check, the first one's value.
-        The next read looks at them."""
+        """The address of three words: how many bad values, whose check, the first of them. The next
+        read looks at them."""
         self._unread_checks = True
         if self._faults is None:
             self._faults = self.memory.take(_FAULT_BYTES)
             self.driver.clear(self._faults.ptr, _FAULT_BYTES)
         return self._faults.ptr
 
-    def check_number(self, what: str, size: int) -> int:
+    def check_number(
+        self, what: str, size: int, error: type[EverygradError] = OutOfRangeError
+    ) -> int:
         """The number under which a check's message is kept."""
-        found = self._checks.get((what, size))
-        if found is None:
-            found = self._checks[what, size] = len(self._messages)
-            self._messages.append((what, size))
-        return found
+        return self._checks.number(Check(what, size, error))
 
-    def raise_fault(self, words: Any) -> None:
-        """Raise what a check found, once."""
+    def raise_fault(self, words: Any, raised: int | None = None) -> None:
+        """Raise what checks found, once: not again what was raised since the words were asked for,
+        when `raised` was said."""
         count, number, value = (int(w) for w in words.view(np.int64))
-        if count:
+        before = self.raised if raised is None else raised
+        refusal = self._checks.refusal(count, number, value, before)
+        if refusal is not None:
             self.driver.clear(self.faults(), _FAULT_BYTES)
             self._unread_checks = False
-            what, size = self._messages[number]
-            if "{}" in what:  # a whole message, of an index that may have been counted from the end
-                raise OutOfRangeError(what.format(value - size if value < 0 else value))
-            raise OutOfRangeError(f"{what} {value} is out of range for an axis of size {size}")
+            raise refusal
+
+    @property
+    def raised(self) -> int:
+        """How often checks had something raised."""
+        return self._checks.raised
+
+    def look(self) -> Look | None:
+        """Begin to read what checks found; None if there were none since the last time."""
+        with self.lock:
+            if not self._unread_checks or self._faults is None:
+                return None
+            self._unread_checks = False
+            return Look(self, self.driver.download(self._faults.ptr, _FAULT_BYTES))
+
+    def wait(self) -> None:
+        """Until everything launched has run; raises what checks found."""
+        look = self.look()
+        self.driver.synchronize()
+        if look is not None:
+            look.result()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -162,24 +180,32 @@ class Gpu:
         waited for by `result()`."""
         with self.lock:
             data = self.driver.download(storage.ptr + start, size)
-            checks = None
-            if self._unread_checks and self._faults is not None:
-                self._unread_checks = False
-                checks = self.driver.download(self._faults.ptr, _FAULT_BYTES)
-            return Reading(self, data, checks)
+            return Reading(data, self.look())
+
+
+class Look:
+    """What checks found, under way."""
+
+    def __init__(self, gpu: Gpu, words: Any) -> None:
+        self._gpu = gpu
+        self._words = words
+        self._raised = gpu.raised
+
+    def result(self) -> None:
+        """Waits, and raises it, unless another read did so meanwhile."""
+        self._gpu.raise_fault(self._words.wait(), self._raised)
 
 
 class Reading:
-    """Bytes under way; `result` waits, and raises what an index check found meanwhile."""
+    """Bytes under way; `result` waits, and raises what checks found meanwhile."""
 
-    def __init__(self, gpu: Gpu, data: Any, checks: Any) -> None:
-        self._gpu = gpu
+    def __init__(self, data: Any, look: Look | None) -> None:
         self._data = data
-        self._checks = checks
+        self._look = look
 
     def result(self) -> Any:
         data = self._data.wait()
-        if self._checks is not None:
-            words, self._checks = self._checks.wait(), None
-            self._gpu.raise_fault(words)
+        look, self._look = self._look, None
+        if look is not None:
+            look.result()
         return data

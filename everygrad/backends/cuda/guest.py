@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver import Driver, load_cupy
+from everygrad.backends.strided import span
 
 
 class _Stream:
@@ -19,16 +21,21 @@ class _Stream:
         return 0, self.handle
 
 
+def has_libraries(dev: Any) -> bool:
+    """Whether there is a GPU for libraries to work on: not on a dry device."""
+    return isinstance(dev.gpu.driver, Driver)
+
+
 def is_eager(dev: Any) -> bool:
     """Whether ops run now, on a GPU that is there: not on a dry one, nor while recording."""
-    return isinstance(dev.gpu.driver, Driver) and getattr(dev.gpu, "real", None) is None
+    return has_libraries(dev) and getattr(dev.gpu, "real", None) is None
 
 
 @contextmanager
 def on_our_stream(dev: Any) -> Iterator[Any]:
     """CuPy, with what it launches inside on our stream, and what it makes in our memory."""
     cupy = load_cupy()
-    index = int(dev.device.partition(":")[2] or 0)
+    index = dev.gpu.driver.index
     handle = dev.gpu.driver.stream
     with dev.gpu.lock:
         dev.gpu.driver.enter()
@@ -37,3 +44,17 @@ def on_our_stream(dev: Any) -> Iterator[Any]:
         memory = cupy.cuda.using_allocator(lambda size: dev.gpu.memory.take(size).holder)
         with cupy.cuda.Device(index), stream, memory:
             yield cupy
+
+
+def lent(cupy: Any, x: CudaArray, address: int | None = None) -> Any:
+    """An array as CuPy's, on its own memory, or on what lies at an address. CuPy must not write to
+    an array's own memory: arrays never change."""
+    low, high = span(x)
+    size = x.dtype.itemsize
+    first = x.ptr if address is None else address
+    memory = cupy.cuda.UnownedMemory(
+        first - (x.offset - low) * size, (high - low + 1) * size, x.storage
+    )
+    at = cupy.cuda.MemoryPointer(memory, (x.offset - low) * size)
+    steps = tuple(s * size for s in x.strides)
+    return cupy.ndarray(x.shape, x.dtype, memptr=at, strides=steps)

@@ -1,5 +1,5 @@
-"""Gathering. Kernels look at every index before they use it: a bad one reads nothing, and is raised
-as an error at the next read."""
+"""Gathering, and checks of values. Kernels look at every index before they use it: a bad one reads
+nothing, and is raised as an error at the next read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everygrad.backends.cuda.writer import Writer, Written, extent, is_wide
 from everygrad.backends.strided import collapse
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP
-from everygrad.errors import OutOfRangeError
+from everygrad.errors import EverygradError, OutOfRangeError
 from everygrad.shapes import Shape, size_of
 
 
@@ -42,6 +42,7 @@ def nothing_to_take(dev: Any, op: str, index: CudaArray, size: int) -> OutOfRang
 
 
 def _write_check(x: CudaArray, size: int, number: int, multiprocessors: int) -> Written:
+    """Bools must be true, indices below the size."""
     shape, (strides,) = collapse(x.shape, [x.strides])
     total = size_of(shape)
     w = Writer("check_range", is_wide(total, extent(shape, strides), size))
@@ -52,15 +53,26 @@ def _write_check(x: CudaArray, size: int, number: int, multiprocessors: int) -> 
     lines, names = w.split("e", shape, "i")
     w.add(*(f"  {line}" for line in lines))
     place = w.address(names, strides)
-    index_line(w, place, w.number(size, "size"), w.number(number, "number"), "")
+    which = w.number(number, "number")
+    if FROM_NP[x.dtype] is dtypes.bool_:
+        w.add(f"  if (!index[{place}]) fault(faults, {which}, 0);")
+    else:
+        index_line(w, place, w.number(size, "size"), which, "")
     w.add("}")
     return w.finish(grid(total, multiprocessors))
 
 
 def check_range(dev: Any, x: CudaArray, size: int, what: str) -> CudaArray:
+    return _checked(dev, x, size, dev.gpu.check_number(what, size))
+
+
+def check_true(dev: Any, ok: CudaArray, what: str, error: type[EverygradError]) -> CudaArray:
+    return _checked(dev, ok, 1, dev.gpu.check_number(what, 1, error))
+
+
+def _checked(dev: Any, x: CudaArray, size: int, number: int) -> CudaArray:
     if x.storage is None:
         return x
-    number = dev.gpu.check_number(what, size)
     key = ("check_range", x.shape, x.strides, x.dtype, size, number)
     kernel = dev.planned(key, lambda: _write_check(x, size, number, dev.multiprocessors))
     dev.gpu.launch(kernel, x.ptr, dev.gpu.faults())

@@ -9,10 +9,12 @@ from everygrad import dtypes
 from everygrad.backends import base
 from everygrad.backends.cuda import (
     attention,
+    convolution,
     indexing,
     losses,
     moves,
     ordering,
+    pooling,
     products,
     reducing,
     rows,
@@ -21,10 +23,9 @@ from everygrad.backends.cuda import (
 )
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.elementwise import grid
-from everygrad.backends.cuda.layout import LAYOUTS
-from everygrad.backends.cuda.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.writer import Writer, Written, is_wide
 from everygrad.dtypes import FROM_NP
-from everygrad.shapes import Shape, size_of
+from everygrad.shapes import size_of
 
 
 def transfer(dev: Any, x: CudaArray, device: str, source: str) -> Any:
@@ -98,55 +99,6 @@ def philox(dev: Any, state: CudaArray, count: int) -> CudaArray:
     return out
 
 
-# --- pooling -------------------------------------------------------------------------------------
-
-
-def _write_pool(x: CudaArray, shape: Shape, window: Any, multiprocessors: int) -> Written:
-    """The place of the largest element in each window; a NaN wins, a place in the image over one
-    in the padding."""
-    dtype = FROM_NP[x.dtype]
-    lay = LAYOUTS[dtype]
-    total = size_of(shape)
-    w = Writer("max_pool2d_index", is_wide(total, extent(x.shape, x.strides)))
-    w.pointer(lay.memory, "x")
-    w.pointer("i64", "out", written=True)
-    w.thread()
-    w.add(f"for ({w.index} e = thread; e < {w.number(total, 'count')}; e += threads) {{")
-    lines, names = w.split("e", shape, "i")
-    w.add(*(f"  {line}" for line in lines))
-    names_of = ("h", "w_", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
-    values = (*x.shape[2:], *window.size, *window.stride, *window.padding, *window.dilation)
-    for name, value in zip(names_of, values, strict=True):
-        w.number(value, name)
-    place = w.address([*names[:2], "r", "c"], x.strides)
-    nan = "|| (v != v && best == best)" if dtype.is_float else ""
-    w.add(
-        f"  {lay.register} best = 0;",
-        "  i64 found = -1;",
-        f"  for ({w.index} i = 0; i < kh; ++i)",
-        f"    for ({w.index} j = 0; j < kw; ++j) {{",
-        f"      const {w.index} r = i2 * sh + i * dh - ph, c = i3 * sw + j * dw - pw;",
-        "      if (r < 0 || r >= h || c < 0 || c >= w_) continue;",
-        f"      const {lay.register} v = {lay.load.format(f'x[{place}]')};",
-        f"      if (found < 0 || v > best {nan}) {{ best = v; found = (i64)r * w_ + c; }}",
-        "    }",
-        "  out[e] = found;",
-        "}",
-    )
-    return w.finish(grid(total, multiprocessors))
-
-
-def max_pool2d_index(dev: Any, x: CudaArray, window: Any) -> CudaArray:
-    shape = (*x.shape[:2], *window.out_size(x.shape))
-    out: CudaArray = dev.empty(shape, dtypes.int64)
-    if out.storage is None or x.storage is None:
-        return out
-    key = ("max_pool2d_index", x.shape, x.strides, x.dtype, window)
-    kernel = dev.planned(key, lambda: _write_pool(x, shape, window, dev.multiprocessors))
-    dev.gpu.launch(kernel, x.ptr, out.ptr)
-    return out
-
-
 KERNELS: dict[str, Callable[..., Any]] = {
     "reshape": moves.reshape,
     "permute_dims": moves.permute_dims,
@@ -159,13 +111,14 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "matmul": products.matmul,
     "linear": products.linear,
     "linear_bias": products.linear_bias,
-    "max_pool2d_index": max_pool2d_index,
+    "product_ending": products.product_ending,
     "take": indexing.take,
     "gather": indexing.gather,
     "index_add": scattering.index_add,
     "scatter_add": scattering.scatter_add,
     "last_write": indexing.last_write,
     "check_range": indexing.check_range,
+    "check_true": indexing.check_true,
     "class_loss": losses.class_loss,
     "class_spread": losses.class_spread,
     "prod": reducing.prod,
@@ -175,5 +128,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **rows.KERNELS,
     **attention.KERNELS,
     "philox": philox,
+    **convolution.KERNELS,
+    **pooling.KERNELS,
     **solver.KERNELS,
 }

@@ -71,6 +71,7 @@ EPILOGUES = {
 }
 _USES_BIAS = 4 | 16 | 256 | 512
 _USES_AUX = 128
+_BITS_IN_A_STEP, _VALUES_IN_A_STEP = 128, 8  # what aux_ld is a multiple of: for relu, for gelu
 
 # attributes of descriptors, layouts and preferences
 _TRANS_A, _TRANS_B, _EPILOGUE, _BIAS_POINTER = 3, 4, 7, 8
@@ -88,6 +89,38 @@ _STATUS = {
     15: "NOT_SUPPORTED",
     16: "LICENSE_ERROR",
 }
+
+
+class Uses(NamedTuple):
+    """What an epilogue does with its vector and with its matrix besides the result."""
+
+    reads_bias: bool
+    sums: str  # "n": sums over rows of the result, or of b, are written; "m": those of a; or ""
+    reads_aux: bool
+    writes_aux: bool
+
+
+def uses(epilogue: str) -> Uses:
+    """
+    >>> uses("gelu_aux_bias")
+    Uses(reads_bias=True, sums='', reads_aux=False, writes_aux=True)
+    """
+    code = EPILOGUES[epilogue]
+    aux, backward = bool(code & _USES_AUX), bool(code & (8 | 64))
+    sums = "m" if code & 512 else "n" if code & (16 | 256) else ""
+    return Uses(bool(code & 4), sums, aux and backward, aux and not backward)
+
+
+def aux_step(epilogue: str, n: int) -> int:
+    """`aux_ld` for rows of n: in bits for relu, in elements for gelu, 0 where there is no aux.
+
+    >>> aux_step("drelu", 200), aux_step("gelu_aux", 13), aux_step("bias", 5)
+    (256, 16, 0)
+    """
+    if not EPILOGUES[epilogue] & _USES_AUX:
+        return 0
+    step = _BITS_IN_A_STEP if "relu" in epilogue else _VALUES_IN_A_STEP
+    return -(-n // step) * step
 
 
 class Problem(NamedTuple):
@@ -243,6 +276,7 @@ class CublasLt:
         self.version: int = self.library.cublasLtGetVersion()
         self.workspace = workspace  # bytes that `run` may be given
         self.plans: dict[Problem, Plan] = {}
+        self._refused: set[Problem] = set()
         handle = ctypes.c_void_p()
         self._done(self.library.cublasLtCreate(ctypes.byref(handle)), "cublasLtCreate")
         self._handle = handle.value
@@ -255,6 +289,17 @@ class CublasLt:
         if plan is None:
             plan = self.plans[problem] = self._new_plan(problem)
         return plan
+
+    def serves(self, problem: Problem) -> bool:
+        """Whether there is an algorithm for `problem`; what was found out is remembered."""
+        if problem in self._refused:
+            return False
+        try:
+            self.plan(problem)
+        except CompileError:
+            self._refused.add(problem)
+            return False
+        return True
 
     def run(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.layout import LAYOUTS, accumulator
-from everygrad.backends.cuda.lt import BIAS_ALIGNMENT, Problem
+from everygrad.backends.cuda.lt import BIAS_ALIGNMENT, Problem, aux_step, uses
 from everygrad.backends.cuda.moves import copied, permute_dims, reshape
 from everygrad.backends.cuda.render import cast, constant, instruction
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written, extent, is_wide
@@ -22,7 +22,8 @@ from everygrad.shapes import Shape, size_of
 TILE = 64  # rows and columns of results that one block makes
 DEPTH = 16  # terms of a tile that are in its memory at a time
 _EACH = 4  # rows and columns of results that one thread makes
-_WITH_BIAS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+_SIDES_ALIGNED = 512  # bytes; results behind a product begin as arrays do
+WITH_EPILOGUES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
 def _multiply_add(dtype: DType, a: str, b: str, c: str) -> str:
@@ -146,15 +147,14 @@ def _by_library(
     out: CudaArray = dev.empty((*batch, m, n), dtype)
     sides = [spread(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
     sizes, steps = collapse(batch, sides)
-    lt = dev.gpu.driver.lt
     size = dtype.itemsize
     rest = sizes[:-1]  # axes of the batch that one call does not walk
     each = m * n * sizes[-1]
     for i, place in enumerate(np.ndindex(*rest)):
-        starts = [
+        start_x, start_y = (
             a.ptr + size * sum(p * s for p, s in zip(place, step, strict=False))
             for a, step in zip((x, y), steps, strict=True)
-        ]
+        )
         target = out.ptr + size * each * i
         problem = Problem(
             *(m, n, k, dtype, left.step, right.step, n, left.turned, right.turned),
@@ -164,13 +164,104 @@ def _by_library(
             stride_d=m * n,
             tf32=dev.tf32,
             epilogue="none" if bias is None else "bias",
-            alignment=_alignment(*starts, target),
+            alignment=_alignment(start_x, start_y, target),
         )
-        plan = lt.plan(problem)
-        may_need = plan.workspace or plan.is_worth_tuning  # another algorithm may be chosen yet
-        space = dev.gpu.workspace(lt.workspace) if may_need else 0
-        added = 0 if bias is None else bias.ptr
-        dev.gpu.call(lt.run, plan, dev.gpu.driver.stream, *starts, 0, target, added, 0, space)
+        _put(dev, problem, start_x, start_y, target, 0 if bias is None else bias.ptr)
+    return out
+
+
+def _put(dev: Any, problem: Problem, x: int, y: int, out: int, bias: int = 0, aux: int = 0) -> None:
+    """One product of cuBLASLt's on these addresses."""
+    lt = dev.gpu.driver.lt
+    plan = lt.plan(problem)
+    may_need = plan.workspace or plan.is_worth_tuning  # another algorithm may be chosen yet
+    space = dev.gpu.workspace(lt.workspace) if may_need else 0
+    dev.gpu.call(lt.run, plan, dev.gpu.driver.stream, x, y, 0, out, bias, aux, space)
+
+
+# --- with an epilogue that has operands or results of its own -------------------------------------
+
+
+class Operand(NamedTuple):
+    """A matrix in memory: its address, or how far it is from one that is as even as any."""
+
+    shape: Shape
+    strides: Shape
+    address: int
+
+
+def problem_with(epilogue: str, dtype: DType, x: Operand, y: Operand, tf32: bool) -> Problem | None:
+    """x @ y with an epilogue; None where an operand must be copied first."""
+    left, right = (_side(a.shape, a.strides) for a in (x, y))
+    if left is None or right is None:
+        return None
+    (m, k), (_, n) = x.shape, y.shape
+    return Problem(
+        *(m, n, k, dtype, left.step, right.step, n, left.turned, right.turned),
+        tf32=tf32,
+        epilogue=epilogue,
+        aux_ld=aux_step(epilogue, n),
+        alignment=_alignment(x.address, y.address),
+    )
+
+
+class Piece(NamedTuple):
+    """A result among several that lie one behind the other: where, and how many elements."""
+
+    at: int
+    size: int
+
+
+class Results(NamedTuple):
+    """The product, what its epilogue leaves for backward, and sums; in elements of one dtype."""
+
+    product: Piece
+    aux: Piece
+    sums: Piece
+
+    @property
+    def size(self) -> int:
+        return max(p.at + p.size for p in self)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is nothing but the product."""
+        return not (self.aux.size or self.sums.size)
+
+
+def results(epilogue: str, m: int, n: int, dtype: DType) -> Results:
+    """Where a product (m, n) with an epilogue puts its results."""
+    step = _SIDES_ALIGNED // dtype.itemsize
+    use, ld = uses(epilogue), aux_step(epilogue, n)
+    bits = ld if "relu" in epilogue else ld * dtype.itemsize * 8
+    aux = m * bits // 8 // dtype.itemsize if use.writes_aux else 0
+    sums = {"": 0, "m": m, "n": n}[use.sums]
+    behind = -(-m * n // step) * step
+    return Results(
+        Piece(0, m * n), Piece(behind, aux), Piece(-(-(behind + aux) // step) * step, sums)
+    )
+
+
+def product_ending(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epilogue: str) -> Any:
+    """x @ y of matrices, with an epilogue. `others` are the bias and the aux that it reads. Several
+    results lie in one flat array, as `results` says. NotImplemented where an operand must be
+    brought into order first."""
+    dtype, use = FROM_NP[x.dtype], uses(epilogue)
+    (m, _), (_, n) = x.shape, y.shape
+    left, right = (Operand(a.shape, a.strides, a.ptr) for a in (x, y))
+    problem = problem_with(epilogue, dtype, left, right, dev.tf32)
+    if problem is None:
+        return NotImplemented
+    where = results(epilogue, m, n, dtype)
+    out: CudaArray = dev.empty((m, n) if where.is_one else (where.size,), dtype)
+    given = [a.ptr for a in others]
+    bias = given.pop(0) if use.reads_bias else out.ptr + where.sums.at * dtype.itemsize
+    aux = given.pop(0) if use.reads_aux else out.ptr + where.aux.at * dtype.itemsize
+    if not (use.reads_bias or use.sums):
+        bias = 0
+    if not (use.reads_aux or use.writes_aux):
+        aux = 0
+    _put(dev, problem, x.ptr, y.ptr, out.ptr, bias, aux)
     return out
 
 
@@ -214,7 +305,7 @@ def linear(dev: Any, x: CudaArray, w: CudaArray) -> CudaArray:
 
 def linear_bias(dev: Any, x: CudaArray, w: CudaArray, b: CudaArray) -> Any:
     """The bias added while the product is at hand; NotImplemented where cuBLASLt does not."""
-    serves = FROM_NP[x.dtype] in _WITH_BIAS and dev.gpu.driver.lt is not None
+    serves = FROM_NP[x.dtype] in WITH_EPILOGUES and dev.gpu.driver.lt is not None
     aligned = b.ptr % BIAS_ALIGNMENT == 0 and b.strides == (1,)
     whole = x.storage is not None and w.storage is not None and x.is_contiguous
     if not (serves and aligned and whole):

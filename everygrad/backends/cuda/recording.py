@@ -71,8 +71,8 @@ class Recorder(Gpu):
         self.checks = True
         return self.real.faults()
 
-    def check_number(self, what: str, size: int) -> int:
-        return self.real.check_number(what, size)
+    def check_number(self, *check: Any) -> int:
+        return self.real.check_number(*check)
 
     def read(self, storage: Storage, start: int, size: int) -> Any:
         raise DeviceError("jit on cuda: an op reads a value to decide what to do; run it eagerly")
@@ -147,9 +147,10 @@ class Step(NamedTuple):
 
 
 def _words(params: ctypes.Structure) -> Any:
-    """The addresses and sizes of a structure as words of 64 bits, to read and to write."""
+    """The addresses in a structure as words of 64 bits, to read and to write. What is behind them
+    is no address, whatever it looks like: two sizes side by side may."""
     plain = getattr(params, "plain", params)  # maps of the copy engine are made anew
-    return (ctypes.c_uint64 * (ctypes.sizeof(plain) // 8)).from_buffer(plain)
+    return (ctypes.c_uint64 * flash.ADDRESSES).from_buffer(plain)
 
 
 def steps_of(gpu: Recorder) -> list[Step]:

@@ -116,6 +116,8 @@ def cast(value: str, source: DType, target: DType, rounds: bool = True) -> str:
         if target.is_complex:
             part = LAYOUTS[dtypes.real_of(target)].register
             return f"{register}(({part}){value}.re, ({part}){value}.im)"
+        if target is dtypes.bool_:
+            return f"{value}.re != 0 || {value}.im != 0"
         return cast(f"{value}.re", dtypes.real_of(source), target, rounds)
     if target.is_complex:
         return f"{register}({cast(value, source, dtypes.real_of(target))}, 0)"

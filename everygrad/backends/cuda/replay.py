@@ -4,7 +4,7 @@ Groups of fused values are kernels of their own; everything else is what eager m
 What is computed on the way lies in one arena, taken from the pool when the first call runs. Inputs
 and results have the memory of each call: the launches are captured as a CUDA graph for the
 addresses of a call, and the graph serves as long as these come again. What comes at ever new
-addresses is copied.
+addresses is copied. What a library does that no graph can hold is called between two of them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cuda import fused, moves
+from everygrad.backends.cuda import fused, library, moves
 from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.epilogues import with_epilogues
 from everygrad.backends.cuda.finishing import Parts, together, write_finish
 from everygrad.backends.cuda.fusedrows import Made
 from everygrad.backends.cuda.gpu import Kernel
 from everygrad.backends.cuda.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.cuda.rewriting import rewritten
 from everygrad.backends.cuda.runner import Plan, Runner
+from everygrad.backends.cuda.stages import gathered, is_hosted, stage_names
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, plan
@@ -40,7 +42,7 @@ class Replay:
     def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
         self.dev = dev
         self.gpu = dev.gpu
-        self.graph = rewritten(graph)
+        self.graph = with_epilogues(dev, rewritten(graph))
         self.lock = threading.RLock()
         self.running = False
         self.interrupted: BaseException | None = None
@@ -50,6 +52,7 @@ class Replay:
         self.in_place: dict[int, list[tuple[int, int]]] = {}  # by command: slots, read and written
         self.record()
         self.steps_: list[Step] = steps_of(self.recorder.gpu)
+        self.arrange({self.slot(self.results[k]) for _, k in donated})
         self.plan(donated)
         self.runner = Runner(dev, self.runner_plan())
 
@@ -138,7 +141,10 @@ class Replay:
             self.made[v] = rec.empty(v.shape, v.dtype)
             return
         arrays = [self.array(a) for a in v.args]
-        out = rec.run(v.op, arrays, v.params)
+        if library.serves(self.dev, v.name, v.args, v.params):
+            out = library.record(self.dev, rec, v, arrays)
+        else:
+            out = rec.run(v.op, arrays, v.params)
         if out is NotImplemented:
             out = rec.run(v.op, [moves.contiguous(rec, a) for a in arrays], v.params)
         if out is NotImplemented:
@@ -154,6 +160,14 @@ class Replay:
         if array.storage is None or not promises.holds(array.ptr):
             return -1
         return int(promises.find(array.ptr))
+
+    def arrange(self, gifts: set[int]) -> None:
+        """Bring the calls of libraries together."""
+        inputs = {self.slot(self.made[v]) for v in self.graph.inputs}
+        order = gathered(self.steps_, inputs, gifts)
+        self.steps_ = [self.steps_[k] for k in order]
+        now = {k: i for i, k in enumerate(order)}
+        self.in_place = {now[k]: pairs for k, pairs in self.in_place.items()}
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -206,8 +220,10 @@ class Replay:
 
     def find_donations(self, donated: Sequence[tuple[int, int]]) -> dict[int, int]:
         """Which results, by output, can be written over which inputs: nobody uses the input after
-        the result is begun, or only the kernel that makes it, in step."""
+        the result is begun, or only the kernel that makes it, in step. And no library is called
+        after that: where one fails, inputs are what they were."""
         found: dict[int, int] = {}
+        calls = [k for k, step in enumerate(self.steps_) if is_hosted(step)]
         kept = {self.slot(array) for array in self.results}
         for i, k in donated:
             source, out = self.inputs[i], self.slot(self.results[k])
@@ -220,6 +236,8 @@ class Replay:
             if x.shape != v.shape or x.dtype is not v.dtype or out in taken:
                 continue
             last, first = self.spans.get(source, (-1, -1))[1], self.spans[out][0]
+            if calls and first <= calls[-1]:
+                continue
             if last < first or (last == first and (source, out) in self.in_place.get(first, ())):
                 found[k] = i
         return found
@@ -247,14 +265,15 @@ class Replay:
     # --- for people to read ----------------------------------------------------------------------
 
     def steps(self) -> list[str]:
-        """What each launch is, and its blocks."""
+        """What each launch is, its blocks, and of several graphs which one it is in."""
         lines = []
-        for s in self.steps_:
+        for s, stage in zip(self.steps_, stage_names(self.steps_), strict=True):
+            where = f", {stage}" if stage else ""
             if isinstance(s.what, Kernel):
                 shown = " x ".join(str(n) for i, n in enumerate(s.what.grid) if n > 1 or not i)
-                lines.append(f"{s.what.name}: {shown} blocks of {s.what.block}")
+                lines.append(f"{s.what.name}: {shown} blocks of {s.what.block}{where}")
             else:
-                lines.append(f"{s.title}: a library's")
+                lines.append(f"{s.title}: a library's{where}")
         return lines
 
     def sources(self) -> dict[str, str]:

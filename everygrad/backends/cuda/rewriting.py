@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from everygrad.backends.cuda.flash import statistics_size
+from everygrad.backends.cuda.flash import lse_size
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import View, apply_move, is_whole, view_of, whole
 from everygrad.shapes import Shape
@@ -31,7 +31,9 @@ class Internal(NamedTuple):
 
 
 def _kept(q: Any, *others: Any, **params: Any) -> tuple[Shape, Any]:
-    statistics = statistics_size(*q.shape[:3]) * 4 // q.dtype.itemsize
+    batch, heads, queries, _ = q.shape
+    masked = len(others) > 2  # than k and v
+    statistics = lse_size(batch, heads, queries, masked) * 4 // q.dtype.itemsize
     return (q.size + statistics,), q.dtype
 
 

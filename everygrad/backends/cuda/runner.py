@@ -2,9 +2,9 @@
 
 A call finds its inputs where they are and gives its results memory of their own, so the addresses
 may be others each time. The first call with a set of addresses launches one by one, the second is
-captured, later ones are one launch. An input that moves is copied to a place that stays; tiny
-results are copied out together; large ones alternate between two places, so that what the user
-holds is never written to; what is donated stays where it is.
+captured, later ones are one launch, or one for each of several `stages`. An input that moves is
+copied to a place that stays; tiny results are copied out together; large ones alternate between two
+places, so that what the user holds is never written to; what is donated stays where it is.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from everygrad.backends.cuda.gpu import Kernel
 from everygrad.backends.cuda.lt import Plan as Product
 from everygrad.backends.cuda.memory import Storage
 from everygrad.backends.cuda.recording import ALIGN, Step
+from everygrad.backends.cuda.stages import Staged, is_hosted
 
 _TINY = 1 << 10  # bytes of a result that is copied out with others
 _COPIED = 1 << 24  # bytes up to which an input that moves is copied
@@ -56,7 +57,8 @@ class Runner:
         self.plan = plan
         self.addresses = [0] * plan.slots
         self.changed = set(range(len(plan.inputs)))  # inputs that were put since the last call
-        self.seen: dict[tuple[int, ...], Captured | None] = {}
+        self.seen: dict[tuple[int, ...], Captured | Staged | None] = {}
+        self.hosted = any(map(is_hosted, plan.steps))  # more than one graph
         self.places: dict[int, tuple[int, int]] = {}  # by input: its address, how often it moved
         self.static: dict[int, Storage] = {}  # by input: where it is copied to
         self.converted: dict[int, CudaArray] = {}  # inputs that had to be put in order
@@ -230,12 +232,20 @@ class Runner:
         if not again:
             self.one_by_one()
         else:
-            found = Captured(self.gpu.driver, self.one_by_one)
-            found.launch()
+            found = self.captured()
         self.seen.pop(key, None)
         self.seen[key] = found
         if len(self.seen) > _GRAPHS:
             del self.seen[next(iter(self.seen))]
+
+    def captured(self) -> Captured | Staged:
+        """The launches on the addresses of this call, as a graph or several, which are run."""
+        capture = partial(Captured, self.gpu.driver)
+        if self.hosted:
+            return Staged(self.plan.steps, capture, self.one_step, self.addresses)
+        found = capture(self.one_by_one)
+        found.launch()
+        return found
 
     def one_by_one(self) -> None:
         for step in self.plan.steps:

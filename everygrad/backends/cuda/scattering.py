@@ -342,10 +342,10 @@ def _by_sorting(
 ) -> CudaArray:
     pairs = size_of(index.shape)
     places = x.shape[at.axis] if at.whole else size_of(x.shape)
-    if max(pairs, places) >= (1 << 32) - 1:
+    if pairs >= 1 << 31 or places >= (1 << 32) - 1:  # a block each, and half of a key
         raise DeviceError(
-            f"{op}: {pairs} indices into {places} places; the cuda backend sorts fewer than 2**32 "
-            f"of both; split the index"
+            f"{op}: {pairs} indices into {places} places; the cuda backend sorts fewer than 2**31 "
+            f"indices into fewer than 2**32 - 1 places; split the index"
         )
     room = 1 << max(1, (pairs - 1).bit_length())
     keys: CudaArray = dev.empty((room,), dtypes.uint64)

@@ -1,39 +1,25 @@
 """Linear algebra and Fourier transforms by cuSOLVER, cuBLAS and cuFFT, as CuPy calls them.
 
 Arrays are handed over without a copy, CuPy works on our stream with our memory, and what it makes
-is taken over. While a compiled function is recorded, and without a GPU, the portable definitions
-serve.
+is taken over. A compiled function calls the same functions between its graphs (`library`). Without
+a GPU the portable definitions serve.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.guest import is_eager, on_our_stream
+from everygrad.backends.cuda.guest import is_eager, lent, on_our_stream
+from everygrad.backends.cuda.indexing import check_true
 from everygrad.backends.cuda.memory import Storage
+from everygrad.errors import ArgumentError
 from everygrad.shapes import size_of
-
-
-def _serves(dev: Any, *arrays: CudaArray) -> bool:
-    """Whether there are a GPU and elements to work on, now."""
-    full = all(a.storage is not None for a in arrays)
-    return full and is_eager(dev)
-
-
-def _lent(cupy: Any, x: CudaArray) -> Any:
-    """An array as CuPy's, on the same memory; CuPy must not write to it."""
-    storage = x.storage
-    assert storage is not None
-    memory = cupy.cuda.UnownedMemory(storage.ptr, storage.size, storage)
-    at = cupy.cuda.MemoryPointer(memory, x.offset * x.dtype.itemsize)
-    steps = tuple(s * x.dtype.itemsize for s in x.strides)
-    return cupy.ndarray(x.shape, x.dtype, memptr=at, strides=steps)
 
 
 def _taken(dev: Any, cupy: Any, x: Any) -> CudaArray:
@@ -47,16 +33,70 @@ def _taken(dev: Any, cupy: Any, x: Any) -> CudaArray:
     return CudaArray(dev.device, x.shape, dtype, storage)
 
 
-def _by_cupy(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel from a function of CuPy, its arrays, and parameters."""
+def _eager(op: str) -> Callable[..., Any]:
+    """The kernel of an op, for where there are a GPU and elements to work on, now."""
 
     def kernel(dev: Any, *arrays: CudaArray, **params: Any) -> Any:
-        if not _serves(dev, *arrays):
+        if not is_eager(dev) or any(a.storage is None for a in arrays):
             return NotImplemented
         with on_our_stream(dev) as cupy:
-            return _taken(dev, cupy, fn(cupy, *(_lent(cupy, a) for a in arrays), **params))
+            return _taken(
+                dev, cupy, computed(dev, op, [lent(cupy, a) for a in arrays], params, cupy)
+            )
 
     return kernel
+
+
+# --- what can go wrong ---------------------------------------------------------------------------
+
+_SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
+_NAN = "the iteration does not converge; is a NaN or an infinity in the input?"
+_ITERATING = (
+    *("eigh", "eigvalsh", "eig", "eigvals"),
+    *("svd", "svd_complete", "svdvals"),
+)
+_REFUSED = {
+    **dict.fromkeys(("solve", "inv", "solve_triangular"), _SINGULAR),
+    "cholesky": "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?",
+    **dict.fromkeys(_ITERATING, _NAN),
+}
+
+
+def computed(dev: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], cupy: Any) -> Any:
+    """An op by its library, on CuPy's arrays. Where it fails there is an ArgumentError, as on the
+    CPU: a kernel looks, and the next read raises it. Who iterates waits, and may raise at once."""
+    function, why = FUNCTIONS[op], _REFUSED.get(op)
+    if why is None:
+        return function(cupy, *arrays, **params)
+    message = f"{op.removesuffix('_complete')}: {why}"
+    if op in _ITERATING:
+        with import_module("cupyx").errstate(linalg="raise"):
+            try:
+                out = function(cupy, *arrays, **params)
+            except np.linalg.LinAlgError:
+                raise ArgumentError(message) from None
+    else:
+        out = function(cupy, *arrays, **params)
+    ok = _succeeded(cupy, op, arrays, params, out)
+    check_true(dev, _taken(dev, cupy, ok.reshape(-1)), message, ArgumentError)
+    return out
+
+
+def _succeeded(cupy: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], out: Any) -> Any:
+    """Of which matrices there is a result. cuSOLVER leaves NaN or the number itself on the diagonal
+    where it would take the root of a negative one, and dividing by a pivot of 0 gives what is not
+    finite."""
+    if op == "cholesky":
+        return (cupy.diagonal(out, 0, -2, -1).real > 0).all(axis=-1)
+    if op == "solve_triangular":
+        return (cupy.diagonal(arrays[0], 0, -2, -1) != 0).all(axis=-1) | params["unit"]
+    finite = [cupy.isfinite(x).all(axis=(-2, -1)) for x in arrays]
+    if op in _ITERATING:
+        return finite[0]
+    ok = cupy.isfinite(out).all(axis=(-2, -1))
+    for given in finite:  # NaN of NaN is no failure
+        ok = ok | ~given
+    return ok
 
 
 # --- one matrix after the other ------------------------------------------------------------------
@@ -81,13 +121,12 @@ def _lu_factor(cupy: Any, x: Any) -> Any:
 
 
 def _solve_triangular(cupy: Any, a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    """A batch at once, one matrix as one: that has a faster function."""
     solve_triangular = import_module("cupyx.scipy.linalg").solve_triangular
-    out = cupy.empty(b.shape, b.dtype)
-    for one, right, place in zip(_matrices(a), _matrices(b), _matrices(out), strict=True):
-        place[...] = solve_triangular(
-            one, right, lower=not upper, unit_diagonal=unit, check_finite=False
-        )
-    return out
+    batch = () if size_of(a.shape[:-2]) == 1 else a.shape[:-2]
+    left, right = (x.reshape((*batch, *x.shape[-2:])) for x in (a, b))
+    out = solve_triangular(left, right, lower=not upper, unit_diagonal=unit, check_finite=False)
+    return out.reshape(b.shape)
 
 
 # --- packed results ------------------------------------------------------------------------------
@@ -140,26 +179,25 @@ def _half_dft(cupy: Any, x: Any, axis: int, size: int) -> Any:
     return cupy.fft.irfft(x, size, axis=axis, norm="forward")
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
-    "solve_triangular": _by_cupy(_solve_triangular),
-    "lu_factor": _by_cupy(_lu_factor),
-    "solve": _by_cupy(lambda cupy, a, b: cupy.linalg.solve(a, b)),
-    "inv": _by_cupy(lambda cupy, x: cupy.linalg.inv(x)),
-    "det": _by_cupy(lambda cupy, x: cupy.linalg.det(x)),
-    "slogdet": _by_cupy(_slogdet),
-    "cholesky": _by_cupy(lambda cupy, x: cupy.linalg.cholesky(x)),
-    "qr": _by_cupy(lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x), axis=-2)),
-    "qr_complete": _by_cupy(
-        lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x, mode="complete"), axis=-1)
-    ),
-    "eigh": _by_cupy(_eigh),
-    "eigvalsh": _by_cupy(lambda cupy, x: cupy.linalg.eigvalsh(x)),
-    "eig": _by_cupy(_eig),
-    "eigvals": _by_cupy(lambda cupy, x: _complex(x, cupy.linalg.eigvals(x))),
-    "svd": _by_cupy(_svd),
-    "svd_complete": _by_cupy(_svd_complete),
-    "svdvals": _by_cupy(lambda cupy, x: cupy.linalg.svd(x, compute_uv=False)),
-    "dft": _by_cupy(_dft),
-    "real_dft": _by_cupy(lambda cupy, x, axis: cupy.fft.rfft(x, axis=axis)),
-    "half_dft": _by_cupy(_half_dft),
+FUNCTIONS: dict[str, Callable[..., Any]] = {  # of CuPy, its arrays, and parameters
+    "solve_triangular": _solve_triangular,
+    "lu_factor": _lu_factor,
+    "solve": lambda cupy, a, b: cupy.linalg.solve(a, b),
+    "inv": lambda cupy, x: cupy.linalg.inv(x),
+    "det": lambda cupy, x: cupy.linalg.det(x),
+    "slogdet": _slogdet,
+    "cholesky": lambda cupy, x: cupy.linalg.cholesky(x),
+    "qr": lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x), axis=-2),
+    "qr_complete": lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x, mode="complete"), axis=-1),
+    "eigh": _eigh,
+    "eigvalsh": lambda cupy, x: cupy.linalg.eigvalsh(x),
+    "eig": _eig,
+    "eigvals": lambda cupy, x: _complex(x, cupy.linalg.eigvals(x)),
+    "svd": _svd,
+    "svd_complete": _svd_complete,
+    "svdvals": lambda cupy, x: cupy.linalg.svd(x, compute_uv=False),
+    "dft": _dft,
+    "real_dft": lambda cupy, x, axis: cupy.fft.rfft(x, axis=axis),
+    "half_dft": _half_dft,
 }
+KERNELS: dict[str, Callable[..., Any]] = {op: _eager(op) for op in FUNCTIONS}

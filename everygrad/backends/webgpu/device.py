@@ -40,6 +40,7 @@ class WebGPU(Backend):
     """`wanted` names the adapter: part of its name, or nothing for the fastest."""
 
     name = "webgpu"
+    checks_later = True
 
     def __init__(self, device: str, wanted: str) -> None:
         self.device = device  # as tensors say it
@@ -194,7 +195,7 @@ class WebGPU(Backend):
         return WebGPUArray(self.device, array.shape, dtype.np, storage)
 
     def to_numpy(self, array: WebGPUArray) -> Any:
-        """Waits for the GPU; raises what index checks found since the last time."""
+        """Waits for the GPU; raises what checks found since the last time."""
         if array.storage is None:
             return np.zeros(array.shape, array.dtype)
         array, part = self.span_of(array)
@@ -271,7 +272,7 @@ class Fetched:
         self._fetch = fetch
 
     def result(self) -> list[Any]:
-        """The values, when they are here; raises what index checks found before."""
+        """The values, when they are here; raises what checks found before."""
         read = iter(zip(self._spans, self._fetch.result(), strict=True))
         made = []
         for a in self._arrays:

@@ -16,13 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import wgpu
 
+from everygrad.backends.checks import Check, Checks
 from everygrad.backends.webgpu import windows
 from everygrad.backends.webgpu.adapters import request_device
 from everygrad.backends.webgpu.handover import Recorder, Row, recorder
 from everygrad.backends.webgpu.memory import Block, Pool, Slice, Storage
 from everygrad.backends.webgpu.native import by_classes, direct
 from everygrad.backends.webgpu.readback import STAGED, Fetch, Part, Readback
-from everygrad.errors import CompileError, DeviceError, OutOfMemoryError, OutOfRangeError
+from everygrad.errors import (
+    CompileError,
+    DeviceError,
+    EverygradError,
+    OutOfMemoryError,
+    OutOfRangeError,
+)
 
 WORKGROUP = 256  # what every WebGPU device grants
 FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts meanwhile
@@ -137,8 +144,7 @@ class Gpu:
         self.calls = direct() or by_classes()
         self.readback = Readback(self)
         self.submission: Any = None  # the last one
-        self._checks: dict[tuple[str, int], int] = {}
-        self._messages: list[tuple[str, int]] = []
+        self._checks = Checks()
         self._faults: Storage | None = None
         self.checks_made = self._checks_read = 0
         self.log: list[Any] | None = None  # of commands, while a compiled function is recorded
@@ -328,7 +334,7 @@ class Gpu:
             self._pipeline = None
 
     def expect_checks(self) -> None:
-        """Indices are being checked: the next read must look at what was found."""
+        """Values are being checked: the next read must look at what was found."""
         self.checks_made += 1
 
     @property
@@ -494,7 +500,7 @@ class Gpu:
 
     def read(self, storage: Storage, start: int, size: int) -> Any:
         """`size` bytes from `start` on (multiples of 4) as a NumPy array, after all that came
-        before; raises what an index check found meanwhile."""
+        before; raises what a check found meanwhile."""
         with self.lock:
             if size <= STAGED:
                 return self.fetch([Part(storage, start, size)]).result()[0]
@@ -510,36 +516,39 @@ class Gpu:
         return self.readback.start(parts)
 
     def wait(self) -> None:
-        """Until everything recorded has run; raises what an index check found."""
+        """Until everything recorded has run; raises what a check found."""
         self.read(self.fault_storage(), 0, 16)
 
-    # --- index checks ----------------------------------------------------------------------------
+    # --- checks ----------------------------------------------------------------------------------
 
     def fault_storage(self) -> Storage:
-        """Four words: how many bad indices, whose check, and the first bad one's value."""
+        """Four words: how many bad values, whose check, and the first of them."""
         if self._faults is None:
             self._faults = self.pool.take(16)
             self.write(self._faults, b"\0" * 16)
         return self._faults
 
-    def check_number(self, what: str, size: int) -> int:
+    def check_number(
+        self, what: str, size: int, error: type[EverygradError] = OutOfRangeError
+    ) -> int:
         """The number under which a check's message is kept; it is read at the next `read`."""
         self.checks_made += 1
-        found = self._checks.get((what, size))
-        if found is None:
-            found = self._checks[what, size] = len(self._messages)
-            self._messages.append((what, size))
-        return found
+        return self._checks.number(Check(what, size, error))
 
-    def raise_fault(self, words: Any, checks: int) -> None:
-        """What the first so many checks found, as four words."""
+    @property
+    def raised(self) -> int:
+        """How often checks had something raised."""
+        return self._checks.raised
+
+    def raise_fault(self, words: Any, checks: int, raised: int) -> None:
+        """Raise what the first so many checks found, as four words: not again what was raised since
+        the words were asked for, when `raised` was said."""
         self._checks_read = max(self._checks_read, checks)
-        if words[0]:
-            assert self._faults is not None
-            self.write(self._faults, b"\0" * 16)
-            what, size = self._messages[int(words[1])]
-            value = int(np.array([words[2], words[3]], np.uint32).view(np.int64)[0])
-            raise OutOfRangeError(f"{what} {value} is out of range for an axis of size {size}")
+        value = int(words[2:].view(np.int64)[0])
+        refusal = self._checks.refusal(int(words[0]), int(words[1]), value, raised)
+        if refusal is not None:
+            self.write(self.fault_storage(), b"\0" * 16)
+            raise refusal
 
 
 def _first_words(text: str) -> str:

@@ -25,11 +25,11 @@ from everygrad.backends.webgpu.render import (
 )
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import OutOfRangeError
+from everygrad.errors import EverygradError, OutOfRangeError
 from everygrad.shapes import size_of
 
-_WORD = {"l": "{0}.x", "ul": "{0}.x", "i": "bitcast<u32>({0})", "u": "{0}"}
-_HIGH = {"l": "{0}.y", "ul": "{0}.y", "i": "bitcast<u32>({0} >> 31u)", "u": "0u"}
+_WORD = {"l": "{0}.x", "ul": "{0}.x", "i": "bitcast<u32>({0})", "u": "{0}", "b": "u32(!{0})"}
+_HIGH = {"l": "{0}.y", "ul": "{0}.y", "i": "bitcast<u32>({0} >> 31u)", "u": "0u", "b": "0u"}
 CHECK, MESSAGE = "check_range", 2  # a check's name, and the word of its uniform that says who asks
 ONE_BY_ONE = 64  # so few indices that each result looks through them all, always in one order
 
@@ -49,7 +49,8 @@ def _read_index(dtype: DType, buffer: str, at: str, name: str) -> str:
 
 @lru_cache
 def _check_text(dtype: DType, rank: int) -> str:
-    """Uniform: the count, the axis' size, the check's number; then the walk."""
+    """Bools must be true, indices below the axis' size. Uniform: the count, that size, the check's
+    number; then the walk."""
     lines, names = places(rank, 3, "t")
     kind = layout(dtype).kind
     at = address(2 + rank, names)
@@ -66,12 +67,20 @@ def _check_text(dtype: DType, rank: int) -> str:
 
 
 def check_range(dev: Any, x: WebGPUArray, size: int, what: str) -> WebGPUArray:
+    return _checked(x, size, what, OutOfRangeError)
+
+
+def check_true(dev: Any, ok: WebGPUArray, what: str, error: type[EverygradError]) -> WebGPUArray:
+    return _checked(ok, 1, what, error)
+
+
+def _checked(x: WebGPUArray, size: int, what: str, error: type[EverygradError]) -> WebGPUArray:
     if x.storage is None:
         return x
     gpu = x.storage.gpu
     sizes, (steps,) = collapse(x.shape, [x.strides])
     count = size_of(sizes)
-    params = [count, size, gpu.check_number(what, size), *sizes[1:], x.offset, *steps]
+    params = [count, size, gpu.check_number(what, size, error), *sizes[1:], x.offset, *steps]
     source = _check_text(FROM_NP[x.dtype], len(sizes))
     faults = [gpu.fault_storage()]
     gpu.dispatch(CHECK, source, [x.storage], faults, params, -(-count // 256))

@@ -128,6 +128,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "scatter_add": indexing.scatter_add,
     "last_write": indexing.last_write,
     "check_range": indexing.check_range,
+    "check_true": indexing.check_true,
     "prod": reducing.prod,
     "argmax": lambda dev, x, axis, keepdims: reducing.arg(dev, True, x, axis, keepdims),
     "argmin": lambda dev, x, axis, keepdims: reducing.arg(dev, False, x, axis, keepdims),

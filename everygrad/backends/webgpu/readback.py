@@ -19,7 +19,7 @@ from everygrad.backends.webgpu.memory import Storage
 STAGED = 1 << 28  # bytes of one staging buffer at most
 _KEPT = 1 << 26  # bytes up to which one is kept for later
 _SMALLEST = 1 << 12
-_FAULTS = 16  # bytes behind the data: what index checks found
+_FAULTS = 16  # bytes behind the data: what checks found
 _USAGE = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 
 
@@ -60,10 +60,11 @@ class Fetch:
         self._sizes = [p.size for p in parts]
         self._submission = gpu.submission
         self._checks = gpu.checks_made if gpu.checks_are_unread else None
+        self._raised = gpu.raised
         self._values: list[Any] | None = None
 
     def result(self) -> list[Any]:
-        """The bytes of each part, when they are here; raises what an index check found."""
+        """The bytes of each part, when they are here; raises what a check found."""
         gpu = self._readback.gpu
         with gpu.lock:
             if self._values is None:
@@ -73,7 +74,7 @@ class Fetch:
                 self._values = values
                 self._give_back()
                 if self._checks is not None:
-                    gpu.raise_fault(words[-1], self._checks)
+                    gpu.raise_fault(words[-1], self._checks, self._raised)
             return self._values
 
     def _emptied(self, load: _Load, values: list[Any]) -> Any:

@@ -77,7 +77,8 @@ class Replay:
         self.log = without_repeats(self.log)
         self.plan()
         self.beside: Replay | None = None  # the same without anything in place
-        self.checks = any(v.name == "check_range" for v in graph.values)
+        faults = self.gpu.fault_storage().block.number
+        self.checks = any(b.number == faults for c in self.log for b in c.blocks)
 
     # --- recording -------------------------------------------------------------------------------
 

@@ -273,6 +273,7 @@ class Model {
     if (!count) return;
     const value = BigInt.asIntN(64, (BigInt(high) << 32n) | BigInt(low));
     const check = this.plan.checks.messages[number];
+    if (check && check.size === undefined) throw new Error(check.what);
     throw new RangeError(
       check
         ? `${check.what} ${value} is out of range for an axis of size ${check.size}`

@@ -1,0 +1,79 @@
+"""Ops of a compiled function that libraries do: as steps on the memory planned for them.
+
+What CuPy does between taking memory and giving it back no graph can hold. Such an op is a `Call`: a
+step that the host makes between two graphs, on our stream, and whose result is copied to where it
+was planned. Transforms need no memory but what their plan has, and stay inside a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from everygrad.backends.cuda import ordering, solver, transforms
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.guest import has_libraries, lent, on_our_stream
+from everygrad.compile.ir import Value
+from everygrad.shapes import size_of
+
+_NETWORK = 1024  # elements of a row up to which the portable network sorts it
+_UNROLLED = (
+    *("cholesky", "solve", "inv", "det", "slogdet"),
+    *("lu_factor", "solve_triangular", "qr", "qr_complete"),
+)
+_FEW = 4  # columns up to which portable definitions of these are used
+_MANY = 64  # the same, where a library has no function for a batch: as many as are unrolled
+
+Work = Callable[..., Any]  # of arrays in a list, and of `cupy`
+
+
+class Call:
+    """A library's work on arrays that lie so, of which the last is the result. Called with their
+    addresses it is done there; never while the stream is being captured."""
+
+    def __init__(self, dev: Any, op: str, work: Work, arrays: Sequence[CudaArray]) -> None:
+        self.__name__ = op
+        self._dev = dev
+        self._work = work
+        self._arrays = arrays
+
+    def __call__(self, *addresses: int) -> None:
+        with on_our_stream(self._dev) as cupy:
+            pairs = zip(self._arrays, addresses, strict=True)
+            *given, out = [lent(cupy, array, address) for array, address in pairs]
+            out[...] = self._work(given, cupy=cupy)
+
+
+def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool:
+    """Whether a library does an op on values of these shapes, inside a compiled function. The
+    portable definition is faster where it is a few kernels, which need no stage of their own."""
+    if not has_libraries(dev) or not all(size_of(v.shape) for v in given):
+        return False
+    if op == "argsort":
+        return bool(given[0].shape[params["axis"]] > _NETWORK)
+    if op in _UNROLLED:
+        *batch, m, n = given[0].shape
+        columns = min(m, n)
+        one_by_one = op == "lu_factor" and columns < size_of(tuple(batch))
+        return columns > (_MANY if one_by_one else _FEW)
+    return op in solver.FUNCTIONS
+
+
+def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArray:
+    """The result of an op that a library does on promised arrays."""
+    if v.name in transforms.TRANSFORMS:
+        return transforms.record(dev, rec, arrays[0], v)
+    if v.name == "argsort":
+        arrays = [ordering.sortable(rec, arrays[0])]
+        work: Work = partial(_sorted, v.params)
+    else:
+        work = partial(solver.computed, dev, v.name, params=v.params)
+    out: CudaArray = rec.empty(v.shape, v.dtype)
+    bound = (*arrays, out)
+    rec.gpu.call(Call(dev, v.name, work, bound), *(a.ptr for a in bound))
+    return out
+
+
+def _sorted(params: dict[str, Any], arrays: Sequence[Any], cupy: Any) -> Any:
+    return ordering.order(cupy, *arrays, **params)
