@@ -24,7 +24,7 @@ from tests.hostile import hostile
 pytestmark = pytest.mark.skipif("webgpu" not in DEVICES, reason="this run promises no webgpu")
 MODES = ("own", "flushing", "fusing")
 # these end in a sum or a product of their parts, which is the device's own
-ENDS_IN_ARITHMETIC = {"softplus", "silu", "gelu", "add", "multiply"}
+ENDS_IN_ARITHMETIC = {"softplus", "silu", "gelu", "add", "multiply", "hypot", "logaddexp"}
 TINY = np.float32(2.0**-126)
 RNG = np.random.default_rng(1)
 

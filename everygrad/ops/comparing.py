@@ -73,6 +73,7 @@ fmax: Function = elementwise(
     kinds="ordered",
     doc="The larger of x and y, NaN only where both are; a tie gives each side half the gradient.",
     reference=np.fmax,
+    torch="torch:fmax",
     samples=_holey,
     refuses=(MISFIT,),
 )
@@ -86,6 +87,7 @@ fmin: Function = elementwise(
     kinds="ordered",
     doc="The smaller of x and y, NaN only where both are; a tie gives each side half the gradient.",
     reference=np.fmin,
+    torch="torch:fmin",
     samples=_holey,
     refuses=(MISFIT,),
 )

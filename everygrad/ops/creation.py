@@ -188,8 +188,19 @@ def full(
             f"full: fill_value must be a number, got {type(value).__name__} {value!r}"[:300]
         )
     wanted = dtypes.of_scalar(value) if dtype is None else dtypes.as_dtype(dtype)
+    _check_fits(value, wanted)
     sizes = _checked(shape, "full", wanted)
     return _finish(base.get(device or "cpu").full(sizes, value, wanted), requires_grad)
+
+
+def _check_fits(value: Any, dtype: DType) -> None:
+    """Refuse a number that casting would turn into another one; fractions are cut off."""
+    if isinstance(value, complex) and not dtype.is_complex:
+        raise DtypeError(f"full: {value} does not fit into {dtype}; choose a complex dtype")
+    if isinstance(value, float) and dtype.is_integer:
+        limits = np.iinfo(dtype.np)
+        if not limits.min <= value <= limits.max:
+            raise ArgumentError(f"full: {value} does not fit into {dtype}; choose another dtype")
 
 
 def _filled(value: Tensor, shape: shapes.Shape, dtype: Any, device: str | None) -> Tensor:

@@ -220,6 +220,7 @@ def unknown(shape: shapes.Shape, like: Tensor) -> Tensor:
 def ensure(x: Tensor, ok: Tensor, what: str, error: type[EverygradError] = GradientError) -> Tensor:
     """x, if `ok` holds throughout: else an error that says `what`. A device on which looking would
     mean waiting raises it when a value is next read; until then there is NaN where `ok` fails."""
+    check_kind("ensure", x.dtype, "float")
     return apply(ENSURE, x, ok.broadcast_to(x.shape), what=what, error=error)
 
 

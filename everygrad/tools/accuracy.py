@@ -334,6 +334,7 @@ REMARKABLE = 10.0  # ulp from which on a reason is owed
 REMARKS = {
     "silu": "far below 0 is a product with a subnormal sigmoid, which has few digits left, and "
     "none where the device flushes",
+    "logaddexp": "near a result of 0 is a difference: small against what it is given",
     "gelu": "far below 0 takes 1 + erf, which cancels: small against 1, not against the result",
 }
 

@@ -124,9 +124,10 @@ def atan2(e: Emitter, y: Value, x: Value) -> Value:
     angle = _near(m, ratio, _ATAN64)
     angle = e.select(steep, m.sub(m.const(math.pi / 2), angle), angle)
     left = e.compare("slt", m.bits(wide), m.integer(0))
-    angle = m.copysign(e.select(left, m.sub(m.const(math.pi), angle), angle), high)
+    angle = e.select(left, m.sub(m.const(math.pi), angle), angle)
     angle = e.select(e.compare("uno", y, x), m.const(math.nan), angle)
-    return e.cast("fptrunc", angle, "float")
+    # signs in float: of float16, LLVM would take the double's through a function nobody has
+    return Real(e, "float").copysign(e.cast("fptrunc", angle, "float"), y)
 
 
 INLINE32: dict[str, Expansion] = {

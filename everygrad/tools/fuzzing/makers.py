@@ -34,9 +34,9 @@ def domains(name: str) -> tuple[Domain, ...]:
     for i in range(len(REGISTRY[name].inputs)):
         arrays = [s.args[i] for s in samples if isinstance(s.args[i], np.ndarray)]
         full = [a for a in arrays if a.size]
-        low = min(float(np.real(a).min()) for a in full)
-        high = max(float(np.real(a).max()) for a in full)
-        made.append(Domain(full[0].dtype.kind, low, high))
+        numbers = np.concatenate([np.real(a).reshape(-1).astype(float) for a in full])
+        numbers = numbers[np.isfinite(numbers)]
+        made.append(Domain(full[0].dtype.kind, float(numbers.min()), float(numbers.max())))
     return tuple(made)
 
 
