@@ -117,7 +117,7 @@ def test_second_derivative(name: str, device: str) -> None:
     step, tolerance = 1e-6, 1e-6
     if op.notes.get("coarse"):
         step, tolerance = 0.125, 2e-2
-    for sample in differentiable(op, device):
+    for sample in differentiable(op, device, few_samples_of):
         floats = [a for a in arrays_of(widened(sample)) if is_float(a)]
         rng = np.random.default_rng(1)
         us = [rng.uniform(-1, 1, a.shape) for a in floats]
@@ -140,7 +140,7 @@ def test_second_derivative(name: str, device: str) -> None:
 def test_every_input_is_reached(name: str, device: str) -> None:
     """Through a chain of two ops: x * 1.0, then the op. Shapes and dtypes are the leaf's own."""
     op = REGISTRY[name]
-    for sample in differentiable(op, device):
+    for sample in differentiable(op, device, few_samples_of):
         given = map_sample(sample, to_tensor(device, grad=True))
         leaves = leaves_of(given)
         chained = map_tensors(given, lambda t: t * 1.0 if t.requires_grad else t)
@@ -166,7 +166,7 @@ def map_tensors(sample: Sample, fn: Any) -> Sample:
 def test_no_work_for_inputs_without_grad(name: str, device: str) -> None:
     """With one input that requires grad, the derivative of no other is computed."""
     op = REGISTRY[name]
-    for sample in differentiable(op, device):
+    for sample in differentiable(op, device, few_samples_of):
         count = sum(is_float(a) for a in arrays_of(sample))
         for only in range(count):
             given = map_sample(sample, to_tensor(device, grad=True))
@@ -211,7 +211,7 @@ def test_portable_derivatives_equal_kernel(name: str, device: str) -> None:
     op = REGISTRY[name]
     if name not in base.get(device).kernels:
         pytest.skip(f"{device} has no kernel of its own for {name}")  # the portable one is in use
-    for sample in differentiable(op, device):
+    for sample in differentiable(op, device, few_samples_of):
         us = [np.full(a.shape, 0.5) for a in arrays_of(sample) if is_float(a)]
         want = _second(op, sample, us, device)
         with without_kernel(device, name):
@@ -224,7 +224,7 @@ def test_portable_derivatives_equal_kernel(name: str, device: str) -> None:
 def test_rules_equal_portable_derivatives(name: str, device: str) -> None:
     """The rules a kernel op gives for speed are those of its portable definition."""
     op = REGISTRY[name]
-    for sample in differentiable(op, device):
+    for sample in differentiable(op, device, few_samples_of):
         us = [np.full(a.shape, 0.5) for a in arrays_of(sample) if is_float(a)]
         want = _second(op, sample, us, device)
         kept, op.composed = op.composed, True

@@ -40,7 +40,7 @@ def agree(got: list[Any], want: list[Any]) -> None:
 @pytest.mark.parametrize("name", KEEPS_PLACES)
 def test_values_and_gradients(name: str) -> None:
     op = REGISTRY[name]
-    for sample in [*op.samples()][:3] if not is_absent(op, DEVICE) else ():
+    for sample in [*op.samples()][:2] if not is_absent(op, DEVICE) else ():
         if name == "getitem" and is_masked(sample):
             continue
         single = in_dtype(sample, dtypes.float32)
