@@ -4,6 +4,7 @@ Each op is called on large arrays, forward, and forward and backward where it ha
 What is called how is `benchmarks.sweepcalls`; an op that has no line there and needs one is named
 at the end. The table is sorted by the worst of an op's ratios, ours over PyTorch's. With `--cpu`
 seconds are the processor's, of all our threads and of PyTorch on one: what a busy machine can tell.
+`--more` times what is no op by itself instead: see `benchmarks.sweepmore`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 
 import everygrad as eg
 from benchmarks.sweepcalls import CALLS, THEIRS, UNTIMED, Call, F, I, Spec, arguments, is_spec
+from benchmarks.sweepmore import Pair, pairs, tensors
 from everygrad import ops
 from everygrad.ops.spec import REGISTRY, Op
 
@@ -43,7 +45,7 @@ class Row:
 
     def ratio(self, way: str) -> float | None:
         theirs = "torch+grad" if way.endswith("grad") else "torch"
-        if way not in self.seconds or theirs not in self.seconds:
+        if way not in self.seconds or not self.seconds.get(theirs):  # 0: less than a tick
             return None
         return self.seconds[way] / self.seconds[theirs]
 
@@ -178,9 +180,23 @@ def _shortest(fn: Callable[[], Any], clock: Clock) -> float:
 
 
 def measured(op: Op, call: Call, clock: Clock = time.perf_counter) -> Row:
+    """An op in every way it has."""
+    return timed(op.name, _ways(op, call), clock)
+
+
+def measured_more(pair: Pair, clock: Clock = time.perf_counter) -> Row:
+    """What is no op of its own, or in other dtypes."""
+    xs, ts = tensors(pair)
+    compiled = eg.jit(pair.ours)
+    ways: dict[str, Callable[[], Any]] = {"eager": lambda: pair.ours(*xs)}
+    if pair.compiled:
+        ways["jit"] = lambda: compiled(*xs)
+    return timed(pair.name, {**ways, "torch": lambda: pair.theirs(*ts)}, clock)
+
+
+def timed(name: str, ways: dict[str, Callable[[], Any]], clock: Clock) -> Row:
     """All ways in turn, several rounds; one that raises is noted and left out."""
-    row = Row(op.name)
-    ways = _ways(op, call)
+    row = Row(name)
     for way in [w for w in WAYS if w in ways]:
         try:
             ways[way]()
@@ -211,23 +227,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="ops whose names contain this; several with commas")
     parser.add_argument("--part", default="1/1", help="i/n: every n-th op from the i-th on")
+    parser.add_argument("--more", action="store_true", help="random numbers, casts, other dtypes")
     parser.add_argument("--cpu", action="store_true", help="time of the processor, not of the wall")
     given = parser.parse_args()
     ops.load_all()
     torch.set_num_threads(1 if given.cpu else THREADS)
     clock = time.process_time if given.cpu else time.perf_counter
     part, parts = map(int, given.part.split("/"))
+    if given.more:
+        wanted = (given.only or "").split(",")
+        chosen = [p for p in pairs() if any(n in p.name for n in wanted)][part - 1 :: parts]
+        show([measured_more(p, clock) for p in chosen])
+        return
     public = [op for op in REGISTRY.values() if op.namespace != "internal"]
     public = [op for op in public if op.name not in UNTIMED][part - 1 :: parts]
     if given.only:
         public = [op for op in public if any(n in op.name for n in given.only.split(","))]
     calls = {op.name: call_of(op) for op in public}
     rows = [measured(op, call, clock) for op in public if (call := calls[op.name]) is not None]
+    show(rows)
+    print("no call known:", *(n for n, c in calls.items() if c is None))
+
+
+def show(rows: list[Row]) -> None:
+    """The table, and what failed."""
     titles = (*(f"x {way}" for way in WAYS[:4]), *(f"{way} ms" for way in WAYS))
     print(" " * 32 + "".join(f"{t:>11}"[-11:] for t in titles))
     for row in sorted(rows, key=lambda r: -r.worst):
         print(line(row))
-    print("no call known:", *(n for n, c in calls.items() if c is None))
     for row in rows:
         for way, why in row.failures.items():
             print(f"{row.name} {way}: {why}")

@@ -98,7 +98,7 @@ CALLS = {
     "instance_norm": c(_IMG), "local_response_norm": c(_IMG, 5), "prelu": c(_IMG, F(16)),
     "cosine_similarity": c(_ROWS, _ROWS, axis=-1), "pairwise_distance": c(_ROWS, _ROWS),
     "cross": c(F(1 << 18, 3), F(1 << 18, 3)), "diff": c(_BIG, axis=-1),
-    "trapezoid": c(_BIG), "glu": c(_BIG),
+    "trapezoid": c(_BIG), "glu": c(_BIG), "pdist": c(F(512, 64)),
     # orders, scans, searches
     "sort": c(_BIG, axis=-1), "argsort": c(_BIG, axis=-1), "msort": c(_BIG), "topk": c(_BIG, 10),
     "kthvalue": c(_BIG, 10), "quantile": c(_BIG, 0.3, axis=-1),

@@ -35,6 +35,7 @@ from everygrad.ops.conversion import VERSIONS as _VERSIONS
 from everygrad.ops.later import FUNCTIONS as _NAMES
 from everygrad.ops.spec import REGISTRY as _REGISTRY
 from everygrad.tensor import Tensor as Tensor
+from everygrad.torchnames import FUNCTIONS as _FUNCTIONS, cure as _cure
 
 # The registry is the list of ops; `__init__.pyi`, made from it, is what editors and mypy read.
 globals().update({name: getattr(_creation, name) for name in _creation.__all__})
@@ -72,7 +73,7 @@ _LATER = {
     ),
     **dict.fromkeys(("beta", "dirichlet", "exponential", "gamma"), "everygrad.ops.distributions"),
     **dict.fromkeys(
-        ("binomial", "categorical", "multinomial", "permutation", "poisson"),
+        ("binomial", "categorical", "gumbel_softmax", "multinomial", "permutation", "poisson"),
         "everygrad.ops.discrete",
     ),
     "__array_namespace_info__": "everygrad.ops.inspection",
@@ -83,6 +84,7 @@ _PARTS = ("fft", "io", "linalg", "nn", "optim", "special", "tools")
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
     - {"annotations", "import_module", "Any", "compile", "backends", "dispatch", "shapes", "ops"}
+    - {"torchnames"}
     | {"__array_api_version__"}
     | _OPS_LATER
     | set(_LATER)
@@ -98,7 +100,7 @@ def __getattr__(name: str) -> Any:
     elif name in _PARTS:
         value = import_module(f"everygrad.{name}")
     else:
-        raise AttributeError(f"everygrad has no {name!r}")
+        raise AttributeError(f"everygrad has no {name!r}{_cure(name, _FUNCTIONS)}")
     globals()[name] = value
     return value
 

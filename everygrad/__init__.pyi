@@ -84,6 +84,7 @@ from everygrad.ops.creation import (
 from everygrad.ops.discrete import (
     binomial as binomial,
     categorical as categorical,
+    gumbel_softmax as gumbel_softmax,
     multinomial as multinomial,
     permutation as permutation,
     poisson as poisson,
@@ -102,8 +103,10 @@ from everygrad.ops.random import (
     manual_seed as manual_seed,
     normal as normal,
     rand as rand,
+    rand_like as rand_like,
     randint as randint,
     randn as randn,
+    randn_like as randn_like,
     uniform as uniform,
 )
 from everygrad.ops.search import Histogram
@@ -201,6 +204,11 @@ def aminmax(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element along the axes, as `amin` and `amax` give them."""
+
+def angle(x: Tensor) -> Tensor:
+    """The angle of a complex number, from -pi to pi; of a real one 0 or, where it is negative,
+    pi. NaN stays NaN.
+    """
 
 def any(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
@@ -588,6 +596,11 @@ def exp(x: _TensorLike) -> Tensor:
 def exp2(x: _TensorLike) -> Tensor:
     """2 to the power x."""
 
+def expand(x: Tensor, shape: Any = ..., *more: int) -> Tensor:
+    """`broadcast_to`, the sizes in a tuple or as several numbers, where -1 keeps an axis as it
+    is.
+    """
+
 def expand_dims(x: Tensor, axis: Any = 0) -> Tensor:
     """With new axes of size 1 at the given places of the result."""
 
@@ -722,7 +735,7 @@ def index_fill(x: Tensor, index: Tensor, value: Any, axis: int = 0) -> Tensor:
     """x with the slices that the index names filled with one value."""
 
 def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
-    """`take` with a vector of indices."""
+    """`take` with a vector of indices, none of them negative."""
 
 def instance_norm(
     x: Tensor,
@@ -1119,8 +1132,8 @@ def pairwise_distance(
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     """The p-norms of the differences of all pairs of rows, the first of which changes slowest."""
 
-def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The axes in another order."""
+def permute_dims(x: Tensor, axes: Any = ..., *more: int) -> Tensor:
+    """The axes in another order, a tuple or several numbers."""
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
     """(..., C r r, H, W) as (..., C, H r, W r): each r * r channels become a square of pixels."""
@@ -1188,7 +1201,9 @@ def relu6(x: _TensorLike) -> Tensor:
 def remainder(x: _TensorLike, y: _TensorLike) -> Tensor:
     """x - y * floor(x / y): the remainder with the sign of y."""
 
-def repeat(x: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None) -> Tensor:
+def repeat(
+    x: Tensor, repeats: int | Sequence[int] | Tensor, *more: int, axis: int | None = None
+) -> Tensor:
     """Each element `repeats` times in a row along an axis, or flattened."""
 
 def repeat_interleave(
@@ -1282,6 +1297,9 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tens
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) scaled to sum to 1 along the axis."""
 
+def softmin(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(-x) scaled to sum to 1 along the axis."""
+
 def softplus(x: _TensorLike) -> Tensor:
     """log(1 + exp(x))."""
 
@@ -1305,8 +1323,10 @@ def sqrt(x: _TensorLike) -> Tensor:
 def square(x: _TensorLike) -> Tensor:
     """x * x."""
 
-def squeeze(x: Tensor, axis: Any) -> Tensor:
-    """Without the given axes, each of which must have size 1."""
+def squeeze(x: Tensor, axis: Any = None) -> Tensor:
+    """Without the given axes, each of which must have size 1; without all that do, if none is
+    given.
+    """
 
 def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Tensors of one shape joined along a new axis."""
@@ -1351,7 +1371,9 @@ def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
     """The slices of x along an axis that the indices name, in their order and shape."""
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """`gather` with the other axes broadcast against each other."""
+    """`gather` with the other axes broadcast against each other; negative indices count from the
+    end.
+    """
 
 def tan(x: _TensorLike) -> Tensor:
     """The tangent."""
@@ -1380,8 +1402,12 @@ def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
 def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
     """x laid side by side, so many times along each axis."""
 
-def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
-    """The same values on another device, or in another dtype, or both."""
+def to(
+    x: Tensor, device: Any = None, dtype: Any = None, *, non_blocking: builtins.bool = False
+) -> Tensor:
+    """The same values on another device, or in another dtype, or both; or as another tensor has
+    them.
+    """
 
 def topk(
     x: Tensor, k: int, axis: int = -1, largest: builtins.bool = True, sorted: builtins.bool = True

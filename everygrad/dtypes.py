@@ -119,7 +119,9 @@ def as_dtype(spec: Any) -> DType:
             found = None
     if found is None:
         names = ", ".join(BY_NAME)
-        raise DtypeError(f"{spec!r} is not a dtype everygrad has; it has {names}")
+        # a call such as zeros(2, 3), which PyTorch has
+        cure = "; several sizes are one tuple: (2, 3)" if isinstance(spec, int) else ""
+        raise DtypeError(f"{spec!r} is not a dtype everygrad has{cure}; it has {names}")
     return found
 
 

@@ -10,6 +10,7 @@ keeps working for people who never import this module::
     ├── OutOfRangeError   (IndexError)    an index outside the axis it points into
     ├── ArgumentError     (ValueError)    a parameter outside what an op accepts
     ├── DtypeError        (TypeError)     a dtype an op or a device does not take
+    │   └── ExchangeError (BufferError, AttributeError)  another library's array, not to be shared
     ├── DeviceError       (RuntimeError)  tensors on different devices, or no such device
     │   └── OutOfMemoryError (MemoryError)
     ├── GradientError     (RuntimeError)  nothing to differentiate, or a wrong gradient
@@ -47,6 +48,10 @@ class ArgumentError(EverygradError, ValueError):
 
 class DtypeError(EverygradError, TypeError):
     """A dtype an op or a device does not take."""
+
+
+class ExchangeError(DtypeError, BufferError, AttributeError):
+    """What another library gives cannot be shared, or is no array at all."""
 
 
 class DeviceError(EverygradError, RuntimeError):

@@ -19,6 +19,7 @@ from everygrad.config import config
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, NoAxisError, ShapeError
 from everygrad.shapes import Shape, size_of
+from everygrad.torchnames import METHODS, cure
 
 _RETAIN = -1  # the key of retain_grad's hook: a second call adds no second one
 
@@ -136,7 +137,7 @@ class Tensor:
         """The gradient summed here by `backward`, or None."""
         if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
             tracer.touch(self, seen=True)
-        return getattr(self, "_grad", None)
+        return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -179,6 +180,12 @@ class Tensor:
             if self._node.hooks is None:
                 self._node.hooks = {}
             self._node.hooks[_RETAIN] = keep
+
+    def __getattr__(self, name: str) -> Any:
+        """Reached where there is no such attribute: says what PyTorch's names are here."""
+        if name == "_grad":  # the slot is empty until a gradient comes
+            return None
+        raise AttributeError(f"Tensor has no {name!r}{cure(name, METHODS)}")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if not self.is_leaf:

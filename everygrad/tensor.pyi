@@ -172,6 +172,10 @@ class Tensor:
         self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
     ) -> tuple[Tensor, Tensor]:
         """The smallest and the largest element along the axes, as `amin` and `amax` give them."""
+    def angle(self) -> Tensor:
+        """The angle of a complex number, from -pi to pi; of a real one 0 or, where it is
+        negative, pi. NaN stays NaN.
+        """
     def any(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Whether some element is true (not 0)."""
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -338,8 +342,10 @@ class Tensor:
         """e to the power x."""
     def exp2(self) -> Tensor:
         """2 to the power x."""
-    def expand(self, shape: Sequence[int]) -> Tensor:
-        """x repeated, without copying, along axes of size 1 and new leading axes."""
+    def expand(self, shape: Any = ..., *more: int) -> Tensor:
+        """`broadcast_to`, the sizes in a tuple or as several numbers, where -1 keeps an axis as
+        it is.
+        """
     def expand_dims(self, axis: Any = 0) -> Tensor:
         """With new axes of size 1 at the given places of the result."""
     def expm1(self) -> Tensor:
@@ -407,7 +413,7 @@ class Tensor:
     def index_fill(self, index: Tensor, value: Any, axis: int = 0) -> Tensor:
         """x with the slices that the index names filled with one value."""
     def index_select(self, index: Tensor, axis: int = 0) -> Tensor:
-        """`take` with a vector of indices."""
+        """`take` with a vector of indices, none of them negative."""
     def isclose(
         self, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
     ) -> Tensor:
@@ -570,8 +576,8 @@ class Tensor:
         """Every product of an element of x and an element of y."""
     def pad(self, widths: Any, value: float = 0.0, mode: str = "constant") -> Tensor:
         """x with more around it: ((before, after), ...) for each axis, or one number."""
-    def permute_dims(self, axes: Sequence[int]) -> Tensor:
-        """The axes in another order."""
+    def permute_dims(self, axes: Any = ..., *more: int) -> Tensor:
+        """The axes in another order, a tuple or several numbers."""
     def positive(self) -> Tensor:
         """+x: the same value."""
     def pow(self, y: _TensorLike) -> Tensor:
@@ -614,7 +620,9 @@ class Tensor:
         """x limited to [0, 6]; NaN stays NaN. The derivative at 0 and at 6 is 0."""
     def remainder(self, y: _TensorLike) -> Tensor:
         """x - y * floor(x / y): the remainder with the sign of y."""
-    def repeat(self, repeats: int | Sequence[int] | Tensor, axis: int | None = None) -> Tensor:
+    def repeat(
+        self, repeats: int | Sequence[int] | Tensor, *more: int, axis: int | None = None
+    ) -> Tensor:
         """Each element `repeats` times in a row along an axis, or flattened."""
     def repeat_interleave(
         self, repeats: int | Sequence[int] | Tensor, axis: int | None = None
@@ -675,6 +683,8 @@ class Tensor:
         """The hyperbolic sine."""
     def softmax(self, axis: int = -1) -> Tensor:
         """exp(x) scaled to sum to 1 along the axis."""
+    def softmin(self, axis: int = -1) -> Tensor:
+        """exp(-x) scaled to sum to 1 along the axis."""
     def softplus(self) -> Tensor:
         """log(1 + exp(x))."""
     def softshrink(self, lambd: float = 0.5) -> Tensor:
@@ -689,8 +699,10 @@ class Tensor:
         """The square root."""
     def square(self) -> Tensor:
         """x * x."""
-    def squeeze(self, axis: Any) -> Tensor:
-        """Without the given axes, each of which must have size 1."""
+    def squeeze(self, axis: Any = None) -> Tensor:
+        """Without the given axes, each of which must have size 1; without all that do, if none
+        is given.
+        """
     def std(
         self,
         axis: int | tuple[int, ...] | None = None,
@@ -711,7 +723,9 @@ class Tensor:
     def take(self, indices: Tensor, axis: int | None = 0) -> Tensor:
         """The slices of x along an axis that the indices name, in their order and shape."""
     def take_along_axis(self, indices: Tensor, axis: int = -1) -> Tensor:
-        """`gather` with the other axes broadcast against each other."""
+        """`gather` with the other axes broadcast against each other; negative indices count from
+        the end.
+        """
     def tan(self) -> Tensor:
         """The tangent."""
     def tanh(self) -> Tensor:
@@ -726,8 +740,10 @@ class Tensor:
         """x where it is above the threshold (or NaN), the value elsewhere."""
     def tile(self, repetitions: Sequence[int]) -> Tensor:
         """x laid side by side, so many times along each axis."""
-    def to(self, device: Any = None, dtype: Any = None) -> Tensor:
-        """The same values on another device, or in another dtype, or both."""
+    def to(self, device: Any = None, dtype: Any = None, *, non_blocking: bool = False) -> Tensor:
+        """The same values on another device, or in another dtype, or both; or as another tensor
+        has them.
+        """
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
         """The Array API's name for a move to another device; devices here have one stream each."""
     def tolist(self) -> Any:

@@ -49,8 +49,12 @@ def put_slices(x: Any, shape: Any, slices: Any) -> Any:
     return out
 
 
-def squeeze(x: Any, axis: Any) -> Any:
+def squeeze(x: Any, axis: Any = None) -> Any:
     return np.squeeze(x, axis)
+
+
+def expand(x: Any, *shape: Any) -> Any:
+    return torch.as_tensor(x).expand(*shape).numpy()
 
 
 def flatten(x: Any, start_axis: int = 0, end_axis: int = -1) -> Any:
@@ -99,6 +103,13 @@ def last_write(index: Any, size: int) -> Any:
     for place, name in enumerate(index):
         out[name] = place
     return np.array(out, index.dtype)
+
+
+def index_put(x: Any, index: Any, values: Any) -> Any:
+    out = x.copy()
+    for place, value in zip(index, values, strict=True):
+        out[place] = value
+    return out
 
 
 def embedding(indices: Any, weight: Any) -> Any:
@@ -205,6 +216,15 @@ def class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
     swapped = np.moveaxis(np.asarray(logs), axis, 1) if logs.ndim > 1 else logs
     return _torch(
         lambda x, t: F.nll_loss(x, t, ignore_index=ignore_index, reduction="none"),
+        np.ascontiguousarray(swapped),
+        np.asarray(target),
+    )
+
+
+def class_entropy(x: Any, target: Any, axis: int, ignore_index: int) -> Any:
+    swapped = np.moveaxis(np.asarray(x), axis, 1) if x.ndim > 1 else x
+    return _torch(
+        lambda x, t: F.cross_entropy(x, t, ignore_index=ignore_index, reduction="none"),
         np.ascontiguousarray(swapped),
         np.asarray(target),
     )

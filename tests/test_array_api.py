@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import inspect
 import itertools
 import math
@@ -291,6 +292,48 @@ def test_numbers_keep_the_dtype() -> None:
         eg.result_type()
 
 
+# --- special cases -------------------------------------------------------------------------------
+
+INF, NAN = math.inf, math.nan
+COMPLEX_CASES = [  # a function, the parts of its argument, the parts of its result
+    *(("expm1", x, y) for x, y in [
+        ((INF, 0.0), (INF, 0.0)), ((INF, -0.0), (INF, -0.0)), ((-INF, INF), (-1.0, 0.0)),
+        ((INF, INF), (INF, NAN)), ((-INF, NAN), (-1.0, 0.0)), ((INF, NAN), (INF, NAN)),
+        ((NAN, 0.0), (NAN, 0.0)), ((2.0, INF), (NAN, NAN)), ((-INF, 1.0), (-1.0, 0.0)),
+        ((1e4, 0.0), (INF, 0.0)), ((NAN, NAN), (NAN, NAN)), ((0.0, -0.0), (0.0, -0.0)),
+    ]),
+    *(("log1p", x, y) for x, y in [
+        ((-1.0, 0.0), (-INF, 0.0)), ((2.0, INF), (INF, math.pi / 2)), ((2.0, NAN), (NAN, NAN)),
+        ((-INF, 2.0), (INF, math.pi)), ((INF, 2.0), (INF, 0.0)), ((NAN, INF), (INF, NAN)),
+        ((-INF, INF), (INF, 3 * math.pi / 4)), ((INF, INF), (INF, math.pi / 4)),
+        ((INF, NAN), (INF, NAN)), ((NAN, 2.0), (NAN, NAN)), ((0.0, -0.0), (0.0, -0.0)),
+        ((1e-20, 1e-20), (1e-20, 1e-20)), ((1e-9, 0.0), (1e-9 - 5e-19, 0.0)),
+        ((-2e-30, -1e-30), (-2e-30, -1e-30)), ((3.0, -4.0), (math.log(32) / 2, -math.pi / 4)),
+    ]),
+    *(("sign", x, y) for x, y in [
+        ((NAN, 2.0), (NAN, NAN)), ((INF, NAN), (NAN, NAN)), ((0.0, 2.0), (0.0, 1.0)),
+        ((NAN, -INF), (NAN, NAN)), ((3.0, -4.0), (0.6, -0.8)),
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "wanted"), COMPLEX_CASES)
+def test_complex_cases(name: str, given: tuple[float, float], wanted: tuple[float, float]) -> None:
+    """Those that NumPy's functions do not have; of the conjugate the conjugate."""
+    function = getattr(eg, name)
+    for dtype, tolerance in ((np.complex64, 1e-6), (np.complex128, 1e-15)):
+        for turn in (1, -1):
+            z = np.array([complex(given[0], turn * given[1])] * 3, dtype)
+            for call in (function, eg.jit(function)):
+                got = call(eg.asarray(z)).numpy()
+                assert got.dtype == dtype
+                pairs = zip((got[0].real, got[0].imag), (wanted[0], turn * wanted[1]), strict=True)
+                for part, want in pairs:
+                    np.testing.assert_allclose(part, dtype(want).real, rtol=tolerance)
+                    signed = want == 0 and math.isfinite(given[1])
+                    assert not signed or math.copysign(1, part) == math.copysign(1, want)
+
+
 # --- creation ------------------------------------------------------------------------------------
 
 
@@ -329,6 +372,20 @@ def test_large_integers() -> None:
     with pytest.raises(ArgumentError, match="no integer dtype holds -1 and"):
         eg.asarray([-1, large])
     assert eg.asarray([1e30, 2]).dtype is eg.float32
+
+
+def test_buffers() -> None:
+    """What has Python's buffer protocol keeps its dtype, and shares its memory."""
+    for code, dtype in (("d", eg.float64), ("f", eg.float32), ("i", eg.int32), ("B", eg.uint8)):
+        numbers = array.array(code, [1, 2, 3])
+        for buffer in (numbers, memoryview(numbers)):
+            x = eg.asarray(buffer, copy=False)
+            assert (x.dtype, x.tolist()) == (dtype, [1, 2, 3])
+            assert np.shares_memory(x.numpy(), np.asarray(numbers))
+            assert not np.shares_memory(eg.asarray(buffer, copy=True).numpy(), np.asarray(numbers))
+            assert eg.tensor(buffer).dtype is dtype
+            assert eg.asarray(buffer, dtype=eg.complex64).dtype is eg.complex64
+    assert eg.asarray(memoryview(np.ones((2, 3)))).shape == (2, 3)
 
 
 def test_full(device: str) -> None:
@@ -399,11 +456,19 @@ def test_dlpack(device: str) -> None:
     assert eg.from_dlpack(a, device=device).device == x.device
     with pytest.raises(BufferError, match="copy=False, but this layout cannot be shared"):
         eg.arange(3).flip(0).__dlpack__(copy=False)
+    for error in (AttributeError, BufferError):  # the standard's, for one reason and the other
+        with pytest.raises(error, match="from_dlpack: list cannot be shared"):
+            eg.from_dlpack([1.0])
 
 
 def test_python_numbers() -> None:
     assert (bool(eg.asarray(True)), int(eg.asarray(-3)), float(eg.asarray(2))) == (True, -3, 2.0)
     assert complex(eg.asarray(1.5)) == 1.5 + 0j
+    assert [complex(eg.asarray(v)) for v in (True, 3, math.inf)] == [1, 3, math.inf]
+    for value, both in ((math.nan, True), (complex(math.nan, 2), False)):
+        number = complex(eg.asarray(value))
+        assert math.isnan(number.real)
+        assert math.isnan(number.imag) is both
     assert [1, 2, 3][eg.asarray(1)] == 2
     assert float(eg.asarray(math.inf)) == math.inf
     for convert in (int, float):
@@ -484,6 +549,28 @@ def test_index_tensors() -> None:
         assert equal(x[rows, columns, columns], a[i, j, j])
     with pytest.raises(OutOfRangeError, match="index 4 is out of range"):
         x[eg.asarray([4])]
+    far = eg.asarray([-1, 0, -128], dtype=eg.int8)  # which does not hold the axis's size
+    assert eg.arange(300)[far].tolist() == eg.take(eg.arange(300), far).tolist() == [299, 0, 172]
+
+
+@quick
+@given(st.data())
+def test_taking(data: st.DataObject) -> None:
+    """`take` and `take_along_axis` count negative indices from the end, eagerly and compiled."""
+    shape = data.draw(xps.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4))
+    x = data.draw(xps.arrays(dtype=xps.scalar_dtypes(), shape=shape))
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    size = shape[axis]
+    dtype = data.draw(st.sampled_from([eg.int8, eg.int32, eg.int64]))
+    elements = st.integers(-size, size - 1)
+    index = data.draw(xps.arrays(dtype=dtype, shape=(3,), elements=elements))
+    own = tuple(2 if i == axis % len(shape) else n for i, n in enumerate(shape))
+    along = data.draw(xps.arrays(dtype=dtype, shape=own, elements=elements))
+    for call in (lambda f: f, eg.jit):
+        taken = call(lambda x, i: eg.take(x, i, axis=axis))(x, index)
+        assert equal(taken, np.take(x.numpy(), index.numpy(), axis))
+        taken = call(lambda x, i: eg.take_along_axis(x, i, axis=axis))(x, along)
+        assert equal(taken, np.take_along_axis(x.numpy(), along.numpy().astype(np.int64), axis))
 
 
 # --- operators -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import everygrad as eg
-from everygrad.backends.cpu import bits, fourier, kernels, lapack, ordering
+from everygrad.backends.cpu import bits, halves, kernels, lapack, ordering
 from everygrad.config import config
 from everygrad.ops.weighing import Table, _reference as by_matrix
 
@@ -49,7 +49,7 @@ def test_orders_are_numpys_stable_ones(name: str, shape: tuple[int, ...]) -> Non
     x = numbers(DTYPES[name], shape)
     for axis in range(x.ndim):
         for descending in (False, True):
-            want = ordering._stable(np.moveaxis(ordering._widened(x), axis, -1), descending)
+            want = ordering._stable(np.moveaxis(halves.widened(x), axis, -1), descending)
             want = np.moveaxis(want, -1, axis)
             given = {"axis": axis, "descending": descending}
             same(ordering.KERNELS["argsort"](x, **given), want)
@@ -151,27 +151,6 @@ def test_transforms_in_slabs(axis: int) -> None:
     half = lapack.real_dft(x.real, axis)
     np.testing.assert_allclose(half, np.fft.rfft(x.real, axis=axis), atol=1e-10)
     np.testing.assert_allclose(lapack.half_dft(half, axis, n), x.real * n, atol=1e-9)
-
-
-@pytest.mark.parametrize("n", [2, 4, 8, 49, 60, 128, 360, 1024, 4096])
-def test_native_transforms(n: int) -> None:
-    rng = np.random.default_rng(6)
-    rows = -(-(1 << 15) // n)
-    for shape, axis in (((rows, n), 1), ((n, rows), 0), ((3, n, 16), 1), ((2, n, 17), 1)):
-        x = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
-        assert fourier.serves(x, axis)
-        there = fourier.dft(x, axis, False)
-        np.testing.assert_allclose(there, np.fft.fft(x, axis=axis), atol=1e-13 * n)
-        np.testing.assert_allclose(fourier.dft(there, axis, True), x * n, atol=1e-12 * n)
-        single = fourier.dft(x.astype(np.complex64), axis, False)
-        assert single.dtype == np.complex64
-        np.testing.assert_allclose(single, there, atol=1e-4 * np.sqrt(n))
-
-
-def test_lengths_with_large_primes_are_left_to_numpy() -> None:
-    x = np.random.default_rng(7).standard_normal((64, 11 * 61)) + 0j
-    assert not fourier.serves(x, 1)
-    np.testing.assert_allclose(lapack.dft(x, 1, False), np.fft.fft(x), atol=1e-9)
 
 
 @pytest.mark.parametrize("axis", [0, 1])

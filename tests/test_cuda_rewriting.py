@@ -4,6 +4,7 @@ leaves what backward needs, values computed again, results in the place of opera
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 import everygrad as eg
 from everygrad import nn
 from everygrad.backends import base
-from everygrad.backends.cuda import attention, fused, rewriting
+from everygrad.backends.cuda import attention, rewriting
 from everygrad.backends.cuda.dry import DryDriver
 from everygrad.backends.cuda.rewriting import KEPT, KEPT_GRADS, rewritten
 from everygrad.backends.cuda.runner import Runner
+from everygrad.backends.groups import fusable
 from everygrad.compile import recompute
 from everygrad.compile.fuse import Group, Load, Number, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
@@ -231,11 +233,11 @@ def test_attention_that_needs_more_shared_memory_than_there_is_is_not_served(
 # --- computed again ------------------------------------------------------------------------------
 
 
-def three_layers(x: Any, up: Any, b: Any, down: Any, gain: Any) -> Any:
+def three_layers(x: Any, up: Any, b: Any, down: Any, gain: Any, kind: str = "none") -> Any:
     def loss(x: Any, up: Any, b: Any, down: Any, gain: Any) -> Any:
         for _ in range(3):
             norm = nn.functional.layer_norm(x, (x.shape[-1],), gain)
-            x = x + nn.functional.gelu(norm @ up + b) @ down
+            x = x + nn.functional.gelu(norm @ up + b, approximate=kind) @ down
         return (x * x).sum()
 
     return eg.grad(loss, (0, 1, 2, 3, 4))(x, up, b, down, gain)
@@ -252,7 +254,7 @@ def eager_to_recompute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def grouped(fn: Callable[..., Any], given: Sequence[Any], again: bool) -> tuple[Graph, list[Group]]:
     graph = rewritten(graph_of(fn, *given))
-    return graph, fuse(graph, fused.fusable, 64, siblings=1, recompute=again)
+    return graph, fuse(graph, fusable, 64, siblings=1, recompute=again)
 
 
 @pytest.mark.usefixtures("eager_to_recompute")
@@ -269,9 +271,10 @@ def test_groups_compute_again_what_is_cheap() -> None:
 
 
 @pytest.mark.usefixtures("eager_to_recompute")
-def test_activations_are_made_twice_rather_than_kept() -> None:
-    _, groups = grouped(three_layers, MLP, again=True)
-    made = [v for g in groups for v in g.members if v.name == "gelu"]
+@pytest.mark.parametrize(("kind", "name"), [("none", "gelu"), ("tanh", "gelu_tanh")])
+def test_activations_are_made_twice_rather_than_kept(kind: str, name: str) -> None:
+    _, groups = grouped(partial(three_layers, kind=kind), MLP, again=True)
+    made = [v for g in groups for v in g.members if v.name == name]
     readers = [g.opaque for g in groups if g.opaque is not None]
     bases = [view_of(a).base for v in readers for a in v.args]
     assert [bases.count(v) for v in made] == [1] * 6  # twice in each layer, each for one product

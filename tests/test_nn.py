@@ -478,7 +478,7 @@ MISTAKES: dict[type[EverygradError], list[tuple[Callable[[], Any], str]]] = {
         (lambda: Attention(4, 1)(X, X, X[:1]), "keys and values must be as many"),
         (lambda: Attention(4, 1)(X, X, X, attn_mask=X), r"attn_mask \(2, 4\) must be"),
         (lambda: Attention(4, 1)(X, X, X, key_padding_mask=X), "key_padding_mask"),
-        (lambda: F.scaled_dot_product_attention(X, X[:, :3], X), "query and key with the same last one"),
+        (lambda: F.scaled_dot_product_attention(X, X[:, :3], X), "query and key with the same"),
         (lambda: nn.init.xavier_uniform_(eg.ones(3)), "it needs 2 dimensions"),
         (lambda: nn.init.eye_(eg.ones(3)), "eye_: takes a matrix"),
     ],

@@ -71,7 +71,9 @@ def test_constant_ops_are_these() -> None:
         "argsort", "cummax_index", "cummin_index", "count_nonzero", "searchsorted", "bucketize",
         "isin", "histogram", "nonzero", "nonzero_places", "argwhere", "top_index",
         "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values", "signbit",
-        "matrix_rank", "row_order", "check_true", "isclose", "one_hot", "heaviside",
+        "matrix_rank", "row_order", "check_true",
+        "integer_of_words", "normal_of_words", "fine_unit_of_words", "unit_of_words",
+        "philox_advance", "isclose", "one_hot", "heaviside",
     }  # fmt: skip
 
 

@@ -54,6 +54,14 @@ class Function:
 
     jvp: ClassVar[Any] = None
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "backward"):
+            raise FunctionError(
+                f"{cls.__name__}: defines PyTorch's backward(ctx, g); here it is "
+                f"vjp(g, out, *inputs), and forward has no ctx: nothing need be saved"
+            )
+
     @classmethod
     def apply(cls, *inputs: Any, **params: Any) -> Any:
         """The function on tensors; keyword arguments are handed through as they are."""

@@ -14,17 +14,6 @@ from everygrad.errors import DeviceError
 from everygrad.shapes import Shape
 
 
-class Array(Protocol):
-    """The least a payload tells about itself."""
-
-    @property
-    def shape(self) -> Shape: ...
-
-    @property
-    def dtype(self) -> Any:
-        """The NumPy dtype of its elements."""
-
-
 class Pending(Protocol):
     """Arrays on their way to the CPU."""
 
@@ -63,6 +52,11 @@ class Backend:
         """The payload of op(t, *others) in the memory of tensor `t`, or None: a backend may always
         decline, and must where anyone but `t` can see that memory."""
         return None
+
+    def rewrite_all(self, rule: Any, given: list[Any]) -> list[Any]:
+        """Do an optimiser's rule on each list of tensors; those left, for which the backend has no
+        better way than op by op, are returned."""
+        return given
 
     def warm_up(self) -> None:
         """Load what compiling needs: a function is about to be compiled here, perhaps."""
@@ -135,6 +129,11 @@ class Backend:
 # The tracer that sees every op of this context, if any: see tracing/trace.py. Looked at only while
 # config.fast_limit is below 0, which the tracer sees to.
 tracing: ContextVar[Any] = ContextVar("everygrad_tracing", default=None)
+
+
+# The records of ops by name. `ops/spec` puts its registry here: a backend that hands an op of its
+# own to the compiler asks for the record, which alone knows the op's result.
+records: dict[str, Any] = {}
 
 
 # The profiler that times what this context's backends do, if any: see tools/profile.py. Looked at

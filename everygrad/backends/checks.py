@@ -15,8 +15,8 @@ class Check(NamedTuple):
     """What is looked at, and the error of a bad value.
 
     Of an OutOfRangeError `what` names the index, and `size` is that of the axis it points into; or
-    `what` is a whole message with {} for the index, negative ones counted from the end. Of any
-    other error `what` is all there is to say.
+    `what` is a whole message with {} for the index. Of any other error `what` is all there is to
+    say.
     """
 
     what: str
@@ -33,7 +33,7 @@ class Check(NamedTuple):
         if self.error is not OutOfRangeError:
             return self.error(what)
         if "{}" in what:
-            return self.error(what.format(value - size if value < 0 else value))
+            return self.error(what.format(value))
         return self.error(f"{what} {value} is out of range for an axis of size {size}")
 
 

@@ -1,24 +1,50 @@
-"""Facts about strides: how elements of a view lie in memory. Strides and offsets count elements."""
+"""Arrays that are a storage, a shape and strides. Strides and offsets count elements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Self
 
 from everygrad.shapes import Shape
 
 
-class View(Protocol):
-    """What has a place in memory: WebGPU's arrays and CUDA's."""
+class StridedArray:
+    """Elements of a storage; an empty array has none. It never changes.
+
+    What WebGPU's payloads and CUDA's have in common. All are made by the same arguments.
+    """
+
+    __slots__ = ("__weakref__", "device", "dtype", "offset", "shape", "storage", "strides")
+    plain = True  # derivatives may be fused into one kernel on it
+
+    def __init__(
+        self,
+        device: str,
+        shape: Shape,
+        dtype: Any,
+        storage: Any,
+        offset: int = 0,
+        strides: Shape | None = None,
+    ) -> None:
+        self.device = device
+        self.shape = shape
+        self.dtype = dtype  # NumPy's
+        self.storage = storage
+        self.offset = offset
+        self.strides = row_major(shape) if strides is None else strides
+
+    def view(self, shape: Shape, strides: Shape | None, offset: int | None = None) -> Self:
+        """Other elements of the same storage; without strides they lie in C order."""
+        at = self.offset if offset is None else offset
+        return type(self)(self.device, shape, self.dtype, self.storage, at, strides)
+
+    def seen_as(self, dtype: Any) -> Self:
+        """The same bits in another dtype of the same size."""
+        return type(self)(self.device, self.shape, dtype, self.storage, self.offset, self.strides)
 
     @property
-    def shape(self) -> Shape: ...
-
-    @property
-    def strides(self) -> Shape: ...
-
-    @property
-    def offset(self) -> int: ...
+    def is_contiguous(self) -> bool:
+        return self.strides == row_major(self.shape) or fits(self.shape, self.strides)
 
 
 def row_major(shape: Shape) -> Shape:
@@ -107,7 +133,7 @@ def collapse(shape: Shape, all_strides: Sequence[Shape]) -> tuple[Shape, list[Sh
     return tuple(sizes), [tuple(k) for k in steps]
 
 
-def span(array: View) -> tuple[int, int]:
+def span(array: StridedArray) -> tuple[int, int]:
     """The first and the last element of the storage that the array shows."""
     low = high = array.offset
     for n, s in zip(array.shape, array.strides, strict=True):

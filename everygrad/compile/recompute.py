@@ -24,7 +24,7 @@ FAR = 16  # groups between two readers that are far apart
 _FEW = 16  # elements that stand behind one of a small value, at least
 _LONGEST = 6  # values that are computed again for one
 _CHEAP = {"add", "subtract", "multiply", "divide", "negative", "astype", "copy"}
-_LATE = {*_CHEAP, "gelu", "relu", "silu", "tanh", "sigmoid"}
+_LATE = {*_CHEAP, "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"}
 
 
 class Plan(NamedTuple):

@@ -1,6 +1,6 @@
 """Neural networks: modules that hold parameters, in PyTorch's names."""
 
-from everygrad.nn import functional as functional, init as init
+from everygrad.nn import functional as functional, init as init, utils as utils
 from everygrad.nn.activation import (
     CELU as CELU,
     ELU as ELU,

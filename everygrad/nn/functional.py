@@ -24,6 +24,7 @@ from everygrad.ops.activations import (
     prelu as prelu,
     relu6 as relu6,
     selu as selu,
+    softmin as softmin,
     softshrink as softshrink,
     softsign as softsign,
     tanhshrink as tanhshrink,
@@ -56,6 +57,7 @@ from everygrad.ops.creation import ones, zeros
 from everygrad.ops.ctc import (
     ctc_loss as ctc_loss,
 )
+from everygrad.ops.discrete import gumbel_softmax as gumbel_softmax
 from everygrad.ops.distances import (
     cosine_embedding_loss as cosine_embedding_loss,
     cosine_similarity as cosine_similarity,

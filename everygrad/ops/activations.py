@@ -20,6 +20,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.elementwise import abs, isnan, where
 from everygrad.ops.families import Elementwise, Function, check_kind, elementwise, fast_vjp
 from everygrad.ops.functions import exp, expm1, log1p, sigmoid, softplus, tanh
+from everygrad.ops.neural import softmax
 from everygrad.ops.spec import composite, refuse, register, sample
 from everygrad.tensor import Tensor
 
@@ -453,3 +454,19 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
     first, second = x[(*before, slice(0, size // 2))], x[(*before, slice(size // 2, size))]
     out: Tensor = first * sigmoid(second)
     return out
+
+
+@composite(
+    kinds="real float",
+    reference=lambda x, axis=-1: np.exp(-x) / np.exp(-x).sum(axis=axis, keepdims=True),
+    torch=lambda torch, x, axis=-1: torch.softmax(-x, axis),
+    samples=lambda: iter((sample(s.real(2, 3)), sample(s.real(3, 2), axis=0))),
+    refuses=(
+        refuse(AxisError, "axis 2 is out of range", s.real(2, 4), axis=2),
+        refuse(DtypeError, "softmin: does not take int64", s.integers(4)),
+    ),
+)
+def softmin(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(-x) scaled to sum to 1 along the axis."""
+    check_kind("softmin", x.dtype, "real float")
+    return softmax(-x, axis)

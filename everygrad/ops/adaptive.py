@@ -16,7 +16,7 @@ from everygrad.ops.conv import integers, named
 from everygrad.ops.creation import arange, asarray
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Function, check_kind
-from everygrad.ops.indexing import CHECK_RANGE, check_index, gather, last_write, take
+from everygrad.ops.indexing import CHECK_RANGE, check_index, gather, last_write, taken
 from everygrad.ops.pooling import (
     SMALL,
     check_ndim,
@@ -85,7 +85,7 @@ def _beside(table: Any, x: Tensor, axis: int, dtype: Any) -> Tensor:
 
 def _along(x: Tensor, bins: _Bins, axis: int) -> Tensor:
     """x with an axis split into bins and what they read."""
-    return take(x, asarray(bins.index, dtype="int64", device=x.device), axis)
+    return taken(x, asarray(bins.index, dtype="int64", device=x.device), axis)
 
 
 def _samples(count: int) -> Any:
@@ -235,7 +235,7 @@ def _max_unpool_of(count: int) -> Function:
         flat = (index.reshape(rows, -1) + start).reshape(-1)
         winner = last_write(flat, rows * room)
         written = winner >= 0
-        out = where(written, take(x.reshape(-1), where(written, winner, 0)), _nothing(x))
+        out = where(written, taken(x.reshape(-1), where(written, winner, 0)), _nothing(x))
         return out.reshape((*x.shape[:2], *sizes))
 
     doc = """Zeros, with each element of x where `indices` says: what max pooling lost is undone.

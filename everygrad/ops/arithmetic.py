@@ -18,10 +18,12 @@ from everygrad.ops.elementwise import (
     NOT_BOOL,
     abs,
     clamp,
+    imag,
     isinf,
     isnan,
     maximum,
     minimum,
+    real,
     remainder,
     sign,
     sqrt,
@@ -30,6 +32,7 @@ from everygrad.ops.elementwise import (
     zero,
 )
 from everygrad.ops.families import Elementwise, Function, check_kind, elementwise
+from everygrad.ops.functions import atan2
 from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
@@ -255,6 +258,23 @@ def addcdiv(x: Tensor, y: Any, z: Any, value: float = 1) -> Tensor:
     return x + (quotient if value == 1 else quotient * value)
 
 
+_replaced: Function = elementwise(
+    "replaced",
+    lambda x, nan, above, below: where(
+        isnan(x), nan, where(x == math.inf, above, where(x == -math.inf, below, x))
+    ),
+    (lambda g, x: where(isnan(x) | isinf(x), 0.0, g), None, None, None),
+    kinds="real float",
+    doc="x with NaN and the two infinities replaced.",
+    methods=(),
+    namespace="internal",
+    reference=lambda x, nan, above, below: np.nan_to_num(x, nan=nan, posinf=above, neginf=below),
+    samples=lambda: iter(
+        (sample(s.real(2, 3), 0.0, 1.0, -1.0), sample(np.array([np.nan, np.inf, 2.0]), 3, 4, 5))
+    ),
+)
+
+
 def _nan_to_num_samples() -> Any:
     yield sample(s.real(2, 3))
     yield sample(np.array([0.5, np.nan, np.inf, -np.inf]), 0.25, 2.0, -3.0)
@@ -280,8 +300,8 @@ def nan_to_num(
     limits = finfo(x.dtype)
     above = limits.max if posinf is None else float(posinf)
     below = limits.min if neginf is None else float(neginf)
-    found = where(x == math.inf, above, where(x == -math.inf, below, x))
-    return where(isnan(x), float(nan), found)
+    out: Tensor = _replaced(x, float(nan), above, below)
+    return out
 
 
 @composite(
@@ -309,3 +329,19 @@ def clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # the Array AP
         bounds = result_type(*given)
         raise DtypeError(f"clip: {x.dtype} does not hold bounds of {bounds}; cast x with astype()")
     return clamp(x, min, max)
+
+
+@composite(
+    kinds="float",
+    reference=np.angle,
+    torch="torch:angle",
+    samples=s.unary(),
+    refuses=(refuse(DtypeError, "angle: does not take int64", s.integers(3)),),
+)
+def angle(x: Tensor) -> Tensor:
+    """The angle of a complex number, from -pi to pi; of a real one 0 or, where it is negative, pi.
+    NaN stays NaN."""
+    check_kind("angle", x.dtype, "float")
+    if x.dtype.is_complex:
+        return atan2(imag(x), real(x))
+    return where(isnan(x), x, where(x < 0, math.pi, x * 0.0).astype(x.dtype))

@@ -106,10 +106,16 @@ def _named(device: Any) -> Any:
     return base.get(device)
 
 
-def to(x: Tensor, device: Any = None, dtype: Any = None) -> Tensor:
-    """The same values on another device, or in another dtype, or both."""
+def to(x: Tensor, device: Any = None, dtype: Any = None, *, non_blocking: bool = False) -> Tensor:
+    """The same values on another device, or in another dtype, or both; or as another tensor has
+    them.
+
+    `non_blocking` changes nothing: what is moved cannot change meanwhile, so nobody need wait.
+    """
     if isinstance(device, dtypes.DType):
         device, dtype = None, device
+    elif isinstance(device, Tensor):
+        device, dtype = device.device, dtype or device.dtype
     if dtype is not None:
         x = astype(x, dtype)
     if device is None or device == x.device:
@@ -323,6 +329,12 @@ def _number(convert: Any, what: str) -> Any:
     return method
 
 
+def _complex(value: Any) -> complex:
+    """Of a real NaN both parts are NaN, as the Array API has it."""
+    unknown = isinstance(value, float) and value != value
+    return complex(value, value) if unknown else complex(value)
+
+
 def __index__(self: Tensor) -> int:  # noqa: N807
     if not self.dtype.is_integer or self.ndim:
         raise DtypeError(
@@ -357,5 +369,5 @@ for _method in (
     __index__,
 ):
     setattr(Tensor, _method.__name__, _method)
-for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("complex", complex)):
+for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("complex", _complex)):
     setattr(Tensor, f"__{_name}__", _number(_convert, f"{_name}()"))

@@ -11,7 +11,7 @@ from everygrad import dtypes, shapes
 from everygrad.autograd.modes import in_inference_mode
 from everygrad.backends import base
 from everygrad.dtypes import DType
-from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
+from everygrad.errors import ArgumentError, DtypeError, ExchangeError, GradientError, ShapeError
 from everygrad.tensor import Tensor, shared, wrap
 
 _CUDA = 2  # DLPack's number for NVIDIA GPUs
@@ -27,8 +27,20 @@ def _finish(payload: Any, requires_grad: bool) -> Tensor:
     return out
 
 
+def _buffer(data: Any) -> Any:
+    """The array on the memory of an object that has Python's buffer protocol, and so a dtype of its
+    own; any other as it is."""
+    if isinstance(data, np.ndarray | np.generic | int | float | complex | list | tuple | bytes):
+        return data
+    try:
+        return np.asarray(memoryview(data))
+    except (TypeError, ValueError):  # no buffer, or of a format that NumPy does not know
+        return data
+
+
 def _as_array(data: Any, dtype: DType | None) -> Any:
     """A NumPy array from nested lists, numbers and arrays, in a dtype everygrad has."""
+    data = _buffer(data)
     try:
         array = np.asarray(data)
     except ValueError as error:
@@ -110,8 +122,8 @@ def asarray(
 ) -> Tensor:
     """The Array API's name: a tensor of `obj`, sharing its memory where `copy` is not True.
 
-    A tensor that needs no change is returned itself, unless `copy` is True. A NumPy array that is
-    shared must not be written to afterwards: tensors never change.
+    A tensor that needs no change is returned itself, unless `copy` is True. A NumPy array, or other
+    buffer, that is shared must not be written to afterwards: tensors never change.
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(obj, Tensor):
@@ -123,6 +135,7 @@ def asarray(
             return out
         # a copy of a leaf is the result of an op: its elements may be assigned to
         return wrap(shared(out)) if out._node is None else out.clone()
+    obj = _buffer(obj)
     shares = isinstance(obj, np.ndarray) and wanted in (None, dtypes.FROM_NP.get(obj.dtype))
     if shares and obj.dtype in dtypes.FROM_NP and not copy and device in (None, "cpu"):
         return wrap(np.asarray(obj))  # of a subclass the plain array
@@ -149,7 +162,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     try:
         array = np.from_dlpack(x)
     except (BufferError, TypeError, AttributeError, RuntimeError) as error:
-        raise DtypeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
+        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
     dtypes.as_dtype(array.dtype)
     array = array.copy() if copy else array
     return wrap(array if device is None else base.get(device).from_numpy(array))
@@ -160,7 +173,7 @@ def _from_gpu(x: Any, index: int, copy: bool) -> Tensor:
     try:
         return wrap(backend.from_dlpack(x, copy))
     except (BufferError, TypeError) as error:
-        raise DtypeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
+        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
 
 
 def _checked(shape: Any, op: str, dtype: DType) -> shapes.Shape:
@@ -181,7 +194,8 @@ def full(
 ) -> Tensor:
     """Every element `fill_value`: a number, or a tensor of one."""
     if isinstance(fill_value, Tensor) and not fill_value.ndim:
-        return _filled(fill_value, shapes.as_shape(shape, "full"), dtype, device)
+        out = _filled(fill_value, shapes.as_shape(shape, "full"), dtype, device)
+        return out.requires_grad_() if requires_grad else out
     value = fill_value.item() if isinstance(fill_value, np.generic) else fill_value
     if not isinstance(value, bool | int | float | complex):
         raise DtypeError(
@@ -230,20 +244,29 @@ def empty(
 
 
 def full_like(
-    x: Tensor, /, fill_value: Any, dtype: Any = None, device: str | None = None
+    x: Tensor,
+    /,
+    fill_value: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """`full` with the shape, dtype and device of x."""
-    return full(x.shape, fill_value, dtype or x.dtype, device or x.device)
+    return full(x.shape, fill_value, dtype or x.dtype, device or x.device, requires_grad)
 
 
-def zeros_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Tensor:
+def zeros_like(
+    x: Tensor, /, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
     """`zeros` with the shape, dtype and device of x."""
-    return full_like(x, 0, dtype, device)
+    return full_like(x, 0, dtype, device, requires_grad)
 
 
-def ones_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Tensor:
+def ones_like(
+    x: Tensor, /, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
     """`ones` with the shape, dtype and device of x."""
-    return full_like(x, 1, dtype, device)
+    return full_like(x, 1, dtype, device, requires_grad)
 
 
 def new_ones(x: Tensor) -> Tensor:
@@ -257,9 +280,11 @@ def new_ones(x: Tensor) -> Tensor:
 setattr(Tensor, "new_ones", new_ones)  # noqa: B010  # mypy reads the stub, which has it
 
 
-def empty_like(x: Tensor, /, dtype: Any = None, device: str | None = None) -> Tensor:
+def empty_like(
+    x: Tensor, /, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
     """`empty` with the shape, dtype and device of x."""
-    return zeros_like(x, dtype, device)
+    return zeros_like(x, dtype, device, requires_grad)
 
 
 def arange(
@@ -268,6 +293,7 @@ def arange(
     step: float = 1,
     dtype: Any = None,
     device: str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """start, start + step, ... up to but without stop.
 
@@ -283,7 +309,8 @@ def arange(
     wanted = dtypes.as_dtype(dtype or (dtypes.DEFAULT_INT if whole else dtypes.DEFAULT_FLOAT))
     count = max(0, -((start - stop) // step) if whole else int(np.ceil((stop - start) / step)))
     _checked((count,), "arange", wanted)
-    return wrap(base.get(device or "cpu").arange(start, int(count), step, wanted))
+    payload = base.get(device or "cpu").arange(start, int(count), step, wanted)
+    return _finish(payload, requires_grad)
 
 
 def linspace(
@@ -293,6 +320,7 @@ def linspace(
     dtype: Any = None,
     device: str | None = None,
     endpoint: bool = True,
+    requires_grad: bool = False,
 ) -> Tensor:
     """`num` evenly spaced numbers from start to stop; without `endpoint`, stop is not reached."""
     if num < 0:
@@ -305,7 +333,8 @@ def linspace(
     # the distance between two finite ends need not be finite: half of it is
     share = 1 if np.isfinite(stop - start) else 2
     values = np.linspace(start / share, stop / share, num, endpoint=endpoint) * share
-    return wrap(base.get(device or "cpu").from_numpy(values.astype(wanted.np)))
+    payload = base.get(device or "cpu").from_numpy(values.astype(wanted.np))
+    return _finish(payload, requires_grad)
 
 
 def eye(
@@ -314,12 +343,13 @@ def eye(
     k: int = 0,
     dtype: Any = None,
     device: str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Ones on the k-th diagonal, zeros elsewhere."""
     wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
     shape = _checked((n_rows, n_rows if n_cols is None else n_cols), "eye", wanted)
     values = np.eye(shape[0], shape[1], k=k, dtype=wanted.np)
-    return wrap(base.get(device or "cpu").from_numpy(values))
+    return _finish(base.get(device or "cpu").from_numpy(values), requires_grad)
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:

@@ -20,7 +20,7 @@ from everygrad.ops.creation import arange, asarray, full
 from everygrad.ops.elementwise import clamp, maximum, minimum, where
 from everygrad.ops.families import Function, Kernel, check_kind, elementwise
 from everygrad.ops.functions import exp
-from everygrad.ops.indexing import CHECK_RANGE, gather, take, take_along_axis
+from everygrad.ops.indexing import CHECK_RANGE, gather, take_along_axis, taken
 from everygrad.ops.joining import concat, stack, tril
 from everygrad.ops.losses import reduced
 from everygrad.ops.movement import slice_axis
@@ -72,7 +72,7 @@ def _rows(targets: Tensor, lengths: Tensor, most: int) -> Tensor:
     count = lengths.shape[0]
     before = tril(lengths.expand((count, count)), -1).sum(axis=1)
     places = before.reshape(-1, 1) + arange(most, device=targets.device)
-    return take(targets, minimum(places, targets.shape[0] - 1))
+    return taken(targets, minimum(places, targets.shape[0] - 1))
 
 
 def _states(labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:

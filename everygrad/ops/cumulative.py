@@ -121,14 +121,48 @@ CUMULATIVE_SUM: Kernel = Kernel(
 )
 
 
-def _recurrence(a: Tensor, b: Tensor, axis: int) -> Tensor:
-    """y with y[i] = b[i] + a[i] * y[i - 1], and y[0] = b[0]."""
-
+def _recurrence_portable(a: Tensor, b: Tensor, axis: int) -> Tensor:
     def composed(first: State, second: State) -> State:
         (a, b), (c, d) = first, second
         return c * a, d + c * b
 
     return scan((a, b), axis, composed)[1]
+
+
+RECURRENCE: Kernel = Kernel(
+    "recurrence",
+    _recurrence_portable,
+    ("a", "b"),
+    batch=lambda xs, axis: apply(RECURRENCE, *xs, axis=axis + 1),
+    result=lambda a, b, axis: (b.shape, b.dtype),
+)
+
+
+def _recurrence(a: Tensor, b: Tensor, axis: int) -> Tensor:
+    """y with y[i] = b[i] + a[i] * y[i - 1], and y[0] = b[0]."""
+    return apply(RECURRENCE, a, b, axis=axis)
+
+
+def _recurrence_reference(a: Any, b: Any, axis: int) -> Any:
+    out = np.array(np.moveaxis(b, axis, 0))
+    for i, factor in enumerate(np.moveaxis(a, axis, 0)[1:]):
+        out[i + 1] += factor * out[i]
+    return np.moveaxis(out, 0, axis)
+
+
+register(
+    RECURRENCE,
+    _recurrence,
+    namespace="internal",
+    kinds="float",
+    reference=_recurrence_reference,
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 3), s.real(2, 3, seed=1), 1),
+            sample(s.real(3, 2), s.real(3, 2, seed=1), 0),
+        )
+    ),
+)
 
 
 def _before(out: Tensor, axis: int) -> Tensor:

@@ -14,11 +14,12 @@ from everygrad import dtypes, shapes
 from everygrad.compile.expr import call
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
-from everygrad.ops.creation import tensor
+from everygrad.ops.creation import arange, tensor
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Elementwise
 from everygrad.ops.functions import log, log1p
-from everygrad.ops.indexing import take
+from everygrad.ops.indexing import taken
+from everygrad.ops.neural import softmax
 from everygrad.ops.order import argsort
 from everygrad.ops.random import Generator, Parameters, draw, fine_unit, parameters, rand
 from everygrad.ops.reduce import argmax
@@ -242,6 +243,37 @@ def categorical(
     return argmax(weights - log(times), axis=-1)
 
 
+def gumbel_softmax(
+    logits: Tensor,
+    tau: float = 1.0,
+    hard: bool = False,
+    axis: int = -1,
+    generator: Generator | None = None,
+) -> Tensor:
+    """A choice along `axis` that has derivatives: softmax of the logits and Gumbel noise, over tau.
+
+    The smaller tau, the nearer to one_hot. With `hard` the values are one_hot's, and the
+    derivatives those of the soft choice.
+
+    >>> import everygrad as eg
+    >>> eg.gumbel_softmax(eg.zeros((5, 3)), hard=True).sum(axis=-1)
+    tensor([1., 1., 1., 1., 1.])
+    """
+    if not tau > 0:
+        raise ArgumentError(f"gumbel_softmax: tau must be positive, got {tau}")
+    weights, sizes = _log_weights("gumbel_softmax", logits, None, axis)
+    times = _races((*sizes, weights.shape[-1]), weights, generator).moveaxis(-1, axis)
+    noise = log(times).astype(logits.dtype)
+    soft = softmax((logits - noise) / tau, axis)
+    if not hard:
+        return soft
+    size = soft.shape[axis]
+    chosen = argmax(soft, axis=axis, keepdims=True).moveaxis(axis, -1)
+    places = arange(size, device=soft.device)
+    one = (chosen == places).astype(soft.dtype).moveaxis(-1, axis)
+    return one + (soft - soft.detach())
+
+
 def multinomial(
     probs: Tensor,
     num_samples: int,
@@ -290,5 +322,5 @@ def permutation(
             raise ArgumentError(f"permutation: the size must not be negative, got {count}")
     high, low = draw((count,), 2, generator, place)
     order = argsort(low)  # a stable sort by one word after the other: by both of them
-    order = take(order, argsort(take(high, order)))
-    return take(x, order, axis=axis) if isinstance(x, Tensor) else order
+    order = taken(order, argsort(taken(high, order)))
+    return taken(x, order, axis=axis) if isinstance(x, Tensor) else order

@@ -12,7 +12,7 @@ from everygrad.ops.creation import arange
 from everygrad.ops.elementwise import clamp, minimum, rsqrt, where
 from everygrad.ops.families import check_kind
 from everygrad.ops.functions import relu, softplus
-from everygrad.ops.indexing import CHECK_RANGE, gather, take
+from everygrad.ops.indexing import CHECK_RANGE, gather, taken
 from everygrad.ops.losses import check_alike, reduced
 from everygrad.ops.spec import composite, refuse, sample
 from everygrad.ops.summaries import norm
@@ -291,7 +291,7 @@ def multi_margin_loss(
     own = gather(x, labels.expand_dims(-1), axis=x.ndim - 1)
     over = relu(x - own + margin)
     over = over if p == 1 else over * over
-    over = over if weight is None else over * take(weight, labels).expand_dims(-1)
+    over = over if weight is None else over * taken(weight, labels).expand_dims(-1)
     others = labels.expand_dims(-1) != arange(classes, device=x.device)
     return reduced(where(others, over, 0.0).sum(axis=-1) / classes, reduction, op)
 

@@ -17,7 +17,7 @@ from everygrad.dispatch import apply, as_tensor, operands
 from everygrad.errors import DtypeError, GradientError, OutOfRangeError, ShapeError, TraceError
 from everygrad.ops import samples as s
 from everygrad.ops.elementwise import where
-from everygrad.ops.indexing import CHECK_RANGE, index_put, take
+from everygrad.ops.indexing import CHECK_RANGE, index_put, positive, taken
 from everygrad.ops.movement import put_slices, take_slices
 from everygrad.ops.spec import REGISTRY, composite, give_methods, refuse, sample
 from everygrad.shapes import Shape
@@ -73,9 +73,7 @@ def _mask_to_indices(mask: Tensor, shape: Shape) -> list[Tensor]:
 
 def _positive(index: Tensor, size: int) -> Tensor:
     """Negative indices counted from the end."""
-    if index.dtype.kind == "uint":
-        return index.astype(dtypes.int64)
-    return where(index < 0, index + size, index).astype(dtypes.int64)
+    return positive(index, size).astype(dtypes.int64)
 
 
 def plan(x: Tensor, index: Any) -> Plan:
@@ -178,9 +176,10 @@ def _check_range(index: Tensor, axis: int, size: int) -> None:
         what = f"getitem: index {{}} is out of range for axis {axis} of size {size}"
         apply(CHECK_RANGE, index, size=size, what=what)
         return
-    low, high = int(index.min()), int(index.max())
-    bad = low - size if low < 0 else high
+    values = base.get(index.device).to_numpy(index._data)
+    low, high = int(values.min()), int(values.max())
     if low < 0 or high >= size:
+        bad = low - size if low < 0 else high  # as it was given
         raise OutOfRangeError(
             f"getitem: index {bad} is out of range for axis {axis} of size {size}"
         )
@@ -254,10 +253,14 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     out = take_slices(x, p.slices).reshape(p.shape)
     if not p.takes:
         return out
+    if len(p.takes) == 1:  # its axes come where it stands
+        ((axis, places),) = p.takes
+        _check_range(places, axis, p.shape[axis])
+        return taken(out, places, axis)
     m = _merge(p)
     out = out.permute_dims(m.order)
     rest = out.shape[len(m.sizes) :]
-    out = take(out.reshape((shapes.size_of(m.sizes), *rest)), m.flat, axis=0)
+    out = taken(out.reshape((shapes.size_of(m.sizes), *rest)), m.flat, axis=0)
     return out.moveaxis(tuple(range(len(m.result))), tuple(range(m.place, m.place + len(m.result))))
 
 

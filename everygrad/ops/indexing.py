@@ -1,7 +1,8 @@
 """Gathering and scattering: take, gather, scatter_add, and the kernels that getitem is made of.
 
 Indices are integer tensors. An index outside its axis raises OutOfRangeError before anything is
-read; negative indices count from the end in `x[...]` only, which makes them positive first.
+read. In `x[...]`, `take` and `take_along_axis` negative indices count from the end: they are made
+positive first. Whoever knows that his are not negative calls `taken` or `taken_along`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad import shapes
+from everygrad import dtypes, shapes
 from everygrad.backends import base
 from everygrad.dispatch import apply
 from everygrad.errors import AxisError, DtypeError, OutOfRangeError, ShapeError, TraceError
@@ -21,14 +22,31 @@ from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
 from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.shapes import Shape
-from everygrad.tensor import Tensor, Wrapped, shared
+from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
 
 def check_index(op: str, index: Any) -> None:
     """Refuse anything but an integer tensor as an index."""
     if not isinstance(index, Tensor) or not index.dtype.is_integer:
         got = index.dtype if isinstance(index, Tensor) else type(index).__name__
-        raise DtypeError(f"{op}: the index must be an integer tensor, got {got}")
+        # PyTorch has the axis first
+        cure = f"; the index comes before the axis: {op}(x, index, ...)" if got == "int" else ""
+        raise DtypeError(f"{op}: the index must be an integer tensor, got {got}{cure}")
+
+
+def positive(index: Tensor, size: int) -> Tensor:
+    """Negative indices counted from the end of an axis; what is on neither side stays as it is."""
+    if index.dtype.kind == "uint":
+        return index
+    payload = shared(index)
+    if type(payload) is np.ndarray:  # values to look at: mostly none is negative
+        if not payload.size or payload.min() >= 0:
+            return index
+        inside = (payload < 0) & (payload >= -size)
+        return wrap(np.where(inside, payload.astype(np.int64) + size, payload))
+    if size > dtypes.iinfo(index.dtype).max:
+        index = index.astype(dtypes.int64)
+    return where((index < 0) & (index >= -size), index + size, index)
 
 
 def known(op: str, counts: Tensor) -> Any:
@@ -169,15 +187,22 @@ def _or_zeros(t: Tensor | None, like: Tensor) -> Tensor:
     return zeros(like.shape, like.dtype, like.device) if t is None else t
 
 
+def taken(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
+    """`take` where no index is negative; one that is is refused."""
+    check_index("take", indices)
+    return apply(TAKE, x, indices, axis=shapes.axis_index(axis, x.ndim, "take"))
+
+
 def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
     """The slices of x along an axis that the indices name, in their order and shape.
 
-    With axis=None the elements, counted as if x were flat.
+    With axis=None the elements, counted as if x were flat. Negative indices count from the end.
     """
     check_index("take", indices)
     if axis is None:
         x, axis = x.reshape(-1), 0
-    return apply(TAKE, x, indices, axis=shapes.axis_index(axis, x.ndim, "take"))
+    at = shapes.axis_index(axis, x.ndim, "take")
+    return apply(TAKE, x, positive(indices, x.shape[at]), axis=at)
 
 
 register(
@@ -188,7 +213,7 @@ register(
     samples=lambda: iter(
         (
             sample(s.real(4, 3), np.array([0, 2, 2]), axis=0),
-            sample(s.real(2, 4), np.array([[3, 0]]), axis=-1),
+            sample(s.real(2, 4), np.array([[-1, 0]]), axis=-1),
             sample(s.real(5), np.array(2), axis=0),
             sample(s.real(3, 2), np.zeros(0, np.int64), axis=1),
             sample(s.real(2, 2), np.array([[3], [0]]), axis=None),
@@ -201,7 +226,7 @@ register(
             s.real(4),
             np.array([4]),
         ),
-        refuse(OutOfRangeError, "take: index -1 is out of range", s.real(4), np.array([-1])),
+        refuse(OutOfRangeError, "take: index -5 is out of range", s.real(4), np.array([-5])),
         refuse(
             DtypeError,
             "take: the index must be an integer tensor, got float64",
@@ -229,14 +254,15 @@ register(
             np.array([[0]]),
         ),
         refuse(OutOfRangeError, "index 9 is out of range", s.real(4), np.array([9])),
+        refuse(OutOfRangeError, "index -1 is out of range", s.real(4), np.array([-1])),
     ),
 )
 def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
-    """`take` with a vector of indices."""
+    """`take` with a vector of indices, none of them negative."""
     check_index("index_select", index)
     if index.ndim != 1:
         raise ShapeError(f"index_select: the index must have one dimension, got {index.shape}")
-    return take(x, index, axis)
+    return taken(x, index, axis)
 
 
 def index_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
@@ -425,7 +451,7 @@ register(
         (
             sample(s.real(3, 4), s.integers(3, 2, high=4), axis=1),
             sample(s.real(3, 4), s.integers(1, 4, high=3), axis=0),
-            sample(s.real(4), s.integers(2, high=4), axis=-1),
+            sample(s.real(4), np.array([-1, 2]), axis=-1),
         )
     ),
     refuses=(
@@ -436,8 +462,15 @@ register(
     ),
 )
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """`gather` with the other axes broadcast against each other."""
+    """`gather` with the other axes broadcast against each other; negative indices count from the
+    end."""
     check_index("take_along_axis", indices)
+    at = shapes.axis_index(axis, x.ndim, "take_along_axis")
+    return taken_along(x, positive(indices, x.shape[at]), at)
+
+
+def taken_along(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
+    """`take_along_axis` where no index is negative; one that is is refused."""
     at = shapes.axis_index(axis, x.ndim, "take_along_axis")
     if x.ndim != indices.ndim:
         raise ShapeError(f"take_along_axis: {x.shape} and {indices.shape} differ in dimensions")
@@ -497,12 +530,55 @@ register(
 )
 
 
-def index_put(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """x with the slices of axis 0 that `index` names replaced; the last of equal indices wins."""
+def _index_put_portable(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     winner = last_write(index, x.shape[0])
     rest: Sequence[int] = (1,) * (x.ndim - 1)
     written = winner >= 0
     if index.size == 0:  # nothing is written, but `values` stays connected
         return same(x) if values._node is None else x + values.sum(axis=0)
-    chosen = take(values, where(written, winner, 0), axis=0)
+    chosen = taken(values, where(written, winner, 0), axis=0)
     return where(written.reshape((-1, *rest)), chosen, x)
+
+
+def _left(g: Tensor, index: Tensor) -> Tensor:
+    """What of a gradient belongs to x: nothing where it was replaced."""
+    nothing = zeros((), g.dtype, g.device).broadcast_to((index.shape[0], *g.shape[1:]))
+    return index_put(g, index, nothing)
+
+
+def _put(g: Tensor, index: Tensor) -> Tensor:
+    """What of a gradient belongs to the values: nothing where another was written later."""
+    count = index.shape[0]
+    winner = taken(last_write(index, g.shape[0]), index)
+    wins = winner == arange(count, dtype=index.dtype, device=index.device)
+    return where(wins.reshape((-1, *(1,) * (g.ndim - 1))), taken(g, index), 0)
+
+
+INDEX_PUT: Kernel = Kernel(
+    "index_put",
+    _index_put_portable,
+    ("x", "index", "values"),
+    (_left, None, _put),
+    result=lambda x, index, values: (x.shape, x.dtype),
+)
+
+
+def index_put(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """x with the slices of axis 0 that `index` names replaced; the last of equal indices wins."""
+    return apply(INDEX_PUT, x, index, values)
+
+
+register(
+    INDEX_PUT,
+    index_put,
+    reference="tests.references:index_put",
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(4), np.array([1, 3, 1]), s.real(3, seed=1)),
+            sample(s.real(3, 2), np.array([2]), s.real(1, 2, seed=1)),
+            sample(s.real(3, 2), np.zeros(0, np.int64), s.real(0, 2)),
+        )
+    ),
+    refuses=(refuse(OutOfRangeError, "index 4 is out", s.real(4), np.array([4]), s.real(1)),),
+)

@@ -14,7 +14,7 @@ from everygrad.errors import ArgumentError
 from everygrad.ops.creation import arange, tensor, zeros
 from everygrad.ops.elementwise import abs as absolute, isfinite, sqrt, where
 from everygrad.ops.families import Kernel
-from everygrad.ops.indexing import take
+from everygrad.ops.indexing import taken
 from everygrad.ops.joining import concat
 from everygrad.ops.linalg import matmul
 from everygrad.ops.matrices import (
@@ -111,8 +111,8 @@ def eigh_portable(x: Tensor) -> Tensor:
         cosine, sine = _rotation(columns(diagonal, 0, half), columns(diagonal, half, half), cross)
         x = _turned(x, cosine, sine)
         x = adjoint(_turned(adjoint(x), cosine, sine))
-        vectors = take(_turned(vectors, cosine, sine), order, axis=-1)
-        x = take(take(x, order, axis=-1), order, axis=-2)
+        vectors = taken(_turned(vectors, cosine, sine), order, axis=-1)
+        x = taken(taken(x, order, axis=-1), order, axis=-2)
     values = real_part(diagonal_of(x))
     # each is back in its seat after a sweep: the row of zeros, if there was one, is the last
     values, vectors = columns(values, 0, n), columns(rows(vectors, 0, n), 0, n)
@@ -172,5 +172,5 @@ def _orthogonal(both: Tensor, m: int, sweeps: int) -> Tensor:
         p, q = columns(x, 0, half), columns(x, half, half)
         cross = ((p.conj() if p.dtype.is_complex else p) * q).sum(axis=-2)
         cosine, sine = _rotation(_sizes(p), _sizes(q), cross)
-        both = take(_turned(both, cosine, sine), order, axis=-1)
+        both = taken(_turned(both, cosine, sine), order, axis=-1)
     return both

@@ -307,6 +307,7 @@ def _extended(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tenso
             sample(s.real(2, 3), 1),
             sample(s.real(2, 3), -1, axis=1),
             sample(s.real(2, 3), (1, 2), axis=(0, 1)),
+            sample(s.real(2, 3), (1, 1, 1), axis=(1, 0, -1)),
             sample(s.real(0), 1),
             sample(s.real(3), 7),
         )
@@ -317,10 +318,14 @@ def _extended(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tenso
     ),
 )
 def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
-    """Elements moved `shift` places along the axes, the last ones coming round to the front."""
+    """Elements moved `shift` places along the axes, the last ones coming round to the front.
+
+    An axis that is named twice is rolled twice.
+    """
     if axis is None:
         return roll(x.reshape(-1), shift, 0).reshape(x.shape)
-    axes = shapes.axis_tuple(axis, x.ndim, "roll")
+    named = axis if isinstance(axis, Sequence) else (axis,)
+    axes = tuple(shapes.axis_index(a, x.ndim, "roll") for a in named)
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(axes)
     if len(shifts) != len(axes):
         raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")

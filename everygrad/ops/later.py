@@ -4,8 +4,8 @@
 OPS: dict[str, tuple[str, ...]] = {
     "activations": (
         "celu", "elu", "gelu_tanh", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softshrink", "softsign",
-        "tanhshrink", "threshold",
+        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softmin", "softshrink",
+        "softsign", "tanhshrink", "threshold",
     ),
     "adaptive": (
         "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -13,8 +13,8 @@ OPS: dict[str, tuple[str, ...]] = {
         "max_unpool3d",
     ),
     "arithmetic": (
-        "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
-        "nan_to_num", "nextafter", "rad2deg", "signbit",
+        "addcdiv", "addcmul", "angle", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot",
+        "lerp", "nan_to_num", "nextafter", "rad2deg", "replaced", "signbit",
     ),
     "building": (
         "block_diag", "cartesian_prod", "one_hot", "unflatten", "vander",
@@ -33,7 +33,7 @@ OPS: dict[str, tuple[str, ...]] = {
     ),
     "cumulative": (
         "cummax", "cummax_index", "cummin", "cummin_index", "cumprod", "cumsum", "cumulative_prod",
-        "cumulative_sum", "diff", "logcumsumexp", "trapezoid",
+        "cumulative_sum", "diff", "logcumsumexp", "recurrence", "trapezoid",
     ),
     "decompositions": (
         "cholesky", "householder_product", "qr", "qr_complete",
@@ -89,8 +89,8 @@ OPS: dict[str, tuple[str, ...]] = {
     ),
     "regression": (
         "binary_cross_entropy", "binary_cross_entropy_with_logits", "binary_entropy",
-        "gaussian_nll_loss", "huber_loss", "kl_div", "l1_loss", "poisson_nll_loss",
-        "smooth_l1_loss",
+        "gaussian_nll_loss", "huber_distance", "huber_loss", "kl_div", "l1_loss",
+        "poisson_nll_loss", "smooth_distance", "smooth_l1_loss",
     ),
     "resampling": (
         "affine_grid", "grid_sample", "interpolate",
@@ -157,8 +157,8 @@ OPS: dict[str, tuple[str, ...]] = {
 FUNCTIONS: dict[str, tuple[str, ...]] = {
     "activations": (
         "celu", "elu", "gelu_tanh", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softshrink", "softsign",
-        "tanhshrink", "threshold",
+        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softmin", "softshrink",
+        "softsign", "tanhshrink", "threshold",
     ),
     "adaptive": (
         "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -166,8 +166,8 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         "max_unpool3d",
     ),
     "arithmetic": (
-        "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
-        "nan_to_num", "nextafter", "rad2deg", "signbit",
+        "addcdiv", "addcmul", "angle", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot",
+        "lerp", "nan_to_num", "nextafter", "rad2deg", "signbit",
     ),
     "building": (
         "block_diag", "cartesian_prod", "one_hot", "unflatten", "vander",
@@ -254,12 +254,12 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
 METHODS: dict[str, tuple[str, ...]] = {
     "activations": (
         "celu", "elu", "gelu_tanh", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softshrink", "softsign",
-        "tanhshrink", "threshold",
+        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softmin", "softshrink",
+        "softsign", "tanhshrink", "threshold",
     ),
     "arithmetic": (
-        "addcdiv", "addcmul", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot", "lerp",
-        "nan_to_num", "nextafter", "rad2deg", "signbit",
+        "addcdiv", "addcmul", "angle", "clip", "copysign", "deg2rad", "fmod", "frac", "hypot",
+        "lerp", "nan_to_num", "nextafter", "rad2deg", "signbit",
     ),
     "building": (
         "unflatten",

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.backends import base
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, OutOfRangeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel, check_kind
-from everygrad.ops.indexing import CHECK_RANGE, gather, scatter_add, take
-from everygrad.ops.neural import log_softmax
+from everygrad.ops.indexing import CHECK_RANGE, gather, scatter_add, taken
+from everygrad.ops.neural import LOG_SOFTMAX_VJP, log_softmax
 from everygrad.ops.spec import composite, refuse, register, sample
 from everygrad.tensor import Tensor
 
@@ -125,6 +126,31 @@ CLASS_SPREAD: Kernel = Kernel(
     ),
     linear=(0,),
 )
+
+
+def _class_entropy_vjp(
+    g: Tensor, x: Tensor, target: Tensor, axis: int, ignore_index: int
+) -> Tensor:
+    of = {"axis": axis, "classes": x.shape[axis], "ignore_index": ignore_index}
+    spread = apply(CLASS_SPREAD, g, target, **of)
+    return apply(LOG_SOFTMAX_VJP, spread, log_softmax(x, axis=axis), axis=axis)
+
+
+# class_loss of log_softmax, for devices on which one kernel does both
+CLASS_ENTROPY: Kernel = Kernel(
+    "class_entropy",
+    lambda x, target, axis, ignore_index: apply(
+        CLASS_LOSS, log_softmax(x, axis=axis), target, axis=axis, ignore_index=ignore_index
+    ),
+    ("x", "target"),
+    (
+        lambda g, x, target, axis, ignore_index: apply(
+            CLASS_ENTROPY_VJP, g, x, target, axis=axis, ignore_index=ignore_index
+        ),
+        None,
+    ),
+)
+CLASS_ENTROPY_VJP: Kernel = Kernel("class_entropy_vjp", _class_entropy_vjp, ("g", "x", "target"))
 COUNT_LABELS: Kernel = Kernel(
     "count_labels",
     lambda target, ignore_index, dtype: (target != ignore_index).astype(dtype).sum(),
@@ -170,6 +196,32 @@ register(
             sample(s.real(3), _SOME, axis=1, classes=4, ignore_index=-100),
             sample(s.real(2, 2), np.array([[0, 1], [2, 2]]), axis=1, classes=3, ignore_index=0),
         )
+    ),
+)
+register(
+    CLASS_ENTROPY,
+    lambda x, target, axis, ignore_index: apply(
+        CLASS_ENTROPY, x, target, axis=axis, ignore_index=ignore_index
+    ),
+    namespace="internal",
+    reference="tests.references:class_entropy",
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 4), _SOME, axis=1, ignore_index=-100),
+            sample(s.real(3, 5), np.array([0, 2, 1]), axis=1, ignore_index=2),
+            sample(s.real(4), np.array(1), axis=0, ignore_index=-100),
+            sample(s.real(2, 3, 2), np.array([[0, 1], [2, 2]]), axis=1, ignore_index=1),
+        )
+    ),
+    refuses=(
+        refuse(
+            OutOfRangeError,
+            "cross_entropy: label 4 is out of range for an axis of size 4",
+            s.real(1, 4),
+            np.array([4]),
+            axis=1,
+            ignore_index=-100,
+        ),
     ),
 )
 register(
@@ -245,16 +297,20 @@ def cross_entropy(
     if x.ndim == 0:
         raise ShapeError("cross_entropy: a 0-d tensor has no classes")
     axis = 1 if x.ndim > 1 else 0
-    logs = log_softmax(x, axis=axis)
     if target.dtype.is_float and target.shape == x.shape:
+        logs = log_softmax(x, axis=axis)
         return _soft_entropy(logs, target, weight, axis, reduction, label_smoothing)
-    return _labelled(
-        "cross_entropy", logs, target, weight, axis, ignore_index, reduction, label_smoothing
-    )
+    known = base.get(x.device).kernels
+    whole = "class_entropy" in known and not label_smoothing and x.dtype.is_float
+    logs = x if whole else log_softmax(x, axis=axis)
+    op = CLASS_ENTROPY if whole else CLASS_LOSS
+    rest = (weight, axis, ignore_index, reduction, label_smoothing)
+    return _labelled("cross_entropy", op, logs, target, *rest)
 
 
 def _labelled(
     op: str,
+    of: Kernel,
     logs: Tensor,
     target: Tensor,
     weight: Tensor | None,
@@ -263,7 +319,8 @@ def _labelled(
     reduction: str,
     smoothing: float = 0.0,
 ) -> Tensor:
-    """The loss of labels under the logarithms of probabilities."""
+    """The loss of labels under the logarithms of probabilities; `of` gives each example's, and may
+    be one that takes logits."""
     shape = logs.shape
     wanted = shape[:axis] + shape[axis + 1 :]
     if not target.dtype.is_integer:
@@ -271,12 +328,12 @@ def _labelled(
     if target.shape != wanted:
         raise ShapeError(f"{op}: {shape} needs labels of shape {wanted}, got {target.shape}")
     target = target.astype(dtypes.int64)  # where ignore_index fits, whatever the labels came in
-    loss = apply(CLASS_LOSS, logs, target, axis=axis, ignore_index=ignore_index)
+    loss = apply(of, logs, target, axis=axis, ignore_index=ignore_index)
     share: Tensor | None = None  # of each example
     if weight is not None:
         _check_weight(op, weight, shape[axis])
         counted, labels = _counted(target, shape[axis], ignore_index)
-        share = counted.astype(logs.dtype) * take(weight, labels)
+        share = counted.astype(logs.dtype) * taken(weight, labels)
         loss = loss * share
     if smoothing:
         spread = -logs if weight is None else -logs * _classes(weight, len(shape), axis)
@@ -350,4 +407,4 @@ def nll_loss(
         labels = where(counted, target, 0)
         labels = apply(CHECK_RANGE, labels, size=x.shape[axis], what="nll_loss: label")
         target = where(counted, labels, target)
-    return _labelled("nll_loss", x, target, weight, axis, ignore_index, reduction)
+    return _labelled("nll_loss", CLASS_LOSS, x, target, weight, axis, ignore_index, reduction)

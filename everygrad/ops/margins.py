@@ -15,7 +15,7 @@ from everygrad.ops.cumulative import cumulative_prod
 from everygrad.ops.elementwise import minimum, where
 from everygrad.ops.families import check_kind
 from everygrad.ops.functions import relu
-from everygrad.ops.indexing import CHECK_RANGE, take, take_along_axis
+from everygrad.ops.indexing import CHECK_RANGE, take_along_axis, taken
 from everygrad.ops.losses import check_alike, reduced
 from everygrad.ops.matrices import constant
 from everygrad.ops.spec import composite, refuse, sample
@@ -71,7 +71,7 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     if x.ndim != 2:
         raise ShapeError(f"pdist: takes a matrix of rows, got {x.shape}")
     first, second = (constant(i, x.device) for i in np.triu_indices(x.shape[0], 1))
-    return norm(take(x, first, axis=0) - take(x, second, axis=0), p, -1)
+    return norm(taken(x, first, axis=0) - taken(x, second, axis=0), p, -1)
 
 
 _X = s.real(2, 4)

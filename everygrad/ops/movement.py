@@ -87,11 +87,11 @@ PERMUTE: Movement = Movement(
 )
 
 
-def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The axes in another order."""
-    order = shapes.axis_tuple(axes, x.ndim, "permute_dims")
+def permute_dims(x: Tensor, axes: Any = (), *more: int) -> Tensor:
+    """The axes in another order, a tuple or several numbers."""
+    order = shapes.axis_tuple((axes, *more) if more else axes, x.ndim, "permute_dims")
     if len(order) != x.ndim:
-        raise AxisError(f"permute_dims: {axes} must name each of the {x.ndim} axes once")
+        raise AxisError(f"permute_dims: {order} must name each of the {x.ndim} axes once")
     return apply(PERMUTE, x, axes=order)
 
 
@@ -141,7 +141,7 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 register(
     EXPAND,
     broadcast_to,
-    methods=("broadcast_to", "expand"),
+    methods=("broadcast_to",),
     reference=np.broadcast_to,
     samples=lambda: iter(
         (
@@ -157,6 +157,39 @@ register(
         refuse(ShapeError, "does not fit", s.real(2, 3), (3,)),
     ),
 )
+
+
+@composite(
+    reference="tests.references:expand",
+    torch=lambda torch, x, *shape: x.expand(*shape),
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 1), (-1, 3)),
+            sample(s.real(3), 2, -1),
+            sample(s.real(), (2, 2)),
+        )
+    ),
+    refuses=(
+        refuse(ShapeError, r"expand: -1 at 0 of \(-1, 3\) is no axis of \(3,\)", s.real(3), -1, 3),
+        refuse(ShapeError, "broadcast_to", s.real(3), 4),
+    ),
+)
+def expand(x: Tensor, shape: Any = (), *more: int) -> Tensor:
+    """`broadcast_to`, the sizes in a tuple or as several numbers, where -1 keeps an axis as it
+    is."""
+    wanted = shapes.as_shape((shape, *more) if more else shape, "expand")
+    if -1 in wanted:
+        wanted = _kept(wanted, x.shape)
+    return broadcast_to(x, wanted)
+
+
+def _kept(wanted: Shape, shape: Shape) -> Shape:
+    """`wanted` with the sizes of `shape`, which ends where it ends, in place of each -1."""
+    new = len(wanted) - len(shape)
+    for i, n in enumerate(wanted):
+        if n == -1 and i < new:
+            raise ShapeError(f"expand: -1 at {i} of {wanted} is no axis of {shape}")
+    return tuple(shape[i - new] if n == -1 else n for i, n in enumerate(wanted))
 
 
 @composite(
@@ -277,14 +310,18 @@ def flip(x: Tensor, axis: Any = None) -> Tensor:
             sample(s.real(1, 3), 0),
             sample(s.real(2, 1, 1), (1, -1)),
             sample(s.real(1), -1),
+            sample(s.real(1, 2, 1)),
         )
     ),
     refuses=(
         refuse(ShapeError, r"squeeze: axis 1 of \(2, 3\) has size 3, not 1", s.real(2, 3), 1),
     ),
 )
-def squeeze(x: Tensor, axis: Any) -> Tensor:
-    """Without the given axes, each of which must have size 1."""
+def squeeze(x: Tensor, axis: Any = None) -> Tensor:
+    """Without the given axes, each of which must have size 1; without all that do, if none is
+    given."""
+    if axis is None:
+        axis = tuple(a for a, n in enumerate(x.shape) if n == 1)
     axes = shapes.axis_tuple(axis, x.ndim, "squeeze")
     for a in axes:
         if x.shape[a] != 1:

@@ -14,7 +14,7 @@ from everygrad.ops import random, samples as s
 from everygrad.ops.elementwise import rsqrt, where
 from everygrad.ops.families import Kernel, check_kind
 from everygrad.ops.functions import exp, log
-from everygrad.ops.indexing import check_index, take
+from everygrad.ops.indexing import check_index, taken
 from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.tensor import Tensor
 
@@ -305,4 +305,4 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     check_index("embedding", indices)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: the table must have 2 dimensions, got {weight.shape}")
-    return take(weight, indices, axis=0)
+    return taken(weight, indices, axis=0)

@@ -7,7 +7,6 @@ carry it from call to call.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,10 +21,9 @@ from everygrad.compile.expr import call
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.creation import arange, tensor
-from everygrad.ops.elementwise import sqrt
 from everygrad.ops.families import Elementwise, Kernel
-from everygrad.ops.functions import cos, log
 from everygrad.ops.joining import stack
+from everygrad.ops.randomwords import FINE, INTEGER, NORMAL, UNIT, UNIT_WIDE, polar
 from everygrad.ops.spec import register, sample
 from everygrad.tensor import Tensor
 
@@ -66,6 +64,7 @@ def _bits_portable(state: Tensor, count: int) -> Tensor:
     return stack(c, axis=1).reshape(-1)[:count]
 
 
+# BITS and ADVANCE are seen through by the compiler (no `result`): its kernels hold what they make
 BITS: Kernel = Kernel("philox", _bits_portable, ("state",), constant=True)
 register(
     BITS,
@@ -76,6 +75,28 @@ register(
         (
             sample(np.array([1, 2, 0, 0], np.uint32), 7),
             sample(np.array([5, 0, 2**32 - 2, 3], np.uint32), 13),
+        )
+    ),
+)
+
+
+def _advanced(state: Tensor, blocks: int) -> Tensor:
+    low = state[2] + _word(blocks & 0xFFFFFFFF, state)
+    carry = (low < state[2]).astype(dtypes.uint32)
+    high = state[3] + _word(blocks >> 32, state) + carry
+    return stack([state[0], state[1], low, high])
+
+
+ADVANCE: Kernel = Kernel("philox_advance", _advanced, ("state",), constant=True)
+register(
+    ADVANCE,
+    lambda state, blocks: apply(ADVANCE, state, blocks=blocks),
+    reference="tests.references_random:philox_advance",
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(np.array([1, 2, 0, 0], np.uint32), 7),
+            sample(np.array([5, 0, 2**32 - 2, 2**32 - 1], np.uint32), 2**32 + 9),
         )
     ),
 )
@@ -124,7 +145,7 @@ class Generator:
         with no_grad():
             # the few words of the state move, the many that are drawn do not
             drawn: Tensor = apply(BITS, state.to(device), count=count)
-            state.rebind(_advanced(state, -(-count // 4))._data, None)
+            state.rebind(apply(ADVANCE, state, blocks=-(-count // 4))._data, None)
             return drawn
 
 
@@ -133,13 +154,6 @@ def _words(seed: int) -> Any:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise ArgumentError(f"manual_seed: the seed must be from 0 to 2**64 - 1, got {seed!r}")
     return np.array([seed & 0xFFFFFFFF, seed >> 32, 0, 0], np.uint32)
-
-
-def _advanced(state: Tensor, blocks: int) -> Tensor:
-    low = state[2] + _word(blocks & 0xFFFFFFFF, state)
-    carry = (low < state[2]).astype(dtypes.uint32)
-    high = state[3] + _word(blocks >> 32, state) + carry
-    return stack([state[0], state[1], low, high])
 
 
 default_generator = Generator(0)
@@ -158,6 +172,8 @@ def draw(shape: Any, words: int, generator: Generator | None, device: str) -> li
     sizes = (*batches(), *size)
     count = shapes.size_of(sizes)
     flat = (generator or default_generator).bits(count * words, device)
+    if words == 1:
+        return [wrap_draw(flat if len(sizes) == 1 else flat.reshape(sizes))]
     return [wrap_draw(flat[i * count : (i + 1) * count].reshape(sizes)) for i in range(words)]
 
 
@@ -167,12 +183,8 @@ def _unit(shape: Any, dtype: Any, generator: Generator | None, device: str) -> T
     if not wanted.is_float:
         raise DtypeError(f"random: uniform numbers are floating point, not {wanted}")
     if wanted is dtypes.float64:
-        high, low = draw(shape, 2, generator, device)
-        upper = (high >> _word(5, high)).astype(wanted) * 67108864.0
-        return (upper + (low >> _word(6, low)).astype(wanted)) * 2.0**-53
-    (word,) = draw(shape, 1, generator, device)
-    kept = {dtypes.float32: 24, dtypes.float16: 11, dtypes.bfloat16: 8}[wanted]
-    return ((word >> _word(32 - kept, word)).astype(dtypes.float32) * 2.0**-kept).astype(wanted)
+        return UNIT_WIDE(draw(shape, 2, generator, device), wanted)
+    return UNIT(draw(shape, 1, generator, device), wanted)
 
 
 def fine_unit(shape: Any, dtype: dtypes.DType, device: str, generator: Generator | None) -> Tensor:
@@ -180,15 +192,19 @@ def fine_unit(shape: Any, dtype: dtypes.DType, device: str, generator: Generator
     them: for tails, where `rand` has steps of 2**-24."""
     if dtype is dtypes.float64:
         return 1.0 - _unit(shape, dtype, generator, device)
-    (word,) = draw(shape, 1, generator, device)
-    return (word.astype(dtype) + 0.5) * 2.0**-32
+    return FINE(draw(shape, 1, generator, device), dtype)
 
 
 def rand(
-    shape: Any, dtype: Any = None, device: str | None = None, generator: Generator | None = None
+    shape: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    generator: Generator | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Uniform numbers in [0, 1)."""
-    return _unit(shape, dtype, generator, device or "cpu")
+    out = _unit(shape, dtype, generator, device or "cpu")
+    return out.requires_grad_() if requires_grad else out
 
 
 class Parameters(NamedTuple):
@@ -243,14 +259,40 @@ def uniform(
 
 
 def randn(
-    shape: Any, dtype: Any = None, device: str | None = None, generator: Generator | None = None
+    shape: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    generator: Generator | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Standard normal numbers (Box and Muller)."""
+    out = _normal(shape, dtype, device, generator)
+    return out.requires_grad_() if requires_grad else out
+
+
+def rand_like(
+    x: Tensor, /, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """`rand` with the shape, dtype and device of x."""
+    return rand(x.shape, dtype or x.dtype, device or x.device, None, requires_grad)
+
+
+def randn_like(
+    x: Tensor, /, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """`randn` with the shape, dtype and device of x."""
+    return randn(x.shape, dtype or x.dtype, device or x.device, None, requires_grad)
+
+
+def _normal(shape: Any, dtype: Any, device: str | None, generator: Generator | None) -> Tensor:
     wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_FLOAT)
-    inner = dtypes.float64 if wanted is dtypes.float64 else dtypes.float32
-    u = 1.0 - rand(shape, inner, device, generator)  # in (0, 1]: the logarithm is finite
-    v = rand(shape, inner, device, generator)
-    return (sqrt(-2.0 * log(u)) * cos(v * (2.0 * math.pi))).astype(wanted)
+    if not wanted.is_float:
+        raise DtypeError(f"randn: normal numbers are floating point, not {wanted}")
+    if wanted is dtypes.float64:
+        u, v = (rand(shape, wanted, device, generator) for _ in range(2))
+        return polar(u, v)
+    words = [draw(shape, 1, generator, device or "cpu")[0] for _ in range(2)]
+    return NORMAL(words, wanted)
 
 
 def normal(
@@ -292,8 +334,9 @@ def randint(
     if not 0 < high - low <= 2**32:
         raise ArgumentError(f"randint: needs low < high <= low + 2**32, got {low} and {high}")
     (word,) = draw(shape, 1, generator, device or "cpu")
-    wide = (word.astype(dtypes.uint64) * (high - low)) >> tensor(32, dtypes.uint64, word.device)
-    return (wide.astype(dtypes.int64) + low).astype(dtype or dtypes.DEFAULT_INT)
+    count = tensor(high - low, dtypes.uint64, word.device)
+    first = tensor(low, dtypes.int64, word.device)
+    return INTEGER([word, count, first], dtypes.as_dtype(dtype or dtypes.DEFAULT_INT))
 
 
 __all__ = [
@@ -303,7 +346,9 @@ __all__ = [
     "manual_seed",
     "normal",
     "rand",
+    "rand_like",
     "randint",
     "randn",
+    "randn_like",
     "uniform",
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from everygrad.compile.expr import call
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops import samples as s
-from everygrad.ops.elementwise import abs, clamp, maximum, where
+from everygrad.ops.elementwise import abs, clamp, maximum, sign, where
 from everygrad.ops.families import Function, check_kind, elementwise
 from everygrad.ops.functions import exp, log, log1p, softplus
 from everygrad.ops.losses import check_alike, reduced
@@ -55,6 +57,33 @@ def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return reduced(abs(_difference("l1_loss", x, target)), reduction, "l1_loss")
 
 
+# one kernel each, eager too; a bound is a second input, so that it is no part of the code
+_smooth: Function = elementwise(
+    "smooth_distance",
+    lambda x, beta: where(abs(x) < beta, x * x * (0.5 / beta), abs(x) - 0.5 * beta),
+    (lambda g, x, beta: g * where(abs(x) < beta, x / beta, sign(x)), None),
+    kinds="real float",
+    doc="|x| - beta / 2; below beta x**2 / (2 beta).",
+    methods=(),
+    namespace="internal",
+    reference=lambda x, beta: np.where(np.abs(x) < beta, x * x / (2 * beta), np.abs(x) - beta / 2),
+    samples=lambda: iter((sample(_X, 0.8),)),
+)
+_huber: Function = elementwise(
+    "huber_distance",
+    lambda x, delta: where(abs(x) <= delta, 0.5 * x * x, delta * (abs(x) - 0.5 * delta)),
+    (lambda g, x, delta: g * where(abs(x) <= delta, x, sign(x) * delta), None),
+    kinds="real float",
+    doc="x**2 / 2; beyond delta it goes on as a line.",
+    methods=(),
+    namespace="internal",
+    reference=lambda x, delta: np.where(
+        np.abs(x) <= delta, x * x / 2, delta * (np.abs(x) - delta / 2)
+    ),
+    samples=lambda: iter((sample(_X, 0.8),)),
+)
+
+
 @composite(
     kinds="real float",
     methods=(),
@@ -70,10 +99,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: flo
     if not beta >= 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta!r}")
     off = _difference("smooth_l1_loss", x, target)
-    far = abs(off)
-    if beta == 0:
-        return reduced(far, reduction, "smooth_l1_loss")
-    loss = where(far < beta, off * off * (0.5 / beta), far - 0.5 * beta)
+    loss = abs(off) if beta == 0 else _smooth(off, float(beta))
     return reduced(loss, reduction, "smooth_l1_loss")
 
 
@@ -92,9 +118,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float 
     if not delta > 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta!r}")
     off = _difference("huber_loss", x, target)
-    far = abs(off)
-    loss = where(far <= delta, 0.5 * off * off, delta * (far - 0.5 * delta))
-    return reduced(loss, reduction, "huber_loss")
+    return reduced(_huber(off, float(delta)), reduction, "huber_loss")
 
 
 # --- two classes ---------------------------------------------------------------------------------

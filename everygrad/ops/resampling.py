@@ -22,7 +22,7 @@ from everygrad.ops.conv import integers
 from everygrad.ops.creation import arange, asarray
 from everygrad.ops.elementwise import abs, clamp, floor, round, where
 from everygrad.ops.families import check_kind
-from everygrad.ops.indexing import take
+from everygrad.ops.indexing import taken
 from everygrad.ops.linalg import matmul
 from everygrad.ops.spec import composite, refuse, sample
 from everygrad.ops.weighing import Table, weigh
@@ -298,7 +298,7 @@ def _sampled(rows: Tensor, sizes: Shape, taps: Any, start: Tensor) -> Tensor:
             share = _fitting(weights, axis, count)
             weight = share if weight is None else weight * share
     assert inside is not None
-    out = take(rows, index)
+    out = taken(rows, index)
     out = out if weight is None else out * weight.expand_dims(-1)
     return where(inside.expand_dims(-1), out, 0.0).sum(axis=tuple(range(count)))
 

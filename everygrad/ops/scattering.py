@@ -27,7 +27,7 @@ from everygrad.ops.indexing import (
     index_add,
     index_put,
     last_write,
-    take,
+    taken,
 )
 from everygrad.ops.movement import slice_axis
 from everygrad.ops.order import argsort
@@ -55,7 +55,7 @@ def _chosen(x: Tensor, winner: Tensor, values: Tensor, join: Any) -> Tensor:
     if values.size == 0:
         return x + values.sum().astype(x.dtype)  # nothing is written, but `values` stays connected
     written = winner >= 0
-    found = take(values, where(written, winner, 0), 0)
+    found = taken(values, where(written, winner, 0), 0)
     return where(written, found if join is None else join(x, found), x)
 
 
@@ -63,9 +63,9 @@ def _extreme_portable(largest: bool) -> Callable[..., Tensor]:
     def portable(x: Tensor, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
         """The elements written in order of size: the last one written is the extreme."""
         order = argsort(source, 0, descending=not largest)
-        winner = last_write(take(index, order, 0), x.shape[0])
+        winner = last_write(taken(index, order, 0), x.shape[0])
         join = maximum if largest else minimum
-        out = _chosen(x, winner, take(source, order, 0), join if include_self else None)
+        out = _chosen(x, winner, taken(source, order, 0), join if include_self else None)
         if largest or not x.dtype.is_float or not source.size:
             return out
         odd = where(isnan(source), index, x.shape[0])  # descending, a NaN is written first
@@ -83,7 +83,7 @@ def _shares(
     x: Tensor, index: Tensor, source: Tensor, out: Tensor, include_self: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Which elements of x and of source are the result, and how many each result has."""
-    from_source = _same(source, take(out, index, 0))
+    from_source = _same(source, taken(out, index, 0))
     nothing = zeros(x.shape, x.dtype, x.device)
     touched = index_add(nothing, index, ones(source.shape, x.dtype, x.device)) > 0
     from_x = _same(x, out) | ~touched if include_self else ~touched
@@ -102,7 +102,7 @@ def _extreme_dsource(
     g: Tensor, x: Tensor, index: Tensor, source: Tensor, out: Tensor, include_self: bool
 ) -> Tensor:
     _, from_source, count = _shares(x, index, source, out, include_self)
-    return where(from_source, take(g / count, index, 0), 0.0)
+    return where(from_source, taken(g / count, index, 0), 0.0)
 
 
 def _extreme_jvp(out: Tensor, inputs: Any, tangents: Any, include_self: bool) -> Tensor:
@@ -136,8 +136,8 @@ SCATTER_MIN = _extreme_kernel("scatter_min", False)
 def _prod_portable(x: Tensor, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
     """Equal indices brought together, and their products taken: right where factors are 0."""
     order = argsort(index, 0)
-    names = take(index, order, 0)
-    products = segmented(take(source, order, 0), names, lambda a, b: a * b)
+    names = taken(index, order, 0)
+    products = segmented(taken(source, order, 0), names, lambda a, b: a * b)
     winner = last_write(names, x.shape[0])
     return _chosen(x, winner, products, (lambda a, b: a * b) if include_self else None)
 

@@ -14,7 +14,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, ones, tensor, zeros
 from everygrad.ops.elementwise import isnan, minimum, where
 from everygrad.ops.families import Kernel, check_kind
-from everygrad.ops.indexing import gather, index_add, known, take, take_along_axis
+from everygrad.ops.indexing import gather, index_add, known, take_along_axis, taken
 from everygrad.ops.joining import stack
 from everygrad.ops.movement import slice_axis
 from everygrad.ops.order import sort
@@ -154,7 +154,7 @@ def isin(x: Any, elements: Any, invert: bool = False) -> Tensor:
     else:
         ordered = sort(elements.detach())
         place = _searched("isin", ordered, x.detach(), False)
-        found = take(ordered, minimum(place, elements.size - 1), 0) == x
+        found = taken(ordered, minimum(place, elements.size - 1), 0) == x
     return ~found if invert else found
 
 

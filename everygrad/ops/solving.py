@@ -15,7 +15,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, zeros
 from everygrad.ops.elementwise import abs as absolute, imag, real, where
 from everygrad.ops.families import Kernel
-from everygrad.ops.indexing import take_along_axis
+from everygrad.ops.indexing import taken_along
 from everygrad.ops.joining import concat, tril, triu
 from everygrad.ops.linalg import matmul
 from everygrad.ops.matrices import (
@@ -205,7 +205,7 @@ def _eliminated(x: Tensor) -> Tensor:
         pivot = candidates.argmax(axis=-2, keepdims=True)
         pivots.append(pivot)
         order = where(down == k, pivot, where(down == pivot, k, down))
-        x = take_along_axis(x, order, axis=-2)
+        x = taken_along(x, order, axis=-2)
         corner = columns(rows(x, k, 1), k, 1)
         scale = columns(x, k, 1) / where(corner == 0, 1.0, corner)
         scale = where((down > k) & (corner != 0), scale, 0.0)
@@ -241,7 +241,7 @@ def pivots_of(packed: Tensor) -> Tensor:
 def _ordered(x: Tensor, packed: Tensor) -> Tensor:
     """The rows of x in the order that pivoting gave them."""
     order = apply(ROW_ORDER, pivots_of(packed), size=x.shape[-2])
-    return take_along_axis(x, order.expand_dims(-1), axis=-2)
+    return taken_along(x, order.expand_dims(-1), axis=-2)
 
 
 def permutation(packed: Tensor) -> Tensor:
@@ -331,7 +331,7 @@ def _row_order_portable(pivots: Tensor, size: int) -> Tensor:
     order = places.broadcast_to((*pivots.shape[:-1], size))
     for k in range(pivots.shape[-1]):
         p = columns(pivots, k, 1)
-        here, there = columns(order, k, 1), take_along_axis(order, p, axis=-1)
+        here, there = columns(order, k, 1), taken_along(order, p, axis=-1)
         order = where(places == k, there, where(places == p, here, order))
     return order
 
@@ -436,7 +436,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor) -> Tensor:  # noqa: N803  # 
         )
     order = apply(ROW_ORDER, pivots.astype(dtypes.int64) - 1, size=a.shape[-1])
     a, b = broadcast_batch("lu_solve", a, b)
-    b = take_along_axis(b, order.expand_dims(-1), axis=-2)
+    b = taken_along(b, order.expand_dims(-1), axis=-2)
     b = triangular(a, b, upper=False, unit=True)
     return rounded(triangular(a, b, upper=True), dtype)
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from everygrad.autograd.autocast import FLOAT32, whole
 from everygrad.autograd.modes import recording
+from everygrad.backends import base
 from everygrad.errors import EverygradError
 from everygrad.ops.later import METHODS, OPS
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
@@ -44,7 +45,7 @@ class Registry(dict[str, "Op"]):
         return self[name]
 
 
-REGISTRY = Registry()
+REGISTRY = base.records = Registry()
 
 
 class _Promised:

@@ -13,7 +13,7 @@ from everygrad.ops.creation import zeros
 from everygrad.ops.elementwise import abs as absolute
 from everygrad.ops.families import check_kind
 from everygrad.ops.fourier import as_complex, fft, ifft, irfft, rfft
-from everygrad.ops.indexing import index_add, take
+from everygrad.ops.indexing import index_add, taken
 from everygrad.ops.joining import roll
 from everygrad.ops.matrices import constant
 from everygrad.ops.movement import slice_axis
@@ -180,7 +180,7 @@ def _stretches(x: Tensor, size: int, hop: int, pad: int, mode: str) -> Tensor:
         x = x.pad((*((0, 0),) * (x.ndim - 1), (0, 1)))
     starts = np.arange(0, len(places) - size + 1, hop)
     index = places[starts[:, None] + np.arange(size)]
-    return take(x, constant(index, x.device), axis=-1)
+    return taken(x, constant(index, x.device), axis=-1)
 
 
 @composite(

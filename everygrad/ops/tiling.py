@@ -12,7 +12,7 @@ from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, tensor
 from everygrad.ops.cumulative import cumulative_sum
-from everygrad.ops.indexing import check_index, take
+from everygrad.ops.indexing import check_index, taken
 from everygrad.ops.search import searchsorted
 from everygrad.ops.spec import composite, refuse, sample
 from everygrad.tensor import Tensor
@@ -52,7 +52,7 @@ def _repeat(x: Tensor, repeats: Any, axis: int | None) -> Tensor:
         return _each(x, at, shapes.as_int(repeats, "repeat", "repeats"))
     if isinstance(repeats, Tensor | np.ndarray) and repeats.ndim == 0:
         return _each(x, at, int(repeats))
-    return take(x, _places(repeats, x.shape[at], x.device), at)
+    return taken(x, _places(repeats, x.shape[at], x.device), at)
 
 
 def _repeat_samples() -> Any:
@@ -72,13 +72,26 @@ _REPEATING: dict[str, Any] = {
 }
 
 
-@composite(**_REPEATING)
-def repeat(x: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None) -> Tensor:
+@composite(
+    **{
+        **_REPEATING,
+        "refuses": (
+            *_REPEATING["refuses"],
+            refuse(ArgumentError, r"repeat\(2, 1\) is tile\(x, \(2, 1\)\)", s.real(3), 2, 1),
+        ),
+    }
+)
+def repeat(
+    x: Tensor, repeats: int | Sequence[int] | Tensor, *more: int, axis: int | None = None
+) -> Tensor:
     """Each element `repeats` times in a row along an axis, or flattened.
 
     repeats  a number, or one for each element along the axis. The size of the result depends on the
              values of a tensor, which are read: eager only.
     """
+    if more:
+        sizes = (repeats, *more)
+        raise ArgumentError(f"repeat: PyTorch's x.repeat{sizes} is tile(x, {sizes}); or give axis=")
     return _repeat(x, repeats, axis)
 
 
@@ -147,7 +160,7 @@ def unfold(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
         raise ArgumentError(f"unfold: step must be positive, got {stride}")
     starts = arange(0, x.shape[at] - width + 1, stride, device=x.device)
     places = starts.reshape(-1, 1) + arange(width, device=x.device)
-    return take(x, places, at).moveaxis(at + 1, -1)
+    return taken(x, places, at).moveaxis(at + 1, -1)
 
 
 @composite(

@@ -16,7 +16,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.creation import full, ones
 from everygrad.ops.cumulative import cumulative_sum, diff
 from everygrad.ops.elementwise import imag, real
-from everygrad.ops.indexing import last_write, take
+from everygrad.ops.indexing import last_write, taken
 from everygrad.ops.joining import concat
 from everygrad.ops.movement import slice_axis
 from everygrad.ops.order import argsort
@@ -52,7 +52,7 @@ def _order(columns: list[Tensor]) -> Tensor:
     """The order of rows given by columns, the first counting most: sorted by the last one first."""
     order = argsort(columns[-1])
     for column in reversed(columns[:-1]):
-        order = take(order, argsort(take(column, order)))
+        order = taken(order, argsort(taken(column, order)))
     return order
 
 
@@ -80,7 +80,7 @@ def _grouped(op: str, rows: Tensor) -> _Groups:
         first = order == 0
     else:
         order = _order(_columns(rows))
-        rows = take(rows, order)
+        rows = taken(rows, order)
         changes = slice_axis(rows, 0, 1, n - 1) != slice_axis(rows, 0, 0, n - 1)
         changed = changes.reshape(-1) if width == 1 else changes.any(axis=1)
         first = concat([ones((1,), dtypes.bool_, rows.device), changed])
@@ -91,7 +91,7 @@ def _inverse(groups: _Groups) -> Tensor:
     """The number of each row's group, where the row stood."""
     n = groups.order.shape[0]
     back = last_write(groups.order, n)
-    return take(cumulative_sum(groups.first) - 1, back)
+    return taken(cumulative_sum(groups.first) - 1, back)
 
 
 def _counts(groups: _Groups) -> Tensor:
@@ -103,7 +103,7 @@ def _counts(groups: _Groups) -> Tensor:
 def _flat(op: str, x: Tensor) -> tuple[_Groups, Tensor]:
     """The groups of all elements, and one element of each."""
     groups = _grouped(op, x.detach().reshape(-1, 1))
-    return groups, take(groups.rows, groups.starts).reshape(-1)
+    return groups, taken(groups.rows, groups.starts).reshape(-1)
 
 
 def _samples() -> Any:
@@ -139,7 +139,7 @@ _FACTS: dict[str, Any] = {
 def unique_all(x: Tensor) -> UniqueAll:
     """The different elements in order, their first indices, the inverse, and their counts."""
     groups, values = _flat("unique_all", x)
-    indices = take(groups.order, groups.starts)
+    indices = taken(groups.order, groups.starts)
     return UniqueAll(values, indices, _inverse(groups).reshape(x.shape), _counts(groups))
 
 
@@ -208,7 +208,7 @@ def unique(
         moved = x.detach().moveaxis(at, 0)
         shape = moved.shape[:1]
         groups = _grouped("unique", moved.reshape((shape[0], shapes.size_of(moved.shape[1:]))))
-        picked = take(moved, take(groups.order, groups.starts))
+        picked = taken(moved, taken(groups.order, groups.starts))
         values = picked.moveaxis(0, at)
     parts = [values]
     parts += [_inverse(groups).reshape(shape)] if return_inverse else []

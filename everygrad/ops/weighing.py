@@ -17,7 +17,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.creation import asarray
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
-from everygrad.ops.indexing import take
+from everygrad.ops.indexing import taken
 from everygrad.ops.spec import register, sample
 from everygrad.tensor import Tensor
 
@@ -60,7 +60,7 @@ def _portable(
 ) -> Tensor:
     after = (1,) * (x.ndim - axis - 1)
     weights = weights.reshape((*weights.shape, *after))
-    out = where(weights == 0, 0.0, take(x, index, axis) * weights)
+    out = where(weights == 0, 0.0, taken(x, index, axis) * weights)
     return out.sum(axis=axis)
 
 

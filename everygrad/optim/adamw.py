@@ -8,20 +8,20 @@ from typing import Any
 
 from everygrad.backends.base import untraced
 from everygrad.compile.expr import call
-from everygrad.dispatch import update
+from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
 from everygrad.ops.creation import zeros, zeros_like
-from everygrad.ops.elementwise import maximum, sqrt
-from everygrad.ops.functions import expm1
+from everygrad.ops.elementwise import maximum
 from everygrad.optim.optimizer import (
+    Change,
     Group,
     Optimizer,
+    Rule,
     Shared,
     State,
     Update,
     beside,
     descent,
-    put,
 )
 from everygrad.tensor import Tensor
 
@@ -44,7 +44,11 @@ SQUARE = Update(
         v * beta + _squared(descent(g, p, weight_decay, maximize)) * share
     ),
 )
-# bias corrections: of the learning rate (rate), and of the root of the squares (root)
+HIGHEST = Update("adam.highest", lambda highest, v: maximum(highest, v))
+# bias corrections: of the learning rate (rate), and of the root of the squares (root); the power of
+# a beta by its logarithm, as -expm1(step * log(beta)): exact to the last bits even in float32
+RATE = Update("adam.rate", lambda lr, step, *, log: lr / -call("expm1", step * log))
+ROOT = Update("adam.root", lambda step, *, log: call("sqrt", -call("expm1", step * log)))
 MOVE = Update(
     "adam.move",
     lambda p, m, v, lr, rate, root, *, eps, decay: (
@@ -111,22 +115,31 @@ class Adam(Optimizer):
             state.update({name: zeros_like(p) for name in names})
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
-        (beta1, beta2), decay = group["betas"], group["weight_decay"]
-        l2 = 0.0 if self.decoupled else decay
-        m, v = state["exp_avg"], state["exp_avg_sq"]
-        rule = {"weight_decay": l2, "maximize": group["maximize"]}
-        update(AVERAGE, m, p, g, share=1 - beta1, **rule)
-        update(SQUARE, v, p, g, beta=beta2, share=1 - beta2, **rule)
-        if group["amsgrad"]:
-            highest = state["max_exp_avg_sq"]
-            put(highest, maximum(highest, v))
-            v = highest
-        step = shared.next_step(state)
+        beta1, beta2 = group["betas"]
+        step, lr = shared.next_step(state), shared.lr(p)
         key = ("scales", id(step), p.dtype, p.device)
-        rate, root = shared.once(key, lambda: _corrections(p, step, shared.lr(p), beta1, beta2))
-        decoupled = decay if self.decoupled else 0.0
-        lr = shared.lr(p)
-        update(MOVE, p, m, v, lr, rate, root, eps=group["eps"], decay=decoupled)
+        rate, root = shared.once(key, lambda: _corrections(p, step, lr, beta1, beta2))
+        tensors = [p, g, state["exp_avg"], state["exp_avg_sq"], lr, rate, root]
+        if group["amsgrad"]:
+            tensors.append(state["max_exp_avg_sq"])
+        shared.change(shared.once("rule", lambda: self._rule(group)), *tensors)
+
+    def _rule(self, group: Group) -> Rule:
+        p, g, m, v, lr, rate, root, highest = range(8)  # places among an update's tensors
+        (beta1, beta2), decay = group["betas"], group["weight_decay"]
+        l2 = {"weight_decay": 0.0 if self.decoupled else decay, "maximize": group["maximize"]}
+        settings = {"eps": group["eps"], "decay": decay if self.decoupled else 0.0}
+        averages = (
+            Change(AVERAGE, (m, p, g), {"share": 1 - beta1, **l2}),
+            Change(SQUARE, (v, p, g), {"beta": beta2, "share": 1 - beta2, **l2}),
+        )
+        if not group["amsgrad"]:
+            return Rule(*averages, Change(MOVE, (p, m, v, lr, rate, root), settings))
+        return Rule(
+            *averages,
+            Change(HIGHEST, (highest, v), {}),
+            Change(MOVE, (p, m, highest, lr, rate, root), settings),
+        )
 
 
 class AdamW(Adam):
@@ -158,10 +171,8 @@ def _corrections(
 ) -> tuple[Tensor, Tensor]:
     """lr / (1 - beta1 ** step), and sqrt(1 - beta2 ** step)."""
     count = beside(p, step)
-    first, second = (-expm1(count * _log(beta)) for beta in (beta1, beta2))
-    return lr / first, sqrt(second)
+    return apply(RATE, lr, count, log=_log(beta1)), apply(ROOT, count, log=_log(beta2))
 
 
 def _log(beta: float) -> float:
-    # 1 - beta ** step as -expm1(step * log(beta)): exact to the last bits even in float32
     return math.log(beta) if beta else -math.inf

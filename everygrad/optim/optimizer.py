@@ -9,13 +9,14 @@ need not be compiled again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from everygrad import dtypes
 from everygrad.autograd.modes import enable_grad, no_grad
 from everygrad.backends import base
 from everygrad.backends.base import tracing, untraced
-from everygrad.dispatch import as_tensor
+from everygrad.config import config
+from everygrad.dispatch import as_tensor, update
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from everygrad.ops.creation import tensor, zeros_like
@@ -43,6 +44,34 @@ class Update(Elementwise):
 
     def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType:
         return inputs[0]
+
+
+class Change(NamedTuple):
+    """A tensor of a rule gets a new value: that of the op on the tensors at these places, of which
+    the first is the one that changes."""
+
+    op: Update
+    places: tuple[int, ...]
+    params: dict[str, Any]
+
+
+class Rule:
+    """Changes, one after the other, of the tensors of one parameter."""
+
+    def __init__(self, *changes: Change) -> None:
+        self.changes = changes
+        self._key = tuple((op, places, *params.items()) for op, places, params in changes)
+        self._hash = hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rule) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def run(self, tensors: Sequence[Tensor]) -> None:
+        for op, places, params in self.changes:
+            update(op, *[tensors[k] for k in places], **params)
 
 
 def descent(g: Any, p: Any, weight_decay: float, maximize: bool) -> Any:
@@ -187,6 +216,7 @@ class Optimizer:
                         self.move(p, shared.gradient(p), held, group, shared)
                         if tracer is not None:
                             tracer.depends_on_item(self.state, p, held)
+                shared.settle()
         return loss
 
     def move(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
@@ -197,6 +227,7 @@ class Optimizer:
         before = shared.values(p, state)
         self.update(weights, g, state, group, shared)
         if weights is not p:
+            shared.settle()
             put(p, weights.astype(p.dtype))
         shared.keep(before, p, state)
 
@@ -339,12 +370,28 @@ class Shared:
         self._found_inf = found_inf
         self._grad_scale = grad_scale
         self._made: dict[Any, Any] = {}
+        self._waiting: dict[tuple[Rule, str], list[Sequence[Tensor]]] = {}
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, made on the first call with this key."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
+
+    def change(self, rule: Rule, *tensors: Tensor) -> None:
+        """Do a rule on a parameter's tensors; on a GPU not before `settle`, with all others'."""
+        device = tensors[0].device
+        if config.fast_limit < 0 or device == "cpu":  # a tracer must see every change
+            rule.run(tensors)
+        else:
+            self._waiting.setdefault((rule, device), []).append(tensors)
+
+    def settle(self) -> None:
+        """Do what waits."""
+        waiting, self._waiting = self._waiting, {}
+        for (rule, device), given in waiting.items():
+            for tensors in base.get(device).rewrite_all(rule, given):
+                rule.run(tensors)
 
     def gradient(self, p: Tensor) -> Tensor:
         """The gradient of `p`, without the scale that the loss had."""
@@ -368,6 +415,7 @@ class Shared:
         found = self._found_inf
         if found is None:
             return
+        self.settle()
         stop = self.once(("stop", p.device), lambda: found.to(p.device))
         for name, t in {"": p, **state}.items():
             if isinstance(t, Tensor):

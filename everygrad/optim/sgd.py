@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from everygrad.dispatch import apply, update
+from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
-from everygrad.optim.optimizer import Group, Optimizer, Shared, State, Update, descent
+from everygrad.optim.optimizer import Change, Group, Optimizer, Rule, Shared, State, Update, descent
 from everygrad.tensor import Tensor
 
 PLAIN = Update(
@@ -31,6 +31,7 @@ NESTEROV = Update(
         p - (descent(g, p, weight_decay, maximize) + buf * momentum) * lr
     ),
 )
+P, G, LR, BUF = range(4)  # places among an update's tensors
 
 
 class SGD(Optimizer):
@@ -79,19 +80,30 @@ class SGD(Optimizer):
             raise ArgumentError("SGD: dampening does nothing without momentum; give momentum too")
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
-        momentum = group["momentum"]
-        rule = {"weight_decay": group["weight_decay"], "maximize": group["maximize"]}
         lr = shared.lr(p)
-        if not momentum:
-            update(PLAIN, p, g, lr, **rule)
-            return
         buf = state.get("momentum_buffer")
-        if buf is None:  # PyTorch's first step is not dampened
-            buf = state["momentum_buffer"] = apply(FIRST, p, g, **rule)
-        else:
-            share = 1 - group["dampening"]
-            update(MOMENTUM, buf, p, g, momentum=momentum, share=share, **rule)
-        if group["nesterov"]:
-            update(NESTEROV, p, g, buf, lr, momentum=momentum, **rule)
-        else:
-            update(ALONG, p, buf, lr)
+        if not group["momentum"]:
+            shared.change(shared.once("rule", lambda: self._rule(group)), p, g, lr)
+        elif buf is not None:
+            shared.change(shared.once("rule", lambda: self._rule(group)), p, g, lr, buf)
+        else:  # PyTorch's first step is not dampened
+            buf = state["momentum_buffer"] = apply(FIRST, p, g, **_direction(group))
+            shared.change(Rule(_move(group)), p, g, lr, buf)
+
+    def _rule(self, group: Group) -> Rule:
+        momentum, direction = group["momentum"], _direction(group)
+        if not momentum:
+            return Rule(Change(PLAIN, (P, G, LR), direction))
+        settings = {"momentum": momentum, "share": 1 - group["dampening"], **direction}
+        return Rule(Change(MOMENTUM, (BUF, P, G), settings), _move(group))
+
+
+def _direction(group: Group) -> dict[str, Any]:
+    return {"weight_decay": group["weight_decay"], "maximize": group["maximize"]}
+
+
+def _move(group: Group) -> Change:
+    """Of the parameter, by the momentum as it is now."""
+    if not group["nesterov"]:
+        return Change(ALONG, (P, BUF, LR), {})
+    return Change(NESTEROV, (P, G, BUF, LR), {"momentum": group["momentum"], **_direction(group)})

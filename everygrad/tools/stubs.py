@@ -243,7 +243,8 @@ def _members(kind: type) -> list[tuple[str, Any]]:
     found = [
         (name, value)
         for name, value in vars(kind).items()
-        if isinstance(value, property | types.FunctionType)
+        # __getattr__ only raises: shown to type checkers it would let any name pass
+        if isinstance(value, property | types.FunctionType) and name != "__getattr__"
     ]
 
     def rank(entry: tuple[str, Any]) -> tuple[int, str]:

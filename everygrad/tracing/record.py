@@ -104,9 +104,10 @@ def _trace(
                 tracer.capture_argument(t)
             builder = _Builder(tracer, tensors)
             builder.outputs(fn(*args, **kwargs))
+            tracer.lift_grads()
         finally:
-            changed = tracer.restore()
             grads = tracer.restore_grads()
+            changed = tracer.restore()
         if tracer.refused is not None:
             raise tracer.refused
         builder.changes(changed, grads)
@@ -181,7 +182,7 @@ class _Builder:
                     "jit: backward inside the function reaches an argument that is the result of "
                     "an op outside; detach() it, or call backward outside"
                 )
-            result = None if now is None else self.output(self.value(now._data))
+            result = None if now is None else self.output(self.value(now))
             self.targets.append(Target(*self.whose(touch.tensor), True, result))
 
     def check_node(self, before: Any, after: Any, t: Tensor) -> None:

@@ -366,13 +366,20 @@ class Tracer:
             c.tensor._node = c.node
         return changed
 
-    def restore_grads(self) -> list[tuple[Touch, Tensor | None]]:
-        """The same for gradients."""
+    def lift_grads(self) -> None:
+        """What the function made gradients may come from outside: an argument, for one."""
+        for touch in self.touched.values():
+            now = touch.tensor._grad
+            if now is not None and now is not touch.grad:
+                self.lift((now,))
+
+    def restore_grads(self) -> list[tuple[Touch, Any]]:
+        """The same for gradients; called first, while each is known by its trace."""
         changed = []
         for touch in self.touched.values():
-            now = getattr(touch.tensor, "_grad", None)
+            now = touch.tensor._grad
             if now is not touch.grad:
-                changed.append((touch, now))
+                changed.append((touch, None if now is None else now._data))
                 touch.tensor._grad = touch.grad
         return changed
 

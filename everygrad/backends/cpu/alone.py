@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from everygrad.backends import base
 from everygrad.backends.cpu import native
 from everygrad.compile.ir import Graph
-from everygrad.dtypes import FROM_NP, DType
+from everygrad.dtypes import FROM_NP
 from everygrad.shapes import Shape
 
 LARGE = 1 << 18  # elements from which a compiled kernel's start is worth it
@@ -24,18 +24,6 @@ _REMEMBERED = 256  # compiled ops, and
 _MOST_BYTES = 1 << 26  # of the memory they keep for partial results
 _replays: dict[Any, Any] = {}
 _lock = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Alone:
-    """As much of an op's record as a graph asks for."""
-
-    name: str
-    family: str
-    combine: str = ""
-    mean: bool = False
-    result: Callable[..., tuple[Shape, DType]] | None = None
-    shape: Callable[..., Shape] | None = None
 
 
 def in_order(*arrays: Any) -> tuple[Any, ...]:
@@ -79,10 +67,15 @@ def _kept(more: Any) -> int:
     return sum(replay.program.arena for replay in (more, *_replays.values()))
 
 
-def compiled(op: Alone, usual: Callable[..., Any]) -> Callable[..., Any]:
+def call(name: str, *arrays: Any, **params: Any) -> Any:
+    """The op of this name on arrays that are served."""
+    return run(base.records[name], arrays, params)
+
+
+def compiled(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel that is `usual` on what is small, and compiled on what is large."""
 
-    def call(*arrays: Any, **params: Any) -> Any:
-        return run(op, arrays, params) if serves(arrays) else usual(*arrays, **params)
+    def kernel(*arrays: Any, **params: Any) -> Any:
+        return call(name, *arrays, **params) if serves(arrays) else usual(*arrays, **params)
 
-    return call
+    return kernel

@@ -31,6 +31,7 @@ from everygrad.backends.cpu.attentiontiles import (
     Tiles,
     round_up,
 )
+from everygrad.backends.cpu.halves import converted, widened
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.work import Operand, Step, Work
@@ -360,8 +361,7 @@ def attention_grads(
 
 def _four(x: Any) -> Any:
     """(*batch, rows, width) as (batch, heads, rows, width), stride 1 along the width."""
-    if x.dtype.itemsize == 2:
-        x = x.astype(np.float32)
+    x = widened(x)
     lead = x.shape[:-2]
     x = x.reshape(size_of(lead[:-1]), lead[-1] if lead else 1, *x.shape[-2:])
     size = x.itemsize
@@ -402,7 +402,7 @@ def _probabilities(q: Any, k: Any, mask: Any, scale: float, causal: bool) -> Any
 
 
 def _widened(*arrays: Any) -> list[Any]:
-    return [a.astype(np.float32) if a is not None and a.dtype.itemsize == 2 else a for a in arrays]
+    return [a if a is None else widened(a) for a in arrays]
 
 
 def run_attention(
@@ -413,7 +413,7 @@ def run_attention(
     if _is_small(q, k, v):
         q, k, v, mask = _widened(q, k, v, mask)
         out = np.matmul(_probabilities(q, k, mask, scale, causal), v)
-        return out.astype(dtype, copy=False)
+        return converted(out, dtype)
     masks = [] if mask is None else [_four(_whole_mask(mask, q, k))]
     q, k, v = _four(q), _four(k), _four(v)
     (batch, heads, rows, _), width = q.shape, v.shape[-1]
@@ -425,7 +425,7 @@ def run_attention(
     layouts = [_layout(x) for x in given]
     work = attention(*layouts[:3], _layout(out), scale, causal, *layouts[3:])
     workrun.run(work, [out], given)
-    return out.reshape(shape).astype(dtype, copy=False)
+    return converted(out.reshape(shape), dtype)
 
 
 def run_grads(
@@ -441,14 +441,14 @@ def run_grads(
         ds = p * (dp - (p * dp).sum(axis=-1, keepdims=True)) * q.dtype.type(scale)
         dq, dk = np.matmul(ds, k), np.matmul(ds.swapaxes(-1, -2), q)
         flat = np.concatenate([dq.reshape(-1), dk.reshape(-1), dv.reshape(-1)])
-        return flat.astype(dtype, copy=False)
+        return converted(flat, dtype)
     masks = [] if mask is None else [_four(_whole_mask(mask, q, k))]
     given = [*(_four(x) for x in (g, q, k, v)), *masks]
     out = empty((q.size + k.size + v.size,), given[0].dtype)
     layouts = [_layout(x) for x in given]
     work = attention_grads(*layouts[:4], _layout(out), scale, causal, *layouts[4:])
     workrun.run(work, [out], given)
-    return out.astype(dtype, copy=False)
+    return converted(out, dtype)
 
 
 KERNELS: dict[str, Callable[..., Any]] = {

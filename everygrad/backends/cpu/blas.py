@@ -24,6 +24,7 @@ from everygrad.shapes import size_of
 SMALL = 1 << 21  # multiply-adds up to which holding BLAS back costs more than it gains
 SPLIT = 1 << 22  # from which a second thread of ours pays
 LARGE = 1 << 23  # from which BLAS's own threads are better
+THIN = 1 << 19  # from which BLAS splits a product with a vector, 0.1 ms of reading memory
 
 
 def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
@@ -79,6 +80,9 @@ def matmul(x: Any, y: Any) -> Any:
     n = y.shape[-1]
     one = m * n * k
     if x.ndim == y.ndim == 2:
+        if one > THIN and 1 in (m, n):
+            with one_thread:  # waiting for a second thread was seen to take 8 ms
+                return np.matmul(x, y)
         if one <= SMALL or one > LARGE:
             return np.matmul(x, y)
         batch: tuple[int, ...] = ()

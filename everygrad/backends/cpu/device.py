@@ -107,13 +107,22 @@ class CPU(Backend):
             raise OutOfMemoryError(f"full: {dtype}{list(shape)}: {error}") from None
 
     def arange(self, start: Any, count: int, step: Any, dtype: DType) -> Any:
-        if dtype.is_integer and isinstance(start, int) and isinstance(step, int):
+        whole = dtype.is_integer and isinstance(start, int) and isinstance(step, int)
+        if whole and step and _fits(start, start + step * count, dtype):
+            return np.arange(start, start + step * count, step, dtype=dtype.np)
+        if whole:
             # modulo 2**64, where no integer is too large
             places = np.arange(count, dtype=np.uint64) * np.uint64(step % 2**64)
             return (places + np.uint64(start % 2**64)).astype(dtype.np)
         if dtype.is_integer:
             return (start + step * np.arange(count, dtype=np.int64)).astype(dtype.np)
         return (start + step * np.arange(count, dtype=np.float64)).astype(dtype.np)
+
+
+def _fits(first: int, end: int, dtype: DType) -> bool:
+    """Whether an integer dtype holds what lies between two numbers, and both."""
+    limits = np.iinfo(dtype.np)
+    return bool(limits.min <= min(first, end) and max(first, end) <= limits.max)
 
 
 def open_device() -> CPU:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from everygrad.backends.cpu.bits import MULTIPLIERS, ROUNDS, WEYL
 from everygrad.backends.cpu.llvm import Emitter, Value, engine, literal
 from everygrad.backends.cpu.ranges import spread
+from everygrad.backends.cpu.render import address_of
 
 GRAIN = 1 << 12  # blocks handed out together
 
@@ -62,6 +64,6 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def draw(out: int, blocks: int, key: int, first: int) -> None:
-    """Fill `blocks` blocks of four words at address `out`; key and first are 64 bits each."""
-    spread(_kernel(), blocks, GRAIN, [out, _signed(key), _signed(first)])
+def draw(out: Any, blocks: int, key: int, first: int) -> None:
+    """Fill the array `out` with `blocks` blocks of four words; key and first are 64 bits each."""
+    spread(_kernel(), blocks, GRAIN, [address_of(out), _signed(key), _signed(first)])

@@ -12,7 +12,7 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.backends.cpu import vecinverse, vecmath
-from everygrad.backends.cpu.llvm import Emitter, Value, literal, suffix
+from everygrad.backends.cpu.llvm import Emitter, Value, literal
 from everygrad.compile.expr import INTRINSICS
 from everygrad.dtypes import DType
 
@@ -88,16 +88,31 @@ def cast(e: Emitter, x: Value, source: DType, target: DType) -> Value:
         zero = literal(x.type, 0)
         return e.compare("une" if source.is_float else "ne", x, zero)
     if source.is_float and target.is_integer:
-        name = "fptosi.sat" if target.kind == "int" else "fptoui.sat"
-        to = register_type(target)
-        if source is dtypes.float16:
-            x = e.cast("fpext", x, "float")
-        return e.call(f"llvm.{name}.{to}.{suffix(x.type)}", to, x)
+        return _cast_to_integer(e, e.cast("fpext", x, "float") if x.type == "half" else x, target)
     if target.is_float:
         return _cast_to_float(e, x, source, target)
     if target.bits < source.bits:
         return e.cast("trunc", x, register_type(target))
     return e.cast("sext" if source.kind == "int" else "zext", x, register_type(target))
+
+
+def _cast_to_integer(e: Emitter, x: Value, target: DType) -> Value:
+    """What llvm.fptosi.sat gives, which LLVM does one element at a time: both limits are powers of
+    two, or 0, which every float holds, and what is inside them is converted."""
+    signed = target.kind == "int"
+    bits = target.bits - signed
+    least, most = (-(1 << bits) if signed else 0), (1 << bits) - 1
+    low, high = literal(x.type, float(least)), literal(x.type, float(most + 1))
+    below, above = e.compare("olt", x, low), e.compare("oge", x, high)
+    outside = e.op("or", e.op("or", below, above), e.compare("uno", x, x))
+    safe = e.select(outside, literal(x.type, 0.0), x)
+    to = register_type(target)
+    if target.bits < 32:  # vectors are converted to 32 bits at least
+        made = e.cast("trunc", e.cast("fptosi", safe, "i32"), to)
+    else:
+        made = e.cast("fptosi" if signed else "fptoui", safe, to)
+    ends = constant(target, least), constant(target, most)
+    return e.select(above, ends[1], e.select(below, ends[0], made))
 
 
 def _cast_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:

@@ -11,8 +11,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.backends.cpu import alone, blas, ctc, lapack, native, ordering, rows
-from everygrad.backends.cpu.bits import philox
+from everygrad.backends.cpu import alone, blas, lapack, native, ordering, rows
+from everygrad.backends.cpu.bits import advanced, philox
+from everygrad.backends.cpu.halves import converted, widened
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.rows import by_ufunc
 from everygrad.compile import expr
@@ -26,6 +27,7 @@ _ADDED = {
     for d in (dtypes.float32, dtypes.float64)
 }
 OWN_PRODUCTS = 1 << 22  # multiply-adds from which a matrix product is worth a kernel of its own
+_BY_BLAS, _WIDE = 1 << 12, 8  # sizes from which integers are worth being converted
 Slices = tuple[tuple[int, int, int], ...]
 
 
@@ -64,22 +66,29 @@ def transfer(x: Any, device: str, source: str) -> Any:
 # --- products ------------------------------------------------------------------------------------
 
 
-def _widened(x: Any) -> Any:
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
-
-
 def matmul(x: Any, y: Any) -> Any:
     """BLAS; a stack of matrices times one matrix is one tall product."""
     dtype = x.dtype
-    x, y = _widened(x), _widened(y)
+    x, y = widened(x), widened(y)
     if x.dtype.kind in "iu":
-        return np.matmul(x, y)
+        return _whole_product(x, y)
     if y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous:
         tall = _product(x.reshape(size_of(x.shape[:-1]), x.shape[-1]), y)
         out = tall.reshape(*x.shape[:-1], y.shape[-1])
     else:
         out = _product(x, y)
-    return out if out.dtype is dtype else out.astype(dtype)
+    return converted(out, dtype)
+
+
+def _whole_product(x: Any, y: Any) -> Any:
+    """Of integers: by BLAS in float64 where every sum is known to be exact there."""
+    wide = min(x.shape[-2], y.shape[-1]) >= _WIDE  # each element is used several times
+    if wide and x.size * y.shape[-1] >= _BY_BLAS:
+        most = [max(-int(a.min()), int(a.max())) for a in (x, y)]
+        if most[0] * most[1] * x.shape[-1] < 1 << 53:
+            out = _product(x.astype(np.float64), y.astype(np.float64))
+            return out.astype(np.int64).astype(x.dtype, copy=False)
+    return np.matmul(x, y)
 
 
 def _product(x: Any, y: Any) -> Any:
@@ -117,29 +126,12 @@ def check_range(op: str, index: Any, size: int) -> None:
     check_values(index, size, f"{op}: index")
 
 
-TAKE = alone.Alone(
-    "take",
-    "kernel",
-    result=lambda x, index, axis: (
-        (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]),
-        x.dtype,
-    ),
-)
-
-
 def take(x: Any, index: Any, axis: int) -> Any:
     check_range("take", index, x.shape[axis])
     copied = index.size * (x.size // max(1, x.shape[axis]))
     if copied >= alone.LARGE and alone.serves((x, index)):
-        return alone.run(TAKE, (x, index), {"axis": axis})
+        return alone.call("take", x, index, axis=axis)
     return np.take(x, index, axis=axis)
-
-
-GATHER = alone.Alone("gather", "kernel", result=lambda x, index, axis: (index.shape, x.dtype))
-INDEX_ADD, SCATTER_ADD = (
-    alone.Alone(name, "kernel", result=lambda x, *rest, axis: (x.shape, x.dtype))
-    for name in ("index_add", "scatter_add")
-)
 
 
 def _adds_natively(x: Any, source: Any) -> bool:
@@ -152,14 +144,14 @@ def index_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     """Equal indices are brought together and summed first: far faster than one by one."""
     check_range("index_add", index, x.shape[axis])
     if _adds_natively(x, source):
-        return alone.run(INDEX_ADD, alone.in_order(x, index, source), {"axis": axis})
+        return alone.call("index_add", *alone.in_order(x, index, source), axis=axis)
     out = x.copy()
     if index.size == 0 or source.size == 0:
         return out
     order = np.argsort(index, kind="stable")
     names = index[order]
     starts = np.flatnonzero(np.concatenate(([True], names[1:] != names[:-1])))
-    moved = np.moveaxis(_widened(source), axis, 0)[order]
+    moved = np.moveaxis(widened(source), axis, 0)[order]
     sums = np.add.reduceat(moved, starts, axis=0)
     view = np.moveaxis(out, axis, 0)
     view[names[starts]] += sums.astype(x.dtype, copy=False)
@@ -181,7 +173,7 @@ def _flat_index(shape: Shape, index: Any, axis: int) -> Any:
 def gather(x: Any, index: Any, axis: int) -> Any:
     check_range("gather", index, x.shape[axis])
     if index.size >= alone.LARGE and x.dtype.kind != "c":
-        return alone.run(GATHER, alone.in_order(x, index), {"axis": axis})
+        return alone.call("gather", *alone.in_order(x, index), axis=axis)
     flat = _flat_index(x.shape, index, axis)
     return np.ascontiguousarray(x).reshape(-1).take(flat, mode="clip")  # they were checked
 
@@ -189,7 +181,7 @@ def gather(x: Any, index: Any, axis: int) -> Any:
 def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     check_range("scatter_add", index, x.shape[axis])
     if index.size >= alone.LARGE and _adds_natively(x, source):
-        return alone.run(SCATTER_ADD, alone.in_order(x, index, source), {"axis": axis})
+        return alone.call("scatter_add", *alone.in_order(x, index, source), axis=axis)
     flat = _flat_index(x.shape, index, axis).reshape(-1)
     values = source.reshape(-1)
     if x.dtype.kind == "f" and 8 * flat.size > x.size:  # counted in float64, rounded once
@@ -200,15 +192,22 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     return out.reshape(x.shape)
 
 
-LAST_WRITE = alone.Alone("last_write", "kernel", result=lambda index, size: ((size,), index.dtype))
-
-
 def last_write(index: Any, size: int) -> Any:
     check_range("setitem", index, size)
     if size + index.size >= alone.LARGE:
-        return alone.run(LAST_WRITE, alone.in_order(index), {"size": size})
+        return alone.call("last_write", *alone.in_order(index), size=size)
     out = np.full(size, -1, index.dtype)
     out[index] = np.arange(index.size, dtype=index.dtype)  # NumPy: of equal indices the last wins
+    return out
+
+
+def index_put(x: Any, index: Any, values: Any) -> Any:
+    check_range("setitem", index, x.shape[0])
+    if values.size >= alone.LARGE >> 4 and x.dtype.kind != "c":
+        return alone.call("index_put", *alone.in_order(x, index, values))
+    out = empty(x.shape, x.dtype)
+    out[...] = x
+    out[index] = values  # NumPy: of equal indices the last wins
     return out
 
 
@@ -299,26 +298,26 @@ def columns(x: Any, window: Any) -> Any:
 
 def conv2d(x: Any, w: Any, window: Any) -> Any:
     dtype = x.dtype
-    x, w = _widened(x), _widened(w)
+    x, w = widened(x), widened(w)
     places = size_of(window.out_size(x.shape))
     if _is_native(x.shape[0] * places * w.size, x, w):
         shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-        return native.convolution().run("conv2d", (x, w), window, shape).astype(dtype, copy=False)
+        return converted(native.convolution().run("conv2d", (x, w), window, shape), dtype)
     kernels = w.reshape(window.groups, w.shape[0] // window.groups, -1)
     out = blas.matmul(kernels, columns(x, window))
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-    return out.reshape(shape).astype(dtype, copy=False)
+    return converted(out.reshape(shape), dtype)
 
 
 def conv2d_input(y: Any, w: Any, window: Any, image: Shape) -> Any:
     (kh, kw), (sh, sw), (ph, pw), (dh, dw), groups = window
     dtype = y.dtype
-    y, w = _widened(y), _widened(w)
+    y, w = widened(y), widened(w)
     n, c, height, width = image
     oh, ow = y.shape[2:]
     if _is_native(n * oh * ow * w.size, y, w):
         out = native.convolution().run("conv2d_input", (y, w), window, image)
-        return out.astype(dtype, copy=False)
+        return converted(out, dtype)
     kernels = w.reshape(groups, w.shape[0] // groups, -1).transpose(0, 2, 1)
     cols = blas.matmul(kernels, y.reshape(n, groups, w.shape[0] // groups, oh * ow))
     cols = cols.reshape(n, c, kh, kw, oh, ow)
@@ -327,19 +326,19 @@ def conv2d_input(y: Any, w: Any, window: Any, image: Shape) -> Any:
         for j in range(kw):
             down = slice(i * dh, i * dh + sh * oh, sh)
             out[:, :, down, j * dw : j * dw + sw * ow : sw] += cols[:, :, i, j]
-    return out[:, :, ph : ph + height, pw : pw + width].astype(dtype, copy=False)
+    return converted(out[:, :, ph : ph + height, pw : pw + width], dtype)
 
 
 def conv2d_weight(x: Any, y: Any, window: Any, weight: Shape) -> Any:
     dtype = x.dtype
-    x, y = _widened(x), _widened(y)
+    x, y = widened(x), widened(y)
     n, groups = x.shape[0], window.groups
     if _is_native(n * size_of(y.shape[2:]) * size_of(weight), x, y):
         out = native.convolution().run("conv2d_weight", (x, y), window, weight)
-        return out.astype(dtype, copy=False)
+        return converted(out, dtype)
     grads = y.reshape(n, groups, weight[0] // groups, y.shape[2] * y.shape[3])
     each = blas.matmul(grads, columns(x, window).transpose(0, 1, 3, 2))
-    return np.add.reduce(each, axis=0).reshape(weight).astype(dtype, copy=False)
+    return converted(np.add.reduce(each, axis=0).reshape(weight), dtype)
 
 
 def max_pool2d_index(x: Any, window: Any) -> Any:
@@ -376,10 +375,11 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
 
 def weigh(x: Any, index: Any, weights: Any, back: Any, shares: Any, axis: int) -> Any:
     """For each term what it reads times its weight; a weight of 0 is no term, whatever is read."""
-    if x.size * len(index) >= alone.LARGE >> 4 and x.dtype in _ADDED:
+    terms = x.size // max(1, x.shape[axis]) * index.size
+    if terms >= alone.LARGE >> 4 and x.dtype in _ADDED:
         return native.weighing().weigh(*alone.in_order(x, index, weights), axis)
-    weights = _widened(weights).reshape((*weights.shape, *(1,) * (x.ndim - axis - 1)))
-    read = np.take(_widened(x), index, axis=axis)
+    weights = widened(weights).reshape((*weights.shape, *(1,) * (x.ndim - axis - 1)))
+    read = np.take(widened(x), index, axis=axis)
     terms = np.where(weights == 0, 0, read * weights)
     return np.add.reduce(terms, axis=axis).astype(x.dtype, copy=False)
 
@@ -389,7 +389,7 @@ _MULTIPLY: Any = np.multiply  # NumPy's types know no tuple of axes
 
 def prod(x: Any, axes: Shape, keepdims: bool) -> Any:
     """Large arrays half by half first: NumPy multiplies two halves by vectors, a row one by one."""
-    wide = _widened(x)
+    wide = widened(x)
     axis = max(axes, key=lambda a: x.shape[a], default=0)
     while wide.size >= alone.LARGE and wide.dtype.kind == "f" and axes:
         n = wide.shape[axis] // 2
@@ -404,7 +404,7 @@ def _arg(fn: Callable[..., Any]) -> Callable[..., Any]:
     def run(x: Any, axis: int, keepdims: bool) -> Any:
         shape = reduced(x.shape, (axis,), keepdims)
         return (
-            fn(_widened(x), axis=axis).reshape(shape)
+            fn(widened(x), axis=axis).reshape(shape)
             if size_of(shape)
             else np.zeros(shape, np.int64)
         )
@@ -412,55 +412,33 @@ def _arg(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _row_kernel(name: str) -> Callable[..., Any]:
-    """A kernel of rowkernels.py, loaded, LLVM and all, when it is first used."""
+def _loaded_later(module: str, *names: str) -> dict[str, Callable[..., Any]]:
+    """Kernels of a module that is loaded, LLVM and all, when the first of them is used."""
 
-    def run(*arrays: Any, **params: Any) -> Any:
-        kernel = native.row_kernel(name)
-        return kernel(*arrays, **params)
+    def later(name: str) -> Callable[..., Any]:
+        def run(*arrays: Any, **params: Any) -> Any:
+            return native.kernel(module, name)(*arrays, **params)
 
-    return run
+        return run
 
-
-ROW_KERNELS = {
-    name: _row_kernel(name)
-    for name in (
-        "softmax",
-        "softmax_move",
-        "log_softmax",
-        "log_softmax_vjp",
-        "standardize",
-        "standardize_move",
-    )
-}
+    return {name: later(name) for name in names}
 
 
-def _attention_kernel(name: str) -> Callable[..., Any]:
-    """A kernel of attention.py, loaded when it is first used."""
-
-    def run(*arrays: Any, **params: Any) -> Any:
-        kernel = native.attention_kernel(name)
-        return kernel(*arrays, **params)
-
-    return run
-
-
-SUM = alone.Alone("sum", "reduction", combine="add")
-UNSLICE = alone.Alone("unslice", "movement", shape=lambda x, shape, slices: shape)
-CONCAT = alone.Alone(
-    "concat",
-    "kernel",
-    result=lambda *xs, axis, sizes: (
-        (*xs[0].shape[:axis], sum(x.shape[axis] for x in xs), *xs[0].shape[axis + 1 :]),
-        xs[0].dtype,
-    ),
+ROW_KERNELS = _loaded_later(
+    "rowkernels",
+    "softmax",
+    "softmax_move",
+    "log_softmax",
+    "log_softmax_vjp",
+    "standardize",
+    "standardize_move",
 )
 
 
 def add(x: Any, axes: Shape, keepdims: bool) -> Any:
     """The sum over axes."""
     if x.size >= alone.LARGE and alone.reduces(x, axes):
-        return alone.run(SUM, (x,), {"axes": axes, "keepdims": keepdims})
+        return alone.call("sum", x, axes=axes, keepdims=keepdims)
     return rows.add(x, axes, keepdims)
 
 
@@ -470,10 +448,10 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "permute_dims": lambda x, axes: x.transpose(axes),
     "broadcast_to": broadcast_to,
     "slice": lambda x, slices: x[as_slices(slices)],
-    "unslice": alone.compiled(UNSLICE, unslice),
+    "unslice": alone.compiled("unslice", unslice),
     "to": transfer,
     "identity": lambda x: x,
-    "concat": alone.compiled(CONCAT, lambda *xs, axis, sizes: np.concatenate(xs, axis=axis)),
+    "concat": alone.compiled("concat", lambda *xs, axis, sizes: np.concatenate(xs, axis=axis)),
     "matmul": matmul,
     "linear": lambda x, w: matmul(x, w.T),
     "linear_bias": linear_bias,
@@ -483,6 +461,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "gather": gather,
     "scatter_add": scatter_add,
     "last_write": last_write,
+    "index_put": index_put,
     "check_range": check_values,
     "class_loss": class_loss,
     "class_spread": class_spread,
@@ -498,13 +477,13 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "argmax": _arg(np.argmax),
     "argmin": _arg(np.argmin),
     **ordering.KERNELS,
-    **ctc.KERNELS,
+    **_loaded_later("ctc", "ctc_states", "ctc_adjoint"),
     **ROW_KERNELS,
-    "attention": _attention_kernel("attention"),
-    "attention_masked": _attention_kernel("attention_masked"),
-    "attention_grads": _attention_kernel("attention_grads"),
-    "attention_masked_grads": _attention_kernel("attention_masked_grads"),
+    **_loaded_later(
+        "attention", "attention", "attention_masked", "attention_grads", "attention_masked_grads"
+    ),
     "philox": philox,
+    "philox_advance": advanced,
     **lapack.KERNELS,
 }
 

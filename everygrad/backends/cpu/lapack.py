@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu import alone, native
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.slabs import in_slabs
 from everygrad.errors import ArgumentError, EverygradError
@@ -329,8 +328,6 @@ def _complex_of(dtype: Any) -> Any:
 def dft(x: Any, axis: int, inverse: bool) -> Any:
     if not x.size:
         return x
-    if x.size >= alone.LARGE >> 4 and native.fourier().serves(x, axis):
-        return native.fourier().dft(*alone.in_order(x), axis, inverse)
     out = empty(x.shape, x.dtype)
     if inverse:
         in_slabs(lambda a, b: np.fft.ifft(a, axis=axis, norm="forward", out=b), x, out, axis)

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.cpu import attention, convolution, moves, pooling, scans, searching, sorting
+from everygrad.backends.cpu import (
+    attention,
+    convolution,
+    ctc,
+    moves,
+    pooling,
+    scans,
+    searching,
+    sorting,
+)
 from everygrad.backends.cpu.gemm import matmul as product
 from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
 from everygrad.backends.cpu.numpy_render import render
@@ -134,9 +143,19 @@ def _last_write(p: Any, v: Value) -> bool:
     if not v.size:
         return False
     slot, index = p.in_order(v.args[0])
-    p.guard(v, slot, index, "setitem: index")
+    p.guard(v, slot, index, "setitem: index", v.params["size"])
     work = moves.last_write(index, v.params["size"])
     p.emit(work, [p.slot(v), slot], f"%{v.number} last_write")
+    return True
+
+
+def _index_put(p: Any, v: Value) -> bool:
+    if v.dtype.is_complex or not v.size or not v.args[1].size:
+        return False
+    (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
+    p.guard(v, i_slot, index, "setitem: index", x.shape[0])
+    work = moves.index_put(x, index)
+    p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} index_put")
     return True
 
 
@@ -152,9 +171,18 @@ def _adding(p: Any, v: Value) -> bool:
 def _scan(p: Any, v: Value) -> bool:
     if not scans.serves(v.args[0].dtype) or not v.size:
         return False
-    x_slot, x = p.in_order(v.args[0])
-    work = scans.scan(v.name, x, **v.params)
-    p.emit(work, [p.slot(v), x_slot], f"%{v.number} {v.name}")
+    given = [p.in_order(a) for a in v.args]
+    work = scans.scan(v.name, given[0][1], **v.params)
+    p.emit(work, [p.slot(v), *(slot for slot, _ in given)], f"%{v.number} {v.name}")
+    return True
+
+
+def _ctc(p: Any, v: Value) -> bool:
+    if v.dtype not in REAL or v.args[-1].dtype is not dtypes.int64 or not v.size:
+        return False
+    slots = [p.in_order(a)[0] for a in v.args]
+    work = ctc.work(v.name, v.dtype, v.shape)
+    p.emit(work, [p.slot(v), *slots], f"%{v.number} {v.name}")
     return True
 
 
@@ -233,9 +261,11 @@ RULES: dict[str, Callable[[Any, Value], bool]] = {
     "attention_grads": _attention,
     "gather": _gather,
     "last_write": _last_write,
+    "index_put": _index_put,
     "index_add": _adding,
     "scatter_add": _adding,
     **dict.fromkeys(scans.OPS, _scan),
+    **dict.fromkeys(ctc.OPS, _ctc),
     "argsort": _order,
     "top_index": _order,
     "searchsorted": _search,

@@ -125,9 +125,19 @@ def _index(w: LoopWriter, pointer: str, at: Reg, index: Operand) -> Reg:
     return intrinsics.cast(w.e, raw, index.dtype, dtypes.int64)
 
 
-@lru_cache(maxsize=1024)
 def index_add(x: Operand, index: Operand, axis: int) -> Work:
-    """out = x with slices of source added; args: out, x, index, source, all contiguous.
+    """out = x with slices of source added; args: out, x, index, source, all contiguous."""
+    return _by_slices(x, index, axis, adds=True)
+
+
+def index_put(x: Operand, index: Operand) -> Work:
+    """out = x with slices of axis 0 replaced; args: out, x, index, values, all contiguous."""
+    return _by_slices(x, index, 0, adds=False)
+
+
+@lru_cache(maxsize=1024)
+def _by_slices(x: Operand, index: Operand, axis: int, adds: bool) -> Work:
+    """Slices of a source brought to the slices of x that an index names.
 
     Blocks own parts of the inner axis and go through all indices in order: no two write one place,
     and the bits are the same for any number of threads.
@@ -159,8 +169,9 @@ def index_add(x: Operand, index: Operand, axis: int) -> Work:
             with w.counted("c", start.name, end.name, parallel=True) as c:
                 to = w.indexed("%p0", w.e.op("add", line, c), memory)
                 new = w.load_raw(w.indexed("%p3", w.e.op("add", source, c), memory), memory, True)
-                held = w.load_raw(to, memory, True)
-                w.store_raw(_add(w, x, held, new), to, True)
+                if adds:
+                    new = _add(w, x, w.load_raw(to, memory, True), new)
+                w.store_raw(new, to, True)
     w.lines.append("  ret void")
     return Work((Step(w.module(engine().attributes), outer * pieces),))
 

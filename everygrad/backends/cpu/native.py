@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -15,6 +16,11 @@ def _render() -> Any:
     return import_module("everygrad.backends.cpu.render")  # llvmlite takes 0.1 s to import
 
 
+def is_loaded() -> bool:
+    """Whether LLVM is there already, so that a kernel costs no more than its own compilation."""
+    return "everygrad.backends.cpu.llvm" in sys.modules
+
+
 @cache
 def supports(program: Program) -> bool:
     """Whether `run` can take the program."""
@@ -22,9 +28,9 @@ def supports(program: Program) -> bool:
 
 
 @cache
-def row_kernel(name: str) -> Any:
-    """One of the kernels over rows, by its op's name."""
-    return import_module("everygrad.backends.cpu.rowkernels").KERNELS[name]
+def kernel(module: str, name: str) -> Any:
+    """One of the kernels of a module here, by its op's name."""
+    return import_module(f"everygrad.backends.cpu.{module}").KERNELS[name]
 
 
 @cache
@@ -45,12 +51,6 @@ def compiled(graph: Any, donated: Any) -> Any:
 
 
 @cache
-def attention_kernel(name: str) -> Any:
-    """One of the kernels of attention, by its op's name."""
-    return import_module("everygrad.backends.cpu.attention").KERNELS[name]
-
-
-@cache
 def products() -> Any:
     """The module for large matrix products."""
     return import_module("everygrad.backends.cpu.products")
@@ -60,12 +60,6 @@ def products() -> Any:
 def drawing() -> Any:
     """The module for many random bits."""
     return import_module("everygrad.backends.cpu.drawing")
-
-
-@cache
-def fourier() -> Any:
-    """The module for transforms of complex arrays."""
-    return import_module("everygrad.backends.cpu.fourier")
 
 
 @cache

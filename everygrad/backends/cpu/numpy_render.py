@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu import native
+from everygrad.backends.cpu import complex_functions, native
 from everygrad.compile.expr import Expr, Inst, Program, lower
 from everygrad.dtypes import FROM_NP, DType
 
@@ -136,11 +136,14 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 
 
 _POWERS = {"int": power, "float": real_power}
+_COMPLEX = {name: getattr(complex_functions, name) for name in ("expm1", "log1p", "sign")}
 
 
 def _function(inst: Inst) -> Callable[..., Any]:
     if inst.fn == "pow" and inst.dtype.kind in _POWERS:
         return _POWERS[inst.dtype.kind]
+    if inst.fn in _COMPLEX and inst.dtype.is_complex:
+        return _COMPLEX[inst.fn]
     if inst.fn == "round" and inst.dtype.is_integer:
         return np.positive  # rint would make a float of it
     return _SPECIAL.get(inst.fn) or UFUNCS[inst.fn]

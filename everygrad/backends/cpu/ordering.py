@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from everygrad import dtypes
 from everygrad.backends.cpu import alone
+from everygrad.backends.cpu.halves import widened
 from everygrad.backends.cpu.slabs import in_slabs
 
 SHORT = 128  # elements up to which NumPy orders a row as fast
-
-
-def _widened(x: Any) -> Any:
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
 
 
 def _tied(x: Any) -> Any:
@@ -35,7 +31,7 @@ def _stable(x: Any, descending: bool) -> Any:
 def argsort(x: Any, axis: int, descending: bool) -> Any:
     """NumPy's sort that is not stable takes a quarter of the time, and few rows of floats have
     ties: only those are sorted again."""
-    x = np.moveaxis(_widened(x), axis, -1)
+    x = np.moveaxis(widened(x), axis, -1)
     if x.dtype.kind != "f" or x.shape[-1] < 2:
         return np.moveaxis(_stable(x, descending), -1, axis)
     tied = _tied(x)
@@ -50,7 +46,7 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
-    out = np.array(_widened(x))
+    out = np.array(widened(x))
     in_slabs(lambda a, b: b.sort(axis=axis), out, out, axis)
     out = out.astype(x.dtype, copy=False)
     return np.flip(out, axis) if descending else out
@@ -58,7 +54,7 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 
 def top_index(x: Any, axis: int, k: int, largest: bool) -> Any:
     """What is beyond the k-th element, and of those equal to it the first; these are sorted."""
-    x = np.moveaxis(_widened(x), axis, -1)
+    x = np.moveaxis(widened(x), axis, -1)
     n = x.shape[-1]
     if 4 * k > n or k == 0 or (x.dtype.kind == "f" and np.isnan(x).any()):
         order = argsort(x, x.ndim - 1, largest)
@@ -73,13 +69,7 @@ def top_index(x: Any, axis: int, k: int, largest: bool) -> Any:
     return np.moveaxis(np.take_along_axis(found, order, -1), -1, axis)
 
 
-ARGSORT = alone.Alone("argsort", "kernel", result=lambda x, **params: (x.shape, dtypes.int64))
-TOP_INDEX = alone.Alone(
-    "top_index", "kernel", result=lambda x, k, **params: ((*x.shape[:-1], k), dtypes.int64)
-)
-
-
-def _order(op: alone.Alone, usual: Callable[..., Any]) -> Callable[..., Any]:
+def _order(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
     """What is compiled where it is large, along the last axis."""
 
     def run(x: Any, axis: int, **params: Any) -> Any:
@@ -87,7 +77,7 @@ def _order(op: alone.Alone, usual: Callable[..., Any]) -> Callable[..., Any]:
         if few or x.dtype.kind == "c" or params.get("k") == 0:
             return usual(x, axis=axis, **params)
         rows = alone.in_order(np.moveaxis(x, axis, -1))
-        found = alone.run(op, rows, {"axis": x.ndim - 1, **params})
+        found = alone.call(name, *rows, axis=x.ndim - 1, **params)
         return np.moveaxis(found, -1, axis)
 
     return run
@@ -114,7 +104,7 @@ def _extreme_index(fn: Any) -> Callable[..., Any]:
     """The last place of the extreme so far, found by a scan of places; a NaN stays it."""
 
     def run(x: Any, axis: int) -> Any:
-        x = _widened(x)
+        x = widened(x)
         best = fn.accumulate(x, axis=axis)
         place = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
         hit = (x == best) | (x != x)
@@ -123,20 +113,28 @@ def _extreme_index(fn: Any) -> Callable[..., Any]:
     return run
 
 
+def recurrence(a: Any, b: Any, axis: int) -> Any:
+    """Large ones compiled, others a step at a time."""
+    if b.size >= alone.LARGE and b.dtype.kind != "c":
+        return alone.call("recurrence", *alone.in_order(a, b), axis=axis)
+    wide = _WIDE.get(b.dtype.kind, b.dtype)
+    out = np.moveaxis(np.array(b, wide), axis, 0)
+    for i, factor in enumerate(np.moveaxis(a, axis, 0)[1:]):
+        out[i + 1] += factor * out[i]
+    return np.moveaxis(out, 0, axis).astype(b.dtype, copy=False)
+
+
 def logcumsumexp(x: Any, axis: int) -> Any:
     return _accumulate(np.logaddexp, x, axis)
 
 
-def _scan(name: str, usual: Callable[..., Any], index: bool = False) -> Callable[..., Any]:
+def _scan(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
     """A scan that is compiled where it is large."""
-    op = alone.Alone(
-        name, "kernel", result=lambda x, **params: (x.shape, dtypes.int64 if index else x.dtype)
-    )
 
     def run(x: Any, **params: Any) -> Any:
         if x.size < alone.LARGE or x.dtype.kind in "bc":
             return usual(x, **params)
-        return alone.run(op, alone.in_order(x), params)
+        return alone.call(name, *alone.in_order(x), **params)
 
     return run
 
@@ -144,15 +142,10 @@ def _scan(name: str, usual: Callable[..., Any], index: bool = False) -> Callable
 # --- searches ------------------------------------------------------------------------------------
 
 
-SEARCHSORTED = alone.Alone(
-    "searchsorted", "kernel", result=lambda x, values, right: (values.shape, dtypes.int64)
-)
-
-
 def searchsorted(x: Any, values: Any, right: bool) -> Any:
-    x, values = _widened(x), _widened(values)
+    x, values = widened(x), widened(values)
     if values.size >= alone.LARGE >> 4:
-        return alone.run(SEARCHSORTED, alone.in_order(x, values), {"right": right})
+        return alone.call("searchsorted", *alone.in_order(x, values), right=right)
     out = np.empty(values.shape, np.int64)
     for row, wanted, found in zip(x, values, out, strict=True):
         found[...] = np.searchsorted(row, wanted, "right" if right else "left")
@@ -163,10 +156,10 @@ def _combine_at(fn: Any, worst: Callable[[Any], Any]) -> Callable[..., Any]:
     """Each source combined into its place by a ufunc; `worst` is what changes nothing."""
 
     def run(x: Any, index: Any, source: Any, include_self: bool) -> Any:
-        out = np.array(_widened(x))
+        out = np.array(widened(x))
         if not include_self:
             out[index] = worst(out.dtype)
-        fn.at(out, index, _widened(source))
+        fn.at(out, index, widened(source))
         return out.astype(x.dtype, copy=False)
 
     return run
@@ -181,13 +174,14 @@ def _highest(dtype: Any) -> Any:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "argsort": _order(ARGSORT, argsort),
+    "argsort": _order("argsort", argsort),
     "sort": sort,
-    "top_index": _order(TOP_INDEX, top_index),
+    "top_index": _order("top_index", top_index),
     "cumulative_sum": _scan("cumulative_sum", cumulative_sum),
     "cumulative_prod": _scan("cumulative_prod", lambda x, axis: _accumulate(np.multiply, x, axis)),
-    "cummax_index": _scan("cummax_index", _extreme_index(np.maximum), index=True),
-    "cummin_index": _scan("cummin_index", _extreme_index(np.minimum), index=True),
+    "cummax_index": _scan("cummax_index", _extreme_index(np.maximum)),
+    "cummin_index": _scan("cummin_index", _extreme_index(np.minimum)),
+    "recurrence": recurrence,
     "logcumsumexp": logcumsumexp,
     "nonzero_places": lambda mask, count: np.flatnonzero(mask),
     "searchsorted": searchsorted,

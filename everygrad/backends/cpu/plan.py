@@ -329,10 +329,10 @@ class Planner:
                     free.remove(v)
                     break
 
-    def guard(self, v: Value, slot: int, index: Operand, what: str) -> None:
-        """No step behind this one runs if an index lies outside the `size` that v is for."""
+    def guard(self, v: Value, slot: int, index: Operand, what: str, size: int) -> None:
+        """No step behind this one runs if an index of v lies outside an axis of `size`."""
         self.checks.append(what)
-        work = moves.check_range(index, v.params["size"], len(self.checks))
+        work = moves.check_range(index, size, len(self.checks))
         for step in work.steps:
             self.steps.append(NativeStep(step, (0, slot), f"check %{v.number} {what}"))
         self.use([slot])
@@ -341,7 +341,7 @@ class Planner:
     def check(self, v: Value) -> None:
         """A check of indices; the value itself is its argument's."""
         slot, operand = self.in_order(v.args[0])
-        self.guard(v, slot, operand, v.params["what"])
+        self.guard(v, slot, operand, v.params["what"], v.params["size"])
         key_slot = self.slots.get(v)
         assert key_slot is None, "a check is used before it is made"
         self.slots[v] = slot

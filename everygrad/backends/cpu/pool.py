@@ -136,6 +136,3 @@ def rewritable(t: Any) -> Any:
     if getrefcount(block) != _ONE_VIEW or not _pool.holds(block):
         return None
     return payload.view()
-
-
-trim = _pool.trim

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.backends.cpu.halves import converted, widened
 from everygrad.backends.cpu.rowloops import Pass, Row, run
 from everygrad.compile.expr import Expr, call
 from everygrad.shapes import Shape, size_of
@@ -83,7 +84,7 @@ def _as_rows(a: Any, order: Shape, length: int) -> Any:
     a = np.transpose(a, order)
     rows = size_of(a.shape) // length if length else 0
     a = np.ascontiguousarray(a).reshape(rows, length)
-    return a.astype(np.float32) if a.dtype.itemsize == 2 else a
+    return widened(a)
 
 
 def _in_rows(a: Any) -> bool:
@@ -102,7 +103,7 @@ def over_axes(passes: Callable[..., tuple[Pass, ...]]) -> Callable[..., Any]:
         order = (*(a for a in range(first.ndim) if a not in axes), *axes)
         length = size_of(tuple(first.shape[a] for a in axes))
         out = run(passes(**params), [_as_rows(a, order, length) for a in arrays])
-        out = out.reshape(tuple(first.shape[a] for a in order)).astype(first.dtype, copy=False)
+        out = converted(out.reshape(tuple(first.shape[a] for a in order)), first.dtype)
         return np.transpose(out, tuple(order.index(a) for a in range(first.ndim)))
 
     return kernel

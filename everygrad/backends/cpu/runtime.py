@@ -44,7 +44,7 @@ MOST_THREADS = 256  # asking for more is asking for this many
 _HAS_WORKERS = sys.platform == "linux"
 
 # The pool, in bytes. Lines are 128 apart, as processors fetch 64-byte lines in pairs.
-_LOCK = 0  # 1 while somebody's blocks are being done
+# First is the lock: 1 while somebody's blocks are being done.
 _THREADS = 8  # how many may work, the caller included
 _SPINS = 16  # pauses that take about 20 us
 _TICKET = 128  # counts jobs; the job follows, so that it arrives with the line the workers watch

@@ -18,7 +18,7 @@ from everygrad.backends.cpu.work import Operand, Work
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
-OUT, X, SCRATCH = range(3)
+OUT, X = range(2)
 _TOGETHER = 4  # rows
 _PIECE = 512  # elements behind the axis that one block does
 _LEAST = 1 << 12  # elements of a block
@@ -31,6 +31,7 @@ class Scan:
 
     def __init__(self, op: str, dtype: DType) -> None:
         self.op, self.dtype = op, dtype
+        self.inputs = 2 if op == "recurrence" else 1
         self.is_index = op.endswith("_index")
         wide = dtypes.float64 if dtype.is_float else dtype
         own = dtypes.float32 if dtype.itemsize == 2 and dtype.is_float else dtype
@@ -53,8 +54,12 @@ class Scan:
         low = -(1 << bits) if signed else 0
         return low if sign < 0 else (1 << bits) - 1
 
-    def move(self, c: Code, state: State, x: Value, place: Int) -> State:
-        x = intrinsics.cast(c, x, self.dtype, self.wide)
+    def move(self, c: Code, state: State, given: Sequence[Value], place: Int) -> State:
+        x, *rest = (intrinsics.cast(c, v, self.dtype, self.wide) for v in given)
+        if rest:  # y = b + a y, but for the first, which is b whatever a is
+            product = intrinsics.apply(c, "mul", self.wide, [x, state[0]])
+            y = intrinsics.apply(c, "add", self.wide, [rest[0], product])
+            return [c.select(c.compare_ints("eq", place, 0), rest[0], y)]
         if not self.is_index:
             name = "add" if self.op == "cumulative_sum" else "mul"
             return [intrinsics.apply(c, name, self.wide, [state[0], x])]
@@ -79,16 +84,18 @@ class _Writer:
         self.outer, self.n = size_of(x.shape[:axis]), x.shape[axis]
         self.inner = size_of(x.shape[axis + 1 :])
         self.code = Code(dtypes.float64, 8)
-        self.p_out, self.p_x = self.code.argument(OUT), self.code.argument(X)
+        self.p_out = self.code.argument(OUT)
+        self.p_in = [self.code.argument(X + j) for j in range(scan.inputs)]
 
     def place(self, i: Int) -> Int:
         """Where round i of the axis is."""
         return self.code.minus(self.n - 1, i) if self.reverse else i
 
-    def load(self, at: Int) -> Value:
+    def load(self, at: Int) -> list[Value]:
         c, dtype = self.code, self.scan.dtype
         kind = intrinsics.memory_type(dtype)
-        return c.emit(kind, f"load {kind}, ptr {c.at(self.p_x, at, kind).name}")
+        places = [c.at(pointer, at, kind) for pointer in self.p_in]
+        return [c.emit(kind, f"load {kind}, ptr {place.name}") for place in places]
 
     def store(self, state: State, at: Int) -> None:
         c, out = self.code, self.scan.out
@@ -136,7 +143,7 @@ class _Writer:
         pieces = -(-self.inner // _PIECE)
         blocks = self.outer * pieces
         stride = 8 * _PIECE * len(kinds)
-        scratch = c.argument(SCRATCH)
+        scratch = c.argument(X + self.scan.inputs)
         with c.loop(*c.blocks) as block:
             before, piece = c.divmod(block.index, pieces)
             start = c.mul(piece, _PIECE)
@@ -170,7 +177,7 @@ class _Writer:
             c.lines.append(f"  store {type_} {value.name}, ptr {c.at(pointer, at, type_).name}")
 
 
-OPS = ("cumulative_sum", "cumulative_prod", "cummax_index", "cummin_index")
+OPS = ("cumulative_sum", "cumulative_prod", "cummax_index", "cummin_index", "recurrence")
 
 
 def serves(dtype: DType) -> bool:
@@ -180,6 +187,6 @@ def serves(dtype: DType) -> bool:
 
 @lru_cache(maxsize=1024)
 def scan(op: str, x: Operand, axis: int, reverse: bool = False) -> Work:
-    """args: out, x, both contiguous, not empty."""
+    """args: out, x (a and b of a recurrence), all contiguous, not empty."""
     writer = _Writer(x, axis, Scan(op, x.dtype), reverse)
     return writer.along_last() if writer.inner == 1 else writer.across()

@@ -23,11 +23,6 @@ def addresses(steps: tuple[Step, ...]) -> tuple[int, ...]:
     return tuple(engine().compile_all([(s.source, s.vectorise) for s in steps]))
 
 
-def compiled(step: Step) -> int:
-    """The address of one step's function."""
-    return addresses((step,))[0]
-
-
 def operand(array: Any) -> Operand:
     """The layout of an array, from its own first element on."""
     strides = tuple(s // array.itemsize for s in array.strides)

@@ -16,7 +16,7 @@ import numpy as np
 
 from everygrad.backends import base
 from everygrad.backends.cuda.memory import Small, Storage
-from everygrad.backends.strided import fits, row_major
+from everygrad.backends.strided import StridedArray, row_major
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import DtypeError
 from everygrad.shapes import Shape
@@ -55,13 +55,11 @@ _plans: dict[Any, Plan] = {}
 _numbers: dict[Any, CudaArray] = {}
 
 
-class CudaArray:
+class CudaArray(StridedArray):
     """Elements of a storage; an empty array has none. It never changes."""
 
-    __slots__ = (
-        "__weakref__", "device", "dtype", "layout", "offset", "ptr", "shape", "storage", "strides"
-    )  # fmt: skip
-    plain = True  # derivatives may be fused into one kernel on it
+    __slots__ = ("layout", "ptr")
+    storage: Storage | None
     size = math.inf  # never small: the door's path for NumPy's small arrays is not for it
 
     def __init__(
@@ -73,9 +71,9 @@ class CudaArray:
         offset: int = 0,
         strides: Shape | None = None,
     ) -> None:
-        self.device = device
+        self.device = device  # as the class above does: a call of it takes as long as all of this
         self.shape = shape
-        self.dtype = dtype  # NumPy's
+        self.dtype = dtype
         self.storage = storage
         self.offset = offset
         self.strides = row_major(shape) if strides is None else strides
@@ -140,15 +138,6 @@ class CudaArray:
                 _numbers.clear()
             _numbers[key] = found
         return found
-
-    def view(self, shape: Shape, strides: Shape, offset: int | None = None) -> CudaArray:
-        """Other elements of the same storage."""
-        at = self.offset if offset is None else offset
-        return CudaArray(self.device, shape, self.dtype, self.storage, at, strides)
-
-    @property
-    def is_contiguous(self) -> bool:
-        return self.strides == row_major(self.shape) or fits(self.shape, self.strides)
 
     @property
     def is_alone(self) -> bool:

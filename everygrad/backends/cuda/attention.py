@@ -8,8 +8,9 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cuda import flash
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.moves import contiguous, copied, reshape
+from everygrad.backends.cuda.moves import contiguous, copied
 from everygrad.backends.strided import reshaped, spread
+from everygrad.backends.views import reshape
 from everygrad.dtypes import FROM_NP
 from everygrad.shapes import Shape, size_of
 

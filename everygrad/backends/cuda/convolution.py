@@ -15,10 +15,11 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cudnn import ALIGNMENT, DTYPES, Problem, last_strides, lies_last
 from everygrad.backends.cuda.elementwise import grid
 from everygrad.backends.cuda.layout import RAW
-from everygrad.backends.cuda.moves import contiguous, copied, permute_dims, reshape
+from everygrad.backends.cuda.moves import contiguous, copied
 from everygrad.backends.cuda.products import matmul
 from everygrad.backends.cuda.reducing import reduce
 from everygrad.backends.cuda.writer import Writer, Written, extent, is_wide
+from everygrad.backends.views import permute_dims, reshape
 from everygrad.dtypes import FROM_NP
 from everygrad.shapes import Shape, size_of
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes, shapes
-from everygrad.backends.base import Backend
-from everygrad.backends.cuda import dlpack, elementwise, kernels, library, moves, reducing
+from everygrad.backends.cuda import dlpack, elementwise, kernels, library, moves, reducing, together
 from everygrad.backends.cuda.array import ALIGNED, CudaArray, Plan, layout, layout_of, remember
 from everygrad.backends.cuda.driver import Driver
 from everygrad.backends.cuda.dry import DryDriver
@@ -22,31 +21,29 @@ from everygrad.backends.cuda.render import used_inputs
 from everygrad.backends.cuda.replay import Replay
 from everygrad.backends.cuda.shortcuts import Shortcuts
 from everygrad.backends.cuda.writer import Written
+from everygrad.backends.gpu import GpuBackend
 from everygrad.backends.strided import span, spread
 from everygrad.compile.expr import Program
 from everygrad.config import config
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import ArgumentError, DeviceError
+from everygrad.errors import DeviceError
 from everygrad.shapes import Shape, size_of
 
 _PLANS = 1 << 14  # kernels remembered with their shapes
 _HEAD_START = 200_000  # cycles, about 100 us: as long as launching what is timed takes
-_INTERNED = 1 << 14  # elements up to which arange's results are remembered
 
 
-class Cuda(Backend):
+class Cuda(GpuBackend):
     """One GPU. `device` is its name as tensors say it: "cuda" for the first, then "cuda:1"..."""
 
     name = "cuda"
-    checks_later = True
 
     def __init__(self, device: str, driver: Any) -> None:
-        self.device = device
+        super().__init__(device)
         self.gpu = self.home = Gpu(device, driver)  # a recorder has another `gpu`, and this home
         self.multiprocessors: int = driver.multiprocessors
         self.plans: dict[Any, Any] = {}
         self.shortcuts = Shortcuts()
-        self.made: dict[Any, CudaArray] = {}  # constants: they never change, so they serve again
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in kernels.KERNELS.items()
         }
@@ -184,13 +181,17 @@ class Cuda(Backend):
         found: Kernel | None = self.plans.get(key)
         return self._keep(key, self.gpu.prepare(write())) if found is None else found
 
+    def rewrite_all(self, rule: Any, given: list[Any]) -> list[Any]:
+        return together.rewrite(self, rule, given)
+
     def compile(self, graph: Any, donated: Any = ()) -> Replay:
         return Replay(self, graph, donated)
 
     def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
         """Where no library does it, found out by recording the op on promised arrays."""
-        if library.serves(self, op.name, given, params):
-            return True
+        by_library = library.serves(self, op.name, given, params)
+        if by_library is not None:
+            return by_library
         made = recorder(self)
         return made.run(op, [made.empty(v.shape, v.dtype) for v in given], params) is not (
             NotImplemented
@@ -204,13 +205,14 @@ class Cuda(Backend):
         storage = self.gpu.memory.take(size) if size else None
         return CudaArray(self.device, shape, dtype.np, storage)
 
-    def from_numpy(self, array: Any) -> CudaArray:
-        dtype = dtypes.as_dtype(array.dtype)
-        stretched = [n > 1 and s == 0 for n, s in zip(array.shape, array.strides, strict=True)]
-        if any(stretched) and array.size:  # broadcast: send it once
-            index = tuple(slice(0, 1) if s else slice(None) for s in stretched)
-            return moves.broadcast_to(self, self.from_numpy(array[index]), array.shape)
-        out = self.empty(array.shape, dtype)
+    def contiguous(self, x: CudaArray) -> CudaArray:
+        return moves.contiguous(self, x)
+
+    def join(self, out: CudaArray, arrays: Sequence[CudaArray], axis: int) -> None:
+        moves.join(self, out, arrays, axis)
+
+    def upload(self, array: Any) -> CudaArray:
+        out = self.empty(array.shape, dtypes.as_dtype(array.dtype))
         if out.storage is not None:
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             with self.gpu.lock:
@@ -253,36 +255,6 @@ class Cuda(Backend):
         assert array.storage is not None
         reading = self.gpu.read(array.storage, low * size, (high - low + 1) * size)
         return Readback(array, reading, low)
-
-    def full(self, shape: Shape, value: Any, dtype: DType) -> CudaArray:
-        if not size_of(shape):
-            return self.empty(shape, dtype)
-        try:
-            one = np.array(value, dtype.np)
-        except OverflowError:
-            raise ArgumentError(
-                f"{value} does not fit into {dtype}; choose a wider dtype"
-            ) from None
-        found = self.intern((one.tobytes(), dtype), lambda: one)
-        return found if not shape else moves.broadcast_to(self, found, shape)
-
-    def arange(self, start: Any, count: int, step: Any, dtype: DType) -> CudaArray:
-        def values() -> Any:
-            whole = np.arange(count, dtype=np.int64 if dtype.is_integer else np.float64)
-            return (start + step * whole).astype(dtype.np)
-
-        if count > _INTERNED:
-            return self.from_numpy(values())
-        return self.intern((start, count, step, dtype, type(start), type(step)), values)
-
-    def intern(self, key: Any, make: Callable[[], Any]) -> CudaArray:
-        """A constant made once. Nothing ever writes to an array, so it can be shared."""
-        found = self.made.get(key)
-        if found is None:
-            if len(self.made) > 1024:
-                self.made.clear()
-            found = self.made[key] = self.from_numpy(make())
-        return found
 
 
 class Readback:

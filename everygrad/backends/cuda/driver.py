@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cuda import cudnn, nvrtc
+from everygrad.backends.cuda import cudnn, cusolver, nvrtc
 from everygrad.backends.cuda.lt import CublasLt
 from everygrad.backends.cuda.writer import Text, full_source
-from everygrad.errors import DeviceError
+from everygrad.errors import DeviceError, OutOfMemoryError
 
 _CHUNK = 1 << 25  # bytes of one pinned piece
 _PENDING = 1 << 28  # bytes of uploads under way before the oldest is waited for
@@ -174,6 +174,7 @@ class Driver:
         self._events: list[int] = []
         self._lt: CublasLt | None = None
         self._cudnn: cudnn.Cudnn | None = None
+        self._cusolver: cusolver.Cusolver | None = None
         self._launch = import_module("cupy_backends.cuda.api.driver").launchKernel
 
     @property
@@ -193,6 +194,19 @@ class Driver:
                 self.enter()
                 self._cudnn = cudnn.Cudnn(library, self.stream)
         return self._cudnn
+
+    @property
+    def cusolver(self) -> cusolver.Cusolver | None:
+        """cuSOLVER and cuBLAS on this device; None where the machine lacks one."""
+        if self._cusolver is None:
+            libraries = cusolver.load()
+            if libraries is not None:
+                room = self.malloc(cusolver.ROOM)
+                if room is None:
+                    raise OutOfMemoryError(f"cuda: no {cusolver.ROOM:,} bytes for cuBLAS are left")
+                self._solver_room, address = room  # which stays
+                self._cusolver = cusolver.Cusolver(libraries, self.stream, address)
+        return self._cusolver
 
     @property
     def nvrtc(self) -> nvrtc.Nvrtc:

@@ -28,6 +28,7 @@ class DryDriver:
     recycles = False  # what no kernel writes here is to be zeros, not what was there before
     lt = None  # no library: products by our own kernels
     cudnn = None  # and convolutions by their definition
+    cusolver = None  # as linear algebra
 
     def __init__(self) -> None:
         self.texts: dict[str, Text] = {}

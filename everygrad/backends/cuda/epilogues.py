@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from everygrad.backends.cuda.fused import fusable
 from everygrad.backends.cuda.lt import BIAS_ALIGNMENT
 from everygrad.backends.cuda.products import (
     WITH_EPILOGUES,
@@ -33,6 +32,7 @@ from everygrad.backends.cuda.products import (
     results,
 )
 from everygrad.backends.cuda.rewriting import Internal
+from everygrad.backends.groups import fusable
 from everygrad.compile import views
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import view_of

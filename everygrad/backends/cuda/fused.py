@@ -2,87 +2,25 @@
 
 One kernel makes everything where it can. Sums of different shapes want different walks: a group
 then becomes several kernels, each of which computes what it needs. A sum that no walk serves is
-left to a kernel of its own (`without_strays`).
+left to a kernel of its own (`groups.without_strays`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from everygrad.backends.cuda.fusedrows import FusedWriter, Made
-from everygrad.backends.cuda.fusedvalues import Task, needed
+from everygrad.backends.cuda.fusedvalues import Task
+from everygrad.backends.groups import finals, is_by_rows, kind_of, needed, walked
 from everygrad.backends.strided import collapse
-from everygrad.compile.fuse import Group, Load, Member, final_strides, is_chain
+from everygrad.compile.fuse import Group, Load, Member, is_chain
 from everygrad.compile.ir import Value
 from everygrad.compile.views import is_whole
-from everygrad.compile.walk import Place, walk
-from everygrad.shapes import Shape
+from everygrad.compile.walk import Place
 
-_LONGEST = 8192  # elements of a row whose columns' sums fit into registers
+LONGEST = 8192  # elements of a row whose columns' sums fit into registers
 _ROWS = 1024  # rows from which on there is one for every block
 _SHORTEST = 1 << 12  # elements of a piece of a row
-
-
-class Kind(NamedTuple):
-    """What a final is ("total", "columns", "rows", or "" for none of these), and along rows of
-    which length."""
-
-    name: str
-    length: int
-
-
-def fusable(v: Value) -> bool:
-    """Elementwise values, reductions, and picks by an index: all that groups are made of."""
-    return v.kind in ("elementwise", "reduction") or v.name == "take"
-
-
-def kind_of(m: Member) -> Kind:
-    if m.value.size == 1:
-        return Kind("total", 0)
-    if m.level == "row":
-        return Kind("", 0)
-    shape: Shape = m.shape
-    sizes, (steps,) = collapse(shape, [final_strides(shape, m.value.params["axes"])])
-    if steps in ((0, 1), (1,)):
-        return Kind("columns", sizes[-1])
-    if steps in ((1, 0), (0, 1, 0)):
-        return Kind("rows", sizes[-1])
-    return Kind("", 0)
-
-
-def _finals(members: dict[Value, Member]) -> list[Member]:
-    return [m for m in members.values() if m.role == "final"]
-
-
-def _by_rows(members: dict[Value, Member]) -> bool:
-    """Whether rows are reduced, or have values: then they are what is walked."""
-    return any(m.role in ("reduce", "row") or m.level == "row" for m in members.values())
-
-
-def _is_stray(group: Group, m: Member) -> bool:
-    """Whether no walk of the group serves a final."""
-    kind = kind_of(m)
-    if not kind.name:
-        return True
-    if not _by_rows(needed(group, [m.value])):
-        return False
-    return kind.length not in (0, group.row) or (kind.name == "columns" and kind.length > _LONGEST)
-
-
-def without_strays(groups: Sequence[Group]) -> list[Group]:
-    """The groups, with the sums that no walk of theirs serves as kernels behind them."""
-    made: list[Group] = []
-    for group in groups:
-        apart = [m.value for m in _finals(group.members) if _is_stray(group, m)]
-        for v in apart:
-            del group.members[v]
-        made += [group] if group.values else []
-        for v in apart:
-            alone = Group(group.number)
-            alone.opaque = v
-            made.append(alone)
-    return made
 
 
 def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
@@ -91,11 +29,11 @@ def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     anywhere: list[Value] = []
     for v in wanted:
         members = needed(group, [v])
-        if _by_rows(members):
+        if is_by_rows(members):
             walks.setdefault(group.row or 0, []).append(v)
         elif members[v].role == "final" and kind_of(members[v]).length:
             length = kind_of(members[v]).length
-            walks.setdefault(length if length <= _LONGEST else -length, []).append(v)
+            walks.setdefault(length if length <= LONGEST else -length, []).append(v)
         else:
             anywhere.append(v)
     if not walks:
@@ -113,10 +51,10 @@ def kernels(group: Group, stored: set[Value], multiprocessors: int) -> list[Made
 
 def _kernel(group: Group, wanted: list[Value], multiprocessors: int) -> Made:
     members = needed(group, wanted)
-    kinds = {m.value: kind_of(m) for m in _finals(members)}
+    kinds = {m.value: kind_of(m) for m in finals(members)}
     names = {v: k.name for v, k in kinds.items()}
     lengths = {k.length for k in kinds.values() if k.length}
-    if _by_rows(members):
+    if is_by_rows(members):
         task = _laid(group, members, wanted, names, group.row or 1)
         return FusedWriter(task, multiprocessors).along()
     if not lengths:
@@ -152,11 +90,7 @@ def _laid(
     row: int,
 ) -> Task:
     """The task of walking rows of so many elements; 0: all are columns of one row."""
-    like = Group(group.number, group.size)
-    like.members, like.cuts, like.row = members, group.cuts, group.row
-    if row:
-        like.row, like.cuts = row, group.cuts | {row}
-    found = walk(like)
+    found = walked(group, members, row)
     if row:
         return Task(members, wanted, found.rows, found.columns, found.loads, kinds)
     loads = list(found.loads)

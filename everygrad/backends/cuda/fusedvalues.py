@@ -17,7 +17,7 @@ from everygrad.backends.cuda.layout import HALVES, LAYOUTS, accumulator
 from everygrad.backends.cuda.reducing import combined, identity
 from everygrad.backends.cuda.render import body, cast, constant
 from everygrad.backends.cuda.writer import is_wide
-from everygrad.compile.fuse import Group, Load, Member, Number
+from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.shapes import Shape, size_of
@@ -48,17 +48,6 @@ class Task(NamedTuple):
     @property
     def length(self) -> int:
         return size_of(self.columns)
-
-
-def needed(group: Group, wanted: Sequence[Value]) -> dict[Value, Member]:
-    """The members that the wanted values are made of, in order."""
-    todo, seen = list(wanted), set(wanted)
-    for v in todo:
-        for r in group.members[v].refs:
-            if isinstance(r, Value) and r not in seen:
-                seen.add(r)
-                todo.append(r)
-    return {v: m for v, m in group.members.items() if v in seen}
 
 
 def split(index: str, sizes: Shape, prefix: str, kind: str) -> tuple[list[str], list[str]]:

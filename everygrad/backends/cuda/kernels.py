@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad import dtypes
-from everygrad.backends import base
+from everygrad.backends import base, views
 from everygrad.backends.cuda import (
     attention,
     convolution,
+    entropy,
     indexing,
     losses,
     moves,
@@ -100,17 +101,13 @@ def philox(dev: Any, state: CudaArray, count: int) -> CudaArray:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "reshape": moves.reshape,
-    "permute_dims": moves.permute_dims,
-    "broadcast_to": moves.broadcast_to,
-    "slice": moves.take_slices,
+    **views.KERNELS,
     "unslice": moves.unslice,
-    "concat": moves.concat,
     "to": transfer,
-    "identity": lambda dev, x: x,
     "matmul": products.matmul,
     "linear": products.linear,
     "linear_bias": products.linear_bias,
+    "linear_weight": products.linear_weight,
     "product_ending": products.product_ending,
     "take": indexing.take,
     "gather": indexing.gather,
@@ -121,6 +118,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "check_true": indexing.check_true,
     "class_loss": losses.class_loss,
     "class_spread": losses.class_spread,
+    "count_labels": entropy.count_labels,
+    "class_entropy": entropy.class_entropy,
+    "class_entropy_vjp": entropy.class_entropy_vjp,
     "prod": reducing.prod,
     "argmax": lambda dev, x, axis, keepdims: reducing.arg(dev, True, x, axis, keepdims),
     "argmin": lambda dev, x, axis, keepdims: reducing.arg(dev, False, x, axis, keepdims),

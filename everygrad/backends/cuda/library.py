@@ -2,7 +2,8 @@
 
 What CuPy does between taking memory and giving it back no graph can hold. Such an op is a `Call`: a
 step that the host makes between two graphs, on our stream, and whose result is copied to where it
-was planned. Transforms need no memory but what their plan has, and stay inside a graph.
+was planned. Transforms need no memory but what their plan has, factorisations are called directly
+(`factoring`), and both stay inside a graph.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from everygrad.backends.cuda import ordering, solver, transforms
+from everygrad.backends.cuda import factoring, ordering, solver, transforms
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.guest import has_libraries, lent, on_our_stream
 from everygrad.compile.ir import Value
@@ -23,6 +24,7 @@ _UNROLLED = (
     *("lu_factor", "solve_triangular", "qr", "qr_complete"),
 )
 _FEW = 4  # columns up to which portable definitions of these are used
+_FEWER = 3  # the same, where the library's call stays inside the graph
 _MANY = 64  # the same, where a library has no function for a batch: as many as are unrolled
 
 Work = Callable[..., Any]  # of arrays in a list, and of `cupy`
@@ -45,11 +47,17 @@ class Call:
             out[...] = self._work(given, cupy=cupy)
 
 
-def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool:
-    """Whether a library does an op on values of these shapes, inside a compiled function. The
-    portable definition is faster where it is a few kernels, which need no stage of their own."""
-    if not has_libraries(dev) or not all(size_of(v.shape) for v in given):
-        return False
+def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool | None:
+    """Whether a library does an op on values of these shapes, inside a compiled function; None: no
+    library has to do with it. The portable definition is faster where it is a few kernels, which
+    are fused with what is around them."""
+    called = op in solver.FUNCTIONS or op == "argsort"
+    if not called or not all(size_of(v.shape) for v in given):
+        return None
+    if factoring.serves(dev, op, given[0].shape):
+        return min(given[0].shape[-2:]) > _FEWER
+    if not has_libraries(dev):
+        return None
     if op == "argsort":
         return bool(given[0].shape[params["axis"]] > _NETWORK)
     if op in _UNROLLED:
@@ -57,13 +65,15 @@ def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> b
         columns = min(m, n)
         one_by_one = op == "lu_factor" and columns < size_of(tuple(batch))
         return columns > (_MANY if one_by_one else _FEW)
-    return op in solver.FUNCTIONS
+    return True
 
 
 def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArray:
     """The result of an op that a library does on promised arrays."""
     if v.name in transforms.TRANSFORMS:
         return transforms.record(dev, rec, arrays[0], v)
+    if factoring.serves(rec, v.name, arrays[0].shape):
+        return factoring.done(rec, v.name, *arrays, **v.params)
     if v.name == "argsort":
         arrays = [ordering.sortable(rec, arrays[0])]
         work: Work = partial(_sorted, v.params)

@@ -14,7 +14,7 @@ from everygrad.backends.cuda.writer import Writer, Written, extent, is_wide
 from everygrad.dtypes import FROM_NP
 from everygrad.shapes import size_of
 
-_WHAT = "cross_entropy: label"
+WHAT = "cross_entropy: label"
 
 
 def _begin(name: str, x: CudaArray, target: CudaArray, *reaches: int) -> Writer:
@@ -63,7 +63,7 @@ def class_loss(
     if not dtype.is_float or logs.storage is None:
         return NotImplemented
     out: CudaArray = dev.empty(target.shape, dtype)
-    number = dev.gpu.check_number(_WHAT, logs.shape[axis])
+    number = dev.gpu.check_number(WHAT, logs.shape[axis])
     layouts = (logs.shape, logs.strides, logs.dtype, target.shape, target.strides, target.dtype)
     kernel = dev.planned(
         ("class_loss", *layouts, axis, ignore_index),
@@ -107,7 +107,7 @@ def class_spread(
     if not dtype.is_float or v.storage is None or not classes:
         return NotImplemented
     out: CudaArray = dev.empty((*v.shape[:axis], classes, *v.shape[axis:]), dtype)
-    number = dev.gpu.check_number(_WHAT, classes)
+    number = dev.gpu.check_number(WHAT, classes)
     layouts = (v.shape, v.strides, v.dtype, target.shape, target.strides, target.dtype)
     kernel = dev.planned(
         ("class_spread", *layouts, axis, classes, ignore_index),

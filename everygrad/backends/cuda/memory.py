@@ -7,9 +7,9 @@ pool costs more than many a kernel.
 from __future__ import annotations
 
 import sys
-import weakref
 from sys import getrefcount
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 from everygrad.errors import OutOfMemoryError
 
@@ -20,22 +20,33 @@ _WAITING = 256  # blocks of one size that wait, at most
 _PACKAGE = __name__.split(".")[0] + "."
 
 
+class Line(NamedTuple):
+    """A place in a program, as cheap to note as can be: its line is looked up when it is shown."""
+
+    code: CodeType
+    at: int  # the instruction, in bytes
+
+    def __str__(self) -> str:
+        number = self.code.co_firstlineno
+        for start, end, line in self.code.co_lines():
+            if start <= self.at < end and line is not None:
+                number = line
+        return f"{self.code.co_filename}:{number}"
+
+
 class Storage:
     """Bytes of the device, given back to the pool when the last array on them is gone.
 
     Work runs in the order it is launched, so bytes given back can serve again at once.
     """
 
-    __slots__ = ("__weakref__", "gpu", "holder", "line", "ptr", "size")
+    __slots__ = ("__weakref__", "gpu", "holder", "ptr", "size")
 
-    def __init__(
-        self, gpu: Any, holder: Any, ptr: int, size: int, line: tuple[str, int] = ("", 0)
-    ) -> None:
+    def __init__(self, gpu: Any, holder: Any, ptr: int, size: int) -> None:
         self.gpu = gpu
         self.holder = holder  # keeps the bytes; CuPy's, or the dry driver's
         self.ptr = ptr
         self.size = size
-        self.line = line  # of the user's, that made it
 
 
 class Large(Storage):
@@ -44,7 +55,9 @@ class Large(Storage):
     __slots__ = ()
 
     def __del__(self) -> None:
-        self.gpu.memory.count(-self.size)
+        memory = self.gpu.memory
+        memory.large.pop(self.ptr, None)
+        memory.count(-self.size)
 
 
 class Small(Storage):
@@ -60,7 +73,6 @@ class Small(Storage):
         self.holder = holder
         self.ptr = ptr
         self.size = size
-        self.line = ("", 0)
         self.waiting = waiting
 
     def __del__(self) -> None:
@@ -78,20 +90,21 @@ def _ours() -> int:
 
 
 _OURS = _ours()
-_inside: set[Any] = set()  # code of this package, met before
+_inside: dict[str, bool] = {}  # by file: whether it is of this package
 
 
-def user_line() -> tuple[str, int]:
-    """The file and line of the innermost caller outside this package."""
+def user_line() -> Line:
+    """The innermost caller's outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        code = frame.f_code
-        if code not in _inside:
-            if not frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-                break
-            _inside.add(code)
+        # files, not code: a code object's hash goes over all of its instructions
+        file = frame.f_code.co_filename
+        if file not in _inside:
+            _inside[file] = frame.f_globals.get("__name__", "").startswith(_PACKAGE)
+        if not _inside[file]:
+            break
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return Line(frame.f_code, frame.f_lasti)
 
 
 class Memory:
@@ -99,7 +112,7 @@ class Memory:
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
-        self.large: weakref.WeakSet[Storage] = weakref.WeakSet()
+        self.large: dict[int, tuple[int, Line]] = {}  # by address: the size, who made it
         self.recycles: bool = gpu.driver.recycles  # blocks that nobody holds wait
         self.counted = 0  # bytes of large storages, and of small blocks whether they wait or not
         self.peak = 0  # the most there were
@@ -123,30 +136,27 @@ class Memory:
 
     def _take_apart(self, size: int) -> Storage:
         holder, ptr = self._ask(size)
-        if size < LARGE:
-            return Large(self.gpu, holder, ptr, size)
-        storage = Large(self.gpu, holder, ptr, size, user_line())
-        self.large.add(storage)
-        return storage
+        if size >= LARGE:
+            self.large[ptr] = (size, user_line())
+        return Large(self.gpu, holder, ptr, size)
 
     def count(self, size: int) -> None:
         """So many bytes more, or fewer."""
         with self.gpu.lock:
             self.counted += size
-            self.peak = max(self.peak, self.counted)
+            if self.counted > self.peak:
+                self.peak = self.counted
 
     def _ask(self, size: int) -> tuple[Any, int]:
         """A block of the driver's pool."""
-        driver = self.gpu.driver
-        found = driver.malloc(size)
+        found: tuple[Any, int] | None = self.gpu.driver.malloc(size)
         if found is None:
             self.trim()
-            found = driver.malloc(size)
+            found = self.gpu.driver.malloc(size)
             if found is None:
                 raise self._exhausted(size)
         self.count(size)
-        holder, ptr = found
-        return holder, ptr
+        return found
 
     def trim(self) -> None:
         """Give all that nobody holds back to the system."""
@@ -170,8 +180,8 @@ class Memory:
             f"{self.gpu.name}: out of memory: {size:,} bytes asked for, {facts['used']:,} in use, "
             f"{facts['free']:,} of {facts['total']:,} free on the device"
         ]
-        largest = sorted(self.large, key=lambda s: -s.size)[:8]
+        largest = sorted(self.large.copy().values(), key=lambda made: -made[0])[:8]
         if largest:
             lines.append("the largest tensors alive, by the line that made them:")
-            lines += [f"  {s.size:>16,} bytes  {s.line[0]}:{s.line[1]}" for s in largest]
+            lines += [f"  {size:>16,} bytes  {line}" for size, line in largest]
         return OutOfMemoryError("\n".join(lines))

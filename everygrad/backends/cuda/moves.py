@@ -1,4 +1,4 @@
-"""Layout moves: views where strides can say it, else one kernel that writes the result in order.
+"""Layout moves that no view can be: one kernel writes the result in order.
 
 Elements are moved as bits, several of them as one where they lie together.
 """
@@ -14,13 +14,11 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.elementwise import grid
 from everygrad.backends.cuda.layout import RAW
 from everygrad.backends.cuda.writer import Writer, Written, extent, is_wide
-from everygrad.backends.strided import reshaped, spread
+from everygrad.backends.views import Slices
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 
-Slices = tuple[tuple[int, int, int], ...]
-_JOINED = 16  # inputs of one concat kernel
 # dtypes that hold bits of each size, to be moved without looking at them
 _BITS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
@@ -43,40 +41,8 @@ def contiguous(dev: Any, x: CudaArray) -> CudaArray:
 def copied(dev: Any, x: CudaArray) -> CudaArray:
     """The same elements in C order, in memory of their own."""
     bits = bits_of(FROM_NP[x.dtype])
-    seen = CudaArray(x.device, x.shape, bits.np, x.storage, x.offset, x.strides)
-    copy: CudaArray = dev.elementwise("copy", _copying(bits), [seen], ordered=True)
+    copy: CudaArray = dev.elementwise("copy", _copying(bits), [x.seen_as(bits.np)], ordered=True)
     return CudaArray(x.device, x.shape, x.dtype, copy.storage)
-
-
-def reshape(dev: Any, x: CudaArray, shape: Shape) -> CudaArray:
-    if size_of(shape) != size_of(x.shape):
-        raise ValueError("element counts differ")
-    if x.storage is None:
-        return CudaArray(x.device, shape, x.dtype, None)
-    strides = reshaped(x.shape, x.strides, shape)
-    if strides is None:
-        x = copied(dev, x)
-        return CudaArray(x.device, shape, x.dtype, x.storage, x.offset)
-    return x.view(shape, strides)
-
-
-def permute_dims(dev: Any, x: CudaArray, axes: Shape) -> CudaArray:
-    return x.view(tuple(x.shape[a] for a in axes), tuple(x.strides[a] for a in axes))
-
-
-def broadcast_to(dev: Any, x: CudaArray, shape: Shape) -> CudaArray:
-    if not size_of(shape):
-        return CudaArray(x.device, shape, x.dtype, None)
-    return x.view(shape, spread(x.shape, x.strides, shape))
-
-
-def take_slices(dev: Any, x: CudaArray, slices: Slices) -> CudaArray:
-    shape = tuple(count for _, count, _ in slices)
-    if not size_of(shape):
-        return CudaArray(x.device, shape, x.dtype, None)
-    pairs = list(zip(slices, x.strides, strict=True))
-    offset = x.offset + sum(start * stride for (start, _, _), stride in pairs)
-    return x.view(shape, tuple(step * stride for (_, _, step), stride in pairs), offset)
 
 
 # --- several elements as one ---------------------------------------------------------------------
@@ -201,20 +167,9 @@ def _write_concat(
     return w.finish(grid(total, multiprocessors))
 
 
-def concat(dev: Any, *xs: CudaArray, axis: int, sizes: Shape) -> CudaArray:
-    shape = (*xs[0].shape[:axis], sum(sizes), *xs[0].shape[axis + 1 :])
-    there = [x for x in xs if x.storage is not None]
-    dtype = FROM_NP[xs[0].dtype]
-    if len(there) == 1:
-        return there[0]
-    while len(there) > _JOINED:
-        there = [
-            concat(dev, *some, axis=axis, sizes=tuple(x.shape[axis] for x in some))
-            for some in (there[i : i + _JOINED] for i in range(0, len(there), _JOINED))
-        ]
-    out: CudaArray = dev.empty(shape, dtype)
-    if out.storage is None:
-        return out
+def join(dev: Any, out: CudaArray, there: Sequence[CudaArray], axis: int) -> None:
+    """Write arrays into `out`, one behind the other along an axis."""
+    shape, dtype = out.shape, out.dtype
     layouts = [(x.shape[axis], x.strides, x.ptr % 16) for x in there]
     key = ("concat", shape, axis, dtype.itemsize, *layouts)
 
@@ -232,4 +187,3 @@ def concat(dev: Any, *xs: CudaArray, axis: int, sizes: Shape) -> CudaArray:
         return _write_concat(packed(shape, count), axis, ends, small, size, dev.multiprocessors)
 
     dev.gpu.launch(dev.planned(key, write), *(x.ptr for x in there), out.ptr)
-    return out

@@ -11,10 +11,11 @@ from everygrad import dtypes, shapes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.layout import LAYOUTS, accumulator
 from everygrad.backends.cuda.lt import BIAS_ALIGNMENT, Problem, aux_step, uses
-from everygrad.backends.cuda.moves import copied, permute_dims, reshape
+from everygrad.backends.cuda.moves import copied
 from everygrad.backends.cuda.render import cast, constant, instruction
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written, extent, is_wide
 from everygrad.backends.strided import collapse, spread
+from everygrad.backends.views import permute_dims, reshape
 from everygrad.compile.expr import Inst
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
@@ -301,6 +302,12 @@ def _by_tiles(dev: Any, x: CudaArray, y: CudaArray, batch: Shape) -> CudaArray:
 
 def linear(dev: Any, x: CudaArray, w: CudaArray) -> CudaArray:
     return matmul(dev, x, permute_dims(dev, w, (1, 0)))
+
+
+def linear_weight(dev: Any, v: CudaArray, x: CudaArray) -> CudaArray:
+    rows = size_of(x.shape[:-1])
+    flat = reshape(dev, v, (rows, v.shape[-1]))
+    return matmul(dev, permute_dims(dev, flat, (1, 0)), reshape(dev, x, (rows, x.shape[-1])))
 
 
 def linear_bias(dev: Any, x: CudaArray, w: CudaArray, b: CudaArray) -> Any:

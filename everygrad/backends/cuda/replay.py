@@ -25,6 +25,7 @@ from everygrad.backends.cuda.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.cuda.rewriting import rewritten
 from everygrad.backends.cuda.runner import Plan, Runner
 from everygrad.backends.cuda.stages import gathered, is_hosted, stage_names
+from everygrad.backends.groups import fusable, without_strays
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, plan
@@ -62,8 +63,8 @@ class Replay:
         graph = self.graph
         for v in graph.inputs:
             self.made[v] = self.recorder.empty(v.shape, v.dtype)
-        found = fuse(graph, fused.fusable, _MOST_LOADS, siblings=_SMALL, recompute=True)
-        groups = fused.without_strays(found)
+        found = fuse(graph, fusable, _MOST_LOADS, siblings=_SMALL, recompute=True)
+        groups = without_strays(found, fused.LONGEST)
         stored = used_outside(groups, graph.outputs)
         for group in groups:
             if group.opaque is not None:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.layout import LAYOUTS
-from everygrad.backends.cuda.moves import contiguous, permute_dims
+from everygrad.backends.cuda.moves import contiguous
 from everygrad.backends.cuda.writer import Writer, Written, is_wide
+from everygrad.backends.views import permute_dims
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 

@@ -34,39 +34,35 @@ class Shortcut(NamedTuple):
     like: CudaArray
 
     def run(self, dev: Any, arrays: Sequence[CudaArray]) -> CudaArray:
+        steps, sizes, space, checks, _, slot, at, like = self
         gpu = dev.gpu
         storages: list[Any] = [a.storage for a in arrays]
-        addresses = [a.ptr for a in arrays]
-        for size in self.sizes:
-            if size:
-                storage = gpu.memory.take(size)
+        if steps or sizes:
+            addresses = [a.ptr for a in arrays]
+            for size in sizes:
+                storage = gpu.memory.take(size) if size else None
                 storages.append(storage)
-                addresses.append(storage.ptr)
-            else:
-                storages.append(None)
-                addresses.append(gpu.workspace(self.workspace))
-        if self.checks:
-            gpu.faults()
-        for step in self.steps:
-            what, arguments, places, words = step
-            if words:
-                given = step.filled(addresses)
-            else:
-                given = list(arguments)
-                for at, slot, offset in places:
-                    given[at] = addresses[slot] + offset
-            if type(what) is Kernel:
-                gpu.launch(what, *given)
-            else:
-                gpu.call(what, *given)
-        return self._result(arrays, storages)
-
-    def _result(self, arrays: Sequence[CudaArray], storages: list[Any]) -> CudaArray:
-        like, slot = self.like, self.slot
-        offset = self.at // like.dtype.itemsize
+                addresses.append(gpu.workspace(space) if storage is None else storage.ptr)
+            if checks:
+                gpu.faults()
+            for step in steps:
+                what, arguments, places, words = step
+                if words:
+                    given = step.filled(addresses)
+                else:
+                    given = list(arguments)
+                    for where, number, offset in places:
+                        given[where] = addresses[number] + offset
+                if type(what) is Kernel:
+                    gpu.launch(what, *given)
+                else:
+                    gpu.call(what, *given)
+        first = at // like.dtype.itemsize
         if slot < len(arrays):
-            offset += arrays[slot].offset
-        return CudaArray(like.device, like.shape, like.dtype, storages[slot], offset, like.strides)
+            first += arrays[slot].offset
+        made = CudaArray(like.device, like.shape, like.dtype, storages[slot], first, like.strides)
+        made.layout = like.layout  # memory, given or taken, begins where promised memory does
+        return made
 
 
 def _promised(rec: Any, array: CudaArray) -> CudaArray:
@@ -88,6 +84,7 @@ def learn(dev: Any, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]
     if not isinstance(out, CudaArray) or not promises.holds(out.ptr):
         return _NEVER
     slot = promises.find(out.ptr)
+    layout_of(out)
     taken = zip(promises.starts[len(given) :], promises.sizes[len(given) :], strict=True)
     sizes = tuple(0 if space is not None and space.ptr == at else size for at, size in taken)
     return Shortcut(
@@ -120,17 +117,16 @@ class Shortcuts:
         if found is _NEVER:
             return None
         for a in arrays:  # layouts tell addresses apart by 16 bytes, recorded ones are even to more
-            if a.ptr % ALIGN:
+            if a.ptr & (ALIGN - 1):
                 return None
+        if type(found) is Shortcut:
+            return found
         if found is None:
             if len(self._known) > _MOST:
                 self._known.clear()
             self._known[key] = _ONCE if _is_plain(op, arrays) else _NEVER
-        elif found is _ONCE:
-            self._known[key] = learn(dev, op, arrays, params)
         else:
-            shortcut: Shortcut = found
-            return shortcut
+            self._known[key] = learn(dev, op, arrays, params)
         return None
 
 

@@ -1,8 +1,9 @@
-"""Linear algebra and Fourier transforms by cuSOLVER, cuBLAS and cuFFT, as CuPy calls them.
+"""Linear algebra and Fourier transforms by cuSOLVER, cuBLAS and cuFFT.
 
-Arrays are handed over without a copy, CuPy works on our stream with our memory, and what it makes
-is taken over. A compiled function calls the same functions between its graphs (`library`). Without
-a GPU the portable definitions serve.
+Factorisations and what they solve are called directly (`factoring`). The others, and all of them on
+a machine that lacks a library, are as CuPy calls them: arrays are handed over without a copy, CuPy
+works on our stream with our memory, and what it makes is taken over. A compiled function calls the
+same functions between its graphs (`library`). Without a GPU the portable definitions serve.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.backends.cpu.lapack import NOT_FINITE, NOT_POSITIVE, SINGULAR
+from everygrad.backends.cuda import factoring, matrixkernels
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.guest import is_eager, lent, on_our_stream
 from everygrad.backends.cuda.indexing import check_true
@@ -33,11 +36,15 @@ def _taken(dev: Any, cupy: Any, x: Any) -> CudaArray:
     return CudaArray(dev.device, x.shape, dtype, storage)
 
 
-def _eager(op: str) -> Callable[..., Any]:
-    """The kernel of an op, for where there are a GPU and elements to work on, now."""
+def _kernel(op: str) -> Callable[..., Any]:
+    """The kernel of an op, for where there are a library and elements to work on."""
 
     def kernel(dev: Any, *arrays: CudaArray, **params: Any) -> Any:
-        if not is_eager(dev) or any(a.storage is None for a in arrays):
+        if any(a.storage is None for a in arrays):
+            return NotImplemented
+        if factoring.serves(dev, op, arrays[0].shape):
+            return factoring.done(dev, op, *arrays, **params)
+        if not is_eager(dev):
             return NotImplemented
         with on_our_stream(dev) as cupy:
             return _taken(
@@ -49,16 +56,14 @@ def _eager(op: str) -> Callable[..., Any]:
 
 # --- what can go wrong ---------------------------------------------------------------------------
 
-_SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
-_NAN = "the iteration does not converge; is a NaN or an infinity in the input?"
 _ITERATING = (
     *("eigh", "eigvalsh", "eig", "eigvals"),
     *("svd", "svd_complete", "svdvals"),
 )
 _REFUSED = {
-    **dict.fromkeys(("solve", "inv", "solve_triangular"), _SINGULAR),
-    "cholesky": "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?",
-    **dict.fromkeys(_ITERATING, _NAN),
+    **dict.fromkeys(("solve", "inv", "solve_triangular"), SINGULAR),
+    "cholesky": NOT_POSITIVE,
+    **dict.fromkeys(_ITERATING, NOT_FINITE),
 }
 
 
@@ -200,4 +205,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # of CuPy, its arrays, and paramet
     "real_dft": lambda cupy, x, axis: cupy.fft.rfft(x, axis=axis),
     "half_dft": _half_dft,
 }
-KERNELS: dict[str, Callable[..., Any]] = {op: _eager(op) for op in FUNCTIONS}
+KERNELS: dict[str, Callable[..., Any]] = {
+    **{op: _kernel(op) for op in FUNCTIONS},
+    "row_order": matrixkernels.row_order,
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from everygrad.backends import views
 from everygrad.backends.cuda import moves
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.guest import on_our_stream
@@ -53,7 +54,7 @@ def record(dev: Any, rec: Any, x: CudaArray, v: Value) -> CudaArray:
     axis, last = v.params["axis"], len(x.shape) - 1
     axes = (*(a for a in range(last + 1) if a != axis), axis)
     backwards = v.name == "half_dft"
-    moved = moves.permute_dims(rec, x, axes)
+    moved = views.permute_dims(rec, x, axes)
     # cuFFT writes to what it makes real numbers of, and reads real numbers in pairs
     own = backwards or moved.offset
     source = moves.copied(rec, moved) if own else moves.contiguous(rec, moved)
@@ -63,4 +64,4 @@ def record(dev: Any, rec: Any, x: CudaArray, v: Value) -> CudaArray:
     kind = _KINDS[x.dtype.name, v.dtype.name]
     count = size_of(source.shape[:-1])
     rec.gpu.call(Transform(dev, v.name, kind, length, count, direction), source.ptr, out.ptr)
-    return moves.permute_dims(rec, out, tuple(axes.index(a) for a in range(last + 1)))
+    return views.permute_dims(rec, out, tuple(axes.index(a) for a in range(last + 1)))

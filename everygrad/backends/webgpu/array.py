@@ -6,25 +6,16 @@ from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
-from everygrad.backends.strided import (
-    collapse as collapse,
-    fits as fits,
-    reshaped as reshaped,
-    row_major as row_major,
-    span as span,
-    spread as spread,
-)
+from everygrad.backends.strided import StridedArray, row_major
 from everygrad.backends.webgpu.memory import Storage
 from everygrad.shapes import Shape, size_of
 
 
-class WebGPUArray:
+class WebGPUArray(StridedArray):
     """Elements of a storage; an empty array has none. It never changes."""
 
-    __slots__ = (
-        "__weakref__", "device", "dtype", "in_order", "offset", "shape", "storage", "strides"
-    )  # fmt: skip
-    plain = True  # derivatives may be fused into one kernel on it
+    __slots__ = ("in_order",)
+    storage: Storage | None
 
     def __init__(
         self,
@@ -35,12 +26,7 @@ class WebGPUArray:
         offset: int = 0,
         strides: Shape | None = None,
     ) -> None:
-        self.device = device
-        self.shape = shape
-        self.dtype = dtype  # NumPy's
-        self.storage = storage
-        self.offset = offset
-        self.strides = row_major(shape) if strides is None else strides
+        super().__init__(device, shape, dtype, storage, offset, strides)
         self.in_order = strides is None and not offset  # from the start, in C order; else not known
 
     def known(self) -> WebGPUArray:
@@ -48,19 +34,6 @@ class WebGPUArray:
         if self.offset or self.strides != row_major(self.shape):
             return self
         return WebGPUArray(self.device, self.shape, self.dtype, self.storage)
-
-    def view(self, shape: Shape, strides: Shape, offset: int | None = None) -> WebGPUArray:
-        """Other elements of the same storage."""
-        at = self.offset if offset is None else offset
-        return WebGPUArray(self.device, shape, self.dtype, self.storage, at, strides)
-
-    def seen_as(self, dtype: Any) -> WebGPUArray:
-        """The same bits in another dtype of the same size."""
-        return WebGPUArray(self.device, self.shape, dtype, self.storage, self.offset, self.strides)
-
-    @property
-    def is_contiguous(self) -> bool:
-        return self.strides == row_major(self.shape) or fits(self.shape, self.strides)
 
     @property
     def is_alone(self) -> bool:

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.webgpu.array import WebGPUArray, collapse, spread
+from everygrad.backends.strided import collapse, spread
+from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.attentiontiles import TILE, Matrix, Tiles, chunks, slabs
 from everygrad.backends.webgpu.layout import load
 from everygrad.backends.webgpu.reducing import as_dtype

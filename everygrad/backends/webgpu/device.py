@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes, shapes
-from everygrad.backends.base import Backend, Pending, Ready
+from everygrad.backends.base import Pending, Ready
+from everygrad.backends.gpu import GpuBackend
+from everygrad.backends.strided import collapse, span, spread
 from everygrad.backends.webgpu import cooperative, fours, kernels, moves, pieces, reducing, render
 from everygrad.backends.webgpu.adapters import asked_for, find_adapter
-from everygrad.backends.webgpu.array import (
-    WebGPUArray,
-    collapse,
-    count_of,
-    distinct,
-    span,
-    spread,
-)
+from everygrad.backends.webgpu.array import WebGPUArray, count_of, distinct
 from everygrad.backends.webgpu.gpu import WORKGROUP, Gpu, Kernel
 from everygrad.backends.webgpu.layout import byte_size, layout, thread_count
 from everygrad.backends.webgpu.memory import Storage
@@ -28,26 +23,23 @@ from everygrad.backends.webgpu.readback import Fetch, Part
 from everygrad.backends.webgpu.replay import Replay
 from everygrad.compile.expr import Program
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import ArgumentError, DeviceError, OutOfMemoryError
+from everygrad.errors import DeviceError, OutOfMemoryError
 from everygrad.shapes import Shape, size_of
 
 _PLANS = 1 << 14  # kernels remembered with their shapes
 MOST_ELEMENTS = (1 << 31) - 1
-_INTERNED = 1 << 14  # elements up to which arange's results are remembered
 
 
-class WebGPU(Backend):
+class WebGPU(GpuBackend):
     """`wanted` names the adapter: part of its name, or nothing for the fastest."""
 
     name = "webgpu"
-    checks_later = True
 
     def __init__(self, device: str, wanted: str) -> None:
-        self.device = device  # as tensors say it
+        super().__init__(device)
         self.wanted = wanted
         self._gpu: Gpu | None = None
         self.plans: dict[Any, tuple[Kernel, Program]] = {}
-        self.made: dict[Any, WebGPUArray] = {}  # constants: they never change, so they serve again
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in kernels.KERNELS.items()
         }
@@ -172,17 +164,15 @@ class WebGPU(Backend):
         storage = self.gpu.pool.take(byte_size(dtype, count)) if count else None
         return WebGPUArray(self.device, shape, dtype.np, storage)
 
-    def from_numpy(self, array: Any) -> WebGPUArray:
-        return self.upload(array)
+    def contiguous(self, x: WebGPUArray) -> WebGPUArray:
+        return moves.contiguous(self, x)
+
+    def join(self, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
+        moves.join(self, out, arrays, axis)
 
     def upload(self, array: Any) -> WebGPUArray:
         dtype = dtypes.as_dtype(array.dtype)
         layout(dtype)
-        stretched = [n > 1 and s == 0 for n, s in zip(array.shape, array.strides, strict=True)]
-        if any(stretched) and array.size:  # broadcast: send it once
-            index = tuple(slice(0, 1) if s else slice(None) for s in stretched)
-            small = self.upload(array[index])
-            return moves.broadcast_to(self, small, array.shape)
         if not array.size:
             return self.empty(array.shape, dtype)
         check_count("a tensor", array.size)
@@ -223,39 +213,12 @@ class WebGPU(Backend):
         end = -(-(high + 1) * size // 4) * 4
         return array, Part(array.storage, start, end - start)
 
-    def full(self, shape: Shape, value: Any, dtype: DType) -> WebGPUArray:
+    def check_dtype(self, dtype: DType) -> None:
         layout(dtype)
-        if not size_of(shape):
-            return self.empty(shape, dtype)
-        try:
-            one = np.array(value, dtype.np)
-        except OverflowError:
-            raise ArgumentError(
-                f"{value} does not fit into {dtype}; choose a wider dtype"
-            ) from None
-        found = self.intern((one.tobytes(), dtype), lambda: one)
-        return found if not shape else moves.broadcast_to(self, found, shape)
 
-    def arange(self, start: Any, count: int, step: Any, dtype: DType) -> WebGPUArray:
-        def values() -> Any:
-            whole = np.arange(count, dtype=np.int64 if dtype.is_integer else np.float64)
-            return (start + step * whole).astype(dtype.np)
-
-        layout(dtype)
-        if count > _INTERNED:
-            return self.upload(values())
-        return self.intern((start, count, step, dtype, type(start), type(step)), values)
-
-    def intern(self, key: Any, make: Callable[[], Any]) -> WebGPUArray:
-        """A constant made once. Nothing ever writes to an array, so it can be shared."""
-        gpu = self.gpu  # opens a lost device again, which empties `made`
-        found = self.made.get(key)
-        if found is None:
-            if len(self.made) > 1024:
-                self.made.clear()
-            found = self.made[key] = self.upload(make())
-            assert found.storage is None or found.storage.gpu is gpu
-        return found
+    def intern(self, key: Any, make: Callable[[], Any]) -> Any:
+        self.gpu  # noqa: B018  # opens a lost device again, which empties `made`
+        return super().intern(key, make)
 
 
 class Fetched:

@@ -2,7 +2,8 @@
 
 One kernel makes everything where it can. A group becomes several where a kernel would bind more
 buffers than the device does, or where sums of different shapes want different walks; each then
-computes what it needs again. A sum that no walk serves is left to a kernel of its own (`strays`).
+computes what it needs again. A sum that no walk serves is left to a kernel of its own
+(`groups.without_strays`).
 """
 
 from __future__ import annotations
@@ -10,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from everygrad.backends.strided import collapse
+from everygrad.backends.groups import Kind, finals, is_by_rows, kind_of, needed, walked
 from everygrad.backends.webgpu import finishing, teams
 from everygrad.backends.webgpu.fusedrows import Parts, RowWriter, Task
-from everygrad.backends.webgpu.fusedvalues import needed
 from everygrad.backends.webgpu.inplace import Pairs
 from everygrad.backends.webgpu.layout import byte_size
-from everygrad.compile.fuse import Group, Load, Member, final_strides
+from everygrad.compile.fuse import Group, Load
 from everygrad.compile.ir import Value
-from everygrad.compile.walk import Place, walk
+from everygrad.compile.walk import Place
 from everygrad.shapes import Shape
 
 
@@ -44,48 +44,6 @@ class Kernel(NamedTuple):
     in_place: Pairs
 
 
-class Kind(NamedTuple):
-    """What a final is ("total", "columns", "rows", or "" for none of these), and along rows of
-    which length."""
-
-    name: str
-    length: int
-
-
-def kind_of(m: Member) -> Kind:
-    if m.value.size == 1:
-        return Kind("total", 0)
-    if m.level == "row":
-        return Kind("", 0)
-    shape: Shape = m.shape
-    sizes, (steps,) = collapse(shape, [final_strides(shape, m.value.params["axes"])])
-    if steps in ((0, 1), (1,)):
-        return Kind("columns", sizes[-1])
-    if steps in ((1, 0), (0, 1, 0)):
-        return Kind("rows", sizes[-1])
-    return Kind("", 0)
-
-
-def _finals(members: dict[Value, Member]) -> list[Member]:
-    return [m for m in members.values() if m.role == "final"]
-
-
-def _is_reduced(members: dict[Value, Member]) -> bool:
-    """Whether rows are reduced, or have values: then they are what is walked."""
-    return any(m.role in ("reduce", "row") or m.level == "row" for m in members.values())
-
-
-def strays(group: Group) -> list[Value]:
-    """The finals that no walk of the group serves."""
-    found = []
-    for m in _finals(group.members):
-        kind = kind_of(m)
-        rows = _is_reduced(needed(group, [m.value]))
-        if not kind.name or (rows and kind.length not in (0, group.row)):
-            found.append(m.value)
-    return found
-
-
 def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     """The wanted values by the walk that makes them: one along rows that are reduced, one for each
     other kind of sum, and whatever goes anywhere with the first of these."""
@@ -94,7 +52,7 @@ def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     anywhere: list[Value] = []
     for v in wanted:
         members = needed(group, [v])
-        if _is_reduced(members):
+        if is_by_rows(members):
             walks.setdefault(along, []).append(v)
         elif members[v].role == "final" and kind_of(members[v]).length:
             walks.setdefault(kind_of(members[v]), []).append(v)
@@ -113,11 +71,11 @@ def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
 def task_of(group: Group, wanted: list[Value], software: bool) -> Task:
     """How these values are made."""
     members = needed(group, wanted)
-    kinds = {m.value: kind_of(m) for m in _finals(members)}
+    kinds = {m.value: kind_of(m) for m in finals(members)}
     names = {v: k.name for v, k in kinds.items()}
     has = set(names.values())
     lengths = {k.length for k in kinds.values() if k.length}  # one at most: see _parts
-    if _is_reduced(members):
+    if is_by_rows(members):
         row = group.row or 1
         size = group.size // row
         shape = teams.along(size, row, len(members), software, "total" in has, "columns" in has)
@@ -133,11 +91,7 @@ def task_of(group: Group, wanted: list[Value], software: bool) -> Task:
 
 def _laid(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, Place]]:
     """The sizes of the axes of rows and of columns, and where loads are; row 0: all are columns."""
-    like = Group(group.number, group.size)
-    like.members, like.cuts, like.row = group.members, group.cuts, group.row
-    if row:
-        like.row, like.cuts = row, group.cuts | {row}
-    found = walk(like)
+    found = walked(group, group.members, row)
     if row:
         return found.rows, found.columns, found.loads
     flat = {r: Place((), (*p.rows, *p.columns), p.offset) for r, p in found.loads.items()}

@@ -12,7 +12,7 @@ from typing import Any
 from everygrad.backends.webgpu.layout import layout, load
 from everygrad.backends.webgpu.operands import Operand, four_of, total
 from everygrad.backends.webgpu.render import body, cast, constant
-from everygrad.compile.fuse import Group, Load, Member, Number
+from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.dtypes import int64
@@ -22,17 +22,6 @@ _NAME = re.compile(r"\bt(\d+)\b")
 _LET = re.compile(r"  let (\w+): (.+?) = (.*);")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _ROUNDED = {"float16": "half_round({})", "bfloat16": "brain_round({})"}
-
-
-def needed(group: Group, wanted: Sequence[Value]) -> dict[Value, Member]:
-    """The members that the wanted values are made of, in order."""
-    todo, seen = list(wanted), set(wanted)
-    for v in todo:
-        for r in group.members[v].refs:
-            if isinstance(r, Value) and r not in seen:
-                seen.add(r)
-                todo.append(r)
-    return {v: m for v, m in group.members.items() if v in seen}
 
 
 class Values:

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from everygrad import dtypes
-from everygrad.backends.webgpu.array import WebGPUArray, collapse, distinct
+from everygrad.backends.strided import collapse
+from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.layout import layout, load, raw, thread_count
 from everygrad.backends.webgpu.moves import bound
 from everygrad.backends.webgpu.reducing import accumulator, as_dtype

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from everygrad import dtypes
-from everygrad.backends import base
+from everygrad.backends import base, views
 from everygrad.backends.webgpu import attention, indexing, moves, products, reducing, rows
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.layout import layout, load, thread_count
@@ -107,14 +107,9 @@ def max_pool2d_index(dev: Any, x: WebGPUArray, window: Any) -> WebGPUArray:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "reshape": moves.reshape,
-    "permute_dims": moves.permute_dims,
-    "broadcast_to": moves.broadcast_to,
-    "slice": moves.take_slices,
+    **views.KERNELS,
     "unslice": moves.unslice,
-    "concat": moves.concat,
     "to": transfer,
-    "identity": lambda dev, x: x,
     "matmul": products.matmul,
     "linear": products.linear,
     "linear_bias": products.linear_bias,

@@ -1,4 +1,4 @@
-"""Layout moves: views where strides can say it, else one kernel that writes the result in order."""
+"""Layout moves that no view can be: one kernel writes the result in order."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from everygrad.backends.webgpu.array import WebGPUArray, distinct, reshaped, spread
+from everygrad.backends.views import Slices
+from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.layout import layout, load, raw, thread_count
 from everygrad.backends.webgpu.render import address, constant, element_kernel, places, slot
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
-
-Slices = tuple[tuple[int, int, int], ...]
-_JOINED = 16  # inputs of one concat kernel
 
 
 @lru_cache
@@ -29,37 +27,6 @@ def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
     bits = raw(FROM_NP[x.dtype])
     copy: WebGPUArray = dev.elementwise("copy", identity(bits), [x.seen_as(bits.np)])
     return copy.seen_as(x.dtype)
-
-
-def reshape(dev: Any, x: WebGPUArray, shape: Shape) -> WebGPUArray:
-    if size_of(shape) != size_of(x.shape):
-        raise ValueError("element counts differ")
-    if x.storage is None:
-        return WebGPUArray(x.device, shape, x.dtype, None)
-    strides = reshaped(x.shape, x.strides, shape)
-    if strides is None:
-        x = contiguous(dev, x)
-        return WebGPUArray(x.device, shape, x.dtype, x.storage, x.offset)
-    return x.view(shape, strides)
-
-
-def permute_dims(dev: Any, x: WebGPUArray, axes: Shape) -> WebGPUArray:
-    return x.view(tuple(x.shape[a] for a in axes), tuple(x.strides[a] for a in axes))
-
-
-def broadcast_to(dev: Any, x: WebGPUArray, shape: Shape) -> WebGPUArray:
-    if not size_of(shape):
-        return WebGPUArray(x.device, shape, x.dtype, None)
-    return x.view(shape, spread(x.shape, x.strides, shape))
-
-
-def take_slices(dev: Any, x: WebGPUArray, slices: Slices) -> WebGPUArray:
-    shape = tuple(count for _, count, _ in slices)
-    if not size_of(shape):
-        return WebGPUArray(x.device, shape, x.dtype, None)
-    pairs = list(zip(slices, x.strides, strict=True))
-    offset = x.offset + sum(start * stride for (start, _, _), stride in pairs)
-    return x.view(shape, tuple(step * stride for (_, _, step), stride in pairs), offset)
 
 
 def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
@@ -151,23 +118,11 @@ def _concat_source(dtype: DType, rank: int, axis: int, bindings: tuple[int, ...]
     return element_kernel(max(bindings) + 1, params, dtype, text, slot(0))
 
 
-def concat(dev: Any, *xs: WebGPUArray, axis: int, sizes: Shape) -> WebGPUArray:
-    shape = (*xs[0].shape[:axis], sum(sizes), *xs[0].shape[axis + 1 :])
-    there = [x for x in xs if x.storage is not None]
-    dtype = FROM_NP[xs[0].dtype]
-    if len(there) == 1:
-        return there[0]
-    while len(there) > _JOINED:
-        there = [
-            concat(dev, *some, axis=axis, sizes=tuple(x.shape[axis] for x in some))
-            for some in (there[i : i + _JOINED] for i in range(0, len(there), _JOINED))
-        ]
-    out: WebGPUArray = dev.empty(shape, dtype)
-    count = size_of(shape)
-    if not count:
-        return out
-    dtype = raw(dtype)
-    there = bound(dev, there)
+def join(dev: Any, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
+    """Write arrays into `out`, one behind the other along an axis."""
+    shape, count = out.shape, size_of(out.shape)
+    dtype = raw(FROM_NP[out.dtype])
+    there = bound(dev, arrays)
     storages, bindings = distinct(there)
     params, ends, end = [count, *shape[1:]], [], 0
     tail: list[int] = []
@@ -178,4 +133,3 @@ def concat(dev: Any, *xs: WebGPUArray, axis: int, sizes: Shape) -> WebGPUArray:
     source = _concat_source(dtype, len(shape), axis, bindings)
     params += (*ends, *tail)
     dev.launch("concat", source, storages, out, params, thread_count(dtype, count))
-    return out

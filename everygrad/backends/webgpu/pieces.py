@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
+from everygrad.backends.strided import collapse, span, spread
 from everygrad.backends.webgpu import windows
-from everygrad.backends.webgpu.array import WebGPUArray, collapse, distinct, span, spread
+from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.memory import Block, Storage
 from everygrad.compile.expr import Program
 from everygrad.errors import OutOfMemoryError

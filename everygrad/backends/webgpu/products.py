@@ -9,12 +9,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from everygrad import dtypes, shapes
+from everygrad.backends.strided import collapse, spread
+from everygrad.backends.views import permute_dims, reshape
 from everygrad.backends.webgpu import contraction
-from everygrad.backends.webgpu.array import WebGPUArray, collapse, distinct, spread
+from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.contraction import Product, Sizes, kind_of
 from everygrad.backends.webgpu.gemm import COLUMNS, HEAD, Operands, Side
 from everygrad.backends.webgpu.layout import layout, load
-from everygrad.backends.webgpu.moves import permute_dims, reshape
 from everygrad.backends.webgpu.reducing import accumulator
 from everygrad.backends.webgpu.render import address, cast, constant, places, slot
 from everygrad.backends.webgpu.results import Epilogue

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.webgpu.array import WebGPUArray, collapse
+from everygrad.backends.strided import collapse
+from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.layout import layout, load
 from everygrad.backends.webgpu.render import (
     MAIN,

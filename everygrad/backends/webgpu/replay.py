@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everygrad.backends.groups import fusable, without_strays
 from everygrad.backends.webgpu import epilogues, indexing, inplace, moves, windows
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.batching import Batch
-from everygrad.backends.webgpu.fused import Fuser, Kernel, Scratch, strays
+from everygrad.backends.webgpu.fused import Fuser, Kernel, Scratch
 from everygrad.backends.webgpu.fusedrows import RowWriter
 from everygrad.backends.webgpu.gpu import Command
 from everygrad.backends.webgpu.memory import Block, Shelf, Storage
@@ -34,11 +35,6 @@ from everygrad.shapes import Shape
 
 _MOST_READY = 16  # sets of blocks whose commands are kept prepared
 SMALL = 1 << 20  # elements up to which starting a kernel costs a GPU more than its work
-
-
-def fusable(v: Value) -> bool:
-    """Elementwise values, reductions, and picks by an index: all that groups are made of."""
-    return v.kind in ("elementwise", "reduction") or v.name == "take"
 
 
 class Gift(NamedTuple):
@@ -450,35 +446,21 @@ class Replay:
         return WebGPUArray(array.device, array.shape, array.dtype, storage, array.offset, strides)
 
 
-def without_strays(groups: list[Group]) -> list[Group]:
-    """The groups, with the sums that no walk of theirs serves as kernels behind them."""
-    made: list[Group] = []
-    for group in groups:
-        apart = strays(group) if group.opaque is None else []
-        for v in apart:
-            del group.members[v]
-        made += [group] if group.values else []
-        for v in apart:
-            alone = Group(group.number)
-            alone.opaque = v
-            made.append(alone)
-    return made
-
-
 def without_repeats(log: list[Command]) -> list[Command]:
-    """The commands without checks of indices that were checked before. Which op asks does not
-    matter: the first one raises."""
-    written = {b.number for c in log for b in c.blocks[_inputs(c) :]}
-    seen: set[Any] = set()
+    """The commands without checks of indices that were checked since they were written. Which op
+    asks does not matter: the first one raises."""
+    seen: dict[int, set[Any]] = {}  # checks, by the block they read
     made = []
     for c in log:
         if c.kernel is not None and c.kernel.name == indexing.CHECK:
             words = np.frombuffer(c.kernel.uniform, np.uint32)
             asked = (c.kernel.source, np.delete(words, indexing.MESSAGE).tobytes())
-            key = (c.blocks[0].number, *asked)
-            if key in seen and c.blocks[0].number not in written:
+            before = seen.setdefault(c.blocks[0].number, set())
+            if asked in before:
                 continue
-            seen.add(key)
+            before.add(asked)
+        for block in c.blocks[_inputs(c) :]:
+            seen.pop(block.number, None)
         made.append(c)
     return made
 

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.backends.strided import collapse, row_major
 from everygrad.backends.webgpu import moves, reducing
-from everygrad.backends.webgpu.array import WebGPUArray, collapse, distinct, row_major
+from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gpu import WORKGROUP
 from everygrad.backends.webgpu.layout import layout, load, thread_count
 from everygrad.backends.webgpu.reducing import as_dtype, combined, identity

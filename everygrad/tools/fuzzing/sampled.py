@@ -20,7 +20,10 @@ from everygrad.tools.fuzzing.program import Ref, function_of
 ops.load_all()
 
 # random numbers, checks and moves to devices are no programs; the rest has makers of its own
-NOT_FUZZED = {"philox", "check_range", "to", "dropout", "real", "imag", "conj", "mulhi"}
+NOT_FUZZED = {
+    *("philox", "philox_advance", "mulhi", "check_range", "to", "dropout", "real", "imag", "conj"),
+    *(f"{kind}_of_words" for kind in ("unit", "fine_unit", "normal", "integer")),
+}
 
 
 @cache

@@ -1,0 +1,40 @@
+"""Functions of complex numbers where NumPy's own lose digits, or differ from the Array API's cases.
+
+NumPy's `log1p` takes the logarithm of |1 + z|, in which a small z is lost; its `expm1` multiplies
+infinities by zero; its `sign` takes an infinity beside a NaN for a direction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def log1p(z: Any) -> Any:
+    """log(1 + z), to the last digits of both parts near z = 0."""
+    out = np.log1p(z)
+    x, y = (part.astype(np.float64) for part in (np.real(z), np.imag(z)))
+    distance = np.hypot(x + 1, y)
+    near = (distance > 0.5) & (distance < 3)  # elsewhere the logarithm is not small
+    x, y = np.where(near, x, 0), np.where(near, y, 0)
+    size = 0.5 * np.log1p(x * (2 + x) + y * y)  # (1 + x)^2 + y^2, less 1
+    return _joined(np.where(near, size, np.real(out)), np.imag(out), z.dtype)
+
+
+def expm1(z: Any) -> Any:
+    """exp(z) - 1; where one of the two is not finite, that is how it is computed."""
+    out = np.expm1(z)
+    return np.where(np.isfinite(z) & np.isfinite(out), out, np.exp(z) - z.dtype.type(1))
+
+
+def sign(z: Any) -> Any:
+    """z / |z|, 0 at 0, NaN in both parts where z has one."""
+    return np.where(np.isnan(z), z.dtype.type(complex(np.nan, np.nan)), np.sign(z))
+
+
+def _joined(real: Any, imag: Any, dtype: Any) -> Any:
+    """The numbers with these parts; real + 1j * imag would lose signs and infinities."""
+    out = np.empty(np.shape(real), dtype)
+    out.real, out.imag = real, imag
+    return out

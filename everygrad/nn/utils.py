@@ -1,0 +1,68 @@
+"""What training loops do to gradients between `backward` and `step`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from everygrad.autograd.modes import no_grad
+from everygrad.errors import ArgumentError, GradientError
+from everygrad.ops.creation import zeros
+from everygrad.ops.elementwise import clamp, isfinite
+from everygrad.ops.joining import stack
+from everygrad.ops.summaries import norm
+from everygrad.tensor import Tensor
+
+
+def _with_grads(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Each parameter that has a gradient, with it."""
+    given = [parameters] if isinstance(parameters, Tensor) else parameters
+    return [(p, g) for p in given if (g := p.grad) is not None]
+
+
+@no_grad()
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Scale all gradients by one number, so that the norm of them all is at most `max_norm`.
+
+    Returns the norm that they had. Works inside `jit`, but for `error_if_nonfinite`, which looks at
+    a value.
+
+    >>> import everygrad as eg
+    >>> p = eg.nn.Parameter(eg.tensor([3.0, 4.0]))
+    >>> (p * p).sum().backward()
+    >>> eg.nn.utils.clip_grad_norm_([p], 1.0)
+    tensor(10.)
+    >>> p.grad
+    tensor([0.6, 0.8])
+    """
+    if not max_norm >= 0:
+        raise ArgumentError(f"clip_grad_norm_: max_norm must not be negative, got {max_norm}")
+    clipped = _with_grads(parameters)
+    if not clipped:
+        return zeros(())
+    total = norm(stack([norm(g, norm_type) for _, g in clipped]), norm_type)
+    if error_if_nonfinite and not isfinite(total):
+        raise GradientError(
+            f"clip_grad_norm_: the norm of the gradients is {total.item()}; look for its origin "
+            f"with eg.detect_anomaly(), or pass error_if_nonfinite=False"
+        )
+    share = clamp(max_norm / (total + 1e-6), max=1.0)
+    for p, g in clipped:
+        p.grad = g * share.astype(g.dtype)
+    return total
+
+
+@no_grad()
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+    """Limit every element of every gradient to [-clip_value, clip_value]."""
+    if not 0 <= clip_value < math.inf:
+        raise ArgumentError(
+            f"clip_grad_value_: clip_value must be finite, and not negative, got {clip_value}"
+        )
+    for p, g in _with_grads(parameters):
+        p.grad = clamp(g, -clip_value, clip_value)
