@@ -19,7 +19,7 @@ from everygrad.config import config
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, NoAxisError, ShapeError
 from everygrad.shapes import Shape, size_of
-from everygrad.torchnames import METHODS, cure
+from everygrad.torchnames import IN_PLACE, METHODS, cure
 
 _RETAIN = -1  # the key of retain_grad's hook: a second call adds no second one
 
@@ -137,7 +137,7 @@ class Tensor:
         """The gradient summed here by `backward`, or None."""
         if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
             tracer.touch(self, seen=True)
-        return self._grad
+        return getattr(self, "_grad", None)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -181,12 +181,6 @@ class Tensor:
                 self._node.hooks = {}
             self._node.hooks[_RETAIN] = keep
 
-    def __getattr__(self, name: str) -> Any:
-        """Reached where there is no such attribute: says what PyTorch's names are here."""
-        if name == "_grad":  # the slot is empty until a gradient comes
-            return None
-        raise AttributeError(f"Tensor has no {name!r}{cure(name, METHODS)}")
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if not self.is_leaf:
             raise GradientError(
@@ -229,3 +223,18 @@ def wrap(payload: Any, node: Node | None = None) -> Tensor:
     t._data = payload
     t._node = node
     return t
+
+
+class _Elsewhere:
+    """A method of PyTorch's that is none here: asking for it says what is. (A `__getattr__` would
+    make every attribute of a tensor slower to reach.)"""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Tensor | None, owner: type[Tensor]) -> Any:
+        raise AttributeError(f"Tensor has no {self.name!r}{cure(self.name, METHODS)}")
+
+
+for _name in (*METHODS, *IN_PLACE):
+    setattr(Tensor, _name, _Elsewhere(_name))

@@ -797,3 +797,11 @@ def shared(t: Tensor) -> Any:
 
 def wrap(payload: Any, node: Node | None = None) -> Tensor:
     """A Tensor around a payload."""
+
+class _Elsewhere:
+    """A method of PyTorch's that is none here: asking for it says what is. (A `__getattr__`
+    would make every attribute of a tensor slower to reach.)
+    """
+
+    def __init__(self, name: str) -> None: ...
+    def __get__(self, instance: Tensor | None, owner: type[Tensor]) -> Any: ...

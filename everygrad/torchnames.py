@@ -138,6 +138,20 @@ METHODS = {
 }
 
 
+IN_PLACE = tuple(
+    f"{name}_"
+    for name in (
+        *("abs", "add", "addcdiv", "addcmul", "addmm", "bernoulli", "ceil", "clamp", "copy", "cos"),
+        *("div", "erf", "exp", "fill", "fill_diagonal", "floor", "index_add", "index_copy", "lerp"),
+        *("index_fill", "log", "masked_fill", "masked_scatter", "mul", "neg", "normal", "pow"),
+        *("reciprocal", "relu", "round", "rsqrt", "scatter", "scatter_add", "sigmoid", "sign"),
+        *("sin", "sqrt", "squeeze", "sub", "t", "tanh", "transpose", "tril", "triu", "trunc"),
+        *("uniform", "unsqueeze", "zero"),
+    )
+    if f"{name}_" not in METHODS
+)
+
+
 def cure(name: str, names: dict[str, str]) -> str:
     """What to use in place of PyTorch's `name`, as the end of a sentence; "" if it is none."""
     if name in names:

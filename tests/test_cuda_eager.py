@@ -318,8 +318,8 @@ def test_an_index_tensor_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_faults_name_the_index_as_it_was_given() -> None:
     gpu = device().gpu
     number = gpu.check_number("getitem: index {} is out of range for axis 1 of size 4", 4)
-    for value, shown in ((7, 7), (-5, -9)):  # -9 was counted from the end
-        with pytest.raises(OutOfRangeError, match=f"index {shown} is out of range for axis 1 of"):
+    for value in (7, -9):
+        with pytest.raises(OutOfRangeError, match=f"index {value} is out of range for axis 1 of"):
             gpu.raise_fault(np.array([1, number, value], np.int64).view(np.uint8))
 
 

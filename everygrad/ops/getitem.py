@@ -179,7 +179,7 @@ def _check_range(index: Tensor, axis: int, size: int) -> None:
     values = base.get(index.device).to_numpy(index._data)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= size:
-        bad = low - size if low < 0 else high  # as it was given
+        bad = low if low < 0 else high
         raise OutOfRangeError(
             f"getitem: index {bad} is out of range for axis {axis} of size {size}"
         )
