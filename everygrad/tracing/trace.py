@@ -369,7 +369,7 @@ class Tracer:
     def lift_grads(self) -> None:
         """What the function made gradients may come from outside: an argument, for one."""
         for touch in self.touched.values():
-            now = touch.tensor._grad
+            now = getattr(touch.tensor, "_grad", None)
             if now is not None and now is not touch.grad:
                 self.lift((now,))
 
@@ -377,7 +377,7 @@ class Tracer:
         """The same for gradients; called first, while each is known by its trace."""
         changed = []
         for touch in self.touched.values():
-            now = touch.tensor._grad
+            now = getattr(touch.tensor, "_grad", None)
             if now is not touch.grad:
                 changed.append((touch, None if now is None else now._data))
                 touch.tensor._grad = touch.grad
