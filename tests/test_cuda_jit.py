@@ -13,8 +13,9 @@ import everygrad as eg
 from everygrad import dtypes, nn, optim
 from everygrad.backends import base
 from everygrad.backends.cuda import nvrtc, runner
+from everygrad.backends.cuda.dry import DryDriver
 from everygrad.backends.cuda.prelude import with_library
-from everygrad.errors import DtypeError, OutOfRangeError
+from everygrad.errors import CompileError, DtypeError, OutOfRangeError
 from everygrad.ops.spec import REGISTRY
 from tests.conftest import DEVICES
 from tests.support import arrays_of, close, in_dtype, is_float, values
@@ -172,6 +173,40 @@ def test_recording_is_not_running() -> None:
     made = sum(driver.launches.values()) - before
     eg.jit(lambda x: eg.softmax(x @ x, axis=-1)).lower(x)
     assert sum(driver.launches.values()) - before == made
+
+
+def test_kernels_are_compiled_while_recording_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    waited: list[str] = []
+
+    def begin(self: DryDriver, text: Any) -> Callable[[], str]:
+        begun.append(text.name)
+        return lambda: waited.append(text.name) or text.name  # type: ignore[func-returns-value]
+
+    x = eg.tensor(np.ones((3, 41, 7), np.float32), device=DRY)  # a shape that no other test has
+    monkeypatch.setattr(DryDriver, "begin", begin)
+    monkeypatch.setattr(DryDriver, "function", None)  # nothing is waited for one by one
+    compiled = eg.jit(lambda x: eg.sin(x).sum(axis=1) @ eg.ones((7, 5), device=DRY))
+    compiled(x)
+    assert len(begun) > 1
+    assert set(waited) == set(begun)  # each before the first call, none twice
+    assert len(waited) == len(begun)
+
+
+def test_a_kernel_that_does_not_compile_is_the_functions_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begin(self: DryDriver, text: Any) -> Callable[[], str]:
+        def fail() -> str:
+            raise CompileError(f"cuda: the kernel {text.name!r} does not compile")
+
+        return fail
+
+    monkeypatch.setattr(DryDriver, "begin", begin)
+    x = eg.ones((3, 43), device=DRY)
+    with pytest.raises(CompileError, match="does not compile"):
+        eg.jit(lambda x: eg.sin(x) + 43)(x)
+    eg.jit(lambda x: eg.sin(x) + 44, fallback="eager")(x)  # eager mode has kernels of its own
 
 
 def test_the_third_call_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cuda import flash
 from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.gpu import Loading
 from everygrad.backends.cuda.moves import contiguous, copied
 from everygrad.backends.strided import reshaped, spread
 from everygrad.backends.views import reshape
@@ -48,6 +49,16 @@ def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
         four = (0, x.strides[0] if lead else 0, *rest)
     sizes = (*((1,) * (2 - len(lead))), *x.shape)
     return flash.Mask(x.ptr, *spread(sizes, four, shape))
+
+
+def _begun(driver: Any, call: flash.Call) -> Loading:
+    """The kernel of a call, compiled by another thread from now on."""
+    made = driver.nvrtc.compile_later("attention", call.text, call.architecture)
+    return Loading(lambda: driver.load(made.result(), flash.NAME, call.shared))
+
+
+def _launch(kernel: Loading, call: flash.Call, stream: int) -> None:
+    flash.launch(kernel.function, call, stream)
 
 
 class _Call:
@@ -102,12 +113,8 @@ class _Call:
             key = ("flash", call.text, call.architecture)
             function = dev.plans.get(key)
             if function is None:
-                function = dev.plans[key] = driver.load(
-                    driver.nvrtc.compile("attention", call.text, call.architecture),
-                    flash.NAME,
-                    call.shared,
-                )
-            dev.gpu.call(flash.launch, function, call, driver.stream)
+                function = dev.plans[key] = _begun(driver, call)
+            dev.gpu.call(_launch, function, call, driver.stream)
 
     def forward(self) -> CudaArray:
         out: CudaArray = self.dev.empty((*self.q.shape[:3], self.problem.depth), self.dtype)

@@ -19,7 +19,7 @@ import numpy as np
 from everygrad.backends.cuda import cudnn, cusolver, nvrtc
 from everygrad.backends.cuda.lt import CublasLt
 from everygrad.backends.cuda.writer import Text, full_source
-from everygrad.errors import DeviceError, OutOfMemoryError
+from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
 
 _CHUNK = 1 << 25  # bytes of one pinned piece
 _PENDING = 1 << 28  # bytes of uploads under way before the oldest is waited for
@@ -244,6 +244,11 @@ class Driver:
         cubin = self.nvrtc.compile(text.name, source, self.arch)
         return self.load(cubin, text.name)
 
+    def begin(self, text: Text) -> Callable[[], int]:
+        """The same, compiled by another thread from now on; waited for, and loaded, by the call."""
+        made = self.nvrtc.compile_later(text.name, full_source(text), self.arch)
+        return lambda: self.load(made.result(), text.name)
+
     def load(self, cubin: bytes, name: str, shared: int = 0) -> int:
         """A kernel of a cubin, which may have `shared` bytes of memory given at launch."""
         self.enter()
@@ -280,6 +285,8 @@ class Driver:
 
     def recover(self, kernel: Any, error: Exception) -> None:
         """What to do when a launch failed: a thread's first one finds no context."""
+        if isinstance(error, EverygradError):  # it does not compile
+            raise error
         code = getattr(error, "status", 0)
         if code != _NO_CONTEXT:
             raise DeviceError(f"cuda: launching {kernel.name}: {error}") from error

@@ -44,6 +44,9 @@ class DryDriver:
         self.texts[text.name] = text
         return text.name
 
+    def begin(self, text: Text) -> Callable[[], str]:
+        return partial(self.function, text)
+
     def launch(self, kernel: Any) -> None:
         self.launches[kernel.function] += 1
 

@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,23 @@ class Kernel:
         self.fire: Callable[[], Any]  # the driver's launch of this kernel
 
 
+class Loading:
+    """A kernel's function that other threads compile until someone asks for it."""
+
+    def __init__(self, begun: Callable[[], Any]) -> None:
+        self._begun = begun
+        self._lock = threading.Lock()
+        self._function: Any = None
+
+    @property
+    def function(self) -> Any:
+        """Waits; raises what the compiler found."""
+        with self._lock:
+            if self._function is None:
+                self._function = self._begun()
+            return self._function
+
+
 class Command(NamedTuple):
     """A logged launch: of a kernel on addresses, or a library's call with its arguments."""
 
@@ -82,8 +100,20 @@ class Gpu:
             if function is None:
                 function = self._functions[name] = self.driver.function(written.text)
             kernel = Kernel(function, written)
-            kernel.fire = self.driver.launcher(kernel)
+            kernel.fire = partial(self._first_fire, kernel)
+            if not isinstance(function, Loading):
+                kernel.fire = self.driver.launcher(kernel)
             return kernel
+
+    def ready(self, kernel: Kernel) -> None:
+        """Wait until a kernel is compiled, if another thread is at it."""
+        if isinstance(kernel.function, Loading):
+            kernel.function = self._functions[kernel.name] = kernel.function.function
+            kernel.fire = self.driver.launcher(kernel)
+
+    def _first_fire(self, kernel: Kernel) -> None:
+        self.ready(kernel)
+        kernel.fire()
 
     def launch(self, kernel: Kernel, *pointers: int) -> None:
         """One kernel on these addresses."""

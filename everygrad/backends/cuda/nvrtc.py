@@ -1,4 +1,8 @@
-"""NVRTC through ctypes: CUDA C++ to machine code, with or without a GPU; kept on disk."""
+"""NVRTC through ctypes: CUDA C++ to machine code, with or without a GPU; kept on disk.
+
+Several threads may compile at once. What a compiled function needs is compiled by threads of this
+module while the function is still being recorded (`compile_later`).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import ctypes
 import hashlib
 import os
 import re
-import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,7 +53,6 @@ class Nvrtc:
 
     def __init__(self, majors: tuple[int, ...]) -> None:
         self._lib = self._open(majors)
-        self._lock = threading.Lock()
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         self.version = (major.value, minor.value)
@@ -74,20 +77,21 @@ class Nvrtc:
             diskcache.put(key, found)
         return found
 
+    def compile_later(self, name: str, source: str, arch: str) -> Future[Any]:
+        """The same, begun now by another thread."""
+        return _threads().submit(self.compile, name, source, arch)
+
     def build(self, name: str, source: str, options: tuple[str, ...]) -> bytes:
         """The cubin, compiled now."""
         lib, program = self._lib, ctypes.c_void_p()
-        with self._lock:
-            lib.nvrtcCreateProgram(
-                ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None
-            )
-            try:
-                given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
-                if lib.nvrtcCompileProgram(program, len(options), given):
-                    raise _broken(name, source, self._text(program, "ProgramLog"))
-                return self._text(program, "CUBIN")
-            finally:
-                lib.nvrtcDestroyProgram(ctypes.byref(program))
+        lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+        try:
+            given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+            if lib.nvrtcCompileProgram(program, len(options), given):
+                raise _broken(name, source, self._text(program, "ProgramLog"))
+            return self._text(program, "CUBIN")
+        finally:
+            lib.nvrtcDestroyProgram(ctypes.byref(program))
 
     def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
@@ -101,6 +105,12 @@ class Nvrtc:
 def opened(majors: tuple[int, ...] = (13, 12)) -> Nvrtc:
     """The library of the first of these CUDA versions that is there."""
     return Nvrtc(majors)
+
+
+@lru_cache
+def _threads() -> ThreadPoolExecutor:
+    """Those that compile: more than eight gain nothing, NVRTC's parser takes one text at a time."""
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="nvrtc")
 
 
 def _broken(name: str, source: str, log: bytes) -> CompileError:

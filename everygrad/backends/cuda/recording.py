@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from everygrad.backends.cuda import flash
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.gpu import Command, Gpu, Kernel
+from everygrad.backends.cuda.gpu import Command, Gpu, Kernel, Loading
 from everygrad.backends.cuda.lt import Plan
 from everygrad.backends.cuda.memory import Storage
+from everygrad.backends.cuda.writer import Written
 from everygrad.errors import DeviceError
 
 NOWHERE = 1 << 46  # where promised addresses begin: no device has memory there
@@ -50,7 +51,8 @@ class Promises:
 
 
 class Recorder(Gpu):
-    """A GPU that notes what it is told to launch; kernels are compiled, and not run."""
+    """A GPU that notes what it is told to launch; kernels are compiled, and not run: other
+    threads compile them, and `settle` waits for those."""
 
     def __init__(self, real: Gpu) -> None:
         super().__init__(real.name, real.driver)
@@ -60,6 +62,22 @@ class Recorder(Gpu):
         self.commands: list[Command] = []
         self.checks = False
         self._functions = real._functions
+
+    def prepare(self, written: Written) -> Kernel:
+        """A kernel that is compiled while recording goes on."""
+        name = written.text.name
+        if name not in self._functions:
+            self._functions[name] = Loading(self.driver.begin(written.text))
+        return super().prepare(written)
+
+    def settle(self) -> None:
+        """Wait for the kernels of all commands; raises what the compiler found."""
+        for command in self.commands:
+            if isinstance(command.what, Kernel):
+                self.ready(command.what)
+            for argument in command.arguments:
+                if isinstance(argument, Loading):
+                    argument.function  # noqa: B018  # waits
 
     def launch(self, kernel: Kernel, *pointers: int) -> None:
         self.commands.append(Command(kernel, pointers))

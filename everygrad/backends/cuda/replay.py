@@ -55,6 +55,7 @@ class Replay:
         self.steps_: list[Step] = steps_of(self.recorder.gpu)
         self.arrange({self.slot(self.results[k]) for _, k in donated})
         self.plan(donated)
+        self.recorder.gpu.settle()  # kernels were compiled meanwhile
         self.runner = Runner(dev, self.runner_plan())
 
     # --- recording -------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ class Replay:
     def group(self, group: Group, made: Made) -> None:
         """A kernel of a group, and those that bring parts of its sums together."""
         rec = self.recorder
-        kernel = self.gpu.prepare(made.written)
+        kernel = rec.gpu.prepare(made.written)
         for v in (*made.outputs, *(p.fold.value for p in made.parts)):
             self.made[v] = rec.empty(v.shape, v.dtype)
         parts = {p.fold.value: rec.empty((p.size,), p.fold.total) for p in made.parts}
@@ -109,7 +110,7 @@ class Replay:
         for some in sets:
             finish = write_finish(some)
             bound = [*(parts[v] for v in finish.values), *(self.made[v] for v in finish.values)]
-            rec.gpu.launch(self.gpu.prepare(finish.written), *(a.ptr for a in bound))
+            rec.gpu.launch(rec.gpu.prepare(finish.written), *(a.ptr for a in bound))
         for p in others:
             self.finish(p, parts[p.fold.value])
 
@@ -119,9 +120,9 @@ class Replay:
         *between, (last, _) = p.finish()
         for written, count in between:
             fewer = rec.empty((count,), p.fold.total)
-            rec.gpu.launch(self.gpu.prepare(written), array.ptr, fewer.ptr)
+            rec.gpu.launch(rec.gpu.prepare(written), array.ptr, fewer.ptr)
             array = fewer
-        rec.gpu.launch(self.gpu.prepare(last), array.ptr, self.made[p.fold.value].ptr)
+        rec.gpu.launch(rec.gpu.prepare(last), array.ptr, self.made[p.fold.value].ptr)
 
     def note_in_place(self, group: Group, made: Made) -> None:
         """Which results of the next launch may take the memory of which of its operands."""
