@@ -530,3 +530,32 @@ def test_assignment_under_no_grad_keeps_the_leaf(device: str) -> None:
     y.backward()
     np.testing.assert_array_equal(values(x.grad), [2.0, 4.0])  # what was there when y was made
     np.testing.assert_array_equal(values(x), [7.0, 1.0])
+
+
+def test_only_what_leads_to_a_target_is_used_up() -> None:
+    x, z, other = (eg.tensor([v], requires_grad=True) for v in (1.0, 2.0, 3.0))
+    y = eg.sin(x) * eg.cos(z)
+    assert eg.autograd.grad(y, [other], allow_unused=True) == (None,)
+    (gz,) = eg.autograd.grad(y, [z])  # cos(z) and the product are used up now, sin(x) is not
+    assert np.allclose(gz.numpy(), -np.sin(1.0) * np.sin(2.0))
+    with pytest.raises(FreedGraphError):
+        eg.autograd.grad(y, [x])
+
+
+@pytest.mark.parametrize("every_leaf", [True, False])
+def test_targets_inside_the_graph_and_at_its_ends(every_leaf: bool) -> None:
+    x, z = (eg.tensor([v], requires_grad=True) for v in (3.0, 5.0))
+    h = x * x
+    wanted = [h, x, z] if every_leaf else [h, x]
+    found = eg.autograd.grad((h * z).sum(), wanted)
+    assert [g.item() for g in found] == [5.0, 30.0, 9.0][: len(wanted)]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_a_sum_spreads_its_gradient_along_its_axes(axis: Any, keepdims: bool) -> None:
+    x = eg.tensor(np.arange(8.0).reshape(2, 2, 2), requires_grad=True)
+    weight = np.arange(1.0, 9.0).reshape(2, 2, 2).sum(axis=axis, keepdims=keepdims)
+    (x.sum(axis=axis, keepdims=keepdims) * eg.tensor(weight)).sum().backward()
+    kept = np.arange(1.0, 9.0).reshape(2, 2, 2).sum(axis=axis, keepdims=True)
+    assert np.array_equal(x.grad.numpy(), np.broadcast_to(kept, (2, 2, 2)))

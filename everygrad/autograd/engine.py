@@ -168,8 +168,9 @@ class Pass:
         self.wanted: set[Node] | None = None
         if targets is not None:
             self.targets = frozenset(targets)
-            self.wanted = on_path(self.counts, targets)
-            for node in self.wanted:
+            if not self.targets.issuperset([node for node in self.counts if node.is_leaf]):
+                self.wanted = on_path(self.counts, targets)  # otherwise every node leads to one
+            for node in self.counts if self.wanted is None else self.wanted:
                 if node.saved is None:
                     raise _freed(node)
         self.grads: dict[Node, Grad] = {}
@@ -216,7 +217,10 @@ class Pass:
         """
         retain, create = self.retain_graph, self.create_graph
         simple = not self.anomaly
-        usual = None if self.wanted is None else self.wanted.difference(self.targets or ())
+        usual: set[Node] | None = None  # the nodes without anything to be done beside; None: all
+        if self.wanted is not None or not all(t.is_leaf for t in self.targets or ()):
+            nodes = self.counts if self.wanted is None else self.wanted
+            usual = set(nodes).difference(self.targets or ())
         plain = simple and usual is None
         grads, counts = self.grads, self.counts
         ready: list[Any] = []
@@ -278,7 +282,7 @@ class Pass:
         if self.targets is not None:
             if node in self.targets:
                 self.captured[node] = renamed(g)
-            if node not in self.wanted:  # type: ignore[operator]  # set together with targets
+            if not self.needs(node):
                 return None
         if g is None:
             return None

@@ -30,6 +30,7 @@ from everygrad.tensor import Tensor, wrap
 # what the fast path meets when it cannot serve: a payload it does not know (AttributeError), a
 # derivative not compiled yet (KeyError, TypeError), a filter that makes errors of warnings
 _RETRY = (AttributeError, KeyError, TypeError, RuntimeWarning)
+_REAL = frozenset((F32, F64))
 
 Function = Callable[..., Any]  # of Tensors, numbers, and scalar expressions
 
@@ -250,6 +251,8 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
         try:
             payload = g._data
             if create_graph or payload.size > config.fast_limit or node.level or node.params:
+                if create_graph and payload.dtype in _REAL:
+                    return Op.vjp(op, node, g, True)
                 return slow(op, node, g, create_graph)
             if first.same:
                 return (g,)
@@ -270,6 +273,8 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
         try:
             payload = g._data
             if create_graph or payload.size > config.fast_limit or node.level:
+                if create_graph and payload.dtype in _REAL:
+                    return Op.vjp(op, node, g, True)
                 return slow(op, node, g, create_graph)
             dx: Any = g
             dy: Any = g
@@ -397,6 +402,8 @@ class Reduction(Op):
             if type(g._data) is ndarray and g._node is None and config.fast_limit >= 0:
                 return (wrap(broadcast_to(g._data, shape)),)  # the sum of a loss: without the door
             return (apply(REGISTRY["broadcast_to"], g, shape=shape),)
+        if self.weights is None and not keepdims and axes[-1:] == (len(axes) - 1,):
+            return [apply(REGISTRY["broadcast_to"], g, shape=shape)]  # the last axes stay the last
         kept = shapes.reduced(shape, axes, True)
         g = g if keepdims else g.reshape(kept)
         if self.weights is None:

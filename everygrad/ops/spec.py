@@ -174,14 +174,17 @@ class Op:
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         """The gradient of each input, None where none is wanted."""
         values = self.restore(node, create_graph)
-        params = node.params or {}
+        known = {**node.params, "g": g} if node.params else {"g": g}
+        rules = self.rules
+        last = len(rules) - 1
         results: list[Any] = []
         for i, parent in enumerate(node.parents):
-            rule = self.rule(i)
+            rule = rules[i if i < last else last]
             if parent is None or rule is None:
                 results.append(None)
             else:
-                known = {**params, "g": g, "shape": parent.shape, "which": i}
+                known["shape"] = parent.shape
+                known["which"] = i
                 results.append(rule(values, known))
         return results
 

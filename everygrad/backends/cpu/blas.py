@@ -80,6 +80,8 @@ def matmul(x: Any, y: Any) -> Any:
     n = y.shape[-1]
     one = m * n * k
     if x.ndim == y.ndim == 2:
+        if k == 1 == y.shape[0] and one <= SMALL:
+            return np.multiply(x, y)  # a column times a row: BLAS takes several times as long
         if one > THIN and 1 in (m, n):
             with one_thread:  # waiting for a second thread was seen to take 8 ms
                 return np.matmul(x, y)

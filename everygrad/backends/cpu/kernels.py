@@ -27,6 +27,7 @@ _ADDED = {
     for d in (dtypes.float32, dtypes.float64)
 }
 OWN_PRODUCTS = 1 << 22  # multiply-adds from which a matrix product is worth a kernel of its own
+_REAL = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 _BY_BLAS, _WIDE = 1 << 12, 8  # sizes from which integers are worth being converted
 Slices = tuple[tuple[int, int, int], ...]
 
@@ -69,6 +70,8 @@ def transfer(x: Any, device: str, source: str) -> Any:
 def matmul(x: Any, y: Any) -> Any:
     """BLAS; a stack of matrices times one matrix is one tall product."""
     dtype = x.dtype
+    if x.ndim == y.ndim == 2 and dtype in _REAL and x.size * y.shape[1] < OWN_PRODUCTS:
+        return blas.matmul(x, y)  # the commonest, without a detour
     x, y = widened(x), widened(y)
     if x.dtype.kind in "iu":
         return _whole_product(x, y)
@@ -253,7 +256,7 @@ def class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int
     labels, counted = _labels(target, classes, ignore_index)
     shape = (*v.shape[:axis], classes, *v.shape[axis:])
     out = np.zeros(size_of(shape), v.dtype)
-    values = np.negative(v)
+    values = np.asarray(np.negative(v))  # NumPy makes a scalar of one without axes
     if counted is not None:
         values[~counted] = 0
     out[_at_labels(shape, labels, axis)] = values.reshape(-1)
