@@ -1169,7 +1169,9 @@ def prod(
     """The product along the axes, or of all elements."""
 
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: builtins.bool = False) -> Tensor:
-    """x with elements replaced, or added to; the index counts as if x were flat."""
+    """x with elements replaced, or added to; the index counts as if x were flat, and from the
+    end where it is negative.
+    """
 
 def quantile(
     x: Tensor,
@@ -1491,7 +1493,7 @@ def var_mean(
     """The variance and the mean along the axes: see `var`."""
 
 def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
-    """The sum of products along an axis, x conjugated if complex."""
+    """The sum of products along an axis of one size in both, x conjugated if complex."""
 
 def vstack(arrays: Sequence[Tensor]) -> Tensor:
     """Tensors joined along the first axis, vectors as rows."""

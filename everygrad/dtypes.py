@@ -36,6 +36,11 @@ class DType:
         return self.name
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """What NumPy asks for: `np.zeros(3, dtype=x.dtype)` takes ours as one of its own."""
+        return self.np
+
+    @property
     def is_float(self) -> bool:
         """Real floating point."""
         return self.kind == "float"

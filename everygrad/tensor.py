@@ -72,7 +72,6 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_data", "_grad", "_node")
-    __array_ufunc__ = None  # NumPy's operators give way to ours
     _data: Any
     _node: Node | None
 

@@ -40,7 +40,6 @@ class Tensor:
     _data: Any
     _node: Node | None
     _grad: Tensor | None
-    __array_ufunc__: None
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -147,6 +146,9 @@ class Tensor:
     def __imatmul__(self, other: _TensorLike, /) -> Tensor: ...
     def __repr__(self) -> str: ...
     def __format__(self, spec: str) -> str: ...
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, /, *inputs: Any, out: Any = ..., **options: Any
+    ) -> Any: ...
     @property
     def T(self) -> Tensor:  # noqa: N802  # the Array API's name
         """The last two axes exchanged."""
@@ -591,7 +593,9 @@ class Tensor:
     ) -> Tensor:
         """The product along the axes, or of all elements."""
     def put(self, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-        """x with elements replaced, or added to; the index counts as if x were flat."""
+        """x with elements replaced, or added to; the index counts as if x were flat, and from
+        the end where it is negative.
+        """
     def quantile(
         self,
         q: float | Sequence[float] | Tensor,
@@ -786,7 +790,7 @@ class Tensor:
         correction).
         """
     def vecdot(self, y: Tensor, axis: int = -1) -> Tensor:
-        """The sum of products along an axis, x conjugated if complex."""
+        """The sum of products along an axis of one size in both, x conjugated if complex."""
     def xlogy(self, y: _TensorLike) -> Tensor:
         """x * log(y), and 0 where x is 0 and y not NaN; the derivative in x is 0 there if y <=
         0.

@@ -25,6 +25,8 @@ EVERYWHERE = {
     "test_order",
     "test_selecting",
     "test_array_api",
+    "test_array_api_cases",
+    "test_array_api_suites",
     "test_distributions",
     "test_fuzz",
     "test_convolutions",

@@ -301,6 +301,7 @@ COMPLEX_CASES = [  # a function, the parts of its argument, the parts of its res
         ((INF, INF), (INF, NAN)), ((-INF, NAN), (-1.0, 0.0)), ((INF, NAN), (INF, NAN)),
         ((NAN, 0.0), (NAN, 0.0)), ((2.0, INF), (NAN, NAN)), ((-INF, 1.0), (-1.0, 0.0)),
         ((1e4, 0.0), (INF, 0.0)), ((NAN, NAN), (NAN, NAN)), ((0.0, -0.0), (0.0, -0.0)),
+        ((-0.0, 0.0), (0.0, 0.0)),
     ]),
     *(("log1p", x, y) for x, y in [
         ((-1.0, 0.0), (-INF, 0.0)), ((2.0, INF), (INF, math.pi / 2)), ((2.0, NAN), (NAN, NAN)),

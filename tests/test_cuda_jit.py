@@ -102,6 +102,19 @@ def test_fused_kernels_compile(arch: str) -> None:
     nvrtc.opened().compile("all", whole, arch, (*nvrtc.OPTIONS, *QUICK))
 
 
+def test_what_is_compared_with_an_extreme_is_rounded_alike() -> None:
+    """a * x + b is no fused multiply-add where its largest is found, nor where that is looked for;
+    elsewhere it may be one."""
+
+    def grads(x: Any) -> Any:
+        return eg.grad(lambda x: (eg.max(x * 0.75 + 0.3, axis=-1) ** 2).sum())(x)
+
+    x = eg.tensor(np.ones((2, 300), np.float32), device=DRY)
+    found = "".join(texts(grads, x).values())
+    assert "__fadd_rn" in found
+    assert "__fadd_rn" not in "".join(texts(lambda x: eg.sum(x * 0.75 + 0.3, axis=-1), x).values())
+
+
 def training_step(device: str, hidden: int = 64) -> tuple[Any, Any]:
     eg.manual_seed(2)
     layers = (nn.Linear(6, hidden), nn.GELU(), nn.LayerNorm(hidden), nn.Linear(hidden, 4))

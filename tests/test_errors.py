@@ -95,8 +95,8 @@ DTYPES: dict[str, Case] = {
                 lambda: A[1.5]),
     "setitem": (DtypeError, r"setitem: float64 does not fit into int64; use astype\(\)",
                 lambda: eg.tensor([1]).__setitem__(0, ones())),
-    "iadd": (DtypeError, "__iadd__: the result float64 does not fit into x float32",
-             lambda: ones(2, dtype="float32").__iadd__(ones(2))),
+    "iadd": (DtypeError, "__iadd__: the result float64 does not fit into x int64",
+             lambda: eg.tensor([1, 2]).__iadd__(ones(2))),
     "tensor": (DtypeError, "tensor: cannot make a tensor of str", lambda: eg.tensor("abc")),
 }  # fmt: skip
 DEVICES: dict[str, Case] = {

@@ -79,9 +79,12 @@ def test_every_op_is_met() -> None:
 
 
 def program_with(op: str, steps: int) -> Program:
-    """The first program that has an op among so many steps, and returns its result."""
+    """The first program that has an op among so many steps, and returns its result; without half
+    floats, which may differ by much."""
     for seed in range(3000):
         program = fuzz.program_of(seed)
+        if any("float16" in i.dtype for i in program.inputs):
+            continue
         returned = [s for s in program.steps if s.number in program.outputs]
         if len(program.steps) >= steps and op in {s.op for s in returned}:
             return program
@@ -94,7 +97,11 @@ def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not check(program, ["jit"])
     kernels = base.get("cpu").kernels
     right = kernels["softmax"]
-    monkeypatch.setitem(kernels, "softmax", lambda x, axis: right(x, axis=axis) * 1.25)
+
+    def wrong(x: Any, axis: int) -> Any:
+        return (right(x, axis=axis) * 1.25).astype(x.dtype)
+
+    monkeypatch.setitem(kernels, "softmax", wrong)
     (failure,) = check(program, ["jit"])
     assert failure.kind == "difference"
     small = shrink(program, still_fails(failure), seconds=30)

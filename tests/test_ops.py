@@ -542,6 +542,8 @@ def test_special_values(name: str, threshold: int, device: str) -> None:
         keep = ~np.isnan(want) | np.isnan(a)
         got, want = got[keep], want[keep]
     rtol, atol = (1e-6, 1e-44) if is_narrow(device) else (1e-13, 1e-300)
+    if name == "y0" and is_narrow(device):  # y0(1) is near a zero: what it is the sum of is larger
+        rtol = 2e-6
     np.testing.assert_allclose(
         got.astype(np.complex128), want.astype(np.complex128), rtol=rtol, atol=atol
     )

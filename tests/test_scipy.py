@@ -26,6 +26,21 @@ V, W = RNG.normal(size=40), RNG.normal(size=40)
 ENDS = np.array([0.5, 1.0]), np.array([2.0, 3.0])
 LABELS, GUESSES = (V > 0).astype(np.int64), (W > 0).astype(np.int64)
 
+
+def _each(module: str, names: str, *arrays: Any) -> dict[str, tuple[str, Any]]:
+    """Functions of one module that all take the same arrays."""
+    return {f"{module}.{name}": (f"{module}.{name}", arrays) for name in names.split()}
+
+
+def _calls(module: str, calls: dict[str, str], *arrays: Any) -> dict[str, tuple[str, Any]]:
+    """Functions of one module, each with the arguments it needs; x is the first array."""
+    names = ", ".join("xyz"[: len(arrays)])
+    return {
+        f"{module}.{name}": (f"lambda {names}: {module}.{name}({given})", arrays)
+        for name, given in calls.items()
+    }
+
+
 # name -> an expression of a function, and its arguments
 SCIPY: dict[str, tuple[str, Any]] = {
     "special.logsumexp": ("special.logsumexp", (X,)),
@@ -108,6 +123,102 @@ SKLEARN: dict[str, tuple[str, Any]] = {
     "RidgeCV": ("lambda x, y: linear_model.RidgeCV().fit(x, y).predict(x)", (X, P[:, 0])),
     "LabelEncoder": ("preprocessing.LabelEncoder().fit_transform", (LABELS,)),
 }
+# Each is called as it stands on NumPy's arrays and on tensors.
+MORE_SCIPY: dict[str, tuple[str, Any]] = {
+    **_each("special", "entr expit erf erfc exp1 expi gamma i0 i0e i1 i1e j0 j1 k0 k1 log_ndtr psi "
+            "rgamma sinc spence y0 y1 log_softmax", P),
+    **_each("special", "betaln chdtr chdtrc gammainc gammaincc huber kl_div rel_entr stdtr xlog1py",
+            P, P[::-1]),
+    **_each("stats", "ansari bartlett brunnermunzel chatterjeexi epps_singleton_2samp f_oneway "
+            "fligner levene mood spearmanrho ttest_rel wilcoxon alexandergovern zmap "
+            "cramervonmises_2samp", V, W),
+    **_each("stats", "circmean circstd circvar differential_entropy jarque_bera kstat kstatvar "
+            "kurtosistest median_abs_deviation mode moment sem sigmaclip skewtest tmax tmean tmin "
+            "tsem tstd tvar lmoment describe", V),
+    **_each("stats", "gstd gzscore hmean chisquare power_divergence", P[:, 0]),
+    **_calls("stats", {"pmean": "x, 2", "boxcox_llf": "1.0, x", "combine_pvalues": "x / 4",
+                       "ttest_1samp": "x, 0.5", "ks_1samp": "x, special.ndtr",
+                       "cramervonmises": "x, special.ndtr", "yeojohnson_llf": "0.5, x"}, P[:, 0]),
+    **_calls("stats", {"friedmanchisquare": "x, y, x + y * y"}, V, W),
+    **_calls("signal.windows", dict.fromkeys(
+        ("boxcar", "triang", "parzen", "bohman", "blackman", "nuttall", "blackmanharris", "flattop",
+         "bartlett", "barthann", "hamming", "hann", "cosine", "exponential", "tukey", "taylor",
+         "lanczos"), "8, xp=xp"), V),
+    **_each("signal", "convolve2d correlate2d", X, X[:2, :2]),
+    **_each("signal", "convolve deconvolve", V, W[:4]),
+    **_each("signal", "envelope medfilt cspline1d qspline1d wiener", V),
+    **_each("signal", "hilbert2 medfilt2d", X),
+    **_each("signal", "group_delay normalize tf2sos tf2zpk lp2lp lp2hp "
+            "lp2bp lp2bs bilinear", np.array([1.0, 0.5]), np.array([2.0, -0.3, 0.1])),
+    **_calls("signal", {"filtfilt": "x, y, z"}, W[:3], np.array([2.0, -0.3, 0.1]), V),
+    **_each("signal", "lfilter_zi", np.array([1.0, 0.5, 0.0]), np.array([2.0, -0.3, 0.1])),
+    **_calls("signal", {"butter": "3, x", "cheby1": "3, 1, x", "bessel": "3, x",
+                        "ellip": "3, 1, 20, x", "firwin": "7, x"}, np.array(0.3)),
+    **_calls("signal", {"upfirdn": "x, y, 2, 3", "order_filter": "x[:4], x[:3] > -9, 1",
+                        "vectorstrength": "x, 2.0"}, V, W),
+    **_each("fft", "fft ifft irfft fftn ifftn rfftn irfftn fft2 rfft2 hfft ihfft dst idct idst "
+            "dctn fftshift ifftshift", X),
+    **_calls("fft", {"fftfreq": "8, xp=xp", "rfftfreq": "8, xp=xp", "fht": "x, 0.1, 0.5"}, P[:, 0]),
+    **_each("ndimage", "sobel prewitt laplace center_of_mass extrema distance_transform_edt mean",
+            P),
+    **_calls("ndimage", {"gaussian_filter": "x, 1.0", "median_filter": "x, 3", "zoom": "x, 2",
+                         "uniform_filter": "x, 3", "rotate": "x, 30.0", "shift": "x, 0.5",
+                         "binary_erosion": "x > 0.2",
+                         "map_coordinates": "x, x[:2] + 1.0",
+                         "convolve": "x, x[:3, :3]"}, P),
+    "ndimage.label": ("lambda x: ndimage.label(x > 0.5)[0]", (P,)),
+    **_calls("integrate", {"cumulative_trapezoid": "x", "romb": "x[:9]",
+                           "nsum": "lambda t: t**-2.0, x[:2] ** 2 // 1 + 1.0, xp.ones_like(x[:2]) "
+                                   "* 9.0"}, V),
+    **_calls("optimize", {"rosen": "x", "rosen_hess": "x", "rosen_hess_prod": "x, x"}, V),
+    **_calls("optimize.elementwise", {
+        "find_root": "lambda t, c: t**3 - c, (x * 0, x + 1), args=(x,)",
+        "find_minimum": "lambda t, c: (t - c) ** 2, (x - 1, x + 0.1, x + 2), args=(x,)",
+        "bracket_root": "lambda t, c: t**3 - c, x, args=(x,)"}, ENDS[1]),
+    **_calls("linalg", {"block_diag": "x, y", "orthogonal_procrustes": "x, y", "fiedler": "x[0]"},
+             X[:4], P[:4]),
+    **_calls("vq", {"whiten": "x", "kmeans": "x, x[:3]", "kmeans2": "x, x[:3], minit='matrix'"}, X),
+    **_each("hierarchy", "average complete single ward linkage", X),
+    **_calls("hierarchy", {"fcluster": "hierarchy.ward(x), 2.0", "cophenet": "hierarchy.ward(x)",
+                           "leaves_list": "hierarchy.ward(x)"}, X),
+    **_calls("interpolate", dict.fromkeys(
+        ("CubicSpline", "Akima1DInterpolator", "make_interp_spline", "make_smoothing_spline"),
+        "x, y)(x[:-1] + 0.3"), np.arange(9.0), V[:9]),
+    **_calls("Rotation", {"from_rotvec": "x).as_quat(", "from_mrp": "x).as_rotvec(",
+                          "from_euler": "'xyz', x).as_matrix(",
+                          "align_vectors": "x, y)[0].as_quat("}, X[:, :3], P[:, :3]),
+    **_calls("RigidTransform", {"from_translation": "x).inv().as_matrix(",
+                                "from_exp_coords": "xp.concat((x, x), axis=1)).as_dual_quat("},
+             X[:, :3]),
+    **_calls("constants", {"convert_temperature": "x, 'Celsius', 'Kelvin'"}, V),
+}  # fmt: skip
+MORE_SKLEARN: dict[str, tuple[str, Any]] = {
+    **_each("metrics", "balanced_accuracy_score hamming_loss precision_score recall_score "
+            "zero_one_loss multilabel_confusion_matrix class_likelihood_ratios", LABELS, GUESSES),
+    **_each("metrics", "explained_variance_score mean_absolute_percentage_error "
+            "mean_pinball_loss root_mean_squared_error d2_pinball_score", V, W),
+    **_each("metrics", "mean_squared_log_error root_mean_squared_log_error mean_gamma_deviance "
+            "mean_poisson_deviance mean_tweedie_deviance d2_tweedie_score", P[:, 0], P[:, 1]),
+    **_each("metrics", "brier_score_loss d2_log_loss_score", LABELS, P[:10].reshape(-1) / 4),
+    **_each("metrics", "det_curve", LABELS, W),
+    **_each("metrics.pairwise", "manhattan_distances cosine_distances linear_kernel "
+            "polynomial_kernel sigmoid_kernel paired_euclidean_distances paired_cosine_distances "
+            "paired_manhattan_distances", X, P),
+    **_each("preprocessing", "maxabs_scale minmax_scale normalize binarize", X),
+    **_calls("preprocessing", dict.fromkeys(
+        ("MaxAbsScaler", "Binarizer", "PolynomialFeatures"), ").fit_transform(x"), X),
+    **_calls("preprocessing", {"LabelBinarizer": ").fit_transform(x"}, LABELS),
+    **_calls("linear_model", {
+        "LogisticRegression": ").fit(x, y).predict_proba(x", "RidgeClassifier": "solver='svd').fit("
+        "x, y).decision_function(x"}, X, LABELS[:12]),
+    **_calls("linear_model", {"PoissonRegressor": ").fit(x, y).predict(x"}, X, P[:, 0]),
+    **_calls("mixture", {"GaussianMixture": "1, covariance_type='diag', init_params='random', "
+                                            "random_state=0).fit(x).score_samples(x"}, X),
+    **_calls("model_selection", {
+        "train_test_split": "x, random_state=0",
+        "cross_val_predict": "linear_model.Ridge(solver='svd'), x, x[:, 0]"}, X),
+}  # fmt: skip
+SCIPY, SKLEARN = {**SCIPY, **MORE_SCIPY}, {**SKLEARN, **MORE_SKLEARN}
 FUNCTIONS = {**SCIPY, **SKLEARN}
 RECEIVED = {"Tensor", "float", "float64"}  # scikit-learn's scores are numbers
 
@@ -115,16 +226,36 @@ PROGRAM = """
 import json, sys, warnings
 import numpy as np
 import scipy, sklearn
-from scipy import differentiate, fft, integrate, optimize, signal, special, stats
-from scipy.cluster import vq
-from scipy.spatial.transform import Rotation
-from sklearn import decomposition, linear_model, metrics, preprocessing
+from scipy import (
+    constants, differentiate, fft, integrate, interpolate, linalg, ndimage, optimize, signal,
+    special, stats
+)
+import scipy.optimize.elementwise
+from scipy.cluster import hierarchy, vq
+from scipy.spatial.transform import RigidTransform, Rotation
+from sklearn import (
+    decomposition, linear_model, metrics, mixture, model_selection, preprocessing
+)
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.naive_bayes import GaussianNB
 import everygrad as eg
 
 warnings.simplefilter("ignore")
 sklearn.set_config(array_api_dispatch=True)
+
+
+def parts(value):
+    # the results of a function that gives several: a test's, an iteration's, a tuple
+    if isinstance(value, (eg.Tensor, np.ndarray, np.generic)):
+        return (value,)
+    for names in (("statistic", "pvalue"), ("x",), ("sum",), ("bracket",)):
+        if all(hasattr(value, n) for n in names):
+            value = tuple(getattr(value, n) for n in names)
+    if isinstance(value, (tuple, list)):
+        return tuple(part for v in value for part in parts(v))
+    return (value,)
+
+
 found = {}
 for name, (text, arrays) in json.load(sys.stdin).items():
     arrays = [np.array(a) for a in arrays]
@@ -133,7 +264,7 @@ for name, (text, arrays) in json.load(sys.stdin).items():
         want = eval(text)(*arrays)
         xp = eg
         got = eval(text)(*[eg.asarray(a) for a in arrays])
-        got, want = (v if type(v) is tuple else (v,) for v in (got, want))
+        got, want = parts(got), parts(want)
         assert len(got) == len(want)
         for g, w in zip(got, want):
             np.testing.assert_allclose(np.asarray(g), np.asarray(w), rtol=1e-6, atol=1e-9)

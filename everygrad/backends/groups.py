@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from everygrad.backends.strided import collapse
 from everygrad.compile.fuse import Group, Member, final_strides
-from everygrad.compile.ir import Value
+from everygrad.compile.ir import Graph, Value
 from everygrad.compile.walk import Walk, walk
 from everygrad.shapes import Shape
 
@@ -24,6 +24,18 @@ class Kind(NamedTuple):
 def fusable(v: Value) -> bool:
     """Elementwise values, reductions, and picks by an index: all that groups are made of."""
     return v.kind in ("elementwise", "reduction") or v.name == "take"
+
+
+def under_extremes(graph: Graph) -> set[Value]:
+    """The values of which a largest or smallest is looked for. One kernel finds it, another may
+    compute them again and ask which of them it was: they must be rounded alike in both."""
+    todo = [a for v in graph.values if v.name in ("max", "min") for a in v.args]
+    found: set[Value] = set()
+    for v in todo:
+        if v not in found and v.kind in ("elementwise", "movement"):
+            found.add(v)
+            todo += v.args
+    return found
 
 
 def kind_of(m: Member) -> Kind:

@@ -29,6 +29,7 @@ INTRINSICS: dict[str, tuple[int, str]] = {
     **dict.fromkeys(("max", "min"), (2, "same")),
     **dict.fromkeys(("neg", "sign", "floor", "ceil", "trunc", "round", "sqrt"), (1, "same")),
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "erf"), (1, "same")),
+    "ndtr": (1, "same"),  # the share of a standard normal below x
     **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan"), (1, "same")),
     **dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), (1, "same")),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), (2, "bool")),

@@ -26,6 +26,7 @@ from everygrad.ops import (
     printing as printing,
     random as random,
     reduce as reduce,
+    ufuncs as ufuncs,
 )
 from everygrad.ops.later import OPS
 from everygrad.ops.spec import promise_methods

@@ -20,6 +20,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.elementwise import abs, isnan, where
 from everygrad.ops.families import Elementwise, Function, check_kind, elementwise, fast_vjp
 from everygrad.ops.functions import exp, expm1, log1p, sigmoid, softplus, tanh
+from everygrad.ops.joining import split
 from everygrad.ops.neural import softmax
 from everygrad.ops.spec import composite, refuse, register, sample
 from everygrad.tensor import Tensor
@@ -149,16 +150,20 @@ _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBE = 0.044715
 
 
+def _twice_inside(x: Any) -> Any:
+    return (2 * _TANH_SCALE) * (x + _TANH_CUBE * x * x * x)
+
+
 def _gelu_tanh_dx(g: Any, x: Any) -> Any:
-    bent = tanh(_TANH_SCALE * (x + _TANH_CUBE * x * x * x))
-    near = where(abs(x) < 20, x, 0.0)  # further out bent is 1, and x * x may overflow
-    slope = (1 - bent * bent) * (_TANH_SCALE * (1 + 3 * _TANH_CUBE * near * near))
-    return g * (0.5 * (1 + bent) + 0.5 * near * slope)
+    share = sigmoid(_twice_inside(x))
+    near = where(abs(x) < 40, x, 0.0)  # further out the share is 0 or 1, and x * x may overflow
+    slope = (2 * _TANH_SCALE) * (1 + 3 * _TANH_CUBE * near * near)
+    return g * (share * (1 + near * (1 - share) * slope))
 
 
 gelu_tanh: Function = elementwise(
     "gelu_tanh",
-    lambda x: 0.5 * x * (1 + tanh(_TANH_SCALE * (x + _TANH_CUBE * x * x * x))),
+    lambda x: x * sigmoid(_twice_inside(x)),  # (1 + tanh(u)) / 2, which cancels far below 0
     (_gelu_tanh_dx,),
     kinds="real float",
     doc="gelu by its older approximation with tanh.",
@@ -432,6 +437,25 @@ def _halves(x: Any, axis: int) -> Any:
     return a / (1 + np.exp(-b))
 
 
+def _gated_dgate(g: Any, x: Any, gate: Any) -> Any:
+    share = sigmoid(gate)
+    return g * x * (share * (1 - share))
+
+
+gated: Function = elementwise(
+    "gated",
+    lambda x, gate: x * sigmoid(gate),
+    (lambda g, gate: g * sigmoid(gate), _gated_dgate),
+    kinds="real float",
+    doc="x * sigmoid(gate).",
+    methods=(),
+    namespace="internal",
+    reference=lambda x, gate: x / (1 + np.exp(-gate)),
+    torch=lambda torch, x, gate: x * torch.sigmoid(gate),
+    samples=s.binary(),
+)
+
+
 @composite(
     kinds="real float",
     reference=lambda x, axis=-1: _halves(x, axis),
@@ -450,9 +474,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
     size = x.shape[at]
     if size % 2:
         raise ShapeError(f"glu: axis {at} of {x.shape} has no two halves of equal size")
-    before = (slice(None),) * at
-    first, second = x[(*before, slice(0, size // 2))], x[(*before, slice(size // 2, size))]
-    out: Tensor = first * sigmoid(second)
+    out: Tensor = gated(*split(x, [size // 2] * 2, at))
     return out
 
 
@@ -468,5 +490,6 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 )
 def softmin(x: Tensor, axis: int = -1) -> Tensor:
     """exp(-x) scaled to sum to 1 along the axis."""
+    axis = shapes.axis_index(axis, x.ndim, "softmin")
     check_kind("softmin", x.dtype, "real float")
     return softmax(-x, axis)

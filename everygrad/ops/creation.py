@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 from collections.abc import Sequence
 from typing import Any
 
@@ -295,7 +296,7 @@ def arange(
     device: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """start, start + step, ... up to but without stop.
+    """start, start + step, ... up to but without stop; of 0-d tensors the values are read.
 
     >>> import everygrad as eg
     >>> eg.arange(2, 8, 3)
@@ -303,6 +304,7 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
+    start, stop, step = (_read(v, "arange") for v in (start, stop, step))
     if step == 0:
         raise ArgumentError("arange: step must not be 0")
     whole = all(isinstance(v, int) for v in (start, stop, step))
@@ -313,28 +315,82 @@ def arange(
     return _finish(payload, requires_grad)
 
 
+def _read(value: Any, op: str) -> Any:
+    """A number, or the one that a 0-d tensor holds."""
+    if isinstance(value, Tensor) and value._node is not None:
+        raise GradientError(
+            f"{op}: how many elements there are has no derivative, but an end requires grad; "
+            f"use detach()"
+        )
+    return value.item() if isinstance(value, Tensor | np.generic) else value
+
+
 def linspace(
-    start: complex,
-    stop: complex,
+    start: complex | Tensor,
+    stop: complex | Tensor,
     num: int,
     dtype: Any = None,
     device: str | None = None,
     endpoint: bool = True,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`num` evenly spaced numbers from start to stop; without `endpoint`, stop is not reached."""
+    """`num` evenly spaced numbers from start to stop; without `endpoint`, stop is not reached.
+
+    Ends that are 0-d tensors keep their derivatives, and their values need not be known.
+    """
     if num < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {num}")
-    turned = isinstance(start, complex) or isinstance(stop, complex)
+    ends = (start, stop)
+    turned = any(_is_complex(end) for end in ends)
     default = dtypes.DEFAULT_COMPLEX if turned else dtypes.DEFAULT_FLOAT
     wanted = dtypes.as_dtype(dtype or default)
     if turned and not wanted.is_complex:
         raise DtypeError(f"linspace: complex ends do not fit {wanted}; take their real parts first")
+    if isinstance(start, Tensor) or isinstance(stop, Tensor):
+        out = _between(ends, num, wanted, device, endpoint)
+        return out.requires_grad_() if requires_grad else out
     # the distance between two finite ends need not be finite: half of it is
-    share = 1 if np.isfinite(stop - start) else 2
+    share = 1 if cmath.isfinite(stop - start) else 2
     values = np.linspace(start / share, stop / share, num, endpoint=endpoint) * share
-    payload = base.get(device or "cpu").from_numpy(values.astype(wanted.np))
+    array = _whole(values, ends, wanted, endpoint) if wanted.is_integer else values
+    payload = base.get(device or "cpu").from_numpy(array.astype(wanted.np, copy=False))
     return _finish(payload, requires_grad)
+
+
+def _whole(values: Any, ends: tuple[Any, Any], dtype: DType, endpoint: bool) -> Any:
+    """Values cut to integers, except for the ends: float64 does not hold every int64."""
+    limits = np.iinfo(dtype.np)
+    for end in ends:
+        if not limits.min <= end <= limits.max:
+            raise ArgumentError(f"linspace: {end} does not fit into {dtype}; choose another dtype")
+    with np.errstate(invalid="ignore"):  # the last may be rounded up to 2**63, and is set below
+        array = values.astype(dtype.np)
+    if len(array):
+        array[0] = ends[0]
+    if endpoint and len(array) > 1:
+        array[-1] = ends[1]
+    return array
+
+
+def _is_complex(end: Any) -> bool:
+    return end.dtype.is_complex if isinstance(end, Tensor) else isinstance(end, complex)
+
+
+def _between(
+    ends: tuple[Any, Any], num: int, dtype: DType, device: str | None, endpoint: bool
+) -> Tensor:
+    """Means of two ends, with weights that go from one to the other: both are met exactly."""
+    tensors = [end for end in ends if isinstance(end, Tensor)]
+    if any(t.ndim for t in tensors):
+        got = [t.shape for t in tensors]
+        raise ShapeError(f"linspace: ends are numbers or 0-d tensors, got {got}")
+    place = device or tensors[0].device
+    inner = dtype if dtype.is_differentiable else dtypes.DEFAULT_FLOAT
+    first, last = (
+        end.astype(inner, device=place) if isinstance(end, Tensor) else end for end in ends
+    )
+    weights = linspace(0, 1, num, inner, place, endpoint)
+    return (first * (1 - weights) + last * weights).astype(dtype)
 
 
 def eye(

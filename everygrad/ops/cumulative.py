@@ -298,10 +298,11 @@ register(
     torch="torch:cumsum",
     reference=lambda x, axis: np.cumsum(x, axis=axis),
     samples=lambda: iter((sample(s.real(2, 3), 0),)),
-    refuses=(refuse(AxisError, "cumulative_sum: axis 2 is out of range", s.real(2, 3), 2),),
+    refuses=(refuse(AxisError, "cumsum: axis 2 is out of range", s.real(2, 3), 2),),
 )
 def cumsum(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
     """`cumulative_sum` under PyTorch's name."""
+    axis = shapes.axis_index(axis, x.ndim, "cumsum")
     return cumulative_sum(x, axis, dtype)
 
 
@@ -310,10 +311,11 @@ def cumsum(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
     torch="torch:cumprod",
     reference=lambda x, axis: np.cumprod(x, axis=axis),
     samples=lambda: iter((sample(s.real(2, 3), 1),)),
-    refuses=(refuse(AxisError, "cumulative_prod: axis 2 is out of range", s.real(2, 3), 2),),
+    refuses=(refuse(AxisError, "cumprod: axis 2 is out of range", s.real(2, 3), 2),),
 )
 def cumprod(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
     """`cumulative_prod` under PyTorch's name."""
+    axis = shapes.axis_index(axis, x.ndim, "cumprod")
     return cumulative_prod(x, axis, dtype)
 
 

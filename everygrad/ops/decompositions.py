@@ -379,7 +379,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:  # noqa: N803  # PyTo
     m, n = x.shape[-2:]
     if m < n:
         raise ShapeError(f"householder_product: {x.shape} has fewer rows than columns")
-    if t.shape[:-1] != x.shape[:-2] or t.shape[-1] > n:
+    if not t.ndim or t.shape[:-1] != x.shape[:-2] or t.shape[-1] > n:
         raise ShapeError(
             f"householder_product: tau of {t.shape} does not fit {x.shape}: it needs the same "
             f"leading axes, and at most {n} numbers"

@@ -110,8 +110,8 @@ def diag(x: Tensor, offset: int = 0) -> Tensor:
 )
 def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """x turned k quarters of a circle, from the first axis towards the second."""
-    if len(axes) != 2:
-        raise AxisError(f"rot90: takes two axes, got {tuple(axes)}")
+    if not isinstance(axes, Sequence) or len(axes) != 2:
+        raise AxisError(f"rot90: takes two axes, got {axes!r}")
     a, b = _two("rot90", axes[0], axes[1], x.ndim)
     quarters = shapes.as_int(k, "rot90", "k") % 4
     if quarters == 0:

@@ -248,10 +248,12 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 
 def _sizes(op: str, x: Tensor, s: Any, axes: Any) -> tuple[list[int], list[int]]:
     """The axes and the length along each, from what an n-dimensional transform is given."""
+    if s is not None and not isinstance(s, Sequence):
+        raise ArgumentError(f"{op}: s has a size for each axis, ({s!r},) for one, got {s!r}")
     if axes is None:
         count = x.ndim if s is None else len(s)
         axes = range(x.ndim - count, x.ndim)
-    found = list(shapes.axis_tuple(tuple(axes), x.ndim, op))
+    found = list(shapes.axis_tuple(axes, x.ndim, op))
     if s is not None and len(s) != len(found):
         raise ShapeError(f"{op}: s has {len(s)} sizes for {len(found)} axes")
     sizes = [x.shape[a] for a in found] if s is None else list(s)

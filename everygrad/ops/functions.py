@@ -102,7 +102,7 @@ def _pow_dx(g: Any, x: Any, y: Any) -> Any:
 
 def _pow_dy(g: Any, x: Any, out: Any) -> Any:
     # real powers of a negative base exist at isolated exponents only, and 0 ** y is flat: no slope
-    return where(x > 0, g * out * log(where(x > 0, x, 1.0)), 0.0)
+    return where(x <= 0, 0.0, g * out * log(where(x <= 0, 1.0, x)))
 
 
 def _pow_dy_complex(g: Any, x: Any, out: Any) -> Any:
@@ -354,7 +354,6 @@ sinc: Function = elementwise(
 
 # --- activations ---------------------------------------------------------------------------------
 
-_SQRT_HALF = math.sqrt(0.5)
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 _NORMAL_PEAK = 1.0 / math.sqrt(2.0 * math.pi)
 
@@ -419,14 +418,27 @@ silu: Function = elementwise(
 )
 
 
+share_below: Function = elementwise(
+    "share_below",
+    intrinsic("ndtr"),
+    (lambda g, x: g * (_NORMAL_PEAK * exp(-0.5 * x * x)),),
+    kinds="real float",
+    doc="The share of a standard normal below x: special.ndtr, by what each device is quick at.",
+    methods=(),
+    namespace="internal",
+    reference="scipy.special:ndtr",
+    torch="torch.special:ndtr",
+    samples=s.unary(),
+)
+
+
 def _gelu_dx(g: Any, x: Any) -> Any:
-    below = 0.5 * (1 + erf(x * _SQRT_HALF))
-    return g * (below + x * (_NORMAL_PEAK * exp(-0.5 * x * x)))
+    return g * (share_below(x) + x * (_NORMAL_PEAK * exp(-0.5 * (x * x))))
 
 
 gelu: Function = elementwise(
     "gelu",
-    lambda x: x * (0.5 * (1.0 + call("erf", x * _SQRT_HALF))),
+    lambda x: x * call("ndtr", x),
     (_gelu_dx,),
     kinds="real float",
     doc="x times the share of a standard normal below x.",

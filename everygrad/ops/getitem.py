@@ -269,7 +269,8 @@ def updated(x: Tensor, index: Any, value: Any) -> Tensor:
     p = plan(x, index)
     value = value if isinstance(value, Tensor) else operands("setitem", x, value)[1]
     if value.dtype is not x.dtype:
-        if dtypes.promote(x.dtype, value.dtype) is not x.dtype:
+        same_kind = value.dtype.kind == x.dtype.kind
+        if not same_kind and dtypes.promote(x.dtype, value.dtype) is not x.dtype:
             raise DtypeError(f"setitem: {value.dtype} does not fit into {x.dtype}; use astype()")
         value = value.astype(x.dtype)
     if p.takes:

@@ -260,6 +260,7 @@ register(
 def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     """`take` with a vector of indices, none of them negative."""
     check_index("index_select", index)
+    axis = shapes.axis_index(axis, x.ndim, "index_select")
     if index.ndim != 1:
         raise ShapeError(f"index_select: the index must have one dimension, got {index.shape}")
     return taken(x, index, axis)

@@ -29,13 +29,16 @@ from everygrad.tensor import Tensor
 
 
 def assign(x: Tensor, new: Tensor, op: str) -> Tensor:
-    """Give the name x the value `new`, which must have x's shape and dtype."""
+    """Give the name x the value `new`, of x's shape. x keeps its dtype: a value of the same kind
+    is rounded to it, another kind is refused."""
     if new.shape != x.shape:
         raise ShapeError(f"{op}: the result {new.shape} does not fit into x {x.shape}")
     if new.dtype is not x.dtype:
-        raise DtypeError(
-            f"{op}: the result {new.dtype} does not fit into x {x.dtype}; use astype()"
-        )
+        if new.dtype.kind != x.dtype.kind:
+            raise DtypeError(
+                f"{op}: the result {new.dtype} does not fit into x {x.dtype}; use astype()"
+            )
+        new = new.astype(x.dtype)
     x.rebind(new._data, new._node if recording() else x._node)
     return x
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,18 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import RECORD, recording
+from everygrad.config import config
 from everygrad.dispatch import apply
-from everygrad.errors import ArgumentError, AxisError, ShapeError
+from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, ones, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
 from everygrad.ops.movement import put_slices, slice_axis
 from everygrad.ops.spec import Op, composite, refuse, register, same, sample
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, wrap
+
+_SMALL = 1 << 14  # elements of one tensor up to which NumPy has joined many at once
 
 
 def _concat_portable(*xs: Tensor, axis: int, sizes: tuple[int, ...]) -> Tensor:
@@ -135,6 +139,8 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
         shown = ", ".join(str(x.shape) for x in xs)
         raise ShapeError(f"stack: {shown} must be the same shape")
     at = shapes.axis_index(axis, xs[0].ndim + 1, "stack")
+    if xs[0].size <= _SMALL and all(at_hand(x) and x.dtype is xs[0].dtype for x in xs):
+        return wrap(np.stack([x._data for x in xs], at))
     return concat([x.expand_dims(at) for x in xs], axis=at)
 
 
@@ -168,31 +174,63 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
         raise ShapeError(f"split: sizes must not be negative, got {parts}")
     if sum(parts) != total:
         raise ShapeError(f"split: sizes {parts} add up to {sum(parts)}, axis {at} has {total}")
+    starts = [0, *itertools.accumulate(parts)]
     if x._node is not None and recording() == RECORD:
-        return _recorded_split(x, at, parts)
-    return [slice_axis(x, at, sum(parts[:i]), n) for i, n in enumerate(parts)]
+        value = x.detach()
+        return recorded_parts(x, _cut(value, at, starts, parts), at, concat)
+    return _cut(x, at, starts, parts)
+
+
+def at_hand(x: Tensor) -> bool:
+    """Whether x is a NumPy array that is in nobody's sight: a view of it is all there is to do."""
+    return type(x._data) is np.ndarray and x._node is None and config.fast_limit >= 0
+
+
+def _cut(x: Tensor, axis: int, starts: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:
+    pieces = zip(starts, sizes, strict=False)
+    if at_hand(x):
+        array, before = x._data, (slice(None),) * axis
+        return [wrap(array[(*before, slice(start, start + n))]) for start, n in pieces]
+    return [slice_axis(x, axis, start, n) for start, n in pieces]
+
+
+class _Gathered:
+    """The gradients of some parts of a whole, by their numbers. What the engine asks of a gradient
+    in flight is a shape and a sum; each part comes once, so that a sum takes them in."""
+
+    __slots__ = ("found", "shape")
+
+    def __init__(self, which: int, g: Tensor, shape: shapes.Shape) -> None:
+        self.found = {which: g}
+        self.shape = shape
+
+    @property
+    def _data(self) -> _Gathered:
+        return self
+
+    def __add__(self, other: _Gathered) -> _Gathered:
+        self.found.update(other.found)
+        return self
 
 
 class _Whole(Op):
-    """All parts of a split: its gradient is a tuple of theirs, put together once."""
+    """All parts of a split: their gradients are put together once."""
 
     def vjp(self, node: Any, g: Any, create_graph: bool) -> Sequence[Any]:
-        axis, shapes_of = node.params["axis"], node.params["parts"]
-        like = next(part for part in g if part is not None)
+        shapes_of = node.params["parts"]
+        like = next(iter(g.found.values()))
         parts = [
-            zeros(shape, like.dtype, like.device) if part is None else part
-            for part, shape in zip(g, shapes_of, strict=True)
+            zeros(shape, like.dtype, like.device) if (part := g.found.get(i)) is None else part
+            for i, shape in enumerate(shapes_of)
         ]
-        return [concat(parts, axis)]
+        return [node.params["join"](parts, node.params["axis"])]
 
 
 class _Part(Op):
     """One part of a split."""
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
-        filled: list[Tensor | None] = [None] * node.params["count"]
-        filled[node.params["which"]] = g
-        return [tuple(filled)]
+        return [_Gathered(node.params["which"], g, node.parents[0].shape)]
 
 
 _WHOLE, _PART = _Whole("split"), _Part("split.part")
@@ -209,13 +247,16 @@ def _node(op: Op, parent: Node | None, params: dict[str, Any], shape: shapes.Sha
     return node
 
 
-def _recorded_split(x: Tensor, axis: int, sizes: tuple[int, ...]) -> list[Tensor]:
-    """The parts on one node: slices of their own would each fill x with zeros on the way back."""
-    value = x.detach()
-    parts = [slice_axis(value, axis, sum(sizes[:i]), n) for i, n in enumerate(sizes)]
-    whole = _node(_WHOLE, x._node, {"axis": axis, "parts": [p.shape for p in parts]}, x.shape)
+def recorded_parts(
+    x: Tensor, parts: list[Tensor], axis: int, join: Callable[..., Tensor]
+) -> list[Tensor]:
+    """The parts of x, which `join` would make x of, on one node: slices of their own would each
+    fill x with zeros on the way back."""
+    whole = _node(
+        _WHOLE, x._node, {"axis": axis, "join": join, "parts": [p.shape for p in parts]}, x.shape
+    )
     for i, part in enumerate(parts):
-        part._node = _node(_PART, whole, {"which": i, "count": len(parts)}, part.shape)
+        part._node = _node(_PART, whole, {"which": i}, part.shape)
     return parts
 
 
@@ -239,6 +280,7 @@ def _recorded_split(x: Tensor, axis: int, sizes: tuple[int, ...]) -> list[Tensor
         refuse(ArgumentError, r"pad: widths are pairs \(before, after\)", s.real(3), (1, 2)),
         refuse(ArgumentError, "pad: mode must be one of .* got 'edge'", s.real(3), 1, mode="edge"),
         refuse(ShapeError, "pad: reflect cannot add 3 and 3", s.real(3), 3, mode="reflect"),
+        refuse(DtypeError, r"pad: a value of 1.5 does not fit into int64", np.array([1]), 1, 1.5),
     ),
 )
 def pad(x: Tensor, widths: Any, value: float = 0.0, mode: str = "constant") -> Tensor:
@@ -271,7 +313,10 @@ def pad(x: Tensor, widths: Any, value: float = 0.0, mode: str = "constant") -> T
     if value == 0:
         return padded
     inside = put_slices(ones(x.shape, dtypes.bool_, x.device), shape, slices)
-    return where(inside, padded, value)
+    out = where(inside, padded, value)
+    if out.dtype is not x.dtype:
+        raise DtypeError(f"pad: a value of {value!r} does not fit into {x.dtype}; use astype()")
+    return out
 
 
 # how many elements more than the axis has, or fewer, can be added; None: any number

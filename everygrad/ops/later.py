@@ -3,9 +3,9 @@
 
 OPS: dict[str, tuple[str, ...]] = {
     "activations": (
-        "celu", "elu", "gelu_tanh", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-        "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softmin", "softshrink",
-        "softsign", "tanhshrink", "threshold",
+        "celu", "elu", "gated", "gelu_tanh", "glu", "hardshrink", "hardsigmoid", "hardswish",
+        "hardtanh", "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "selu", "softmin",
+        "softshrink", "softsign", "tanhshrink", "threshold",
     ),
     "adaptive": (
         "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",

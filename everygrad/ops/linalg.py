@@ -295,11 +295,21 @@ give_methods(__rmatmul__=_rmatmul)
             sample(s.real(3, 2), s.real(3, 2, seed=1), axis=0),
         )
     ),
-    refuses=(refuse(ShapeError, "vecdot: cannot broadcast", s.real(2), s.real(3)),),
+    refuses=(
+        refuse(ShapeError, "vecdot: cannot broadcast", s.real(2), s.real(3)),
+        refuse(ShapeError, "vecdot: along axis -1 x has 1 elements and y 3", s.real(1), s.real(3)),
+    ),
 )
 def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
-    """The sum of products along an axis, x conjugated if complex."""
-    shapes.broadcast("vecdot", x.shape, y.shape)
+    """The sum of products along an axis of one size in both, x conjugated if complex."""
+    shape = shapes.broadcast("vecdot", x.shape, y.shape)
+    along = shapes.axis_index(axis, len(shape), "vecdot")
+    sizes = [((1,) * (len(shape) - v.ndim) + v.shape)[along] for v in (x, y)]
+    if sizes[0] != sizes[1]:  # only the other axes broadcast
+        raise ShapeError(
+            f"vecdot: along axis {axis} x has {sizes[0]} elements and y {sizes[1]}; "
+            f"use broadcast_to on the shorter one"
+        )
     return ((x.conj() if x.dtype.is_complex else x) * y).sum(
         axis=axis, dtype=dtypes.promote(x.dtype, y.dtype)
     )

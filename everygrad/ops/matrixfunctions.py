@@ -13,7 +13,7 @@ from everygrad.backends.cpu.lapack import NO_POWERS, PADE, PADE_REACH
 from everygrad.dispatch import apply, operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s
-from everygrad.ops.creation import arange
+from everygrad.ops.creation import arange, zeros
 from everygrad.ops.elementwise import abs as absolute, ceil, imag, isfinite, maximum, where
 from everygrad.ops.families import Kernel
 from everygrad.ops.functions import log, log2
@@ -26,8 +26,10 @@ from everygrad.ops.matrices import (
     columns,
     diagonal_of,
     ensure,
+    eps_of,
     firm,
     identity,
+    largest,
     over_leading,
     real_part,
     rounded,
@@ -85,15 +87,32 @@ def _adjugate_portable(x: Tensor) -> Tensor:
     return matmul(v * as_kind(others, v).expand_dims(-2), adjoint(u)) * _as_matrix(turn)
 
 
+def _inverse(x: Tensor, out: Tensor) -> Tensor:
+    """x^-1 from its adjugate, which is det(x) x^-1. Singular matrices, whose determinant is no more
+    than rounding, are refused."""
+    n = x.shape[-1]
+    det = matmul(rows(x, 0, 1), columns(out, 0, 1))
+    least = largest(x) * largest(out) * (16.0 * n * eps_of(x))
+    det = ensure(
+        det,
+        absolute(det.detach()) > least,
+        "det: a singular matrix has no second derivative here; add to its diagonal",
+    )
+    return out / det
+
+
 def _adjugate_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
-    """From adj(x) = det(x) x^-1: a singular matrix is refused here, by inv."""
-    back, h = adjoint(apply(INV, x)), adjoint(out)
+    if x.shape[-1] < 2:  # 1, whatever x is
+        return zeros(x.shape, x.dtype, x.device)
+    back, h = adjoint(_inverse(x, out)), adjoint(out)
     total = (g * (out.conj() if out.dtype.is_complex else out)).sum(axis=(-2, -1), keepdims=True)
     return back * total - matmul(matmul(h, g), back)
 
 
 def _adjugate_jvp(out: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Any]) -> Tensor:
-    inner = matmul(apply(INV, inputs[0]), tangents[0])
+    if out.shape[-1] < 2:
+        return zeros(out.shape, out.dtype, out.device)
+    inner = matmul(_inverse(inputs[0], out), tangents[0])
     total = diagonal_of(inner).sum(axis=-1)
     return out * _as_matrix(total) - matmul(inner, out)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from everygrad import shapes
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.diagonals import diagonal
@@ -42,6 +43,7 @@ def var_mean(
     x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The variance and the mean along the axes: see `var`."""
+    axis = shapes.axis_tuple(axis, x.ndim, "var_mean")
     return var(x, axis, correction, keepdims), mean(x, axis, keepdims)
 
 
@@ -56,6 +58,7 @@ def std_mean(
     x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean along the axes: see `std`."""
+    axis = shapes.axis_tuple(axis, x.ndim, "std_mean")
     return std(x, axis, correction, keepdims), mean(x, axis, keepdims)
 
 
@@ -78,7 +81,9 @@ def _products(op: str, x: Tensor, correction: float) -> Tensor:
     kinds="float",
     torch="torch:cov",
     reference=lambda x, correction=1: np.cov(x, ddof=correction),
-    samples=lambda: iter((sample(s.real(2, 3)), sample(s.real(4), correction=0))),
+    samples=lambda: iter(
+        (sample(s.real(2, 3)), sample(s.real(4), correction=0), sample(s.real(1, 3)))
+    ),
     refuses=(
         refuse(ShapeError, "cov: takes .* got", s.real(2, 2, 2)),
         refuse(ArgumentError, "cov: 1 observations less", s.real(2, 1)),
@@ -87,14 +92,14 @@ def _products(op: str, x: Tensor, correction: float) -> Tensor:
 def cov(x: Tensor, correction: int = 1) -> Tensor:
     """The covariances of variables, the rows of x, as a matrix; of one variable its variance."""
     out = _products("cov", x, correction)
-    return out.reshape(()) if x.ndim == 1 else out
+    return out.reshape(()) if out.size == 1 else out
 
 
 @composite(
     kinds="float",
     torch="torch:corrcoef",
     reference=np.corrcoef,
-    samples=lambda: iter((sample(s.real(2, 4)), sample(s.real(3)))),
+    samples=lambda: iter((sample(s.real(2, 4)), sample(s.real(3)), sample(s.real(1, 3)))),
     refuses=(refuse(ShapeError, "corrcoef: takes .* got", s.real(2, 2, 2)),),
 )
 def corrcoef(x: Tensor) -> Tensor:
@@ -104,4 +109,4 @@ def corrcoef(x: Tensor) -> Tensor:
     out = found / size.expand_dims(-1) / size
     if not out.dtype.is_complex:
         out = clamp(out, -1.0, 1.0)
-    return out.reshape(()) if x.ndim == 1 else out
+    return out.reshape(()) if out.size == 1 else out

@@ -8,18 +8,24 @@ from typing import Any
 import numpy as np
 
 from everygrad import shapes
+from everygrad.autograd.modes import RECORD, recording
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
-from everygrad.ops.joining import concat, split
+from everygrad.ops.joining import at_hand, concat, recorded_parts, split, stack
 from everygrad.ops.spec import composite, refuse, sample
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, wrap
 
 # --- apart ---------------------------------------------------------------------------------------
 
 
 def _slices(op: str, x: Tensor, axis: int) -> tuple[Tensor, ...]:
     at = shapes.axis_index(axis, x.ndim, op)
-    return tuple(part.squeeze(at) for part in split(x, 1, at))
+    value = x.detach() if x._node is not None and recording() == RECORD else x
+    if not at_hand(value):
+        return tuple(part.squeeze(at) for part in split(x, 1, at))
+    array, before = value._data, (slice(None),) * at
+    parts = [wrap(array[(*before, i, ...)]) for i in range(array.shape[at])]
+    return tuple(parts if value is x else recorded_parts(x, parts, at, stack))
 
 
 def _unstacked(x: Any, axis: int = 0) -> Any:

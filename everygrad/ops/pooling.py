@@ -35,7 +35,7 @@ def _pool_index_portable(x: Tensor, window: Window) -> Tensor:
     rows = arange(x.shape[2], device=x.device).reshape(-1, 1)
     places = (rows * width + arange(width, device=x.device)).expand(x.shape)
     whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
-    values, index = padded_image(x, window, -np.inf), padded_image(places + 1, window)
+    values, index = padded_image(x, window, lowest(x)), padded_image(places + 1, window)
     best: Tensor | None = None
     found: Tensor | None = None
     for tap in taps_of(window, out):

@@ -331,12 +331,21 @@ def randint(
     generator: Generator | None = None,
 ) -> Tensor:
     """Integers from low to high - 1."""
+    low, high = shapes.as_int(low, "randint", "low"), shapes.as_int(high, "randint", "high")
     if not 0 < high - low <= 2**32:
         raise ArgumentError(f"randint: needs low < high <= low + 2**32, got {low} and {high}")
+    wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_INT)
+    if wanted.kind in ("int", "uint"):
+        room = dtypes.iinfo(wanted)
+        if low < room.min or high - 1 > room.max:
+            raise ArgumentError(
+                f"randint: {low} to {high - 1} does not fit into {wanted}, which has {room.min} to "
+                f"{room.max}; choose a wider dtype"
+            )
     (word,) = draw(shape, 1, generator, device or "cpu")
     count = tensor(high - low, dtypes.uint64, word.device)
     first = tensor(low, dtypes.int64, word.device)
-    return INTEGER([word, count, first], dtypes.as_dtype(dtype or dtypes.DEFAULT_INT))
+    return INTEGER([word, count, first], wanted)
 
 
 __all__ = [

@@ -337,10 +337,12 @@ def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     kinds="real float",
     reference=_reference(np.std),
     samples=_variance_samples,
-    refuses=_bad_axis("var"),
+    refuses=_bad_axis("std"),
 )
 def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation, the square root of `var`."""
+    check_kind("std", x.dtype, "real float")
+    axis = shapes.axis_tuple(axis, x.ndim, "std")
     v = var(x, axis, correction, keepdims)
     flat = v == 0  # the slope of sqrt at 0 is infinite; that of equal elements is taken as 0
     return where(flat, v, sqrt(where(flat, 1.0, v)))

@@ -27,6 +27,7 @@ from everygrad.ops.indexing import (
     index_add,
     index_put,
     last_write,
+    positive,
     taken,
 )
 from everygrad.ops.movement import slice_axis
@@ -426,7 +427,7 @@ def _put_reference(x: Any, index: Any, source: Any, accumulate: bool = False) ->
     reference=_put_reference,
     samples=lambda: iter(
         (
-            sample(s.real(2, 2), np.array([3, 0, 2]), s.real(3, seed=1)),
+            sample(s.real(2, 2), np.array([3, 0, -2]), s.real(3, seed=1)),
             sample(s.real(2, 2), np.array([[1, 1]]), s.real(1, 2, seed=1), accumulate=True),
         )
     ),
@@ -436,8 +437,10 @@ def _put_reference(x: Any, index: Any, source: Any, accumulate: bool = False) ->
     ),
 )
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """x with elements replaced, or added to; the index counts as if x were flat."""
+    """x with elements replaced, or added to; the index counts as if x were flat, and from the end
+    where it is negative."""
     source = _source("put", source, index.shape, x)
-    places = _in_range("put", index, x.size).reshape(-1)
+    check_index("put", index)
+    places = _in_range("put", positive(index, x.size), x.size).reshape(-1)
     write = index_add if accumulate else index_put
     return write(x.reshape(-1), places, source.reshape(-1)).reshape(x.shape)

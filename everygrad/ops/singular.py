@@ -86,7 +86,7 @@ def _svd_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
     gu, gv = apart("svd", _SINGULAR, values, gu, gv)
     left, right = matmul(adjoint(u), gu), matmul(adjoint(v), gv)
     phase = diagonal_of(left + right)
-    left, right = (phaseless("svd", "singular vectors", x, phase) for x in (left, right))
+    left, right = (phaseless("svd", "singular vectors", x, phase, gs) for x in (left, right))
     turned = diagonal_of(left)
     left, right = left - adjoint(left), right - adjoint(right)
     gaps = as_kind(_square_gaps(values), u)
@@ -415,8 +415,11 @@ def matrix_rank(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
     """How many singular values are above `rtol` times the largest; by default, above what rounding
     leaves of 0."""
     wide = checked("matrix_rank", x).detach()
-    kept = _cutoff(apply(SVDVALS, wide), _tolerance(wide, rtol))
-    return kept.astype(dtypes.int64).sum(axis=-1)
+    return _rank(apply(SVDVALS, wide), wide, rtol)
+
+
+def _rank(values: Tensor, x: Tensor, rtol: float | Tensor | None) -> Tensor:
+    return _cutoff(values, _tolerance(x, rtol)).astype(dtypes.int64).sum(axis=-1)
 
 
 class LstsqResult(NamedTuple):
@@ -459,6 +462,6 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None) -> LstsqResult:  # n
     else:
         residuals = zeros((0,), dtypes.real_of(a.dtype), a.device)
     values = svdvals(a.detach())
-    rank = matrix_rank(a, rtol=rcond)
+    rank = _rank(values, a.detach(), rcond)
     x = x.squeeze(-1) if vector else x
     return LstsqResult(rounded(x, dtype), rounded(residuals, dtype), rank, rounded(values, dtype))

@@ -458,7 +458,20 @@ def _solve_jvp(out: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Any]) -
     return apply(SOLVE, a, moved if da is None else moved - matmul(da, out))
 
 
-SOLVE: Kernel = Kernel(
+class _Solve(Kernel):
+    """Both gradients come from one solution, which each rule by itself would find again."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        out, a, _ = self.restore(node, create_graph)
+        of_a, of_b = node.parents
+        moved = apply(SOLVE, adjoint(a), g)
+        return (
+            None if of_a is None else -matmul(moved, adjoint(out)),
+            None if of_b is None else moved,
+        )
+
+
+SOLVE: Kernel = _Solve(
     "solve",
     _solve_portable,
     ("a", "b"),

@@ -15,7 +15,7 @@ from everygrad.dispatch import apply
 from everygrad.errors import DeviceError, DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange
-from everygrad.ops.elementwise import abs as absolute, imag, real, where
+from everygrad.ops.elementwise import abs as absolute, imag, maximum, real, where
 from everygrad.ops.families import Kernel
 from everygrad.ops.jacobi import eigh_portable
 from everygrad.ops.joining import concat
@@ -71,12 +71,14 @@ def apart(op: str, what: tuple[str, str], values: Tensor, *used: Tensor) -> list
     return made
 
 
-def phaseless(op: str, what: str, x: Tensor, diagonal: Tensor) -> Tensor:
-    """x, if a diagonal that says how the result changes with the phase is real."""
+def phaseless(op: str, what: str, x: Tensor, diagonal: Tensor, beside: Tensor) -> Tensor:
+    """x, if a diagonal that says how the result changes with the phase is real; `beside` is the
+    gradient of the values. Where a result depends on them alone, x is no more than rounding."""
     if not x.dtype.is_complex:
         return x
     turn = absolute(imag(diagonal.detach())).expand_dims(-1)
-    ok = turn <= largest(x) * (eps_of(x) ** 0.5) + 1e-30
+    size = maximum(largest(x), largest(beside.expand_dims(-1)))
+    ok = turn <= size * (eps_of(x) ** 0.5) + 1e-30
     return ensure(x, ok, _PHASE.format(op, what))
 
 
@@ -103,7 +105,7 @@ def _eigh_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
     values = real_part(values)
     (gv,) = apart("eigh", _EIGEN, values, gv)
     inner = matmul(adjoint(vectors), gv)
-    inner = phaseless("eigh", "eigenvectors", inner, diagonal_of(inner))
+    inner = phaseless("eigh", "eigenvectors", inner, diagonal_of(inner), gw)
     inner = (inner - adjoint(inner)) * 0.5 * as_kind(inverse_gaps(values), inner)
     inner = inner + diagonal_matrix(as_kind(real_part(gw), inner))
     return matmul(matmul(vectors, inner), adjoint(vectors))
@@ -253,7 +255,7 @@ def _eig_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
     (gv,) = apart("eig", _EIGEN, values, gv)
     inner = matmul(adjoint(vectors), gv)
     diagonal = diagonal_of(inner)
-    inner = phaseless("eig", "eigenvectors", inner, diagonal)
+    inner = phaseless("eig", "eigenvectors", inner, diagonal, gw)
     length = as_kind(real(diagonal), inner).expand_dims(-2)  # eigenvectors keep their length
     inner = inner - matmul(adjoint(vectors), vectors) * length
     inner = inner * inverse_gaps(values).conj() + diagonal_matrix(gw)
@@ -326,14 +328,20 @@ register(
 )
 
 
+def _steady(packed: Tensor) -> Tensor:
+    """Eigenvectors whose phase cannot move: to what depends on them its gradient is exactly 0."""
+    _, vectors = _split(packed)
+    turn = (vectors.detach().conj() * vectors).sum(axis=-2, keepdims=True)  # 1, but to derivatives
+    return vectors * (turn.conj() / as_kind(absolute(turn), turn))
+
+
 def _eigvals_dx(g: Tensor, x: Tensor) -> Tensor:
-    _, vectors = _split(apply(EIG, x))
-    back = adjoint(vectors)
+    back = adjoint(_steady(apply(EIG, x)))
     return _as_input(apply(SOLVE, back, g.expand_dims(-1) * back), x)
 
 
 def _eigvals_jvp(out: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Any]) -> Tensor:
-    _, vectors = _split(apply(EIG, inputs[0]))
+    vectors = _steady(apply(EIG, inputs[0]))
     inner = apply(SOLVE, vectors, matmul(tangents[0].astype(out.dtype), vectors))
     return diagonal_of(inner)
 

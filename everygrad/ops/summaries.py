@@ -39,6 +39,7 @@ def _refusals(by: str) -> tuple[Any, ...]:
 )
 def amax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """`max` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
+    axis = shapes.axis_tuple(axis, x.ndim, "amax")
     return max(x, axis, keepdims)
 
 
@@ -51,6 +52,7 @@ def amax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 )
 def amin(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """`min` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
+    axis = shapes.axis_tuple(axis, x.ndim, "amin")
     return min(x, axis, keepdims)
 
 
@@ -64,10 +66,11 @@ def amin(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
             sample(s.booleans(2, 3)),
         )
     ),
-    refuses=(refuse(AxisError, "sum: axis 2 is out of range", s.real(2, 3), axis=2),),
+    refuses=(refuse(AxisError, "count_nonzero: axis 2 is out of range", s.real(2, 3), axis=2),),
 )
 def count_nonzero(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """How many elements are not 0; NaN is not."""
+    axis = shapes.axis_tuple(axis, x.ndim, "count_nonzero")
     there = x if x.dtype is dtypes.bool_ else x != 0
     return sum(there.astype(dtypes.int64), axis=axis, keepdims=keepdims)
 
@@ -93,10 +96,11 @@ def _nan_samples() -> Any:
     torch="torch:nansum",
     reference=np.nansum,
     samples=_nan_samples,
-    refuses=(refuse(AxisError, "sum: axis 2 is out of range", s.real(2, 3), axis=2),),
+    refuses=(refuse(AxisError, "nansum: axis 2 is out of range", s.real(2, 3), axis=2),),
 )
 def nansum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum of all elements that are not NaN."""
+    axis = shapes.axis_tuple(axis, x.ndim, "nansum")
     if x.dtype.is_differentiable:
         x = where(isnan(x), 0.0, x)
     return sum(x, axis, dtype, keepdims)
@@ -108,12 +112,13 @@ def nansum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = Fal
     reference=np.nanmean,
     samples=_nan_samples,
     refuses=(
-        refuse(AxisError, "sum: axis 2 is out of range", s.real(2, 3), axis=2),
+        refuse(AxisError, "nanmean: axis 2 is out of range", s.real(2, 3), axis=2),
         refuse(DtypeError, "nanmean: does not take int64", s.integers(3)),
     ),
 )
 def nanmean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean of all elements that are not NaN; NaN where there are none."""
+    axis = shapes.axis_tuple(axis, x.ndim, "nanmean")
     check_kind("nanmean", x.dtype, "float")
     half = x.dtype in (dtypes.float16, dtypes.bfloat16)
     wide = x.astype(dtypes.float32) if half else x
@@ -139,6 +144,7 @@ def _without_nan(extreme: Any, worst: float, x: Tensor, axis: Axis, keepdims: bo
 )
 def nanmax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The largest element that is not NaN; NaN where there is none."""
+    axis = shapes.axis_tuple(axis, x.ndim, "nanmax")
     return _without_nan(max, -math.inf, x, axis, keepdims)
 
 
@@ -151,6 +157,7 @@ def nanmax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 )
 def nanmin(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The smallest element that is not NaN; NaN where there is none."""
+    axis = shapes.axis_tuple(axis, x.ndim, "nanmin")
     return _without_nan(min, math.inf, x, axis, keepdims)
 
 

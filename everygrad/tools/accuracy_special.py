@@ -166,7 +166,6 @@ def _elementary_rows() -> Iterator[str]:
 _SECTION = """## In float64
 
 The same inputs, in float64 on the CPU; the largest error in ulp of results that are normal numbers.
-gelu's is large far below 0, as it is in float32.
 
 {elementary}
 

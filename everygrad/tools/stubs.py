@@ -233,7 +233,7 @@ def _class(kind: type, imports: Imports) -> str:
     hints = typing.get_type_hints(kind)
     lines += [f"    {name}: {imports.text(hint)}" for name, hint in hints.items()]
     if kind is Tensor:
-        lines += ["    _grad: Tensor | None", "    __array_ufunc__: None"]
+        lines.append("    _grad: Tensor | None")
     lines += [_member(name, value, imports) for name, value in _members(kind)]
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """Functions of complex numbers where NumPy's own lose digits, or differ from the Array API's cases.
 
 NumPy's `log1p` takes the logarithm of |1 + z|, in which a small z is lost; its `expm1` multiplies
-infinities by zero; its `sign` takes an infinity beside a NaN for a direction.
+infinities by zero; its `sign` takes an infinity beside a NaN for a direction; its division goes
+through a reciprocal, which overflows where the divisor is subnormal.
 """
 
 from __future__ import annotations
@@ -9,6 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+
+def div(x: Any, y: Any) -> Any:
+    """x / y, by subnormal numbers too."""
+    out = np.divide(x, y)
+    if np.isfinite(out).all():
+        return out
+    limits = np.finfo(out.dtype)
+    small = np.maximum(np.abs(np.real(y)), np.abs(np.imag(y))) < limits.smallest_normal
+    scale = np.where(small, limits.dtype.type(2.0 ** (limits.nmant + 1)), limits.dtype.type(1))
+    return np.divide(_scaled(x, scale), _scaled(y, scale))
 
 
 def log1p(z: Any) -> Any:
@@ -23,14 +35,20 @@ def log1p(z: Any) -> Any:
 
 
 def expm1(z: Any) -> Any:
-    """exp(z) - 1; where one of the two is not finite, that is how it is computed."""
+    """exp(z) - 1; at 0, and where one of the two is not finite, that is how it is computed."""
     out = np.expm1(z)
-    return np.where(np.isfinite(z) & np.isfinite(out), out, np.exp(z) - z.dtype.type(1))
+    usual = (z != 0) & np.isfinite(z) & np.isfinite(out)
+    return np.where(usual, out, np.exp(z) - z.dtype.type(1))
 
 
 def sign(z: Any) -> Any:
     """z / |z|, 0 at 0, NaN in both parts where z has one."""
     return np.where(np.isnan(z), z.dtype.type(complex(np.nan, np.nan)), np.sign(z))
+
+
+def _scaled(z: Any, scale: Any) -> Any:
+    """z times a real number: the parts one by one, infinities stay what they are."""
+    return _joined(np.real(z) * scale, np.imag(z) * scale, z.dtype)
 
 
 def _joined(real: Any, imag: Any, dtype: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -96,7 +97,8 @@ class CPU(Backend):
         try:
             if not shape:
                 return np.array(value, dtype.np)
-            if not value:  # the system's own zero pages: free until they are written
+            # the system's own zero pages: free until they are written; -0.0 is none of theirs
+            if not value and not isinstance(value, complex) and math.copysign(1, value) > 0:
                 return np.zeros(shape, dtype.np)
             return np.full(shape, value, dtype.np)
         except OverflowError:

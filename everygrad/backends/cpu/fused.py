@@ -20,10 +20,11 @@ from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place, Walk, walk
 from everygrad.dtypes import int64
 
+COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 DEAR = frozenset(  # intrinsics that take longer than a load from the cache
     {
-        "exp", "expm1", "log", "log1p", "log2", "erf", "pow", "floordiv", "mod", "sin", "cos",
-        "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
+        "exp", "expm1", "log", "log1p", "log2", "erf", "ndtr", "pow", "floordiv", "mod", "sin",
+        "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
         "atanh",
     }
 )  # fmt: skip
@@ -62,6 +63,7 @@ class Writer:
             (self.stages[v] for v, m in members.items() if self.in_loop(m)), default=-1
         )
         self.kept = self.choose_kept()
+        self.exact = self.choose_exact()
         self.choose_blocks()
         self.w = LoopWriter()
         self.rows: MEMO = {}  # values of the row being walked
@@ -114,6 +116,21 @@ class Writer:
                         seen.add(r)
                         todo.append(r)
         return kept
+
+    def choose_exact(self) -> set[Value]:
+        """The values under an extreme, if something is compared: one pass finds which is largest,
+        another asks which equals it, and both must have rounded alike."""
+        if not any(i.fn in COMPARING for p in self.programs.values() for i in p.insts):
+            return set()
+        extremes = [m for v, m in self.group.members.items() if v.name in ("max", "min")]
+        todo = [r for m in extremes if m.role == "reduce" for r in self.needs(m)]
+        found: set[Value] = set()
+        while todo:
+            v = todo.pop()
+            if v not in found:
+                found.add(v)
+                todo += self.needs(self.group.members[v])
+        return found
 
     def is_dear(self, v: Value) -> bool:
         """Whether computing v again takes longer than reading it again."""
@@ -202,7 +219,10 @@ class Writer:
         if v.name == "take":
             return self.picked(m, memo, k)
         inputs = {i: self.operand(r, a, memo, k) for i, (r, a) in _operands(m)}
-        return self.w.body(self.programs[v], inputs)
+        self.w.e.exact = v in self.exact
+        made = self.w.body(self.programs[v], inputs)
+        self.w.e.exact = False
+        return made
 
     def picked(self, m: Member, memo: MEMO, k: int) -> Reg:
         """The element that an index names."""

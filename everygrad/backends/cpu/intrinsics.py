@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad import dtypes
-from everygrad.backends.cpu import vecinverse, vecmath
+from everygrad.backends.cpu import vecinverse, vecmath, vecnormal
 from everygrad.backends.cpu.llvm import Emitter, Value, literal
 from everygrad.compile.expr import INTRINSICS
 from everygrad.dtypes import DType
@@ -199,7 +199,7 @@ def _compare(e: Emitter, fn: str, dtype: DType, a: Value, b: Value) -> Value:
 
 
 def _elementary(e: Emitter, fn: str, *args: Value) -> Value:
-    """Inline where `vecmath` or `vecinverse` know it, else the C library's, element by element."""
+    """Inline where `vecmath` or its kin know it, else the C library's, element by element."""
     x = args[0]
     if fn == "pow" and x.type == "float":
         return vecmath.pow_(vecmath.Real(e, "float"), *args)
@@ -207,7 +207,8 @@ def _elementary(e: Emitter, fn: str, *args: Value) -> Value:
         return vecinverse.atan2(e, *args)
     found = None
     if len(args) == 1:
-        found = vecmath.expand(e, fn, x) or vecinverse.expand(e, fn, x)
+        kin = (vecmath, vecinverse, vecnormal)
+        found = next((made for one in kin if (made := one.expand(e, fn, x)) is not None), None)
     if found is not None:
         return found
     name = fn + ("f" if x.type == "float" else "")
@@ -219,7 +220,7 @@ def _elementary(e: Emitter, fn: str, *args: Value) -> Value:
 
 def _contract(name: str) -> Callable[..., Value]:
     """Arithmetic that may become part of a fused multiply-add, and nothing else."""
-    return lambda e, a, b: e.op(f"{name} contract", a, b)
+    return lambda e, a, b: e.op(name if e.exact else f"{name} contract", a, b)
 
 
 def _extreme(predicate: str) -> Callable[..., Value]:

@@ -9,21 +9,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from everygrad.backends.cpu import factoring
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.slabs import in_slabs
 from everygrad.errors import ArgumentError, EverygradError
 from everygrad.shapes import size_of
 
-_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _ROW_MAJOR, _NO_TRANS, _LEFT = 101, 111, 141  # of CBLAS
 _UPPER, _LOWER, _PLAIN, _UNIT = 121, 122, 131, 132
-_SMALL = 24  # rows up to which NumPy's loop over a batch beats one call for each matrix
 _ADDRESS = ctypes.c_void_p
 _INT = ctypes.c_int64
 
@@ -46,48 +43,35 @@ NOT_FINITE = "the iteration does not converge; is a NaN or an infinity in the in
 # --- what NumPy's OpenBLAS has and NumPy does not show -------------------------------------------
 
 
-@lru_cache
-def _library() -> Any:
-    """NumPy's own OpenBLAS with 64-bit integers; None where NumPy was built with another BLAS."""
-    folder = Path(np.__file__).parent.parent / "numpy.libs"
-    for path in sorted(folder.glob("*openblas64*")):
-        lib = ctypes.CDLL(str(path))  # already loaded by NumPy: the same library
-        if hasattr(lib, "scipy_dgetrf_64_") and hasattr(lib, "scipy_cblas_dtrsm64_"):
-            return lib
-    return None
-
-
-def _matrices(x: Any) -> Any:
-    """A C-ordered copy with one leading axis; of something that is not empty."""
-    return np.array(x, order="C").reshape((-1, *x.shape[-2:]))
-
-
 def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
     """By trsm where the matrices are large enough, else by LAPACK's general solver."""
     n = a.shape[-1]
     if not unit and (a.diagonal(axis1=-2, axis2=-1) == 0).any():
         raise ArgumentError("solve_triangular: " + SINGULAR)
-    if n > _SMALL and b.size and (lib := _library()) is not None:
-        return _trsm(lib, a, b, upper, unit)
+    if b.size and factoring.serves(a):
+        return _trsm(a, b, upper, unit)
     part = np.triu(a) if upper else np.tril(a)
     if unit:
         part[..., range(n), range(n)] = 1
     return np.linalg.solve(part, b)
 
 
-def _trsm(lib: Any, a: Any, b: Any, upper: bool, unit: bool) -> Any:
-    letter = _LETTERS[a.dtype.name]
-    call = getattr(lib, f"scipy_cblas_{letter}trsm64_")
+def _trsm(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    letter = factoring.LETTERS[a.dtype.name]
+    call = getattr(factoring.library(), f"scipy_cblas_{letter}trsm64_")
     one: Any = {"s": ctypes.c_float(1), "d": ctypes.c_double(1)}.get(letter)
     if one is None:
         held = np.ones((), a.dtype)
         one = _ADDRESS(held.ctypes.data)
-    rows, out = np.ascontiguousarray(a).reshape((-1, *a.shape[-2:])), _matrices(b)
+    rows, out = np.ascontiguousarray(a).reshape((-1, *a.shape[-2:])), factoring.matrices(b)
     sides = (_ROW_MAJOR, _LEFT, _UPPER if upper else _LOWER, _NO_TRANS, _UNIT if unit else _PLAIN)
-    m, n = out.shape[-2:]
-    for one_a, one_b in zip(rows, out, strict=True):
-        at = (_ADDRESS(one_a.ctypes.data), _INT(m), _ADDRESS(one_b.ctypes.data), _INT(n))
-        call(*sides, _INT(m), _INT(n), one, *at)
+    m, n = (_INT(size) for size in out.shape[-2:])
+
+    def substitute(i: int) -> None:
+        at = (_ADDRESS(rows[i].ctypes.data), m, _ADDRESS(out[i].ctypes.data), n)
+        call(*sides, m, n, one, *at)
+
+    factoring.each(out, substitute)
     return out.reshape(b.shape)
 
 
@@ -95,28 +79,12 @@ def lu_factor(x: Any) -> Any:
     """L below the diagonal, U on and above it, and a last column with the rows exchanged."""
     m, n = x.shape[-2:]
     count = size_of(x.shape[:-2])
+    one_by_one = factoring.library() is not None and (m > factoring.SMALL or count <= min(m, n))
+    if x.size and one_by_one:
+        return factoring.lu_factor(x)
     out = np.zeros((count, m, n + 1), x.dtype)
-    matrices = x.reshape((count, m, n))
-    lib = _library()
-    if lib is None or (count > min(m, n) and m <= _SMALL):
-        out[:, :, :n], out[:, : min(m, n), n] = _eliminated(matrices)
-    else:
-        for one, place in zip(matrices, out, strict=True):
-            place[:, :n], place[: min(m, n), n] = _getrf(lib, one)
+    out[:, :, :n], out[:, : min(m, n), n] = _eliminated(x.reshape((count, m, n)))
     return out.reshape((*x.shape[:-1], n + 1))
-
-
-def _getrf(lib: Any, x: Any) -> tuple[Any, Any]:
-    m, n = x.shape
-    work = np.array(x, order="F")
-    pivots = np.ones(min(m, n), np.int64)
-    if work.size:
-        call = getattr(lib, f"scipy_{_LETTERS[x.dtype.name]}getrf_64_")
-        rows, columns, info = (_INT(v) for v in (m, n, 0))
-        by = ctypes.byref
-        at = (_ADDRESS(work.ctypes.data), by(rows), _ADDRESS(pivots.ctypes.data), by(info))
-        call(by(rows), by(columns), *at)
-    return work, pivots - 1
 
 
 def _eliminated(x: Any) -> tuple[Any, Any]:
@@ -152,22 +120,43 @@ def row_order(pivots: Any, size: int) -> Any:
 
 def solve(a: Any, b: Any) -> Any:
     with _named("solve", SINGULAR):
+        if b.size and a.shape[:-2] == b.shape[:-2] and factoring.serves(a):
+            return factoring.solve(a, b)
         return np.linalg.solve(a, b)
 
 
 def inv(x: Any) -> Any:
     with _named("inv", SINGULAR):
-        return np.linalg.inv(x)
+        return factoring.inv(x) if factoring.serves(x) else np.linalg.inv(x)
 
 
 def slogdet(x: Any) -> Any:
-    sign, size = np.linalg.slogdet(x)
-    return np.stack((sign, size.astype(x.dtype)), axis=-1)
+    if factoring.serves(x):
+        sign, size = _slogdet(factoring.signed_diagonals(*factoring.factored(x)[:2]))
+    else:
+        sign, size = np.linalg.slogdet(x)
+    both = np.stack((sign, size.astype(x.dtype)), axis=-1)
+    return both.reshape((*x.shape[:-2], 2))
+
+
+def _slogdet(diagonals: Any) -> tuple[Any, Any]:
+    with np.errstate(all="ignore"):
+        sizes = np.abs(diagonals)
+        sign = np.where(sizes == 0, 0, diagonals / sizes).prod(axis=-1)
+        return sign, np.log(sizes).sum(axis=-1, dtype=np.float64)
 
 
 def det(x: Any) -> Any:
     with np.errstate(all="ignore"):
+        if factoring.serves(x):
+            return _det(*factoring.factored(x)[:2], x.dtype).reshape(x.shape[:-2])
         return np.linalg.det(x)
+
+
+def _det(work: Any, pivots: Any, dtype: Any) -> Any:
+    """In float64: on the way to a number that fits, a product may be one that does not."""
+    diagonals = factoring.signed_diagonals(work, pivots)
+    return diagonals.prod(axis=-1, dtype=np.result_type(dtype, np.float64)).astype(dtype)
 
 
 def adjugate(x: Any) -> Any:
@@ -177,14 +166,25 @@ def adjugate(x: Any) -> Any:
     with np.errstate(all="ignore"):
         size = np.abs(matrices).sum(axis=-1).max(axis=-1, initial=0)
         try:
-            inverse = np.linalg.inv(matrices)
+            inverse, dets = _inverses(matrices)
             far = size * np.abs(inverse).sum(axis=-1).max(axis=-1, initial=0) < _FAR[x.dtype.name]
-            out = inverse * np.linalg.det(matrices)[:, None, None]
+            out = inverse * dets[:, None, None]
         except np.linalg.LinAlgError:  # one of them is exactly singular
             far, out = np.zeros(count, bool), np.empty_like(matrices)
         if not far.all():
             out[~far] = _adjugate_of_any(matrices[~far])
     return out.reshape(x.shape)
+
+
+def _inverses(x: Any) -> tuple[Any, Any]:
+    """The inverses of (count, n, n) matrices, and their determinants."""
+    if not factoring.serves(x):
+        return np.linalg.inv(x), np.linalg.det(x)
+    work, pivots, bad = factoring.factored(x)
+    if bad.any():
+        raise np.linalg.LinAlgError("a pivot is 0")
+    dets = _det(work, pivots, x.dtype)
+    return factoring.inverse(work, pivots), dets
 
 
 _FAR = {"float32": 1e3, "complex64": 1e3, "float64": 1e7, "complex128": 1e7}  # condition numbers
@@ -199,7 +199,7 @@ def _adjugate_of_any(x: Any) -> Any:
 
 
 def pinv(x: Any, rtol: Any) -> Any:
-    return np.linalg.pinv(x, rcond=rtol)
+    return factoring.apart(np.linalg.pinv, x, np.broadcast_to(rtol, x.shape[:-2]))
 
 
 # --- decompositions ------------------------------------------------------------------------------
@@ -207,12 +207,13 @@ def pinv(x: Any, rtol: Any) -> Any:
 
 def cholesky(x: Any) -> Any:
     with _named("cholesky", NOT_POSITIVE):
-        return np.linalg.cholesky(x)
+        return factoring.cholesky(x) if factoring.serves(x) else np.linalg.cholesky(x)
 
 
 def qr(x: Any) -> Any:
     """Q's rows, then R's: side by side in one array of m + n rows."""
-    return np.concatenate(np.linalg.qr(x), axis=-2)
+    tall = x.shape[-2] >= x.shape[-1] and factoring.serves(x)
+    return np.concatenate(factoring.qr(x) if tall else np.linalg.qr(x), axis=-2)
 
 
 def qr_complete(x: Any) -> Any:
@@ -227,29 +228,33 @@ def _side_by_side(values: Any, vectors: Any) -> Any:
 
 def eigh(x: Any) -> Any:
     with _named("eigh", NOT_FINITE):
-        return _side_by_side(*np.linalg.eigh(x))
+        return _side_by_side(*factoring.apart(np.linalg.eigh, x))
 
 
 def eigvalsh(x: Any) -> Any:
     with _named("eigvalsh", NOT_FINITE):
-        return np.linalg.eigvalsh(x)
+        return factoring.apart(np.linalg.eigvalsh, x)
 
 
 def eig(x: Any) -> Any:
     with _named("eig", NOT_FINITE):
-        values, vectors = np.linalg.eig(x)
+        values, vectors = factoring.apart(np.linalg.eig, x)
     return _side_by_side(values, vectors.astype(np.result_type(x.dtype, np.complex64)))
 
 
 def eigvals(x: Any) -> Any:
     with _named("eigvals", NOT_FINITE):
-        return np.linalg.eigvals(x).astype(np.result_type(x.dtype, np.complex64))
+        return factoring.apart(np.linalg.eigvals, x).astype(np.result_type(x.dtype, np.complex64))
+
+
+def _thin_svd(x: Any) -> Any:
+    return np.linalg.svd(x, full_matrices=False)
 
 
 def svd(x: Any) -> Any:
     """U's rows, one of singular values, then V's rows, each of k elements."""
     with _named("svd", NOT_FINITE):
-        u, values, vh = np.linalg.svd(x, full_matrices=False)
+        u, values, vh = factoring.apart(_thin_svd, x)
     return np.concatenate((u, values[..., None, :].astype(x.dtype), vh.mT.conj()), axis=-2)
 
 
@@ -265,7 +270,7 @@ def svd_complete(x: Any) -> Any:
 
 def svdvals(x: Any) -> Any:
     with _named("svdvals", NOT_FINITE):
-        return np.linalg.svd(x, compute_uv=False)
+        return factoring.apart(np.linalg.svdvals, x)
 
 
 # --- the matrix exponential ----------------------------------------------------------------------

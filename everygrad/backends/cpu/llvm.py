@@ -76,6 +76,7 @@ class Emitter:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.declarations: set[str] = set()
+        self.exact = False  # True: what is written now rounds as often as it says, everywhere
         self._count = 0
 
     def emit(self, type_: str, text: str) -> Value:

@@ -75,17 +75,20 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 }
 
 
-def erf(x: Any) -> Any:
-    """NumPy has no erf: the compiled kernel serves every size."""
-    dtype = FROM_NP[x.dtype]
-    out = np.empty(np.shape(x), x.dtype)
-    native.run(_erf_program(dtype), [np.asarray(x)], out)
-    return out
+def _compiled(fn: str) -> Callable[[Any], Any]:
+    """What NumPy does not have: the compiled kernel serves every size."""
+
+    def function(x: Any) -> Any:
+        out = np.empty(np.shape(x), x.dtype)
+        native.run(_program(fn, FROM_NP[x.dtype]), [np.asarray(x)], out)
+        return out
+
+    return function
 
 
 @lru_cache
-def _erf_program(dtype: DType) -> Program:
-    return lower(Expr("erf", (Expr("input", (), 0),)), [dtype])
+def _program(fn: str, dtype: DType) -> Program:
+    return lower(Expr(fn, (Expr("input", (), 0),)), [dtype])
 
 
 def mulhi(x: Any, y: Any) -> Any:
@@ -128,7 +131,8 @@ def unbits(x: Any) -> Any:
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
-    "erf": erf,
+    "erf": _compiled("erf"),
+    "ndtr": _compiled("ndtr"),
     "mulhi": mulhi,
     "bits": bits,
     "unbits": unbits,
@@ -136,7 +140,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 
 
 _POWERS = {"int": power, "float": real_power}
-_COMPLEX = {name: getattr(complex_functions, name) for name in ("expm1", "log1p", "sign")}
+_COMPLEX = {name: getattr(complex_functions, name) for name in ("div", "expm1", "log1p", "sign")}
 
 
 def _function(inst: Inst) -> Callable[..., Any]:

@@ -95,7 +95,7 @@ class Planner:
         self.donated = donated
         self.reads = {g.number: _reads(g) for g in self.groups}
         self.offsets: dict[tuple[int, int], int] = {}  # slots that point into others, by bytes
-        self.base: dict[int, int] = {}  # the slots they point into
+        self.base: dict[int, tuple[int, int]] = {}  # the slots they point into, and where
         self.shared: set[int] = set()  # slots of two values at once
         self.busy: set[int] = set()  # slots that the step linked to this one reads
         self.waiting: dict[int, Group] = {}  # groups without steps yet
@@ -143,14 +143,15 @@ class Planner:
 
     def at(self, slot: int, nbytes: int) -> int:
         """A slot that points so many bytes behind another: code need not know offsets, and
-        slices of one tensor share theirs."""
+        slices of one tensor share theirs. One that points behind a pointer points into its base."""
         if not nbytes:
             return slot
-        key = (slot, nbytes)
+        base, before = self.base.get(slot, (slot, 0))
+        key = (base, before + nbytes)
         found = self.offsets.get(key)
         if found is None:
             found = self.offsets[key] = self.new_slot()
-            self.base[found] = slot
+            self.base[found] = key
         return found
 
     def in_order(self, v: Value) -> tuple[int, Operand]:
@@ -189,7 +190,7 @@ class Planner:
             self.first_writers.setdefault(slot, first)
 
     def root(self, slot: int) -> int:
-        return self.base.get(slot, slot)
+        return self.base.get(slot, (slot, 0))[0]
 
     def use(self, slots: Sequence[int]) -> None:
         for slot in map(self.root, slots):

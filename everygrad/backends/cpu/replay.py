@@ -74,6 +74,11 @@ class Replay:
         for slot, array in program.constants.items():
             self.point(slot, address_of(array))
         self.arrays: list[Any] = [None] * len(program.inputs)  # the inputs of the latest call
+        self.inside = {  # slots that point into others: which, and how many bytes behind its start
+            slot: (base, nbytes)
+            for base, pointers in program.offsets.items()
+            for slot, nbytes in pointers
+        }
         self.outputs = [(slot, self.memory_for(slot, v)) for slot, v in program.outputs.items()]
         self.has_host_steps = any(isinstance(s, HostStep) for s in program.steps)
         self.segments = self.link()
@@ -147,6 +152,7 @@ class Replay:
 
     def array(self, slot: int, view: View, arrays: dict[int, Any]) -> Any:
         """A value in memory as a NumPy array, for a host step."""
+        slot, start = self.inside.get(slot, (slot, 0))
         base = arrays.get(slot)
         if base is None and slot in self.program.inputs:
             base = self.arrays[self.program.inputs.index(slot)]
@@ -154,11 +160,11 @@ class Replay:
             base = self.program.constants.get(slot)
         if base is None:
             offset = self.program.temporaries[slot]
-            dtype = view.base.dtype.np
-            base = self.arena[offset : offset + view.base.nbytes].view(dtype)
-            base = base.reshape(view.base.shape)
-        # a checked index lies where its argument does, which may be of another shape
-        return self.giver(slot, view)(base.reshape(view.base.shape))
+            base = self.arena[offset : offset + start + view.base.nbytes].view(view.base.dtype.np)
+        # a checked index lies where its argument does: in another shape, or in part of an array
+        first = start // view.base.dtype.itemsize
+        part = base.reshape(-1)[first : first + view.base.size]
+        return self.giver(slot, view)(part.reshape(view.base.shape))
 
     def call(self, s: HostStep, arrays: dict[int, Any]) -> None:
         made = s.call(*[self.array(slot, view, arrays) for slot, view in s.inputs])

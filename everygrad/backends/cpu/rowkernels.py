@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu.halves import converted, widened
+from everygrad.backends.cpu.halves import is_half
 from everygrad.backends.cpu.rowloops import Pass, Row, run
 from everygrad.compile.expr import Expr, call
 from everygrad.shapes import Shape, size_of
@@ -25,6 +25,10 @@ SOFTMAX = (
         store=lambda r: _exp(r.x[0] - r.total[0]),
     ),
     Pass(store=lambda r: r.out / r.total[1]),
+)
+SOFTMAX_OF_HALVES = (  # an exponential that was stored would be rounded twice
+    *(SOFTMAX[0], Pass(reduce=SOFTMAX[1].reduce)),
+    Pass(store=lambda r: _exp(r.x[0] - r.total[0]) / r.total[1]),
 )
 SOFTMAX_MOVE = (  # of (g, y)
     Pass(reduce=(("add", lambda r: r.x[0] * r.x[1]),)),
@@ -80,16 +84,10 @@ def standardize_move(eps: float) -> tuple[Pass, ...]:
 
 
 def _as_rows(a: Any, order: Shape, length: int) -> Any:
-    """Contiguous rows of the axes that come last in `order`; half floats widened."""
+    """Contiguous rows of the axes that come last in `order`."""
     a = np.transpose(a, order)
     rows = size_of(a.shape) // length if length else 0
-    a = np.ascontiguousarray(a).reshape(rows, length)
-    return widened(a)
-
-
-def _in_rows(a: Any) -> bool:
-    """Whether the last axis is a row as it lies there, of a dtype the kernels compute in."""
-    return a.flags.c_contiguous and a.dtype.itemsize >= 4
+    return np.ascontiguousarray(a).reshape(rows, length)
 
 
 def over_axes(passes: Callable[..., tuple[Pass, ...]]) -> Callable[..., Any]:
@@ -97,13 +95,13 @@ def over_axes(passes: Callable[..., tuple[Pass, ...]]) -> Callable[..., Any]:
 
     def kernel(*arrays: Any, axes: Shape, **params: Any) -> Any:
         first = arrays[0]
-        if axes == (first.ndim - 1,) and all(_in_rows(a) for a in arrays):
+        if axes == (first.ndim - 1,) and all(a.flags.c_contiguous for a in arrays):
             flat = [a.reshape(-1, a.shape[-1]) for a in arrays] if first.size else []
             return run(passes(**params), flat).reshape(first.shape) if flat else first.copy()
         order = (*(a for a in range(first.ndim) if a not in axes), *axes)
         length = size_of(tuple(first.shape[a] for a in axes))
         out = run(passes(**params), [_as_rows(a, order, length) for a in arrays])
-        out = converted(out.reshape(tuple(first.shape[a] for a in order)), first.dtype)
+        out = out.reshape(tuple(first.shape[a] for a in order))
         return np.transpose(out, tuple(order.index(a) for a in range(first.ndim)))
 
     return kernel
@@ -115,8 +113,15 @@ def along(passes: tuple[Pass, ...]) -> Callable[..., Any]:
     return lambda *arrays, axis: kernel(*arrays, axes=(axis,))
 
 
+_softmax, _softmax_of_halves = along(SOFTMAX), along(SOFTMAX_OF_HALVES)
+
+
+def softmax(x: Any, axis: int) -> Any:
+    return (_softmax_of_halves if is_half(x) else _softmax)(x, axis=axis)
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
-    "softmax": along(SOFTMAX),
+    "softmax": softmax,
     "softmax_move": along(SOFTMAX_MOVE),
     "log_softmax": along(LOG_SOFTMAX),
     "log_softmax_vjp": along(LOG_SOFTMAX_VJP),

@@ -18,7 +18,7 @@ from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.ranges import spread
 from everygrad.backends.cpu.render import address_of
 from everygrad.compile.expr import Expr, lower
-from everygrad.dtypes import FROM_NP, DType
+from everygrad.dtypes import FROM_NP, DType, float32
 
 Body = Callable[["Row"], Expr]
 GRAIN = 1 << 12  # elements, in whole rows, handed out together
@@ -43,20 +43,26 @@ class Pass(NamedTuple):
 
 
 class _Writer:
-    """Writes one kernel: kernel(lo, hi, n, out, *inputs) over rows [lo, hi) of n elements."""
+    """Writes one kernel: kernel(lo, hi, n, out, *inputs) over rows [lo, hi) of n elements.
 
-    def __init__(self, passes: Sequence[Pass], inputs: int, dtype: DType) -> None:
+    Half floats are computed with in float32, and rounded where they are stored.
+    """
+
+    def __init__(self, passes: Sequence[Pass], inputs: int, held: DType) -> None:
         self.passes = passes
         self.inputs = inputs
-        self.dtype = dtype
+        self.held = held  # in memory
+        self.memory = intrinsics.memory_type(held)
+        self.dtype = dtype = float32 if held.bits == 16 else held
         self.type = intrinsics.register_type(dtype)
         self.word = "i32" if dtype.bits == 32 else "i64"
         self.e = Emitter()
         self.totals: list[Value] = []
 
     def element(self, pointer: str) -> Value:
-        at = self.e.emit("ptr", f"getelementptr inbounds {self.type}, ptr {pointer}, i64 %i")
-        return self.e.emit(self.type, f"load {self.type}, ptr {at.name}, align 1")
+        at = self.e.emit("ptr", f"getelementptr inbounds {self.memory}, ptr {pointer}, i64 %i")
+        value = self.e.emit(self.memory, f"load {self.memory}, ptr {at.name}, align 1")
+        return intrinsics.cast(self.e, value, self.held, self.dtype)
 
     def body(self, body: Body) -> Value:
         """A scalar body at element %i."""
@@ -107,8 +113,8 @@ class _Writer:
                 new = e.call(f"llvm.smax.{kind}", kind, Value(kind, name), self.ordered(value))
             carried.append((kind, name, new.name, self.start_of(combine)))
         if one.store is not None:
-            value = self.body(one.store)
-            at = e.emit("ptr", f"getelementptr inbounds {self.type}, ptr %row.out, i64 %i")
+            value = intrinsics.cast(e, self.body(one.store), self.dtype, self.held)
+            at = e.emit("ptr", f"getelementptr inbounds {self.memory}, ptr %row.out, i64 %i")
             lines.append(f"  store {value.type} {value.name}, ptr {at.name}, align 1")
         for i in range(mark, len(lines)):
             lines[i] = lines[i].replace(", i64 %i", f", i64 %i{k}")
@@ -147,7 +153,7 @@ class _Writer:
         ]
         for pointer, row in [*((p, f"%row{k}") for k, p in enumerate(names)), ("%out", "%row.out")]:
             lines.append(
-                f"  {row} = getelementptr inbounds {self.type}, ptr {pointer}, i64 %offset"
+                f"  {row} = getelementptr inbounds {self.memory}, ptr {pointer}, i64 %offset"
             )
         for k, one in enumerate(self.passes):
             self.walk(k, one)

@@ -7,7 +7,7 @@ left to a kernel of its own (`groups.without_strays`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from everygrad.backends.cuda.fusedrows import FusedWriter, Made
 from everygrad.backends.cuda.fusedvalues import Task
@@ -43,30 +43,33 @@ def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     return list(walks.values())
 
 
-def kernels(group: Group, stored: set[Value], multiprocessors: int) -> list[Made]:
-    """The kernels of a group, in the order they run."""
+def kernels(
+    group: Group, stored: set[Value], multiprocessors: int, exact: Set[Value] = frozenset()
+) -> list[Made]:
+    """The kernels of a group, in the order they run. `exact` values are computed alike in all."""
     wanted = [v for v in group.members if v in stored]
-    return [_kernel(group, part, multiprocessors) for part in _parts(group, wanted)]
+    return [_kernel(group, part, multiprocessors, exact) for part in _parts(group, wanted)]
 
 
-def _kernel(group: Group, wanted: list[Value], multiprocessors: int) -> Made:
+def _kernel(group: Group, wanted: list[Value], multiprocessors: int, exact: Set[Value]) -> Made:
     members = needed(group, wanted)
     kinds = {m.value: kind_of(m) for m in finals(members)}
     names = {v: k.name for v, k in kinds.items()}
     lengths = {k.length for k in kinds.values() if k.length}
+
+    def writer(row: int, pieces: int = 1) -> FusedWriter:
+        task = _laid(group, members, wanted, names, row)
+        return FusedWriter(task._replace(pieces=pieces, exact=exact), multiprocessors)
+
     if is_by_rows(members):
-        task = _laid(group, members, wanted, names, group.row or 1)
-        return FusedWriter(task, multiprocessors).along()
+        return writer(group.row or 1).along()
     if not lengths:
-        task = _laid(group, members, wanted, names, 0)
-        return FusedWriter(task, multiprocessors).flat()
+        return writer(0).flat()
     (row,) = lengths
     if "rows" not in names.values():
-        task = _laid(group, members, wanted, names, row)
-        return FusedWriter(task, multiprocessors).down()
+        return writer(row).down()
     pieces = 1 if "columns" in names.values() else _pieces(group, row)
-    task = _laid(group, members, wanted, names, row // pieces)._replace(pieces=pieces)
-    return FusedWriter(task, multiprocessors).along()
+    return writer(row // pieces, pieces).along()
 
 
 def _pieces(group: Group, row: int) -> int:

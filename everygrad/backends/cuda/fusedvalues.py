@@ -31,7 +31,7 @@ _KEPT = 64  # elements that a thread keeps from one pass to the next, with what 
 class Task(NamedTuple):
     """What a kernel is to do: `wanted` of the group's members. `rows` and `columns` are the sizes
     of the axes walked, `places` say where loads are; `kinds` what each final is. `pieces`: into how
-    many rows one was cut."""
+    many rows one was cut. `exact`: values that must come out alike wherever they are computed."""
 
     members: dict[Value, Member]
     wanted: list[Value]
@@ -40,6 +40,7 @@ class Task(NamedTuple):
     places: dict[Load, Place]
     kinds: dict[Value, str]
     pieces: int = 1
+    exact: Set[Value] = frozenset()
 
     @property
     def row_count(self) -> int:
@@ -365,7 +366,7 @@ class Values:
             return name
         inputs = {i: self.get(r, a) for i, (r, a) in enumerate(zip(m.refs, v.args, strict=True))}
         program = v.op.program([a.dtype for a in v.args], v.params)
-        lines = body(program, inputs, "result")
+        lines = body(program, inputs, "result", v in self.task.exact)
         made = "result"
         if v.dtype in HALVES:  # rounded as memory would round it
             made = cast("result", dtypes.float32, v.dtype)

@@ -37,6 +37,7 @@ TABLE: dict[str, dict[str, str]] = {
     **{fn: {"f": fn + "({0})", **dict.fromkeys("iub", "{0}")} for fn in ("floor", "ceil", "trunc")},
     "round": {"f": "rint({0})", "c": "round_c({0})", **dict.fromkeys("iub", "{0}")},
     "erf": {"f": "erf({0})"},
+    "ndtr": {"f": "({t})0.5 * (1 + erf({0} * ({t})0.7071067811865476))"},
     **{
         fn: {"f": fn + "({0})", "c": fn + "_c({0})"}
         for fn in (
@@ -78,6 +79,14 @@ TABLE["abs"]["i"] = "({t})({0} < 0 ? 0 - ({w}){0} : ({w}){0})"
 TABLE["sign"]["i"] = "({t})(({0} > 0) - ({0} < 0))"
 # constants an exponent often is, as cheaper arithmetic of the same value
 _POWERS = {1.0: "{0}", 2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", -1.0: "1 / {0}"}
+
+# sums that the compiler never makes part of a fused multiply-add
+_ROUNDED = {
+    ("add", dtypes.float32): "__fadd_rn",
+    ("sub", dtypes.float32): "__fsub_rn",
+    ("add", dtypes.float64): "__dadd_rn",
+    ("sub", dtypes.float64): "__dsub_rn",
+}
 
 
 def _real(value: float, dtype: DType) -> str:
@@ -160,9 +169,10 @@ def _power(program: Program, inst: Inst, args: Sequence[str]) -> str | None:
     return None if form is None else form.format(args[0])
 
 
-def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
+def body(program: Program, inputs: dict[int, str], final: str, exact: bool = False) -> list[str]:
     """The lines that compute the program from named registers; `final` names the result. A result
-    in a half float is left unrounded: storing it rounds."""
+    in a half float is left unrounded: storing it rounds. `exact`: no sum becomes part of a fused
+    multiply-add."""
     names: list[str] = []
     lines = []
     last = len(program.insts) - 1
@@ -177,6 +187,8 @@ def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
             text = cast(args[0], sources[0], inst.dtype, rounds=False)
         else:
             text = _power(program, inst, args) or instruction(inst, args, sources)
+            if exact and (inst.fn, inst.dtype) in _ROUNDED:
+                text = f"{_ROUNDED[inst.fn, inst.dtype]}({args[0]}, {args[1]})"
         names.append(final if i == last else f"t{i}")
         lines.append(f"const {LAYOUTS[inst.dtype].register} {names[-1]} = {text};")
     return lines

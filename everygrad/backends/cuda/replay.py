@@ -25,7 +25,7 @@ from everygrad.backends.cuda.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.cuda.rewriting import rewritten
 from everygrad.backends.cuda.runner import Plan, Runner
 from everygrad.backends.cuda.stages import gathered, is_hosted, stage_names
-from everygrad.backends.groups import fusable, without_strays
+from everygrad.backends.groups import fusable, under_extremes, without_strays
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, plan
@@ -67,11 +67,12 @@ class Replay:
         found = fuse(graph, fusable, _MOST_LOADS, siblings=_SMALL, recompute=True)
         groups = without_strays(found, fused.LONGEST)
         stored = used_outside(groups, graph.outputs)
+        exact = under_extremes(graph)
         for group in groups:
             if group.opaque is not None:
                 self.alone(group.opaque)
             else:
-                for made in fused.kernels(group, stored, self.dev.multiprocessors):
+                for made in fused.kernels(group, stored, self.dev.multiprocessors, exact):
                     self.group(group, made)
         results = {v: self.array(v) for v in graph.outputs}
         self.results = [results[v] for v in graph.outputs]  # one value, one array

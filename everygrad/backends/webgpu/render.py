@@ -88,6 +88,7 @@ TABLE: dict[str, dict[str, str]] = {
     "atan2": {"f": "atan2_f({0}, {1})"},
     "exp2": {"f": "exp2_f({0})"},
     "log10": {"f": "log2_f({0}) * 0.3010299956639812"},
+    "ndtr": {"f": "0.5 * (1.0 + erf_f({0} * 0.7071067811865476))"},
     "angle": {"f": "atan2_f(0.0, {0})"},
     "imag": {"f": "0.0", "i": "0", "u": "0u", "l": "vec2<u32>(0u, 0u)"},
     **{fn: dict.fromkeys("fiulb", "{0}") for fn in ("real", "conj")},
