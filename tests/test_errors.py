@@ -361,3 +361,12 @@ def test_messages_show_the_cure() -> None:
     y.backward(ones(2))
     with pytest.raises(RuntimeError, match="retain_graph=True"):  # also as the built-in type
         y.backward(ones(2))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "softmax", "sort", "any", "var"])
+@pytest.mark.parametrize(
+    "given", [[1.0, 2.0], np.ones(2), "text", None], ids=lambda v: str(type(v))
+)
+def test_what_is_no_tensor_is_refused_by_name(name: str, given: Any) -> None:
+    with pytest.raises(DtypeError, match=rf"^{name}: takes tensors, got .*; make one with eg.tens"):
+        getattr(eg, name)(given)

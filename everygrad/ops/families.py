@@ -306,6 +306,8 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
 def check_kind(op: str, dtype: DType, kinds: str) -> None:
     """Refuse a dtype the op does not take."""
     if dtype.kind not in KINDS[kinds]:
+        if not isinstance(dtype, DType):
+            raise DtypeError(f"{op}: takes tensors, got an array; make one with eg.tensor()")
         cure = {
             "bool": "cast it with astype(), or use &, |, ^ and ~",
             "complex": "take real(), imag() or abs() first",

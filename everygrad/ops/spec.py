@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
 from everygrad.autograd.autocast import FLOAT32, whole
 from everygrad.autograd.modes import recording
 from everygrad.backends import base
-from everygrad.errors import EverygradError
+from everygrad.errors import DtypeError, EverygradError
 from everygrad.ops.later import METHODS, OPS
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
@@ -263,7 +264,8 @@ def register(
       coarse     the result is rounded to few digits
     """
     assert op.name not in REGISTRY, f"op {op.name} is defined twice"
-    op.function = function
+    elementwise = op.family == "elementwise"  # these take numbers too, and say so themselves
+    op.function = function if elementwise or namespace == "internal" else _named(op.name, function)
     op.methods = tuple(methods)
     op.reference = reference
     op.samples = samples or op.samples
@@ -273,6 +275,31 @@ def register(
     REGISTRY[op.name] = op
     for name in op.methods:
         setattr(Tensor, name, function)
+
+
+def _named(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which says what is wrong when it is given something that is no tensor. Methods
+    need not be asked: they are a tensor's."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except AttributeError as error:
+            given = [*args, *kwargs.values()]
+            given += [v for value in given if isinstance(value, list | tuple) for v in value]
+            if isinstance(error.obj, Tensor) or not any(v is error.obj for v in given):
+                raise
+            raise _no_tensor(op, error.obj) from None
+
+    return call
+
+
+def _no_tensor(op: str, value: Any) -> DtypeError:
+    kind = type(value).__name__
+    return DtypeError(
+        f"{op}: takes tensors, got {kind} {value!r}"[:200] + "; make one with eg.tensor()"
+    )
 
 
 def give_methods(**methods: Any) -> None:
