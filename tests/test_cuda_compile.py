@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -371,3 +372,14 @@ def _forward(op: Op, one: Sample) -> eg.Tensor | None:
             part = (eg.real(out) if out.dtype.is_complex else out).sum()
             total = part if total is None else total + part
     return total
+
+
+def test_threads_that_compile_are_known_to_look_at_no_tensor() -> None:
+    """Others may, and then nothing is written over: see `entry._others_may_look`."""
+    before = set(threading.enumerate())
+    source = 'extern "C" __global__ void k(float* x) { x[0] = 1; }'
+    made = [nvrtc.opened().compile_later("k", f"{source} // {n}", "sm_80") for n in range(4)]
+    assert all(m.result() for m in made)
+    started = set(threading.enumerate()) - before
+    assert started or any("nvrtc" in t.name for t in before)
+    assert all(t.name.startswith("everygrad") for t in started)

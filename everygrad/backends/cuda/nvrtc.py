@@ -109,8 +109,9 @@ def opened(majors: tuple[int, ...] = (13, 12)) -> Nvrtc:
 
 @lru_cache
 def _threads() -> ThreadPoolExecutor:
-    """Those that compile: more than eight gain nothing, NVRTC's parser takes one text at a time."""
-    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="nvrtc")
+    """Those that compile: more than eight gain nothing, NVRTC's parser takes one text at a time. By
+    their names everyone knows that they look at no tensor."""
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="everygrad nvrtc")
 
 
 def _broken(name: str, source: str, log: bytes) -> CompileError:
