@@ -65,7 +65,8 @@ def __array_ufunc__(  # noqa: N807
         raise DtypeError(
             f"{call}{named}: tensors have no such function; call it on the values, x.numpy()"
         )
-    return op.function(*inputs)
+    # of a number compared with a tensor NumPy makes an array without axes
+    return op.function(*(v[()] if isinstance(v, np.ndarray) else v for v in inputs))
 
 
 give_methods(__array_ufunc__=__array_ufunc__)
