@@ -28,6 +28,7 @@ VALUES = [
       for sign in (1, -1)),
     math.nan,
 ]  # fmt: skip
+SMALLEST_NORMAL = 2.0**-126  # of float32
 MANY = 1 << 15  # elements enough for kernels of our own
 
 
@@ -49,7 +50,9 @@ def assert_same(got: np.ndarray, want: np.ndarray, *, signs: bool) -> None:
 def test_real_cases(name: str, device: str) -> None:
     """NumPy's loops over arrays have all of them, but for the two of `floor_divide`."""
     arity = 1 if name in UNARY.split() else 2
-    columns = list(zip(*itertools.product(VALUES, repeat=arity), strict=True))
+    # WGSL leaves it to drivers whether subnormals are kept
+    given = [v for v in VALUES if not (is_narrow(device) and 0 < abs(v) < SMALLEST_NORMAL)]
+    columns = list(zip(*itertools.product(given, repeat=arity), strict=True))
     for dtype in ("float32",) if is_narrow(device) else ("float32", "float64"):
         arrays = [np.array(column, dtype) for column in columns]
         want = getattr(np, name)(*arrays)
