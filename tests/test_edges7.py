@@ -163,7 +163,7 @@ def _axis_calls(name: str) -> list[Sample]:
 def test_an_axis_is_refused_by_the_op_that_was_called(name: str) -> None:
     """Not by one that it is made of."""
     given = map_sample(_axis_calls(name)[0], eg.tensor)
-    said = {"repeat_interleave": "repeat"}.get(name, name.removeprefix("fft_"))
+    said = {"repeat_interleave": "repeat_interleave: repeat"}.get(name, name.removeprefix("fft_"))
     with pytest.raises(AxisError, match=f"^{said}: axis 99"):
         REGISTRY[name].function(*given.args, **{**given.kwargs, "axis": 99})
 

@@ -370,3 +370,13 @@ def test_messages_show_the_cure() -> None:
 def test_what_is_no_tensor_is_refused_by_name(name: str, given: Any) -> None:
     with pytest.raises(DtypeError, match=rf"^{name}: takes tensors, got .*; make one with eg.tens"):
         getattr(eg, name)(given)
+
+
+@pytest.mark.parametrize(("name", "call"), {
+    "addcmul": lambda: eg.addcmul(ones(2, 3), ones(2, 3), ones(4)),
+    "expand": lambda: eg.expand(ones(2, 3), (4, 5)),
+    "layer_norm": lambda: eg.layer_norm(eg.tensor([[1, 2]]), (2,)),
+}.items())  # fmt: skip
+def test_an_op_made_of_others_is_named_first(name: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(errors.EverygradError, match=rf"^{name}: "):
+        call()

@@ -265,7 +265,7 @@ def register(
     """
     assert op.name not in REGISTRY, f"op {op.name} is defined twice"
     elementwise = op.family == "elementwise"  # these take numbers too, and say so themselves
-    op.function = function if elementwise or namespace == "internal" else _named(op.name, function)
+    op.function = function if elementwise or namespace == "internal" else _named(function)
     op.methods = tuple(methods)
     op.reference = reference
     op.samples = samples or op.samples
@@ -277,9 +277,11 @@ def register(
         setattr(Tensor, name, function)
 
 
-def _named(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which says what is wrong when it is given something that is no tensor. Methods
-    need not be asked: they are a tensor's."""
+def _named(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose errors begin with its own name, also where it is made of other ops, and
+    which says what is wrong when it is given something that is no tensor. Methods are left as fast
+    as they are."""
+    op = function.__name__
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -291,6 +293,10 @@ def _named(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(error.obj, Tensor) or not any(v is error.obj for v in given):
                 raise
             raise _no_tensor(op, error.obj) from None
+        except EverygradError as error:
+            if not str(error).startswith(op):
+                error.args = (f"{op}: {error}",)
+            raise
 
     return call
 
