@@ -21,7 +21,7 @@ class Config:
     """
 
     def __init__(self) -> None:
-        self._watched = 0
+        self.watchers: set[object] = set()  # those who must see every op
         self._counting = threading.Lock()
         self.matmul_precision = "highest"
         self._native_threshold = int(os.environ.get("EVERYGRAD_NATIVE_THRESHOLD", "16384"))
@@ -34,13 +34,19 @@ class Config:
     @native_threshold.setter
     def native_threshold(self, value: int) -> None:
         self._native_threshold = value
-        self.watch(0)
+        self.settle()
 
-    def watch(self, change: int) -> None:
-        """One more (+1) or one fewer (-1) who must see every op."""
+    def watch(self, who: object) -> None:
+        """One more who must see every op, until `watchers.discard(who)` and `settle()`."""
         with self._counting:
-            self._watched += change
-            self.fast_limit = -1 if self._watched else self._native_threshold
+            self.watchers.add(who)
+            self.fast_limit = -1
+
+    def settle(self) -> None:
+        """Let the fast path follow who watches. A block that was interrupted as it discarded its
+        watcher leaves this to the next op, which finds the slow path without reason."""
+        with self._counting:
+            self.fast_limit = -1 if self.watchers else self._native_threshold
 
 
 config = Config()

@@ -59,8 +59,11 @@ def backend_of(op: str, payloads: list[Any]) -> base.Backend:
 
 def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """The payload of `op` on `inputs`: by a transformation if one wraps them, else by a backend."""
-    if config.fast_limit < 0 and (tracer := base.tracing.get()) is not None:
-        tracer.lift(inputs)
+    if config.fast_limit < 0:
+        if not config.watchers:  # the last one was interrupted as it went
+            config.settle()
+        elif (tracer := base.tracing.get()) is not None:
+            tracer.lift(inputs)
     payloads = [t._data for t in inputs]
     for payload in payloads:
         if type(payload) is not ndarray:

@@ -184,10 +184,9 @@ def vmap(
         size = _batch_size(leaves, axes)
         with deeper():
             level = transform_depth()
-            token = vmaps_around.set(
-                (*vmaps_around.get(), Batch(level, size, randomness, _wrap_first))
-            )
+            around = vmaps_around.get()
             try:
+                vmaps_around.set((*around, Batch(level, size, randomness, _wrap_first)))
                 inside = [
                     v if a is None else add_batch(v, a % v.ndim, level)
                     for v, a in zip(leaves, axes, strict=True)
@@ -195,7 +194,7 @@ def vmap(
                 new_args, new_kwargs = unflatten(tree, inside)
                 out = f(*new_args, **new_kwargs)
             finally:
-                vmaps_around.reset(token)
+                vmaps_around.set(around)
         results, out_tree = flatten(out, none_is_leaf=True)
         places = _spread(out_axes, out, "out_axes")
         shown = [_leave(v, a, level, size) for v, a in zip(results, places, strict=True)]

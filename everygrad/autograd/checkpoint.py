@@ -189,12 +189,13 @@ def checkpoint(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not is_grad_enabled():
         return f(*args, **kwargs)
     frame = _Frame(f, args, kwargs)
-    token = recorder.set(frame)
+    before = recorder.get()
     try:
+        recorder.set(frame)
         with enable_grad():
             return f(*args, **kwargs)
     finally:
-        recorder.reset(token)
+        recorder.set(before)
         frame.finish()
 
 
