@@ -25,6 +25,11 @@ Settings = tuple[tuple[ContextVar[Any], Any], ...]
 drain: Callable[[Iterable[Any]], None] = deque[Any](maxlen=0).extend
 
 
+def at_once(*actions: Callable[[], Any]) -> Callable[[], None]:
+    """Native functions as one: none of them, or all, whatever handlers of signals raise."""
+    return partial(drain, map(call, actions))
+
+
 class _Undo(IOBase):
     """IOBase's `__exit__` is native and calls whatever `close` is at that moment."""
 
@@ -63,7 +68,7 @@ class Scope:
         back += self.leaving()
         if self.watches:
             back.append(config.settle)
-        undo.close = partial(drain, map(call, back))
+        undo.close = at_once(*back)
         try:
             for var, value in settings:
                 var.set(value)
