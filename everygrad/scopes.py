@@ -53,6 +53,9 @@ class Scope:
         """The variables and their values inside; asked for when a block is entered."""
         return ()
 
+    def enter(self) -> None:
+        """What else is done as a block is entered; if it raises, the block is left."""
+
     def leaving(self) -> tuple[Callable[[], Any], ...]:
         """What else is done as a block is left; asked for when it is entered. Functions written in
         Python come last: a handler may raise before they begin."""
@@ -74,6 +77,7 @@ class Scope:
                 var.set(value)
             if self.watches:
                 config.watch(watcher)
+            self.enter()
         except BaseException:
             undo.close()
             raise
@@ -92,3 +96,23 @@ class Setting(Scope):
 
     def settings(self) -> Settings:
         return self._settings
+
+
+class Attribute(Scope):
+    """One attribute of an object has one value inside, which `with` gives."""
+
+    __slots__ = ()
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        super().__init__()
+        self.owner, self.name, self.value = owner, name, value
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        return self.value
+
+    def enter(self) -> None:
+        setattr(self.owner, self.name, self.value)
+
+    def leaving(self) -> tuple[Callable[[], Any], ...]:
+        return (partial(setattr, self.owner, self.name, getattr(self.owner, self.name)),)

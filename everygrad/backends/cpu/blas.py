@@ -82,13 +82,8 @@ class OneThread(Scope):
     """A block in which BLAS uses one thread; blocks may overlap in different threads. One that is
     interrupted as it is left leaves it to the next large product to give BLAS its threads back."""
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            _blas.lower(self)
-        except BaseException:
-            self.__exit__()
-            raise
+    def enter(self) -> None:
+        _blas.lower(self)
 
     def leaving(self) -> tuple[Callable[[], Any], ...]:
         return (partial(_blas.askers.discard, self), _blas.settle)

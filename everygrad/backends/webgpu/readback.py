@@ -96,8 +96,8 @@ class Fetch:
             load.touched = False
 
     def _give_back(self) -> None:
-        """The staging buffers can serve again. (Those of a fetch that is dropped are dropped too: as
-        part of a garbage cycle, such as an exception's, they may be finalised already.)"""
+        """The staging buffers can serve again. (Those of a fetch that is dropped are dropped too:
+        as part of a garbage cycle, such as an exception's, they may be finalised already.)"""
         loads, self._loads = self._loads, []
         self._readback.returned.extend([load for load in loads if not load.touched])
 
