@@ -200,6 +200,9 @@ class Optimizer:
         `closure`, if given, computes the loss and its gradients first; its loss is returned. Where
         `found_inf`, a 0-d bool tensor, is true, all stays as it was. Gradients are divided by
         `grad_scale`, a 0-d tensor. `GradScaler` gives both.
+
+        Parameters move one after the other: Ctrl-C may leave some where they were. A compiled step
+        is done wholly or not at all.
         """
         loss = None
         if closure is not None:
