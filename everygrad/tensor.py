@@ -15,7 +15,7 @@ from typing import Any
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.backends.base import tracing
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, NoAxisError, ShapeError
 from everygrad.shapes import Shape, size_of
@@ -100,7 +100,7 @@ class Tensor:
     @property
     def requires_grad(self) -> bool:
         """Whether operations on this tensor are recorded for `backward`."""
-        return self._node is not None
+        return stand_in(self)._node is not None
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -108,13 +108,14 @@ class Tensor:
 
     def requires_grad_(self, value: bool = True) -> Tensor:
         """Start (or stop) recording operations on this tensor; returns the tensor itself."""
-        node = self._node
+        held = stand_in(self)
+        node = held._node
         if not value:
             if node is not None and not node.is_leaf:
                 raise GradientError(
                     "requires_grad_(False): this tensor is the result of an op; use detach()"
                 )
-            self._node = None
+            held._node = None
         elif node is None:
             if in_inference_mode():
                 raise GradientError("requires_grad_ inside inference_mode(): leave it first")
@@ -123,19 +124,20 @@ class Tensor:
                     f"requires_grad_: only floating and complex tensors have derivatives, "
                     f"this one is {self.dtype}; cast it with astype() first"
                 )
-            self._node = Leaf(self, transform_depth())
+            held._node = Leaf(self, transform_depth())
         return self
 
     @property
     def is_leaf(self) -> bool:
         """True unless the tensor was made by a recorded op."""
-        return self._node is None or self._node.is_leaf
+        node = stand_in(self)._node
+        return node is None or node.is_leaf
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient summed here by `backward`, or None."""
-        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
-            tracer.touch(self, seen=True)
+        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+            return tracer.grad(self)
         return getattr(self, "_grad", None)
 
     @grad.setter
@@ -148,14 +150,14 @@ class Tensor:
                     f"grad: {value.dtype}{list(value.shape)} does not fit a tensor "
                     f"{self.dtype}{list(self.shape)}"
                 )
-        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
-            tracer.touch(self, seen=False)
-        self._grad = value
+        set_grad(self, value)
 
     def rebind(self, payload: Any, node: Node | None) -> None:
         """Give this name another value. The only place where a Tensor changes."""
-        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
-            tracer.rebinding(self)
+        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+            held = tracer.rebinding(self, payload)
+            node = held._node if held is not self and node is self._node else node
+            self = held
         self._data = payload
         self._node = node
 
@@ -174,7 +176,7 @@ class Tensor:
             def keep(g: Tensor) -> None:
                 tensor = owner()
                 if tensor is not None:
-                    tensor._grad = g if tensor.grad is None else tensor.grad + g
+                    set_grad(tensor, g if tensor.grad is None else tensor.grad + g)
 
             if self._node.hooks is None:
                 self._node.hooks = {}
@@ -211,9 +213,26 @@ class Tensor:
 
 def shared(t: Tensor) -> Any:
     """The payload of `t`, to stand under another name too: a tracer must know whose it is."""
-    if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
-        tracer.lift((t,))
+    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        (t,) = tracer.lift((t,))
     return t._data
+
+
+def stand_in(t: Tensor) -> Tensor:
+    """The tensor that holds the value and the node of `t` in this context: `t` itself, except for
+    a tensor from outside that a tracer has captured, which is never written to."""
+    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        found: Tensor = tracer.stand_in(t)
+        return found
+    return t
+
+
+def set_grad(t: Tensor, g: Tensor | None) -> None:
+    """Give `t` this gradient; while a function is traced, only the tracer knows it."""
+    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        tracer.set_grad(t, g)
+    else:
+        t._grad = g
 
 
 def wrap(payload: Any, node: Node | None = None) -> Tensor:

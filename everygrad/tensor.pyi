@@ -799,6 +799,14 @@ class Tensor:
 def shared(t: Tensor) -> Any:
     """The payload of `t`, to stand under another name too: a tracer must know whose it is."""
 
+def stand_in(t: Tensor) -> Tensor:
+    """The tensor that holds the value and the node of `t` in this context: `t` itself, except
+    for a tensor from outside that a tracer has captured, which is never written to.
+    """
+
+def set_grad(t: Tensor, g: Tensor | None) -> None:
+    """Give `t` this gradient; while a function is traced, only the tracer knows it."""
+
 def wrap(payload: Any, node: Node | None = None) -> Tensor:
     """A Tensor around a payload."""
 

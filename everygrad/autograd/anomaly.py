@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from everygrad.autograd.watching import watcher
-from everygrad.config import config
+from everygrad.config import unwatch, watch
 from everygrad.dispatch import user_line
 from everygrad.errors import AnomalyError
 from everygrad.tensor import Tensor, Wrapped
@@ -44,10 +44,9 @@ def find_nan() -> Iterator[None]:
         ...
     everygrad.errors.AnomalyError: find_nan: log made a NaN out of inputs without one ...
     """
-    token = watcher.set(_check)
-    config.watch(+1)
+    token, watched = watcher.set(_check), watch()
     try:
         yield
     finally:
-        config.watch(-1)
+        unwatch(watched)
         watcher.reset(token)

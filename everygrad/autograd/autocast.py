@@ -5,7 +5,7 @@ with the setting off: what the op is made of, its tangent and its batched form k
 were chosen. A backward pass runs with the setting off too, so it uses the dtypes of forward, and a
 cast's own derivative brings each gradient back to its parameter's dtype.
 
-Nothing is paid while no block is open: the door looks only while `config.fast_limit` is below 0.
+Nothing is paid while no block is open: the door looks only while `fast_limit()` is below 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.autograd.modes import _Mode
 from everygrad.backends.base import kind_of
-from everygrad.config import config
+from everygrad.config import FAST_LIMIT, fast_limit, unwatch, watch
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError
 from everygrad.tensor import Tensor
@@ -90,7 +90,7 @@ def whole(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if config.fast_limit < 0 and (chosen := policy()) is not None:
+        if fast_limit() < 0 and (chosen := policy()) is not None:
             with uncast():
                 named = dict(zip(kwargs, converted(name, [*kwargs.values()], chosen), strict=True))
                 return fn(*converted(name, args, chosen), **named)
@@ -108,12 +108,11 @@ class uncast(_Mode):  # noqa: N801  # a context manager, read as a phrase
 @contextmanager
 def under(chosen: Policy | None) -> Iterator[None]:
     """A setting that held before holds again: for work that is done a second time."""
-    token = _policy.set(chosen)
-    config.watch(+1)
+    token, watched = _policy.set(chosen), watch()
     try:
         yield
     finally:
-        config.watch(-1)
+        unwatch(watched)
         _policy.reset(token)
 
 
@@ -157,15 +156,8 @@ class autocast(_Mode):  # noqa: N801  # PyTorch's name
         known = {**before, self.kind: self.dtype if self.enabled else None}
         anything = any(dtype is not None for dtype in known.values())
         chosen: Policy | None = tuple(sorted(known.items(), key=_by_kind)) if anything else None
-        return ((_policy, chosen),)
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        config.watch(self.enabled)
-
-    def __exit__(self, *exc: object) -> None:
-        config.watch(-self.enabled)
-        super().__exit__(*exc)
+        limit = -1 if self.enabled else fast_limit()  # dispatch looks at the policy below 0 only
+        return ((_policy, chosen), (FAST_LIMIT, limit))
 
 
 def _by_kind(item: tuple[str, DType | None]) -> str:

@@ -23,7 +23,7 @@ from everygrad.autograd.modes import (
     set_recording,
 )
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
-from everygrad.tensor import Tensor, Wrapped, shared, wrap
+from everygrad.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 
 LeafReady = Callable[[Tensor], None]
 # A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
@@ -85,7 +85,7 @@ def add(a: Grad, b: Grad) -> Grad:
 
 def renamed(g: Grad) -> Grad:
     """The gradient under a name of its own: `p.grad *= 0.5` must not reach anyone else's."""
-    return wrap(shared(g), g._node) if isinstance(g, Tensor) else g
+    return wrap(shared(g), stand_in(g)._node) if isinstance(g, Tensor) else g
 
 
 def has_nan(g: Tensor) -> bool:
@@ -151,6 +151,7 @@ class Pass:
         accumulate: bool = True,
         leaf_ready: LeafReady | None = None,
         keep_mode: bool = False,
+        without_hooks: frozenset[Node] = frozenset(),
     ) -> None:
         self.retain_graph = retain_graph
         self.create_graph = create_graph
@@ -159,6 +160,7 @@ class Pass:
         )
         self.leaf_ready = leaf_ready
         self.keep_mode = keep_mode  # inside a transformation the graphs further out go on recording
+        self.without_hooks = without_hooks  # leaves whose hooks run elsewhere
         self.captured: dict[Node, Grad] = {}
         self.before: list[tuple[Tensor, Tensor | None]] = []  # each .grad that was changed
         self.anomaly = anomaly_enabled()
@@ -207,7 +209,7 @@ class Pass:
     def roll_back(self) -> None:
         """A pass that failed leaves every `.grad` as it found it."""
         for tensor, held in reversed(self.before):
-            tensor._grad = held
+            set_grad(tensor, held)
 
     def walk(self) -> None:
         """Every node, once its gradient is complete. The loop is hot: every name in it is local.
@@ -311,7 +313,7 @@ class Pass:
         assert isinstance(node, Leaf)
         if g is None or not self.needs(node):
             return
-        if node.hooks:
+        if node.hooks and node not in self.without_hooks:
             g = run_hooks(node, g)
         if self.targets is not None and node in self.targets:
             self.captured[node] = renamed(g)
@@ -320,7 +322,7 @@ class Pass:
             return
         held = tensor.grad
         self.before.append((tensor, held))
-        tensor._grad = renamed(g) if held is None else held + g
+        set_grad(tensor, renamed(g) if held is None else held + g)
         for hook in list(node.after_hooks.values()) if node.after_hooks else ():
             hook(tensor)
         if self.leaf_ready is not None:

@@ -13,7 +13,7 @@ from everygrad import dtypes
 from everygrad.autograd.graph import HookHandle
 from everygrad.autograd.modes import no_grad
 from everygrad.backends.base import tracing
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.conversion import moved
@@ -66,7 +66,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward(); a Module needs one")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
             tracer.met(self)
         if not (self._forward_pre_hooks or self._forward_hooks):
             return self.forward(*args, **kwargs)

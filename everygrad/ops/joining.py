@@ -11,7 +11,7 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import RECORD, recording
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
 from everygrad.ops import samples as s
@@ -183,7 +183,7 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
 
 def at_hand(x: Tensor) -> bool:
     """Whether x is a NumPy array that is in nobody's sight: a view of it is all there is to do."""
-    return type(x._data) is np.ndarray and x._node is None and config.fast_limit >= 0
+    return type(x._data) is np.ndarray and x._node is None and fast_limit() >= 0
 
 
 def _cut(x: Tensor, axis: int, starts: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:

@@ -8,13 +8,13 @@ import numpy as np
 
 from everygrad.backends import base
 from everygrad.ops.spec import give_methods
-from everygrad.tensor import Tensor, Wrapped
+from everygrad.tensor import Tensor, Wrapped, stand_in
 
 _DEFAULTS = ("float32", "int64", "bool")
 
 
 def _values(x: Tensor) -> str:
-    payload = x._data
+    payload = stand_in(x)._data
     if isinstance(payload, Wrapped) or x.device == "null":
         return f"<{type(payload).__name__} {list(x.shape)}>"
     array = base.get(x.device).to_numpy(payload)
@@ -32,7 +32,7 @@ def __repr__(self: Tensor) -> str:  # noqa: N807
         facts.append(f"dtype={self.dtype}")
     if self.device != "cpu":
         facts.append(f"device={self.device!r}")
-    node = self._node
+    node = stand_in(self)._node
     if node is not None:
         facts.append("requires_grad=True" if node.is_leaf else f"op={node.op.name}")
     return f"tensor({', '.join([_values(self), *facts])})"

@@ -15,7 +15,7 @@ from everygrad import dtypes
 from everygrad.autograd.modes import enable_grad, no_grad
 from everygrad.backends import base
 from everygrad.backends.base import tracing, untraced
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dispatch import as_tensor, update
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
@@ -381,7 +381,7 @@ class Shared:
     def change(self, rule: Rule, *tensors: Tensor) -> None:
         """Do a rule on a parameter's tensors; on a GPU not before `settle`, with all others'."""
         device = tensors[0].device
-        if config.fast_limit < 0 or device == "cpu":  # a tracer must see every change
+        if fast_limit() < 0 or device == "cpu":  # a tracer must see every change
             rule.run(tensors)
         else:
             self._waiting.setdefault((rule, device), []).append(tensors)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from everygrad.backends import base
 from everygrad.compile import costs
 from everygrad.compile.ir import Graph, Value
-from everygrad.config import config
+from everygrad.config import unwatch, watch
 from everygrad.errors import ArgumentError
 from everygrad.shapes import size_of
 
@@ -86,6 +86,7 @@ class Profile:
         self.seconds = 0.0  # from the beginning of the block to its end
         self._began = 0.0
         self._token: Token[Any] | None = None
+        self._watched: Token[int] | None = None
         self._known: dict[int, _Steps] = {}
 
     def __enter__(self) -> Profile:
@@ -93,16 +94,16 @@ class Profile:
             raise ArgumentError("profile: the block is open already; make another profile")
         for backend in base.opened():
             backend.synchronize()  # what was asked for before is not part of the profile
-        self._token = base.profiling.set(self)
-        config.watch(+1)
+        self._token, self._watched = base.profiling.set(self), watch()
         self._began = perf_counter()
         return self
 
     def __exit__(self, *exc: object) -> None:
         assert self._token is not None
-        config.watch(-1)
+        assert self._watched is not None
+        unwatch(self._watched)
         base.profiling.reset(self._token)
-        self._token = None
+        self._token = self._watched = None
         self.seconds = perf_counter() - self._began
         self._known.clear()
 

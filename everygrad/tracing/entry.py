@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
@@ -195,7 +195,7 @@ class Entry:
         given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
         for t in self.replaced:  # as zero_grad does: their memory may serve the new ones
             t._grad = None
-        if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
+        if fast_limit() < 0 and (profiler := base.profiling.get()) is not None:
             shown = partial(described, replay, record.graph)
             outputs = profiler.replay(self.name, shown, record.device, replay, given)
         else:

@@ -12,7 +12,7 @@ from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad
 from everygrad.autograd.trees import flatten, unflatten
 from everygrad.backends import base
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.errors import GradientError
 from everygrad.ops.creation import zeros
 from everygrad.ops.spec import Op
@@ -105,7 +105,7 @@ class _Call(Op):
             for s, v in zip(g, values, strict=True)
         ]
         inputs = [aligned(a) for a in (*node.saved, *seeds)]
-        if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
+        if fast_limit() < 0 and (profiler := base.profiling.get()) is not None:
             shown = partial(described, replay, gradients.graph)
             name, device = f"{entry.name}, backward", entry.record.device
             made = profiler.replay_on(name, shown, device, replay, inputs)

@@ -21,7 +21,7 @@ from everygrad.autograd.trees import flatten
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
 from everygrad.compile.memory import Memory
-from everygrad.config import config
+from everygrad.config import config, fast_limit
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
 from everygrad.tensor import Tensor
@@ -66,14 +66,14 @@ class Jitted:
         return Bound(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recorder.get() is not None or (config.fast_limit < 0 and _watched()):
+        if recorder.get() is not None or (fast_limit() < 0 and _watched()):
             # inside a checkpoint or find_nan, which see every op, or another trace: part of that
             return self.fn(*args, **kwargs)
         leaves: Sequence[Any] = args
         tree: Any = len(args)  # stands for the structure where there is none
         if kwargs or not all(isinstance(a, Tensor) for a in args):
             leaves, tree = flatten((args, kwargs))
-        cast = policy() if config.fast_limit < 0 else None
+        cast = policy() if fast_limit() < 0 else None
         signature: list[Any] = [tree, recording(), cast, config.matmul_precision]
         tensors: list[Tensor] = []
         for leaf in leaves:
