@@ -19,6 +19,7 @@ from everygrad.nn.parameter import Parameter
 from everygrad.ops.conversion import moved
 from everygrad.ops.creation import tensor, zeros_like
 from everygrad.tensor import Tensor
+from everygrad.tracing.guards import same
 
 T = TypeVar("T")
 
@@ -320,9 +321,7 @@ class _Held:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Held):
             return False
-        a, b = self.value, other.value
-        plain = isinstance(a, bool | int | float | str)
-        return a is b or (plain and type(a) is type(b) and bool(a == b))
+        return same(self.value, other.value)
 
     __hash__ = object.__hash__
 

@@ -39,6 +39,29 @@ class State(dict[str, Any]):
         super().__delitem__(name)
 
 
+class Counted(list[Any]):
+    """A list that counts its changes, for a compiled step to look at."""
+
+    changes = 0
+
+
+def _counting(name: str) -> Callable[..., Any]:
+    change = getattr(list, name)
+
+    def method(self: Counted, *args: Any, **kwargs: Any) -> Any:
+        self.changes += 1
+        return change(self, *args, **kwargs)
+
+    return method
+
+
+for _name in (
+    *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"),
+    *("__setitem__", "__delitem__", "__iadd__", "__imul__"),
+):
+    setattr(Counted, _name, _counting(_name))
+
+
 class Update(Elementwise):
     """A new value for a parameter or its state: a fused body, in the dtype of its first input."""
 
@@ -153,7 +176,7 @@ class Optimizer:
         self.defaults = {**defaults, "master_weights": defaults.get("master_weights", True)}
         self.changes = 0  # of groups and of what the state holds
         self.state: dict[Tensor, State] = {}
-        self.param_groups: list[Group] = []
+        self.param_groups: list[Group] = Counted()
         for group in groups if isinstance(groups[0], Mapping) else [{"params": groups}]:
             self.add_param_group(group)
 
@@ -206,7 +229,8 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         if (tracer := tracing.get()) is not None:
-            tracer.depends(self, *self.param_groups)
+            tracer.depends_on_item(vars(self), "param_groups", self.param_groups, "param_groups")
+            tracer.depends(self, *self.param_groups, *[g["params"] for g in self.param_groups])
         with no_grad():
             for group in self.param_groups:
                 shared = Shared(group, found_inf, grad_scale)
@@ -215,7 +239,8 @@ class Optimizer:
                         held = self.state_of(p)
                         self.move(p, shared.gradient(p), held, group, shared)
                         if tracer is not None:
-                            tracer.depends_on_item(self.state, p, held)
+                            what = "the state of an optimiser"
+                            tracer.depends_on_item(self.state, p, held, what)
                 shared.settle()
         return loss
 
@@ -267,7 +292,7 @@ class Optimizer:
                     f"it would be moved twice in a step"
                 )
             held.add(id(p))
-        group = Group({**self.defaults, **param_group, "params": params})
+        group = Group({**self.defaults, **param_group, "params": Counted(params)})
         self.check_group(group)
         self.param_groups.append(group)
         self.changes += 1

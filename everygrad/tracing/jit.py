@@ -28,7 +28,6 @@ from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
 from everygrad.tracing.lowered import Lowered
 from everygrad.tracing.record import trace
-from everygrad.tracing.surroundings import Surroundings
 from everygrad.tracing.trace import Elsewhere, is_array
 from everygrad.tracing.verify import interpreted
 
@@ -58,6 +57,7 @@ class Jitted:
         self.entries: dict[Any, list[Entry]] = {}
         self.latest: Entry | None = None
         self.count = 0
+        self.warned = False  # of many kinds of call: once
         base.get("cpu").warm_up()  # now, so that the first call need not
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -118,15 +118,13 @@ class Jitted:
             log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit(tensors))
         elif len(self.entries) > 1:
             log.info("jit: %s is traced for a new kind of call", self.fn)
-        around = Surroundings(self.fn)
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         if escaped and any(e.escaped for e in known):
             record, escaped = trace(self.fn, leaves, tree, escapes=False)
-        around.check_unchanged()
-        pinned = tensors if _closes_over(self.fn, tensors) else None
+        pinned = tensors if record.read_arguments or _closes_over(self.fn, tensors) else None
         try:
             entry = Entry(record, self.fn, tree, self.verify, bool(escaped), pinned)
-            entry.surround(around, tensors)
+            entry.note_hooks(tensors)
         except EverygradError:
             raise
         except RecursionError:
@@ -141,11 +139,17 @@ class Jitted:
                 f"{type(error).__name__}: {error}; please report it with the output of "
                 f"eg.jit(f).lower(...), or use jit(fallback='eager')"
             ) from error
-        known[:] = [e for e in known if not (e.escaped and e.used)]
-        known.append(entry)
-        self.count += 1
+        kept = [e for e in known if not (e.used and (e.escaped or e.record.once))]
+        self.count += 1 + len(kept) - len(known)
+        known[:] = [*kept, entry]
         if self.count > MOST_ENTRIES:
-            log.warning("jit: %s was compiled %d times; older code is dropped", self.fn, self.count)
+            if not self.warned:
+                self.warned = True
+                log.warning(
+                    "jit: %s was compiled %d times; older code is dropped, here and from now on",
+                    self.fn,
+                    self.count,
+                )
             oldest = next(iter(self.entries))
             self.count -= len(self.entries.pop(oldest))
         return entry
@@ -179,6 +183,7 @@ class Jitted:
         """Forget everything compiled."""
         self.entries.clear()
         self.latest = None
+        self.count = 0
 
 
 class Bound:

@@ -13,6 +13,8 @@ from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.dispatch import user_line
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
+from everygrad.tracing.guards import Guard, Guards
+from everygrad.tracing.reads import Reads
 from everygrad.tracing.trace import Capture, Tracer
 
 
@@ -41,7 +43,7 @@ class Target(NamedTuple):
     same: bool = False  # a gradient that was changed, not replaced
 
 
-class Guard(NamedTuple):
+class GradGuard(NamedTuple):
     """Whose gradient must be `there`, or not: an argument's, or a tensor's from outside."""
 
     argument: int | None
@@ -66,12 +68,13 @@ class Record(NamedTuple):
     targets: list[Target]
     results: int
     tree: Any
-    guards: list[Guard]
+    grad_guards: list[GradGuard]
     twins: list[tuple[Tensor, Tensor]]  # tensors that must share one value
     shared_grads: list[tuple[Tensor, Tensor]]  # tensors that must share one .grad
     modules: list[tuple[Any, Any]]  # modules, and the fingerprints they must have
-    counters: list[tuple[Any, int]]  # things whose `changes` must be these
-    items: list[tuple[Any, Any, Any]]  # dicts, keys and what they must hold there
+    guards: Guards  # everything else that was read from Python
+    once: bool  # Python state was made when it was first needed, which a replay would not do
+    read_arguments: bool  # an argument is also reached from outside
     device: str
     gradients: Gradients | None
 
@@ -86,18 +89,34 @@ def trace(
     tracer = Tracer()
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     args, kwargs = unflatten(tree, leaves)
+    reads = Reads(fn, leaves, tracer.met)
     with tracer.active():
         for t in tensors:
             tracer.capture_argument(t)
         builder = _Builder(tracer, tensors)
-        builder.outputs(fn(*args, **kwargs))
+        with reads.following():
+            out = fn(*args, **kwargs)
+        guards, once = reads.finish(out)
+        _check_arguments(leaves, tree, (args, kwargs))
+        builder.outputs(out)
         if tracer.refused is not None:
             raise tracer.refused
         builder.changes()
         tracer.check_modules()
-    del args, kwargs
-    record = builder.record()
+    read_arguments = any(id(t) in reads.tensors for t in tensors)
+    del args, kwargs, out, reads  # whatever they hold of the trace is held by nobody else
+    record = builder.record(guards, once, read_arguments)
     return record, builder.escapees(escapes)
+
+
+def _check_arguments(leaves: list[Any], tree: Any, given: Any) -> None:
+    """Refuse a function that changed a container among its arguments: it was given a copy."""
+    now, structure = flatten(given)
+    if structure != tree or any(a is not b for a, b in zip(now, leaves, strict=True)):
+        raise TraceError(
+            "jit: the function changes a container among its arguments, which a replay would not "
+            "do; return what is new, or change a tensor in it by x[...] = v"
+        )
 
 
 def used_up(node: Node) -> bool:
@@ -191,14 +210,14 @@ class _Builder:
         """The captures that are inputs of their own, in the order of these inputs."""
         return [c for c in self.tracer.captures if c.twin is None]
 
-    def guards(self) -> list[Guard]:
+    def grad_guards(self) -> list[GradGuard]:
         return [
-            Guard(*self.whose(t.tensor), t.grad is not None)
+            GradGuard(*self.whose(t.tensor), t.grad is not None)
             for t in self.tracer.touched.values()
             if t.seen
         ]
 
-    def record(self) -> Record:
+    def record(self, guards: list[Guard], once: bool, read_arguments: bool) -> Record:
         graph = self.tracer.graph
         graph.outputs = [*self.returned, *self.values]
         gradients = self.gradients() if self.roots else None
@@ -209,12 +228,13 @@ class _Builder:
             self.targets,
             len(self.returned),
             self.tree,
-            self.guards(),
+            self.grad_guards(),
             [(c.tensor, c.twin) for c in self.tracer.captures if c.twin is not None],
             self.tracer.shared_grads,
             list(self.tracer.modules.values()),
-            self.tracer.counters,
-            self.tracer.items,
+            Guards([*guards, *self.tracer.guards]),
+            once,
+            read_arguments,
             self.tracer.device,
             gradients,
         )

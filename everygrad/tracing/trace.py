@@ -34,6 +34,7 @@ from everygrad.errors import DeviceError, TraceError
 from everygrad.ops.spec import REGISTRY
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor, Wrapped, wrap
+from everygrad.tracing.guards import Count, Guard, Kept
 
 _INDEXED = {"take": 1, "gather": 1, "index_add": 1, "scatter_add": 1}
 _generations = itertools.count(1)
@@ -136,8 +137,7 @@ class Tracer:
         self.touched: dict[int, Touch] = {}
         self.modules: dict[int, tuple[Any, Any]] = {}  # those called, and their fingerprints
         self.shared_grads: list[tuple[Tensor, Tensor]] = []  # tensors with one .grad between them
-        self.items: list[tuple[Any, Any, Any]] = []  # entries of dicts that must stay
-        self.counters: list[tuple[Any, int]] = []  # things whose `changes` must stay as they are
+        self.guards: list[Guard] = []  # of things that count their changes
         self.refused: TraceError | None = None  # for a value, whoever caught it
         self.moves: set[str] = set()  # devices that the function moves tensors to
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
@@ -306,12 +306,12 @@ class Tracer:
 
     def depends(self, *things: Any) -> None:
         """The function takes for granted what the `changes` of these things count."""
-        self.counters += [(thing, thing.changes) for thing in things]
+        self.guards += [Count("changes", thing, thing.changes) for thing in things]
 
-    def depends_on_item(self, held: Any, key: Any, item: Any) -> None:
+    def depends_on_item(self, held: Any, key: Any, item: Any, text: str) -> None:
         """The function takes for granted that held[key] is this very item, and its `changes`."""
-        self.items.append((held, key, item))
-        self.counters.append((item, item.changes))
+        self.guards.append(Kept(text, held, item, key))
+        self.depends(item)
 
     def check_modules(self) -> None:
         """Refuse a function that changes a module in a way that a replay would not."""
