@@ -239,6 +239,11 @@ class _Plan:
                 there = code.at(t.type, code.at_row(t.type, to, key.i, row), at)
                 self.call(routine, here, beside, there, code.sub(tile.padded, first))
 
+    def gathered_rows(self, row: int) -> int:
+        """How many rows `gathered` writes: whole products, so more than there are keys."""
+        each = (self.t.rows_for(vectors) for _, vectors in self.columns(row))
+        return max((round_up(self.keys, rows) for rows in each), default=0)
+
     def columns(self, row: int) -> list[tuple[int, int]]:
         """A row cut for products: (first element, number of vectors), up to 4 of them."""
         count = row // self.t.lanes
@@ -315,7 +320,8 @@ def attention_grads(
     p = _Plan(q, k, v, mask, causal)
     p.layouts["g"] = g
     t, code = p.t, p.code
-    rows, width, depth = round_up(p.keys, MOST_ROWS), p.width_row, p.depth_row
+    width, depth = p.width_row, p.depth_row
+    rows = max(p.gathered_rows(width), p.gathered_rows(depth))
     panels = round_up(p.keys, t.panel)
     sizes = [panels * p.width, panels * p.depth, p.keys * width, p.tile * width, p.tile * depth]
     sizes += [p.tile * p.score_row] * 2 + [p.tile * width, rows * width, rows * depth]

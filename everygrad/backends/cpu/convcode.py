@@ -109,6 +109,14 @@ class Code(Emitter):
         first = self.mul(index, step)
         return first if end % step == 0 else self.least(first, end - step)
 
+    def repeated(self, index: Int, step: int, end: int) -> Int:
+        """How many of the places of a `bounded` tile the tile before it does as well: whoever adds
+        to what is in memory must leave them alone."""
+        if end % step == 0:
+            return 0
+        over = self.sub(self.mul(index, step), end - step)
+        return self.call("llvm.smax.i64", "i64", self.i64(over), Value("i64", "0"))
+
     # --- memory
 
     def argument(self, index: int, offset: int = 0) -> Value:
@@ -214,6 +222,10 @@ class Code(Emitter):
     def first_lanes(self, count: int) -> Value:
         items = ", ".join(f"i1 {int(k < count)}" for k in range(self.lanes))
         return Value(self.mask, f"<{items}>")
+
+    def none_if(self, condition: Value, mask: Value) -> Value:
+        none = f"{self.mask} zeroinitializer, {self.mask} {mask.name}"
+        return self.emit(self.mask, f"select i1 {condition.name}, {none}")
 
     # --- control
 
