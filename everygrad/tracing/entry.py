@@ -196,7 +196,7 @@ class Entry:
             for k, array in zip(self.host.outputs, states, strict=True):
                 outputs[k] = array
         if self.verify:
-            check(record, replay.arrays, outputs)
+            check(record.graph, record.device, replay.arrays, outputs)
         interrupted = replay.interrupted
         while True:  # a step is done wholly or not at all, whatever is pressed meanwhile
             try:

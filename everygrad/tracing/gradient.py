@@ -19,6 +19,7 @@ from everygrad.ops.spec import Op
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.lowered import described
 from everygrad.tracing.stages import aligned
+from everygrad.tracing.verify import check
 
 _STATIC = object()  # in the place of a node: the argument is no tensor
 
@@ -111,6 +112,8 @@ class _Call(Op):
             made = profiler.replay_on(name, shown, device, replay, inputs)
         else:
             made = replay.run_on(inputs)
+        if entry.verify:
+            check(gradients.graph, entry.record.device, inputs, made)
         return [wrap(a) for a in made]
 
     def recorded(self, node: Any, g: Any) -> Sequence[Any]:
