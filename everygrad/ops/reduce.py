@@ -63,7 +63,8 @@ _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
 
 def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+    """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins with
+    0.0: of -0.0 alone it is 0.0."""
     if axis is None and dtype is None and x._data.dtype in _SUMMED_AS_THEY_ARE:  # the commonest sum
         return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=bool(keepdims))
     return _reduce(SUM, _accumulated(x, dtype), axis, keepdims)
@@ -117,13 +118,15 @@ MIN: Reduction = Reduction("min", "min", _extreme, kinds="ordered")
 
 
 def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+    """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the gradient
+    evenly."""
     _nonempty("max", x, axis)
     return _reduce(MAX, x, axis, keepdims)
 
 
 def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+    """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the gradient
+    evenly."""
     _nonempty("min", x, axis)
     return _reduce(MIN, x, axis, keepdims)
 
