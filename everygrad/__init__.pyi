@@ -1159,7 +1159,7 @@ def positive(x: Tensor) -> Tensor:
     """+x: the same value."""
 
 def pow(x: _TensorLike, y: _TensorLike) -> Tensor:
-    """x to the power y. The derivative in y is 0 where x <= 0."""
+    """x to the power y. Integers have no negative powers."""
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """x where it is positive, weight * x elsewhere: one weight, or one for each place on axis 1."""

@@ -151,7 +151,7 @@ class Tensor:
     ) -> Any: ...
     @property
     def T(self) -> Tensor:  # noqa: N802  # the Array API's name
-        """The last two axes exchanged."""
+        """The two axes of a matrix exchanged."""
     def abs(self) -> Tensor:
         """The absolute value; 0 has derivative 0."""
     def acos(self) -> Tensor:
@@ -587,7 +587,7 @@ class Tensor:
     def positive(self) -> Tensor:
         """+x: the same value."""
     def pow(self, y: _TensorLike) -> Tensor:
-        """x to the power y. The derivative in y is 0 where x <= 0."""
+        """x to the power y. Integers have no negative powers."""
     def prelu(self, weight: Tensor) -> Tensor:
         """x where it is positive, weight * x elsewhere: one weight, or one for each place on
         axis 1.

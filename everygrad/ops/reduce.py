@@ -325,7 +325,11 @@ def _reference(fn: Any) -> Any:
     ),
 )
 def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The variance: squares of the distances from the mean, summed, over (count - correction)."""
+    """The variance: squares of the distances from the mean, summed, over (count - correction).
+
+    Where the correction leaves nothing to divide by, infinity, or NaN if there is no distance, as
+    in NumPy and PyTorch.
+    """
     check_kind("var", x.dtype, "real float")
     axes = shapes.axis_tuple(axis, x.ndim, "var")
     x, dtype = _wide(x)
@@ -333,7 +337,7 @@ def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     count = shapes.size_of(tuple(x.shape[a] for a in axes))
     total = sum(off * off, axis=axes, keepdims=keepdims)
     left = count - correction
-    return (total / (float(left) if left > 0 else float("nan"))).astype(dtype)
+    return (total / (float(left) if left > 0 else 0.0)).astype(dtype)
 
 
 @composite(
