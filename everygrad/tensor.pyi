@@ -151,7 +151,7 @@ class Tensor:
     ) -> Any: ...
     @property
     def T(self) -> Tensor:  # noqa: N802  # the Array API's name
-        """The last two axes exchanged."""
+        """The two axes of a matrix exchanged."""
     def abs(self) -> Tensor:
         """The absolute value; 0 has derivative 0."""
     def acos(self) -> Tensor:
@@ -496,7 +496,9 @@ class Tensor:
     def matrix_transpose(self) -> Tensor:
         """The last two axes exchanged."""
     def max(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-        """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+        """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the
+        gradient evenly.
+        """
     def max_pool2d(
         self,
         kernel_size: Any,
@@ -514,7 +516,9 @@ class Tensor:
     def median(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """The element in the middle, of two the lower, as in PyTorch; NaN where there is a NaN."""
     def min(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-        """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+        """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the
+        gradient evenly.
+        """
     def minimum(self, y: _TensorLike) -> Tensor:
         """The smaller of x and y. NaN wins; a tie gives each side half the gradient."""
     def mish(self) -> Tensor:
@@ -583,7 +587,7 @@ class Tensor:
     def positive(self) -> Tensor:
         """+x: the same value."""
     def pow(self, y: _TensorLike) -> Tensor:
-        """x to the power y. The derivative in y is 0 where x <= 0."""
+        """x to the power y. Integers have no negative powers."""
     def prelu(self, weight: Tensor) -> Tensor:
         """x where it is positive, weight * x elsewhere: one weight, or one for each place on
         axis 1.
@@ -719,7 +723,9 @@ class Tensor:
     def sum(
         self, axis: int | tuple[int, ...] | None = None, dtype: Any = None, keepdims: bool = False
     ) -> Tensor:
-        """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+        """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins
+        with 0.0: of -0.0 alone it is 0.0.
+        """
     def sum_to(self, shape: Sequence[int]) -> Tensor:
         """x summed down to `shape`: the transpose of broadcasting."""
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:

@@ -21,6 +21,7 @@ EVERYWHERE = {
     "test_amp",
     "test_profile",
     "test_reductions",
+    "test_signed_zeros",
     "test_refusals",
     "test_order",
     "test_selecting",

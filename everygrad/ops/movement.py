@@ -211,6 +211,8 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     if big == small:
         return same(x)
     added = len(big) - len(small)
+    if added > 0 and big == (1,) * added + small:  # nothing to add up
+        return x.reshape(small)
     if added > 0 and big[added:] == small and x.dtype.is_differentiable:  # a bias, or one number
         return apply(REGISTRY["sum"], x, axes=tuple(range(added)), keepdims=False)
     if len(small) > x.ndim or shapes.broadcast("sum_to", x.shape, small) != x.shape:

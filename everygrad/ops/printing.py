@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends import base
+from everygrad.errors import ShapeError
 from everygrad.ops.spec import give_methods
 from everygrad.tensor import Tensor, Wrapped, stand_in
 
@@ -47,9 +48,19 @@ def _transpose(self: Tensor) -> Any:
     return self.matrix_transpose()
 
 
+def _two_axes(self: Tensor) -> Any:
+    """Of matrices alone, as in the Array API: of more axes NumPy turns all round, others two."""
+    if len(self.shape) != 2:
+        raise ShapeError(
+            f"T: takes a matrix, got shape {self.shape}; use mT for the last two axes, "
+            "permute_dims() for any order"
+        )
+    return self.matrix_transpose()
+
+
 give_methods(
     __repr__=__repr__,
     __format__=__format__,
-    T=property(_transpose),
+    T=property(_two_axes),
     mT=property(_transpose),
 )

@@ -492,8 +492,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 REDUCERS: dict[str, Callable[..., Any]] = {
     "add": rows.add,
-    "max": by_ufunc(np.maximum),
-    "min": by_ufunc(np.minimum),
+    "max": rows.extreme(np.maximum),
+    "min": rows.extreme(np.minimum),
     "and": by_ufunc(np.logical_and),
     "or": by_ufunc(np.logical_or),
 }

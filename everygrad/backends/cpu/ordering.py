@@ -10,6 +10,8 @@ import numpy as np
 from everygrad.backends.cpu import alone
 from everygrad.backends.cpu.halves import widened
 from everygrad.backends.cpu.slabs import in_slabs
+from everygrad.compile.combining import identity
+from everygrad.dtypes import float64
 
 SHORT = 128  # elements up to which NumPy orders a row as fast
 
@@ -85,6 +87,7 @@ def _order(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- scans ---------------------------------------------------------------------------------------
 
+_START = identity("add", float64)
 _WIDE = {"f": np.float64, "V": np.float64, "c": np.complex128}  # V: bfloat16
 
 
@@ -95,9 +98,12 @@ def _accumulate(fn: Any, x: Any, axis: int) -> Any:
 
 
 def cumulative_sum(x: Any, axis: int, reverse: bool) -> Any:
+    """Running sums from 0.0 on; NumPy's begin with the first element, which may be -0.0."""
     if reverse:
-        return np.flip(_accumulate(np.add, np.flip(x, axis), axis), axis)
-    return _accumulate(np.add, x, axis)
+        return np.flip(cumulative_sum(np.flip(x, axis), axis, False), axis)
+    out = _accumulate(np.add, x, axis)
+    out += _START
+    return out
 
 
 def _extreme_index(fn: Any) -> Callable[..., Any]:

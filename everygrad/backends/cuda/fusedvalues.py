@@ -14,9 +14,10 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda.layout import HALVES, LAYOUTS, accumulator
-from everygrad.backends.cuda.reducing import combined, identity
+from everygrad.backends.cuda.reducing import combined
 from everygrad.backends.cuda.render import body, cast, constant
 from everygrad.backends.cuda.writer import is_wide
+from everygrad.compile.combining import identity
 from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place

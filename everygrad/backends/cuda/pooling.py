@@ -17,8 +17,10 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cudnn import last_strides, lies_last
 from everygrad.backends.cuda.elementwise import grid
 from everygrad.backends.cuda.layout import LAYOUTS, accumulator
+from everygrad.backends.cuda.render import constant
 from everygrad.backends.cuda.writer import NARROW, Writer, Written, extent, is_wide
 from everygrad.backends.strided import row_major
+from everygrad.compile.combining import identity
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 
@@ -86,9 +88,10 @@ def _search(w: Writer, at: Walk, which: int, r: str, q: str) -> list[str]:
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = window[:4]
     place = w.address(["n", "c", "y", "z"], at.steps[which])
     nan = "|| (v != v && best == best)" if at.dtypes[which].is_float else ""
+    worst = constant(identity("max", at.dtypes[which]), at.dtypes[which])
     unroll = "#pragma unroll" if kh * kw <= _UNROLLED else "#pragma unroll 1"
     return [
-        f"{lay.register} best = 0;",
+        f"{lay.register} best = {worst};",  # the result where a window lies in the padding
         f"{w.index} found = -1;",
         unroll,
         f"for (int i = 0; i < {kh}; ++i) {{",

@@ -104,14 +104,18 @@ DEVICE float erf_low(float x) {  // within 5e-7 of erf, for halves that 1 is add
   return copysign(fmaf(-p * t, exp_low(-a * a), 1.0f), x);
 }
 // max_f
-template <class T> DEVICE T max_f(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> DEVICE T max_f(T a, T b) {  // 0.0 is above -0.0
+  return a > b || a != a || (a == b && copysign((T)1, a) > 0) ? a : b;
+}
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 DEVICE float max_f(float a, float b) {
   float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;
 }
 #endif
 // min_f
-template <class T> DEVICE T min_f(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> DEVICE T min_f(T a, T b) {
+  return a < b || a != a || (a == b && copysign((T)1, a) < 0) ? a : b;
+}
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 DEVICE float min_f(float a, float b) {
   float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;

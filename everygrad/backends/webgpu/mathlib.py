@@ -52,13 +52,21 @@ fn le_f(a: f32, b: f32) -> bool {
   if (are_tiny(a, b)) { return order_f(a) <= order_f(b); }
   return a <= b;
 }
+fn rank_f(x: f32) -> i32 {  // grows with x; -0.0 is below 0.0
+  let m = bitcast<i32>(bitcast<u32>(x) & 0x7fffffffu);
+  return select(m, ~m, is_negative(x));
+}
 fn max_f(a: f32, b: f32) -> f32 {  // as integers: what looks like a maximum of floats, a driver
   if (is_nan(a) || is_nan(b)) { return select(b, a, is_nan(a)); }  // may take for one without NaN
-  return select(b, a, order_f(b) <= order_f(a));
+  return select(b, a, rank_f(b) <= rank_f(a));
 }
 fn min_f(a: f32, b: f32) -> f32 {
   if (is_nan(a) || is_nan(b)) { return select(b, a, is_nan(a)); }
-  return select(b, a, order_f(a) <= order_f(b));
+  return select(b, a, rank_f(a) <= rank_f(b));
+}
+fn plus_zero_f(x: f32) -> f32 {
+  let bits = bitcast<u32>(x);
+  return bitcast<f32>(select(bits, 0u, bits == 0x80000000u));
 }
 fn sign_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }

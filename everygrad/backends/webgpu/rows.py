@@ -20,7 +20,7 @@ from everygrad.backends.webgpu import moves, reducing
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gpu import WORKGROUP
 from everygrad.backends.webgpu.layout import layout, load, thread_count
-from everygrad.backends.webgpu.reducing import as_dtype, combined, identity
+from everygrad.backends.webgpu.reducing import as_dtype, combined
 from everygrad.backends.webgpu.render import (
     MAIN,
     address,
@@ -30,6 +30,7 @@ from everygrad.backends.webgpu.render import (
     places,
     slot,
 )
+from everygrad.compile.combining import identity
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
 from everygrad.shapes import Shape, size_of
