@@ -35,7 +35,7 @@ class Dependencies:
         return place < 0 or bool(self._bits[group] >> place & 1)
 
     def add(self, group: int, others: Iterable[int]) -> None:
-        """Let `group` wait for others, none of which waits for it; whoever waits for it does too."""
+        """Let `group`, and whoever waits for it, wait for others that do not wait for it."""
         fresh = [o for o in others if o != group and o not in self.before[group]]
         changed = False
         for other in fresh:

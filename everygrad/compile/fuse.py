@@ -7,11 +7,14 @@ may end a group but are not used inside it. What no group can hold (matrix produ
 group of its own.
 
 Values join greedily, in order. A value may join a group if everything it takes from the group lies
-where the walk is at that moment, and if nothing it takes from outside waits for the group.
+where the walk is at that moment, and if nothing it takes from outside waits for the group. A long
+group ends where the program begins to repeat itself, as an unrolled loop does: groups that begin
+alike become the same code, which is compiled once.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -24,6 +27,8 @@ from everygrad.compile.views import View, expand, is_whole, row_major, view_of
 from everygrad.shapes import Shape, size_of
 
 MOST_MEMBERS = 96
+PERIOD = 32  # members from which on a group ends where the program begins to repeat itself
+ALIKE = 8  # values in a row that must be made alike for that
 FEW = 1 << 15  # elements so few that a single row needs no second thread
 SIBLINGS = 8  # groups that one more is compared with
 MOST_SIBLINGS = 32  # members of groups that are one for no other reason than to be few
@@ -74,6 +79,8 @@ class Group:
         self.loads: set[Value] = set()  # what the members read from outside
         self.opaque: Value | None = None
         self.before: set[int] = set()  # numbers of the groups that it takes something from
+        self.start: Any = None  # how the values were made at which it began
+        self.closed = False  # takes no more members
 
     @property
     def values(self) -> list[Value]:
@@ -125,11 +132,13 @@ class Fuser:
         self.groups: list[Group] = []
         self.of: dict[Value, Group] = {}
         self.dependencies = Dependencies()
+        self.lately: deque[Any] = deque(maxlen=ALIKE)  # how the latest values were made
 
     def run(self) -> list[Group]:
         for v in in_order(reachable(self.graph.outputs)):
             if v.kind in LEAVES or (v.kind == "movement" and view_of(v).base is not v):
                 continue
+            self.lately.append((v.op, *(v.number - a.number for a in v.args if a.args)))
             walks = v.kind in ("elementwise", "reduction") or v.name == "take"
             if walks and v.size and self.fusable(v):
                 self.place(v)
@@ -226,13 +235,17 @@ class Fuser:
     def place(self, v: Value) -> None:
         candidates = self.candidates(v)
         for group in candidates:
-            if len(group.members) < MOST_MEMBERS and self.join(v, group):
+            if len(group.members) >= PERIOD and group.start == tuple(self.lately):
+                group.closed = True
+        for group in candidates:
+            if not group.closed and len(group.members) < MOST_MEMBERS and self.join(v, group):
                 for other in candidates:
                     if other is not group and other.number < len(self.groups):
                         self.merge(group, other)
                 return
         shape = v.args[0].shape if v.kind == "reduction" else v.shape
         group = self.new(size_of(shape))
+        group.start = tuple(self.lately)
         if not self.join(v, group):
             raise AssertionError(f"a new group refused {v}")
 
@@ -329,7 +342,7 @@ class Fuser:
         return ref
 
     def mergeable(self, group: Group, other: Group) -> bool:
-        if not other.members or group.size != other.size:
+        if not other.members or group.size != other.size or group.closed or other.closed:
             return False
         if group.row and other.row and group.row != other.row:
             return False

@@ -64,7 +64,8 @@ def _by_size(lifetimes: Sequence[Lifetime], order: Sequence[int], offsets: list[
         fits = starts - free[:-1] >= size
         at = int(free[fits.argmax()] if fits.any() else free[-1])
         place = int(start[:n].searchsorted(at))
-        for table, value in zip((start, end, first, last), (at, at + size, begins, ends), strict=True):
+        facts = ((start, at), (end, at + size), (first, begins), (last, ends))
+        for table, value in facts:
             table[place + 1 : n + 1] = table[place:n].copy()
             table[place] = value
         offsets[i] = at
