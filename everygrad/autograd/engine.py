@@ -74,8 +74,37 @@ def fitted(g: Grad, shape: tuple[int, ...]) -> Grad:
     return g if type(g) is tuple or g._data.shape == shape else g.sum_to(shape)
 
 
+class Unsummed:
+    """A gradient whose contributions are kept apart until all have come, where one sum of all is
+    less work than a sum for each. To the engine it looks like what it will be: it has a shape."""
+
+    __slots__ = ()
+    shape: tuple[int, ...]
+
+    @property
+    def _data(self) -> Unsummed:
+        return self
+
+    def added(self, other: Grad) -> Grad:
+        """This and one more contribution."""
+        raise NotImplementedError
+
+    def total(self) -> Grad:
+        """The sum."""
+        raise NotImplementedError
+
+
+def complete(g: Grad) -> Grad:
+    """A gradient to which nothing will be added any more."""
+    return g.total() if isinstance(g, Unsummed) else g
+
+
 def add(a: Grad, b: Grad) -> Grad:
     """The sum of two contributions."""
+    if isinstance(a, Unsummed):
+        return a.added(b)
+    if isinstance(b, Unsummed):
+        return b.added(a)
     if type(a) is tuple:
         return tuple(
             q if p is None else p if q is None else p + q for p, q in zip(a, b, strict=True)
@@ -269,6 +298,8 @@ class Pass:
                     if c is not None:
                         grads[parent] = c
                     continue
+                if type(c) is not Tensor and isinstance(c, Unsummed):
+                    c = c.total()
                 if parent.is_leaf:  # at once, whichever operand it was
                     self.finish_leaf(parent, c)
                     continue

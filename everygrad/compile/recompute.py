@@ -152,6 +152,7 @@ class Recompute:
             for w, m in plan.group.members.items():
                 refs = tuple(twin if self.is_load_of(r, v) else r for r in m.refs)
                 plan.group.members[w] = m._replace(refs=refs)
+            plan.group.loads.discard(v)
         if plans:
             self.stored.discard(v)
             self.readers[v] = []

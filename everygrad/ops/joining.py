@@ -54,7 +54,19 @@ def _concat_jvp(out: Tensor, xs: Any, tangents: Any, axis: int, sizes: tuple[int
     return apply(CONCAT, *parts, axis=axis, sizes=sizes)
 
 
-CONCAT: Kernel = Kernel(
+class _Concat(Kernel):
+    """Its derivative takes all parts at once: where each begins is counted once."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        axis, sizes = node.params["axis"], node.params["sizes"]
+        starts = itertools.accumulate(sizes, initial=0)
+        return [
+            None if parent is None else slice_axis(g, axis, start, n)
+            for parent, start, n in zip(node.parents, starts, sizes, strict=False)
+        ]
+
+
+CONCAT: Kernel = _Concat(
     "concat",
     _concat_portable,
     ("xs",),

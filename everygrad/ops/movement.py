@@ -16,11 +16,10 @@ from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Movement
+from everygrad.ops.pieces import Pieces, Slices, join_slices
 from everygrad.ops.spec import REGISTRY, composite, refuse, register, same, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
-
-Slices = tuple[tuple[int, int, int], ...]  # (start, count, step) for each axis
 
 
 def _batched_shape(old: Shape, shape: Shape) -> dict[str, Any]:
@@ -223,7 +222,15 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.sum(axis=leading, dtype=x.dtype) if leading else x
 
 
-SLICE: Movement = Movement(
+class _Slice(Movement):
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        (parent,), slices = node.parents, node.params["slices"]
+        if node.shape == parent.shape:  # turned round: no piece but a whole
+            return [apply(UNSLICE, g, shape=parent.shape, slices=slices)]
+        return [Pieces(join_slices, slices, g, parent.shape)]
+
+
+SLICE: Movement = _Slice(
     "slice",
     lambda old, slices: tuple(count for _, count, _ in slices),
     lambda g, shape, slices: apply(UNSLICE, g, shape=shape, slices=slices),

@@ -74,6 +74,8 @@ class Replay:
         for slot, array in program.constants.items():
             self.point(slot, address_of(array))
         self.arrays: list[Any] = [None] * len(program.inputs)  # the inputs of the latest call
+        self.input_at = {slot: i for i, slot in enumerate(program.inputs)}
+        self.output_at = {slot: i for i, slot in enumerate(program.outputs)}
         self.inside = {  # slots that point into others: which, and how many bytes behind its start
             slot: (base, nbytes)
             for base, pointers in program.offsets.items()
@@ -99,10 +101,10 @@ class Replay:
 
     def place(self, slot: int) -> tuple[int, Any]:
         """Where a result is found: 0, an input; 1, an output; 2, the constant array itself."""
-        if slot in self.program.inputs:
-            return 0, self.program.inputs.index(slot)
-        if slot in self.program.outputs:
-            return 1, list(self.program.outputs).index(slot)
+        if slot in self.input_at:
+            return 0, self.input_at[slot]
+        if slot in self.output_at:
+            return 1, self.output_at[slot]
         return 2, self.program.constants[slot]
 
     def link(self) -> list[Callable[[dict[int, Any]], None]]:
@@ -154,8 +156,8 @@ class Replay:
         """A value in memory as a NumPy array, for a host step."""
         slot, start = self.inside.get(slot, (slot, 0))
         base = arrays.get(slot)
-        if base is None and slot in self.program.inputs:
-            base = self.arrays[self.program.inputs.index(slot)]
+        if base is None and slot in self.input_at:
+            base = self.arrays[self.input_at[slot]]
         if base is None:
             base = self.program.constants.get(slot)
         if base is None:
@@ -179,7 +181,7 @@ class Replay:
         """By output: the slot to give it memory in, and the input whose memory it may take."""
         program = self.program
         return {
-            k: (r.slot, program.inputs.index(program.donations[r.slot]))
+            k: (r.slot, self.input_at[program.donations[r.slot]])
             for k, r in enumerate(program.results)
             if r.slot in program.donations
         }

@@ -183,9 +183,10 @@ class Replay:
                 self.spans[slot] = (self.spans.get(slot, (k, k))[0], k)
         self.inputs = [self.slot(self.made[v]) for v in self.graph.inputs]
         self.outputs: dict[int, int] = {}  # sizes, by slot
+        inputs = set(self.inputs)
         for array in self.results:
             slot = self.slot(array)
-            if slot >= 0 and slot not in self.inputs:
+            if slot >= 0 and slot not in inputs:
                 self.outputs[slot] = sizes[slot]
         outside = {*self.inputs, *self.outputs}
         temporaries = [s for s in self.spans if s not in outside]
@@ -209,13 +210,14 @@ class Replay:
         there for the last time."""
         sizes = self.recorder.gpu.promises.sizes
         found: dict[int, int] = {}
-        known = {*temporaries}
+        known, owners = {*temporaries}, set[int]()
         for k in sorted(self.in_place):
             for source, out in self.in_place[k]:
                 free = source in known and out in known and sizes[source] == sizes[out]
-                taken = out in found or source in found.values()
+                taken = out in found or source in owners
                 if free and not taken and self.spans[source][1] == k == self.spans[out][0]:
                     found[out] = source
+                    owners.add(source)
         return found
 
     def name_of(self, slot: int) -> str:
@@ -228,6 +230,7 @@ class Replay:
         found: dict[int, int] = {}
         calls = [k for k, step in enumerate(self.steps_) if is_hosted(step)]
         kept = {self.slot(array) for array in self.results}
+        taken: set[int] = set()
         for i, k in donated:
             source, out = self.inputs[i], self.slot(self.results[k])
             x, v = self.graph.inputs[i], self.graph.outputs[k]
@@ -235,7 +238,6 @@ class Replay:
             whole = is_whole(*view[1:]) and view.base.size == v.size
             if source < 0 or out not in self.outputs or not whole or source in kept:
                 continue
-            taken = [self.slot(self.results[other]) for other in found]
             if x.shape != v.shape or x.dtype is not v.dtype or out in taken:
                 continue
             last, first = self.spans.get(source, (-1, -1))[1], self.spans[out][0]
@@ -243,6 +245,7 @@ class Replay:
                 continue
             if last < first or (last == first and (source, out) in self.in_place.get(first, ())):
                 found[k] = i
+                taken.add(out)
         return found
 
     def runner_plan(self) -> Plan:

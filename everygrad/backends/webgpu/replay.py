@@ -95,13 +95,16 @@ class Replay:
         links = epilogues.links(groups, graph.outputs)
         waiting = set(links.values())
         last = inplace.last_users(groups, links)
+        by_group: dict[Group | None, inplace.Pairs] = {}
+        for x, v in pairs.items():
+            by_group.setdefault(last.get(x), {})[x] = v
         self.fuser, self.batch = fuser, Batch(limits.storage_buffers)
         for group in groups:
             if group.opaque in waiting:
                 continue
             link = links.get(group)
             used = inplace.used(group) | (inplace.used_by(link) if link is not None else set())
-            over = {x: v for x, v in pairs.items() if last.get(x) is group}
+            over = by_group.get(group, {})
             if link is None and group.opaque is None:
                 self.fused(group, fuser.writers(group, stored), over)
                 continue
