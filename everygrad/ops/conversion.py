@@ -41,6 +41,7 @@ CAST = _Cast("astype", lambda x, *, dtype, source: x.cast(dtype), (lambda g: g,)
 def astype(x: Tensor, dtype: Any, copy: bool = True, device: Any = None) -> Tensor:
     """The elements converted to another dtype, and moved to `device` if one is named.
 
+    Python's `float` means float64, as it does to NumPy and PyTorch (`dtypes.as_dtype`).
     Where nothing changes, the result is x itself without `copy`, else another name for its value.
     """
     if device is not None and device != x.device:

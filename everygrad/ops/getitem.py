@@ -16,6 +16,7 @@ from everygrad.backends import base
 from everygrad.dispatch import apply, as_tensor, operands
 from everygrad.errors import DtypeError, GradientError, OutOfRangeError, ShapeError, TraceError
 from everygrad.ops import samples as s
+from everygrad.ops.creation import holds_tensors, tensor
 from everygrad.ops.elementwise import where
 from everygrad.ops.indexing import CHECK_RANGE, index_put, positive, taken
 from everygrad.ops.movement import RESHAPE, SLICE, put_slices, take_slices
@@ -85,6 +86,8 @@ def plan(x: Tensor, index: Any) -> Plan:
         if entry is None:
             shape.append(1)
             continue
+        if isinstance(entry, list) and holds_tensors(entry):
+            entry = tensor(entry)
         if isinstance(entry, list | np.ndarray):
             array = np.asarray(entry)
             if array.dtype.kind in "iu" and array.size:
