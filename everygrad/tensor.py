@@ -136,6 +136,7 @@ class Tensor:
                     f"this one is {self.dtype}; cast it with astype() first"
                 )
             self._node = Leaf(self, transform_depth())
+            self._source = None  # a variable of its own, which optimisers change
         return self
 
     @property

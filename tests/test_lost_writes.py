@@ -302,6 +302,17 @@ def test_gradients_are_nobodys_views() -> None:
     assert own(g)[0] == 1.0
 
 
+def test_a_leaf_is_a_variable_of_its_own(device: str) -> None:
+    x = made(device)
+    w = x.detach().requires_grad_()
+    (w * w).sum().backward()
+    with eg.no_grad():
+        w -= 0.5 * w.grad
+        w[0] = 7.0
+    assert own(w)[:2].tolist() == [[7.0] * 4, [0.0] * 4]
+    np.testing.assert_array_equal(own(x), own(made(device)))
+
+
 def test_a_long_chain_of_views_keeps_nothing() -> None:
     x = made("cpu")
     y = x.T
