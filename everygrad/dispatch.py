@@ -284,6 +284,7 @@ def unary(op: Any) -> Callable[[Any], Any]:
             out = _as_array(out)
         t = Tensor()
         t._data = out
+        t._source = None
         parent = x._node
         if parent is None or constant or not (mode := recording()):
             t._node = None
@@ -349,6 +350,7 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             out = _as_array(out)
         t = Tensor()
         t._data = out
+        t._source = None
         px = x._node
         py = y._node
         if (px is None and py is None) or constant or not (mode := recording()):

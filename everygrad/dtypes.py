@@ -102,19 +102,27 @@ DEFAULT_COMPLEX = complex64
 
 BY_NAME = {d.name: d for d in ALL}
 FROM_NP: dict[Any, DType] = {d.np: d for d in ALL}
-_FROM_PYTHON = {bool: bool_, int: DEFAULT_INT, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX}
+_OF_NUMBER = {bool: bool_, int: DEFAULT_INT, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX}
+_OF_TYPE = {bool: bool_, int: int64, float: float64, complex: complex128}
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 def as_dtype(spec: Any) -> DType:
     """The `DType` meant by a DType, a name, a NumPy dtype or a Python type.
 
+    Python's types mean what they mean to NumPy and PyTorch: `float` is float64 and `complex` is
+    complex128, which is what Python computes in, so that `x.astype(float)` never narrows. Numbers
+    are another matter: 1.5 has no width of its own, and `eg.tensor(1.5)` is of the default dtype,
+    float32. Where a device has no float64 (WebGPU), `float` is refused as "float64" is.
+
     >>> as_dtype("float16"), as_dtype(int), as_dtype(np.uint8)
     (everygrad.float16, everygrad.int64, everygrad.uint8)
+    >>> as_dtype(float), as_dtype("float"), of_scalar(1.5)
+    (everygrad.float64, everygrad.float64, everygrad.float32)
     """
     if isinstance(spec, DType):
         return spec
-    found = _FROM_PYTHON.get(spec) if isinstance(spec, type) else None
+    found = _OF_TYPE.get(spec) if isinstance(spec, type) else None
     if found is None and isinstance(spec, str):
         found = BY_NAME.get(spec)
     if found is None and spec is not None:  # np.dtype(None) is float64
@@ -166,7 +174,7 @@ def of_scalar(value: Any, beside: DType | None = None) -> DType:
 
     A number never widens a tensor of its own kind or a higher one.
     """
-    alone = _FROM_PYTHON[type(value)]
+    alone = _OF_NUMBER[type(value)]
     if beside is None or _RANK[alone.kind] > _RANK[beside.kind]:
         if beside is float64 and alone is complex64:
             return complex128

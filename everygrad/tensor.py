@@ -2,22 +2,33 @@
 
 The value is a *payload*: a backend's array (for the CPU a NumPy array), or a `Wrapped` payload that
 a transformation such as `vmap` put around other tensors. Payloads never change; a Tensor may be
-given another one, in `rebind` only. Methods and operators are added by the op registry
+given another one, in `rebind` only. A tensor made by indexing, reshaping and the like is a *view*:
+it knows weakly the tensors whose elements it shows (`view`), so that a write which would not reach
+them is refused (`refuse_lost_write`). Methods and operators are added by the op registry
 (`ops/spec.py`); `tensor.pyi` lists them all.
 """
 
 from __future__ import annotations
 
-import weakref
+import gc
 from collections.abc import Iterator
+from sys import getrefcount
 from typing import Any
+from weakref import ref
 
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.backends.base import tracing
 from everygrad.config import fast_limit
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import ArgumentError, DtypeError, GradientError, NoAxisError, ShapeError
+from everygrad.errors import (
+    ArgumentError,
+    DtypeError,
+    GradientError,
+    NoAxisError,
+    ShapeError,
+    ViewError,
+)
 from everygrad.shapes import Shape, size_of
 from everygrad.torchnames import IN_PLACE, METHODS, cure
 
@@ -71,9 +82,10 @@ class Tensor:
     Made by `eg.tensor`, by the creation functions and by ops; never directly.
     """
 
-    __slots__ = ("__weakref__", "_data", "_grad", "_node")
+    __slots__ = ("__weakref__", "_data", "_grad", "_node", "_source")
     _data: Any
     _node: Node | None
+    _source: Any  # of a view: (a weak reference to its source, the source's own _source); or None
 
     @property
     def shape(self) -> Shape:
@@ -125,6 +137,7 @@ class Tensor:
                     f"this one is {self.dtype}; cast it with astype() first"
                 )
             held._node = Leaf(self, transform_depth())
+            held._source = None  # a variable of its own, which optimisers change
         return self
 
     @property
@@ -164,14 +177,14 @@ class Tensor:
     def detach(self) -> Tensor:
         """The same value as a constant for every derivative; nothing is copied."""
         payload = shared(self)
-        return wrap(payload.stopped() if isinstance(payload, Wrapped) else payload)
+        return view(wrap(payload.stopped() if isinstance(payload, Wrapped) else payload), self)
 
     def retain_grad(self) -> None:
         """Keep this result's gradient in `.grad` too, as leaves do."""
         if self._node is None:
             raise GradientError("retain_grad: this tensor does not require grad")
         if not self._node.is_leaf and _RETAIN not in (self._node.hooks or {}):
-            owner = weakref.ref(self)
+            owner = ref(self)
 
             def keep(g: Tensor) -> None:
                 tensor = owner()
@@ -188,6 +201,7 @@ class Tensor:
                 "deepcopy: this tensor is the result of an op; copy detach(), or use clone()"
             )
         copy = type(self)()  # the payload is shared: values never change
+        copy._source = None
         copy.rebind(self._data, None)
         if self._node is not None:
             copy._node = Leaf(copy, self._node.level)
@@ -206,7 +220,7 @@ class Tensor:
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise NoAxisError("iter: a 0-d tensor cannot be iterated; use item()")
-        return (self[i] for i in range(self.shape[0]))
+        return _rows(self)
 
     __hash__ = object.__hash__
 
@@ -240,7 +254,63 @@ def wrap(payload: Any, node: Node | None = None) -> Tensor:
     t = Tensor()
     t._data = payload
     t._node = node
+    t._source = None
     return t
+
+
+def view(out: Tensor, source: Tensor) -> Tensor:
+    """`out`, marked as a view of `source`: it shows elements of it, in memory of its own or not."""
+    if out is not source:
+        earlier = source._source
+        while earlier is not None and earlier[0]() is None:  # so that a chain of views stays short
+            earlier = earlier[1]
+        out._source = (ref(source), earlier)
+    return out
+
+
+def held_source(t: Tensor) -> Tensor | None:
+    """A tensor that `t` is a view of and that somebody still holds; None if there is none."""
+    link = t._source
+    while link is not None:
+        source: Tensor | None = link[0]()
+        if source is not None:
+            return source
+        link = link[1]
+    return None
+
+
+def refuse_lost_write(t: Tensor, op: str, cure: str) -> None:
+    """Refuse to write to a view of a tensor that somebody still holds: it would not change."""
+    if t._source is None or held_source(t) is None:
+        return
+    gc.collect()  # a cycle that nobody can reach holds nothing
+    source = held_source(t)
+    if source is not None:
+        raise ViewError(
+            f"{op}: this tensor {t.shape} is a view of a tensor {source.shape} that is still in "
+            f"use, and which the write would not change; {cure}"
+        )
+
+
+def _rows(x: Tensor) -> Iterator[Tensor]:
+    """The rows, views of x unless this loop is the only one who holds it."""
+    for i in range(x.shape[0]):
+        row = x[i]
+        if getrefcount(x) <= _ONE_LOOP and row is not x:
+            row._source = x._source
+        yield row
+
+
+def _one_loop() -> int:
+    """What getrefcount says of an object that only a generator's local name holds."""
+
+    def count(x: Any) -> Iterator[int]:
+        yield getrefcount(x)
+
+    return next(count(object()))
+
+
+_ONE_LOOP = _one_loop()
 
 
 class _Elsewhere:

@@ -39,6 +39,7 @@ class Tensor:
 
     _data: Any
     _node: Node | None
+    _source: Any
     _grad: Tensor | None
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -815,6 +816,21 @@ def set_grad(t: Tensor, g: Tensor | None) -> None:
 
 def wrap(payload: Any, node: Node | None = None) -> Tensor:
     """A Tensor around a payload."""
+
+def view(out: Tensor, source: Tensor) -> Tensor:
+    """`out`, marked as a view of `source`: it shows elements of it, in memory of its own or not."""
+
+def held_source(t: Tensor) -> Tensor | None:
+    """A tensor that `t` is a view of and that somebody still holds; None if there is none."""
+
+def refuse_lost_write(t: Tensor, op: str, cure: str) -> None:
+    """Refuse to write to a view of a tensor that somebody still holds: it would not change."""
+
+def _rows(x: Tensor) -> Iterator[Tensor]:
+    """The rows, views of x unless this loop is the only one who holds it."""
+
+def _one_loop() -> int:
+    """What getrefcount says of an object that only a generator's local name holds."""
 
 class _Elsewhere:
     """A method of PyTorch's that is none here: asking for it says what is. (A `__getattr__`

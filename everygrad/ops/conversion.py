@@ -41,6 +41,7 @@ CAST = _Cast("astype", lambda x, *, dtype, source: x.cast(dtype), (lambda g: g,)
 def astype(x: Tensor, dtype: Any, copy: bool = True, device: Any = None) -> Tensor:
     """The elements converted to another dtype, and moved to `device` if one is named.
 
+    Python's `float` means float64, as it does to NumPy and PyTorch (`dtypes.as_dtype`).
     Where nothing changes, the result is x itself without `copy`, else another name for its value.
     """
     if device is not None and device != x.device:
@@ -150,7 +151,7 @@ def to_device(x: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
 @composite(reference=lambda x: x, samples=s.unary())
 def clone(x: Tensor) -> Tensor:
     """The same value, connected to x. Nothing is copied: values never change."""
-    return x.reshape(x.shape) if x._node is None else x * 1.0 if x.ndim == 0 else _identity(x)
+    return same(x) if x._node is None else x * 1.0 if x.ndim == 0 else _identity(x)
 
 
 def _identity(x: Tensor) -> Tensor:

@@ -264,6 +264,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
         t = Tensor()
         t._data = out if type(out) is ndarray else np.asarray(out)
         t._node = None
+        t._source = None
         return (t,)
 
     def two(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
@@ -287,6 +288,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
                 dx = Tensor()
                 dx._data = out if type(out) is ndarray else np.asarray(out)
                 dx._node = None
+                dx._source = None
             if py is None:
                 dy = None
             elif not second.same:
@@ -296,6 +298,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
                 dy = Tensor()
                 dy._data = out if type(out) is ndarray else np.asarray(out)
                 dy._node = None
+                dy._source = None
         except _RETRY:
             return slow(op, node, g, create_graph)
         return (dx, dy)

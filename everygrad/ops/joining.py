@@ -20,7 +20,7 @@ from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
 from everygrad.ops.movement import put_slices, slice_axis
 from everygrad.ops.spec import Op, composite, refuse, register, same, sample
-from everygrad.tensor import Tensor, wrap
+from everygrad.tensor import Tensor, view, wrap
 
 _SMALL = 1 << 14  # elements of one tensor up to which NumPy has joined many at once
 
@@ -188,9 +188,10 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
         raise ShapeError(f"split: sizes {parts} add up to {sum(parts)}, axis {at} has {total}")
     starts = [0, *itertools.accumulate(parts)]
     if x._node is not None and recording() == RECORD:
-        value = x.detach()
-        return recorded_parts(x, _cut(value, at, starts, parts), at, concat)
-    return _cut(x, at, starts, parts)
+        made = recorded_parts(x, _cut(x.detach(), at, starts, parts), at, concat)
+    else:
+        made = _cut(x, at, starts, parts)
+    return [view(part, x) for part in made]
 
 
 def at_hand(x: Tensor) -> bool:
@@ -380,7 +381,7 @@ def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
     An axis that is named twice is rolled twice.
     """
     if axis is None:
-        return roll(x.reshape(-1), shift, 0).reshape(x.shape)
+        return same(roll(x.reshape(-1), shift, 0).reshape(x.shape))
     named = axis if isinstance(axis, Sequence) else (axis,)
     axes = tuple(shapes.axis_index(a, x.ndim, "roll") for a in named)
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(axes)
