@@ -14,6 +14,7 @@ from typing import Any
 
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
+from everygrad.autograd.transforms import GRAD, STREAM, VALUE, inside
 from everygrad.backends.base import tracing
 from everygrad.config import config
 from everygrad.dtypes import FROM_NP, DType
@@ -43,6 +44,11 @@ class Wrapped:
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
         raise NotImplementedError
+
+    def left(self) -> Tensor | None:
+        """The tensor of the level below that stands for the whole, for a name that outlives the
+        transformation; None where there is none."""
+        return None
 
     def stopped(self) -> Any:
         """The payload of the same value without any derivative."""
@@ -109,6 +115,8 @@ class Tensor:
     def requires_grad_(self, value: bool = True) -> Tensor:
         """Start (or stop) recording operations on this tensor; returns the tensor itself."""
         node = self._node
+        if (around := inside()) is not None:
+            around.changing(self, VALUE, (shared(self), node))
         if not value:
             if node is not None and not node.is_leaf:
                 raise GradientError(
@@ -150,12 +158,22 @@ class Tensor:
                 )
         if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
             tracer.touch(self, seen=False)
+        if (around := inside()) is not None:
+            around.changing(self, GRAD, getattr(self, "_grad", None))
         self._grad = value
 
-    def rebind(self, payload: Any, node: Node | None) -> None:
-        """Give this name another value. The only place where a Tensor changes."""
+    def rebind(self, payload: Any, node: Node | None, drawn: bool = False) -> None:
+        """Give this name another value. The only place where a Tensor changes.
+
+        `drawn`: it is the state of a generator, which moves on once however often vmap draws.
+        """
         if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
             tracer.rebinding(self)
+        if (around := inside()) is not None:
+            if hasattr(self, "_data"):
+                around.changing(self, STREAM if drawn else VALUE, (shared(self), self._node))
+            else:
+                around.making(self)
         self._data = payload
         self._node = node
 

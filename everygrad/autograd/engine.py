@@ -22,6 +22,7 @@ from everygrad.autograd.modes import (
     resume,
     set_recording,
 )
+from everygrad.autograd.transforms import GRAD, inside
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
@@ -320,6 +321,8 @@ class Pass:
             return
         held = tensor.grad
         self.before.append((tensor, held))
+        if (around := inside()) is not None:
+            around.changing(tensor, GRAD, held)
         tensor._grad = renamed(g) if held is None else held + g
         for hook in list(node.after_hooks.values()) if node.after_hooks else ():
             hook(tensor)

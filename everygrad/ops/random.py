@@ -137,7 +137,7 @@ class Generator:
         words = np.asarray(state)
         if words.shape != (4,) or words.dtype != np.uint32:
             raise ArgumentError("set_state: takes what get_state gave: four uint32")
-        self.stream().state.rebind(tensor(words)._data, None)
+        self.stream().state.rebind(tensor(words)._data, None, drawn=True)
 
     def bits(self, count: int, device: str = "cpu") -> Tensor:
         """`count` random uint32; the stream moves on."""
@@ -145,7 +145,8 @@ class Generator:
         with no_grad():
             # the few words of the state move, the many that are drawn do not
             drawn: Tensor = apply(BITS, state.to(device), count=count)
-            state.rebind(apply(ADVANCE, state, blocks=-(-count // 4))._data, None)
+            advanced = apply(ADVANCE, state, blocks=-(-count // 4))
+            state.rebind(advanced._data, None, drawn=True)
             return drawn
 
 
