@@ -144,9 +144,13 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
 
 def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
-    if config.fast_limit < 0 and (chosen := policy()) is not None and not op.is_users:
-        with uncast():  # what it is made of keeps the dtypes chosen here
-            return apply(op, *converted(op.name, inputs, chosen), **params)
+    if config.fast_limit < 0:
+        if (chosen := policy()) is not None and not op.is_users:
+            with uncast():  # what it is made of keeps the dtypes chosen here
+                return apply(op, *converted(op.name, inputs, chosen), **params)
+        if (around := recorder.get()) is not None and around.follows(op, inputs):
+            followed: Tensor = around.run(op, inputs, params)
+            return followed
     if op.composed and recording() and any(t._node is not None for t in inputs):
         return op.portable(*inputs, **params)
     try:
