@@ -150,6 +150,9 @@ def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
                 return apply(op, *converted(op.name, inputs, chosen), **params)
         if (tracer := base.tracing.get()) is not None:
             inputs = tracer.lift(inputs)
+        if (around := recorder.get()) is not None and around.follows(op, inputs):
+            followed: Tensor = around.run(op, inputs, params)
+            return followed
     if op.composed and recording() and any(t._node is not None for t in inputs):
         return op.portable(*inputs, **params)
     try:

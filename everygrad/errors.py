@@ -84,7 +84,7 @@ class AnomalyError(GradientError):
 
 
 class TraceError(EverygradError, RuntimeError):
-    """A value was needed while only shapes and dtypes are known."""
+    """A value was needed while only shapes and dtypes are known, or kept from where it has none."""
 
 
 class CompileError(EverygradError, RuntimeError):

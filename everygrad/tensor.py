@@ -18,6 +18,7 @@ from weakref import ref
 
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
+from everygrad.autograd.transforms import GRAD, STREAM, VALUE, inside
 from everygrad.backends.base import tracing
 from everygrad.config import fast_limit
 from everygrad.dtypes import FROM_NP, DType
@@ -54,6 +55,11 @@ class Wrapped:
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
         raise NotImplementedError
+
+    def left(self) -> Tensor | None:
+        """The tensor of the level below that stands for the whole, for a name that outlives the
+        transformation; None where there is none."""
+        return None
 
     def stopped(self) -> Any:
         """The payload of the same value without any derivative."""
@@ -122,6 +128,8 @@ class Tensor:
         """Start (or stop) recording operations on this tensor; returns the tensor itself."""
         held = stand_in(self)
         node = held._node
+        if (around := inside()) is not None:
+            around.changing(held, VALUE, (held._data, node))
         if not value:
             if node is not None and not node.is_leaf:
                 raise GradientError(
@@ -165,12 +173,20 @@ class Tensor:
                 )
         set_grad(self, value)
 
-    def rebind(self, payload: Any, node: Node | None) -> None:
-        """Give this name another value. The only place where a Tensor changes."""
+    def rebind(self, payload: Any, node: Node | None, drawn: bool = False) -> None:
+        """Give this name another value. The only place where a Tensor changes.
+
+        `drawn`: it is the state of a generator, which moves on once however often vmap draws.
+        """
         if fast_limit() < 0 and (tracer := tracing.get()) is not None:
             held = tracer.rebinding(self, payload)
             node = held._node if held is not self and node is self._node else node
             self = held
+        if (around := inside()) is not None:
+            if hasattr(self, "_data"):
+                around.changing(self, STREAM if drawn else VALUE, (self._data, self._node))
+            else:
+                around.making(self)
         self._data = payload
         self._node = node
 
@@ -243,6 +259,8 @@ def stand_in(t: Tensor) -> Tensor:
 
 def set_grad(t: Tensor, g: Tensor | None) -> None:
     """Give `t` this gradient; while a function is traced, only the tracer knows it."""
+    if (around := inside()) is not None:
+        around.changing(t, GRAD, t.grad)
     if fast_limit() < 0 and (tracer := tracing.get()) is not None:
         tracer.set_grad(t, g)
     else:

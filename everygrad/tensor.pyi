@@ -23,6 +23,10 @@ class Wrapped:
     @property
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
+    def left(self) -> Tensor | None:
+        """The tensor of the level below that stands for the whole, for a name that outlives the
+        transformation; None where there is none.
+        """
     def stopped(self) -> Any:
         """The payload of the same value without any derivative."""
     @property
@@ -68,7 +72,7 @@ class Tensor:
         """The gradient summed here by `backward`, or None."""
     @grad.setter
     def grad(self, value: Tensor | None) -> None: ...
-    def rebind(self, payload: Any, node: Node | None) -> None:
+    def rebind(self, payload: Any, node: Node | None, drawn: bool = False) -> None:
         """Give this name another value. The only place where a Tensor changes."""
     def detach(self) -> Tensor:
         """The same value as a constant for every derivative; nothing is copied."""

@@ -13,7 +13,7 @@ import pytest
 from everygrad.backends import base
 from everygrad.backends.reference import ways
 from everygrad.compile.ir import infer
-from everygrad.config import config
+from everygrad.config import unwatch, watch
 from everygrad.dtypes import FROM_NP
 from everygrad.ops.spec import REGISTRY
 from tests.support import (
@@ -57,13 +57,13 @@ def by_reference(seen: set[str] | None = None) -> Iterator[None]:
             seen.add(op.name)
         return evaluated(op, arrays, params)
 
-    config.watch(+1)  # nothing goes past `run`
+    watched = watch()  # nothing goes past `run`
     backend.__dict__["run"] = run
     try:
         yield
     finally:
         del backend.__dict__["run"]
-        config.watch(-1)
+        unwatch(watched)
 
 
 def test_every_op_has_a_way() -> None:

@@ -320,8 +320,9 @@ class Pass:
         if g is None:
             return None
         try:
-            if type(node.saved) is not tuple:  # such nodes have hooks, {} at least: see saving.py
-                node.saved.fulfil(node)
+            saved = node.saved  # read once: another worker may be given values for it too
+            if type(saved) is not tuple:  # such nodes have hooks, {} at least: see saving.py
+                saved.fulfil(node)
             results: Sequence[Grad] = node.op.vjp(node, g, self.create_graph)
         except Exception as error:
             raise explain(node, error) from error

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from everygrad import dtypes
 from everygrad.autograd.graph import HookHandle
 from everygrad.autograd.modes import no_grad
+from everygrad.autograd.transforms import inside
 from everygrad.backends.base import tracing
 from everygrad.config import fast_limit
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
@@ -103,6 +104,10 @@ class Module:
                 f"{type(self).__name__}.{name} is a buffer, got {type(value).__name__}; "
                 f"assign a Tensor or None"
             )
+        if (name in self._buffers or isinstance(held, Parameter)) and (
+            around := inside()
+        ) is not None:
+            around.changing(self, name, held)
         super().__setattr__(name, value)
         Module.changes += 1
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.autograd.transforms import check_in_force
 from everygrad.backends import base
 from everygrad.dispatch import apply, user_line
 from everygrad.dtypes import DType
@@ -243,6 +244,7 @@ def _known(x: Tensor, what: str) -> Any:
     """The payload, which must be an array: `what` asks for values."""
     payload = shared(x)
     if isinstance(payload, Wrapped):
+        check_in_force(payload, f"{what} at {user_line()}: ")
         error = TraceError(
             f"{what} at {user_line()}: the values are not known inside jit, vmap and other "
             f"transformations; return the tensor, or use where() in place of a condition"

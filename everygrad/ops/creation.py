@@ -10,6 +10,7 @@ import numpy as np
 
 from everygrad import dtypes, shapes
 from everygrad.autograd.modes import in_inference_mode
+from everygrad.autograd.saving import recorder
 from everygrad.backends import base
 from everygrad.dtypes import DType
 from everygrad.errors import (
@@ -251,7 +252,10 @@ def full(
     wanted = dtypes.of_scalar(value) if dtype is None else dtypes.as_dtype(dtype)
     _check_fits(value, wanted)
     sizes = _checked(shape, "full", wanted)
-    return _finish(base.get(device or "cpu").full(sizes, value, wanted), requires_grad)
+    payload = base.get(device or "cpu").full(sizes, value, wanted)
+    if (around := recorder.get()) is not None:
+        around.filled(payload, device or "cpu", sizes, value, wanted)
+    return _finish(payload, requires_grad)
 
 
 def _check_fits(value: Any, dtype: DType) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.autograd.transforms import outlived
 from everygrad.backends import base
 from everygrad.errors import ShapeError
 from everygrad.ops.spec import give_methods
@@ -16,6 +17,8 @@ _DEFAULTS = ("float32", "int64", "bool")
 
 def _values(x: Tensor) -> str:
     payload = stand_in(x)._data
+    if (why := outlived(payload)) is not None:
+        return f"<{why}>"
     if isinstance(payload, Wrapped) or x.device == "null":
         return f"<{type(payload).__name__} {list(x.shape)}>"
     array = base.get(x.device).to_numpy(payload)

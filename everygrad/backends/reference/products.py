@@ -162,9 +162,7 @@ def _attention_inputs(arrays: Any, accuracy: Accuracy) -> tuple[list[Any], float
     return [for_products(a) for a in arrays], 2 * u, unit(dtype) + u
 
 
-def attention(
-    *arrays: Any, scale: float, causal: bool = False, accuracy: Accuracy
-) -> Expected:
+def attention(*arrays: Any, scale: float, causal: bool = False, accuracy: Accuracy) -> Expected:
     (q, k, v, *masks), u, up = _attention_inputs(arrays, accuracy)
     p, apart = _probabilities(q, k, masks[0] if masks else None, scale, causal, u)
     value, size = np.matmul(p, v), np.matmul(p, np.abs(v))

@@ -96,9 +96,7 @@ def _class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Expecte
     return Expected(np.where(counted, -picked, picked.dtype.type(0)), signed=False)
 
 
-def _class_spread(
-    v: Any, target: Any, axis: int, classes: int, ignore_index: int
-) -> Expected:
+def _class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Expected:
     counted, labels = _labels(target, ignore_index)
     out = np.zeros((*v.shape[:axis], classes, *v.shape[axis:]), v.dtype)
     values = np.where(counted, -v, v.dtype.type(0))
