@@ -129,7 +129,7 @@ class Tensor:
         held = stand_in(self)
         node = held._node
         if (around := inside()) is not None:
-            around.changing(held, VALUE, (held._data, node))
+            around.changing(held, VALUE, (held._data, node), self)
         if not value:
             if node is not None and not node.is_leaf:
                 raise GradientError(
@@ -181,14 +181,16 @@ class Tensor:
         if fast_limit() < 0 and (tracer := tracing.get()) is not None:
             held = tracer.rebinding(self, payload)
             node = held._node if held is not self and node is self._node else node
-            self = held
+        else:
+            held = self
         if (around := inside()) is not None:
-            if hasattr(self, "_data"):
-                around.changing(self, STREAM if drawn else VALUE, (self._data, self._node))
+            if hasattr(held, "_data"):
+                what = STREAM if drawn else VALUE
+                around.changing(held, what, (held._data, held._node), self)
             else:
-                around.making(self)
-        self._data = payload
-        self._node = node
+                around.making(held)
+        held._data = payload
+        held._node = node
 
     def detach(self) -> Tensor:
         """The same value as a constant for every derivative; nothing is copied."""

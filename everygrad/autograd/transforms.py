@@ -48,6 +48,7 @@ class Change(NamedTuple):
     what: str
     before: Any
     place: Place
+    named: weakref.ref[Any]  # who the user knows it by: not a tracer's stand-in
 
 
 class Transform:
@@ -107,12 +108,14 @@ class Transform:
 
     # --- changes ---------------------------------------------------------------------------------
 
-    def changing(self, owner: Any, what: str, before: Any) -> None:
-        """`what` of `owner` is about to change."""
+    def changing(self, owner: Any, what: str, before: Any, named: Any = None) -> None:
+        """`what` of `owner` is about to change; `named`: whom the owner stands in for."""
         key = (id(owner), what)
         known = self.changes.get(key)
         if known is None or known.owner() is not owner:
-            self.changes[key] = Change(weakref.ref(owner), what, before, user_place())
+            known_as = weakref.ref(owner if named is None else named)
+            change = Change(weakref.ref(owner), what, before, user_place(), known_as)
+            self.changes[key] = change
 
     def making(self, t: Any) -> None:
         """A Parameter is being made: what it is given inside is nobody's state outside."""
@@ -182,7 +185,7 @@ class Transform:
     def refusal(self, owner: Any, change: Change) -> str:
         t = _tensor(owner, change.what)
         fault = self.fault(change)
-        shown = _name(owner, change.what)
+        shown = _name(change.named(), change.what)
         by_module = ", or call eval() on the module first" if shown.module else ""
         cure = "give it detach() of that value" if "derivative" in fault else "return the new value"
         return (
