@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
@@ -11,12 +14,25 @@ import ml_dtypes
 import numpy as np
 
 from devtools.sweep.problem import LAYOUTS, Given
-from everygrad.backends import edges
+from everygrad.compile import edges
+from everygrad.config import config
 
 T = TypeVar("T")
 LANES = (2, 4, 8, 16, 32, 64)  # of vectors, warps and subgroups, whatever the machine
 DTYPES = {"bfloat16": ml_dtypes.bfloat16}
 NARROW = ("webgpu",)  # devices without float64 and complex numbers
+
+
+@cache
+def numbers_of(kind: str) -> list[edges.Edge]:
+    """Every number that a device's generators declare, whatever was imported before."""
+    package = Path(edges.__file__).parents[1]
+    for folder in ("compile", "backends", f"backends/{kind}"):
+        for path in sorted((package / folder).glob("*.py")):
+            if "edge(__name__" in path.read_text():
+                import_module(f"everygrad.{folder.replace('/', '.')}.{path.stem}")
+    threshold = edges.Edge(kind, "render", "native_threshold", config.native_threshold, "elements")
+    return [*edges.declared(kind), *([threshold] if kind == "cpu" else [])]
 
 
 class Draw:
@@ -35,7 +51,7 @@ class Draw:
         self._rng = Random(seed)
         self._values = np.random.default_rng(seed)
         self._recorded = None if recorded is None else list(recorded)
-        known = edges.declared(device.split(":")[0])
+        known = numbers_of(device.split(":")[0])
         mine = [e for e in known if e.generator in generators]
         self._mine, self._all = mine or known, known
 

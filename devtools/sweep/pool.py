@@ -64,9 +64,16 @@ def sweep(plan: Plan, tell: Callable[[Failure], None]) -> Figures:
     end = None if plan.minutes is None else begun + 60 * plan.minutes
     starts = iter(range(plan.start, plan.start + (plan.cases or 1 << 60), RUN))
     lock = threading.Lock()
+    broken: list[Exception] = []
 
     def work() -> None:
-        while end is None or time.monotonic() < end:
+        try:
+            runs()
+        except Exception as error:
+            broken.append(error)
+
+    def runs() -> None:
+        while not broken and (end is None or time.monotonic() < end):
             with lock:
                 start = next(starts, None)
             if start is None:
@@ -79,6 +86,8 @@ def sweep(plan: Plan, tell: Callable[[Failure], None]) -> Figures:
         t.start()
     for t in threads:
         t.join()
+    if broken:
+        raise broken[0]
     figures.seconds = time.monotonic() - begun
     return figures
 
@@ -112,9 +121,7 @@ def _some(
     while start < stop and (end is None or time.monotonic() < end):
         command = _command(plan, plan.device, start, stop - start)
         last = _watch(command, plan, end, figures, lock, tell)
-        start = max(start, last if last is not None else start) + 1 if last != stop - 1 else stop
-        if last is None:
-            raise RuntimeError(f"a worker ended before its first case: {' '.join(command)}")
+        start = last + 1
 
 
 def _watch(
@@ -124,7 +131,7 @@ def _watch(
     figures: Figures,
     lock: threading.Lock,
     tell: Callable[[Failure], None],
-) -> int | None:
+) -> int:
     """The last case that a process began. No code is read from disk or left there: random shapes
     would push out what programs use."""
     process = subprocess.Popen(
@@ -143,8 +150,10 @@ def _watch(
         process.wait()
         for reader in readers:
             reader.join()
+    tail = "".join(e for e in errors if e)[-1500:]
+    if last is None:
+        raise RuntimeError(f"a worker ended before its first case: {tail}")
     if open_case is not None and (why or process.returncode != 0):
-        tail = "".join(e for e in errors if e)[-1500:]
         what = why or f"the process ended with {process.returncode}: {tail}"
         _count(figures, lock, open_case, [what], tell)
     return last

@@ -206,7 +206,7 @@ def chain(d: Draw) -> Problem:
 SECTION = OpSection(
     "chains",
     ("fused", "rows", "reducing", "walk", "moves", "loops", "fusedrows", "teams", "folding",
-     "finishing", "fuse", "online", "epilogues"),
+     "finishing", "fuse", "online", "epilogues", "recompute", "simplify", "replay", "fusedvalues"),
     {"chain": (1, chain)},
     weight=2.0,
 )  # fmt: skip

@@ -135,7 +135,19 @@ def ternary(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "elementwise",
-    ("render", "loops", "lowering", "elementwise", "fused", "fours", "pieces", "ranges", "writer"),
+    (
+        "render",
+        "loops",
+        "lowering",
+        "elementwise",
+        "fused",
+        "fours",
+        "pieces",
+        "ranges",
+        "writer",
+        "gpu",
+        "device",
+    ),
     {
         "unary": (3, unary),
         "binary": (4, binary),

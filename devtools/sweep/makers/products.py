@@ -13,10 +13,14 @@ MOST_PRODUCTS = 1 << 24  # multiply-adds of one case
 
 
 def _sizes(d: Draw) -> tuple[int, int, int]:
-    """m, k, n: long sums, small results, all alike, and what fits into the budget."""
-    budget = min(MOST_PRODUCTS, 64 * d.elements())
-    m, k, n = d.shape(3, budget)
-    return m, k, n
+    """m, k, n: around numbers of multiply-adds, of elements of an operand, of the result."""
+    kind = d.pick(("products", "products", "operand", "result"))
+    if kind == "products":
+        m, k, n = d.shape(3, min(MOST_PRODUCTS, 64 * d.elements()))
+        return m, k, n
+    a, b = d.shape(2)
+    c = d.size(max(1, min(2000, MOST_PRODUCTS // max(1, a * b))))
+    return (c, a, b) if kind == "operand" else (a, c, b)
 
 
 def matmul(d: Draw) -> Problem:

@@ -10,8 +10,9 @@ import numpy as np
 from everygrad.backends.cpu import alone
 from everygrad.backends.cpu.halves import widened
 from everygrad.backends.cpu.slabs import in_slabs
+from everygrad.compile.edges import edge
 
-SHORT = 128  # elements up to which NumPy orders a row as fast
+SHORT = edge(__name__, "SHORT", 128, "size")  # elements up to which NumPy orders a row as fast
 
 
 def _tied(x: Any) -> Any:

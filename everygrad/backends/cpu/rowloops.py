@@ -17,11 +17,12 @@ from everygrad.backends.cpu.loops import program_body
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.ranges import spread
 from everygrad.backends.cpu.render import address_of
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Expr, lower
 from everygrad.dtypes import FROM_NP, DType, float32
 
 Body = Callable[["Row"], Expr]
-GRAIN = 1 << 12  # elements, in whole rows, handed out together
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements, in whole rows, handed out together
 
 
 class Row:

@@ -15,12 +15,13 @@ from everygrad.backends.webgpu.layout import layout
 from everygrad.backends.webgpu.reducing import accumulator, combined, identity
 from everygrad.backends.webgpu.render import cast, constant, instruction
 from everygrad.backends.webgpu.teams import WORKGROUP
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst
 from everygrad.compile.ir import Value
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
-GATHERERS = 16
+GATHERERS = edge(__name__, "GATHERERS", 16, "size")
 
 
 class Fold:

@@ -26,12 +26,13 @@ from everygrad.backends.webgpu.render import (
     places,
     slot,
 )
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, reduced, size_of
 
-ROW_PIECE = 1 << 14
-COLUMN_PIECE = 128
+ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")
+COLUMN_PIECE = edge(__name__, "COLUMN_PIECE", 128, "size")
 _COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 

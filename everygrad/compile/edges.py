@@ -36,11 +36,12 @@ _declared: dict[tuple[str, str, str], Edge] = {}
 
 def edge(module: str, name: str, value: int, unit: Unit) -> int:
     """`value`, noted as a number at which the generator `module`, its __name__, changes."""
-    device, _, generator = module.removeprefix("everygrad.backends.").rpartition(".")
+    folder, _, generator = module.removeprefix("everygrad.").rpartition(".")
+    device = folder.removeprefix("backends").removeprefix("compile").lstrip(".")
     _declared[device, generator, name] = Edge(device, generator, name, value, unit)
     return value
 
 
 def declared(device: str) -> list[Edge]:
-    """What the generators of a device that were imported so far, and what all devices share."""
+    """By the generators of a device, and by what all devices share, that were imported so far."""
     return [e for e in _declared.values() if e.device in (device, "")]
