@@ -50,7 +50,6 @@ def test_what_was_found_once_is_right_now(device: str) -> None:
     wrong = []
     for kept in recorded():
         if kept.pop("device") == kind:
-            kept.pop("why")
             case = section_of(kept["section"]).again(kept, Context(device, 1 << 21))
             wrong += [(case.title(), text) for text in case.check()]
     assert not wrong
@@ -142,7 +141,7 @@ def test_crashes_and_hangs_are_noted_and_the_sweep_goes_on(monkeypatch: pytest.M
     kept = "kept={'section': 's', 'op': 'o'}, title='t'"
     ends = {0: "os.abort()", 1: "time.sleep(60)", 2: "f(done=2, differences=[])"}
 
-    def command(plan: Plan, device: str, start: int, count: int) -> list[str]:
+    def command(plan: Plan, device: str, processor: str, start: int, count: int) -> list[str]:
         return [sys.executable, "-c", f"{say}; f(begun={start}, {kept}); {ends[start]}"]
 
     monkeypatch.setattr("devtools.sweep.pool._command", command)

@@ -61,7 +61,6 @@ def again(options: argparse.Namespace) -> int:
     plan = Plan(options.device, options.sections.split(","), 0, options.largest)
     cases, bad = list(recorded(Path(options.replay))), 0
     for kept in cases:
-        kept.pop("why", None)
         for failure in replay(plan, kept).failures:
             bad += 1
             show(failure)

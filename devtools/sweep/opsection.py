@@ -60,9 +60,9 @@ class OpCase:
         return {"op": self.op, "seed": self.draw.seed, "choices": self.draw.choices}
 
     def ways(self) -> list[str]:
-        """Eager and compiled; now and then also on one thread, which takes as long again."""
+        """Eager and compiled; now and then also on other numbers of threads."""
         ways = ["eager", "jit"] if self.problem.compiled else ["eager"]
-        return [*ways, "one thread"] if self.device == "cpu" and self.draw.seed % 8 == 0 else ways
+        return [*ways, "threads"] if self.device == "cpu" and self.draw.seed % 8 == 0 else ways
 
     def check(self) -> list[str]:
         problem, rng = self.problem, np.random.default_rng(self.draw.seed)

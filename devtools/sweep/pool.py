@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devtools.sweep.processors import here
+
 ROOT = Path(__file__).parents[2]
 RUN = 150  # cases of one process: compiled code is kept as long as the process
 PATIENCE = 300.0  # seconds for one case, after which it is said to hang
@@ -95,13 +97,15 @@ def sweep(plan: Plan, tell: Callable[[Failure], None]) -> Figures:
 def replay(plan: Plan, kept: dict[str, Any]) -> Figures:
     """One case that was kept."""
     figures = Figures(kept["device"], first=kept["seed"])
-    again = [*_command(plan, kept["device"], kept["seed"], 1), "--kept", json.dumps(kept)]
+    command = _command(plan, kept["device"], kept["processor"], kept["seed"], 1)
+    again = [*command, "--kept", json.dumps(kept)]
     _watch(again, plan, None, figures, threading.Lock(), lambda f: None)
     return figures
 
 
-def _command(plan: Plan, device: str, start: int, count: int) -> list[str]:
+def _command(plan: Plan, device: str, processor: str, start: int, count: int) -> list[str]:
     given = [sys.executable, "-m", "devtools.sweep.worker", "--device", device]
+    given += ["--processor", processor]
     given += ["--sections", ",".join(plan.sections), "--start", str(start)]
     given += ["--count", str(count), "--largest", str(plan.largest)]
     return [*given, "--branches", plan.branches] if plan.branches else given
@@ -118,8 +122,10 @@ def _some(
 ) -> None:
     """`count` cases from `start` on; a case that ends its process is noted, the rest goes on."""
     stop = start + count
+    processors = here() if plan.device == "cpu" else ["this"]
+    processor = processors[start // RUN % len(processors)]  # of all cases of a run
     while start < stop and (end is None or time.monotonic() < end):
-        command = _command(plan, plan.device, start, stop - start)
+        command = _command(plan, plan.device, processor, start, stop - start)
         last = _watch(command, plan, end, figures, lock, tell)
         start = last + 1
 

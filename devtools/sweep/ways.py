@@ -83,23 +83,25 @@ def compiled(problem: Problem, weights: list[Any], device: str) -> Arrays:
     return again
 
 
-def one_thread(problem: Problem, weights: list[Any], device: str) -> Arrays:
-    """Eagerly on one thread: the same bits as on any number."""
+def threads(problem: Problem, weights: list[Any], device: str) -> Arrays:
+    """Eagerly on other numbers of threads: the same bits on any."""
     before = num_threads()
-    many = eager(problem, weights, device)
-    set_num_threads(1)
+    first = eager(problem, weights, device)
     try:
-        one = eager(problem, weights, device)
+        for count in (1, 3, 7):
+            set_num_threads(count)
+            again = eager(problem, weights, device)
+            for k, (a, b) in enumerate(zip(first, again, strict=True)):
+                if a is not None and a.tobytes() != b.tobytes():
+                    what = f"on {count} threads than on {before}"
+                    raise AssertionError(f"result {k} has other bits {what}")
     finally:
         set_num_threads(before)
-    for k, (a, b) in enumerate(zip(many, one, strict=True)):
-        if a is not None and a.tobytes() != b.tobytes():
-            raise AssertionError(f"result {k} has other bits on one thread than on {before}")
-    return one
+    return first
 
 
 WAYS: dict[str, Callable[[Problem, list[Any], str], Arrays]] = {
     "eager": eager,
     "jit": compiled,
-    "one thread": one_thread,
+    "threads": threads,
 }

@@ -23,6 +23,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--start", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--largest", type=int, required=True)
+    parser.add_argument("--processor", default="this")
     parser.add_argument("--kept", default="", help="a case as JSON: that one, and no other")
     parser.add_argument("--branches", default="", help="where to note which branches ran")
     return parser.parse_args(arguments)
@@ -32,10 +33,12 @@ def run(options: argparse.Namespace) -> None:
     # only now: what the import itself runs counts as well
     import torch
 
+    from devtools.sweep import processors
     from devtools.sweep.cases import checked, drawn, section_of
     from devtools.sweep.registry import Context
 
     torch.set_num_threads(1)
+    processors.play(options.processor)
     context = Context(options.device, options.largest)
     if options.kept:
         kept = json.loads(options.kept)
@@ -44,7 +47,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         cases = islice(drawn(options.sections.split(","), options.start, context), options.count)
     for name, seed, case in cases:
-        kept = {"section": name, "device": options.device, **case.kept()}
+        kept = {"section": name, "device": options.device, "processor": options.processor}
+        kept |= case.kept()
         say(begun=seed, kept=kept, title=case.title())
         outcome = checked(name, seed, case)
         say(done=seed, differences=outcome.differences)

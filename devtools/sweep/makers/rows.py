@@ -158,6 +158,7 @@ def normalize(d: Draw) -> Problem:
         lambda x: eg.normalize(x, axis=axis),
         lambda x: TF.normalize(x, dim=axis),
         "values",
+        floor=1.0,  # the norm of a single number is the number: its gradient cancels
         dtype=dtype,
     )
 
