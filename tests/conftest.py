@@ -37,6 +37,7 @@ EVERYWHERE = {
     "test_attention_cases",
     "test_lists_of_tensors",
     "test_lost_writes",
+    "test_sweep",
 }
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
 

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from everygrad.compile import combining
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import View, apply_move, view_of
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
 Evaluate = Callable[[Any, Sequence[Any], dict[str, Any]], Any]  # (op, arrays, params) -> array
-FOLDED = 1 << 20  # elements up to which constants are computed while compiling
+# elements up to which constants are computed while compiling
+FOLDED = edge(__name__, "FOLDED", 1 << 20, "elements")
 
 
 class Simplifier:

@@ -20,14 +20,17 @@ import numpy as np
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.threads import num_threads, parallel_for
 from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.dtypes import float64
 from everygrad.shapes import size_of
 
-SMALL = 1 << 21  # multiply-adds up to which holding BLAS back costs more than it gains
-SPLIT = 1 << 22  # from which a second thread of ours pays
-LARGE = 1 << 23  # from which BLAS's own threads are better
+# multiply-adds up to which holding BLAS back costs more than it gains
+SMALL = edge(__name__, "SMALL", 1 << 21, "products")
+SPLIT = edge(__name__, "SPLIT", 1 << 22, "products")  # from which a second thread of ours pays
+LARGE = edge(__name__, "LARGE", 1 << 23, "products")  # from which BLAS's own threads are better
 _START = identity("add", float64)  # products are sums of products, if only of one
-THIN = 1 << 19  # from which BLAS splits a product with a vector, 0.1 ms of reading memory
+# from which BLAS splits a product with a vector, 0.1 ms of reading memory
+THIN = edge(__name__, "THIN", 1 << 19, "products")
 
 
 def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:

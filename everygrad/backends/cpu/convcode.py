@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from everygrad.backends.cpu.llvm import Emitter, Value, engine
 from everygrad.backends.cpu.work import Step
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 
 Int = Value | int  # an i64, known now or when the code runs
 
 OUT, FIRST, SECOND, SCRATCH = range(4)  # the arguments of every step
-NEAR = 24 << 10  # bytes of the images of one tile, to stay in the nearest cache
+# bytes of the images of one tile, to stay in the nearest cache
+NEAR = edge(__name__, "NEAR", 24 << 10, "bytes")
 
 
 class Machine(NamedTuple):

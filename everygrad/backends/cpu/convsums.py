@@ -20,6 +20,7 @@ from everygrad.backends.cpu.convcode import (
 )
 from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.work import Step
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 
 
@@ -70,7 +71,8 @@ class _Plan(NamedTuple):
         return -(-(p.size[0] // p.joined) // self.lines)
 
 
-_PART = 1 << 19  # bytes of images for one part, to stay in the second
+# bytes of images for one part, to stay in the second
+_PART = edge(__name__, "_PART", 1 << 19, "bytes")
 
 
 def _sizes(p: Moments, m: Machine) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from everygrad.backends.cpu.convcode import NEAR, Code, Image, Int, Machine, machine, places_of
 from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.work import Step
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 
 Tap = tuple[int, int]  # where it reads, from a place's own element on: in the image, in the kernel
@@ -98,7 +99,9 @@ def _split(p: Correlation, tile: Tile, count: int) -> tuple[int, int]:
     return places, channels
 
 
-_RUN = 1 << 19  # bytes of images for the tiles of places that one tile of channels goes through
+_DEEP = edge(__name__, "_DEEP", 32, "size")  # channels of images that one tap reads far apart
+# bytes of images for the tiles of places that one tile of channels goes through
+_RUN = edge(__name__, "_RUN", 1 << 19, "bytes")
 
 
 def _run(p: Correlation, tile: Tile, lanes: int) -> int:
@@ -107,7 +110,7 @@ def _run(p: Correlation, tile: Tile, lanes: int) -> int:
     taps = max(len(t) for t in p.taps)
     rows = tile.down + min(taps, p.size[0]) ** 0.5
     each = p.depth * int(rows * tile.across * lanes) * p.dtype.itemsize
-    return 4 if taps == 1 and p.depth > 32 else max(1, min(16, _RUN // each))
+    return 4 if taps == 1 and p.depth > _DEEP else max(1, min(16, _RUN // each))
 
 
 class _Correlate:

@@ -11,9 +11,10 @@ from everygrad.backends.cpu import alone
 from everygrad.backends.cpu.halves import widened
 from everygrad.backends.cpu.slabs import in_slabs
 from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.dtypes import float64
 
-SHORT = 128  # elements up to which NumPy orders a row as fast
+SHORT = edge(__name__, "SHORT", 128, "size")  # elements up to which NumPy orders a row as fast
 
 
 def _tied(x: Any) -> Any:

@@ -9,12 +9,14 @@ from everygrad import dtypes
 from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.llvm import Emitter, Value as Reg, literal
 from everygrad.compile import combining
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import trailing
 from everygrad.compile.ir import Value
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
-LONG = 1 << 15  # terms of a column from which it is summed in float64
+# terms of a column from which it is summed in float64
+LONG = edge(__name__, "LONG", 1 << 15, "size")
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 

@@ -18,11 +18,12 @@ from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.ranges import spread
 from everygrad.backends.cpu.render import address_of
 from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Expr, lower
 from everygrad.dtypes import FROM_NP, DType, float32, int32, int64
 
 Body = Callable[["Row"], Expr]
-GRAIN = 1 << 12  # elements, in whole rows, handed out together
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements, in whole rows, handed out together
 
 
 class Row:

@@ -12,13 +12,18 @@ import numpy as np
 
 from everygrad.backends.cpu.threads import parallel_for
 from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.dtypes import float64
 from everygrad.shapes import Shape, reduced, size_of
 
-SMALL = 1 << 10  # elements so few that no order of summation matters
-BLOCK = 256  # terms summed one after the other before blocks are summed
-CHUNK = 1 << 15  # elements worked on at a time: input, output and temporaries stay in L2
-PARALLEL = 1 << 17  # elements from which a second thread pays
+# elements so few that no order of summation matters
+SMALL = edge(__name__, "SMALL", 1 << 10, "elements")
+# terms summed one after the other before blocks are summed
+BLOCK = edge(__name__, "BLOCK", 256, "size")
+# elements worked on at a time: input, output and temporaries stay in L2
+CHUNK = edge(__name__, "CHUNK", 1 << 15, "elements")
+# elements from which a second thread pays
+PARALLEL = edge(__name__, "PARALLEL", 1 << 17, "elements")
 
 _ADD: Any = np.add  # NumPy's types know no tuple of axes
 _OR: Any = np.logical_or

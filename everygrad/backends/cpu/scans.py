@@ -16,13 +16,14 @@ from everygrad.backends.cpu.convcode import Code, Int
 from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.work import Operand, Work
 from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
 OUT, X = range(2)
-_TOGETHER = 4  # rows
-_PIECE = 512  # elements behind the axis that one block does
-_LEAST = 1 << 12  # elements of a block
+_TOGETHER = edge(__name__, "_TOGETHER", 4, "size")  # rows
+_PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis that one block does
+_LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
 _COMBINE = {"cumulative_sum": "add", "cumulative_prod": "mul", "recurrence": "add"}
 State = list[Value]
 

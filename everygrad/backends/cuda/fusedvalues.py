@@ -18,6 +18,7 @@ from everygrad.backends.cuda.reducing import combined
 from everygrad.backends.cuda.render import body, cast, constant
 from everygrad.backends.cuda.writer import is_wide
 from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
@@ -26,7 +27,8 @@ from everygrad.shapes import Shape, size_of
 # of these, halves are computed with functions that are right to 20 bits, not to the last of 24
 _SMOOTH = {"gelu", "gelu.d0"}
 _LOW = re.compile(r"\b(erf|exp)\(")
-_KEPT = 64  # elements that a thread keeps from one pass to the next, with what it reads early
+# elements that a thread keeps from one pass to the next, with what it reads early
+_KEPT = edge(__name__, "_KEPT", 64, "size")
 
 
 class Task(NamedTuple):

@@ -21,12 +21,14 @@ from everygrad.backends.cuda.render import constant
 from everygrad.backends.cuda.writer import NARROW, Writer, Written, extent, is_wide
 from everygrad.backends.strided import row_major
 from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 
 _PLAIN = (0, 1, 2, 3)  # axes in the order in which they are walked
 _LAST = (0, 2, 3, 1)
-_UNROLLED = 16  # elements of a window up to which its code is written out
+# elements of a window up to which its code is written out
+_UNROLLED = edge(__name__, "_UNROLLED", 16, "count")
 
 
 class Walk(NamedTuple):

@@ -16,13 +16,15 @@ from everygrad.backends.cuda.render import cast, constant, instruction
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written, extent, is_wide
 from everygrad.backends.strided import collapse
 from everygrad.compile.combining import COMBINATIONS, identity, of_nothing
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, reduced, size_of
 
-ROW_PIECE = 1 << 14  # elements of a row that one block reduces
-_COLUMNS = 32  # of one block; its other threads share their rows
-_BLOCKS = 2048  # enough to keep any GPU busy
+ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")  # elements of a row that one block reduces
+# of one block; its other threads share their rows
+_COLUMNS = edge(__name__, "_COLUMNS", 32, "size")
+_BLOCKS = edge(__name__, "_BLOCKS", 2048, "count")  # enough to keep any GPU busy
 _SHORTEST, _LONGEST = 64, 1024  # rows of one piece of a column
 
 

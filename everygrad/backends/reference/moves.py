@@ -11,7 +11,6 @@ import numpy as np
 from everygrad.backends.reference.expected import (
     Expected,
     Way,
-    growth,
     is_exact,
     kind_of,
     off,

@@ -16,12 +16,13 @@ from everygrad.backends.webgpu.reducing import accumulator, combined, total_of
 from everygrad.backends.webgpu.render import cast, constant, instruction
 from everygrad.backends.webgpu.teams import WORKGROUP
 from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst
 from everygrad.compile.ir import Value
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
-GATHERERS = 16
+GATHERERS = edge(__name__, "GATHERERS", 16, "size")
 
 
 class Fold:

@@ -27,12 +27,13 @@ from everygrad.backends.webgpu.render import (
     slot,
 )
 from everygrad.compile.combining import COMBINATIONS, identity, of_nothing
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, reduced, size_of
 
-ROW_PIECE = 1 << 14
-COLUMN_PIECE = 128
+ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")
+COLUMN_PIECE = edge(__name__, "COLUMN_PIECE", 128, "size")
 
 
 def accumulator(dtype: DType) -> DType:
