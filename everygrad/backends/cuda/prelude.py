@@ -75,6 +75,12 @@ DEVICE float odd_f(double x) {  // the last bit says "inexact": rounding that ag
   u32 w = __float_as_uint(near);
   return __uint_as_float((w - (fabs((double)near) > fabs(x) ? 1u : 0u)) | 1u);
 }
+// odd_d
+template <class T> DEVICE double odd_d(T x) {  // of 64 bits, likewise
+  const T limit = (T)1 << 53;
+  if (x < limit && x + limit > (T)0) return (double)x;
+  return (double)((x >> 11) | (T)((x & 0x7ff) != 0)) * 2048.0;
+}
 // saturate
 template <class T, class F> DEVICE T saturate(F x, T low, T high) {
   if (x != x) return (T)0;

@@ -134,6 +134,8 @@ def cast(value: str, source: DType, target: DType, rounds: bool = True) -> str:
         return f"{value} != 0"
     if target in HALVES:
         wide = f"odd_f({value})" if source is dtypes.float64 else f"(float){value}"
+        if target is dtypes.bfloat16 and source.is_integer and source.bits > 16:
+            wide = f"odd_f(odd_d({value}))" if source.bits == 64 else f"odd_f((double){value})"
         if source is dtypes.float32 or source in HALVES:
             wide = value
         name = "half_round" if target is dtypes.float16 else "brain_round"

@@ -216,6 +216,8 @@ def cast(value: str, source: DType, target: DType) -> str:
     rounded = _ROUNDS.get(target)
     if a == b == "f" or b == "f":
         plain = value if a == "f" else _look(CASTS, a, b).format(value)
+        if target is dtypes.bfloat16:
+            plain = _to_be_rounded(value, source, target)
         if rounded and source is not target:
             return rounded.format(plain)
         return plain
@@ -226,6 +228,13 @@ def cast(value: str, source: DType, target: DType) -> str:
     plain = value if a == b or {a, b} == {"l", "ul"} else _look(CASTS, a, b).format(value)
     narrower = target in _WRAPS and source is not target and a != "b"
     return _WRAPS[target].format(plain) if narrower else plain
+
+
+def _to_be_rounded(value: str, source: DType, half: DType) -> str:
+    """A register as a float32 that is rounded to a half float next, and not twice."""
+    if half is dtypes.bfloat16 and source.is_integer and source.bits > 16:
+        return f"odd_of_{layout(source).kind}({value})"
+    return cast(value, source, dtypes.float32)
 
 
 def _look(table: dict[str, str], a: str, b: str) -> str:
@@ -266,7 +275,7 @@ def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
         elif inst.fn == "const":
             text = constant(inst.value, inst.dtype)
         elif i == last and inst.fn == "cast" and inst.dtype in _ROUNDS:
-            text = cast(args[0], sources[0], dtypes.float32)  # rounded as it is stored
+            text = _to_be_rounded(args[0], sources[0], inst.dtype)  # rounded as it is stored
         else:
             text = instruction(inst, args, sources)
         # a zero stays what it is, so that `instruction` sees it
