@@ -25,7 +25,7 @@ from everygrad.shapes import Shape, size_of
 
 # of these, halves are computed with functions that are right to 20 bits, not to the last of 24
 _SMOOTH = {"gelu", "gelu.d0"}
-_LOW = re.compile(r"\b(erf|exp)\(")
+_LOW = re.compile(r"\b(normcdf|exp)\(")
 _KEPT = 64  # elements that a thread keeps from one pass to the next, with what it reads early
 
 

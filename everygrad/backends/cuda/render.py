@@ -37,7 +37,7 @@ TABLE: dict[str, dict[str, str]] = {
     **{fn: {"f": fn + "({0})", **dict.fromkeys("iub", "{0}")} for fn in ("floor", "ceil", "trunc")},
     "round": {"f": "rint({0})", "c": "round_c({0})", **dict.fromkeys("iub", "{0}")},
     "erf": {"f": "erf({0})"},
-    "ndtr": {"f": "({t})0.5 * (1 + erf({0} * ({t})0.7071067811865476))"},
+    "ndtr": {"f": "normcdf({0})"},  # by 1 + erf no digits are left far below 0
     **{
         fn: {"f": fn + "({0})", "c": fn + "_c({0})"}
         for fn in (
