@@ -327,3 +327,29 @@ def can_cast(from_: Any, to: Any, /) -> bool:
         return promote(source, wanted) is wanted
     except DtypeError:  # no dtype holds both
         return False
+
+
+def rounded(values: Any, dtype: DType) -> Any:
+    """A number or NumPy array as an array of a floating `dtype`, each element rounded once.
+
+    ml_dtypes goes from float64 and integers to bfloat16 through float32, which rounds twice. A
+    float32 whose last bit says "inexact" (rounded to odd) can be rounded again.
+
+    >>> float(rounded(1 + 2**-8, bfloat16)), float(rounded(1 + 2**-8 + 2**-40, bfloat16))
+    (1.0, 1.0078125)
+    """
+    array = np.asarray(values)
+    if array.dtype == object:  # Python's integers beyond 64 bits
+        array = array.astype(np.float64)
+    if dtype is not bfloat16 or array.dtype.itemsize < 4 or array.dtype == np.float32:
+        return array.astype(dtype.np, copy=False)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        inside = (array < 1 << 53) & (array >= 0 if array.dtype.kind == "u" else array > -1 << 53)
+        odd = (array >> 11) | ((array & 0x7FF) != 0).astype(array.dtype)
+        array = np.where(inside, array.astype(np.float64), odd.astype(np.float64) * 2048.0)
+    wide = array.astype(np.float64, copy=False)
+    with np.errstate(over="ignore"):
+        near = wide.astype(np.float32)
+    back = near.astype(np.float64)
+    bits = near.view(np.uint32) - (abs(back) > abs(wide)).astype(np.uint32)
+    return (bits | ((back != wide) & (wide == wide))).view(np.float32).astype(dtype.np)

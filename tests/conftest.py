@@ -22,6 +22,7 @@ EVERYWHERE = {
     "test_profile",
     "test_reductions",
     "test_signed_zeros",
+    "test_conversions",
     "test_refusals",
     "test_order",
     "test_selecting",

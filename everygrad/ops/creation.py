@@ -76,6 +76,8 @@ def _as_array(data: Any, dtype: DType | None) -> Any:
         if low < limits.min or high > limits.max:
             bad = low if low < limits.min else high
             raise ArgumentError(f"tensor: {bad} does not fit into {dtype}; choose a wider dtype")
+    if dtype is dtypes.bfloat16 and array.dtype != dtype.np:
+        return np.array(dtypes.rounded(array, dtype))
     return array.astype(dtype.np)  # always a copy: a tensor's value is nobody else's
 
 
@@ -403,7 +405,9 @@ def linspace(
     share = 1 if cmath.isfinite(stop - start) else 2
     values = np.linspace(start / share, stop / share, num, endpoint=endpoint) * share
     array = _whole(values, ends, wanted, endpoint) if wanted.is_integer else values
-    payload = base.get(device or "cpu").from_numpy(array.astype(wanted.np, copy=False))
+    payload = base.get(device or "cpu").from_numpy(
+        dtypes.rounded(array, wanted) if wanted.is_float else array.astype(wanted.np, copy=False)
+    )
     return _finish(payload, requires_grad)
 
 

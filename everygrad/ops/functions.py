@@ -440,9 +440,20 @@ def _silu_dx(g: Any, x: Any) -> Any:
     return g * (slope * (1 + x * (1 - slope)))
 
 
+_FAR = -64.0  # below, 1 + exp(x) is 1
+
+
+def _silu(x: Any) -> Any:
+    """x times sigmoid(x), also where that is too small to be a normal number and this is not."""
+    far = x < _FAR
+    small = call("exp", where(far, x - _FAR, -call("abs", x)))  # never overflows
+    part = where(x > 0, x, x * small)
+    return where(far, part * math.exp(_FAR), part / (1.0 + small))
+
+
 silu: Function = elementwise(
     "silu",
-    lambda x: x * _sigmoid(x),
+    _silu,
     (_silu_dx,),
     kinds="real float",
     doc="x * sigmoid(x).",

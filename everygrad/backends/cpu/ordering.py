@@ -12,7 +12,7 @@ from everygrad.backends.cpu.halves import widened
 from everygrad.backends.cpu.slabs import in_slabs
 from everygrad.compile.combining import identity
 from everygrad.compile.edges import edge
-from everygrad.dtypes import float64
+from everygrad.dtypes import bfloat16, float64, rounded
 
 SHORT = edge(__name__, "SHORT", 128, "size")  # elements up to which NumPy orders a row as fast
 
@@ -95,7 +95,8 @@ _WIDE = {"f": np.float64, "V": np.float64, "c": np.complex128}  # V: bfloat16
 def _accumulate(fn: Any, x: Any, axis: int) -> Any:
     """A running sum or product in numbers wide enough not to stall."""
     wide = _WIDE.get(x.dtype.kind, x.dtype)
-    return fn.accumulate(x.astype(wide, copy=False), axis=axis).astype(x.dtype, copy=False)
+    out = fn.accumulate(x.astype(wide, copy=False), axis=axis)
+    return rounded(out, bfloat16) if x.dtype.kind == "V" else out.astype(x.dtype, copy=False)
 
 
 def cumulative_sum(x: Any, axis: int, reverse: bool) -> Any:
@@ -128,7 +129,8 @@ def recurrence(a: Any, b: Any, axis: int) -> Any:
     out = np.moveaxis(np.array(b, wide), axis, 0)
     for i, factor in enumerate(np.moveaxis(a, axis, 0)[1:]):
         out[i + 1] += factor * out[i]
-    return np.moveaxis(out, 0, axis).astype(b.dtype, copy=False)
+    out = np.moveaxis(out, 0, axis)
+    return rounded(out, bfloat16) if b.dtype.kind == "V" else out.astype(b.dtype, copy=False)
 
 
 def logcumsumexp(x: Any, axis: int) -> Any:

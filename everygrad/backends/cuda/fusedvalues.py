@@ -26,7 +26,7 @@ from everygrad.shapes import Shape, size_of
 
 # of these, halves are computed with functions that are right to 20 bits, not to the last of 24
 _SMOOTH = {"gelu", "gelu.d0"}
-_LOW = re.compile(r"\b(erf|exp)\(")
+_LOW = re.compile(r"\b(normcdf|exp)\(")
 # elements that a thread keeps from one pass to the next, with what it reads early
 _KEPT = edge(__name__, "_KEPT", 64, "size")
 

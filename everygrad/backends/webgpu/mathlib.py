@@ -478,25 +478,6 @@ fn atanh_f(x: f32) -> f32 {
   if (a == 1.0) { return with_sign(inf_f(), x); }
   return with_sign(0.5 * log1p_f(2.0 * a + div_f(2.0 * a * a, 1.0 - a)), x);
 }
-fn erf_f(x: f32) -> f32 {
-  if (is_nan(x)) { return x; }
-  let a = abs_f(x);
-  if (a < 1e-18) {
-    let t = lift_f(x);
-    return scale_f(t + t * 0.12837916612625122, -64);
-  }
-  if (a < 0.92) {
-    let z = x * x;
-    return x + x * (0.12837916612625122 + z * (-0.37612634897232056 + z * (0.11283694207668304
-      + z * (-0.02685927040874958 + z * (0.005200634244829416 + z * (-0.0008137437398545444
-      + z * 8.345225069206208e-05))))));
-  }
-  if (a > 4.0) { return with_sign(1.0, x); }
-  let q = -0.00016920515918172896 + a * (1.1294883489608765 + a * (0.6334008574485779
-    + a * (0.10822038352489471 + a * (-0.025080617517232895 + a * (0.004156255163252354
-    + a * (-0.00043139359331689775 + a * 2.0828621927648783e-05))))));
-  return with_sign(1.0 - exp_f(-q), x);
-}
 fn fmod_f(x: f32, y: f32) -> f32 {  // exact: long division of the significands
   let a = bitcast<u32>(x) & 0x7fffffffu;
   let b = bitcast<u32>(y) & 0x7fffffffu;
