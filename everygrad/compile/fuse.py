@@ -27,8 +27,9 @@ from everygrad.compile.recompute import Recompute
 from everygrad.compile.views import View, expand, is_whole, row_major, view_of
 from everygrad.shapes import Shape, size_of
 
+# members of one group; by weight, where a backend says what its values weigh
 MOST_MEMBERS = edge(__name__, "MOST_MEMBERS", 96, "count")
-# members from which on a group ends where the program begins to repeat itself
+# of that, from which on a group ends where the program begins to repeat itself
 PERIOD = edge(__name__, "PERIOD", 32, "count")
 ALIKE = 8  # values in a row that must be made alike for that
 # elements so few that a single row needs no second thread
@@ -80,6 +81,7 @@ class Group:
         self.row: int | None = None
         self.cuts: frozenset[int] = frozenset()
         self.members: dict[Value, Member] = {}
+        self.weight = 0
         self.loads: set[Value] = set()  # what the members read from outside
         self.opaque: Value | None = None
         self.before: set[int] = set()  # numbers of the groups that it takes something from
@@ -127,12 +129,14 @@ class Fuser:
         most_loads: int = 1 << 30,
         siblings: int | None = None,
         recompute: bool = False,
+        weigh: Callable[[Value], int] = lambda v: 1,
     ) -> None:
         self.graph = graph
         self.fusable = fusable
         self.most_loads = most_loads
         self.siblings = siblings
         self.recompute = recompute
+        self.weigh = weigh
         self.groups: list[Group] = []
         self.of: dict[Value, Group] = {}
         self.dependencies = Dependencies()
@@ -239,10 +243,10 @@ class Fuser:
     def place(self, v: Value) -> None:
         candidates = self.candidates(v)
         for group in candidates:
-            if len(group.members) >= PERIOD and group.start == tuple(self.lately):
+            if group.weight >= PERIOD and group.start == tuple(self.lately):
                 group.closed = True
         for group in candidates:
-            if not group.closed and len(group.members) < MOST_MEMBERS and self.join(v, group):
+            if not group.closed and self.join(v, group):
                 for other in candidates:
                     if other is not group and other.number < len(self.groups):
                         self.merge(group, other)
@@ -262,6 +266,8 @@ class Fuser:
         return [found[n] for n in sorted(found, reverse=True)]
 
     def join(self, v: Value, group: Group) -> bool:
+        if group.members and group.weight + self.weigh(v) > MOST_MEMBERS:
+            return False
         member = self.member(v, group)
         if member is None:
             return False
@@ -282,13 +288,15 @@ class Fuser:
         """Whether more members of all elements can be computed on a group's walk."""
         more = list(members)
         cuts = group.cuts.union(*(cuts_of(m.shape) for m in more))
-        if len(more) + len(group.members) > MOST_MEMBERS or not is_chain(cuts):
+        weight = group.weight + sum(self.weigh(m.value) for m in more)
+        if weight > MOST_MEMBERS or not is_chain(cuts):
             return False
         return not self.too_many(group.loads, *map(_loads, more))
 
     def enter(self, member: Member, group: Group) -> None:
         v = member.value
         group.members[v] = member
+        group.weight += self.weigh(v)
         group.loads |= _loads(member)
         self.of[v] = group
         scale = 1 if member.level == "full" else group.row or 1
@@ -315,6 +323,7 @@ class Fuser:
             both.loads |= _loads(made)
         group.members, group.row, group.cuts = both.members, both.row, both.cuts
         group.loads = both.loads
+        group.weight += other.weight
         for v in other.members:
             self.of[v] = group
         other.members, other.loads = {}, set()
@@ -350,7 +359,7 @@ class Fuser:
             return False
         if group.row and other.row and group.row != other.row:
             return False
-        if len(group.members) + len(other.members) > MOST_MEMBERS:
+        if group.weight + other.weight > MOST_MEMBERS:
             return False
         if not is_chain(group.cuts | other.cuts):
             return False
@@ -453,12 +462,14 @@ def fuse(
     most_loads: int = 1 << 30,
     siblings: int | None = None,
     recompute: bool = False,
+    weigh: Callable[[Value], int] = lambda v: 1,
 ) -> list[Group]:
     """The graph's values in groups, in an order to run them. A group reads at most so many values.
     `siblings`: if given, groups that share no more than what they read may be one, and those of at
     most so many elements even if they share nothing. `recompute`: values may be computed again
-    rather than be kept; arguments of kernels may then be changed to their twins."""
-    return Fuser(graph, fusable, most_loads, siblings, recompute).run()
+    rather than be kept; arguments of kernels may then be changed to their twins. `weigh`: how much
+    of a kernel's text a value takes, where most take 1."""
+    return Fuser(graph, fusable, most_loads, siblings, recompute, weigh).run()
 
 
 def used_outside(groups: Sequence[Group], outputs: Sequence[Value]) -> set[Value]:

@@ -20,7 +20,7 @@ from everygrad.backends.groups import fusable, without_strays
 from everygrad.backends.webgpu import epilogues, indexing, inplace, moves, windows
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.batching import Batch
-from everygrad.backends.webgpu.fused import Fuser, Kernel, Scratch
+from everygrad.backends.webgpu.fused import Fuser, Kernel, Scratch, weigh
 from everygrad.backends.webgpu.fusedrows import RowWriter
 from everygrad.backends.webgpu.gpu import Command
 from everygrad.backends.webgpu.memory import Block, Shelf, Storage
@@ -86,7 +86,7 @@ class Replay:
             self.made[v] = dev.empty(v.shape, v.dtype)
         limits = self.gpu.limits
         most = max(1, limits.storage_buffers - 1)
-        groups = without_strays(fuse(graph, fusable, most, 0))
+        groups = without_strays(fuse(graph, fusable, most, 0, weigh=weigh))
         stored = used_outside(groups, graph.outputs)
         fuser = Fuser(
             limits.storage_buffers,
