@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
+from everygrad.autograd.modes import _Mode
 from everygrad.autograd.randomness import Batch, vmaps_around
 from everygrad.autograd.transforms import (
     INTERPRETED,
     Place,
     Transform,
     check_in_force,
+    rolled_back,
     user_place,
+    within,
 )
 from everygrad.autograd.trees import flatten, spread, unflatten
 from everygrad.dispatch import apply
@@ -216,18 +220,15 @@ def _mapped(
     randomness: str,
 ) -> Any:
     """f of the arguments with their batches hidden, its results with the batch shown again."""
-    with transform:
-        batch = Batch(transform, size, randomness, _wrap_first)
-        token = vmaps_around.set((*vmaps_around.get(), batch))
-        try:
+    batch = Batch(transform, size, randomness, _wrap_first)
+    with rolled_back(transform), within(transform):
+        with _drawing(batch):
             inside = [
                 v if a is None else add_batch(v, a % v.ndim, transform)
                 for v, a in zip(leaves, axes, strict=True)
             ]
             out = _call(f, *unflatten(tree, inside))
             del inside
-        finally:
-            vmaps_around.reset(token)
         results, out_tree = flatten(out, none_is_leaf=True)
         places = _spread(out_axes, out, "out_axes")
         shown = [_leave(v, a, transform, size) for v, a in zip(results, places, strict=True)]
@@ -235,6 +236,17 @@ def _mapped(
         transform.settle()
     transform.end()
     return unflatten(out_tree, shown)
+
+
+class _drawing(_Mode):  # noqa: N801  # a context manager, read as a phrase
+    """Random functions know of one more vmap inside."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__()
+        self.batch = batch
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return ((vmaps_around, (*vmaps_around.get(), self.batch)),)
 
 
 def _call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

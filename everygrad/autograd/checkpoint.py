@@ -17,13 +17,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, NamedTuple
 
 from everygrad.autograd.autocast import uncast
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import (
     OFF,
+    _Mode,
     enable_grad,
     is_grad_enabled,
     no_grad,
@@ -32,7 +33,7 @@ from everygrad.autograd.modes import (
 )
 from everygrad.autograd.saving import Recorder, recorder
 from everygrad.backends import base
-from everygrad.config import unwatch, watch
+from everygrad.config import FAST_LIMIT
 from everygrad.dispatch import apply, execute
 from everygrad.errors import ArgumentError, GradientError
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
@@ -146,16 +147,11 @@ class _Frame:
 
     def play(self) -> None:
         found: dict[int, Tensor] = {}
-        watched = watch()  # as in the first run: the same ops, by the same ways
-        try:
-            with uncast(), no_grad():
-                recorder.set(None)
-                for number, last in self.needed():
-                    self.play_step(number, found)
-                    for read in last:
-                        del found[read]
-        finally:
-            unwatch(watched)
+        with _noting(None), uncast(), no_grad():  # as in the first run: ops go the same ways
+            for number, last in self.needed():
+                self.play_step(number, found)
+                for read in last:
+                    del found[read]
 
     def play_step(self, number: int, found: dict[int, Tensor]) -> None:
         step = self.steps[number]
@@ -169,10 +165,8 @@ class _Frame:
             out = self.play_plainly(step, [wrap(_payload(i, found)) for i in step.inputs])
         else:
             again = _Again()
-            recorder.set(again)
-            with enable_grad() if step.records else no_grad():
+            with _noting(again), enable_grad() if step.records else no_grad():
                 out = apply(step.op, *[_placed(i, found) for i in step.inputs], **step.params)
-            recorder.set(None)
             self.hand_out(step, again.values)
         found[number] = out
         # a function that differentiates inside asks before its run is over, or that of one around
@@ -245,11 +239,11 @@ class _Taping(Recorder):
             for f, step in self.states
         ]
         states = [(f, new or step) for new, (f, step) in zip(started, self.states, strict=True)]
-        token = recorder.set(_Taping(tuple(states)))
         try:
+            recorder.set(_Taping(tuple(states)))
             out = apply(op, *inputs, **params)
         finally:
-            recorder.reset(token)
+            recorder.set(self)
         numbers: list[tuple[weakref.ref[_Frame], int]] = []
         for (f, _), new in zip(states, started, strict=True):
             if new is not None:
@@ -296,6 +290,17 @@ class _Again(Recorder):
         return values
 
 
+class _noting(_Mode):  # noqa: N801  # a context manager, read as a phrase
+    """A recorder sees every op inside, also those that no derivative is asked of: masks, draws."""
+
+    def __init__(self, by: Recorder | None) -> None:
+        super().__init__()
+        self.by = by
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return ((recorder, self.by), (FAST_LIMIT, -1))
+
+
 class _Promise:
     """Stands in a node for values that can be computed again."""
 
@@ -337,14 +342,10 @@ def checkpoint(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     frame = _Frame()
     around = recorder.get()
     others = around.states if isinstance(around, _Taping) else ()
-    token = recorder.set(_Taping(((frame, None), *others)))
-    watched = watch()  # unrecorded ops matter too: masks, random numbers
     try:
-        with enable_grad():
+        with _noting(_Taping(((frame, None), *others))), enable_grad():
             return f(*args, **kwargs)
     finally:
-        unwatch(watched)
-        recorder.reset(token)
         frame.end()
 
 

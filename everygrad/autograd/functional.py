@@ -7,7 +7,7 @@ At the top, reverse mode uses the ordinary graph. Inside vmap or jvp it gets a l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -22,7 +22,9 @@ from everygrad.autograd.transforms import (
     Transform,
     check_in_force,
     inside,
+    rolled_back,
     user_place,
+    within,
 )
 from everygrad.autograd.trees import flatten, leaves_of, map_leaves, unflatten
 from everygrad.dispatch import apply
@@ -82,6 +84,11 @@ def below(t: Tensor, transform: Transform) -> Tensor:
     return payload.value if isinstance(payload, Level) and payload.transform is transform else t
 
 
+def _level_of(transform: Transform | None) -> AbstractContextManager[None]:
+    """Inside others a level of its own; at the top there is none."""
+    return nullcontext() if transform is None else within(transform)
+
+
 def _checked(op: str, leaves: list[Any]) -> list[Tensor]:
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
@@ -116,7 +123,7 @@ class Recorded:
             self.transform = Transform(op)
             around.inner.append(self.transform)
         self.aux: Any = None
-        with self.transform or nullcontext(), enable_grad():
+        with rolled_back(self.transform), _level_of(self.transform), enable_grad():
             fresh = [self.enter(x) for x in leaves]
             self.places = [t._node for t in fresh]  # a name may be given another value inside
             out = f(*unflatten(tree, fresh))
@@ -330,7 +337,8 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
         if not isinstance(t, Tensor) or t.shape != x.shape or t.dtype is not x.dtype:
             got = f"{t.dtype}{list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
             raise ShapeError(f"jvp: a tangent {got} for an input {x.dtype}{list(x.shape)}")
-    with Transform("jvp") as transform:
+    transform = Transform("jvp")
+    with rolled_back(transform), within(transform):
         place = user_place()
         duals = [wrap(Dual(transform, x, t, place)) for x, t in zip(leaves, moves, strict=True)]
         out = f(*unflatten(tree, duals))

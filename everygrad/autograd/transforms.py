@@ -11,11 +11,13 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from contextvars import ContextVar, Token
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import CodeType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from everygrad.autograd.modes import deeper, transform_depth
+from everygrad.autograd.modes import _Mode, deeper, transform_depth
 from everygrad.errors import TraceError
 
 _PACKAGE = __name__.split(".")[0] + "."
@@ -64,33 +66,12 @@ class Transform:
     def __init__(self, name: str, size: int | None = None) -> None:
         self.name = name
         self.size = size
-        self.level = 0
+        self.level = transform_depth() + 1
         self.over = False
-        self.around: Transform | None = None
+        self.around = inside()
         self.inner: list[Transform] = []  # grads inside: their graphs live as long as this
         self.changes: dict[tuple[int, str], Change] = {}
         self.made: dict[int, weakref.ref[Any]] = {}
-
-    def __enter__(self) -> Self:
-        self._mode = deeper()
-        self._mode.__enter__()
-        self.level = transform_depth()
-        self.around = _inside.get()
-        self._token: Token[Transform | None] = _inside.set(self)
-        return self
-
-    def __exit__(self, kind: Any, *rest: object) -> None:
-        """Leave; whoever succeeded calls `settle` first."""
-        _inside.reset(self._token)
-        self._mode.__exit__(None, None, None)
-        if kind is not None:
-            self.roll_back()
-        elif self.around is not None:
-            for key, change in self.changes.items():
-                if change.owner() is not None:
-                    self.around.note(key, change)
-            self.around.made |= {k: made for k, made in self.made.items() if made() is not None}
-        self.changes, self.made = {}, {}
 
     def end(self) -> None:
         """From now on a payload of this transformation is one that escaped."""
@@ -134,8 +115,6 @@ class Transform:
 
         Called at the end, when nothing of the function's own is held any more.
         """
-        if not self.changes:
-            return
         if self.faults():
             gc.collect()  # a cycle that nobody holds is no one's state
         for key in self.faults():
@@ -149,6 +128,16 @@ class Transform:
             owner = change.owner()
             if owner is not None:
                 self.release(owner, change.what)
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """What was changed inside was changed inside the transformation around, too."""
+        if self.around is not None:
+            for key, change in self.changes.items():
+                if change.owner() is not None:
+                    self.around.note(key, change)
+            self.around.made |= {k: made for k, made in self.made.items() if made() is not None}
+        self.changes, self.made = {}, {}
 
     def faults(self) -> list[tuple[int, str]]:
         """The changes that cannot stay."""
@@ -206,9 +195,9 @@ class Transform:
 
     def roll_back(self) -> None:
         """Everything as it was before."""
-        token = _inside.set(None)
-        try:
-            for change in self.changes.values():
+        changes, self.changes, self.made = self.changes, {}, {}
+        with _nobody_notes():
+            for change in changes.values():
                 owner = change.owner()
                 if owner is None:
                     continue
@@ -218,12 +207,36 @@ class Transform:
                     owner.grad = change.before
                 else:
                     setattr(owner, change.what, change.before)
-        finally:
-            _inside.reset(token)
 
 
 _inside: ContextVar[Transform | None] = ContextVar("everygrad_transform", default=None)
 inside = _inside.get  # the innermost transformation, or None
+
+
+class within(deeper):  # noqa: N801  # a context manager, read as a phrase
+    """Ops belong to a transformation inside. Who is done calls `settle`, who fails `roll_back`."""
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.transform = transform
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return ((_inside, self.transform), *super().settings())
+
+
+class _nobody_notes(_Mode):  # noqa: N801  # a context manager, read as a phrase
+    _settings = ((_inside, None),)
+
+
+@contextmanager
+def rolled_back(transform: Transform | None) -> Iterator[None]:
+    """Whatever fails inside leaves no change of the transformation behind."""
+    try:
+        yield
+    except BaseException:
+        if transform is not None:
+            transform.roll_back()
+        raise
 
 
 def check_in_force(payload: Any, what: str = "") -> None:
