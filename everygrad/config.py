@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 
 from everygrad.errors import ArgumentError
 
@@ -17,12 +17,6 @@ FAST_LIMIT: ContextVar[int] = ContextVar(
     "everygrad_fast_limit", default=int(os.environ.get("EVERYGRAD_NATIVE_THRESHOLD", "16384"))
 )
 fast_limit = FAST_LIMIT.get
-unwatch = FAST_LIMIT.reset
-
-
-def watch() -> Token[int]:
-    """From here on every op of this context takes the slow path, until `unwatch(token)`."""
-    return FAST_LIMIT.set(-1)
 
 
 class Config:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from everygrad.autograd.engine import LeafReady, Pass
 from everygrad.autograd.graph import HookHandle, Leaf, Node
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, ShapeError
+from everygrad.scopes import Scope, Settings
 from everygrad.tensor import Tensor, set_grad, stand_in
 
 _leaf_ready: ContextVar[tuple[LeafReady, ...]] = ContextVar("everygrad_leaf_ready", default=())
@@ -113,10 +113,17 @@ def backward(
         leaf_ready=_all_of(ready),
     )
     _run(work, workers)
-    for place, (x, held) in results.items():  # leaves were given theirs by the pass
-        g = work.captured.get(place)
-        if g is not None:
-            set_grad(x, g if held is None else held + g)
+    if results:  # leaves were given theirs by the pass
+        try:
+            for place, (x, held) in results.items():
+                g = work.captured.get(place)
+                if g is not None:
+                    g = g if held is None else held + g
+                    work.before.append((x, held))
+                    set_grad(x, g)
+        except BaseException:
+            work.roll_back()
+            raise
 
 
 def grad(
@@ -197,17 +204,18 @@ def register_post_accumulate_grad_hook(x: Tensor, hook: Callable[[Tensor], None]
     return handle
 
 
-@contextmanager
-def leaf_ready_hook(hook: LeafReady) -> Iterator[None]:
+class leaf_ready_hook(Scope):  # noqa: N801  # read as a phrase, as the modes are
     """Within the block, every backward pass calls `hook(leaf)` as soon as a leaf is complete.
 
     Leaves come in the order the pass completes them, so communication can overlap the rest.
     """
-    token = _leaf_ready.set((*_leaf_ready.get(), hook))
-    try:
-        yield
-    finally:
-        _leaf_ready.reset(token)
+
+    def __init__(self, hook: LeafReady) -> None:
+        super().__init__()
+        self.hook = hook
+
+    def settings(self) -> Settings:
+        return ((_leaf_ready, (*_leaf_ready.get(), self.hook)),)
 
 
 for _method in (backward, register_hook, register_post_accumulate_grad_hook):

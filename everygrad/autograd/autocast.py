@@ -10,8 +10,7 @@ Nothing is paid while no block is open: the door looks only while `fast_limit()`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -19,9 +18,10 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.autograd.modes import _Mode
 from everygrad.backends.base import kind_of
-from everygrad.config import FAST_LIMIT, fast_limit, unwatch, watch
+from everygrad.config import fast_limit
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError
+from everygrad.scopes import Setting, Settings
 from everygrad.tensor import Tensor
 
 # Bound by multiplications: a half dtype is several times as fast, and sums are kept in float32.
@@ -105,15 +105,9 @@ class uncast(_Mode):  # noqa: N801  # a context manager, read as a phrase
     _settings = ((_policy, None),)
 
 
-@contextmanager
-def under(chosen: Policy | None) -> Iterator[None]:
+def under(chosen: Policy | None) -> Setting:
     """A setting that held before holds again: for work that is done a second time."""
-    token, watched = _policy.set(chosen), watch()
-    try:
-        yield
-    finally:
-        unwatch(watched)
-        _policy.reset(token)
+    return Setting(_policy, chosen, watches=True)
 
 
 class autocast(_Mode):  # noqa: N801  # PyTorch's name
@@ -142,22 +136,21 @@ class autocast(_Mode):  # noqa: N801  # PyTorch's name
             )
         self.kind = _EVERYWHERE if device is None else kind_of(device)
         self.dtype = dtypes.as_dtype(dtype)
-        self.enabled = bool(enabled)
+        self.enabled = self.watches = bool(enabled)
         if self.dtype not in HALVES:
             raise DtypeError(
                 f"autocast: dtype must be bfloat16 or float16, got {self.dtype}; for full "
                 f"precision use enabled=False"
             )
 
-    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+    def settings(self) -> Settings:
         before: Mapping[str, DType | None] = {}
         if self.kind != _EVERYWHERE:
             before = dict(policy() or ())
         known = {**before, self.kind: self.dtype if self.enabled else None}
         anything = any(dtype is not None for dtype in known.values())
         chosen: Policy | None = tuple(sorted(known.items(), key=_by_kind)) if anything else None
-        limit = -1 if self.enabled else fast_limit()  # dispatch looks at the policy below 0 only
-        return ((_policy, chosen), (FAST_LIMIT, limit))
+        return ((_policy, chosen),)
 
 
 def _by_kind(item: tuple[str, DType | None]) -> str:

@@ -7,9 +7,9 @@ summed in an order fixed by the graph alone, so that the parallel pass gives the
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import repeat
 from typing import Any
 
 from everygrad.autograd.autocast import policy, uncast
@@ -19,16 +19,18 @@ from everygrad.autograd.modes import (
     anomaly_enabled,
     enable_grad,
     no_grad,
-    resume,
+    recording,
     set_recording,
 )
+from everygrad.backends.base import tracing
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
+from everygrad.scopes import drain
 from everygrad.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 
 LeafReady = Callable[[Tensor], None]
 # A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
 Grad = Any
-_NOTHING: Sequence[Any] = itertools.repeat(None)  # type: ignore[assignment]  # as long as needed
+_NOTHING: Sequence[Any] = repeat(None)  # type: ignore[assignment]  # as long as needed
 
 
 def uses(roots: Iterable[Node], usable: bool = False) -> dict[Node, int]:
@@ -161,12 +163,6 @@ def _freed(node: Node) -> FreedGraphError:
     )
 
 
-@contextmanager
-def _without_autocast(usual: AbstractContextManager[None]) -> Iterator[None]:
-    with uncast(), usual:
-        yield
-
-
 class Pass:
     """One backward pass: its counts, its gradients in flight, what to do at the leaves."""
 
@@ -212,33 +208,39 @@ class Pass:
     def needs(self, node: Node) -> bool:
         return self.wanted is None or node in self.wanted
 
-    def mode(self) -> AbstractContextManager[None]:
-        """What is recorded while the pass runs; in the dtypes that forward chose."""
-        usual: AbstractContextManager[None] = nullcontext()
+    def modes(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        """What is recorded while the pass runs; and that it is in the dtypes forward chose."""
+        usual: AbstractContextManager[Any] = nullcontext()
         if not self.keep_mode:
             usual = enable_grad() if self.create_graph else no_grad()
-        return usual if policy() is None else _without_autocast(usual)
+        return usual, nullcontext() if policy() is None else uncast()
 
     def run(self) -> None:
         """The whole pass on this thread."""
         try:
             if self.create_graph or self.keep_mode or policy() is not None:
-                with self.mode():
+                usual, dtypes = self.modes()
+                with usual, dtypes:
                     self.walk()
                 return
-            before = set_recording(OFF)  # the usual mode, without an object for it
-            try:
+            before = recording()
+            try:  # the usual mode, without an object for it
+                set_recording(OFF)
                 self.walk()
             finally:
-                resume(before)
+                set_recording(before)
         except BaseException:
             self.roll_back()
             raise
 
     def roll_back(self) -> None:
         """A pass that failed leaves every `.grad` as it found it."""
-        for tensor, held in reversed(self.before):
-            set_grad(tensor, held)
+        if tracing.get() is not None:  # which alone knows them
+            for tensor, held in reversed(self.before):
+                set_grad(tensor, held)
+        elif self.before:
+            tensors, values = zip(*reversed(self.before), strict=True)
+            drain(map(setattr, tensors, repeat("_grad"), values))
 
     def walk(self) -> None:
         """Every node, once its gradient is complete. The loop is hot: every name in it is local.

@@ -10,7 +10,7 @@ from everygrad.autograd.graph import Node
 
 
 class Recorder:
-    """Sees every node recorded while it is in force, and every op, while `watch()` is in force."""
+    """Sees every node recorded while it is in force, and every op of a scope that `watches`."""
 
     __slots__ = ()
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from everygrad.config import fast_limit
 from everygrad.errors import DeviceError
+from everygrad.scopes import Setting
 from everygrad.shapes import Shape
 
 
@@ -141,14 +142,9 @@ records: dict[str, Any] = {}
 profiling: ContextVar[Any] = ContextVar("everygrad_profiling", default=None)
 
 
-@contextmanager
-def untraced() -> Iterator[None]:
+def untraced() -> Setting:
     """Nothing inside is traced: for state that a function makes when it first runs."""
-    token = tracing.set(None)
-    try:
-        yield
-    finally:
-        tracing.reset(token)
+    return Setting(tracing, None)
 
 
 _MODULES = {

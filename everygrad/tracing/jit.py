@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from enum import Enum
 from functools import update_wrapper
@@ -100,8 +99,13 @@ class Jitted:
         args, kwargs = given
         leaves, tree = flatten(given)
         try:
-            with _no_collector():
+            collects = gc.isenabled()
+            try:  # compiling makes many objects and little garbage: looking takes a fifth of it
+                gc.disable()
                 entry = self.compile(key, leaves, tree, tensors)
+            finally:
+                if collects:
+                    gc.enable()
         except Elsewhere:
             return self.fn(*args, **kwargs)
         except CompileError:
@@ -207,18 +211,6 @@ def _input(source: Any, tensors: Sequence[Tensor]) -> Any:
     """The array an input would have."""
     t = source.tensor if source.argument is None else tensors[source.argument]
     return (t.grad if source.grad else t)._data
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Compiling makes many objects and little garbage: looking for it takes a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _watched() -> bool:

@@ -27,11 +27,11 @@ from everygrad.autograd.graph import Leaf
 from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
 from everygrad.compile.ir import Graph, Value
-from everygrad.config import unwatch, watch
 from everygrad.dispatch import backend_of, user_line
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, TraceError
 from everygrad.ops.spec import REGISTRY
+from everygrad.scopes import Setting
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor, Wrapped, wrap
 from everygrad.tracing.guards import Count, Guard, Kept
@@ -147,15 +147,9 @@ class Tracer:
 
     # --- the context -----------------------------------------------------------------------------
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> Setting:
         """Every op of this context is traced."""
-        token, watched = base.tracing.set(self), watch()
-        try:
-            yield
-        finally:
-            unwatch(watched)
-            base.tracing.reset(token)
+        return Setting(base.tracing, self, watches=True)
 
     @contextmanager
     def again(self) -> Iterator[None]:
