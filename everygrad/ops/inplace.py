@@ -63,8 +63,8 @@ def _goes_to_name(code: CodeType, at: int) -> bool:
     steps = [step for step in dis.get_instructions(code) if step.offset >= at]
     if not steps or steps[0].opname != "BINARY_OP":
         return False
-    after = [step.opname for step in steps[1:4] if step.opname != "SWAP"]
-    return after[0].startswith("STORE_") and after[0] not in ("STORE_SUBSCR", "STORE_SLICE")
+    after = next((step.opname for step in steps[1:] if step.opname != "SWAP"), "")
+    return after.startswith("STORE_") and after not in ("STORE_SUBSCR", "STORE_SLICE")
 
 
 def _temporary() -> int:

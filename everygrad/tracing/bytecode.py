@@ -89,7 +89,8 @@ class FrameReader:
         self.next_tracer = next_tracer  # a debugger's or a coverage tool's, which goes on
         self.stack: list[Any] = []
         self.undecided: tuple[str, int] | None = None  # a jump whose outcome is not known yet
-        self.awaited: Any = None  # the code of a function whose result is on top of the stack
+        # the code of a function whose result is on top of the stack; UNKNOWN: one made inside
+        self.awaited: Any = None
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "opcode":
@@ -131,6 +132,10 @@ class FrameReader:
 
     def pop(self) -> Any:
         return self.stack.pop() if self.stack else UNKNOWN
+
+    def below(self, place: int) -> Any:
+        """The value at a place counted from the top, which is 1."""
+        return self.stack[-place] if 0 < place <= len(self.stack) else UNKNOWN
 
     def pops(self, count: int) -> list[Any]:
         """The uppermost values, the lowest first."""
@@ -214,7 +219,7 @@ def _null(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
 
 @handles("COPY")
 def _copy(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.push(f.stack[-arg] if arg <= len(f.stack) else UNKNOWN)
+    f.push(f.below(arg))
 
 
 @handles("SWAP")
@@ -374,7 +379,7 @@ def _truth(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
 
 @handles("GET_LEN")
 def _get_len(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.reads.length(f.stack[-1] if f.stack else UNKNOWN)
+    f.reads.length(f.below(1))
     f.push(UNKNOWN)
 
 
@@ -394,7 +399,7 @@ def _pop_jump(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
 
 @handles("JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP")
 def _jump_or_pop(f: FrameReader, frame: FrameType, arg: Any, target: Any) -> None:
-    f.reads.length(f.stack[-1] if f.stack else UNKNOWN)
+    f.reads.length(f.below(1))
     f.undecided = ("or pop", target)
 
 
@@ -437,43 +442,53 @@ def _tuple(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
     f.push(UNKNOWN if any(p is UNKNOWN for p in parts) else tuple(parts))
 
 
+class Fresh(list[Any]):
+    """What goes into a container that is being made, in order; of a dict the values alone."""
+
+    is_list = False  # its items can be read again by their places
+
+
 @handles("BUILD_LIST", "BUILD_SET")
 def _fresh(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.pops(arg)
-    f.push(UNKNOWN)
+    made = Fresh(f.pops(arg))
+    made.is_list = f.plan[frame.f_lasti][3] == "BUILD_LIST"
+    f.push(made)
 
 
 @handles("BUILD_MAP")
 def _map(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.pops(2 * arg)
-    f.push(UNKNOWN)
+    f.push(Fresh(f.pops(2 * arg)[1::2]))
 
 
 @handles("BUILD_CONST_KEY_MAP")
 def _const_map(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.pops(arg + 1)
-    f.push(UNKNOWN)
+    f.push(Fresh(f.pops(arg + 1)[:-1]))
 
 
 @handles("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
 def _extend(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.reads.content(f.pop())
+    held = f.pop()
+    f.reads.content(held)
+    made = f.below(arg)
+    if isinstance(made, Fresh):
+        known = isinstance(held, tuple | list) and made.is_list
+        made.extend(held if known else [held])
+        made.is_list = known
 
 
-@handles("LIST_APPEND", "SET_ADD")
+@handles("LIST_APPEND", "SET_ADD", "MAP_ADD")
 def _append(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.pop()
-
-
-@handles("MAP_ADD")
-def _map_add(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.pops(2)
+    item = f.pop()
+    if f.plan[frame.f_lasti][3] == "MAP_ADD":
+        f.pop()
+    made = f.below(arg)
+    if isinstance(made, Fresh):
+        made.append(item)
 
 
 @handles("LIST_TO_TUPLE")
 def _to_tuple(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.pop()
-    f.push(UNKNOWN)
+    pass  # read like the list
 
 
 @handles("BUILD_STRING")
@@ -549,9 +564,11 @@ def _callee(a: Any, b: Any) -> Any:
 
 def _result(f: FrameReader, callee: Any, args: list[Any]) -> None:
     f.push(f.reads.call(callee, args))
+    f.awaited = UNKNOWN if callee is UNKNOWN or callee is next else None
     fn = callee.__func__ if isinstance(callee, MethodType) else callee
     fn = getattr(fn, "__init__", None) if isinstance(fn, type) else fn
-    f.awaited = fn.__code__ if isinstance(fn, FunctionType) else None
+    if isinstance(fn, FunctionType):
+        f.awaited = fn.__code__
 
 
 @handles("RETURN_VALUE", "YIELD_VALUE")

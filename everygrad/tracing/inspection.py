@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 from enum import Enum
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,12 @@ def has_attributes(held: Any) -> bool:
     """Whether an object has a dict of attributes that is worth looking at."""
     plain = isinstance(held, type | ModuleType | FunctionType | MethodType | Tensor | Enum | DType)
     return not plain and hasattr(held, "__dict__")
+
+
+def slots_of(kind: type) -> list[str]:
+    """The names of the attributes that a class keeps in slots."""
+    found = [pair for base in kind.__mro__ for pair in base.__dict__.items()]
+    return [name for name, value in found if isinstance(value, MemberDescriptorType)]
 
 
 def in_class(kind: type, name: str) -> Any:

@@ -38,7 +38,7 @@ import numpy as np
 
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor
-from everygrad.tracing.bytecode import UNKNOWN, FrameReader, Plan, plan_of
+from everygrad.tracing.bytecode import UNKNOWN, FrameReader, Fresh, Plan, plan_of
 from everygrad.tracing.guards import (
     MISSING,
     Array,
@@ -67,6 +67,7 @@ from everygrad.tracing.inspection import (
     of_the_package,
     overrides,
     shown,
+    slots_of,
 )
 
 _MOST_ITEMS = 20_000  # of a container that is read in full
@@ -166,12 +167,18 @@ class Reads:
         caller = frame.f_back
         reader = None if caller is None else self._readers.get(caller)
         code = frame.f_code
-        if reader is not None and reader.awaited is code and reader.stack:
+        if reader is not None and reader.stack and self.is_awaited(reader, code):
             made = code.co_name == "__init__" and code.co_argcount  # the object, not None
             reader.stack[-1] = frame.f_locals.get(code.co_varnames[0]) if made else value
             reader.awaited = None
         if not code.co_flags & CO_GENERATOR:  # a generator may go on
             self._readers.pop(frame, None)
+
+    def is_awaited(self, reader: FrameReader, code: CodeType) -> bool:
+        """Whether a caller goes on with what this code gives."""
+        if reader.awaited is UNKNOWN:  # a comprehension, or next() of a generator expression
+            return code in self.made_inside
+        return reader.awaited is code
 
     # --- what comes from outside -----------------------------------------------------------------
 
@@ -195,8 +202,8 @@ class Reads:
                 self.mark(value, text)
         elif isinstance(held, staticmethod | classmethod):
             self.mark(held.__func__, text)
-        elif callable(wrapped := getattr(held, "uncompiled", None)):  # another compiled function
-            self.mark(wrapped, text)
+        elif has_attributes(held) and "uncompiled" in vars(held):  # another compiled function
+            self.mark(vars(held)["uncompiled"], text)
 
     def mark_cells(self, fn: FunctionType) -> None:
         """A wrapper that is not followed calls what it holds: eg.grad(f), vmap, functools.wraps."""
@@ -320,7 +327,7 @@ class Reads:
             value = getattr(held, name, MISSING)
             if outside and not keeps_own_guards(held):
                 if name == "__dict__":
-                    self.content(value, text)
+                    self.mark(value, text)
                 else:
                     self.note(Attribute(text, held, value, name), name)
             return UNKNOWN if value is MISSING else value
@@ -370,7 +377,7 @@ class Reads:
         """held[key]"""
         if held is UNKNOWN or isinstance(held, Tensor):
             return UNKNOWN
-        if isinstance(held, tuple | str | bytes | range):
+        if isinstance(held, tuple | str | bytes | range | Fresh):
             return self.fixed_item(held, key)
         if not isinstance(held, dict | list) or overrides(held, "__getitem__"):
             self.consumed(held)
@@ -387,7 +394,7 @@ class Reads:
         return UNKNOWN if guard.value is MISSING else guard.value
 
     def fixed_item(self, held: Any, key: Any) -> Any:
-        if key is UNKNOWN or not isinstance(key, int | slice):
+        if not isinstance(key, int | slice) or not getattr(held, "is_list", True):
             self.consumed(held)
             return UNKNOWN
         try:
@@ -446,7 +453,7 @@ class Reads:
 
     def consumed(self, *values: Any) -> None:
         """Values that something not followed may look at in full, with all they contain."""
-        todo = [v for v in values if v is not UNKNOWN and self.is_outside(v)]
+        todo = [v for v in values if self.may_hold(v)]
         seen = {id(v) for v in todo}
         for held in todo:
             if len(seen) > _MOST_ITEMS:
@@ -455,21 +462,30 @@ class Reads:
                     f"all of its more than {_MOST_ITEMS} items; pass what is needed as an argument"
                 )
             for part in self.parts(held):
-                if id(part) not in seen and self.is_outside(part):
+                if id(part) not in seen and self.may_hold(part):
                     seen.add(id(part))
                     todo.append(part)
 
+    def may_hold(self, value: Any) -> bool:
+        """Whether something from outside may be reached through a value."""
+        return value is not UNKNOWN and (self.is_outside(value) or isinstance(value, _ITERATED))
+
     def parts(self, held: Any) -> list[Any]:
-        """What a container or an object holds; all of it is guarded now."""
+        """What a container or an object holds; all of it is guarded now, if it is from outside."""
         if isinstance(held, (np.ndarray, *_ITERATED)):
             self.content(held)
             items = [] if isinstance(held, np.ndarray | bytearray) else content_of(held)
             return [x for x in items if not is_plain(x)]
-        if keeps_own_guards(held) or not has_attributes(held) or callable(held):
+        if keeps_own_guards(held) or callable(held):
             return []
-        own = vars(held)
+        if not (has_attributes(held) or slots_of(type(held))):
+            return []
+        for name in slots_of(type(held)):
+            self.own_attribute(held, name)
+        own = getattr(held, "__dict__", {})
         self.content(own, f"{self.text_of(held)}.__dict__")
-        return [x for x in own.values() if not is_plain(x)]
+        slots = [getattr(held, name, None) for name in slots_of(type(held))]
+        return [x for x in (*own.values(), *slots) if not is_plain(x)]
 
     # --- writes ----------------------------------------------------------------------------------
 
@@ -503,6 +519,8 @@ class Reads:
             return UNKNOWN
         if callee is type and len(args) == 1 and args[0] is not UNKNOWN:
             return type(args[0])
+        if callee is vars and len(args) == 1 and has_attributes(args[0]):
+            return self.attribute(args[0], "__dict__")
         if callee is len and args:
             self.length(args[0])
             return UNKNOWN

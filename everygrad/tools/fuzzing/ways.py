@@ -6,6 +6,7 @@ Results are copied to NumPy at once, so that a later call cannot change what an 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from everygrad.ops.functions import cos
 from everygrad.ops.joining import stack
 from everygrad.optim import SGD
 from everygrad.tensor import Tensor
+from everygrad.tools.fuzzing.surroundings import amid
 from everygrad.tracing.jit import jit
 
 Arrays = list[Any]
@@ -354,6 +356,17 @@ def inside(case: Case) -> Iterator[Pair]:
     yield Pair("vmap of jit", many[0], many[1])
 
 
+def surrounded(case: Case) -> Iterator[Pair]:
+    """The program amid Python objects that change between calls."""
+    seed = zlib.crc32(b"".join(a.tobytes() for a in arrays(case.args)))
+    run, changes = amid(case.f, seed)
+    jitted = jit(run)
+    what = "at first"
+    for _ in range(6):
+        yield Pair(what, arrays(jitted(*case.args)), arrays(run(*case.args)))
+        what = next(changes)
+
+
 def printed(case: Case) -> Iterator[Pair]:
     """The compiler's own check holds, and what it says of the program can be printed."""
     jit(case.f, verify=True)(*case.args)  # raises where a kernel differs from its op
@@ -391,6 +404,7 @@ WAYS: dict[str, Way] = {
     "sgd": descent,
     "assign": assigned,
     "inside": inside,
+    "surroundings": surrounded,
     "lower": printed,
 }
 DEVICES: dict[str, Way] = {name: elsewhere(name) for name in ("webgpu", "cuda")}
