@@ -1,4 +1,4 @@
-"""The reference of `jit(verify=True)`: every op by NumPy alone, and what it says of wrong results."""
+"""The reference of `jit(verify=True)`: every op by NumPy alone, and what it says of results."""
 
 from __future__ import annotations
 
@@ -17,17 +17,10 @@ from everygrad.config import config
 from everygrad.dtypes import FROM_NP
 from everygrad.ops.spec import REGISTRY
 from tests.support import (
-    TOLERANCE,
     WITH_SAMPLES,
     all_close,
-    arrays_of,
     call,
-    few_samples_of,
     function_of,
-    gradients,
-    in_dtype,
-    is_flat,
-    is_float,
     map_sample,
     refer,
     samples_of,

@@ -194,7 +194,9 @@ def _all_or_nothing(bounds: Sequence[Any]) -> Any:
     """Bits of something that is not known to the last one are not known at all."""
     if not any(np.any(b) for b in bounds):
         return 0.0
-    return np.where(np.any(np.broadcast_arrays(*[np.asarray(b) != 0 for b in bounds]), 0), np.inf, 0)
+    return np.where(
+        np.any(np.broadcast_arrays(*[np.asarray(b) != 0 for b in bounds]), 0), np.inf, 0
+    )
 
 
 def _ends(x: Any, error: Any) -> list[Any]:

@@ -55,7 +55,7 @@ def _log_softmax_vjp(g: Any, out: Any, axis: int) -> Expected:
 
 
 def _spread(x: Any, axes: Shape, eps: float) -> tuple[Any, Any, Any, Any]:
-    """x less its mean, what that may be off by, 1 / sqrt(variance + eps), and its relative error."""
+    """x less its mean, what that may be off by, 1 / sqrt(variance + eps), its relative error."""
     held = wide(x)
     c = 4 * growth(prod(x.shape[a] for a in axes)) * accumulated(x.dtype)
     gone = held - held.mean(axis=axes, keepdims=True)
@@ -96,9 +96,7 @@ def _class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Expecte
     return Expected(np.where(counted, -picked, picked.dtype.type(0)), signed=False)
 
 
-def _class_spread(
-    v: Any, target: Any, axis: int, classes: int, ignore_index: int
-) -> Expected:
+def _class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Expected:
     counted, labels = _labels(target, ignore_index)
     out = np.zeros((*v.shape[:axis], classes, *v.shape[axis:]), v.dtype)
     values = np.where(counted, -v, v.dtype.type(0))
