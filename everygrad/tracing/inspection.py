@@ -29,7 +29,7 @@ def is_ours(filename: str) -> bool:
 
 
 def of_the_package(kind: type) -> bool:
-    return kind.__module__.split(".")[0] == "everygrad"
+    return str(kind.__module__).split(".")[0] == "everygrad"
 
 
 def keeps_own_guards(held: Any) -> bool:
@@ -44,7 +44,7 @@ def counts_changes(held: Any) -> bool:
 def has_attributes(held: Any) -> bool:
     """Whether an object has a dict of attributes that is worth looking at."""
     plain = isinstance(held, type | ModuleType | FunctionType | MethodType | Tensor | Enum | DType)
-    return not plain and hasattr(held, "__dict__")
+    return not plain and isinstance(getattr(held, "__dict__", None), dict)
 
 
 def slots_of(kind: type) -> list[str]:

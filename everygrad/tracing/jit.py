@@ -273,7 +273,7 @@ def jit(
     gives them is written back, so that a whole training step compiles unchanged. Python numbers
     are constants of the compiled code.
 
-    verify    run both ways at each call, and name the first op that differs
+    verify    check every op at each call by NumPy alone, and name the first that is wrong
     fallback  "eager": run uncompiled, with a warning, where the compiler itself fails
 
     >>> import everygrad as eg

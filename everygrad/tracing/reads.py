@@ -97,6 +97,7 @@ class Reads:
         self._plans: dict[CodeType, Plan | None] = {}
         self._readers: dict[FrameType, FrameReader] = {}
         self._before: Any = None
+        self._imports = 0  # modules that are being loaded
         self.mark(fn, getattr(fn, "__qualname__", "the function"))
         for argument in arguments:
             if not isinstance(argument, Tensor):
@@ -136,8 +137,11 @@ class Reads:
         if code not in self._plans:
             self._plans[code] = None if is_ours(code.co_filename) else plan_of(code)
         plan = self._plans[code]
-        if plan is None or event != "call":
+        if plan is None or event != "call" or self._imports:
             return others
+        if code.co_name == "<module>":  # an import, whatever it runs, reads nothing of the user's
+            self._imports += 1
+            return functools.partial(self.importing, others)
         reader = self._readers.get(frame)
         if reader is None:
             reader = self._readers[frame] = FrameReader(self, plan, others)
@@ -145,6 +149,13 @@ class Reads:
         frame.f_trace_lines = self._before is not None
         frame.f_trace_opcodes = True
         return reader
+
+    def importing(self, others: Any, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "return":
+            self._imports -= 1
+        if others is not None:
+            others(frame, event, arg)
+        return functools.partial(self.importing, others)
 
     def entered(self, frame: FrameType) -> None:
         """Objects that reach a user's function through code that is not followed, such as the

@@ -14,6 +14,7 @@ _WIDE = {
     "float64": np.longdouble, "complex64": np.complex128, "complex128": np.clongdouble,
 }  # fmt: skip
 _PRODUCTS = {"float64": np.float64, "complex128": np.complex128}  # BLAS has nothing wider
+_finfo: Any = ml_dtypes.finfo
 _UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
@@ -52,13 +53,13 @@ class Difference(NamedTuple):
     got: Any
     want: Any
     allowed: float
-    count: int  # of elements that differ
+    bad: int  # how many elements differ
     what: str = ""  # of what, if not of the result itself
 
     def __str__(self) -> str:
         place = list(self.at)
         of = f"{self.what} " if self.what else "element "
-        more = f" ({self.count} elements differ)" if self.count > 1 else ""
+        more = f" ({self.bad} elements differ)" if self.bad > 1 else ""
         return f"{of}{place} is {self.got}, not {self.want} within {self.allowed:.3g}{more}"
 
 
@@ -80,7 +81,7 @@ def unit(dtype: Any) -> float:
 
 def limits(dtype: Any) -> tuple[float, float, float]:
     """The largest number of a floating-point dtype, the smallest normal one, the smallest."""
-    facts: Any = ml_dtypes.finfo(dtype) if dtype == ml_dtypes.bfloat16 else np.finfo(dtype)
+    facts: Any = _finfo(dtype) if dtype == ml_dtypes.bfloat16 else np.finfo(dtype)
     return float(facts.max), float(facts.smallest_normal), float(facts.smallest_subnormal)
 
 

@@ -144,7 +144,7 @@ def _eigvals(got: Any, x: Any) -> Iterator[Claim]:
 
 
 def _svd_claims(u: Any, values: Any, v: Any, x: Any) -> Iterator[Claim]:
-    """`values` as a row, `v` with the right vectors as columns; both as many as there are values."""
+    """`values` as a row, `v` with the right vectors as columns."""
     k = values.shape[-1]
     made = (u[..., :k] * values) @ _adjoint(v[..., :k])
     size = _limit(x, _norm(_wide(x)))

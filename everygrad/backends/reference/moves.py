@@ -11,13 +11,19 @@ import numpy as np
 from everygrad.backends.reference.expected import (
     Expected,
     Way,
+    growth,
     is_exact,
     kind_of,
     off,
     total,
+    unit,
     wide,
 )
 from everygrad.shapes import Shape
+
+# NumPy's types know neither tuples of axes nor slices in places to add at
+_ADD: Any = np.add
+_MULTIPLY: Any = np.multiply
 
 # --- movement ------------------------------------------------------------------------------------
 
@@ -43,20 +49,20 @@ def _unslice(x: Any, shape: Shape, slices: Any) -> Expected:
 def reduce(x: Any, combine: str, mean: bool, axes: Shape, keepdims: bool) -> Expected:
     """By the record's way of combining."""
     if combine in ("and", "or"):
-        fn = np.logical_and if combine == "and" else np.logical_or
+        fn: Any = np.logical_and if combine == "and" else np.logical_or
         return Expected(fn.reduce(x, axis=axes, keepdims=keepdims))
     if combine in ("max", "min"):
-        whole = np.maximum if combine == "max" else np.minimum
+        whole: Any = np.maximum if combine == "max" else np.minimum
         held = wide(x)
         return Expected(whole.reduce(held, axis=axes, keepdims=keepdims), signed=False)
     if is_exact(x.dtype):
-        return Expected(np.add.reduce(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
+        return Expected(_ADD.reduce(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
     held = wide(x)
     count = 1
     for axis in axes:
         count *= x.shape[axis]
-    value = np.add.reduce(held, axis=axes, keepdims=keepdims)
-    size = np.add.reduce(np.abs(held), axis=axes, keepdims=keepdims)
+    value = _ADD.reduce(held, axis=axes, keepdims=keepdims)
+    size = _ADD.reduce(np.abs(held), axis=axes, keepdims=keepdims)
     if mean:  # of no elements: nothing by nothing, NaN
         value, size = value / count if count else value / np.float64(0), size / max(1, count)
     return total(value, size, count, x.dtype)
@@ -64,8 +70,8 @@ def reduce(x: Any, combine: str, mean: bool, axes: Shape, keepdims: bool) -> Exp
 
 def _prod(x: Any, axes: Shape, keepdims: bool) -> Expected:
     if is_exact(x.dtype):
-        return Expected(np.multiply.reduce(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
-    value = np.multiply.reduce(wide(x), axis=axes, keepdims=keepdims)
+        return Expected(_MULTIPLY.reduce(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
+    value = _MULTIPLY.reduce(wide(x), axis=axes, keepdims=keepdims)
     count = x.size // max(1, value.size)
     return Expected(value, off(value, x.dtype, 2 + count))
 
@@ -97,13 +103,17 @@ def _added(x: Any, at: tuple[Any, ...], source: Any) -> Expected:
     """x with sources added at places, which may come several times."""
     if is_exact(x.dtype):
         out = x.copy()
-        np.add.at(out, at, source)
+        _ADD.at(out, at, source)
         return Expected(out)
     value, size, count = wide(x), np.abs(wide(x)), np.zeros(x.shape, np.int64)
-    np.add.at(value, at, wide(source))
-    np.add.at(size, at, np.abs(wide(source)))
-    np.add.at(count, at, 1)
-    return total(value, size, int(count.max(initial=0)) + 1, x.dtype)
+    _ADD.at(value, at, wide(source))
+    _ADD.at(size, at, np.abs(wide(source)))
+    _ADD.at(count, at, 1)
+    most = int(count.max(initial=0)) + 1
+    made = total(value, size, most, x.dtype)
+    # halves are added one by one where they lie, and rounded each time
+    stepwise = min(most, growth(most)) * unit(x.dtype) * size if x.dtype.itemsize == 2 else 0.0
+    return made._replace(error=made.error + stepwise)
 
 
 def _index_add(x: Any, index: Any, source: Any, axis: int) -> Expected:
@@ -152,8 +162,8 @@ def _scatter_prod(x: Any, index: Any, source: Any, include_self: bool) -> Expect
     count = np.zeros(x.shape, np.int64)
     if not include_self:
         out[index] = 1
-    np.multiply.at(out, index, wide(source))
-    np.add.at(count, index, 1)
+    _MULTIPLY.at(out, index, wide(source))
+    _ADD.at(count, index, 1)
     if is_exact(x.dtype):
         return Expected(out)
     return Expected(out, off(out, x.dtype, 2 + int(count.max(initial=0))))
@@ -312,8 +322,8 @@ def _sum_pool_spread(y: Any, window: Any, image: Shape) -> Expected:
     value, size = np.zeros(image, held.dtype), np.zeros(image, np.abs(held).dtype)
     for rows, columns, inside in _windows(image, window):
         part = np.where(inside, held, 0)
-        np.add.at(value, (slice(None), slice(None), rows, columns), part)
-        np.add.at(size, (slice(None), slice(None), rows, columns), np.abs(part))
+        _ADD.at(value, (slice(None), slice(None), rows, columns), part)
+        _ADD.at(size, (slice(None), slice(None), rows, columns), np.abs(part))
     return total(value, size, window.size[0] * window.size[1], y.dtype)
 
 

@@ -93,7 +93,7 @@ def _convolved(x: Any, w: Any, window: Any) -> Any:
 def _spread_back(y: Any, w: Any, window: Any, image: Shape) -> Any:
     groups = window.groups
     wide = [m + 2 * p for m, p in zip(image[2:], window.padding, strict=True)]
-    made = np.zeros((*image[:2], *wide), y.dtype)
+    made: Any = np.zeros((*image[:2], *wide), y.dtype)
     grads = _in_groups(y, groups)
     for tap, seen in _taps(window, y.shape[2:]):
         kernel = w[(..., *tap)].reshape((groups, w.shape[0] // groups, w.shape[1]))
@@ -106,7 +106,7 @@ def _spread_back(y: Any, w: Any, window: Any, image: Shape) -> Any:
 def _weighed(x: Any, y: Any, window: Any, weight: Shape) -> Any:
     groups = window.groups
     x, grads = _padded(x, window), _in_groups(y, groups)
-    made = np.zeros(weight, x.dtype)
+    made: Any = np.zeros(weight, x.dtype)
     for tap, seen in _taps(window, y.shape[2:]):
         each = np.matmul(grads, _in_groups(x[seen], groups).transpose(0, 1, 3, 2))
         made[(..., *tap)] = each.sum(axis=0).reshape(weight[:2])
@@ -139,7 +139,7 @@ def _probabilities(
     scores, size = np.matmul(q * scale, keys), np.matmul(np.abs(q * scale), np.abs(keys))
     slack = growth(q.shape[-1]) * u * size
     if causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, -np.inf)
     if mask is not None:
         mask = np.broadcast_to(mask, scores.shape)
         slack = slack + u * np.where(np.isfinite(mask), np.abs(mask), 0)
@@ -209,7 +209,7 @@ def _transform(fn: Any, x: Any, axis: int, size: int, dtype: Any) -> Expected:
 def dft(x: Any, axis: int, inverse: bool) -> Expected:
     if not x.size:
         return Expected(x)
-    norm = "forward" if inverse else "backward"
+    norm: Any = "forward" if inverse else "backward"
     fn = np.fft.ifft if inverse else np.fft.fft
     return _transform(lambda a: fn(a, axis=axis, norm=norm), x, axis, x.shape[axis], x.dtype)
 

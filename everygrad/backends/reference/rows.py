@@ -55,7 +55,7 @@ def _log_softmax_vjp(g: Any, out: Any, axis: int) -> Expected:
 
 
 def _spread(x: Any, axes: Shape, eps: float) -> tuple[Any, Any, Any, Any]:
-    """x less its mean, what that may be off by, 1 / sqrt(variance + eps), and its relative error."""
+    """x less its mean, what that may be off by, 1 / sqrt(variance + eps), its relative error."""
     held = wide(x)
     c = 4 * growth(prod(x.shape[a] for a in axes)) * accumulated(x.dtype)
     gone = held - held.mean(axis=axes, keepdims=True)
