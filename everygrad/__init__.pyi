@@ -1103,7 +1103,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 
 def norm(
     x: Tensor,
-    p: float = 2.0,
+    p: Any = 2.0,
     axis: int | tuple[int, ...] | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -1482,7 +1482,9 @@ def var(
     correction: float = 0.0,
     keepdims: builtins.bool = False,
 ) -> Tensor:
-    """The variance: squares of the distances from the mean, summed, over (count - correction)."""
+    """The variance: squares of the distances from the mean, summed, over (count - correction).
+    That of complex elements is real.
+    """
 
 def var_mean(
     x: Tensor,

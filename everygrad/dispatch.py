@@ -307,8 +307,9 @@ def unary(op: Any) -> Callable[[Any], Any]:
     return call
 
 
-def binary(op: Any) -> Callable[[Any, Any], Any]:
-    """The function of an elementwise op of two inputs."""
+def binary(op: Any, beside_none: bool | None = None) -> Callable[[Any, Any], Any]:
+    """The function of an elementwise op of two inputs. `beside_none` is what a comparison with None
+    gives, as an operator: it is never a number's equal."""
     fast32: Any = None
     fast64: Any = None
     # which of out, x, y to keep when x, y or both want a gradient; None for none of them
@@ -381,6 +382,10 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             dtype = x._data.dtype
             if dtype is y._data.dtype and dtype in op.floats:  # as they are
                 return apply(op, x, y)
+        if y is None and beside_none is not None:
+            return beside_none
+        if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+            return apply(op, *op.promote(x, y))
         if type(y) is float and type(x._data) is ndarray and x._data.dtype in (F32, F64):
             y = wrap(np.asarray(y, x._data.dtype))
             return call(x, y) if x._data.size <= config.fast_limit else apply(op, x, y)

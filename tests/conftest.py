@@ -34,8 +34,10 @@ EVERYWHERE = {
     "test_elementwise",
     "test_special",
     "test_attention_cases",
+    "test_arguments",
     "test_lists_of_tensors",
     "test_lost_writes",
+    "test_protocols",
 }
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
 
