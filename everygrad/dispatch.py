@@ -382,18 +382,18 @@ def binary(op: Any, beside_none: bool | None = None) -> Callable[[Any, Any], Any
             dtype = x._data.dtype
             if dtype is y._data.dtype and dtype in op.floats:  # as they are
                 return apply(op, x, y)
-        if y is None and beside_none is not None:
-            return beside_none
-        if not isinstance(x, Tensor) and not isinstance(y, Tensor):
-            return apply(op, *op.promote(x, y))
-        if type(y) is float and type(x._data) is ndarray and x._data.dtype in (F32, F64):
-            y = wrap(np.asarray(y, x._data.dtype))
-            return call(x, y) if x._data.size <= config.fast_limit else apply(op, x, y)
-        if config.fast_limit >= 0:
-            if type(y) is float and (given := _number(op, x._data, y)) is not None:
+        if type(y) is float and isinstance(x, Tensor):
+            payload = x._data
+            if type(payload) is ndarray and payload.dtype in (F32, F64):
+                y = wrap(np.asarray(y, payload.dtype))
+                return call(x, y) if payload.size <= config.fast_limit else apply(op, x, y)
+            if config.fast_limit >= 0 and (given := _number(op, payload, y)) is not None:
                 return call(x, given)
-            if type(x) is float and (given := _number(op, y._data, x)) is not None:
+        elif type(x) is float and isinstance(y, Tensor) and config.fast_limit >= 0:
+            if (given := _number(op, y._data, x)) is not None:
                 return call(given, y)
+        elif y is None and beside_none is not None:
+            return beside_none
         return apply(op, *op.promote(x, y))
 
     return call

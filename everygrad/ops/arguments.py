@@ -107,6 +107,11 @@ class Signature:
         if p is None or not p.kind or (value is None and p.optional):
             return value
         if p.kind == "Tensor":
+            if p.name == "index" and isinstance(value, int):  # one number is x[i]
+                raise DtypeError(
+                    f"{self.op}: an index is a tensor of integers, got {value!r}; "
+                    f"the index comes before the axis: {self.op}(x, index, ...)"
+                )
             return tensor_of(self.op, value, beside)
         if p.kind == "Sequence[Tensor]":
             if not isinstance(value, Iterable) or isinstance(value, str | bytes | dict):

@@ -33,7 +33,7 @@ def _samples() -> Any:
 
 
 @composite(
-    kinds="real float",
+    kinds="float",
     methods=(),
     torch=None,
     reference=_pair(np.var),
@@ -48,7 +48,7 @@ def var_mean(
 
 
 @composite(
-    kinds="real float",
+    kinds="float",
     methods=(),
     torch=None,
     reference=_pair(np.std),
