@@ -13,6 +13,7 @@ from everygrad import (
     linalg as linalg,
     nn as nn,
     optim as optim,
+    scopes as scopes,
     special as special,
     tools as tools,
 )
@@ -1107,7 +1108,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 
 def norm(
     x: Tensor,
-    p: float = 2.0,
+    p: Any = 2.0,
     axis: int | tuple[int, ...] | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:

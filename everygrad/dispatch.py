@@ -313,8 +313,9 @@ def unary(op: Any) -> Callable[[Any], Any]:
     return call
 
 
-def binary(op: Any) -> Callable[[Any, Any], Any]:
-    """The function of an elementwise op of two inputs."""
+def binary(op: Any, beside_none: bool | None = None) -> Callable[[Any, Any], Any]:
+    """The function of an elementwise op of two inputs. `beside_none` is what a comparison with None
+    gives, as an operator: it is never a number's equal."""
     fast32: Any = None
     fast64: Any = None
     # which of out, x, y to keep when x, y or both want a gradient; None for none of them
@@ -387,14 +388,19 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             dtype = x._data.dtype
             if dtype is y._data.dtype and dtype in op.floats:  # as they are
                 return apply(op, x, y)
-        if (limit := fast_limit()) >= 0:
-            if type(y) is float and type(x._data) is ndarray and x._data.dtype in (F32, F64):
-                y = wrap(np.asarray(y, x._data.dtype))
-                return call(x, y) if x._data.size <= limit else apply(op, x, y)
-            if type(y) is float and (given := _number(op, x._data, y)) is not None:
+        limit = fast_limit()
+        if type(y) is float and isinstance(x, Tensor) and limit >= 0:
+            payload = x._data
+            if type(payload) is ndarray and payload.dtype in (F32, F64):
+                y = wrap(np.asarray(y, payload.dtype))
+                return call(x, y) if payload.size <= limit else apply(op, x, y)
+            if (given := _number(op, payload, y)) is not None:
                 return call(x, given)
-            if type(x) is float and (given := _number(op, y._data, x)) is not None:
+        elif type(x) is float and isinstance(y, Tensor) and limit >= 0:
+            if (given := _number(op, y._data, x)) is not None:
                 return call(given, y)
+        elif y is None and beside_none is not None:
+            return beside_none
         return apply(op, *op.promote(x, y))
 
     return call

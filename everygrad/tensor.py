@@ -213,6 +213,13 @@ class Tensor:
                 self._node.hooks = {}
             self._node.hooks[_RETAIN] = keep
 
+    def __copy__(self) -> Tensor:
+        """Another name for the value: connected to the graph, or like this one a leaf."""
+        copy = wrap(shared(self), self._node)
+        if self._node is not None and self._node.is_leaf:
+            copy._node = Leaf(copy, self._node.level)
+        return copy
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if not self.is_leaf:
             raise GradientError(

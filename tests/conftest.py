@@ -36,9 +36,11 @@ EVERYWHERE = {
     "test_elementwise",
     "test_special",
     "test_attention_cases",
+    "test_arguments",
     "test_lists_of_tensors",
     "test_lost_writes",
     "test_sweep",
+    "test_protocols",
 }
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
 

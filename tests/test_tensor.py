@@ -79,10 +79,10 @@ def test_numpy_scalars_are_numbers_and_numpy_arrays_are_not() -> None:
 def test_dtype_names() -> None:
     for spec in ("int8", np.int8, np.dtype("int8"), eg.int8):
         assert eg.zeros((1,), spec).dtype is eg.int8
-    assert eg.zeros((1,), float).dtype is eg.float32
+    assert eg.zeros((1,), float).dtype is eg.float64
     assert eg.zeros((1,), int).dtype is eg.int64
     assert eg.zeros((1,), bool).dtype is eg.bool
-    assert eg.zeros((1,), complex).dtype is eg.complex64
+    assert eg.zeros((1,), complex).dtype is eg.complex128
     assert repr(eg.bfloat16) == "everygrad.bfloat16"
     assert str(eg.bfloat16) == "bfloat16"
     with pytest.raises(DtypeError, match="'float99' is not a dtype everygrad has; it has bool"):

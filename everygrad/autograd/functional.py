@@ -400,25 +400,46 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     return run
 
 
-def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """All derivatives of f with respect to one tensor argument, by forward mode."""
+def jacfwd(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """All derivatives of f by forward mode: output shape followed by input shape.
+
+    Of containers it gives containers: f's, with that of the arguments in place of each tensor.
+    """
 
     @wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
-        (x,), put = _chosen("jacfwd", args, argnums)
-        _checked("jacfwd", [x])
+        chosen, put = _chosen("jacfwd", args, argnums)
+        leaves, tree = flatten(chosen)
+        if not _checked("jacfwd", leaves):
+            raise ArgumentError("jacfwd: there is no tensor among the chosen arguments")
+        trees: list[Any] = []  # of f's result, the same each time
 
-        def push(t: Tensor) -> Any:
-            return jvp(lambda new: f(*put((new,)), **kwargs), (x,), (t,))[1]
+        def columns(k: int) -> list[Tensor]:
+            x = leaves[k]
 
-        columns = along_directions(push, _basis(x), "jacfwd", out_axes=-1)
-        return map_leaves(lambda c: c.reshape((*c.shape[:-1], *x.shape)), columns)
+            def push(t: Tensor) -> Any:
+                moves = [t if i == k else zeros_like(other) for i, other in enumerate(leaves)]
+                slopes = jvp(lambda *new: f(*put(new), **kwargs), chosen, unflatten(tree, moves))
+                return slopes[1]
+
+            found, out_tree = flatten(along_directions(push, _basis(x), "jacfwd", out_axes=-1))
+            trees.append(out_tree)
+            return [c.reshape((*c.shape[:-1], *x.shape)) for c in found]
+
+        def one(blocks: Sequence[Tensor]) -> Any:
+            full = unflatten(tree, list(blocks))
+            return full[0] if isinstance(argnums, int) else full
+
+        rows = zip(*(columns(k) for k in range(len(leaves))), strict=True)
+        made = [one(blocks) for blocks in rows]
+        return unflatten(trees[0], made)
 
     return run
 
 
-def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """All second derivatives of f, a function that returns one number.
+def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """All second derivatives of f, a function that returns one number; of containers of tensors, a
+    container of containers.
 
     >>> import everygrad as eg
     >>> eg.hessian(lambda x: (x**3).sum())(eg.tensor([1.0, 2.0]))

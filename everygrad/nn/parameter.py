@@ -33,6 +33,9 @@ class Parameter(Tensor):
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
 
+    def __copy__(self) -> Parameter:
+        return Parameter(self, self.requires_grad)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         # the value is shared, it never changes; the leaf is not, it belongs to one tensor
         made = Parameter(self, self.requires_grad)

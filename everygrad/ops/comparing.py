@@ -135,5 +135,5 @@ def heaviside(x: Tensor, y: Any) -> Tensor:
 )
 def aminmax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element along the axes, as `amin` and `amax` give them."""
-    axis = shapes.axis_tuple(axis, x.ndim, "aminmax")
+    axis = shapes.reduction_axes(axis, x.ndim, "aminmax")
     return amin(x, axis, keepdims), amax(x, axis, keepdims)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad import dtypes
+from everygrad import dtypes, shapes
 from everygrad.autograd.transforms import check_in_force
 from everygrad.backends import base
 from everygrad.dispatch import apply, user_line
@@ -45,6 +45,8 @@ def astype(x: Tensor, dtype: Any, copy: bool = True, device: Any = None) -> Tens
     Python's `float` means float64, as it does to NumPy and PyTorch (`dtypes.as_dtype`).
     Where nothing changes, the result is x itself without `copy`, else another name for its value.
     """
+    if copy is not True and copy is not False:
+        copy = shapes.as_bool(copy, "astype", "copy")
     if device is not None and device != x.device:
         return to(x, device, dtype)
     wanted = dtypes.as_dtype(dtype)
@@ -114,6 +116,8 @@ def to(x: Tensor, device: Any = None, dtype: Any = None, *, non_blocking: bool =
 
     `non_blocking` changes nothing: what is moved cannot change meanwhile, so nobody need wait.
     """
+    if non_blocking is not False:
+        shapes.as_bool(non_blocking, "to", "non_blocking")
     if isinstance(device, dtypes.DType):
         device, dtype = None, device
     elif isinstance(device, Tensor):

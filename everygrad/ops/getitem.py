@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 
 def _expand(index: Any, ndim: int) -> list[Any]:
     """The index with its ellipsis written out, one entry for each axis and None."""
-    entries = list(index) if isinstance(index, tuple) else [index]
+    entries = [_as_index(e) for e in (index if isinstance(index, tuple) else (index,))]
     used = sum(_axes_of(e) for e in entries)
     dots = [i for i, e in enumerate(entries) if e is Ellipsis]
     if len(dots) > 1:
@@ -45,6 +45,18 @@ def _expand(index: Any, ndim: int) -> list[Any]:
     fill = [slice(None)] * (ndim - used)
     at = dots[0] if dots else len(entries)
     return entries[:at] + fill + entries[at + len(dots) :]
+
+
+def _as_index(entry: Any) -> Any:
+    """A list, or a tuple inside an index, as the array or tensor it stands for."""
+    if not isinstance(entry, list | tuple):
+        return entry
+    if holds_tensors(entry):
+        return tensor(entry)
+    try:
+        return np.asarray(entry)
+    except ValueError as error:
+        raise ShapeError(f"getitem: a list in an index is ragged: {error}") from None
 
 
 def _axes_of(entry: Any) -> int:
@@ -86,10 +98,8 @@ def plan(x: Tensor, index: Any) -> Plan:
         if entry is None:
             shape.append(1)
             continue
-        if isinstance(entry, list) and holds_tensors(entry):
-            entry = tensor(entry)
-        if isinstance(entry, list | np.ndarray):
-            array = np.asarray(entry)
+        if isinstance(entry, np.ndarray):
+            array = entry
             if array.dtype.kind in "iu" and array.size:
                 _check_values(array, len(shape), x.shape[len(slices)])
             entry = as_tensor(array if array.size else array.astype(np.int64), x)
@@ -103,7 +113,8 @@ def plan(x: Tensor, index: Any) -> Plan:
         if isinstance(entry, slice):
             start, stop, step = entry.indices(size)
             count = len(range(start, stop, step))
-            slices.append((start if count else 0, count, step))
+            # a step that leads nowhere may be of any size, and is of none
+            slices.append((start if count else 0, count, step if count > 1 else 1))
             shape.append(count)
             continue
         if isinstance(entry, Tensor) and entry.dtype is dtypes.bool_:

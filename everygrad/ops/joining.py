@@ -401,7 +401,7 @@ def _triangle(x: Tensor, k: int, op: str) -> tuple[Tensor, Tensor]:
     if x.ndim < 2:
         raise ShapeError(f"{op}: needs 2 dimensions or more, got shape {x.shape}")
     rows = arange(x.shape[-2], device=x.device).reshape(-1, 1)
-    return arange(x.shape[-1], device=x.device) - k, rows
+    return arange(x.shape[-1], device=x.device) - shapes.as_int(k, op, "k"), rows
 
 
 @composite(

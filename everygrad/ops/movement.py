@@ -43,6 +43,8 @@ def reshape(x: Tensor, shape: Any = (), *more: int, copy: bool | None = None) ->
     >>> eg.arange(6).reshape(2, -1).shape
     (2, 3)
     """
+    if copy is not None:
+        shapes.as_bool(copy, "reshape", "copy")
     wanted = shapes.as_shape((shape, *more) if more else shape, "reshape")
     new = shapes.resolve_reshape(x.shape, wanted)
     return view(same(x) if new == x.shape else apply(RESHAPE, x, shape=new), x)
@@ -206,7 +208,8 @@ def _kept(wanted: Shape, shape: Shape) -> Shape:
 )
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x summed down to `shape`: the transpose of broadcasting."""
-    small, big = tuple(shape), x.shape
+    small = shape if type(shape) is tuple else shapes.as_shape(shape, "sum_to")
+    big = x.shape
     if big == small:
         return same(x)
     added = len(big) - len(small)

@@ -13,7 +13,7 @@ from everygrad.dtypes import DType
 from everygrad.errors import AxisError, DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange
-from everygrad.ops.elementwise import isinf, isnan, sqrt, where
+from everygrad.ops.elementwise import conj, isinf, isnan, real, sqrt, where
 from everygrad.ops.families import Kernel, Reduction, check_kind
 from everygrad.ops.functions import exp, log
 from everygrad.ops.joining import concat
@@ -47,9 +47,11 @@ def _reduce(op: Reduction, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
     axes = (
         tuple(range(ndim))
         if axis is None
-        else tuple(sorted(shapes.axis_tuple(axis, ndim, op.name)))
+        else tuple(sorted(shapes.reduction_axes(axis, ndim, op.name)))
     )
-    return apply(op, x, axes=axes, keepdims=bool(keepdims))
+    if keepdims is not False and keepdims is not True:
+        keepdims = shapes.as_bool(keepdims, op.name, "keepdims")
+    return apply(op, x, axes=axes, keepdims=keepdims)
 
 
 def _accumulated(x: Tensor, dtype: Any) -> Tensor:
@@ -65,8 +67,8 @@ _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins with
     0.0: of -0.0 alone it is 0.0."""
-    if axis is None and dtype is None and x._data.dtype in _SUMMED_AS_THEY_ARE:  # the commonest sum
-        return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=bool(keepdims))
+    if axis is dtype is None and keepdims is False and x._data.dtype in _SUMMED_AS_THEY_ARE:
+        return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=False)  # the commonest
     return _reduce(SUM, _accumulated(x, dtype), axis, keepdims)
 
 
@@ -108,7 +110,7 @@ def _extreme(x: Tensor, out: Tensor, axes: shapes.Shape) -> Tensor:
 
 
 def _nonempty(op: str, x: Tensor, axis: Axis) -> None:
-    axes = shapes.axis_tuple(axis, len(x.shape), op)
+    axes = shapes.reduction_axes(axis, len(x.shape), op)
     if 0 in [x.shape[a] for a in axes]:
         raise ShapeError(f"{op}: shape {x.shape} has no elements along axis {axis} to choose from")
 
@@ -175,7 +177,7 @@ PROD: Kernel = Kernel("prod", _prod_portable, ("x",))
 def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product along the axes, or of all elements."""
     x = _accumulated(x, dtype)
-    axes = tuple(sorted(shapes.axis_tuple(axis, len(x.shape), "prod")))
+    axes = tuple(sorted(shapes.reduction_axes(axis, len(x.shape), "prod")))
     return apply(PROD, x, axes=axes, keepdims=bool(keepdims))
 
 
@@ -258,6 +260,8 @@ def _arg(op: Kernel, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
     if axis is None:
         found = _arg(op, x.reshape(-1), 0, False)
         return found.reshape((1,) * x.ndim) if keepdims else found
+    if x.ndim == 0 and not shapes.reduction_axes(axis, 0, op.name):
+        return _arg(op, x.reshape(1), 0, False)
     at = shapes.axis_index(axis, x.ndim, op.name)
     _nonempty(op.name, x, at)
     return apply(op, x, axis=at, keepdims=bool(keepdims))
@@ -316,7 +320,7 @@ def _reference(fn: Any) -> Any:
 
 
 @composite(
-    kinds="real float",
+    kinds="float",
     reference=_reference(np.var),
     samples=_variance_samples,
     refuses=(
@@ -327,29 +331,30 @@ def _reference(fn: Any) -> Any:
 def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The variance: squares of the distances from the mean, summed, over (count - correction).
 
-    Where the correction leaves nothing to divide by, infinity, or NaN if there is no distance, as
-    in NumPy and PyTorch.
+    That of complex elements is real. Where the correction leaves nothing to divide by, infinity, or
+    NaN if there is no distance, as in NumPy and PyTorch.
     """
-    check_kind("var", x.dtype, "real float")
-    axes = shapes.axis_tuple(axis, x.ndim, "var")
+    check_kind("var", x.dtype, "float")
+    axes = shapes.reduction_axes(axis, x.ndim, "var")
     x, dtype = _wide(x)
     off = x - mean(x, axis=axes, keepdims=True)
     count = shapes.size_of(tuple(x.shape[a] for a in axes))
-    total = sum(off * off, axis=axes, keepdims=keepdims)
+    squares = real(off * conj(off)) if dtype.is_complex else off * off
+    total = sum(squares, axis=axes, keepdims=keepdims)
     left = count - correction
-    return (total / (float(left) if left > 0 else 0.0)).astype(dtype)
+    return (total / (float(left) if left > 0 else 0.0)).astype(dtypes.real_of(dtype))
 
 
 @composite(
-    kinds="real float",
+    kinds="float",
     reference=_reference(np.std),
     samples=_variance_samples,
     refuses=_bad_axis("std"),
 )
 def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation, the square root of `var`."""
-    check_kind("std", x.dtype, "real float")
-    axis = shapes.axis_tuple(axis, x.ndim, "std")
+    check_kind("std", x.dtype, "float")
+    axis = shapes.reduction_axes(axis, x.ndim, "std")
     v = var(x, axis, correction, keepdims)
     flat = v == 0  # the slope of sqrt at 0 is infinite; that of equal elements is taken as 0
     return where(flat, v, sqrt(where(flat, 1.0, v)))
@@ -367,7 +372,7 @@ def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
 def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
     check_kind("logsumexp", x.dtype, "real float")
-    axes = shapes.axis_tuple(axis, x.ndim, "logsumexp")
+    axes = shapes.reduction_axes(axis, x.ndim, "logsumexp")
     if not axes:
         return same(x)
     x, dtype = _wide(x)
