@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from everygrad.autograd.decorating import manager
 from everygrad.autograd.watching import watcher
 from everygrad.config import config
 from everygrad.dispatch import user_line
@@ -32,7 +32,7 @@ def _check(op: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
     )
 
 
-@contextmanager
+@manager
 def find_nan() -> Iterator[None]:
     """Within the block, the first op that makes a NaN from inputs without one raises AnomalyError
     naming the op, the shapes and the user's line. Slow: every result is looked at.

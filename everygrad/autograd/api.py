@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
+from everygrad.autograd.decorating import manager
 from everygrad.autograd.engine import LeafReady, Pass
 from everygrad.autograd.graph import HookHandle, Leaf, Node
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, ShapeError
@@ -194,7 +194,7 @@ def register_post_accumulate_grad_hook(x: Tensor, hook: Callable[[Tensor], None]
     return handle
 
 
-@contextmanager
+@manager
 def leaf_ready_hook(hook: LeafReady) -> Iterator[None]:
     """Within the block, every backward pass calls `hook(leaf)` as soon as a leaf is complete.
 
