@@ -163,7 +163,6 @@ def test_long_sums_keep_their_digits(k: int, sides: tuple[int, int]) -> None:
     m, n = sides
     x, y = np.full((m, k), 0.1, np.float32), np.full((k, n), 0.3, np.float32)
     exact = k * float(np.float32(0.1)) * float(np.float32(0.3))
-    assert m * k * n >= kernels.OWN_PRODUCTS or k == (1 << 20) + 7
     for a, b in ((x, y), (np.asfortranarray(x), y), (x, np.asfortranarray(y))):
         for way in (lambda f: f, eg.jit):
             if way is not eg.jit and m * k * n < kernels.OWN_PRODUCTS:
