@@ -30,7 +30,13 @@ from everygrad.tensor import Tensor, Wrapped, wrap
 
 # NumPy warns of overflow and of division by zero; tensors carry inf and NaN instead, as GPUs do.
 # Where a filter turns warnings into errors, the fast path's `except` sends the op to the slow one.
-warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"everygrad\.")
+# Theirs alone: what else is worth a warning is heard.
+warnings.filterwarnings(
+    "ignore",
+    r"(overflow|underflow|divide by zero|invalid value) encountered",
+    RuntimeWarning,
+    r"everygrad\.",
+)
 
 CPU = base.get("cpu")
 F32 = np.dtype(np.float32)

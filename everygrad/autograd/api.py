@@ -9,8 +9,9 @@ from typing import Any
 
 from everygrad.autograd.engine import LeafReady, Pass
 from everygrad.autograd.graph import HookHandle, Leaf, Node
+from everygrad.autograd.modes import _Mode
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, ShapeError
-from everygrad.scopes import Scope, Settings
+from everygrad.scopes import Settings
 from everygrad.tensor import Tensor, set_grad, stand_in
 
 _leaf_ready: ContextVar[tuple[LeafReady, ...]] = ContextVar("everygrad_leaf_ready", default=())
@@ -204,7 +205,7 @@ def register_post_accumulate_grad_hook(x: Tensor, hook: Callable[[Tensor], None]
     return handle
 
 
-class leaf_ready_hook(Scope):  # noqa: N801  # read as a phrase, as the modes are
+class leaf_ready_hook(_Mode):  # noqa: N801  # read as a phrase, as the modes are
     """Within the block, every backward pass calls `hook(leaf)` as soon as a leaf is complete.
 
     Leaves come in the order the pass completes them, so communication can overlap the rest.

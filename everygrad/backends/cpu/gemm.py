@@ -12,6 +12,7 @@ with a small result is cut along k instead, its parts summed by a second step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -41,6 +42,7 @@ SMALL = edge(__name__, "SMALL", 50_000, "products")  # multiply-adds worth a blo
 BLOCKS = edge(__name__, "BLOCKS", 16, "count")  # wanted for a large product
 LONG = edge(__name__, "LONG", 1024, "size")  # k that may be cut, for
 WIDE = edge(__name__, "WIDE", 1 << 16, "elements")  # elements of the result
+VERY_LONG = edge(__name__, "VERY_LONG", 1 << 18, "size")  # k that is cut into more parts
 FEW = edge(__name__, "FEW", 4, "count")  # products of a batch whose sums may be cut
 TILES = edge(__name__, "TILES", 16, "count")  # along m that a panel should serve; more, when B
 BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from afar
@@ -174,6 +176,8 @@ def _parts(p: Product) -> int:
     if p.k < LONG or p.m * p.n > WIDE or p.entries > FEW:
         return 1
     wanted = (8, 4) if p.m * p.n <= WIDE // 4 else (4,)  # the parts are summed at the end
+    if p.k >= VERY_LONG and p.m * p.n <= WIDE // 32:  # each is the more exact
+        wanted = (64, 32, 16, *wanted)
     found = [parts for parts in (*wanted, 7, 5, 6, 3, 2) if p.k % parts == 0]
     return found[0] if found else 1
 
@@ -226,8 +230,8 @@ def _plan(p: Product, target: Machine) -> Plan:
     tiles = -(-p.m // rows)
     width = vectors * lanes
     panels = -(-p.n // width)
-    depth = _depth(p, width)
     packs = _packing(p, width, tiles)
+    depth = _depth(p, width, in_place=packs == "none")
     down, across = _chunks(p, tiles, panels, depth)
     chunk = p.m * p.n * p.k // (down * across)
     group = max(1, SMALL // max(chunk, 1))
@@ -264,9 +268,10 @@ def _tile_of(p: Product, lanes: int, registers: int) -> tuple[int, int]:
     return rows, vectors
 
 
-def _depth(p: Product, width: int) -> int:
-    """The stretches of k, equal but for the last."""
-    most = max(16, PANEL // (width * p.dtype.itemsize))
+def _depth(p: Product, width: int, in_place: bool = False) -> int:
+    """The stretches of k, equal but for the last. Each has a sum of its own, so that of a very long
+    k there should not be many: nor are there where no panel has to fit the cache."""
+    most = max(16, PANEL // (width * p.dtype.itemsize), math.isqrt(p.k) if in_place else 0)
     depth = max(1, -(-p.k // max(1, -(-p.k // most))))
     while p.k >= 4 and (p.k - 1) % depth + 1 < 4:  # packing takes up to four at a time
         depth -= 1

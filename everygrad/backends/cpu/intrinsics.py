@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad import dtypes
-from everygrad.backends.cpu import vecinverse, vecmath, vecnormal
+from everygrad.backends.cpu import turning, vecinverse, vecmath, vecnormal
 from everygrad.backends.cpu.llvm import Emitter, Value, literal
 from everygrad.compile.expr import INTRINSICS
 from everygrad.dtypes import DType
@@ -224,7 +224,7 @@ def _elementary(e: Emitter, fn: str, *args: Value) -> Value:
         return vecinverse.atan2(e, *args)
     found = None
     if len(args) == 1:
-        kin = (vecmath, vecinverse, vecnormal)
+        kin = (vecmath, vecinverse, vecnormal, turning)
         found = next((made for one in kin if (made := one.expand(e, fn, x)) is not None), None)
     if found is not None:
         return found
