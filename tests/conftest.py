@@ -34,6 +34,7 @@ EVERYWHERE = {
     "test_elementwise",
     "test_special",
     "test_attention_cases",
+    "test_pieces",
 }
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
 
