@@ -18,6 +18,9 @@ class Config:
     fast_limit        up to this many elements the door takes its fast path; -1 while something
                       (`find_nan`, `autocast`, a tracer, a profiler) must see every op
     matmul_precision  "highest" or "high": see `set_matmul_precision`
+    code_bytes        how many bytes compiled functions and kernels that are kept for the next call
+                      may take in all: beyond, those not used for longest are dropped, and compiled
+                      again (or loaded from disk) when they are called again
     """
 
     def __init__(self) -> None:
@@ -26,6 +29,7 @@ class Config:
         self.matmul_precision = "highest"
         self._native_threshold = int(os.environ.get("EVERYGRAD_NATIVE_THRESHOLD", "16384"))
         self.fast_limit = self._native_threshold
+        self.code_bytes = int(os.environ.get("EVERYGRAD_CODE_MB", "256")) << 20
 
     @property
     def native_threshold(self) -> int:

@@ -111,7 +111,8 @@ class Replay:
         """Compile all steps, and make each stretch of native ones a single call."""
         native = [s for s in self.program.steps if isinstance(s, NativeStep)]
         sources = [(s.step.source, s.step.vectorise) for s in native]
-        addresses = iter(engine().compile_all(sources))
+        self.code = engine().compile_all(sources)  # held: what is compiled lives as long as we do
+        addresses = iter(self.code)
         self.kept: list[Any] = []  # memory that native code points to
         segments: list[Callable[[dict[int, Any]], None]] = []
         words: list[int] = []
