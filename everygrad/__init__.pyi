@@ -916,7 +916,9 @@ def matrix_transpose(x: Tensor) -> Tensor:
 def max(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
-    """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+    """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the
+    gradient evenly.
+    """
 
 def max_pool1d(
     x: Tensor,
@@ -997,7 +999,9 @@ def median(
 def min(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
-    """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+    """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the
+    gradient evenly.
+    """
 
 def minimum(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The smaller of x and y. NaN wins; a tie gives each side half the gradient."""
@@ -1155,7 +1159,7 @@ def positive(x: Tensor) -> Tensor:
     """+x: the same value."""
 
 def pow(x: _TensorLike, y: _TensorLike) -> Tensor:
-    """x to the power y. The derivative in y is 0 where x <= 0."""
+    """x to the power y. Integers have no negative powers."""
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """x where it is positive, weight * x elsewhere: one weight, or one for each place on axis 1."""
@@ -1361,7 +1365,9 @@ def sum(
     dtype: Any = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
-    """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+    """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins with
+    0.0: of -0.0 alone it is 0.0.
+    """
 
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x summed down to `shape`: the transpose of broadcasting."""

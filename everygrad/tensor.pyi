@@ -23,6 +23,10 @@ class Wrapped:
     @property
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
+    def left(self) -> Tensor | None:
+        """The tensor of the level below that stands for the whole, for a name that outlives the
+        transformation; None where there is none.
+        """
     def stopped(self) -> Any:
         """The payload of the same value without any derivative."""
     @property
@@ -39,6 +43,7 @@ class Tensor:
 
     _data: Any
     _node: Node | None
+    _source: Any
     _grad: Tensor | None
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -67,7 +72,7 @@ class Tensor:
         """The gradient summed here by `backward`, or None."""
     @grad.setter
     def grad(self, value: Tensor | None) -> None: ...
-    def rebind(self, payload: Any, node: Node | None) -> None:
+    def rebind(self, payload: Any, node: Node | None, drawn: bool = False) -> None:
         """Give this name another value. The only place where a Tensor changes."""
     def detach(self) -> Tensor:
         """The same value as a constant for every derivative; nothing is copied."""
@@ -151,7 +156,7 @@ class Tensor:
     ) -> Any: ...
     @property
     def T(self) -> Tensor:  # noqa: N802  # the Array API's name
-        """The last two axes exchanged."""
+        """The two axes of a matrix exchanged."""
     def abs(self) -> Tensor:
         """The absolute value; 0 has derivative 0."""
     def acos(self) -> Tensor:
@@ -496,7 +501,9 @@ class Tensor:
     def matrix_transpose(self) -> Tensor:
         """The last two axes exchanged."""
     def max(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-        """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+        """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the
+        gradient evenly.
+        """
     def max_pool2d(
         self,
         kernel_size: Any,
@@ -514,7 +521,9 @@ class Tensor:
     def median(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """The element in the middle, of two the lower, as in PyTorch; NaN where there is a NaN."""
     def min(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-        """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+        """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the
+        gradient evenly.
+        """
     def minimum(self, y: _TensorLike) -> Tensor:
         """The smaller of x and y. NaN wins; a tie gives each side half the gradient."""
     def mish(self) -> Tensor:
@@ -583,7 +592,7 @@ class Tensor:
     def positive(self) -> Tensor:
         """+x: the same value."""
     def pow(self, y: _TensorLike) -> Tensor:
-        """x to the power y. The derivative in y is 0 where x <= 0."""
+        """x to the power y. Integers have no negative powers."""
     def prelu(self, weight: Tensor) -> Tensor:
         """x where it is positive, weight * x elsewhere: one weight, or one for each place on
         axis 1.
@@ -719,7 +728,9 @@ class Tensor:
     def sum(
         self, axis: int | tuple[int, ...] | None = None, dtype: Any = None, keepdims: bool = False
     ) -> Tensor:
-        """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+        """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins
+        with 0.0: of -0.0 alone it is 0.0.
+        """
     def sum_to(self, shape: Sequence[int]) -> Tensor:
         """x summed down to `shape`: the transpose of broadcasting."""
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
@@ -799,8 +810,31 @@ class Tensor:
 def shared(t: Tensor) -> Any:
     """The payload of `t`, to stand under another name too: a tracer must know whose it is."""
 
+def stand_in(t: Tensor) -> Tensor:
+    """The tensor that holds the value and the node of `t` in this context: `t` itself, except
+    for a tensor from outside that a tracer has captured, which is never written to.
+    """
+
+def set_grad(t: Tensor, g: Tensor | None) -> None:
+    """Give `t` this gradient; while a function is traced, only the tracer knows it."""
+
 def wrap(payload: Any, node: Node | None = None) -> Tensor:
     """A Tensor around a payload."""
+
+def view(out: Tensor, source: Tensor) -> Tensor:
+    """`out`, marked as a view of `source`: it shows elements of it, in memory of its own or not."""
+
+def held_source(t: Tensor) -> Tensor | None:
+    """A tensor that `t` is a view of and that somebody still holds; None if there is none."""
+
+def refuse_lost_write(t: Tensor, op: str, cure: str) -> None:
+    """Refuse to write to a view of a tensor that somebody still holds: it would not change."""
+
+def _rows(x: Tensor) -> Iterator[Tensor]:
+    """The rows, views of x unless this loop is the only one who holds it."""
+
+def _one_loop() -> int:
+    """What getrefcount says of an object that only a generator's local name holds."""
 
 class _Elsewhere:
     """A method of PyTorch's that is none here: asking for it says what is. (A `__getattr__`

@@ -314,7 +314,7 @@ def test_out_of_memory_names_the_largest_tensors(monkeypatch: pytest.MonkeyPatch
 def test_views_copy_nothing() -> None:
     x = eg.tensor(np.arange(24.0, dtype=np.float32).reshape(2, 3, 4), device=DRY)
     before = sum(dry().gpu.driver.launches.values())
-    parts = [x.reshape(6, 4), x.T, x[:, ::-1, 1:3], x[0], x.expand_dims(1), x.reshape(4, 3, 2)]
+    parts = [x.reshape(6, 4), x.mT, x[:, ::-1, 1:3], x[0], x.expand_dims(1), x.reshape(4, 3, 2)]
     parts += [x[:1].broadcast_to((5, 3, 4)), x.permute_dims((2, 0, 1)), x[1].reshape(2, 6)]
     assert all(p._data.storage is x._data.storage for p in parts)
     assert sum(dry().gpu.driver.launches.values()) == before

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import everygrad as eg
+from everygrad.config import FAST_LIMIT
 from everygrad.ops import pieces
 
 SHAPES = [(6,), (5, 4), (3, 4, 5), (7, 1, 2), (40, 3)]
@@ -164,10 +165,13 @@ def test_the_work_is_linear(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 total = total + x[t, (7 * t) % 64]
         loss = total.sum()
         written = 0
-        with monkeypatch.context() as patch:
-            patch.setattr(eg.config, "fast_limit", -1)  # every op goes the long way
-            patch.setattr(eg.backends.base.get("cpu"), "run", counting)
-            loss.backward()
+        token = FAST_LIMIT.set(-1)  # every op goes the long way
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(eg.backends.base.get("cpu"), "run", counting)
+                loss.backward()
+        finally:
+            FAST_LIMIT.reset(token)
         return written
 
     small, large = elements(64), elements(256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import ExitStack
 from typing import Any
 
@@ -291,3 +292,16 @@ def test_large_reductions_of_one_element(fn: Any, device: str) -> None:
     x = eg.ones((300_000, 1), device=device)
     assert fn(x, axis=1).shape == (300_000,)
     assert fn(x, axis=1, keepdims=True)[7].tolist() == [1]
+
+
+@pytest.mark.parametrize("correction", [1, 2, 3, 4, 7.5])
+def test_more_correction_than_elements(correction: float, device: str) -> None:
+    """Infinity, or NaN where all elements are equal: as NumPy and PyTorch have it."""
+    for x in ([1.0, 2.0, 4.0], [5.0, 5.0, 5.0], [1.0, NAN, 2.0], [3.0], []):
+        with warnings.catch_warnings(action="ignore"):  # PyTorch says that it makes no sense
+            want = torch.var(torch.tensor(x), correction=correction).numpy()
+        t = eg.tensor(np.array(x, np.float32), device=device)
+        for way in (lambda f: f, eg.jit):
+            for fn, expected in ((eg.var, want), (eg.std, np.sqrt(want))):
+                got = values(way(lambda x, fn=fn: fn(x, correction=correction))(t))
+                np.testing.assert_allclose(got, expected, rtol=1e-6)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from everygrad.autograd.modes import _Mode
 from everygrad.autograd.watching import watcher
-from everygrad.config import config
 from everygrad.dispatch import user_line
 from everygrad.errors import AnomalyError
+from everygrad.scopes import Settings
 from everygrad.tensor import Tensor, Wrapped
 
 
@@ -20,20 +19,20 @@ def _has_nan(x: Tensor) -> bool:
 
 
 def _check(op: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
-    token = watcher.set(None)  # the check itself is made of ops
+    before = watcher.get()
     try:
+        watcher.set(None)  # the check itself is made of ops
         if not _has_nan(out) or any(_has_nan(x) for x in inputs):
             return
     finally:
-        watcher.reset(token)
+        watcher.set(before)
     shown = ", ".join(f"{x.dtype}{list(x.shape)}" for x in inputs)
     raise AnomalyError(
         f"find_nan: {op.name} made a NaN out of inputs without one ({shown}), at {user_line()}"
     )
 
 
-@contextmanager
-def find_nan() -> Iterator[None]:
+class find_nan(_Mode):  # noqa: N801  # as the modes are named
     """Within the block, the first op that makes a NaN from inputs without one raises AnomalyError
     naming the op, the shapes and the user's line. Slow: every result is looked at.
 
@@ -44,10 +43,8 @@ def find_nan() -> Iterator[None]:
         ...
     everygrad.errors.AnomalyError: find_nan: log made a NaN out of inputs without one ...
     """
-    token = watcher.set(_check)
-    config.watch(+1)
-    try:
-        yield
-    finally:
-        config.watch(-1)
-        watcher.reset(token)
+
+    watches = True
+
+    def settings(self) -> Settings:
+        return ((watcher, _check),)

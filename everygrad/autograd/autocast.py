@@ -5,13 +5,12 @@ with the setting off: what the op is made of, its tangent and its batched form k
 were chosen. A backward pass runs with the setting off too, so it uses the dtypes of forward, and a
 cast's own derivative brings each gradient back to its parameter's dtype.
 
-Nothing is paid while no block is open: the door looks only while `config.fast_limit` is below 0.
+Nothing is paid while no block is open: the door looks only while `fast_limit()` is below 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -19,9 +18,10 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.autograd.modes import _Mode
 from everygrad.backends.base import kind_of
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError
+from everygrad.scopes import Setting, Settings
 from everygrad.tensor import Tensor
 
 # Bound by multiplications: a half dtype is several times as fast, and sums are kept in float32.
@@ -90,7 +90,7 @@ def whole(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if config.fast_limit < 0 and (chosen := policy()) is not None:
+        if fast_limit() < 0 and (chosen := policy()) is not None:
             with uncast():
                 named = dict(zip(kwargs, converted(name, [*kwargs.values()], chosen), strict=True))
                 return fn(*converted(name, args, chosen), **named)
@@ -105,16 +105,9 @@ class uncast(_Mode):  # noqa: N801  # a context manager, read as a phrase
     _settings = ((_policy, None),)
 
 
-@contextmanager
-def under(chosen: Policy | None) -> Iterator[None]:
+def under(chosen: Policy | None) -> Setting:
     """A setting that held before holds again: for work that is done a second time."""
-    token = _policy.set(chosen)
-    config.watch(+1)
-    try:
-        yield
-    finally:
-        config.watch(-1)
-        _policy.reset(token)
+    return Setting(_policy, chosen, watches=True)
 
 
 class autocast(_Mode):  # noqa: N801  # PyTorch's name
@@ -143,14 +136,14 @@ class autocast(_Mode):  # noqa: N801  # PyTorch's name
             )
         self.kind = _EVERYWHERE if device is None else kind_of(device)
         self.dtype = dtypes.as_dtype(dtype)
-        self.enabled = bool(enabled)
+        self.enabled = self.watches = bool(enabled)
         if self.dtype not in HALVES:
             raise DtypeError(
                 f"autocast: dtype must be bfloat16 or float16, got {self.dtype}; for full "
                 f"precision use enabled=False"
             )
 
-    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+    def settings(self) -> Settings:
         before: Mapping[str, DType | None] = {}
         if self.kind != _EVERYWHERE:
             before = dict(policy() or ())
@@ -158,14 +151,6 @@ class autocast(_Mode):  # noqa: N801  # PyTorch's name
         anything = any(dtype is not None for dtype in known.values())
         chosen: Policy | None = tuple(sorted(known.items(), key=_by_kind)) if anything else None
         return ((_policy, chosen),)
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        config.watch(self.enabled)
-
-    def __exit__(self, *exc: object) -> None:
-        config.watch(-self.enabled)
-        super().__exit__(*exc)
 
 
 def _by_kind(item: tuple[str, DType | None]) -> str:

@@ -7,9 +7,9 @@ summed in an order fixed by the graph alone, so that the parallel pass gives the
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import repeat
 from typing import Any
 
 from everygrad.autograd.autocast import policy, uncast
@@ -19,16 +19,18 @@ from everygrad.autograd.modes import (
     anomaly_enabled,
     enable_grad,
     no_grad,
-    resume,
+    recording,
     set_recording,
 )
+from everygrad.backends.base import tracing
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
-from everygrad.tensor import Tensor, Wrapped, shared, wrap
+from everygrad.scopes import drain
+from everygrad.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 
 LeafReady = Callable[[Tensor], None]
 # A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
 Grad = Any
-_NOTHING: Sequence[Any] = itertools.repeat(None)  # type: ignore[assignment]  # as long as needed
+_NOTHING: Sequence[Any] = repeat(None)  # type: ignore[assignment]  # as long as needed
 
 
 def uses(roots: Iterable[Node], usable: bool = False) -> dict[Node, int]:
@@ -114,7 +116,7 @@ def add(a: Grad, b: Grad) -> Grad:
 
 def renamed(g: Grad) -> Grad:
     """The gradient under a name of its own: `p.grad *= 0.5` must not reach anyone else's."""
-    return wrap(shared(g), g._node) if isinstance(g, Tensor) else g
+    return wrap(shared(g), stand_in(g)._node) if isinstance(g, Tensor) else g
 
 
 def has_nan(g: Tensor) -> bool:
@@ -161,12 +163,6 @@ def _freed(node: Node) -> FreedGraphError:
     )
 
 
-@contextmanager
-def _without_autocast(usual: AbstractContextManager[None]) -> Iterator[None]:
-    with uncast(), usual:
-        yield
-
-
 class Pass:
     """One backward pass: its counts, its gradients in flight, what to do at the leaves."""
 
@@ -180,6 +176,7 @@ class Pass:
         accumulate: bool = True,
         leaf_ready: LeafReady | None = None,
         keep_mode: bool = False,
+        without_hooks: frozenset[Node] = frozenset(),
     ) -> None:
         self.retain_graph = retain_graph
         self.create_graph = create_graph
@@ -188,6 +185,7 @@ class Pass:
         )
         self.leaf_ready = leaf_ready
         self.keep_mode = keep_mode  # inside a transformation the graphs further out go on recording
+        self.without_hooks = without_hooks  # leaves whose hooks run elsewhere
         self.captured: dict[Node, Grad] = {}
         self.before: list[tuple[Tensor, Tensor | None]] = []  # each .grad that was changed
         self.anomaly = anomaly_enabled()
@@ -210,33 +208,39 @@ class Pass:
     def needs(self, node: Node) -> bool:
         return self.wanted is None or node in self.wanted
 
-    def mode(self) -> AbstractContextManager[None]:
-        """What is recorded while the pass runs; in the dtypes that forward chose."""
-        usual: AbstractContextManager[None] = nullcontext()
+    def modes(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        """What is recorded while the pass runs; and that it is in the dtypes forward chose."""
+        usual: AbstractContextManager[Any] = nullcontext()
         if not self.keep_mode:
             usual = enable_grad() if self.create_graph else no_grad()
-        return usual if policy() is None else _without_autocast(usual)
+        return usual, nullcontext() if policy() is None else uncast()
 
     def run(self) -> None:
         """The whole pass on this thread."""
         try:
             if self.create_graph or self.keep_mode or policy() is not None:
-                with self.mode():
+                usual, dtypes = self.modes()
+                with usual, dtypes:
                     self.walk()
                 return
-            before = set_recording(OFF)  # the usual mode, without an object for it
-            try:
+            before = recording()
+            try:  # the usual mode, without an object for it
+                set_recording(OFF)
                 self.walk()
             finally:
-                resume(before)
+                set_recording(before)
         except BaseException:
             self.roll_back()
             raise
 
     def roll_back(self) -> None:
         """A pass that failed leaves every `.grad` as it found it."""
-        for tensor, held in reversed(self.before):
-            tensor._grad = held
+        if tracing.get() is not None:  # which alone knows them
+            for tensor, held in reversed(self.before):
+                set_grad(tensor, held)
+        elif self.before:
+            tensors, values = zip(*reversed(self.before), strict=True)
+            drain(map(setattr, tensors, repeat("_grad"), values))
 
     def walk(self) -> None:
         """Every node, once its gradient is complete. The loop is hot: every name in it is local.
@@ -318,8 +322,9 @@ class Pass:
         if g is None:
             return None
         try:
-            if type(node.saved) is not tuple:  # such nodes have hooks, {} at least: see saving.py
-                node.saved.fulfil(node)
+            saved = node.saved  # read once: another worker may be given values for it too
+            if type(saved) is not tuple:  # such nodes have hooks, {} at least: see saving.py
+                saved.fulfil(node)
             results: Sequence[Grad] = node.op.vjp(node, g, self.create_graph)
         except Exception as error:
             raise explain(node, error) from error
@@ -342,7 +347,7 @@ class Pass:
         assert isinstance(node, Leaf)
         if g is None or not self.needs(node):
             return
-        if node.hooks:
+        if node.hooks and node not in self.without_hooks:
             g = run_hooks(node, g)
         if self.targets is not None and node in self.targets:
             self.captured[node] = renamed(g)
@@ -351,7 +356,7 @@ class Pass:
             return
         held = tensor.grad
         self.before.append((tensor, held))
-        tensor._grad = renamed(g) if held is None else held + g
+        set_grad(tensor, renamed(g) if held is None else held + g)
         for hook in list(node.after_hooks.values()) if node.after_hooks else ():
             hook(tensor)
         if self.leaf_ready is not None:

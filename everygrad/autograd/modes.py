@@ -7,12 +7,13 @@ construction, and a worker thread takes them over with `contextvars.copy_context
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from copy import copy
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from everygrad.autograd.saving import recorder
+from everygrad.scopes import Scope, Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +28,6 @@ _depth: ContextVar[int] = ContextVar("everygrad_depth", default=0)
 
 recording = _recording.get
 set_recording = _recording.set  # for the engine: `no_grad` without an object
-resume = _recording.reset
 anomaly_enabled = _anomaly.get
 in_inference_mode = _inference.get
 transform_depth = _depth.get
@@ -43,31 +43,20 @@ def is_grad_enabled() -> bool:
     return recording() != OFF
 
 
-class _Mode:
+class _Mode(Scope):
     """A context manager that sets context variables, and can decorate a function."""
 
-    _settings: tuple[tuple[ContextVar[Any], Any], ...] = ()
+    __slots__ = ()
+    _settings: Settings = ()
 
-    def __init__(self) -> None:
-        self._undo: list[tuple[ContextVar[Any], Token[Any]]] = []
-
-    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+    def settings(self) -> Settings:
         return self._settings
-
-    def __enter__(self) -> None:
-        # one list serves nested entries of the same object: each exit pops what its entry pushed
-        self._undo.extend((var, var.set(value)) for var, value in self.settings())
-
-    def __exit__(self, *exc: object) -> None:
-        for _ in self.settings():
-            var, token = self._undo.pop()
-            var.reset(token)
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         @wraps(fn)
         def inside(*args: P.args, **kwargs: P.kwargs) -> R:
             mode = copy(self)  # a call of its own: calls may nest, and run on several threads
-            mode._undo = []
+            Scope.__init__(mode)
             with mode:
                 return fn(*args, **kwargs)
 
@@ -90,7 +79,7 @@ class no_grad(_Mode):  # noqa: N801  # PyTorch's name
 class enable_grad(_Mode):  # noqa: N801  # PyTorch's name
     """Recording is on inside, also within `no_grad`."""
 
-    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+    def settings(self) -> Settings:
         return ((_recording, OFF if in_inference_mode() else _on()),)
 
 
@@ -104,7 +93,7 @@ class detect_anomaly(_Mode):  # noqa: N801  # PyTorch's name
     """Every recorded op remembers the line that made it; a NaN in a gradient raises AnomalyError
     naming the op and that line."""
 
-    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+    def settings(self) -> Settings:
         return ((_anomaly, True), (_recording, CAREFUL if recording() else OFF))
 
 
@@ -115,7 +104,7 @@ class set_grad_enabled(_Mode):  # noqa: N801  # PyTorch's name
         super().__init__()
         self.enabled = enabled
 
-    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+    def settings(self) -> Settings:
         on = self.enabled and not in_inference_mode()
         return ((_recording, _on() if on else OFF),)
 
@@ -123,5 +112,5 @@ class set_grad_enabled(_Mode):  # noqa: N801  # PyTorch's name
 class deeper(_Mode):  # noqa: N801  # a context manager, read as a phrase
     """One transformation further in."""
 
-    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+    def settings(self) -> Settings:
         return ((_depth, transform_depth() + 1), (_recording, CAREFUL if recording() else OFF))

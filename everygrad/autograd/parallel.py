@@ -1,17 +1,21 @@
 """The backward pass on several threads, bit for bit what one thread gives.
 
 The order of summation is that of the sequential pass, worked out beforehand from the graph; a
-contribution that comes early waits for its turn. Workers wait on one condition variable that every
-outcome, an exception included, wakes and closes: nothing can be left waiting.
+contribution that comes early waits for its turn. Workers wait for tickets in a native queue; every
+outcome, an exception included, closes the pass and hands out more: nothing can be left waiting.
 """
 
 from __future__ import annotations
 
 import heapq
+import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from _thread import start_new_thread
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
-from functools import cache
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from everygrad.autograd.engine import Grad, Pass, add, complete, fitted
@@ -53,8 +57,9 @@ class _Inbox:
 
 
 class _Parallel:
-    def __init__(self, work: Pass) -> None:
+    def __init__(self, work: Pass, workers: int) -> None:
         self.work = work
+        self.workers = workers
         order = _sequence(work)
         self.rank = {node: i for i, node in enumerate(order)}
         self.turn: dict[tuple[Node, int], int] = {}  # (consumer, input number) -> place in the sum
@@ -72,28 +77,40 @@ class _Parallel:
         self.left = len(order)
         self.error: BaseException | None = None
         self.closed = False
-        self.wake = threading.Condition()
+        self.lock = threading.Lock()  # of counts, ready and left; native, as all locks here
+        self.tickets: SimpleQueue[None] = SimpleQueue()  # one for each node in `ready`
+        for _ in self.ready:
+            self.tickets.put(None)
+        self.helping: set[int] = set()  # helpers at work
+        self.gone: SimpleQueue[None] = SimpleQueue()  # one for each that was
         self.leaf_lock = threading.RLock()
 
     def take(self) -> Node | None:
         """The next ready node, or None when all is done or something failed."""
-        with self.wake:
-            while not self.ready and self.left > 0 and not self.closed:
-                # whatever might go wrong with a notification, nobody waits without looking again
-                self.wake.wait(timeout=1.0)
-            if self.closed or self.left <= 0:
-                return None
-            return heapq.heappop(self.ready)[1]
+        while not self.closed and self.left > 0:
+            with suppress(Empty):  # whatever became of a ticket, nobody waits without looking again
+                self.tickets.get(timeout=1.0)
+            with self.lock:
+                if self.ready and not self.closed:
+                    return heapq.heappop(self.ready)[1]
+        return None
 
     def done(self, node: Node) -> None:
-        with self.wake:
+        with self.lock:
             self.left -= 1
             for parent in node.parents:
                 if parent is not None:
                     self.counts[parent] -= 1
                     if not self.counts[parent]:
                         heapq.heappush(self.ready, (self.rank[parent], parent))
-            self.wake.notify_all()
+                        self.tickets.put(None)
+            if not self.left:
+                self.wake()
+
+    def wake(self) -> None:
+        """Whoever waits looks again."""
+        for _ in range(self.workers):
+            self.tickets.put(None)
 
     def run_node(self, node: Node) -> None:
         g = complete(self.inbox.pop(node).total)
@@ -112,44 +129,91 @@ class _Parallel:
                 self.inbox[parent].put(self.turn[node, i], c)
 
     def worker(self) -> None:
+        usual, dtypes = self.work.modes()
+        with usual, dtypes:
+            while (node := self.take()) is not None:
+                self.run_node(node)
+                self.done(node)
+
+    def help(self, number: int) -> None:
+        """A helper's whole work. Signals come to the main thread: nothing here is interrupted."""
+        with self.lock:
+            if self.closed or self.left <= 0:  # it starts late: the caller may be gone
+                return
+            self.helping.add(number)
         try:
-            with self.work.mode():
-                while (node := self.take()) is not None:
-                    self.run_node(node)
-                    self.done(node)
+            self.worker()
         except BaseException as error:
             self.error = self.error or error
-            self.close()
-
-    def close(self) -> None:
-        """No more nodes: everyone who waits, or will, goes home."""
-        with self.wake:
             self.closed = True
-            self.wake.notify_all()
+            self.wake()
+        finally:
+            self.helping.discard(number)
+            self.gone.put(None)
+
+    def finish(self) -> None:
+        """Wait for the helpers at work."""
+        self.closed = True
+        with self.lock:  # who starts from here on sees that it is closed
+            pass
+        self.wake()
+        while self.helping:
+            with suppress(Empty):
+                self.gone.get(timeout=1.0)
 
 
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=32, thread_name_prefix="everygrad-backward")
+_MOST = 32  # threads that help
+_jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+_started: list[None] = []  # one for each thread; a list, whose append cannot be interrupted
+
+
+def _serve() -> None:
+    threading.current_thread().name = "everygrad-backward"  # it looks at no tensor by itself
+    while True:
+        job = _jobs.get()
+        job()
+        del job  # keeps no graph alive while it waits
+
+
+def _after_fork() -> None:
+    """A forked child has none of the threads."""
+    global _jobs
+    _jobs = SimpleQueue()
+    _started.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def run_parallel(work: Pass, workers: int) -> None:
     """Run `work` on `workers` threads, the calling one included.
 
-    The caller works too and helpers that have not started by the end are cancelled, so a full pool
-    (a backward inside a hook of a backward) can slow the pass down but never block it.
+    The caller works too, and helpers that have not started by the end find nothing to do, so a
+    full pool (a backward inside a hook of a backward) can slow the pass down but never block it.
+    A handler of signals may raise anywhere in here: all locks are native, the pass is then closed
+    to the helpers, and the caller waits for those at work, as often as it is interrupted.
     """
-    shared = _Parallel(work)
-    # each helper starts from a copy of the caller's context: modes and settings come along
-    helpers = [
-        _pool().submit(copy_context().run, shared.worker)
-        for _ in range(min(workers, shared.left) - 1)
-    ]
-    shared.worker()
-    shared.close()  # the caller leaves when all is done or something failed
-    for helper in helpers:
-        if not helper.cancel():
-            helper.result()
-    if shared.error is not None:
+    shared = _Parallel(work, min(workers, _MOST, len(work.counts)))
+    interrupted: BaseException | None = None
+    try:
+        for number in range(shared.workers - 1):
+            if len(_started) <= number:
+                # not threading.Thread, whose start() waits on locks that are not native
+                start_new_thread(_serve, ())
+                _started.append(None)
+            # each helper starts from a copy of the caller's context: modes and settings come along
+            _jobs.put(partial(copy_context().run, shared.help, number))
+        shared.worker()
+    except BaseException as error:
+        interrupted = error
+    while True:
+        try:
+            shared.finish()
+            break
+        except BaseException as error:
+            interrupted = error
+    failed = shared.error or interrupted
+    if failed is not None:
         work.roll_back()
-        raise shared.error
+        raise failed

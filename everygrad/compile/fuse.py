@@ -21,18 +21,23 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from everygrad.compile.dependencies import Dependencies
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import LEAVES, Graph, Value, in_order, reachable
 from everygrad.compile.recompute import Recompute
 from everygrad.compile.views import View, expand, is_whole, row_major, view_of
 from everygrad.shapes import Shape, size_of
 
-MOST_MEMBERS = 96  # of one group; by weight, where a backend says what its values weigh
-PERIOD = 32  # of that, from which on a group ends where the program begins to repeat itself
+# members of one group; by weight, where a backend says what its values weigh
+MOST_MEMBERS = edge(__name__, "MOST_MEMBERS", 96, "count")
+# of that, from which on a group ends where the program begins to repeat itself
+PERIOD = edge(__name__, "PERIOD", 32, "count")
 ALIKE = 8  # values in a row that must be made alike for that
-FEW = 1 << 15  # elements so few that a single row needs no second thread
+# elements so few that a single row needs no second thread
+FEW = edge(__name__, "FEW", 1 << 15, "elements")
 SIBLINGS = 8  # groups that one more is compared with
 MOST_SIBLINGS = 32  # members of groups that are one for no other reason than to be few
-ROWS = 16  # rows from which walking them one by one keeps every thread busy
+# rows from which walking them one by one keeps every thread busy
+ROWS = edge(__name__, "ROWS", 16, "size")
 
 
 class Load(NamedTuple):

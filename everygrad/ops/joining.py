@@ -11,7 +11,7 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import RECORD, recording
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
 from everygrad.ops import samples as s
@@ -20,7 +20,7 @@ from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
 from everygrad.ops.movement import put_slices, slice_axis
 from everygrad.ops.spec import Op, composite, refuse, register, same, sample
-from everygrad.tensor import Tensor, wrap
+from everygrad.tensor import Tensor, view, wrap
 
 _SMALL = 1 << 14  # elements of one tensor up to which NumPy has joined many at once
 
@@ -188,14 +188,15 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
         raise ShapeError(f"split: sizes {parts} add up to {sum(parts)}, axis {at} has {total}")
     starts = [0, *itertools.accumulate(parts)]
     if x._node is not None and recording() == RECORD:
-        value = x.detach()
-        return recorded_parts(x, _cut(value, at, starts, parts), at, concat)
-    return _cut(x, at, starts, parts)
+        made = recorded_parts(x, _cut(x.detach(), at, starts, parts), at, concat)
+    else:
+        made = _cut(x, at, starts, parts)
+    return [view(part, x) for part in made]
 
 
 def at_hand(x: Tensor) -> bool:
     """Whether x is a NumPy array that is in nobody's sight: a view of it is all there is to do."""
-    return type(x._data) is np.ndarray and x._node is None and config.fast_limit >= 0
+    return type(x._data) is np.ndarray and x._node is None and fast_limit() >= 0
 
 
 def _cut(x: Tensor, axis: int, starts: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:
@@ -380,7 +381,7 @@ def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
     An axis that is named twice is rolled twice.
     """
     if axis is None:
-        return roll(x.reshape(-1), shift, 0).reshape(x.shape)
+        return same(roll(x.reshape(-1), shift, 0).reshape(x.shape))
     named = axis if isinstance(axis, Sequence) else (axis,)
     axes = tuple(shapes.axis_index(a, x.ndim, "roll") for a in named)
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(axes)

@@ -19,7 +19,7 @@ from everygrad.ops.families import Movement
 from everygrad.ops.pieces import Pieces, Slices
 from everygrad.ops.spec import REGISTRY, composite, refuse, register, same, sample
 from everygrad.shapes import Shape
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, view
 
 
 def _batched_shape(old: Shape, shape: Shape) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def reshape(x: Tensor, shape: Any = (), *more: int, copy: bool | None = None) ->
     """
     wanted = shapes.as_shape((shape, *more) if more else shape, "reshape")
     new = shapes.resolve_reshape(x.shape, wanted)
-    return same(x) if new == x.shape else apply(RESHAPE, x, shape=new)
+    return view(same(x) if new == x.shape else apply(RESHAPE, x, shape=new), x)
 
 
 register(
@@ -91,7 +91,7 @@ def permute_dims(x: Tensor, axes: Any = (), *more: int) -> Tensor:
     order = shapes.axis_tuple((axes, *more) if more else axes, x.ndim, "permute_dims")
     if len(order) != x.ndim:
         raise AxisError(f"permute_dims: {order} must name each of the {x.ndim} axes once")
-    return apply(PERMUTE, x, axes=order)
+    return view(apply(PERMUTE, x, axes=order), x)
 
 
 register(
@@ -128,13 +128,13 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     new = shape if type(shape) is tuple else shapes.as_shape(shape, "broadcast_to")
     old = x.shape
     if new == old:
-        return same(x)
+        return view(same(x), x)
     if not old and shapes.all_sizes(new):
-        return apply(EXPAND, x, shape=new)
+        return view(apply(EXPAND, x, shape=new), x)
     new = shapes.as_shape(new, "broadcast_to")
     if len(new) < x.ndim or shapes.broadcast("broadcast_to", x.shape, new) != new:
         raise ShapeError(f"broadcast_to: {x.shape} does not fit into {new}")
-    return apply(EXPAND, x, shape=new)
+    return view(apply(EXPAND, x, shape=new), x)
 
 
 register(
@@ -210,6 +210,8 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     if big == small:
         return same(x)
     added = len(big) - len(small)
+    if added > 0 and big == (1,) * added + small:  # nothing to add up
+        return x.reshape(small)
     if added > 0 and big[added:] == small and x.dtype.is_differentiable:  # a bias, or one number
         return apply(REGISTRY["sum"], x, axes=tuple(range(added)), keepdims=False)
     if len(small) > x.ndim or shapes.broadcast("sum_to", x.shape, small) != x.shape:
@@ -248,7 +250,7 @@ UNSLICE: Movement = Movement(
 def take_slices(x: Tensor, slices: Slices) -> Tensor:
     """`count` elements from `start` on, every `step`, along each axis."""
     whole = tuple((0, n, 1) for n in x.shape)
-    return same(x) if slices == whole else apply(SLICE, x, slices=slices)
+    return view(same(x) if slices == whole else apply(SLICE, x, slices=slices), x)
 
 
 def put_slices(x: Tensor, shape: Shape, slices: Slices) -> Tensor:
@@ -412,7 +414,7 @@ def matrix_transpose(x: Tensor) -> Tensor:
     if x.ndim < 2:
         raise ShapeError(f"matrix_transpose: needs 2 dimensions or more, got shape {x.shape}")
     n = x.ndim
-    return apply(PERMUTE, x, axes=(*range(n - 2), n - 1, n - 2))
+    return view(apply(PERMUTE, x, axes=(*range(n - 2), n - 1, n - 2)), x)
 
 
 @composite(

@@ -63,7 +63,8 @@ _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
 
 def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+    """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins with
+    0.0: of -0.0 alone it is 0.0."""
     if axis is None and dtype is None and x._data.dtype in _SUMMED_AS_THEY_ARE:  # the commonest sum
         return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=bool(keepdims))
     return _reduce(SUM, _accumulated(x, dtype), axis, keepdims)
@@ -117,13 +118,15 @@ MIN: Reduction = Reduction("min", "min", _extreme, kinds="ordered")
 
 
 def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+    """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the gradient
+    evenly."""
     _nonempty("max", x, axis)
     return _reduce(MAX, x, axis, keepdims)
 
 
 def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+    """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the gradient
+    evenly."""
     _nonempty("min", x, axis)
     return _reduce(MIN, x, axis, keepdims)
 
@@ -322,7 +325,11 @@ def _reference(fn: Any) -> Any:
     ),
 )
 def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The variance: squares of the distances from the mean, summed, over (count - correction)."""
+    """The variance: squares of the distances from the mean, summed, over (count - correction).
+
+    Where the correction leaves nothing to divide by, infinity, or NaN if there is no distance, as
+    in NumPy and PyTorch.
+    """
     check_kind("var", x.dtype, "real float")
     axes = shapes.axis_tuple(axis, x.ndim, "var")
     x, dtype = _wide(x)
@@ -330,7 +337,7 @@ def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     count = shapes.size_of(tuple(x.shape[a] for a in axes))
     total = sum(off * off, axis=axes, keepdims=keepdims)
     left = count - correction
-    return (total / (float(left) if left > 0 else float("nan"))).astype(dtype)
+    return (total / (float(left) if left > 0 else 0.0)).astype(dtype)
 
 
 @composite(

@@ -24,7 +24,7 @@ from everygrad.ops.elementwise import abs, clamp, floor, round, where
 from everygrad.ops.families import check_kind
 from everygrad.ops.indexing import taken
 from everygrad.ops.linalg import matmul
-from everygrad.ops.spec import composite, refuse, sample
+from everygrad.ops.spec import composite, refuse, same, sample
 from everygrad.ops.weighing import Table, weigh
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
@@ -213,7 +213,7 @@ def interpolate(
         for axis, (n, m, scale) in steps:
             if n != m:
                 x = _repeated(x, axis, _nearest(n, m, scale, mode == "nearest-exact"))
-        return x
+        return same(x)
     kind = "cubic" if mode == "bicubic" else "linear"
     table = _antialiased if antialias else _smooth
     out = _full(x)

@@ -29,7 +29,7 @@ from everygrad.autograd.modes import recording
 from everygrad.backends import base
 from everygrad.errors import DtypeError, EverygradError
 from everygrad.ops.later import METHODS, OPS
-from everygrad.tensor import Tensor, Wrapped, shared, wrap
+from everygrad.tensor import Tensor, Wrapped, shared, stand_in, wrap
 
 _WHERE = {name: module for module, names in OPS.items() for name in names}
 
@@ -217,7 +217,7 @@ class NoRule(Exception):  # noqa: N818  # control flow inside the package, never
 
 def same(x: Tensor) -> Tensor:
     """x under another name: assigning to one (x[i] = v, x += y) leaves the other as it is."""
-    node = x._node
+    node = stand_in(x)._node
     if node is None or not recording():
         return wrap(shared(x))
     # a leaf cannot be assigned to while its ops are recorded: the name may serve twice

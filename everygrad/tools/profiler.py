@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Sequence
-from contextvars import Token
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from everygrad.backends import base
 from everygrad.compile import costs
 from everygrad.compile.ir import Graph, Value
-from everygrad.config import config
 from everygrad.errors import ArgumentError
+from everygrad.scopes import Scope, Settings
 from everygrad.shapes import size_of
 
 Shown = Callable[[], tuple[Any, Graph]]  # steps with `steps()` and `step_bytes()`, and a graph
@@ -78,31 +78,36 @@ class Row(NamedTuple):
         return self.flops / self.seconds if self.seconds else 0.0
 
 
-class Profile:
+class Profile(Scope):
     """What `profile` collects. Printed, it is the table."""
 
+    watches = True
+
     def __init__(self) -> None:
+        super().__init__()
         self.events: list[Event] = []
         self.seconds = 0.0  # from the beginning of the block to its end
         self._began = 0.0
-        self._token: Token[Any] | None = None
+        self._open = False
         self._known: dict[int, _Steps] = {}
 
     def __enter__(self) -> Profile:
-        if self._token is not None:
+        if self._open:
             raise ArgumentError("profile: the block is open already; make another profile")
         for backend in base.opened():
             backend.synchronize()  # what was asked for before is not part of the profile
-        self._token = base.profiling.set(self)
-        config.watch(+1)
         self._began = perf_counter()
+        super().__enter__()
+        self._open = True
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        assert self._token is not None
-        config.watch(-1)
-        base.profiling.reset(self._token)
-        self._token = None
+    def settings(self) -> Settings:
+        return ((base.profiling, self),)
+
+    def leaving(self) -> tuple[Callable[[], Any], ...]:
+        return (partial(setattr, self, "_open", False), self._finish)
+
+    def _finish(self) -> None:
         self.seconds = perf_counter() - self._began
         self._known.clear()
 

@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
@@ -22,7 +22,6 @@ from everygrad.tracing.hostpart import split
 from everygrad.tracing.lowered import described
 from everygrad.tracing.record import Record, Target
 from everygrad.tracing.stages import aligned, compiled, donations_of
-from everygrad.tracing.surroundings import Surroundings
 from everygrad.tracing.trace import device_of, is_array
 from everygrad.tracing.verify import check
 
@@ -80,16 +79,15 @@ class Entry:
             if t.tensor is not None and not t.grad and t.output in possible
         ]
 
-    def surround(self, around: Surroundings, tensors: Sequence[Tensor]) -> None:
-        """Note what else must stay as it is: names around the function, hooks of arguments."""
-        self.around = around
+    def note_hooks(self, tensors: Sequence[Tensor]) -> None:
+        """The hooks of arguments must stay as they are."""
         self.argument_hooks = [_hooks(t) for t in tensors]
 
     # --- does it fit -----------------------------------------------------------------------------
 
     def misfit(self, tensors: Sequence[Tensor]) -> str | None:
         """What is not as it was when traced. A payload seen before is not looked at again."""
-        if self.escaped and self.used:
+        if self.used and (self.escaped or self.record.once):
             return "it made new state in its first call"
         if self.pinned is not None and any(
             a is not b for a, b in zip(tensors, self.pinned, strict=True)
@@ -97,7 +95,7 @@ class Entry:
             return "an argument was also used from outside, and is another one now"
         if self.targets and any(id(t) in self.known for t in tensors):
             return "an argument is also used from outside"
-        if (changed := self.around.changed()) is not None:
+        if (changed := self.record.guards.changed()) is not None:
             return changed
         if self.argument_hooks != [_hooks(t) for t in tensors]:
             return "a hook was added to an argument, or removed"
@@ -113,7 +111,7 @@ class Entry:
                 grad = getattr(_whose(source, tensors), "_grad", None)
                 if grad is None or not self.suits(i, grad._data):
                     return "a gradient it read is gone, or another one"
-        for guard in self.record.guards:
+        for guard in self.record.grad_guards:
             if (getattr(_whose(guard, tensors), "_grad", None) is not None) is not guard.there:
                 return "a gradient is there that was not, or is gone"
         for t, twin in self.record.twins:
@@ -125,12 +123,6 @@ class Entry:
         for t, hooks in self.hooks:
             if _hooks(t) != hooks:
                 return "a hook was added to a tensor, or removed"
-        for thing, changes in self.record.counters:
-            if thing.changes != changes:
-                return f"settings of {type(thing).__name__} were changed"
-        for held, key, item in self.record.items:
-            if held.get(key) is not item:
-                return "the state of an optimiser was replaced"
         return self.module_misfit() if self.record.modules else None
 
     def module_misfit(self) -> str | None:
@@ -195,7 +187,7 @@ class Entry:
         given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
         for t in self.replaced:  # as zero_grad does: their memory may serve the new ones
             t._grad = None
-        if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
+        if fast_limit() < 0 and (profiler := base.profiling.get()) is not None:
             shown = partial(described, replay, record.graph)
             outputs = profiler.replay(self.name, shown, record.device, replay, given)
         else:
@@ -204,7 +196,7 @@ class Entry:
             for k, array in zip(self.host.outputs, states, strict=True):
                 outputs[k] = array
         if self.verify:
-            check(record, replay.arrays, outputs)
+            check(record.graph, record.device, replay.arrays, outputs)
         interrupted = replay.interrupted
         while True:  # a step is done wholly or not at all, whatever is pressed meanwhile
             try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from enum import Enum
 from functools import update_wrapper
@@ -21,14 +20,13 @@ from everygrad.autograd.trees import flatten
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
 from everygrad.compile.memory import Memory
-from everygrad.config import config
+from everygrad.config import config, fast_limit
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
 from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
 from everygrad.tracing.lowered import Lowered
 from everygrad.tracing.record import trace
-from everygrad.tracing.surroundings import Surroundings
 from everygrad.tracing.trace import Elsewhere, is_array
 from everygrad.tracing.verify import interpreted
 
@@ -58,6 +56,7 @@ class Jitted:
         self.entries: dict[Any, list[Entry]] = {}
         self.latest: Entry | None = None
         self.count = 0
+        self.warned = False  # of many kinds of call: once
         base.get("cpu").warm_up()  # now, so that the first call need not
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -66,14 +65,14 @@ class Jitted:
         return Bound(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recorder.get() is not None or (config.fast_limit < 0 and _watched()):
+        if recorder.get() is not None or (fast_limit() < 0 and _watched()):
             # inside a checkpoint or find_nan, which see every op, or another trace: part of that
             return self.fn(*args, **kwargs)
         leaves: Sequence[Any] = args
         tree: Any = len(args)  # stands for the structure where there is none
         if kwargs or not all(isinstance(a, Tensor) for a in args):
             leaves, tree = flatten((args, kwargs))
-        cast = policy() if config.fast_limit < 0 else None
+        cast = policy() if fast_limit() < 0 else None
         signature: list[Any] = [tree, recording(), cast, config.matmul_precision]
         tensors: list[Tensor] = []
         for leaf in leaves:
@@ -100,8 +99,13 @@ class Jitted:
         args, kwargs = given
         leaves, tree = flatten(given)
         try:
-            with _no_collector():
+            collects = gc.isenabled()
+            try:  # compiling makes many objects and little garbage: looking takes a fifth of it
+                gc.disable()
                 entry = self.compile(key, leaves, tree, tensors)
+            finally:
+                if collects:
+                    gc.enable()
         except Elsewhere:
             return self.fn(*args, **kwargs)
         except CompileError:
@@ -118,15 +122,13 @@ class Jitted:
             log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit(tensors))
         elif len(self.entries) > 1:
             log.info("jit: %s is traced for a new kind of call", self.fn)
-        around = Surroundings(self.fn)
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         if escaped and any(e.escaped for e in known):
             record, escaped = trace(self.fn, leaves, tree, escapes=False)
-        around.check_unchanged()
-        pinned = tensors if _closes_over(self.fn, tensors) else None
+        pinned = tensors if record.read_arguments or _closes_over(self.fn, tensors) else None
         try:
             entry = Entry(record, self.fn, tree, self.verify, bool(escaped), pinned)
-            entry.surround(around, tensors)
+            entry.note_hooks(tensors)
         except EverygradError:
             raise
         except RecursionError:
@@ -141,11 +143,17 @@ class Jitted:
                 f"{type(error).__name__}: {error}; please report it with the output of "
                 f"eg.jit(f).lower(...), or use jit(fallback='eager')"
             ) from error
-        known[:] = [e for e in known if not (e.escaped and e.used)]
-        known.append(entry)
-        self.count += 1
+        kept = [e for e in known if not (e.used and (e.escaped or e.record.once))]
+        self.count += 1 + len(kept) - len(known)
+        known[:] = [*kept, entry]
         if self.count > MOST_ENTRIES:
-            log.warning("jit: %s was compiled %d times; older code is dropped", self.fn, self.count)
+            if not self.warned:
+                self.warned = True
+                log.warning(
+                    "jit: %s was compiled %d times; older code is dropped, here and from now on",
+                    self.fn,
+                    self.count,
+                )
             oldest = next(iter(self.entries))
             self.count -= len(self.entries.pop(oldest))
         return entry
@@ -179,6 +187,7 @@ class Jitted:
         """Forget everything compiled."""
         self.entries.clear()
         self.latest = None
+        self.count = 0
 
 
 class Bound:
@@ -202,18 +211,6 @@ def _input(source: Any, tensors: Sequence[Tensor]) -> Any:
     """The array an input would have."""
     t = source.tensor if source.argument is None else tensors[source.argument]
     return (t.grad if source.grad else t)._data
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Compiling makes many objects and little garbage: looking for it takes a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _watched() -> bool:

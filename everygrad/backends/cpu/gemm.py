@@ -30,18 +30,21 @@ from everygrad.backends.cpu.gemmtile import (
 )
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType, float32, float64
 from everygrad.errors import ArgumentError
 
-PANEL = 32 << 10  # bytes of B that stay in the first cache
-CHUNK = 512 << 10  # bytes of A, and of the result, that stay in the second
-SMALL = 50_000  # multiply-adds worth a block of their own
-BLOCKS = 16  # wanted for a large product
-LONG = 1024  # k that may be cut, for
-WIDE = 1 << 16  # elements of the result
-TILES = 16  # along m that a panel should serve; more, when B
-BIG = 1 << 20  # has more bytes, and comes from afar
-PANELS = 6  # that a copy of A should serve
+PANEL = edge(__name__, "PANEL", 32 << 10, "bytes")  # bytes of B that stay in the first cache
+# bytes of A, and of the result, that stay in the second
+CHUNK = edge(__name__, "CHUNK", 512 << 10, "bytes")
+SMALL = edge(__name__, "SMALL", 50_000, "products")  # multiply-adds worth a block of their own
+BLOCKS = edge(__name__, "BLOCKS", 16, "count")  # wanted for a large product
+LONG = edge(__name__, "LONG", 1024, "size")  # k that may be cut, for
+WIDE = edge(__name__, "WIDE", 1 << 16, "elements")  # elements of the result
+FEW = edge(__name__, "FEW", 4, "count")  # products of a batch whose sums may be cut
+TILES = edge(__name__, "TILES", 16, "count")  # along m that a panel should serve; more, when B
+BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from afar
+PANELS = edge(__name__, "PANELS", 6, "count")  # that a copy of A should serve
 
 
 class Batch(NamedTuple):
@@ -168,7 +171,7 @@ def _swapped(p: Product) -> Product:
 def _parts(p: Product) -> int:
     """Into how many parts, a divisor of k, to cut k: when it is long and the result small, each
     part reads its own A and B, once, where chunks of the result would read them over and over."""
-    if p.k < LONG or p.m * p.n > WIDE or p.entries > 4:
+    if p.k < LONG or p.m * p.n > WIDE or p.entries > FEW:
         return 1
     wanted = (8, 4) if p.m * p.n <= WIDE // 4 else (4,)  # the parts are summed at the end
     found = [parts for parts in (*wanted, 7, 5, 6, 3, 2) if p.k % parts == 0]

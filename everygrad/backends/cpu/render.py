@@ -29,13 +29,15 @@ from everygrad.backends.cpu.llvm import Address, engine
 from everygrad.backends.cpu.loops import Loops, Pattern, operand_dtypes
 from everygrad.backends.cpu.ranges import spread
 from everygrad.backends.kept import kept
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.errors import ArgumentError, DtypeError
 
 Array = np.ndarray[Any, Any]
 
-ALONE = 1 << 15  # elements up to which one thread is done before another has begun
-GRAIN = 1 << 12  # elements handed out together
+# elements up to which one thread is done before another has begun
+ALONE = edge(__name__, "ALONE", 1 << 15, "elements")
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements handed out together
 _CACHED_LAYOUTS = 1024
 
 

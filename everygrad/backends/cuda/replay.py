@@ -26,15 +26,17 @@ from everygrad.backends.cuda.rewriting import rewritten
 from everygrad.backends.cuda.runner import Plan, Runner
 from everygrad.backends.cuda.stages import gathered, is_hosted, stage_names
 from everygrad.backends.groups import fusable, under_extremes, without_strays
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, plan
 from everygrad.compile.views import is_whole, view_of
 from everygrad.errors import CompileError
 
-_MOST_LOADS = 64  # values that a fused kernel reads
+_MOST_LOADS = edge(__name__, "_MOST_LOADS", 64, "count")  # values that a fused kernel reads
 _CONSTANT = 1 << 16  # bytes of one number, repeated, that are kept
-_SMALL = 1 << 15  # elements of groups so small that several are one kernel
+# elements of groups so small that several are one kernel
+_SMALL = edge(__name__, "_SMALL", 1 << 15, "elements")
 
 
 class Replay:

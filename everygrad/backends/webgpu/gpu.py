@@ -23,6 +23,7 @@ from everygrad.backends.webgpu.handover import Recorder, Row, recorder
 from everygrad.backends.webgpu.memory import Block, Pool, Slice, Storage
 from everygrad.backends.webgpu.native import by_classes, direct
 from everygrad.backends.webgpu.readback import STAGED, Fetch, Part, Readback
+from everygrad.compile.edges import edge
 from everygrad.errors import (
     CompileError,
     DeviceError,
@@ -31,7 +32,7 @@ from everygrad.errors import (
     OutOfRangeError,
 )
 
-WORKGROUP = 256  # what every WebGPU device grants
+WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # what every WebGPU device grants
 FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts meanwhile
 _SLOT = 256  # bytes between uniforms: the alignment any device accepts
 _ARENA = 1 << 16

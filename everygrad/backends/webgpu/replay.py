@@ -25,6 +25,7 @@ from everygrad.backends.webgpu.fusedrows import RowWriter
 from everygrad.backends.webgpu.gpu import Command
 from everygrad.backends.webgpu.memory import Block, Shelf, Storage
 from everygrad.backends.webgpu.promises import Promised, Promises, shared
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory
@@ -34,7 +35,8 @@ from everygrad.errors import CompileError, DeviceError
 from everygrad.shapes import Shape
 
 _MOST_READY = 16  # sets of blocks whose commands are kept prepared
-SMALL = 1 << 20  # elements up to which starting a kernel costs a GPU more than its work
+# elements up to which starting a kernel costs a GPU more than its work
+SMALL = edge(__name__, "SMALL", 1 << 20, "elements")
 
 
 class Gift(NamedTuple):
