@@ -308,7 +308,13 @@ class Engine:
         options.loop_unrolling = False
         options.slp_vectorization = False
         builder = llvm.create_pass_builder(machine, options)
-        self._unlocked.run(self._passes(builder, vectorise), module, builder)
+        passes = self._passes(builder, vectorise)
+        try:
+            self._unlocked.run(passes, module, builder)
+        finally:
+            # llvmlite's class has a close() that does nothing: 90 KB for each module
+            ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+            passes.detach()
         return module
 
     @contextmanager
