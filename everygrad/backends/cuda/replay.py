@@ -59,6 +59,7 @@ class Replay:
         self.arrange({self.slot(self.results[k]) for _, k in donated})
         self.plan(donated)
         self.recorder.gpu.settle()  # kernels were compiled meanwhile
+        self.gpu.unload()
         self.runner = Runner(dev, self.runner_plan())
 
     # --- recording -------------------------------------------------------------------------------
