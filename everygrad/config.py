@@ -27,11 +27,15 @@ class Config:
                       context (the thread) that changed it; EVERYGRAD_NATIVE_THRESHOLD sets it for
                       the process
     matmul_precision  "highest" or "high": see `set_matmul_precision`
+    code_bytes        how many bytes compiled functions and kernels that are kept for the next call
+                      may take in all: beyond, those not used for longest are dropped, and compiled
+                      again (or loaded from disk) when they are called again
     """
 
     def __init__(self) -> None:
         self.matmul_precision = "highest"
         self._native_threshold = fast_limit()
+        self.code_bytes = int(os.environ.get("EVERYGRAD_CODE_MB", "256")) << 20
 
     @property
     def native_threshold(self) -> int:

@@ -37,6 +37,7 @@ EVERYWHERE = {
     "test_special",
     "test_attention_cases",
     "test_arguments",
+    "test_pieces",
     "test_lists_of_tensors",
     "test_lost_writes",
     "test_sweep",

@@ -126,7 +126,8 @@ def one_by_one(work: gemm.Work, out: Any, a: Any, b: Any) -> None:
     args = (ctypes.c_void_p * 3)(*(x.ctypes.data for x in (out, a, b)))
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
     for step in work.steps:
-        function = kind(workrun.addresses((step,))[0])
+        compiled = workrun.functions_of((step,))
+        function = kind(compiled.addresses[0])
         for block in reversed(range(step.blocks)):
             function(block, block + 1, ctypes.addressof(args))
 

@@ -106,7 +106,7 @@ class _Picking(Kernel):
         if whole is None or whole.shape == node.shape:
             return super().vjp(node, g, create_graph)
         index = self.restore(node, create_graph)[2]
-        return [Pieces(self.join, (node.params["axis"], index), g, whole.shape), None]
+        return [Pieces.of_index(self.join, node.params["axis"], index, g, whole.shape), None]
 
 
 class _Take(_Picking):

@@ -16,7 +16,7 @@ from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Movement
-from everygrad.ops.pieces import Pieces, Slices, join_slices
+from everygrad.ops.pieces import Pieces, Slices
 from everygrad.ops.spec import REGISTRY, composite, refuse, register, same, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor, view
@@ -230,7 +230,7 @@ class _Slice(Movement):
         (parent,), slices = node.parents, node.params["slices"]
         if node.shape == parent.shape:  # turned round: no piece but a whole
             return [apply(UNSLICE, g, shape=parent.shape, slices=slices)]
-        return [Pieces(join_slices, slices, g, parent.shape)]
+        return [Pieces.of_slice(slices, g, parent.shape)]
 
 
 SLICE: Movement = _Slice(

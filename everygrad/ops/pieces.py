@@ -23,33 +23,67 @@ from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor, wrap
 
 Slices = tuple[tuple[int, int, int], ...]  # (start, count, step) for each axis
-Join = Callable[[list[tuple[Any, Tensor]], Shape], Tensor]
+Picked = tuple[int, Tensor, Tensor]  # an axis, the index along it, the gradient
+Join = Callable[[list[Picked], Shape], Tensor]
+MOST_PENDING = 2  # elements of pieces that wait, for each one of the whole
 FEW = 4  # pieces so few that they are summed as whole tensors, where they cannot be joined
 LARGE = 8  # likewise if this many of them, on average, make a whole one
 
 
 class Pieces(Unsummed):
-    """Parts of a gradient of `shape`: by the function that joins them, keys that say where each
-    goes, and values; and the sum of the contributions that were whole from the start."""
+    """Parts of a gradient of `shape`. `slices`: those of slices, by where they were cut; the same
+    slice read again and again is one. `picked`: those of indices, by the function that joins them.
+    `whole`: the sum of the contributions that are whole tensors.
 
-    __slots__ = ("parts", "shape", "whole")
+    Pieces never take much more memory than the whole: beyond, they become part of it at once."""
 
-    def __init__(self, join: Join, key: Any, g: Tensor, shape: Shape) -> None:
-        self.parts: dict[Join, list[tuple[Any, Tensor]]] = {join: [(key, g)]}
+    __slots__ = ("pending", "picked", "shape", "slices", "whole")
+
+    def __init__(self, shape: Shape) -> None:
         self.shape = shape
+        self.slices: dict[Slices, Tensor] = {}
+        self.picked: dict[Join, list[Picked]] = {}
         self.whole: Tensor | None = None
+        self.pending = 0  # elements of all pieces
+
+    @classmethod
+    def of_slice(cls, slices: Slices, g: Tensor, shape: Shape) -> Pieces:
+        made = cls(shape)
+        made.slices[slices] = g
+        made.pending = size_of(g.shape)
+        return made
+
+    @classmethod
+    def of_index(cls, join: Join, axis: int, index: Tensor, g: Tensor, shape: Shape) -> Pieces:
+        made = cls(shape)
+        made.picked[join] = [(axis, index, g)]
+        made.pending = size_of(g.shape)
+        return made
 
     def added(self, other: Any) -> Pieces:
         if not isinstance(other, Pieces):
             self.whole = other if self.whole is None else self.whole + other
             return self
-        for join, parts in other.parts.items():
-            self.parts.setdefault(join, []).extend(parts)
-        return self if other.whole is None else self.added(other.whole)
+        for slices, g in other.slices.items():
+            held = self.slices.get(slices)
+            self.slices[slices] = g if held is None else held + g
+            self.pending += size_of(g.shape) if held is None else 0
+        for join, some in other.picked.items():
+            self.picked.setdefault(join, []).extend(some)
+            self.pending += sum(size_of(g.shape) for _, _, g in some)
+        if other.whole is not None:
+            self.added(other.whole)
+        if self.pending > MOST_PENDING * size_of(self.shape):
+            self.whole = self.total()
+            self.slices, self.picked, self.pending = {}, {}, 0
+        return self
 
     def total(self) -> Tensor:
-        made = [join(parts, self.shape) for join, parts in self.parts.items()]
-        return reduce(add, made if self.whole is None else [self.whole, *made])
+        made = [] if self.whole is None else [self.whole]
+        if self.slices:
+            made.append(_joined(self.slices, self.shape))
+        made += [join(some, self.shape) for join, some in self.picked.items()]
+        return reduce(add, made)
 
 
 def _zeros(shape: Shape, dtype: DType, device: str) -> Tensor:
@@ -68,12 +102,8 @@ def _unslice(g: Tensor, shape: Shape, slices: Slices) -> Tensor:
 # --- slices --------------------------------------------------------------------------------------
 
 
-def join_slices(parts: list[tuple[Any, Tensor]], shape: Shape) -> Tensor:
+def _joined(found: dict[Slices, Tensor], shape: Shape) -> Tensor:
     """Gradients of slices as one of the whole."""
-    found: dict[Slices, Tensor] = {}
-    for slices, g in parts:  # the same slice read again and again is one piece
-        held = found.get(slices)
-        found[slices] = g if held is None else held + g
     if len(found) == 1:
         ((slices, g),) = found.items()
         return _unslice(g, shape, slices)
@@ -161,19 +191,19 @@ def _flat(slices: Slices, shape: Shape) -> Any:
 # --- indices -------------------------------------------------------------------------------------
 
 
-def join_taken(parts: list[tuple[Any, Tensor]], shape: Shape) -> Tensor:
-    """Gradients of `take` as one of the whole; keys are (axis, index)."""
+def join_taken(parts: list[Picked], shape: Shape) -> Tensor:
+    """Gradients of `take` as one of the whole."""
     axes: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    for (axis, index), g in parts:
+    for axis, index, g in parts:
         flat = g.reshape((*shape[:axis], index.size, *shape[axis + 1 :]))
         axes.setdefault(axis, []).append((index.reshape(-1), flat))
     return reduce(add, [_added("index_add", p, 0, axis, shape) for axis, p in axes.items()])
 
 
-def join_gathered(parts: list[tuple[Any, Tensor]], shape: Shape) -> Tensor:
-    """Gradients of `gather` as one of the whole; keys are (axis, index)."""
+def join_gathered(parts: list[Picked], shape: Shape) -> Tensor:
+    """Gradients of `gather` as one of the whole."""
     alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
-    for (axis, index), g in parts:  # those that fit together along the axis
+    for axis, index, g in parts:  # those that fit together along the axis
         rest = (*index.shape[:axis], *index.shape[axis + 1 :])
         alike.setdefault((axis, rest), []).append((index, g))
     return reduce(

@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
-from everygrad.config import fast_limit
+from everygrad.config import config, fast_limit
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
@@ -26,6 +26,8 @@ from everygrad.tracing.trace import device_of, is_array
 from everygrad.tracing.verify import check
 
 _NOTHING: dict[int, Any] = {}
+_AN_ENTRY = 1 << 15  # bytes of an entry's own objects
+MOST_ARENAS = 16  # entries that are kept, whatever memory they compute in
 
 
 class Entry:
@@ -47,6 +49,7 @@ class Entry:
         self.name = getattr(fn, "__qualname__", type(fn).__name__)
         self.escaped = escaped
         self.used = False
+        self.recent = True  # used since somebody looked for what to drop
         graph, self.host = split(record)
         apart = () if self.host is None else self.host.outputs
         donated = [(i, k) for i, k in donations_of(record) if k not in apart]
@@ -82,6 +85,11 @@ class Entry:
     def note_hooks(self, tensors: Sequence[Tensor]) -> None:
         """The hooks of arguments must stay as they are."""
         self.argument_hooks = [_hooks(t) for t in tensors]
+
+    def nbytes(self) -> int:
+        """About what the entry takes. Of a large arena a part: a few of them are kept in any case,
+        or a training step and its validation would take turns in being compiled."""
+        return _AN_ENTRY + int(self.replay.held_bytes(config.code_bytes // MOST_ARENAS))
 
     # --- does it fit -----------------------------------------------------------------------------
 
@@ -170,7 +178,7 @@ class Entry:
                 outputs, interrupted = self.run(tensors)
             finally:
                 replay.running = False
-        self.used = True
+        self.used = self.recent = True
         if interrupted is not None:
             raise interrupted
         results = [wrap(a) for a in outputs[: record.results]]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from enum import Enum
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from everygrad.autograd.saving import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
+from everygrad.backends.kept import kept
 from everygrad.compile.memory import Memory
 from everygrad.config import config, fast_limit
 from everygrad.dtypes import DType
@@ -143,9 +145,9 @@ class Jitted:
                 f"{type(error).__name__}: {error}; please report it with the output of "
                 f"eg.jit(f).lower(...), or use jit(fallback='eager')"
             ) from error
-        kept = [e for e in known if not (e.used and (e.escaped or e.record.once))]
-        self.count += 1 + len(kept) - len(known)
-        known[:] = [*kept, entry]
+        fitting = [e for e in known if not (e.used and (e.escaped or e.record.once))]
+        self.count += 1 + len(fitting) - len(known)
+        known[:] = [*fitting, entry]
         if self.count > MOST_ENTRIES:
             if not self.warned:
                 self.warned = True
@@ -156,6 +158,7 @@ class Jitted:
                 )
             oldest = next(iter(self.entries))
             self.count -= len(self.entries.pop(oldest))
+        kept.add(entry, entry.nbytes(), partial(_drop, weakref.ref(self), key))
         return entry
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
@@ -188,6 +191,19 @@ class Jitted:
         self.entries.clear()
         self.latest = None
         self.count = 0
+
+
+def _drop(owner: weakref.ref[Jitted], key: Any, entry: Entry) -> None:
+    """Forget an entry that was not used for long; a call that is running on it goes on."""
+    jitted = owner()
+    known = [] if jitted is None else jitted.entries.get(key, [])
+    if jitted is not None and entry in known:
+        known.remove(entry)
+        jitted.count -= 1
+        if not known:
+            jitted.entries.pop(key, None)
+        if jitted.latest is entry:
+            jitted.latest = None
 
 
 class Bound:

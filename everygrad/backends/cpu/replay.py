@@ -25,6 +25,7 @@ from everygrad.errors import OutOfRangeError
 from everygrad.shapes import size_of
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
+_A_VALUE = 4096  # bytes of a value's objects, and of its step's
 Segment = Callable[[dict[int, Any]], None]  # of outputs by slot, for host steps
 Around = Callable[[range, Callable[[], None]], None]
 
@@ -90,6 +91,16 @@ class Replay:
     def memory(self) -> Memory:
         return self.program.memory()
 
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        program = self.program
+        code = {id(a.module.code): a.nbytes for a in self.code}
+        texts = {s.step.source for s in program.steps if isinstance(s, NativeStep)}
+        constants = sum(a.nbytes for a in program.constants.values())
+        members = sum(len(g.values) for g in program.groups)
+        kept = sum(code.values()) + sum(map(len, texts)) + constants + _A_VALUE * members
+        return kept + min(most, program.arena)
+
     def memory_for(self, slot: int, v: Value) -> Callable[[], Any]:
         """What gives an output its memory, of earlier results that nobody holds any more; that of
         a tensor which stays in its place is its own."""
@@ -111,7 +122,8 @@ class Replay:
         """Compile all steps, and make each stretch of native ones a single call."""
         native = [s for s in self.program.steps if isinstance(s, NativeStep)]
         sources = [(s.step.source, s.step.vectorise) for s in native]
-        addresses = iter(engine().compile_all(sources))
+        self.code = engine().compile_all(sources)  # held: what is compiled lives as long as we do
+        addresses = iter(self.code)
         self.kept: list[Any] = []  # memory that native code points to
         segments: list[Callable[[dict[int, Any]], None]] = []
         words: list[int] = []

@@ -34,6 +34,7 @@ from everygrad.compile.views import is_whole, view_of
 from everygrad.errors import CompileError
 
 _MOST_LOADS = edge(__name__, "_MOST_LOADS", 64, "count")  # values that a fused kernel reads
+_A_VALUE = 4096  # bytes of a value's objects, and of its launch's
 _CONSTANT = 1 << 16  # bytes of one number, repeated, that are kept
 # elements of groups so small that several are one kernel
 _SMALL = edge(__name__, "_SMALL", 1 << 15, "elements")
@@ -58,6 +59,7 @@ class Replay:
         self.arrange({self.slot(self.results[k]) for _, k in donated})
         self.plan(donated)
         self.recorder.gpu.settle()  # kernels were compiled meanwhile
+        self.gpu.unload()
         self.runner = Runner(dev, self.runner_plan())
 
     # --- recording -------------------------------------------------------------------------------
@@ -271,6 +273,12 @@ class Replay:
         return Memory(self.arena, placed, outputs, sum(held.values()), len(self.donations))
 
     # --- for people to read ----------------------------------------------------------------------
+
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        texts = {s.what.source for s in self.steps_ if isinstance(s.what, Kernel)}
+        kept = sum(map(len, texts)) + _A_VALUE * len(self.graph.values)
+        return kept + min(most, self.arena)
 
     def steps(self) -> list[str]:
         """What each launch is, its blocks, and of several graphs which one it is in."""

@@ -11,12 +11,14 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import wgpu
 
 from everygrad.backends.checks import Check, Checks
+from everygrad.backends.kept import kept
 from everygrad.backends.webgpu import windows
 from everygrad.backends.webgpu.adapters import request_device
 from everygrad.backends.webgpu.handover import Recorder, Row, recorder
@@ -36,6 +38,7 @@ WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # what every WebGPU device
 FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts meanwhile
 _SLOT = 256  # bytes between uniforms: the alignment any device accepts
 _ARENA = 1 << 16
+_PIPELINE = 1 << 16  # bytes of a pipeline, about, besides its text
 _KEPT = 8192  # uniforms, and bind groups, remembered before starting afresh
 _USAGE = wgpu.BufferUsage
 _LOST = re.compile(r"\blost\b|device.*(destroyed|invalid)|no longer valid", re.IGNORECASE)
@@ -85,8 +88,18 @@ class Kernel(NamedTuple):
     source: str = ""
 
 
+class Pipeline:
+    """A compiled kernel, as it is kept by its text. The driver holds what was recorded with it."""
+
+    __slots__ = ("__weakref__", "raw", "recent")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.recent = True
+
+
 class Bound(NamedTuple):
-    """A kernel on buffers, as handles; and the group itself, which must outlive its handle."""
+    """A kernel on buffers, as handles; and what must outlive them: the group and the pipeline."""
 
     pipeline: Any
     group: Any
@@ -132,7 +145,7 @@ class Gpu:
         self._handle: Any = None  # the pass, as calls take it
         self._pipeline: Any = None  # the one set in the pass
         self._recorded = 0
-        self._pipelines: dict[str, Any] = {}
+        self._pipelines: dict[str, Pipeline] = {}
         self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._wide: dict[tuple[Any, ...], Bound] = {}  # on buffers larger than a binding
@@ -200,8 +213,10 @@ class Gpu:
         found = self._pipelines.get(source)
         if found is None:
             layout = self.layout(inputs, outputs)[1]
-            found = self._pipelines[source] = self._compile(name, source, layout)
-        return found
+            found = self._pipelines[source] = Pipeline(self._compile(name, source, layout))
+            kept.add(found, _PIPELINE + len(source), partial(_drop, self._pipelines, source))
+        found.recent = True
+        return found.raw
 
     def _compile(self, name: str, source: str, layout: Any) -> Any:
         if self.lost is not None:
@@ -366,7 +381,8 @@ class Gpu:
                 self._groups.clear()
             group = self._group(kernel, [(b.raw, b.start, b.size) for b in blocks], kernel.inputs)
             found = self._groups[key] = (self.calls.handle(group), group)
-        return Bound(self.calls.handle(kernel.pipeline), *found)
+        handle, group = found
+        return Bound(self.calls.handle(kernel.pipeline), handle, (group, kernel.pipeline))
 
     def slice(self, block: Block, start: int, size: int) -> Block:
         """Bytes of a block as a block; `start` is a multiple of `windows.ALIGNMENT`."""
@@ -405,7 +421,9 @@ class Gpu:
             ]
             group = self._group(kernel, bindings, inputs)
             handle = self.calls.handle
-            found = self._wide[kernel.pipeline, key] = Bound(handle(pipeline), handle(group), group)
+            kept_alive = (group, pipeline)
+            found = Bound(handle(pipeline), handle(group), kept_alive)
+            self._wide[kernel.pipeline, key] = found
         return found
 
     def _check_windows(self, name: str, count: int) -> None:
@@ -550,6 +568,12 @@ class Gpu:
         if refusal is not None:
             self.write(self.fault_storage(), b"\0" * 16)
             raise refusal
+
+
+def _drop(pipelines: dict[str, Pipeline], source: str, pipeline: Pipeline) -> None:
+    """Forget a pipeline; kernels that hold it go on."""
+    if pipelines.get(source) is pipeline:
+        del pipelines[source]
 
 
 def _first_words(text: str) -> str:

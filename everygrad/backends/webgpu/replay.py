@@ -34,6 +34,7 @@ from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError, DeviceError
 from everygrad.shapes import Shape
 
+_A_VALUE = 4096  # bytes of a value's objects, and of its command's
 _MOST_READY = 16  # sets of blocks whose commands are kept prepared
 # elements up to which starting a kernel costs a GPU more than its work
 SMALL = edge(__name__, "SMALL", 1 << 20, "elements")
@@ -272,11 +273,16 @@ class Replay:
         kernel = self.log[step].kernel
         return "copy" if kernel is None else kernel.name
 
-    def settle(self) -> None:
-        """Take the blocks, and bind the commands that touch nothing else."""
+    def block_sizes(self) -> dict[int, int]:
+        """Bytes of the blocks that values share, by number."""
         sizes: dict[int, int] = {}
         for b, place in self.places.items():
             sizes[place] = max(b.size, sizes.get(place, 0))
+        return sizes
+
+    def settle(self) -> None:
+        """Take the blocks, and bind the commands that touch nothing else."""
+        sizes = self.block_sizes()
         self.storages = {place: self.gpu.pool.take(size) for place, size in sizes.items()}
         real = {b.number: self.storages[place].block for b, place in self.places.items()}
         changing = set(self.changing)
@@ -301,6 +307,12 @@ class Replay:
         return Memory(sum(sizes.values()), placed, results, self.constants, len(self.gifts))
 
     # --- for people to read ----------------------------------------------------------------------
+
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        texts = {c.kernel.source for c in self.log if c.kernel is not None}
+        kept = sum(map(len, texts)) + self.constants + _A_VALUE * len(self.graph.values)
+        return kept + min(most, sum(self.block_sizes().values()))
 
     def steps(self) -> list[str]:
         """What each command is, and its workgroups."""
