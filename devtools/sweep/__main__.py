@@ -72,7 +72,7 @@ def finish(options: argparse.Namespace, figures: Figures, folder: str) -> None:
     """Print the figures, and write them."""
     text = report.figures_text(figures)
     print(text)
-    ran = branches.gathered(folder) if options.branches else []
+    ran = branches.gathered(folder, options.device.split(":")[0]) if options.branches else []
     if ran:
         taken, total = sum(r.taken for r in ran), sum(r.branches for r in ran)
         print(f"{taken} of {total} branches of everygrad/backends were taken")

@@ -46,8 +46,8 @@ def noted(folder: str) -> Iterator[None]:
         counted.save()
 
 
-def gathered(folder: str) -> list[Ran]:
-    """What all processes of a sweep ran, file by file."""
+def gathered(folder: str, kind: str) -> list[Ran]:
+    """What all processes of a sweep ran of a device's files and of those that all share."""
     import coverage
 
     counted = coverage.Coverage(
@@ -61,6 +61,8 @@ def gathered(folder: str) -> list[Ran]:
         s = file["summary"]
         missing = [tuple(pair) for pair in file["missing_branches"]]
         short = str((Path.cwd() / name).resolve().relative_to(BACKENDS))
+        if "/" in short and not short.startswith(f"{kind}/"):
+            continue
         found.append(
             Ran(
                 short,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -30,10 +30,12 @@ class OpSection:
     generators: Sequence[str]
     makers: dict[str, tuple[float, Maker]]
     weight: float = 1.0
+    absent: dict[str, tuple[str, ...]] = field(default_factory=dict)  # makers, by device
 
     def draw(self, seed: int, context: Context) -> OpCase:
         rng = Random(f"{self.name} {seed}")
-        names = list(self.makers)
+        absent = self.absent.get(context.device.split(":")[0], ())
+        names = [n for n in self.makers if n not in absent]
         name = rng.choices(names, [self.makers[n][0] for n in names])[0]
         draw = Draw(rng.getrandbits(60), context.device, self.generators, context.largest)
         return OpCase(name, draw, self.makers[name][1](draw), context.device)

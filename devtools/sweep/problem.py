@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-LAYOUTS = ("transposed", "strided", "offset", "flipped", "repeated")
+LAYOUTS = ("transposed", "swapped", "strided", "offset", "flipped", "repeated")
 # how far a result may be from the referee's, element by element:
 #   sums    beside the same op on the sizes of its inputs: of sums of products
 #   values  beside the result, and what PyTorch's float32 makes of inputs that are rounded
@@ -32,11 +32,21 @@ class Given:
         return self.array.dtype.kind in "fV" and self.array.dtype.name != "bool"
 
     @property
+    def order(self) -> tuple[int, ...]:
+        """Of the axes in memory: the other way round; or the last but one and the one before it
+        exchanged, as heads and tokens are."""
+        axes = list(range(self.array.ndim))
+        if self.layout == "transposed" or len(axes) < 3:
+            return tuple(reversed(axes))
+        axes[-3], axes[-2] = axes[-2], axes[-3]
+        return tuple(axes)
+
+    @property
     def memory(self) -> Any:
         """What is stored; NaN, or a number that no index is, where the view does not look."""
         a = self.array
-        if self.layout == "transposed":
-            return np.ascontiguousarray(a.transpose())
+        if self.layout in ("transposed", "swapped"):
+            return np.ascontiguousarray(a.transpose(self.order))
         if self.layout == "flipped":
             return np.ascontiguousarray(a[..., ::-1])
         if self.layout == "repeated":
@@ -54,8 +64,8 @@ class Given:
 
     def view(self, t: Any, permute: Any, flip: Any, broadcast: Any) -> Any:
         """The input as a view of a tensor of its memory; the functions are the library's."""
-        if self.layout == "transposed":
-            return permute(t, tuple(reversed(range(self.array.ndim))))
+        if self.layout in ("transposed", "swapped"):
+            return permute(t, self.order)  # its own inverse
         if self.layout == "flipped":
             return flip(t)
         if self.layout == "repeated":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 
-from llvmlite import binding as llvm
-
 # name for LLVM, and the features that it has not (nor anything whose name begins so)
 WITHOUT = {
     "haswell": ("avx512", "avx10", "amx", "vaes", "vpclmulqdq", "gfni", "avxvnni"),
@@ -24,6 +22,8 @@ def play(name: str) -> None:
     """From now on LLVM says that this is processor `name`. Before the first kernel is compiled."""
     if name == "this":
         return
+    from llvmlite import binding as llvm  # machines that sweep a GPU may have none
+
     found, missing = llvm.get_host_cpu_features(), WITHOUT[name]
     for feature in found:
         if feature.startswith(missing):

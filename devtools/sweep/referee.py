@@ -31,7 +31,7 @@ def _leaf(g: Given, change: Callable[[Any], Any], dtype: Any) -> tuple[Any, Any]
     """The leaf that is differentiated, and what the function is given."""
     array = g.memory if g.inside else g.array
     wide = change(array.astype(np.float64)).astype(dtype) if g.is_float else array
-    leaf = torch.from_numpy(np.ascontiguousarray(wide)).clone().reshape(array.shape)
+    leaf = torch.from_numpy(np.array(wide, order="C")).reshape(array.shape)
     if g.is_float and g.grad:
         leaf.requires_grad_()
     if not g.inside:

@@ -62,6 +62,8 @@ _MODULES = (
     "elementwise",
     "randoms",
     "optimisers",
+    "linalg",
+    "sequences",
     "chains",
 )
 

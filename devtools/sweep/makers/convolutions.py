@@ -74,6 +74,31 @@ def convolution(d: Draw) -> Problem:
     )
 
 
+def pointwise(d: Draw) -> Problem:
+    """Kernels of one tap and many channels: sums that are cut into slabs, tiles that move back."""
+    axes, back = d.pick((1, 2, 2, 3)), d.chance(0.4)
+    deep = d.between(90, 1300) if d.chance(0.6) else d.size(1300, 90)
+    other = d.between(1, 80) if d.chance(0.6) else d.size(130)
+    places = max(1, min(d.pick((30, 300, 900)), MOST_PRODUCTS // (deep * other)))
+    size = tuple(max(1, n) for n in d.shape(axes, places))
+    c_in, c_out = (other, deep) if back else (deep, other)
+    batch, dtype = d.pick((1, 1, 2)), d.dtype()
+    flip = d.chance(0.3)
+    name = f"conv_transpose{axes}d" if flip else f"conv{axes}d"
+    kernel = (c_in, c_out) if flip else (c_out, c_in)
+    inputs = [
+        d.floats((batch, c_in, *size), dtype),
+        d.floats((*kernel, *[1] * axes), dtype),
+    ]
+    return Problem(
+        inputs,
+        lambda *x: getattr(eg, name)(*x),
+        lambda *x: getattr(torch.nn.functional, name)(*x),
+        "sums",
+        dtype=dtype,
+    )
+
+
 def transposed(d: Draw) -> Problem:
     axes = d.pick((1, 2, 2, 2, 3))
     w = _window(d, axes)
@@ -120,6 +145,10 @@ def transposed(d: Draw) -> Problem:
 SECTION = OpSection(
     "convolutions",
     ("convolution", "convtiles", "convsums", "convcode", "kernels", "products", "contraction"),
-    {"conv": (3, convolution), "conv_transpose": (1, transposed)},
+    {
+        "conv": (3, convolution),
+        "pointwise conv": (2, pointwise),
+        "conv_transpose": (1, transposed),
+    },
     weight=2.0,
 )

@@ -125,8 +125,8 @@ def ternary(d: Draw) -> Problem:
     if name == "where":
         return Problem(
             (x, y),
-            lambda a, b: eg.where(a > 0.1, a * 2, b),
-            lambda a, b: torch.where(a > 0.1, a * 2, b),
+            lambda a, b: eg.where(a > 0.125, a * 2, b),
+            lambda a, b: torch.where(a > 0.125, a * 2, b),
             "exact",
             dtype=dtype,
         )

@@ -89,6 +89,41 @@ def index_add(d: Draw) -> Problem:
     )
 
 
+def scatter_extreme(d: Draw) -> Problem:
+    """The largest or smallest of what falls on a place; constants, for ties share gradients."""
+    shape, axis = _x_shape(d)
+    dtype, reduce = d.dtype(halves=0), d.pick(("amax", "amin"))
+    keep = d.chance(0.5)
+    part = list(shape)
+    part[axis] = d.size(max(1, 3 * shape[axis]))
+    index = d.integers(part, 0, shape[axis])
+    x, s = d.floats(shape, dtype, grad=False), d.floats(part, dtype, grad=False)
+    return Problem(
+        (x, index, s),
+        lambda x, i, s: eg.scatter(x, i, s, axis=axis, reduce=reduce, include_self=keep),
+        lambda x, i, s: torch.scatter_reduce(x, axis, i, s, reduce, include_self=keep),
+        "exact",
+        dtype=dtype,
+    )
+
+
+def put(d: Draw) -> Problem:
+    """Rows written at places that are all different."""
+    shape, axis = _x_shape(d)
+    dtype = d.dtype()
+    count = d.between(1, shape[axis])
+    places = d._values.permutation(shape[axis])[:count]
+    part = list(shape)
+    part[axis] = count
+    return Problem(
+        (d.floats(shape, dtype), d.given(places, "int64", False, False), d.floats(part, dtype)),
+        lambda x, i, s: eg.index_copy(x, i, s, axis=axis),
+        lambda x, i, s: torch.index_copy(x, axis, i, s),
+        "exact",
+        dtype=dtype,
+    )
+
+
 def masked(d: Draw) -> Problem:
     shape, dtype = d.any_shape(least=1), d.dtype()
     mask = d.booleans(shape if d.chance(0.6) else shape[-1:], d.pick((0.5, 0.1, 0.9)))
@@ -153,6 +188,8 @@ SECTION = OpSection(
         "embedding": (1, embedding),
         "scatter_add": (2, scatter_add),
         "index_add": (1, index_add),
+        "scatter amax": (0.7, scatter_extreme),
+        "index_copy": (0.7, put),
         "where": (1, masked),
         "masked_select": (0.7, selected),
         "nonzero": (0.5, places),

@@ -86,9 +86,28 @@ def median(d: Draw) -> Problem:
     )
 
 
+def integers(d: Draw) -> Problem:
+    """Stable order of integers of every width."""
+    shape = tuple(max(1, n) for n in d.any_shape(least=1, most=3))
+    axis, kind = d.between(0, len(shape) - 1), d.pick(("int8", "uint8", "int16", "int32", "int64"))
+    down, low = d.chance(0.5), 0 if kind == "uint8" else -100
+    x = d.integers(shape, low, 100, kind, layout=True)
+    return Problem(
+        (x,),
+        lambda t: [
+            eg.argsort(t, axis=axis, descending=down),
+            eg.sort(t, axis=axis, descending=down),
+        ],
+        lambda t: list(reversed(torch.sort(t, dim=axis, descending=down, stable=True))),
+        "exact",
+    )
+
+
 def searchsorted(d: Draw) -> Problem:
     n, count = d.size(1 << 14), d.shape(d.pick((1, 2)))
     dtype, right = d.dtype(halves=0), d.pick(("left", "right"))
+    if d.chance(0.3):
+        dtype = d.pick(("int32", "int64"))
     edges = np.sort(d._values.integers(-50, 50, n))
     values = d._values.integers(-60, 60, count)
     return Problem(
@@ -107,6 +126,7 @@ SECTION = OpSection(
         "argsort": (2, argsort),
         "topk": (2, topk),
         "kthvalue": (0.5, kthvalue),
+        "sort of integers": (1, integers),
         "quantile": (0.5, median),
         "searchsorted": (1, searchsorted),
     },

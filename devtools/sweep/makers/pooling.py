@@ -27,13 +27,14 @@ def _image(d: Draw, axes: int, ties: bool = False) -> tuple[Given, tuple[int, ..
 
 def _window(d: Draw, size: tuple[int, ...], dilated: bool) -> dict[str, Any]:
     kernel, stride, padding, dilation = [], [], [], []
+    padded = d.chance(0.6)
     for n in size:
         reach = d.between(1, min(n, d.pick((2, 3, 3, 8, 40))))
         step = d.between(1, 3) if dilated and d.chance(0.3) else 1
         k = max(1, (reach - 1) // step + 1)
         kernel.append(k)
         dilation.append(step)
-        padding.append(d.between(0, k // 2))
+        padding.append(d.between(0, k // 2) if padded else 0)
         stride.append(d.between(1, max(1, d.pick((k, 2, 3)))))
     window: dict[str, Any] = {"kernel_size": tuple(kernel), "stride": tuple(stride)}
     window["padding"] = tuple(padding)

@@ -102,6 +102,31 @@ def linear(d: Draw) -> Problem:
     return Problem(inputs, ours, theirs, "values" if after else "sums", dtype=dtype)
 
 
+def long_sums(d: Draw) -> Problem:
+    """Sums so long that they are cut, in small batches of small results."""
+    batch = d.pick(((), (), (2,), (3,), (4,), (5,), (2, 2)))
+    k = d.between(900, 5000) if d.chance(0.5) else d.size(6000, 900)
+    m, n = d.shape(2, max(1, MOST_PRODUCTS // (k * 4)))
+    dtype = d.dtype()
+    return Problem(
+        (d.floats((*batch, m, k), dtype), d.floats((*batch, k, n), dtype)),
+        eg.matmul,
+        torch.matmul,
+        "sums",
+        dtype=dtype,
+    )
+
+
+def integers(d: Draw) -> Problem:
+    """Products of integers are exact, or wrap."""
+    kind = d.pick(("int8", "int32", "int64", "uint8"))
+    m, k, n = d.shape(3, min(1 << 20, 64 * d.elements()))
+    top = d.pick((10, 100, 1 << 20)) if kind in ("int32", "int64") else 10
+    low = 0 if kind == "uint8" else -top
+    inputs = [d.integers(s, low, top, kind, layout=True) for s in ((m, k), (k, n))]
+    return Problem(inputs, eg.matmul, torch.matmul, "exact")
+
+
 EQUATIONS = ("ij,kj->ik", "ij,ik->jk", "bij,bkj->bik", "bij,bik->bjk", "bhid,bhjd->bhij",
              "bihd,bjhd->bhij", "ij,ij->i", "i,j->ij", "bij,jk->ibk")  # fmt: skip
 
@@ -131,6 +156,8 @@ SECTION = OpSection(
         "vectors": (1, vectors),
         "linear": (2, linear),
         "einsum": (1, einsum),
+        "long sums": (1, long_sums),
+        "integers": (0.5, integers),
     },
     weight=2.0,
 )
