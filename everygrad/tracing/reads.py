@@ -16,11 +16,8 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
-import sys
 from collections import deque, namedtuple
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from inspect import CO_GENERATOR
+from collections.abc import Callable, Sequence
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -38,7 +35,8 @@ import numpy as np
 
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor
-from everygrad.tracing.bytecode import UNKNOWN, FrameReader, Fresh, Plan, plan_of
+from everygrad.tracing.bytecode import UNKNOWN, Fresh
+from everygrad.tracing.following import Follower
 from everygrad.tracing.guards import (
     MISSING,
     Array,
@@ -81,115 +79,20 @@ _HARMLESS: frozenset[Any] = frozenset(
 )
 
 
-class Reads:
+class Reads(Follower):
     """The reads of one trace. `met(module)` tells the tracer that a module matters."""
 
     def __init__(self, fn: Callable[..., Any], arguments: Sequence[Any], met: Any) -> None:
+        super().__init__()
         self.met = met
         self.guards: dict[Any, Guard] = {}
-        self.outside: dict[int, tuple[Any, str]] = {}  # objects by id, and how they are reached
-        self.inside: dict[int, Any] = {}  # objects that the function made
         self.functions: dict[CodeType, list[FunctionType]] = {}  # those from outside, by their code
-        self.made_inside: set[CodeType] = set()
         self.tensors: set[int] = set()  # ids of those that were read from Python
         self.property_code: CodeType | None = None
-        self.failed: BaseException | None = None
-        self._plans: dict[CodeType, Plan | None] = {}
-        self._readers: dict[FrameType, FrameReader] = {}
-        self._before: Any = None
-        self._imports = 0  # modules that are being loaded
         self.mark(fn, getattr(fn, "__qualname__", "the function"))
         for argument in arguments:
             if not isinstance(argument, Tensor):
                 self.mark(argument, f"an argument ({type(argument).__name__})")
-
-    # --- following -------------------------------------------------------------------------------
-
-    @contextmanager
-    def following(self) -> Iterator[None]:
-        """User functions called inside, by this thread, are followed."""
-        self._before = sys.gettrace()
-        frame = sys._getframe()
-        frame.f_trace_opcodes = True  # 3.12 sends such events only if one was asked for before
-        sys.settrace(self.called)
-        try:
-            yield
-        finally:
-            sys.settrace(self._before)
-            frame.f_trace_opcodes = False
-            self._readers.clear()
-            self._plans.clear()
-        if self.failed is not None:
-            raise self.failed
-
-    def guarded(self, work: Callable[..., None], *args: Any) -> None:
-        """Do our own bookkeeping: what goes wrong in it must not look like the user's error."""
-        if self.failed is None:
-            try:
-                work(*args)
-            except Exception as error:
-                self.failed = error
-
-    def called(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """A frame begins, or a generator goes on."""
-        others = None if self._before is None else self._before(frame, event, arg)
-        code = frame.f_code
-        if code not in self._plans:
-            self._plans[code] = None if is_ours(code.co_filename) else plan_of(code)
-        plan = self._plans[code]
-        if plan is None or event != "call" or self._imports:
-            return others
-        if code.co_name == "<module>":  # an import, whatever it runs, reads nothing of the user's
-            self._imports += 1
-            return functools.partial(self.importing, others)
-        reader = self._readers.get(frame)
-        if reader is None:
-            reader = self._readers[frame] = FrameReader(self, plan, others)
-            self.guarded(self.entered, frame)
-        frame.f_trace_lines = self._before is not None
-        frame.f_trace_opcodes = True
-        return reader
-
-    def importing(self, others: Any, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "return":
-            self._imports -= 1
-        if others is not None:
-            others(frame, event, arg)
-        return functools.partial(self.importing, others)
-
-    def entered(self, frame: FrameType) -> None:
-        """Objects that reach a user's function through code that is not followed, such as the
-        `self` of a module's forward, come from outside unless they were made inside."""
-        code = frame.f_code
-        names = code.co_varnames[: code.co_argcount]
-        caller = frame.f_back
-        if code.co_name == "__init__" and names:
-            made = frame.f_locals.get(names[0])
-            if id(made) not in self.outside:
-                self.inside[id(made)] = made
-        elif caller is None or caller not in self._readers:
-            for name in names:
-                held = frame.f_locals.get(name)
-                if has_attributes(held) and id(held) not in self.inside:
-                    self.mark(held, name)
-
-    def returned(self, frame: FrameType, value: Any) -> None:
-        """The result of a followed function is what its caller goes on with."""
-        caller = frame.f_back
-        reader = None if caller is None else self._readers.get(caller)
-        code = frame.f_code
-        if reader is not None and reader.stack and self.is_awaited(reader, code):
-            made = code.co_name == "__init__" and code.co_argcount  # the object, not None
-            reader.stack[-1] = frame.f_locals.get(code.co_varnames[0]) if made else value
-            reader.awaited = None
-        if not code.co_flags & CO_GENERATOR:  # a generator may go on
-            self._readers.pop(frame, None)
-
-    def is_awaited(self, reader: FrameReader, code: CodeType) -> bool:
-        """Whether a caller goes on with what this code gives."""
-        if reader.awaited is UNKNOWN:  # a comprehension, or next() of a generator expression
-            return code in self.made_inside
-        return reader.awaited is code
 
     # --- what comes from outside -----------------------------------------------------------------
 
@@ -321,7 +224,7 @@ class Reads:
     def own_attribute(self, held: Any, name: str) -> Any:
         kind = type(held)
         raw = in_class(kind, name)
-        own: dict[str, Any] = getattr(held, "__dict__", {})
+        own: dict[str, Any] = vars(held) if has_attributes(held) else {}
         text = f"{self.text_of(held)}.{name}"
         outside = self.is_outside(held)
         if isinstance(raw, property):
@@ -493,7 +396,7 @@ class Reads:
             return []
         for name in slots_of(type(held)):
             self.own_attribute(held, name)
-        own = getattr(held, "__dict__", {})
+        own = vars(held) if has_attributes(held) else {}
         self.content(own, f"{self.text_of(held)}.__dict__")
         slots = [getattr(held, name, None) for name in slots_of(type(held))]
         return [x for x in (*own.values(), *slots) if not is_plain(x)]
