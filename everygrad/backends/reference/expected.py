@@ -21,13 +21,13 @@ _UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 class Accuracy(NamedTuple):
     """What can be asked of a device.
 
-    `functions` is the error of exp, sin and their like in units in the last place, `basic` that of
-    division and square roots. `product` is the rounding of what is multiplied in float32 (tf32 has
-    10 bits). `flushes`: numbers below the smallest normal one may be taken for 0. `contracts`: a
-    product may be added before it is rounded.
+    `functions` is the error of exp, sin and their like in roundings, `basic` that of division and
+    square roots: what is wrong is looked for, not the last digit (docs/accuracy.md). `product` is
+    the rounding of what is multiplied in float32 (tf32 has 10 bits). `flushes`: numbers below the
+    smallest normal one may be taken for 0. `contracts`: products may be added unrounded.
     """
 
-    functions: float = 8.0
+    functions: float = 16.0
     basic: float = 1.0
     product: float = 2.0**-24
     flushes: bool = False
