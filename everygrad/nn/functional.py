@@ -328,8 +328,17 @@ def _masked(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # the rule of all ops holds for these functions too: arrays and numbers are taken
+_HELPERS = (
+    "linear_bias",
+    "matmul",
+    "attention",
+    "attention_masked",
+    "causal_mask",
+    "im2col",
+    "col2im",
+)
 for _name, _function in [*globals().items()]:
-    if isinstance(_function, FunctionType) and not _name.startswith("_"):
+    if isinstance(_function, FunctionType) and _name[0] != "_" and _name not in _HELPERS:
         _first = next(iter(_function.__annotations__.values()), "")
         if _first == "Tensor" and not hasattr(_function, "__signature__"):
             globals()[_name] = taking(_function)

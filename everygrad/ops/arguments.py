@@ -20,14 +20,18 @@ from everygrad.errors import ArgumentError, DtypeError, EverygradError
 from everygrad.tensor import Tensor, wrap
 
 # what a parameter says of itself -> the types that need no further look, and what to call them
-_PLAIN: dict[str, tuple[tuple[type, ...], str]] = {
-    "Tensor": ((Tensor,), "a tensor"),
-    "Sequence[Tensor]": ((), "a list of tensors"),
-    "bool": ((bool,), "True or False"),
-    "int": ((int,), "an integer"),
-    "float": ((float, int), "a number"),
-    "str": ((str,), "a string"),
+_TENSORS: set[type] = {Tensor}  # and the subclasses seen so far
+_LISTS: set[type] = set()  # what is in them is looked at
+_TENSORS_OR_NONE: set[type] = {Tensor, type(None)}
+_PLAIN: dict[str, tuple[set[type], str]] = {
+    "Tensor": (_TENSORS, "a tensor"),
+    "Sequence[Tensor]": (_LISTS, "a list of tensors"),
+    "bool": ({bool}, "True or False"),
+    "int": ({int}, "an integer"),
+    "float": ({float, int}, "a number"),
+    "str": ({str}, "a string"),
 }
+_UNKNOWN: set[type] = set()
 _INTERNAL = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
 
@@ -44,7 +48,10 @@ class Parameter:
         others = [kind for kind in kinds if kind != "None"]
         # what takes several kinds of things looks at them itself
         self.kind = others[0] if len(others) == 1 and others[0] in _PLAIN else ""
-        self.plain = _PLAIN[self.kind][0] if self.kind else (object,)
+        self.plain = _PLAIN[self.kind][0] if self.kind else None  # None: anything
+        if self.kind and self.optional:
+            tensor = self.kind == "Tensor"
+            self.plain = _TENSORS_OR_NONE if tensor else {*_PLAIN[self.kind][0], type(None)}
 
     def fits(self, value: Any) -> bool:
         """Whether a value is what the parameter asks for."""
@@ -75,22 +82,11 @@ class Signature:
             elif p.kind is not p.KEYWORD_ONLY:
                 self.places.append(one)
             self.names[p.name] = one
+        self.plain_places = [one.plain for one in self.places]
+        self.plain_names = {name: one.plain for name, one in self.names.items()}
 
     def at(self, i: int) -> Parameter | None:
         return self.places[i] if i < len(self.places) else self.rest
-
-    def is_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether all values are of the commonest types: nothing need be looked at."""
-        for p, value in zip(self.places, args):  # noqa: B905  # a keyword takes 0.1 us
-            if not isinstance(value, p.plain) and not (value is None and p.optional):
-                return False
-        if len(args) > len(self.places):
-            return False
-        for name, value in kwargs.items():
-            p = self.names.get(name)  # type: ignore[assignment]
-            if p is None or not isinstance(value, p.plain):
-                return False
-        return True
 
     def taken(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -116,7 +112,7 @@ class Signature:
         if p.kind == "Sequence[Tensor]":
             if not isinstance(value, Iterable) or isinstance(value, str | bytes | dict):
                 raise no_tensor(self.op, value)
-            return [tensor_of(self.op, v, beside) for v in value]
+            return [v if type(v) in _TENSORS else tensor_of(self.op, v, beside) for v in value]
         if not p.fits(value):
             raise self.misfit(p, value)
         if p.kind == "int" and not isinstance(value, int):
@@ -160,6 +156,8 @@ def _first_tensor(values: Iterable[Any]) -> Tensor | None:
 def tensor_of(op: str, value: Any, beside: Tensor | None = None) -> Tensor:
     """A tensor from a tensor, a NumPy array or a number; refuses anything else."""
     if isinstance(value, Tensor):
+        _TENSORS.add(type(value))
+        _TENSORS_OR_NONE.add(type(value))
         return value
     if not isinstance(value, np.ndarray | bool | int | float | complex | np.generic):
         raise no_tensor(op, value)
@@ -184,22 +182,42 @@ def taking(function: Callable[..., Any], op: str | None = None) -> Callable[...,
     with its name, also where it is made of other ops."""
     name = op or function.__name__
     signature: Signature | None = None
+    places: list[set[type] | None] = []
+    names: dict[str, set[type] | None] = {}
+
+    def read() -> Signature:
+        nonlocal signature, places, names
+        signature = Signature(name, function)
+        places, names = signature.plain_places, signature.plain_names
+        return signature
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal signature
-        if signature is None:
-            signature = Signature(name, function)
+        known = signature or read()
+        plain = len(args) <= len(places)
+        # values of the commonest types need no further look
+        for types, value in zip(places, args):  # noqa: B905  # a keyword takes 0.1 us
+            if types is not None and type(value) not in types:
+                if types is _LISTS and type(value) is list and {*map(type, value)} <= _TENSORS:
+                    continue
+                plain = False
+                break
+        if kwargs and plain:
+            for key, value in kwargs.items():
+                types = names.get(key, _UNKNOWN)
+                if types is not None and type(value) not in types:
+                    plain = False
+                    break
         try:
-            if not signature.is_plain(args, kwargs):
-                args, kwargs = signature.taken(args, kwargs)  # type: ignore[assignment]
+            if not plain:
+                args, kwargs = known.taken(args, kwargs)  # type: ignore[assignment]
             return function(*args, **kwargs)
         except EverygradError as error:
             if not str(error).startswith(name):
                 error.args = (f"{name}: {error}",)
             raise
         except _INTERNAL as error:
-            explained = signature.explain(args, kwargs)
+            explained = known.explain(args, kwargs)
             if explained is None:
                 raise
             raise explained from error
