@@ -23,7 +23,7 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from everygrad.backends.cpu import diskcache, threads
+from everygrad.backends.cpu import diskcache, softhalf, threads
 from everygrad.errors import ArgumentError
 
 _FORMAT = 1  # of cached object code: one more whenever the pipeline below changes
@@ -215,6 +215,9 @@ class Engine:
         backing = llvm.parse_assembly(f'target triple = "{self._triple}"')
         # the engine takes the machine it is given, so it gets one of its own
         self._engine = llvm.create_mcjit_compiler(backing, self._new_machine())
+        if softhalf.needed(self.features):
+            for name, address in self.functions(softhalf.SOURCE, softhalf.NAMES).items():
+                llvm.add_symbol(name, address)
 
     def _new_machine(self) -> Any:
         target = llvm.Target.from_triple(self._triple)
