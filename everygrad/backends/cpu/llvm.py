@@ -25,7 +25,7 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from everygrad.backends.cpu import diskcache, threads
+from everygrad.backends.cpu import diskcache, softhalf, threads
 from everygrad.errors import ArgumentError
 
 _TOGETHER = 8  # modules loaded at once that share an engine, and live as long as any of them
@@ -263,6 +263,9 @@ class Engine:
         self._pinned: list[_Module] = []  # what lives as long as the process
         self._dropped: deque[Any] = deque()  # engines whose code nobody holds any more
         self._lock = threading.Lock()
+        if softhalf.needed(self.features):
+            for name, address in self.functions(softhalf.SOURCE, softhalf.NAMES).items():
+                llvm.add_symbol(name, address)
 
     def _new_machine(self) -> Any:
         target = llvm.Target.from_triple(self._triple)
