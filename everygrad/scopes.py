@@ -25,6 +25,11 @@ Settings = tuple[tuple[ContextVar[Any], Any], ...]
 drain: Callable[[Iterable[Any]], None] = deque[Any](maxlen=0).extend
 
 
+def at_once(*actions: Callable[[], Any]) -> Callable[[], None]:
+    """Native functions as one: none of them, or all, whatever handlers of signals raise."""
+    return partial(drain, map(call, actions))
+
+
 class _Undo(IOBase):
     """IOBase's `__exit__` is native and calls whatever `close` is at that moment."""
 
@@ -48,6 +53,9 @@ class Scope:
         """The variables and their values inside; asked for when a block is entered."""
         return ()
 
+    def enter(self) -> None:
+        """What else is done as a block is entered; if it raises, the block is left."""
+
     def leaving(self) -> tuple[Callable[[], Any], ...]:
         """What else is done as a block is left; asked for when it is entered. Functions written in
         Python come last: a handler may raise before they begin."""
@@ -60,10 +68,11 @@ class Scope:
         back: list[Callable[..., Any]] = [partial(var.set, var.get()) for var, _ in settings]
         back.append(partial(setattr, undo, "close", getattr(undo, "close", None)))
         back += self.leaving()
-        undo.close = partial(drain, map(call, back))
+        undo.close = at_once(*back)
         try:
             for var, value in settings:
                 var.set(value)
+            self.enter()
         except BaseException:
             undo.close()
             raise
@@ -82,3 +91,23 @@ class Setting(Scope):
 
     def settings(self) -> Settings:
         return self._settings
+
+
+class Attribute(Scope):
+    """One attribute of an object has one value inside, which `with` gives."""
+
+    __slots__ = ()
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        super().__init__()
+        self.owner, self.name, self.value = owner, name, value
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        return self.value
+
+    def enter(self) -> None:
+        setattr(self.owner, self.name, self.value)
+
+    def leaving(self) -> tuple[Callable[[], Any], ...]:
+        return (partial(setattr, self.owner, self.name, getattr(self.owner, self.name)),)

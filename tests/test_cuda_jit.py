@@ -230,8 +230,9 @@ def test_the_third_call_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
             log.append("captured")
             work()
 
-        def launch(self) -> None:
+        def launch(self, launched: list[Any]) -> None:
             log.append("launched")
+            launched.append(None)
 
     class NoDriver:
         """Nothing is one: the dry device is taken for a real one."""

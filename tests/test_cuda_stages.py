@@ -174,8 +174,9 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             work()
             self.inside = log[start:]
 
-        def launch(self) -> None:
+        def launch(self, launched: list[Any]) -> None:
             log.append("launched")
+            launched.append(None)
 
     class NoDriver:
         """Nothing is one: the dry device is taken for a real one."""

@@ -14,7 +14,7 @@ from everygrad.autograd.api import _leaf_ready, leaf_ready_hook
 from everygrad.autograd.autocast import policy
 from everygrad.autograd.modes import anomaly_enabled, detect_anomaly, in_inference_mode
 from everygrad.autograd.watching import watcher
-from everygrad.config import config
+from everygrad.config import fast_limit
 
 # a mode, and what can be seen of it
 MODES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -23,8 +23,8 @@ MODES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "set_grad_enabled": (lambda: eg.set_grad_enabled(False), eg.is_grad_enabled),
     "inference_mode": (eg.inference_mode, in_inference_mode),
     "detect_anomaly": (detect_anomaly, anomaly_enabled),
-    "autocast": (eg.autocast, lambda: (policy() is not None, config.fast_limit < 0)),
-    "find_nan": (eg.find_nan, lambda: (watcher.get() is not None, config.fast_limit < 0)),
+    "autocast": (eg.autocast, lambda: (policy() is not None, fast_limit() < 0)),
+    "find_nan": (eg.find_nan, lambda: (watcher.get() is not None, fast_limit() < 0)),
     "leaf_ready_hook": (
         lambda: leaf_ready_hook(print),
         lambda: bool(_leaf_ready.get()),

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.errors import CompileError, OutOfMemoryError
+from everygrad.scopes import Scope
 
 STORAGE_BUFFERS = 8  # WebGPU's default limits: what a page gets without asking
 BINDING = 128 << 20
@@ -30,28 +31,35 @@ _EXTENSION = re.compile(r"^\s*(?:enable|requires)\s+([^;]*);", re.MULTILINE)
 _THREADS = re.compile(r"@workgroup_size\(([\d\s,]+)\)")
 
 
-@contextmanager
-def browser_limits(gpu: Any) -> Iterator[None]:
-    """Kernels are made for a browser meanwhile; nobody else records."""
-    with gpu.lock:
-        granted, features = gpu.limits, gpu.features
-        gpu.limits = replace(
+class browser_limits(Scope):  # noqa: N801  # read as a phrase
+    """Kernels are made for a browser meanwhile. The caller holds the lock: nobody else records."""
+
+    def __init__(self, gpu: Any) -> None:
+        super().__init__()
+        self.gpu = gpu
+
+    def enter(self) -> None:
+        granted = self.gpu.limits
+        self.gpu.features = set()  # what a page has not asked for
+        self.gpu.limits = replace(
             granted,
             storage_buffers=min(STORAGE_BUFFERS, granted.storage_buffers),
             groups=min(GROUPS, granted.groups),
             shared_bytes=min(SHARED, granted.shared_bytes),
         )
-        gpu.features = set()  # what a page has not asked for
-        try:
-            yield
-        finally:
-            gpu.limits, gpu.features = granted, features
+
+    def leaving(self) -> tuple[Callable[[], Any], ...]:
+        gpu = self.gpu
+        return (
+            partial(setattr, gpu, "limits", gpu.limits),
+            partial(setattr, gpu, "features", gpu.features),
+        )
 
 
 def recorded(dev: Any, graph: Graph) -> tuple[Exported | None, list[str]]:
     """The graph's commands, and what in them a browser cannot do."""
     gpu = dev.gpu
-    with browser_limits(gpu):
+    with gpu.lock, browser_limits(gpu):
         gpu.wait()  # raises an index that was out of range before
         try:
             replay = dev.compile(graph)

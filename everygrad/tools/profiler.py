@@ -135,9 +135,7 @@ class Profile(Scope):
         )
         return out
 
-    def replay(
-        self, name: str, shown: Shown, device: str, replay: Any, given: dict[int, Any]
-    ) -> list[Any]:
+    def replay(self, name: str, shown: Shown, device: str, replay: Any) -> list[Any]:
         """One call of a compiled function, its inputs put; step by step where that can be done.
         `shown` gives its steps and its graph."""
         backend = base.get(device)
@@ -156,10 +154,12 @@ class Profile(Scope):
 
         if hasattr(replay, "run_apart"):  # what is between the steps is the profiler's own work
             start = perf_counter()
-            out = replay.run_apart(given, around)
+            out = replay.run_apart(around)
             seconds = sum(apart)
         else:
-            out, start, seconds = backend.timed(lambda: replay.run(given))
+            (out, interrupted), start, seconds = backend.timed(lambda: replay.run({}))
+            if interrupted is not None:
+                raise interrupted
         count, (nbytes, _) = len(steps.lines), steps.cost(range(len(steps.lines)))
         self._note(JIT, name, backend, (start, seconds), count, nbytes, steps.flops)
         made: list[Any] = out
@@ -172,10 +172,8 @@ class Profile(Scope):
         with replay.lock:
             for i, array in enumerate(inputs):
                 replay.put(i, array)
-            made = self.replay(name, shown, device, replay, {})
+            made = self.replay(name, shown, device, replay)
             replay.arrays = [None] * len(replay.arrays)
-        if replay.interrupted is not None:
-            raise replay.interrupted
         return made
 
     def _note(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, repeat
+from operator import call
 from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
@@ -16,6 +18,7 @@ from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
 from everygrad.config import config, fast_limit
 from everygrad.errors import TraceError
+from everygrad.scopes import drain
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.gradient import attach
 from everygrad.tracing.hostpart import split
@@ -25,7 +28,6 @@ from everygrad.tracing.stages import aligned, compiled, donations_of
 from everygrad.tracing.trace import device_of, is_array
 from everygrad.tracing.verify import check
 
-_NOTHING: dict[int, Any] = {}
 _AN_ENTRY = 1 << 15  # bytes of an entry's own objects
 MOST_ARENAS = 16  # entries that are kept, whatever memory they compute in
 
@@ -70,8 +72,10 @@ class Entry:
         self.devices = {i: device_of(t._data) for i, t, _ in self.outside}
         self.targets = record.targets
         read = {id(s.tensor) for s in record.sources if s.grad}
-        self.replaced = [  # gradients that the function never looks at, and makes anew
-            t.tensor
+        own = self.replay.own_memory()
+        self.elsewhere = record.device != "cpu"
+        self.replaced = [  # gradients that the function never looks at, and makes anew: a slot each
+            (t.tensor, own.get(t.output, -1))
             for t in self.targets
             if t.grad and not t.same and t.tensor is not None and id(t.tensor) not in read
         ]
@@ -187,35 +191,89 @@ class Entry:
         return unflatten(record.tree, results)
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[list[Any], BaseException | None]:
-        """The outputs, all tensors given their new values; and Ctrl-C, if it was pressed."""
-        record, replay = self.record, self.replay
+        """The outputs, all tensors given their new values; and what a signal handler raised while
+        they were computed, such as Ctrl-C. A step is done wholly or not at all."""
+        replay = self.replay
         self.gather(tensors)
         states = () if self.host is None else self.host.run(replay.arrays)
-        # to verify, the inputs must still be there afterwards
-        given = self.donated_memory() if self.gifts and not self.verify else _NOTHING
-        for t in self.replaced:  # as zero_grad does: their memory may serve the new ones
-            t._grad = None
-        if fast_limit() < 0 and (profiler := base.profiling.get()) is not None:
-            shown = partial(described, replay, record.graph)
-            outputs = profiler.replay(self.name, shown, record.device, replay, given)
+        profiler = base.profiling.get() if fast_limit() < 0 else None
+        if not self.targets and not self.verify and profiler is None:
+            outputs, interrupted = replay.run({})
         else:
-            outputs = replay.run(given)
-        if self.host is not None:
-            for k, array in zip(self.host.outputs, states, strict=True):
-                outputs[k] = array
-        if self.verify:
-            check(record.graph, record.device, replay.arrays, outputs)
-        interrupted = replay.interrupted
-        while True:  # a step is done wholly or not at all, whatever is pressed meanwhile
-            try:
-                for target in self.targets:
-                    self.give(target, tensors, outputs)
-                break
-            except KeyboardInterrupt as error:
-                interrupted = error
+            outputs, interrupted = self.run_step(tensors, states, profiler)
         for i, _ in self.others:  # arguments are not kept
             replay.arrays[i] = None
         return outputs, interrupted
+
+    def run_step(
+        self, tensors: Sequence[Tensor], states: Sequence[Any], profiler: Any
+    ) -> tuple[list[Any], BaseException | None]:
+        """The same for what gives tensors new values, or is looked at."""
+        record, replay = self.record, self.replay
+        # where results are looked at before they are given to anyone, inputs must still be there
+        apart = self.verify or profiler is not None or (self.elsewhere and self.fetches(tensors))
+        given = self.donated_memory() if self.gifts and not apart else {}
+        owners: list[Tensor] = []  # of gradients that are hidden meanwhile
+        grads: list[Tensor | None] = []
+        restore = partial(drain, map(setattr, owners, repeat("_grad"), grads))
+        prepare = partial(self.commit, tensors, states, owners.clear)
+        try:
+            self.hide_gradients(owners, grads, {} if apart else given)
+            if not apart:
+                return replay.run(given, prepare)
+            interrupted = None
+            if profiler is not None:
+                shown = partial(described, replay, record.graph)
+                outputs = profiler.replay(self.name, shown, record.device, replay)
+            else:
+                outputs, interrupted = replay.run(given)
+            commit = prepare(outputs)
+            if self.verify:
+                check(record.graph, record.device, replay.arrays, outputs)
+            commit()
+            return outputs, interrupted
+        finally:
+            restore()  # nobody, if the results were put in their places
+
+    def fetches(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a tensor of the CPU gets what another device computes."""
+        near = () if self.host is None else self.host.outputs
+        return any(
+            not t.grad and t.output not in near and type(_whose(t, tensors)._data) is ndarray
+            for t in self.targets
+        )
+
+    def hide_gradients(
+        self, owners: list[Tensor], grads: list[Tensor | None], given: dict[int, Any]
+    ) -> None:
+        """Take away the gradients that are made anew, as zero_grad does, so that no other thread
+        sees them change: their memory is given to the new ones."""
+        for t, slot in self.replaced:
+            g = getattr(t, "_grad", None)
+            grads.append(g)
+            owners.append(t)
+            t._grad = None
+            if slot >= 0 and g is not None and _only_hidden(g):
+                array = g._data
+                if self.replay.may_write(slot, array):
+                    given[slot] = array
+
+    def commit(
+        self,
+        tensors: Sequence[Tensor],
+        states: Sequence[Any],
+        last: Callable[[], None],
+        outputs: list[Any],
+    ) -> Callable[[], None]:
+        """One native call that gives every tensor its new value, and then makes a last one."""
+        if self.host is not None:
+            for k, array in zip(self.host.outputs, states, strict=True):
+                outputs[k] = array
+        found = [self.change(target, tensors, outputs) for target in self.targets]
+        whose, names, values = zip(*found, strict=True) if found else ((), (), ())
+        before = list(map(getattr, whose, names, repeat(None)))  # finalisers run afterwards
+        changes = map(setattr, whose, names, values)
+        return partial(drain, chain(changes, map(call, (last,)), before))
 
     def donated_memory(self) -> dict[int, Any]:
         """The memory of inputs that nobody but the tensor to be given a new value can see."""
@@ -236,19 +294,19 @@ class Entry:
             self.backward = compiled(gradients.graph, self.record.device)
         return self.backward
 
-    def give(self, target: Target, tensors: Sequence[Tensor], outputs: Sequence[Any]) -> None:
+    def change(self, target: Target, tensors: Sequence[Tensor], outputs: Sequence[Any]) -> Any:
+        """Whose attribute gets which value."""
         t = _whose(target, tensors)
         payload = None if target.output is None else outputs[target.output]
         if not target.grad:
             if type(t._data) is ndarray and type(payload) is not ndarray:  # made from the device's
                 payload = base.get(self.record.device).to_numpy(payload)
-            t.rebind(payload, t._node)
-        elif payload is None:
-            t._grad = None
-        elif target.same and t.grad is not None:
-            t.grad.rebind(payload, None)
-        else:
-            t._grad = wrap(payload)
+            return t, "_data", payload
+        if payload is None:
+            return t, "_grad", None
+        if target.same and t.grad is not None:
+            return t.grad, "_data", payload
+        return t, "_grad", wrap(payload)
 
 
 def _whose(what: Any, tensors: Sequence[Tensor]) -> Tensor:
@@ -278,6 +336,31 @@ def _ours_alone(array: Any) -> bool:
     return alone and array.flags.writeable and not getweakrefcount(array)
 
 
+def _only_hidden(g: Tensor) -> bool:
+    """Whether only a list of hidden gradients knows a gradient, and only it its array."""
+    array = g._data
+    known = getrefcount(g) <= _KNOWN_HIDDEN and getrefcount(array) <= _KNOWN_HIDDEN_ARRAY
+    return known and not getweakrefcount(array)
+
+
+def _known_hidden() -> tuple[int, int]:
+    """What getrefcount says of a gradient, and of its array, that one list holds."""
+
+    class Holder:
+        _data: Any
+
+    def look(g: Any) -> tuple[int, int]:
+        array = g._data
+        return getrefcount(g), getrefcount(array)
+
+    t = Holder()
+    t._data = np.empty(1)
+    grads = [t]
+    del t
+    g = grads[0]
+    return look(g)
+
+
 def _known() -> int:
     """What getrefcount says of an array held by a tensor and by a replay's list of inputs."""
 
@@ -299,3 +382,4 @@ def _known() -> int:
 
 
 _KNOWN = _known()
+_KNOWN_HIDDEN, _KNOWN_HIDDEN_ARRAY = _known_hidden()

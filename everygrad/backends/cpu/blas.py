@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from everygrad.backends.cpu.threads import num_threads, parallel_for
 from everygrad.compile.combining import identity
 from everygrad.compile.edges import edge
 from everygrad.dtypes import float64
+from everygrad.scopes import Scope
 from everygrad.shapes import size_of
 
 # multiply-adds up to which holding BLAS back costs more than it gains
@@ -48,36 +50,49 @@ def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
     return None
 
 
-class _OneThread:
-    """A block in which BLAS uses one thread; blocks may overlap in different threads."""
+class _Blas:
+    """How many threads BLAS has: one while somebody asks for that, else what it had before."""
 
     def __init__(self) -> None:
         self.controls: Any = None
         self.looked = False
         self.lock = threading.Lock()
-        self.inside = 0
+        self.askers: set[object] = set()
+        self.lowered = False  # it has one thread, and had `before`
         self.before = 1
 
-    def __enter__(self) -> None:
+    def lower(self, asker: object) -> None:
         if not self.looked:
             self.controls, self.looked = _controls(), True
         if self.controls is not None:
             put, get = self.controls
             with self.lock:
-                self.inside += 1
-                if self.inside == 1:
+                self.askers.add(asker)
+                if not self.lowered:
                     self.before = get()
+                    self.lowered = True
                     put(1)
 
-    def __exit__(self, *exc: object) -> None:
-        if self.controls is not None:
-            with self.lock:
-                self.inside -= 1
-                if not self.inside:
-                    self.controls[0](self.before)
+    def settle(self) -> None:
+        """Give BLAS its threads back if nobody asks for one any more."""
+        with self.lock:
+            if self.lowered and not self.askers:
+                self.controls[0](self.before)
+                self.lowered = False
 
 
-one_thread = _OneThread()
+_blas = _Blas()
+
+
+class OneThread(Scope):
+    """A block in which BLAS uses one thread; blocks may overlap in different threads. One that is
+    interrupted as it is left leaves it to the next large product to give BLAS its threads back."""
+
+    def enter(self) -> None:
+        _blas.lower(self)
+
+    def leaving(self) -> tuple[Callable[[], Any], ...]:
+        return (partial(_blas.askers.discard, self), _blas.settle)
 
 
 def matmul(x: Any, y: Any) -> Any:
@@ -91,9 +106,13 @@ def matmul(x: Any, y: Any) -> Any:
             out += _START
             return out
         if one > THIN and 1 in (m, n):
-            with one_thread:  # waiting for a second thread was seen to take 8 ms
+            with OneThread():  # waiting for a second thread was seen to take 8 ms
                 return np.matmul(x, y)
-        if one <= SMALL or one > LARGE:
+        if one <= SMALL:
+            return np.matmul(x, y)
+        if one > LARGE:
+            if _blas.lowered:
+                _blas.settle()
             return np.matmul(x, y)
         batch: tuple[int, ...] = ()
         count = 1
@@ -102,7 +121,7 @@ def matmul(x: Any, y: Any) -> Any:
         count = size_of(batch)
         if count * one <= SMALL:
             return np.matmul(x, y)
-    with one_thread:
+    with OneThread():
         if count * one <= SPLIT or num_threads() == 1:
             return np.matmul(x, y)
         out = empty((*batch, m, n), x.dtype)

@@ -270,8 +270,12 @@ def current() -> DiskCache | None:
     if not _ready:
         with _lock:
             if not _ready:
-                _ready = True  # first: a warning made an error comes once as well
-                _cache = from_environment(os.environ)
+                try:
+                    _cache = from_environment(os.environ)
+                except Exception:  # not Ctrl-C: a warning made an error comes once as well
+                    _ready = True
+                    raise
+                _ready = True
     return _cache
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu.blas import one_thread
+from everygrad.backends.cpu.blas import OneThread
 from everygrad.backends.cpu.threads import parallel_for
 from everygrad.shapes import size_of
 
@@ -58,7 +58,7 @@ def each(x: Any, task: Callable[[int], None]) -> None:
         for i in range(lo, hi):
             task(i)
 
-    with nullcontext() if count == 1 and rows >= _ALONE else one_thread:
+    with nullcontext() if count == 1 and rows >= _ALONE else OneThread():
         parallel_for(count, 1, run)
 
 

@@ -63,6 +63,7 @@ class Program(NamedTuple):
     checks: list[str]  # what the error word's number minus 1 means
     offsets: dict[int, list[tuple[int, int]]]  # by slot: slots that point into it, and how far
     donations: dict[int, int]  # slots of outputs that may take an input's memory, and that input's
+    certain: set[int]  # slots of outputs that are written when nothing can fail any more
     groups: list[Group]
 
     def memory(self) -> Memory:
@@ -413,6 +414,7 @@ class Planner:
             self.checks,
             self.pointers(),
             self.donations(inputs, results),
+            self.certain(),
             self.groups,
         )
 
@@ -462,12 +464,9 @@ class Planner:
         in_step = group.size == v.size and _read_in_place(group, v)
         return group if in_step and walks_by_row(group, rows[-1]) else None
 
-    def donations(self, inputs: list[int], results: list[Result]) -> dict[int, int]:
-        """Which outputs can be written over which inputs: nobody reads the input afterwards, and
-        the step that writes reads it, if at all, element by element in step."""
-        found: dict[int, int] = {}
-        overwritten: set[int] = set()
-        # after an exception everything must be as it was: checks, and calls that may raise, first
+    def certain(self) -> set[int]:
+        """The outputs that no step writes before all checks, and calls that may raise, are behind
+        it: after an exception, what was in their memory is still there."""
         checked = max(
             (
                 i
@@ -476,6 +475,14 @@ class Planner:
             ),
             default=-1,
         )
+        return {out for out in self.outputs if self.first_writers.get(out, -1) > checked}
+
+    def donations(self, inputs: list[int], results: list[Result]) -> dict[int, int]:
+        """Which outputs can be written over which inputs: nobody reads the input afterwards, and
+        the step that writes reads it, if at all, element by element in step."""
+        found: dict[int, int] = {}
+        overwritten: set[int] = set()
+        certain = self.certain()
         read_afterwards = {r.slot for r in results}
         for i, k in self.donated:
             source, out = inputs[i], results[k].slot
@@ -490,7 +497,7 @@ class Planner:
                 continue
             written = self.writers.get(out, -1)
             first = self.first_writers.get(out, -1)
-            if first <= checked:
+            if out not in certain:
                 continue
             read = self.readers.get(source, -1)
             in_step = source in self.whole_reads.get(written, ())

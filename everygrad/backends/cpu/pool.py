@@ -70,8 +70,8 @@ class Pool:
             if self.kept + size > MOST_BYTES:
                 self.trim()
             block = np.empty(size + ALIGNMENT, np.uint8)
+            self.kept += size  # first: counted too much is forgotten with the next trim
             self.blocks.setdefault(size, []).append(block)
-            self.kept += size
             return _aligned(block, nbytes).view(dtype).reshape(shape)
 
     def holds(self, block: Any) -> bool:
@@ -120,6 +120,14 @@ class Recycled:
 
 _pool = Pool()
 empty = _pool.empty
+
+
+def is_ours(array: Any) -> bool:
+    """Whether nobody but this array can see its memory: its own, or a block of the pool's."""
+    block = array.base
+    if block is None:
+        return bool(array.flags.owndata)
+    return type(block) is np.ndarray and getrefcount(block) <= _ONE_VIEW and _pool.holds(block)
 
 
 def rewritable(t: Any) -> Any:

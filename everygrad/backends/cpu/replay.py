@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from everygrad.backends.cpu import runtime
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.plan import ERROR_WORDS, HostStep, NativeStep, Program, build
-from everygrad.backends.cpu.pool import SMALLEST, Recycled, empty
+from everygrad.backends.cpu.pool import SMALLEST, Recycled, empty, is_ours
 from everygrad.backends.cpu.render import address_of
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Memory
@@ -28,10 +28,19 @@ _POINTER = ctypes.sizeof(ctypes.c_void_p)
 _A_VALUE = 4096  # bytes of a value's objects, and of its step's
 Segment = Callable[[dict[int, Any]], None]  # of outputs by slot, for host steps
 Around = Callable[[range, Callable[[], None]], None]
+Prepare = Callable[[list[Any]], Callable[[], None]]
 
 
 def _run_steps(where: int, count: int, slots: int, arrays: dict[int, Any]) -> None:
     runtime.run_steps(where, count, slots)
+
+
+def _none(arrays: dict[int, Any]) -> None:
+    """The work of a program without steps."""
+
+
+def _nothing() -> None:
+    """A commit of nothing."""
 
 
 def compiled(graph: Graph, donated: Sequence[tuple[int, int]]) -> Replay:
@@ -61,7 +70,6 @@ class Replay:
         self.program = program
         self.lock = threading.RLock()
         self.running = False
-        self.interrupted: BaseException | None = None
         _REPLAYS.add(self)
         self.error = (ctypes.c_int64 * ERROR_WORDS)()
         self.slots = (ctypes.c_int64 * max(1, program.slots))()
@@ -198,10 +206,31 @@ class Replay:
             if r.slot in program.donations
         }
 
+    def own_memory(self) -> dict[int, int]:
+        """By output: the slot to give it memory in, where what is in that memory stays there until
+        nothing can fail any more; of outputs that share it with no other."""
+        program = self.program
+        slots = [r.slot for r in program.results]
+        return {
+            k: r.slot
+            for k, r in enumerate(program.results)
+            if r.slot in program.certain
+            and slots.count(r.slot) == 1
+            and r.view.shape == r.view.base.shape
+            and is_whole(r.view.shape, r.view.strides, r.view.offset)
+        }
+
+    def may_write(self, slot: int, array: Any) -> bool:
+        """Whether nobody but an array sees its memory, and it lies as results do."""
+        flags = array.flags
+        return flags.c_contiguous and flags.aligned and flags.writeable and is_ours(array)
+
     def put(self, i: int, array: Any) -> None:
         """Make an array (C-contiguous and aligned) input i of the calls to come."""
+        address = address_of(array)
+        self.arrays[i] = None  # whoever is interrupted between here and the end points again
+        self.point(self.program.inputs[i], address)
         self.arrays[i] = array
-        self.point(self.program.inputs[i], address_of(array))
 
     def point(self, slot: int, address: int) -> None:
         """Let a slot, and those that point into it, point somewhere."""
@@ -214,10 +243,10 @@ class Replay:
         with self.lock:
             for i, array in enumerate(inputs):
                 self.put(i, array)
-            made = self.run({})
+            made, interrupted = self.run({})
             self.arrays = [None] * len(self.arrays)
-        if self.interrupted is not None:
-            raise self.interrupted
+        if interrupted is not None:
+            raise interrupted
         return made
 
     def apart(self) -> list[tuple[range, Segment]]:
@@ -239,22 +268,31 @@ class Replay:
                     at = k + 1
         return found
 
-    def run_apart(self, given: dict[int, Any], around: Around) -> list[Any]:
+    def run_apart(self, around: Around) -> list[Any]:
         """As `run`, but step by step: `around(steps, work)` does the work of these steps."""
 
         def within(steps: range, segment: Segment) -> Segment:
             return lambda arrays: around(steps, partial(segment, arrays))
 
         # results in memory of their own: the call can be stopped between any two steps
-        return self.run({}, [within(*part) for part in self.apart()])
+        made, interrupted = self.run({}, None, [within(*part) for part in self.apart()])
+        if interrupted is not None:
+            raise interrupted
+        return made
 
-    def run(self, given: dict[int, Any], segments: Sequence[Segment] | None = None) -> list[Any]:
+    def run(
+        self,
+        given: dict[int, Any],
+        prepare: Prepare | None = None,
+        segments: Sequence[Segment] | None = None,
+    ) -> tuple[list[Any], BaseException | None]:
         """The outputs for the arrays that were put; the caller holds the lock.
 
-        `given` has memory for outputs that need none of their own, by slot. Ctrl-C pressed while
-        native code ran is kept in `interrupted` for the caller, who has results to put in place.
+        `given` has memory for outputs that need none of their own, by slot. `prepare` is shown the
+        outputs before they are computed, and gives one native call that puts them in their places:
+        it is made if, and only if, all has been computed. What a signal handler raised meanwhile
+        (Ctrl-C) is returned; what it raised before the last stretch is raised, and nothing changes.
         """
-        self.interrupted = None
         made = []
         for slot, fresh in self.outputs:
             array = given.get(slot)
@@ -263,23 +301,29 @@ class Replay:
             self.point(slot, address_of(array))
             made.append(array)
         known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
-        self.error[3] = 0
+        outputs = self.collected(made)
+        commit = _nothing if prepare is None else prepare(outputs)
+        *first, last = segments or self.segments or (_none,)
+        error, interrupted = self.error, None
+        error[0] = 0
+        for segment in first:
+            segment(known)
+            if error[0]:
+                self.refuse()
+        # From here to the end no handler of signals can come between: only the last stretch writes
+        # over memory that somebody sees, it cannot be stopped halfway, and no function is called
+        # between what a handler may raise in it, or behind it, and the commit.
+        error[3] = last is _none
         try:
-            for segment in self.segments if segments is None else segments:
-                self.error[3] = 0
-                segment(known)
-                if self.error[0]:
-                    self.refuse()
-        except KeyboardInterrupt as error:
-            # only the last stretch writes over inputs, and it cannot be stopped halfway
-            if not self.error[3] or self.error[0]:
+            last(known)
+        except BaseException as raised:
+            if not error[3] or error[0]:
                 raise
-            self.interrupted = error
-        while True:
-            try:
-                return self.collected(made)
-            except KeyboardInterrupt as error:
-                self.interrupted = error
+            interrupted = raised
+        if error[0]:
+            self.refuse()
+        commit()
+        return outputs, interrupted
 
     def collected(self, made: Sequence[Any]) -> list[Any]:
         """The outputs, from the memory they were computed in."""

@@ -32,12 +32,14 @@ import platform
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from everygrad.backends.cpu import threads
 from everygrad.backends.cpu.llvm import engine
+from everygrad.scopes import at_once
 
 STEP_WORDS = 5  # function, blocks, number of arguments, slot numbers, args
 MOST_THREADS = 256  # asking for more is asking for this many
@@ -476,7 +478,7 @@ class _Pool:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
         self.address = -(-ctypes.addressof(memory) // _SLOT) * _SLOT
         self.threads = 1
-        self.workers = 0
+        self.workers: list[tuple[int, int]] = []  # what each was given
         self.lock = threading.Lock()
         self._put(_THREADS, 1)
         self._put(_SPINS, _spins())
@@ -489,11 +491,11 @@ class _Pool:
         serve = _native().serve
         with self.lock:
             wanted = min(count, MOST_THREADS) if _HAS_WORKERS else 1
-            while self.workers < wanted - 1:
-                self.workers += 1
-                name = f"everygrad-native-{self.workers - 1}"
-                given = (self.address, self.workers)
-                threading.Thread(target=serve, args=given, name=name, daemon=True).start()
+            while len(self.workers) < wanted - 1:
+                given = (self.address, len(self.workers) + 1)
+                start = partial(start_new_thread, serve, given)
+                # started and counted in one native call: two must not have one number
+                at_once(start, partial(self.workers.append, given))()
             self._put(_THREADS, wanted)
             self.threads = count
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -32,45 +33,54 @@ def _nothing(lo: int, hi: int) -> None:
 
 
 class _Job:
-    """One parallel_for: parts to claim, parts still running, the first exception."""
+    """One parallel_for: parts to claim, helpers at work, the first exception.
 
-    __slots__ = ("_claims", "_count", "_finished", "_left", "_lock", "_parts", "_task", "error")
+    Signals come to the main thread, which is a caller and never a helper: helpers are not
+    interrupted, and count themselves; what a caller has claimed when it is, nobody waits for.
+    """
+
+    __slots__ = ("_claims", "_closed", "_count", "_gone", "_helping", "_lock", "_parts", "_task",
+                 "error")  # fmt: skip
 
     def __init__(self, count: int, parts: int, task: Task) -> None:
         self._count = count
         self._parts = parts
         self._task: Task = task
         self._claims = itertools.count()  # next() on it is atomic
-        self._left = parts
         self._lock = threading.Lock()
-        self._finished = threading.Lock()
-        self._finished.acquire()
+        self._helping = 0
+        self._closed = False
+        self._gone: SimpleQueue[None] = SimpleQueue()  # one for each helper that was
         self.error: BaseException | None = None
 
     def work(self) -> None:
-        """Take parts until none is left. Never raises: the caller of parallel_for does."""
+        """Take parts until none is left, or something failed."""
         count, parts = self._count, self._parts
-        while (part := next(self._claims)) < parts:
-            try:
-                if self.error is None:
-                    self._task(count * part // parts, count * (part + 1) // parts)
-            except BaseException as error:  # KeyboardInterrupt too: it belongs to the caller
-                self.error = self.error or error
-            with self._lock:
-                self._left -= 1
-                last = not self._left
-            if last:
-                self._finished.release()
+        while self.error is None and (part := next(self._claims)) < parts:
+            self._task(count * part // parts, count * (part + 1) // parts)
 
-    def wait(self) -> None:
-        """Return when no part is running any more, even if interrupted meanwhile."""
-        while True:
-            try:
-                self._finished.acquire()
-                self._task = _nothing  # a worker may find this job in the queue much later
+    def help(self) -> None:
+        """A helper's share. Never raises: the caller of parallel_for does."""
+        with self._lock:
+            if self._closed:  # found in the queue when all was done
                 return
-            except BaseException as error:  # workers still write into the caller's buffers
-                self.error = self.error or error
+            self._helping += 1
+        try:
+            self.work()
+        except BaseException as error:
+            self.error = self.error or error
+        finally:
+            with self._lock:
+                self._helping -= 1
+            self._gone.put(None)
+
+    def finish(self) -> None:
+        """Return when no part is running any more; may be called again when interrupted."""
+        with self._lock:
+            self._closed = True
+        while self._helping:  # who is still there has a ticket to leave
+            self._gone.get()
+        self._task = _nothing  # a worker may find this job in the queue much later
 
 
 class _Pool:
@@ -84,15 +94,17 @@ class _Pool:
     def grow(self, workers: int) -> None:
         with self.lock:
             while self.workers < workers:
-                name = f"everygrad-{self.workers}"
-                threading.Thread(target=self.serve, name=name, daemon=True).start()
+                # not threading.Thread, whose start() may be interrupted with a lock held that the
+                # thread waits for
+                start_new_thread(self.serve, (f"everygrad-{self.workers}",))
                 self.workers += 1
 
-    def serve(self) -> None:
+    def serve(self, name: str) -> None:
+        threading.current_thread().name = name
         _inside.value = True
         while True:
             job = self.jobs.get()
-            job.work()
+            job.help()
             del job  # do not keep the task's buffers alive while parked
 
 
@@ -153,15 +165,27 @@ def parallel_for(count: int, grain: int, task: Task) -> None:
     helpers = min(helpers, parts - 1)
     job = _Job(count, parts, task)
     pool = _pool
-    if pool.workers < helpers:
-        pool.grow(helpers)
-    for _ in range(helpers):
-        pool.jobs.put(job)
-    _inside.value = True
+    failed: BaseException | None = None
     try:
+        if pool.workers < helpers:
+            pool.grow(helpers)
+        for _ in range(helpers):
+            pool.jobs.put(job)
+        _inside.value = True
         job.work()
+    except BaseException as error:
+        job.error = failed = job.error or error
     finally:
         _inside.value = False
-        job.wait()
-    if job.error is not None:
-        raise job.error
+    while True:  # however often it is interrupted: helpers still write into the caller's buffers
+        try:
+            job.finish()
+            break
+        except BaseException as error:
+            failed = failed or error
+    failed = job.error or failed
+    if failed is not None:
+        try:
+            raise failed
+        finally:
+            job.error = failed = None  # whose traceback leads back to here

@@ -39,12 +39,15 @@ class Captured:
         lib = self._lib = prepare(driver._lib)
         driver.enter()
         graph, made = ctypes.c_void_p(), ctypes.c_void_p()
-        begun = lib.cuStreamBeginCapture_v2(driver.stream, _RELAXED)
-        driver._check(begun, "recording a graph")
+        begun: list[int] = []  # filled by the native call itself: what was begun is always ended
+        begin = map(lib.cuStreamBeginCapture_v2, (driver.stream,), (_RELAXED,))
         try:
+            begun.extend(begin)
+            driver._check(begun[0], "recording a graph")
             work()
         finally:
-            code = lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph))
+            if begun == [0]:
+                code = lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph))
         driver._check(code, "recording a graph")
         code = lib.cuGraphInstantiateWithFlags(ctypes.byref(made), graph, 0)
         lib.cuGraphDestroy(graph)
@@ -53,10 +56,12 @@ class Captured:
         self._launch = lib.cuGraphLaunch
         weakref.finalize(self, lib.cuGraphExecDestroy, made.value).atexit = False
 
-    def launch(self) -> None:
+    def launch(self, launched: list[Any]) -> None:
+        """Run them; noted in `launched` by the same native call."""
         self._driver.enter()
-        code = self._launch(self._handle, self._driver.stream)
-        if code:
+        launched.extend(map(self._launch, (self._handle,), (self._driver.stream,)))
+        if launched[-1]:
+            code = launched.pop()
             self._driver._check(code, "launching a graph")
 
 

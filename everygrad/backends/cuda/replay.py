@@ -23,7 +23,7 @@ from everygrad.backends.cuda.fusedrows import Made
 from everygrad.backends.cuda.gpu import Kernel
 from everygrad.backends.cuda.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.cuda.rewriting import rewritten
-from everygrad.backends.cuda.runner import Plan, Runner
+from everygrad.backends.cuda.runner import Plan, Prepare, Runner
 from everygrad.backends.cuda.stages import gathered, is_hosted, stage_names
 from everygrad.backends.groups import fusable, under_extremes, without_strays
 from everygrad.compile.edges import edge
@@ -49,7 +49,6 @@ class Replay:
         self.graph = with_epilogues(dev, rewritten(graph))
         self.lock = threading.RLock()
         self.running = False
-        self.interrupted: BaseException | None = None
         self.arrays: list[Any] = [None] * len(self.graph.inputs)
         self.recorder = recorder(dev)
         self.made: dict[Value, CudaArray] = {}
@@ -317,26 +316,48 @@ class Replay:
 
     def put(self, i: int, array: Any) -> None:
         """Make an array input i of the calls to come."""
+        self.runner.changed.add(i)  # first: whoever is interrupted in between looks again
         self.arrays[i] = array
-        self.runner.changed.add(i)
 
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for these arrays."""
         with self.lock:
             for i, array in enumerate(inputs):
                 self.put(i, array)
-            made = self.run({})
+            made, _ = self.run({})
             self.arrays = [None] * len(self.arrays)
         return made
 
-    def run(self, given: dict[int, Any], around: Any = None) -> list[Any]:
+    def own_memory(self) -> dict[int, int]:
+        """By output: the slot to give it memory in, of outputs that are all of it and share it with
+        no other. Of one graph only: what comes before the last of several can be interrupted."""
+        slots = [self.slot(array) for array in self.results]
+        return {
+            k: slot
+            for k, (slot, v) in enumerate(zip(slots, self.graph.outputs, strict=True))
+            if slot in self.runner.kept
+            and not self.runner.hosted
+            and slots.count(slot) == 1
+            and view_of(v).base.size == v.size
+            and is_whole(*view_of(v)[1:])
+        }
+
+    def may_write(self, slot: int, array: Any) -> bool:
+        """Whether nobody but an array, and perhaps the ring of its slot, sees its memory."""
+        return self.runner.may_write(slot, array)
+
+    def run(
+        self, given: dict[int, Any], prepare: Prepare | None = None, around: Any = None
+    ) -> tuple[list[Any], BaseException | None]:
         """The outputs for the arrays that were put; `given` has memory for outputs that need none
-        of their own, by slot."""
+        of their own, by slot. `prepare` is shown the outputs before they are computed, and gives
+        one native call that puts them in their places: it is made if, and only if, all was
+        launched. What a signal handler raised meanwhile is returned."""
         with self.gpu.lock:
             if self.recorder.gpu.checks:
                 self.gpu.faults()  # the next read looks at what the checks found
-            return self.runner.run(self.arrays, given, around)
+            return self.runner.run(self.arrays, given, prepare, around)
 
-    def run_apart(self, given: dict[int, Any], around: Any) -> list[Any]:
+    def run_apart(self, around: Any) -> list[Any]:
         """As `run`, but one launch at a time: `around(steps, work)` does the work of these."""
-        return self.run(given, around)
+        return self.run({}, None, around)[0]

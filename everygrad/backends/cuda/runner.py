@@ -9,9 +9,10 @@ places, so that what the user holds is never written to; what is donated stays w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
+from operator import call
 from sys import getrefcount
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from everygrad.backends.cuda.lt import Plan as Product
 from everygrad.backends.cuda.memory import Storage
 from everygrad.backends.cuda.recording import ALIGN, Step
 from everygrad.backends.cuda.stages import Staged, is_hosted
+from everygrad.backends.strided import row_major
+from everygrad.errors import EverygradError
 
 _TINY = 1 << 10  # bytes of a result that is copied out with others
 _COPIED = 1 << 24  # bytes up to which an input that moves is copied
@@ -33,6 +36,13 @@ _PATIENCE = 2  # moves of an input before it is no longer expected to stay in pl
 _GRAPHS = 4  # sets of addresses that graphs are kept for
 _TARGET = 5  # which of a product's arguments is the address of its result
 _RING = 2  # places of a large result: what the user holds, and what is written next
+
+
+Prepare = Callable[[list[Any]], Callable[[], None]]
+
+
+def _nothing() -> None:
+    """A commit of nothing."""
 
 
 class Plan(NamedTuple):
@@ -86,9 +96,16 @@ class Runner:
         self.memory = [arena, tiny]
         self.tiny_bytes = starts[-1]
 
-    def run(self, arrays: Sequence[Any], given: dict[int, Any], around: Any = None) -> list[Any]:
+    def run(
+        self,
+        arrays: Sequence[Any],
+        given: dict[int, Any],
+        prepare: Prepare | None = None,
+        around: Any = None,
+    ) -> tuple[list[Any], BaseException | None]:
         """The results; `given` has memory for outputs that need none of their own, by slot.
-        `around(steps, work)`, where given, does the work of each step apart."""
+        `prepare` makes of the results a native call for when all is launched; `around(steps,
+        work)`, where given, does the work of each step apart."""
         if not self.memory:
             self.settle()
         for i in self.changed:
@@ -99,20 +116,38 @@ class Runner:
         outputs = self.put_outputs(given)
         if not self.tuned:
             self.tune()
-        if around is None:
-            self.launch()
-        else:
-            for i, step in enumerate(self.plan.steps):
-                around(range(i, i + 1), partial(self.one_step, step))
         small = None
         if any(slot not in given and slot not in outputs for slot in self.tiny):
             small = self.gpu.memory.take(self.tiny_bytes)
-            self.copy(small.ptr, self.memory[1].ptr, self.tiny_bytes)
         made: dict[int, CudaArray] = {}
         for slot, array in self.plan.results:  # one value, one array
             if id(array) not in made:
                 made[id(array)] = self.result(slot, array, arrays, outputs, small, given)
-        return [made[id(array)] for _, array in self.plan.results]
+        results = [made[id(array)] for _, array in self.plan.results]
+        commit = _nothing if prepare is None else prepare(results)
+        if around is not None:
+            for i, step in enumerate(self.plan.steps):
+                around(range(i, i + 1), partial(self.one_step, step))
+            self.copy_small(small)
+            commit()
+            return results, None
+        launched: list[Any] = []  # filled by the native call of the last launch
+        interrupted = None
+        try:
+            self.launch(launched, set(given))
+            self.copy_small(small)
+        except BaseException as error:
+            if not launched:
+                raise
+            interrupted = error
+            self.copy_small(small)  # perhaps again, which changes nothing
+        commit()
+        return results, interrupted
+
+    def copy_small(self, small: Storage | None) -> None:
+        """Tiny results to where they are seen."""
+        if small is not None:
+            self.copy(small.ptr, self.memory[1].ptr, self.tiny_bytes)
 
     def tune(self) -> None:
         """Find the fastest algorithm for each large product that writes into the arena, before
@@ -195,6 +230,16 @@ class Runner:
             del ring[0]
         return made
 
+    def may_write(self, slot: int, array: CudaArray) -> bool:
+        """Whether nobody but an array, and perhaps the ring of its slot, sees its memory."""
+        storage = array.storage
+        if storage is None or array.offset or array.strides != row_major(array.shape):
+            return False
+        if storage.size < self.large[slot] or storage.ptr % ALIGN:
+            return False
+        known = sum(storage is held for held in self.ring.get(slot, ()))
+        return getrefcount(storage) <= _ONE_ARRAY + known
+
     def result(
         self,
         slot: int,
@@ -221,46 +266,80 @@ class Runner:
 
     # --- launching -------------------------------------------------------------------------------
 
-    def launch(self) -> None:
-        """All launches: one by one for addresses that were never seen, else as one graph."""
+    def launch(self, launched: list[Any], given: set[int]) -> None:
+        """All launches: one by one for addresses that were never seen, else as one graph. The last
+        of them leaves something in `launched`: until then, nothing has changed that anyone sees,
+        which is what is in the `given` slots."""
         key = tuple([self.addresses[s] for s in self.outside])
         found = self.seen.get(key)
         if found is not None:
-            found.launch()
+            found.launch(launched)
             return
         again = key in self.seen and not isinstance(self.gpu.driver, DryDriver)
         if not again:
-            self.one_by_one()
+            self.to_the_end(launched, given)
         else:
-            found = self.captured()
+            found = self.captured(launched)
         self.seen.pop(key, None)
         self.seen[key] = found
         if len(self.seen) > _GRAPHS:
             del self.seen[next(iter(self.seen))]
 
-    def captured(self) -> Captured | Staged:
+    def captured(self, launched: list[Any]) -> Captured | Staged:
         """The launches on the addresses of this call, as a graph or several, which are run."""
         capture = partial(Captured, self.gpu.driver)
         if self.hosted:
-            return Staged(self.plan.steps, capture, self.one_step, self.addresses)
+            return Staged(self.plan.steps, capture, self.one_step, self.addresses, launched)
         found = capture(self.one_by_one)
-        found.launch()
+        found.launch(launched)
         return found
+
+    def to_the_end(self, launched: list[Any], given: set[int]) -> None:
+        """One by one. What a handler of signals raises once memory that somebody sees may have been
+        written is raised at the end: a step is done wholly or not at all."""
+        steps = self.plan.steps
+        first = next((k for k, step in enumerate(steps) if step.slots & given), len(steps))
+        done: list[Any] = []  # one for each step, put there by its launch
+        raised: BaseException | None = None
+        while len(done) < len(steps):
+            before = len(done)
+            try:
+                for step in steps[before:]:
+                    self.one_step(step, done)
+            except BaseException as error:
+                failed = isinstance(error, EverygradError) or len(done) == before
+                if failed or len(done) <= first:
+                    raise
+                raised = error
+        launched.append(None)
+        if raised is not None:
+            raise raised
 
     def one_by_one(self) -> None:
         for step in self.plan.steps:
             self.one_step(step)
 
-    def one_step(self, step: Step) -> None:
-        """One launch, on the addresses of this call."""
+    def one_step(self, step: Step, done: list[Any] | None = None) -> None:
+        """One launch, on the addresses of this call; noted in `done` by the same native call. (A
+        library's may be made twice: it writes over nothing that it reads.)"""
         driver, what = self.gpu.driver, step.what
         arguments = step.filled(self.addresses)
+        done = [] if done is None else done
         if isinstance(what, Kernel):
+            self.gpu.ready(what)
             what.put(what.buffer, 0, *arguments)
-            driver.launch(what)
+            before = len(done)
+            try:
+                done.extend(map(call, (what.fire,)))
+            except Exception as error:
+                if len(done) > before:  # a handler's
+                    raise
+                driver.recover(what, error)
+                done.append(None)
         else:
             driver.enter()
             what(*arguments)
+            done.append(None)
 
     def copy(self, target: int, source: int, size: int) -> None:
         driver = self.gpu.driver
@@ -277,4 +356,12 @@ def _alone() -> int:
     return getrefcount(ring[i])
 
 
+def _one_array() -> int:
+    """What getrefcount says of a storage that only an array holds, asked as `may_write` asks."""
+    array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
+    storage = array.storage
+    return getrefcount(storage)
+
+
 _ALONE = _alone()
+_ONE_ARRAY = _one_array()

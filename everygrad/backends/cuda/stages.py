@@ -71,19 +71,30 @@ class Staged:
         capture: Callable[[Callable[[], None]], Any],
         run: Callable[[Step], None],
         addresses: Sequence[int],
+        launched: list[Any],
     ) -> None:
-        self._parts: list[Callable[[], None]] = []
-        for stage in staged(steps):
+        self._parts: list[Callable[[list[Any]], None]] = []
+        stages = staged(steps)
+        for k, stage in enumerate(stages):
+            part: Callable[[list[Any]], None]
             if is_hosted(stage[0]):
-                part = partial(stage[0].what, *stage[0].filled(addresses))
+                part = partial(_called, partial(stage[0].what, *stage[0].filled(addresses)))
             else:
                 part = capture(partial(_each, run, stage)).launch
-            part()
+            part(launched if k + 1 == len(stages) else [])
             self._parts.append(part)
 
-    def launch(self) -> None:
-        for part in self._parts:
-            part()
+    def launch(self, launched: list[Any]) -> None:
+        """Run them; the last one, which alone writes over what somebody sees, notes it."""
+        *first, last = self._parts
+        for part in first:
+            part([])
+        last(launched)
+
+
+def _called(work: Callable[[], None], launched: list[Any]) -> None:
+    work()
+    launched.append(None)
 
 
 def _each(run: Callable[[Step], None], steps: Sequence[Step]) -> None:

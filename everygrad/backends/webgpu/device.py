@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, OutOfMemoryError
+from everygrad.scopes import Attribute
 from everygrad.shapes import Shape, size_of
 
 _PLANS = 1 << 14  # kernels remembered with their shapes
@@ -58,15 +58,8 @@ class WebGPU(GpuBackend):
         if self._gpu is not None:
             self.gpu.wait()
 
-    @contextmanager
-    def launches(self) -> Iterator[list[str]]:
-        names: list[str] = []
-        gpu = self.gpu
-        outer, gpu.launched = gpu.launched, names
-        try:
-            yield names
-        finally:
-            gpu.launched = outer
+    def launches(self) -> Attribute:
+        return Attribute(self.gpu, "launched", [])
 
     # --- ops -------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from everygrad.backends.checks import Check, Checks
 from everygrad.backends.kept import kept
 from everygrad.backends.webgpu import windows
 from everygrad.backends.webgpu.adapters import request_device
+from everygrad.backends.webgpu.encoding import Encoder
 from everygrad.backends.webgpu.handover import Recorder, Row, recorder
 from everygrad.backends.webgpu.memory import Block, Pool, Slice, Storage
 from everygrad.backends.webgpu.native import by_classes, direct
@@ -140,10 +141,7 @@ class Gpu:
         self.lost: str | None = None
         self.pool = Pool(self)
         self.epoch = 0  # counts submissions
-        self._encoder: Any = None
-        self._pass: Any = None
-        self._handle: Any = None  # the pass, as calls take it
-        self._pipeline: Any = None  # the one set in the pass
+        self._encoder: Encoder | None = None
         self._recorded = 0
         self._pipelines: dict[str, Pipeline] = {}
         self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
@@ -189,7 +187,7 @@ class Gpu:
             f"webgpu: the device was lost ({_first_words(why)}); tensors on it are gone. "
             f"The next tensor made on this device opens it again"
         )
-        self._encoder = self._pass = None
+        self._encoder = None
         return DeviceError(self.lost)
 
     # --- pipelines -------------------------------------------------------------------------------
@@ -280,34 +278,33 @@ class Gpu:
                 self.log.append(Command(kernel, tuple(blocks), None))
                 return
             bound = self.bind_group(kernel, blocks)
+            epoch = self.epoch
+            for block in blocks:  # first: what is recorded must be known to be
+                block.epoch = epoch
             self.guard(self._record, bound, kernel.grid)
             if self.launched is not None:
                 self.launched.append(kernel.name)
-            epoch = self.epoch
-            for block in blocks:
-                block.epoch = epoch
             self._recorded += 1
             if self._recorded >= FLUSH_AFTER:
                 self.submit()
 
     def _record(self, bound: Bound, grid: tuple[int, int, int]) -> None:
-        calls = self.calls
-        if self._pass is None:
-            self._begin()
-        if bound.pipeline is not self._pipeline:
-            calls.set_pipeline(self._handle, bound.pipeline)
-            self._pipeline = bound.pipeline
-        calls.set_group(self._handle, 0, bound.group, 0, calls.nothing)
-        calls.dispatch(self._handle, *grid)
+        calls, encoder = self.calls, self._open()
+        within = encoder.within_pass(self.clock)
+        if bound.pipeline is not encoder.pipeline:
+            encoder.pipeline = None  # unknown, should this be interrupted
+            calls.set_pipeline(within, bound.pipeline)
+            encoder.pipeline = bound.pipeline
+        calls.set_group(within, 0, bound.group, 0, calls.nothing)
+        calls.dispatch(within, *grid)
 
-    def _begin(self) -> None:
-        """A pass to record in."""
+    def _open(self) -> Encoder:
+        """What commands are recorded into."""
+        if self._encoder is not None and self._encoder.is_finished:
+            self.submit()  # it was interrupted
         if self._encoder is None:
-            self._encoder = self.device.create_command_encoder()
-        times = {} if self.clock is None else {"timestamp_writes": self.clock.writes()}
-        self._pass = self._encoder.begin_compute_pass(**times)
-        self._handle = self.calls.handle(self._pass)
-        self._pipeline = None
+            self._encoder = Encoder(self.device, self.calls)
+        return self._encoder
 
     def prepared(self, log: Sequence[Command], instead: dict[int, Block]) -> list[Recorder | Copy]:
         """Commands that were logged before, bound and ready to be handed over, on other blocks
@@ -334,20 +331,34 @@ class Gpu:
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
-            self.guard(self._hand_over, prepared)
+            self.guard(self._hand_over, prepared, self._open())
             self._recorded += commands
 
-    def _hand_over(self, prepared: Sequence[Recorder | Copy]) -> None:
+    def _hand_over(self, prepared: Sequence[Recorder | Copy], encoder: Encoder) -> None:
         for part in prepared:
             if isinstance(part, Copy):
                 raw = part.target.raw
-                copy = self.outside_pass().copy_buffer_to_buffer
+                copy = encoder.outside_pass().copy_buffer_to_buffer
                 copy(part.source.raw, 0, raw, part.at, part.size)
                 continue
-            if self._pass is None:
-                self._begin()
-            part(self._handle)
-            self._pipeline = None
+            within = encoder.within_pass(self.clock)
+            encoder.pipeline = None
+            part(within)
+
+    def recorded_apart(self, prepared: Sequence[Recorder | Copy]) -> Encoder:
+        """Prepared commands, recorded and not part of anything: with `take_over` they are all of
+        what is to be submitted next, without it they never happened. The caller holds the lock."""
+        if self.lost is not None:
+            raise DeviceError(self.lost)
+        self.submit()  # what came before
+        made = Encoder(self.device, self.calls)
+        self.guard(self._hand_over, prepared, made)
+        self.guard(made.finish)
+        return made
+
+    def take_over(self, encoder: Encoder) -> None:
+        """Let these commands happen."""
+        self._encoder = encoder
 
     def expect_checks(self) -> None:
         """Values are being checked: the next read must look at what was found."""
@@ -448,9 +459,10 @@ class Gpu:
                 usage = _USAGE.UNIFORM | _USAGE.COPY_DST
                 self._arena = self.guard(self.device.create_buffer, size=_ARENA, usage=usage)
                 self._arena_used = 0
-            found = self._uniforms[data] = (self._arena, self._arena_used, len(data))
+            found = (self._arena, self._arena_used, len(data))
             self.guard(self.queue.write_buffer, self._arena, self._arena_used, data)
             self._arena_used += room
+            self._uniforms[data] = found  # when it is there
         return found
 
     def forget(self) -> None:
@@ -465,26 +477,18 @@ class Gpu:
         with self.lock:
             if self._encoder is None:
                 return
-            self.guard(self._submit)
+            try:  # goes on where it was interrupted
+                self.submission = self.guard(self._encoder.submit, self.queue)
+            except EverygradError:
+                self._encoder = None
+                raise
             self.epoch += 1
             self._recorded = 0
-
-    def _submit(self) -> None:
-        encoder, self._encoder = self._encoder, None
-        if self._pass is not None:
-            self._pass, ending = None, self._pass
-            ending.end()
-        handle, commands = self.calls.handle, encoder.finish()  # named: its handle dies with it
-        self.submission = self.calls.submit(handle(self.queue), handle(commands))
+            self._encoder = None
 
     def outside_pass(self) -> Any:
         """The encoder, ready for copies."""
-        if self._encoder is None:
-            self._encoder = self.device.create_command_encoder()
-        if self._pass is not None:
-            self._pass, ending = None, self._pass
-            ending.end()
-        return self._encoder
+        return self._open().outside_pass()
 
     # --- data in and out -------------------------------------------------------------------------
 
@@ -513,8 +517,8 @@ class Gpu:
                 return
             encoder = self.guard(self.outside_pass)
             raw = source.block.raw
-            self.guard(encoder.copy_buffer_to_buffer, raw, 0, target.block.raw, at, size)
             source.block.epoch = target.block.epoch = self.epoch
+            self.guard(encoder.copy_buffer_to_buffer, raw, 0, target.block.raw, at, size)
             self._recorded += 1
 
     def read(self, storage: Storage, start: int, size: int) -> Any:
@@ -543,8 +547,9 @@ class Gpu:
     def fault_storage(self) -> Storage:
         """Four words: how many bad values, whose check, and the first of them."""
         if self._faults is None:
-            self._faults = self.pool.take(16)
-            self.write(self._faults, b"\0" * 16)
+            made = self.pool.take(16)
+            self.write(made, b"\0" * 16)
+            self._faults = made
         return self._faults
 
     def check_number(

@@ -36,9 +36,11 @@ def bucket(size: int) -> int:
 
 
 class Block:
-    """A buffer of the GPU. `epoch` is the submission it was last used in."""
+    """A buffer of the GPU. `epoch` is the submission it was last used in, `lease` knows the storage
+    it was last given to."""
 
-    __slots__ = ("epoch", "number", "raw", "size")
+    __slots__ = ("epoch", "lease", "number", "raw", "size")
+    lease: Lease | None
     start = 0  # where its bytes begin in the buffer
 
     def __init__(self, raw: Any, size: int) -> None:
@@ -46,6 +48,11 @@ class Block:
         self.size = size
         self.number = next(_NUMBERS)
         self.epoch = -1
+        self.lease = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.lease is None or self.lease() is None
 
 
 class Slice(Block):
@@ -72,14 +79,30 @@ class Storage:
 
     __slots__ = ("__weakref__", "block", "gpu", "size")
 
-    def __init__(self, gpu: Any, block: Block, size: int) -> None:
+    def __init__(self, gpu: Any, block: Block, size: int, back: deque[Lease]) -> None:
         self.gpu = gpu
         self.block = block
         self.size = size  # the bytes in use
+        self.lease(back)
 
-    def __del__(self) -> None:
-        # from any thread, at any moment: an append is all that is safe, and enough
-        self.gpu.pool.returned.append(self.block)
+    def lease(self, back: deque[Lease]) -> None:
+        """The block goes `back` when this is gone: from any thread, at any moment, so by a native
+        call. (A `__del__` can be interrupted before it begins, and the exception is lost.)"""
+        lease = Lease(self, back.append)
+        lease.block = self.block
+        self.block.lease = lease
+
+
+class Lease(weakref.ref[Storage]):
+    """A storage, as long as it lives, and its block."""
+
+    __slots__ = ("block",)
+    block: Block
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the block was not found to be free before its lease was looked at."""
+        return self.block.lease is self
 
 
 class Shelf:
@@ -89,15 +112,19 @@ class Shelf:
     def __init__(self, gpu: Any, size: int) -> None:
         self.gpu = gpu
         self.size = size
-        self.blocks: deque[Block] = deque()  # those that are free
+        self.blocks: deque[Lease] = deque()  # those that are free
         gpu.pool.shelves.add(self)
 
     def take(self) -> Storage:
         """A storage whose block comes back here."""
-        while len(self.blocks) > _ON_SHELF:
-            self.gpu.pool.returned.append(self.blocks.popleft())
-        block = self.blocks.pop() if self.blocks else self.gpu.pool.block(self.size)
-        return Lent(self, block)
+        with self.gpu.lock:
+            while len(self.blocks) > _ON_SHELF:
+                self.gpu.pool.returned.append(self.blocks.popleft())
+            while self.blocks:
+                lease = self.blocks.pop()
+                if lease.is_last:
+                    return Lent(self, lease.block)
+            return Lent(self, self.gpu.pool.block(self.size))
 
     def empty(self) -> None:
         """Give the free blocks to everyone."""
@@ -114,11 +141,8 @@ class Lent(Storage):
     __slots__ = ("shelf",)
 
     def __init__(self, shelf: Shelf, block: Block) -> None:
-        super().__init__(shelf.gpu, block, shelf.size)
+        super().__init__(shelf.gpu, block, shelf.size, shelf.blocks)
         self.shelf = shelf
-
-    def __del__(self) -> None:
-        self.shelf.blocks.append(self.block)
 
 
 class Pool:
@@ -129,7 +153,7 @@ class Pool:
         # Every block is held here too: were one part of a garbage cycle, the collector would
         # finalise its buffer along with the storage that hands the block back.
         self.blocks: dict[int, Block] = {}
-        self.returned: deque[Block] = deque()
+        self.returned: deque[Lease] = deque()
         self.free: dict[int, list[Block]] = defaultdict(list)
         self.free_bytes = 0
         self.taken_bytes = 0  # in blocks, free or not
@@ -138,7 +162,11 @@ class Pool:
 
     def take(self, size: int) -> Storage:
         """A storage of `size` bytes, which must not be 0; its content is not defined."""
-        return Storage(self.gpu, self.block(size), size)
+        with self.gpu.lock:
+            return self._leased(self.block(size), size)
+
+    def _leased(self, block: Block, size: int) -> Storage:
+        return Storage(self.gpu, block, size, self.returned)
 
     def block(self, size: int) -> Block:
         """A block for so many bytes."""
@@ -163,8 +191,8 @@ class Pool:
             for i, block in enumerate(kept):
                 if not self.gpu.is_recorded(block):
                     self.free_bytes -= room
-                    return Storage(self.gpu, kept.pop(i), size)
-            return Storage(self.gpu, self._create(room), size)
+                    return self._leased(kept.pop(i), size)
+            return self._leased(self._create(room), size)
 
     def _room(self, size: int) -> int:
         """The size of the block for a tensor: one binding if that holds it."""
@@ -182,17 +210,27 @@ class Pool:
     def _sort(self) -> None:
         """Returned blocks to their lists."""
         while self.returned:
-            block = self.returned.popleft()
-            self.free[block.size].append(block)
-            self.free_bytes += block.size
+            lease = self.returned.popleft()
+            if lease.is_last:
+                self._put(lease.block)
         if self.free_bytes > _KEEP:
             self.trim()
+
+    def _put(self, block: Block) -> None:
+        """A block to its list; one that does not get there is found by `_spare`."""
+        block.lease = None
+        self.free[block.size].append(block)
+        self.free_bytes += block.size
 
     def _spare(self) -> None:
         """Drop all that nobody uses."""
         for shelf in list(self.shelves):
             shelf.empty()
-        self._sort()
+        self.free.clear()  # found again by who holds them: an interrupt may have lost one
+        self.free_bytes = 0
+        for block in list(self.blocks.values()):
+            if block.is_free:
+                self._put(block)
         self.trim()
 
     def _create(self, room: int) -> Block:
@@ -226,9 +264,8 @@ class Pool:
         """Drop the free blocks."""
         self.gpu.submit()
         self.gpu.forget()
-        self.taken_bytes -= self.free_bytes
-        for kept in self.free.values():
+        free, self.free, self.free_bytes = self.free, defaultdict(list), 0
+        for kept in free.values():
             for block in kept:
                 del self.blocks[block.number]
-        self.free.clear()
-        self.free_bytes = 0
+        self.taken_bytes = sum(block.size for block in self.blocks.values())

@@ -8,10 +8,13 @@ wgpu that hides them is used through its classes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from wgpu.backends import wgpu_native
+
+from everygrad.scopes import at_once
 
 _FUNCTIONS = (
     "wgpuComputePassEncoderSetPipeline",
@@ -19,17 +22,30 @@ _FUNCTIONS = (
     "wgpuComputePassEncoderDispatchWorkgroups",
     "wgpuQueueSubmitForIndex",
     "wgpuDevicePoll",
+    "wgpuCommandEncoderBeginComputePass",
+    "wgpuComputePassEncoderEnd",
+    "wgpuComputePassEncoderRelease",
+    "wgpuCommandEncoderFinish",
+    "wgpuCommandBufferRelease",
 )
 
 
 class Calls(NamedTuple):
-    """All take handles, which `handle` makes of wgpu's objects."""
+    """All take handles, which `handle` makes of wgpu's objects; but `begin`, `end`, `finish`,
+    `submit` and `drop` take encoders and queues themselves, and lists in which they note what they
+    did, in one native call."""
 
     handle: Callable[[Any], Any]
     set_pipeline: Callable[[Any, Any], Any]  # of a pass
     set_group: Callable[[Any, int, Any, int, Any], Any]  # of a pass: index, group, no offsets
     dispatch: Callable[[Any, int, int, int], Any]
-    submit: Callable[[Any, Any], Any]  # a queue, a command buffer: gives the submission
+    begin: Callable[[Any, list[Any]], None]  # an encoder; its pass is put into the list
+    end: Callable[[list[Any], Any], None]  # the pass in the list, and its object if it has one
+    drop: Callable[[list[Any]], None]  # the pass in the list, which was not ended
+    finish: Callable[[Any, list[Any]], None]  # an encoder; the command buffer is put into the list
+    forget: Callable[[list[Any]], None]  # the command buffer in the list, which was not submitted
+    submit: Callable[[Any, list[Any], list[Any]], None]  # a queue, that list; notes the submission
+    submission: Callable[[Any], Any]  # what was noted, as `wait` takes it
     wait: Callable[[Any, Any], Any]  # a device, until a submission has run
     nothing: Any  # what set_group takes for offsets
     map_mode: str
@@ -39,14 +55,63 @@ class Calls(NamedTuple):
 
 def direct() -> Calls | None:
     """The functions of wgpu-native, or None if this wgpu does not show them."""
-    lib, ffi = getattr(wgpu_native, "lib", None), getattr(wgpu_native, "ffi", None)
+    lib: Any = getattr(wgpu_native, "lib", None)
+    ffi: Any = getattr(wgpu_native, "ffi", None)
     safe: Any = getattr(getattr(wgpu_native, "_api", None), "libf", None)  # raises errors at once
     if not ffi or not all(hasattr(lib, name) and hasattr(safe, name) for name in _FUNCTIONS):
         return None
+    if not hasattr(safe, "_error_handler") or not hasattr(wgpu_native, "_helpers"):
+        return None
 
-    def submit(queue: Any, commands: Any) -> Any:
+    errors, kinds = safe._error_handler, wgpu_native._helpers.ERROR_TYPES
+
+    def checked(name: str, *calls: Callable[[], Any]) -> None:
+        """Native calls, one after the other, as one; raises what wgpu-native reports."""
+        work = at_once(*calls)
+        errors.capture(name)
+        try:
+            work()
+        finally:
+            found = errors.release(name)
+        if found is not None:
+            kind, message = found
+            raise kinds.get(kind, wgpu_native.GPUError)(message)
+
+    def kept(made: list[Any], function: Any, *given: Any) -> Callable[[], None]:
+        """A call whose result is put into a list."""
+        return partial(made.extend, map(function, *[(x,) for x in given]))
+
+    def begin(encoder: Any, opened: list[Any]) -> None:
+        function = lib.wgpuCommandEncoderBeginComputePass
+        checked("begin", kept(opened, function, encoder._internal, ffi.NULL))
+
+    def end(opened: list[Any], timed: Any) -> None:
+        (within,) = opened
+        calls = [partial(lib.wgpuComputePassEncoderEnd, within)]
+        if timed is None:  # an object releases it by itself
+            calls.append(partial(lib.wgpuComputePassEncoderRelease, within))
+        checked("end", *calls, opened.clear)
+
+    def drop(opened: list[Any]) -> None:
+        (within,) = opened
+        at_once(partial(lib.wgpuComputePassEncoderRelease, within), opened.clear)()
+
+    def finish(encoder: Any, finished: list[Any]) -> None:
+        function = lib.wgpuCommandEncoderFinish
+        checked("finish", kept(finished, function, encoder._internal, ffi.NULL))
+
+    def forget(finished: list[Any]) -> None:
+        (commands,) = finished
+        at_once(partial(lib.wgpuCommandBufferRelease, commands), finished.clear)()
+
+    def submit(queue: Any, finished: list[Any], submitted: list[Any]) -> None:
+        (commands,) = finished
         given = ffi.new("WGPUCommandBuffer[]", [commands])
-        return ffi.new("uint64_t *", safe.wgpuQueueSubmitForIndex(queue, 1, given))
+        sent = kept(submitted, lib.wgpuQueueSubmitForIndex, queue._internal, 1, given)
+        checked("submit", sent, partial(lib.wgpuCommandBufferRelease, commands))
+
+    def submission(index: int) -> Any:
+        return ffi.new("uint64_t *", index)
 
     def wait(device: Any, submission: Any) -> None:
         safe.wgpuDevicePoll(device, True, submission)
@@ -59,8 +124,8 @@ def direct() -> Calls | None:
 
     functions = tuple(address(ffi.addressof(lib, name)) for name in _FUNCTIONS[:3])
     return Calls(
-        of, set_pipeline, set_group, dispatch, submit, wait, ffi.NULL, "READ_NOSYNC",
-        address, functions,
+        of, set_pipeline, set_group, dispatch, begin, end, drop, finish, forget, submit,
+        submission, wait, ffi.NULL, "READ_NOSYNC", address, functions,
     )  # fmt: skip
 
 
@@ -71,7 +136,13 @@ def by_classes() -> Calls:
         lambda within, pipeline: within.set_pipeline(pipeline),
         lambda within, index, group, _, offsets: within.set_bind_group(index, group),
         lambda within, x, y, z: within.dispatch_workgroups(x, y, z),
-        lambda queue, commands: queue.submit([commands]),
+        lambda encoder, opened: opened.append(encoder.begin_compute_pass()),
+        lambda opened, timed: opened.pop().end(),
+        lambda opened: opened.clear(),
+        lambda encoder, finished: finished.append(encoder.finish()),
+        lambda finished: finished.clear(),
+        lambda queue, finished, submitted: submitted.append(queue.submit(finished)),
+        lambda noted: noted,
         lambda device, submission: None,  # mapping waits by itself
         None,
         "READ",

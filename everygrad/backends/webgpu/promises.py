@@ -58,7 +58,7 @@ class Promise(Storage):
 
     __slots__ = ()
 
-    def __del__(self) -> None:
+    def lease(self, back: Any) -> None:
         pass
 
 
@@ -70,14 +70,10 @@ class Promises(Pool):
         self.pool = pool
 
     def take(self, size: int) -> Storage:
-        return Promise(self.gpu, Promised(self.pool, self._room(size)), size)
+        promised = Promised(self.pool, self._room(size))
+        return Promise(self.gpu, promised, size, self.returned)
 
     take_to_write = take
-
-    def close(self) -> None:
-        """Hand on the blocks whose last array went while this pool stood in."""
-        while self.returned:
-            self.pool.returned.append(self.returned.popleft())
 
 
 def shared(lifetimes: Sequence[Lifetime], bound: int) -> list[int]:

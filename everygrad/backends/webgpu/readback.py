@@ -15,6 +15,7 @@ import numpy as np
 import wgpu
 
 from everygrad.backends.webgpu.memory import Storage
+from everygrad.errors import DeviceError
 
 STAGED = 1 << 28  # bytes of one staging buffer at most
 _KEPT = 1 << 26  # bytes up to which one is kept for later
@@ -48,6 +49,7 @@ class _Load:
         self.raw = raw
         self.pieces: list[_Piece] = []
         self.used = 0
+        self.touched = False  # it may be mapped: nobody else may use it
 
 
 class Fetch:
@@ -80,6 +82,9 @@ class Fetch:
     def _emptied(self, load: _Load, values: list[Any]) -> Any:
         """What lies in a staging buffer moved out, and the four words of the checks."""
         size = load.used + _FAULTS
+        if load.touched:
+            raise DeviceError("webgpu: reading was interrupted before; read the tensor again")
+        load.touched = True
         load.raw.map_sync(self._readback.gpu.calls.map_mode, 0, size)
         try:
             data = np.frombuffer(load.raw.read_mapped(0, size, copy=False), np.uint8)
@@ -88,14 +93,13 @@ class Fetch:
             return data[load.used :].view(np.uint32).copy()
         finally:
             load.raw.unmap()
+            load.touched = False
 
     def _give_back(self) -> None:
-        self._readback.returned.extend(self._loads)
-        self._loads = []
-
-    def __del__(self) -> None:
-        # never mapped, so it can serve again; an append is safe at any moment
-        self._give_back()
+        """The staging buffers can serve again. (Those of a fetch that is dropped are dropped too:
+        as part of a garbage cycle, such as an exception's, they may be finalised already.)"""
+        loads, self._loads = self._loads, []
+        self._readback.returned.extend([load for load in loads if not load.touched])
 
 
 class Readback:
@@ -140,12 +144,12 @@ class Readback:
         for at, of, into, count in load.pieces:
             block = parts[of].storage.block
             start = parts[of].start + into
-            encoder.copy_buffer_to_buffer(block.raw, start, load.raw, at, count)
             block.epoch = epoch
+            encoder.copy_buffer_to_buffer(block.raw, start, load.raw, at, count)
         if self.gpu.checks_are_unread:
             faults = self.gpu.fault_storage().block
-            encoder.copy_buffer_to_buffer(faults.raw, 0, load.raw, load.used, _FAULTS)
             faults.epoch = epoch
+            encoder.copy_buffer_to_buffer(faults.raw, 0, load.raw, load.used, _FAULTS)
 
     def _take(self, size: int) -> _Load:
         """A staging buffer for so many bytes, or as many as one holds."""

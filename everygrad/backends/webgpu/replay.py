@@ -9,7 +9,7 @@ few commands that touch them are bound anew.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -40,6 +40,13 @@ _MOST_READY = 16  # sets of blocks whose commands are kept prepared
 SMALL = edge(__name__, "SMALL", 1 << 20, "elements")
 
 
+Prepare = Callable[[list[Any]], Callable[[], None]]
+
+
+def _nothing() -> None:
+    """A commit of nothing."""
+
+
 class Gift(NamedTuple):
     """A result that is written over an input, and memory for it where that must not be."""
 
@@ -57,7 +64,6 @@ class Replay:
         self.graph = graph
         self.lock = threading.RLock()
         self.running = False
-        self.interrupted: BaseException | None = None
         self.around: Any = None  # who runs the commands one by one (`timing`)
         self.arrays: list[Any] = [None] * len(graph.inputs)
         self.log: list[Command] = []
@@ -66,13 +72,12 @@ class Replay:
         with self.gpu.lock:
             self.gpu.fault_storage()  # not ours: it outlives us
             outside = self.gpu.pool
-            promises = self.gpu.pool = Promises(outside)
+            self.gpu.pool = Promises(outside)
             self.gpu.log = self.log
             try:
                 self.record(inplace.wanted(graph, donated))
             finally:
                 self.gpu.pool, self.gpu.log = outside, None
-                promises.close()
         self.log = without_repeats(self.log)
         self.plan()
         self.beside: Replay | None = None  # the same without anything in place
@@ -348,57 +353,83 @@ class Replay:
         """Make an array input i of the calls to come."""
         self.arrays[i] = array
 
+    def own_memory(self) -> dict[int, int]:
+        """By output: the slot to give it memory in (its place among the blocks of a call), of
+        outputs that are all of it and share it with no other."""
+        places = [at for _, at in self.placed]
+        found: dict[int, int] = {}
+        for k, number in enumerate(self.order):
+            array, at = self.placed[number]
+            alone = places.count(at) == 1 and self.order.count(number) == 1
+            if at >= len(self.inputs) and alone and array.in_order:
+                found[k] = at
+        return found
+
+    def may_write(self, slot: int, array: Any) -> bool:
+        """Whether nobody but an array sees its memory."""
+        return type(array) is WebGPUArray and array.is_alone
+
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
         with self.lock:
             for i, array in enumerate(inputs):
                 self.put(i, array)
-            return self.run({})
+            return self.run({})[0]
 
     def step_bytes(self) -> list[int]:
         """Bytes of the blocks that each command reads and writes."""
         return [sum(b.size for b in c.blocks) for c in self.log]
 
-    def run_apart(self, given: dict[int, Any], around: Any) -> list[Any]:
+    def run_apart(self, around: Any) -> list[Any]:
         """As `run`, but one command at a time: `around(steps, work)` does the work of these."""
-        return self.run(given, around)
+        return self.run({}, None, around)[0]
 
-    def run(self, given: dict[int, Any], around: Any = None) -> list[Any]:
+    def run(
+        self, given: dict[int, Any], prepare: Prepare | None = None, around: Any = None
+    ) -> tuple[list[Any], BaseException | None]:
         """The outputs for the arrays that were put; `given` are those of them, by slot, that may
-        be written over."""
+        be written over. `prepare` is shown the outputs before they are computed, and gives one
+        native call that puts them in their places: it is made if, and only if, the commands will
+        run. The second result is for devices that wait: what a signal handler raised meanwhile."""
         if self.gpu.lost is not None:
             raise DeviceError(self.gpu.lost)
         around = around or self.around
-        if self.gifts and not given and around is None:
-            return self.run_beside()
+        if self.gifts and around is None and not any(at in self.gifts for at in given):
+            return self.run_beside(prepare)
         with self.gpu.lock:
             if len(self.commands) < len(self.log):
                 self.settle()
             held = self.given_blocks()
-            if len(given) < len(self.gifts):
-                for at, gift in self.gifts.items():
-                    if at not in given:
-                        held[at] = self.copied(held[at], gift.shelf)
-            held += [shelf.take() for shelf in self.shelves]
+            for at, gift in self.gifts.items():
+                if at not in given:
+                    held[at] = self.copied(held[at], gift.shelf)
+            for at, shelf in enumerate(self.shelves, len(held)):
+                held.append(given[at].storage if at in given else shelf.take())
+            made = [self.result(array, at, held, given) for array, at in self.placed]
+            outputs = [made[k] for k in self.order]  # one value, one array
+            commit = _nothing if prepare is None else prepare(outputs)
+            if self.checks:
+                self.gpu.expect_checks()
             if around is None:
-                self.gpu.hand_over(self.prepared(held), len(self.log))
+                recorded = self.gpu.recorded_apart(self.prepared(held))
             else:
                 self.apart(held, around)
             epoch = self.gpu.epoch
             for storage in held:
                 storage.block.epoch = epoch
-            if self.checks:
-                self.gpu.expect_checks()
+            # no handler of signals comes between these two: nothing is called but what they do
+            if around is None:
+                self.gpu.take_over(recorded)
+            commit()
             self.gpu.submit()
-        made = [self.result(array, at, held, given) for array, at in self.placed]
-        return [made[k] for k in self.order]  # one value, one array
+        return outputs, None
 
-    def run_beside(self) -> list[Any]:
+    def run_beside(self, prepare: Prepare | None) -> tuple[list[Any], BaseException | None]:
         """As `run`, where nothing may be written over: by kernels that read here and write there.
         To copy every parameter first would cost more than all else."""
         if self.beside is None:
             self.beside = Replay(self.dev, self.graph)
         self.beside.arrays = self.arrays
-        return self.beside.run({})
+        return self.beside.run({}, prepare)
 
     def prepared(self, held: list[Storage]) -> Any:
         """The commands on these blocks. The same ones come again: results take turns."""
