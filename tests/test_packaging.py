@@ -47,8 +47,10 @@ RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Modules that stand in another row than their folder; they keep to that row's rule themselves.
 STANDS_WITH = {
     # what a Tensor is made of: they know no Tensor class
-    **{f"everygrad.autograd.{m}": "tensor" for m in ("graph", "modes", "saving")},
-    **{f"everygrad.autograd.{m}": "tensor" for m in ("transforms", "watching")},
+    **{
+        f"everygrad.autograd.{m}": "tensor"
+        for m in ("decorating", "graph", "modes", "saving", "transforms", "watching")
+    },
     **{
         f"everygrad.autograd.{m}": "transforms"
         for m in ("anomaly", "batching", "checkpoint", "forward", "function", "functional")

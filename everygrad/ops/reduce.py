@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +21,7 @@ from everygrad.ops.functions import exp, log
 from everygrad.ops.joining import concat
 from everygrad.ops.movement import slice_axis
 from everygrad.ops.spec import composite, refuse, register, same, sample
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, Wrapped
 
 Axis = int | tuple[int, ...] | None
 
@@ -60,6 +62,36 @@ def _accumulated(x: Tensor, dtype: Any) -> Tensor:
     return x if x.dtype.is_differentiable else x.astype(dtypes.accumulator(x.dtype))
 
 
+_LARGE = 1 << 22  # elements from which conversions to wider integers are made in pieces
+_PIECES = 64
+
+
+def in_pieces(
+    x: Tensor,
+    axis: Axis,
+    keepdims: bool,
+    of: Callable[[Tensor], Tensor],
+    both: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """of(x), a reduction over the axis; of what is large, slices of x one after the other, `both`
+    of whose results are brought together: a whole copy in a wider dtype would take eight times
+    the memory of small integers. Compiled functions make none."""
+    if x.size < 2 * _LARGE or isinstance(x._data, Wrapped):
+        return of(x)
+    axes = shapes.axis_tuple(axis, x.ndim, "reduction")
+    along = builtins.max(range(x.ndim), key=lambda a: x.shape[a])
+    n = x.shape[along]
+    step = -(-n // builtins.min(_PIECES, x.size // _LARGE))
+    parts = [
+        of(slice_axis(x, along, first, builtins.min(step, n - first)))
+        for first in range(0, n, step)
+    ]
+    if along in axes:
+        return functools.reduce(both, parts)
+    gone = 0 if keepdims else len([a for a in axes if a < along])
+    return concat(parts, axis=along - gone)
+
+
 SUM: Reduction = Reduction("sum", "add")
 _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
@@ -69,6 +101,10 @@ def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False)
     0.0: of -0.0 alone it is 0.0."""
     if axis is dtype is None and keepdims is False and x._data.dtype in _SUMMED_AS_THEY_ARE:
         return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=False)  # the commonest
+    if dtype is None and x.dtype.itemsize < 8 and not x.dtype.is_differentiable:
+        wide = dtypes.accumulator(x.dtype)
+        of = lambda part: _reduce(SUM, part.astype(wide), axis, keepdims)  # noqa: E731
+        return in_pieces(x, axis, keepdims, of, lambda a, b: a + b)
     return _reduce(SUM, _accumulated(x, dtype), axis, keepdims)
 
 
@@ -176,9 +212,14 @@ PROD: Kernel = Kernel("prod", _prod_portable, ("x",))
 
 def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product along the axes, or of all elements."""
-    x = _accumulated(x, dtype)
     axes = tuple(sorted(shapes.reduction_axes(axis, len(x.shape), "prod")))
-    return apply(PROD, x, axes=axes, keepdims=bool(keepdims))
+
+    def of(part: Tensor) -> Tensor:
+        return apply(PROD, _accumulated(part, dtype), axes=axes, keepdims=bool(keepdims))
+
+    if dtype is None and x.dtype.itemsize < 8 and not x.dtype.is_differentiable:
+        return in_pieces(x, axes, keepdims, of, lambda a, b: a * b)
+    return of(x)
 
 
 register(

@@ -13,7 +13,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.elementwise import abs, imag, intrinsic, isnan, real, sign, where
 from everygrad.ops.families import Function, check_kind, elementwise
 from everygrad.ops.functions import pow
-from everygrad.ops.reduce import Axis, max, min, sum
+from everygrad.ops.reduce import Axis, in_pieces, max, min, sum
 from everygrad.ops.spec import composite, refuse, sample
 from everygrad.tensor import Tensor
 
@@ -71,8 +71,12 @@ def amin(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def count_nonzero(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """How many elements are not 0; NaN is not."""
     axis = shapes.reduction_axes(axis, x.ndim, "count_nonzero")
-    there = x if x.dtype is dtypes.bool_ else x != 0
-    return sum(there.astype(dtypes.int64), axis=axis, keepdims=keepdims)
+
+    def of(part: Tensor) -> Tensor:
+        there = part if part.dtype is dtypes.bool_ else part != 0
+        return sum(there.astype(dtypes.int64), axis=axis, keepdims=keepdims)
+
+    return in_pieces(x, axis, keepdims, of, lambda a, b: a + b)
 
 
 # --- without NaN ---------------------------------------------------------------------------------
