@@ -8,6 +8,7 @@ outcome, an exception included, wakes and closes: nothing can be left waiting.
 from __future__ import annotations
 
 import heapq
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -131,6 +132,10 @@ class _Parallel:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=32, thread_name_prefix="everygrad-backward")
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has none of the threads, and no lock to trust
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def run_parallel(work: Pass, workers: int) -> None:

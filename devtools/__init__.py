@@ -1,0 +1,1 @@
+"""Tools for who works on everygrad; no part of the installed package."""
