@@ -50,8 +50,9 @@ def test_mixed_precision_table_is_fresh() -> None:
     end = page.index("\n\n", start) + 1
     fresh = rules.table(list(REGISTRY))
     if os.environ.get("EVERYGRAD_UPDATE") == "1":
-        PAGE.write_text(page[:start] + fresh + page[end:], encoding="utf-8")
-        return
+        page = page[:start] + fresh + page[end:]
+        PAGE.write_text(page, encoding="utf-8")
+        end = start + len(fresh)
     cure = "EVERYGRAD_UPDATE=1 make test ARGS='-k mixed_precision_table'"
     assert page[start:end] == fresh, cure
 

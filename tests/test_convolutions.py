@@ -301,12 +301,12 @@ def test_columns(options: dict[str, Any]) -> None:
 # --- resampling ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "area", "linear", "bicubic"])
-@pytest.mark.parametrize("places", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("places", "mode"),
+    [*product((1, 2, 3), ("nearest", "nearest-exact", "area", "linear")), (2, "bicubic")],
+)
 def test_interpolate(places: int, mode: str) -> None:
     name = {"linear": ("linear", "bilinear", "trilinear")[places - 1]}.get(mode, mode)
-    if mode == "bicubic" and places != 2:
-        return  # refused: in the record
     x = numbers(1, 2, *(5, 4, 3)[:places])
     sizes = [{"size": (7, 9, 2)[:places]}, {"scale_factor": 1.7}, {"scale_factor": 0.6}]
     sizes += [{"scale_factor": 2.3, "recompute_scale_factor": True}, {"size": (10, 8, 6)[:places]}]

@@ -502,6 +502,7 @@ def test_SH_16_no_backward_copies_to_the_host(device: str) -> None:
 
         return call
 
+    checked: set[str] = set()
     for name in set(WITH_SAMPLES) - {"to"}:  # whose work it is
         op = REGISTRY[name]
         for sample in samples_of(op, device):
@@ -516,6 +517,8 @@ def test_SH_16_no_backward_copies_to_the_host(device: str) -> None:
             finally:
                 del backend.read_later, backend.to_numpy
             assert not moved, f"{name}: {moved}"
+            checked.add(name)
+    assert len(checked) > len(WITH_SAMPLES) / 2
 
 
 def test_SH_17_permute_is_not_reshape(device: str) -> None:
@@ -528,6 +531,7 @@ def test_SH_17_permute_is_not_reshape(device: str) -> None:
 
 def test_SH_18_19_TL_24_NR_2_no_op_detaches_silently(device: str) -> None:
     """requires_grad in means requires_grad out, or a result that is no floating-point number."""
+    checked: set[str] = set()
     for name in WITH_SAMPLES:
         op = REGISTRY[name]
         if is_flat(op):
@@ -538,6 +542,8 @@ def test_SH_18_19_TL_24_NR_2_no_op_detaches_silently(device: str) -> None:
             given = map_sample(sample, to_tensor(device, grad=True))
             for out in call(function_of(op), given):
                 assert out.requires_grad == out.dtype.is_differentiable, f"{name} {sample}"
+                checked.add(name)
+    assert len(checked) > len(WITH_SAMPLES) / 2
 
 
 def _arrays(sample: Any) -> list[Any]:

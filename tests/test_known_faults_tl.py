@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -228,6 +227,7 @@ def test_TL_10_11_labels_and_indices_of_every_integer(device: str, dtype: str) -
 
 def test_TL_12_every_op_reaches_the_leaf_through_another(device: str) -> None:
     """x -> x * 1 -> op -> sum reaches every floating-point input."""
+    checked: set[str] = set()
     for name in WITH_SAMPLES:
         op = REGISTRY[name]
         if op.constant:
@@ -250,10 +250,13 @@ def test_TL_12_every_op_reaches_the_leaf_through_another(device: str) -> None:
         seeds = [eg.ones(o.shape, dtype=o.dtype, device=o.device) for o in outs]
         found = eg.autograd.grad(outs, leaves, seeds)  # raises if one is not reached
         assert all(g.shape == x.shape for g, x in zip(found, leaves, strict=True)), name
+        checked.add(name)
+    assert len(checked) > len(WITH_SAMPLES) / 2
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_TL_13_every_op_keeps_its_dtype_forward_and_back(device: str, dtype: str) -> None:
+    checked: set[str] = set()
     for name in WITH_SAMPLES:
         op = REGISTRY[name]
         for one in samples_of(op, device):
@@ -268,6 +271,8 @@ def test_TL_13_every_op_keeps_its_dtype_forward_and_back(device: str, dtype: str
                 seeds = [eg.ones(o.shape, dtype=o.dtype, device=o.device) for o in outs]
                 for g in eg.autograd.grad(outs, leaves, seeds, allow_unused=True):
                     assert g is None or str(g.dtype) == dtype, name
+                checked.add(name)
+    assert len(checked) > len(WITH_SAMPLES) / 2
 
 
 def _arrays(sample: Any) -> list[Any]:
@@ -294,11 +299,12 @@ def test_TL_18_FT_6_one_element_shapes_keep_apart(device: str, shape: Any) -> No
 def test_TL_19_one_visit_to_each_node(device: str) -> None:
     x = leaf(1.0, device)
     y = x
+    visits: list[float] = []
     for _ in range(64):
         y = y + y
-    start = time.perf_counter()
+        y.register_hook(lambda g: visits.append(g.item()))
     y.backward()
-    assert time.perf_counter() - start < 0.5
+    assert visits == [2.0**k for k in range(64)]
     assert x.grad.item() == 2.0**64
 
 

@@ -7,8 +7,10 @@ is made; a staging buffer is unmapped before anyone else can use it; nothing of 
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +22,7 @@ import wgpu
 from everygrad.backends.checks import Check, Checks
 from everygrad.backends.kept import kept
 from everygrad.backends.webgpu import windows
-from everygrad.backends.webgpu.adapters import request_device
+from everygrad.backends.webgpu.adapters import FORKED, request_device
 from everygrad.backends.webgpu.encoding import Encoder
 from everygrad.backends.webgpu.handover import Recorder, Row, recorder
 from everygrad.backends.webgpu.memory import Block, Pool, Slice, Storage
@@ -139,6 +141,7 @@ class Gpu:
         self.limits = Limits.of(self.device.limits)
         self.lock = threading.RLock()
         self.lost: str | None = None
+        _gpus.add(self)
         self.pool = Pool(self)
         self.epoch = 0  # counts submissions
         self._encoder: Encoder | None = None
@@ -579,6 +582,21 @@ def _drop(pipelines: dict[str, Pipeline], source: str, pipeline: Pipeline) -> No
     """Forget a pipeline; kernels that hold it go on."""
     if pipelines.get(source) is pipeline:
         del pipelines[source]
+
+
+_gpus: weakref.WeakSet[Gpu] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A forked child has none of wgpu's threads, and whoever held a lock is gone: every use of a
+    device says so at once, where it would wait for ever."""
+    for gpu in _gpus:
+        gpu.lost = FORKED
+        gpu.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _first_words(text: str) -> str:
