@@ -37,7 +37,7 @@ bench-cuda:  ## everygrad on an NVIDIA GPU beside PyTorch and JAX; writes benchm
 	@$(CUDA_PY) -m benchmarks.cuda --write $(ARGS)
 
 fuzz: venv-dev  ## random programs, each run in every way (ARGS="--start 0 --seeds 1000 --minutes 5")
-	@$(PY) -m everygrad.tools.fuzz $(ARGS)
+	@$(PY) -m devtools.fuzz $(ARGS)
 
 sweep: venv-dev  ## shapes at the edges of every kernel (ARGS="--minutes 60 --device cpu --start 0")
 	@$(PY) -m devtools.sweep $(ARGS)

@@ -31,7 +31,7 @@ MAY_EXEC = {"backends": "kernels are generated source"}
 
 # DESIGN: a part may import only its own row and the rows above it.
 LAYERS = [
-    {"errors", "dtypes", "shapes", "config", "torchnames"},
+    {"errors", "dtypes", "shapes", "config", "scopes", "torchnames"},
     {"compile"},
     {"backends"},
     {"tensor"},

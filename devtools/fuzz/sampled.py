@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from devtools.fuzz.generate import Builder, Rejected
+from devtools.fuzz.program import Ref, function_of
 from everygrad import ops
 from everygrad.autograd import grad
 from everygrad.errors import GradientError
 from everygrad.ops.creation import ones_like, tensor
 from everygrad.ops.spec import REGISTRY, Op, Sample
 from everygrad.tensor import Tensor
-from everygrad.tools.fuzzing.generate import Builder, Rejected
-from everygrad.tools.fuzzing.program import Ref, function_of
 
 ops.load_all()
 

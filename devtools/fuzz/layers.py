@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from devtools.fuzz.generate import Builder, Rejected
+from devtools.fuzz.program import Ref
 from everygrad.shapes import size_of
 from everygrad.tensor import Tensor
-from everygrad.tools.fuzzing.generate import Builder, Rejected
-from everygrad.tools.fuzzing.program import Ref
 
 
 def scaled(b: Builder, x: Ref, length: int) -> Ref:

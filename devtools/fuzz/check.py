@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.tools.fuzzing.program import Program, coarsest
-from everygrad.tools.fuzzing.ways import DEVICES, WAYS, Case, Pair
+from devtools.fuzz.program import Program, coarsest
+from devtools.fuzz.ways import DEVICES, WAYS, Case, Pair
 
 # by the coarsest dtype in the program: the error allowed in values, in gradients, in second order
 TOLERANCE = {

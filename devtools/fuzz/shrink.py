@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.tools.fuzzing import program as p
-from everygrad.tools.fuzzing.check import Failure, tried, ways_for
-from everygrad.tools.fuzzing.program import Input, Program, Ref, Step, replaced
+from devtools.fuzz import program as p
+from devtools.fuzz.check import Failure, tried, ways_for
+from devtools.fuzz.program import Input, Program, Ref, Step, replaced
 
 Fails = Callable[[Program], bool]
 

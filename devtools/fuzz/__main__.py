@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from everygrad.tools.fuzzing.check import Failure, check
-from everygrad.tools.fuzzing.generate import generate
-from everygrad.tools.fuzzing.makers import MAKERS
-from everygrad.tools.fuzzing.program import Program
-from everygrad.tools.fuzzing.shrink import shrink, still_fails
-from everygrad.tools.fuzzing.ways import DEVICES, NARROW, WAYS
+from devtools.fuzz.check import Failure, check
+from devtools.fuzz.generate import generate
+from devtools.fuzz.makers import MAKERS
+from devtools.fuzz.program import Program
+from devtools.fuzz.shrink import shrink, still_fails
+from devtools.fuzz.ways import DEVICES, NARROW, WAYS
 
 SEEDS = Path(__file__).parents[2] / "tests" / "fuzz_seeds.txt"
 
@@ -49,7 +49,7 @@ def snippet(program: Program, failure: Failure) -> str:
         (
             program.text(),
             "",
-            "from everygrad.tools.fuzzing.ways import WAYS, Case",
+            "from devtools.fuzz.ways import WAYS, Case",
             f'for pair in WAYS["{failure.way}"](Case(f, args)):',
             '    print(pair.what, *(f"got {g}\\n  should be {w}"',
             "          for g, w in zip(pair.got, pair.want)), sep='\\n  ')",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from devtools.fuzz.surroundings import amid
 from everygrad.autograd.batching import vmap
 from everygrad.autograd.checkpoint import checkpoint
 from everygrad.autograd.functional import grad, jvp, vjp
@@ -22,7 +23,6 @@ from everygrad.ops.functions import cos
 from everygrad.ops.joining import stack
 from everygrad.optim import SGD
 from everygrad.tensor import Tensor
-from everygrad.tools.fuzzing.surroundings import amid
 from everygrad.tracing.jit import jit
 
 Arrays = list[Any]

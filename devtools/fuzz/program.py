@@ -31,7 +31,7 @@ import everygrad as eg
 from everygrad import fft, linalg, special
 from everygrad.ops.conv import Window
 from everygrad.ops.spec import REGISTRY
-from everygrad.tools.fuzzing.program import function_of
+from devtools.fuzz.program import function_of
 """
 
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from devtools.fuzz import layers
+from devtools.fuzz.generate import Builder, Rejected
+from devtools.fuzz.guards import COMPARISONS
+from devtools.fuzz.program import Ref
+from devtools.fuzz.sampled import elementwise, from_sample
 from everygrad.ops.spec import REGISTRY
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor
-from everygrad.tools.fuzzing import layers
-from everygrad.tools.fuzzing.generate import Builder, Rejected
-from everygrad.tools.fuzzing.guards import COMPARISONS
-from everygrad.tools.fuzzing.program import Ref
-from everygrad.tools.fuzzing.sampled import elementwise, from_sample
 
 
 class Domain(NamedTuple):
