@@ -144,7 +144,7 @@ class Draw:
         fills = self._rng.random() < 0.6
         sizes.append(max(1, left + self._rng.choice((-1, 0, 1))) if fills else self._size(1, left))
         self._rng.shuffle(sizes)
-        if self._rng.random() < 0.01:
+        if self._rng.random() < 0.03:
             sizes[self._rng.randrange(axes)] = 0
         return sizes
 

@@ -31,7 +31,8 @@ def _shape(d: Draw) -> tuple[int, ...]:
 
 
 def sums(d: Draw) -> Problem:
-    shape, name, keep = _shape(d), d.pick(("sum", "sum", "mean")), d.chance(0.4)
+    name, keep = d.pick(("sum", "sum", "mean")), d.chance(0.4)
+    shape = d.any_shape(least=1) if name == "sum" else _shape(d)
     axes, dtype = _axes(d, len(shape)), d.dtype()
     dims = _all_axes(axes, len(shape))
     return Problem(
