@@ -193,6 +193,14 @@ class Draw:
         array[(array == 0) & (self._values.random(array.shape) < 0.5)] = -0.0
         return self.given(array, dtype, layout)
 
+    def specials(self, shape: Sequence[int], dtype: str = "float32") -> Given:
+        """Infinities, zeros of both signs, equal numbers and, often, NaN; without gradients."""
+        array = self.ties(shape, dtype, layout=False).array.astype(np.float64)
+        share = self._values.choice((0.0, 0.02, 0.3))
+        for value in (np.nan, np.inf, -np.inf):
+            array[self._values.random(array.shape) < share] = value
+        return self.given(array, dtype, True, False)
+
     def booleans(self, shape: Sequence[int], share: float = 0.5) -> Given:
         return self.given(self._values.random(tuple(shape)) < share, "bool", False, False)
 
