@@ -104,6 +104,8 @@ def main(arguments: Sequence[str]) -> int:
             options.cases,
             options.jobs,
             folder if options.branches else "",
+            # kernels of the CPU are each for one shape, those of GPUs for many
+            f"{folder}/cache" if options.device != "cpu" else "",
         )
         figures = sweep(plan, tell)
         finish(options, figures, folder)

@@ -144,7 +144,7 @@ class Draw:
         fills = self._rng.random() < 0.6
         sizes.append(max(1, left + self._rng.choice((-1, 0, 1))) if fills else self._size(1, left))
         self._rng.shuffle(sizes)
-        if self._rng.random() < 0.01:
+        if self._rng.random() < 0.03:
             sizes[self._rng.randrange(axes)] = 0
         return sizes
 
@@ -192,6 +192,14 @@ class Draw:
         array = self._values.integers(-3, 4, tuple(shape)).astype(np.float64)
         array[(array == 0) & (self._values.random(array.shape) < 0.5)] = -0.0
         return self.given(array, dtype, layout)
+
+    def specials(self, shape: Sequence[int], dtype: str = "float32") -> Given:
+        """Infinities, zeros of both signs, equal numbers and, often, NaN; without gradients."""
+        array = self.ties(shape, dtype, layout=False).array.astype(np.float64)
+        share = self._values.choice((0.0, 0.02, 0.3))
+        for value in (np.nan, np.inf, -np.inf):
+            array[self._values.random(array.shape) < share] = value
+        return self.given(array, dtype, True, False)
 
     def booleans(self, shape: Sequence[int], share: float = 0.5) -> Given:
         return self.given(self._values.random(tuple(shape)) < share, "bool", False, False)

@@ -87,19 +87,23 @@ class OpCase:
 
     def _differences(self, got: list[Any], right: Any) -> list[str]:
         p, found = self.problem, []
-        want = [*right.outs, *right.grads]
+        leaves = [g for g in p.inputs if g.is_float and g.grad]
         names = [f"result {k}" for k in range(len(right.outs))]
         names += [f"gradient {k}" for k in range(len(right.grads))]
         if len(got) == len(right.outs):  # nothing of ours has a gradient
             got = [*got, *[None] * len(right.grads)]
-        for name, a, b, scale in zip(names, got, want, right.scales, strict=True):
+        want = zip(names, got, [*right.outs, *right.grads], right.scales, strict=True)
+        for k, (name, a, b, scale) in enumerate(want):
             if a is None or b is None:
                 if (a is None) != (b is None) and np.any(a if b is None else b):
                     found.append(f"{name}: {'missing' if a is None else 'should be none'}")
                 continue
             dtype = a.dtype.name if a.dtype.kind in "fV" else p.dtype
-            signs = name.startswith("result")  # zero times a negative weight is nothing's gradient
-            text = difference(a, b, scale, p.scale, dtype, p.looseness, signs)
+            is_result, kind = k < len(right.outs), p.scale
+            if kind == "exact" and not is_result and leaves[k - len(right.outs)].is_summed:
+                kind, scale = "plain", np.abs(b) + 1
+            # zero times a negative weight is nothing's gradient: its sign says nothing
+            text = difference(a, b, scale, kind, dtype, p.looseness, signs=is_result)
             if text:
                 found.append(f"{name}: {text}")
         return found

@@ -56,6 +56,7 @@ class Plan:
     cases: int | None = None
     jobs: int = 1
     branches: str = ""  # the folder where branches are noted
+    cache: str = ""  # the folder for compiled code; without one, none is kept on disk
     patience: float = PATIENCE
 
 
@@ -138,15 +139,16 @@ def _watch(
     lock: threading.Lock,
     tell: Callable[[Failure], None],
 ) -> int:
-    """The last case that a process began. No code is read from disk or left there: random shapes
-    would push out what programs use."""
+    """The last case that a process began. The user's cache of compiled code is left alone: random
+    shapes would push out what programs use."""
+    cache = {"EVERYGRAD_CACHE_DIR": plan.cache} if plan.cache else {"EVERYGRAD_CACHE": "0"}
     process = subprocess.Popen(
         command,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "EVERYGRAD_CACHE": "0", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **cache, "PYTHONPATH": str(ROOT)},
     )
     errors: list[str] = []
     with process:

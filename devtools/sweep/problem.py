@@ -32,6 +32,11 @@ class Given:
         return self.array.dtype.kind in "fV" and self.array.dtype.name != "bool"
 
     @property
+    def is_summed(self) -> bool:
+        """Whether the gradient is a sum over what repeats one row of memory."""
+        return self.inside and self.layout == "repeated"
+
+    @property
     def order(self) -> tuple[int, ...]:
         """Of the axes in memory: the other way round; or the last but one and the one before it
         exchanged, as heads and tokens are."""

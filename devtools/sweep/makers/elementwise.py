@@ -105,6 +105,20 @@ def comparing(d: Draw) -> Problem:
     )
 
 
+def specials(d: Draw) -> Problem:
+    """NaN, infinities and zeros of both signs, lane by lane."""
+    names = {"maximum": torch.maximum, "minimum": torch.minimum, "less": torch.lt,
+             "equal": torch.eq, "not_equal": torch.ne, "multiply": torch.mul,
+             "add": torch.add, "isnan": None, "isfinite": None, "abs": None,
+             "sign": None}  # fmt: skip
+    name, shape, dtype = d.pick(tuple(names)), d.any_shape(), d.dtype()
+    first, other = d.specials(shape, dtype), names[name]
+    if other is None:
+        return Problem((first,), getattr(eg, name), getattr(torch, name), "exact", dtype=dtype)
+    kind = "plain" if name in ("maximum", "minimum") else "exact"  # of two zeros either is largest
+    return Problem((first, d.specials(shape, dtype)), getattr(eg, name), other, kind, dtype=dtype)
+
+
 def integers(d: Draw) -> Problem:
     """Exact, at every width of integers."""
     names = {"add": torch.add, "subtract": torch.sub, "multiply": torch.mul,
@@ -153,6 +167,7 @@ SECTION = OpSection(
         "binary": (4, binary),
         "selecting": (2, selecting),
         "comparing": (1, comparing),
+        "specials": (1.5, specials),
         "integers": (1.5, integers),
         "ternary": (1, ternary),
     },

@@ -48,6 +48,18 @@ def argsort(d: Draw) -> Problem:
     )
 
 
+def specials(d: Draw) -> Problem:
+    """NaN stands last, the first of all where the order falls; infinities beside numbers."""
+    shape = tuple(max(1, n) for n in d.any_shape(least=1, most=3))
+    axis, down = d.between(0, len(shape) - 1), d.chance(0.5)
+    return Problem(
+        (d.specials(shape, d.dtype()),),
+        lambda t: eg.argsort(t, axis=axis, descending=down),
+        lambda t: torch.sort(t, dim=axis, descending=down, stable=True).indices,
+        "exact",
+    )
+
+
 def topk(d: Draw) -> Problem:
     x, shape, axis, dtype = _x(d, True)
     k, largest = d.between(1, shape[axis]), d.chance(0.5)
@@ -124,6 +136,7 @@ SECTION = OpSection(
     {
         "sort": (2, sort),
         "argsort": (2, argsort),
+        "special argsort": (1, specials),
         "topk": (2, topk),
         "kthvalue": (0.5, kthvalue),
         "sort of integers": (1, integers),

@@ -31,7 +31,8 @@ def _shape(d: Draw) -> tuple[int, ...]:
 
 
 def sums(d: Draw) -> Problem:
-    shape, name, keep = _shape(d), d.pick(("sum", "sum", "mean")), d.chance(0.4)
+    name, keep = d.pick(("sum", "sum", "mean")), d.chance(0.4)
+    shape = d.any_shape(least=1) if name == "sum" else _shape(d)
     axes, dtype = _axes(d, len(shape)), d.dtype()
     dims = _all_axes(axes, len(shape))
     return Problem(
@@ -143,6 +144,39 @@ def places(d: Draw) -> Problem:
     return Problem((x,), lambda t: getattr(eg, name)(t, axis=axis, keepdims=keep), first, "exact")
 
 
+def specials(d: Draw) -> Problem:
+    """NaN wins over numbers and infinities, wherever it stands and however rows are cut."""
+    shape, name, dtype = _shape(d), d.pick(("amax", "amin", "sum")), d.dtype()
+    axes = _axes(d, len(shape))
+    dims = _all_axes(axes, len(shape))
+
+    def theirs(t: torch.Tensor) -> torch.Tensor:
+        out = getattr(torch, name)(t, dims)
+        return out + 0.0 if name == "sum" else out.abs()  # any zero of both signs is the largest
+
+    def ours(t: eg.Tensor) -> eg.Tensor:
+        out = getattr(eg, name)(t, axis=axes)
+        return out + 0.0 if name == "sum" else eg.abs(out)
+
+    return Problem((d.specials(shape, dtype),), ours, theirs, "plain", dtype=dtype)
+
+
+def special_places(d: Draw) -> Problem:
+    """The first NaN, else the first of the largest."""
+    shape, name = _shape(d), d.pick(("argmax", "argmin"))
+    axis = d.between(0, len(shape) - 1)
+    x = d.specials(shape, d.dtype())
+
+    def theirs(t: torch.Tensor) -> torch.Tensor:
+        best = (t.amax if name == "argmax" else t.amin)(axis, True)
+        hit = torch.where(best.isnan(), t.isnan(), t == best)
+        falling = torch.arange(t.shape[axis], 0, -1)
+        falling = falling.reshape([-1 if k == axis else 1 for k in range(t.ndim)])
+        return (hit * falling).argmax(axis)
+
+    return Problem((x,), lambda t: getattr(eg, name)(t, axis=axis), theirs, "exact")
+
+
 def logical(d: Draw) -> Problem:
     shape, name = _shape(d), d.pick(("any", "all", "count_nonzero"))
     axes = _axes(d, len(shape))
@@ -179,6 +213,8 @@ SECTION = OpSection(
         "prod": (1, products),
         "logsumexp": (1, logsumexp),
         "argmax": (2, places),
+        "special amax": (1, specials),
+        "special argmax": (1, special_places),
         "any": (1, logical),
         "integers": (1, integers),
     },

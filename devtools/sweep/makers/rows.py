@@ -19,7 +19,7 @@ def _shape(d: Draw, least: int = 1) -> tuple[int, ...]:
 
 
 def softmax(d: Draw) -> Problem:
-    shape, name = _shape(d), d.pick(("softmax", "log_softmax"))
+    shape, name = d.any_shape(least=1), d.pick(("softmax", "log_softmax"))
     axis, dtype = d.between(0, len(shape) - 1), d.dtype()
     return Problem(
         (d.floats(shape, dtype, -5, 5),),
