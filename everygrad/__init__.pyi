@@ -13,7 +13,6 @@ from everygrad import (
     linalg as linalg,
     nn as nn,
     optim as optim,
-    scopes as scopes,
     special as special,
     tools as tools,
 )
@@ -1377,12 +1376,12 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """Two axes exchanged."""
 
 def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
-    """The slices of x along an axis that the indices name, in their order and shape."""
+    """The slices of x along an axis that the indices name, negative ones from the end, in their
+    order and shape; with axis=None the elements, counted as if x were flat.
+    """
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """`gather` with the other axes broadcast against each other; negative indices count from the
-    end.
-    """
+    """`gather` with the other axes broadcast; negative indices count from the end."""
 
 def tan(x: _TensorLike) -> Tensor:
     """The tangent."""

@@ -742,11 +742,11 @@ class Tensor:
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Two axes exchanged."""
     def take(self, indices: Tensor, axis: int | None = 0) -> Tensor:
-        """The slices of x along an axis that the indices name, in their order and shape."""
-    def take_along_axis(self, indices: Tensor, axis: int = -1) -> Tensor:
-        """`gather` with the other axes broadcast against each other; negative indices count from
-        the end.
+        """The slices of x along an axis that the indices name, negative ones from the end, in
+        their order and shape; with axis=None the elements, counted as if x were flat.
         """
+    def take_along_axis(self, indices: Tensor, axis: int = -1) -> Tensor:
+        """`gather` with the other axes broadcast; negative indices count from the end."""
     def tan(self) -> Tensor:
         """The tangent."""
     def tanh(self) -> Tensor:

@@ -65,6 +65,7 @@ MAY_LOAD_LATE = {
     "everygrad.backends.cpu.native": "llvmlite, which render imports, loads with the first kernel",
     "everygrad.ops": "ops that few programs use load when they are first asked for",
     "everygrad.ops.spec": "the same, through the registry and as methods",
+    "everygrad.tracing.verify": "the reference loads when a function is first verified",
     "everygrad.tools.stubs": "goes through all modules of ops",
 }
 

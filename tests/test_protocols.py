@@ -188,7 +188,7 @@ SINGLE = ["sum", "prod", "mean", "max", "min", "var", "std", "any", "all", "argm
 def test_a_number_has_one_element_along_its_axis(name: str, axis: Any, device: str) -> None:
     """As in NumPy and PyTorch: of a 0-d tensor, axis 0 and -1 are taken by every reduction."""
     if name in ("argmax", "argmin") and isinstance(axis, tuple):
-        return
+        axis = axis[0]  # they take one axis only
     x = eg.tensor(2.5, device=device)
     function = getattr(eg, name)
     want = function(x.reshape(1), axis=0)

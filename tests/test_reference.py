@@ -278,7 +278,10 @@ COMPILED = [
 def test_verify_lets_compiled_ops_through(name: str) -> None:
     op = REGISTRY[name]
     sample = map_sample(in_dtype(next(samples_of(op, "cpu")), "float32"), to_tensor("cpu"))
-    eg.jit(lambda: call(function_of(op), sample), verify=True)()
+    verified = eg.jit(lambda: call(function_of(op), sample), verify=True)
+    verified()
+    assert verified.latest is not None
+    assert verified.latest.used
 
 
 def test_verify_knows_random_bits() -> None:

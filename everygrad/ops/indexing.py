@@ -211,10 +211,8 @@ def taken(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
 
 
 def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
-    """The slices of x along an axis that the indices name, in their order and shape.
-
-    With axis=None the elements, counted as if x were flat. Negative indices count from the end.
-    """
+    """The slices of x along an axis that the indices name, negative ones from the end, in their
+    order and shape; with axis=None the elements, counted as if x were flat."""
     check_index("take", indices)
     if axis is None:
         x, axis = x.reshape(-1), 0
@@ -481,8 +479,7 @@ register(
     ),
 )
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """`gather` with the other axes broadcast against each other; negative indices count from the
-    end."""
+    """`gather` with the other axes broadcast; negative indices count from the end."""
     check_index("take_along_axis", indices)
     at = shapes.axis_index(axis, x.ndim, "take_along_axis")
     return taken_along(x, positive(indices, x.shape[at]), at)

@@ -72,6 +72,10 @@ def hashable(key: Any) -> bool:
     return True
 
 
+def known_in(value: Any, kinds: frozenset[Any]) -> bool:
+    return hashable(value) and value in kinds
+
+
 def shown(key: Any) -> str:
     text = repr(key) if is_plain(key) else type(key).__name__
     return text if len(text) < 40 else "..."

@@ -62,6 +62,7 @@ from everygrad.tracing.inspection import (
     in_class,
     is_ours,
     keeps_own_guards,
+    known_in,
     of_the_package,
     overrides,
     shown,
@@ -76,6 +77,13 @@ _FACTS = {"shape", "dtype", "ndim", "size", "device", "requires_grad", "is_leaf"
 _FIELD = type(vars(namedtuple("_Field", "x"))["x"])  # the descriptor of a field of a named tuple
 _HARMLESS: frozenset[Any] = frozenset(
     (isinstance, issubclass, id, callable, print, range, super, object, repr, hash)
+)
+# These give the elements of containers, or compare them, and look into no object by themselves.
+_ITERATING: frozenset[Any] = frozenset(
+    (
+        *(zip, enumerate, reversed, iter, next, list, tuple, set, frozenset, dict, sorted),
+        *(map, filter, sum, min, max, any, all),
+    )
 )
 
 
@@ -365,8 +373,9 @@ class Reads(Follower):
                 )
             self.note(Array(text, held, held.copy()), "array")
 
-    def consumed(self, *values: Any) -> None:
-        """Values that something not followed may look at in full, with all they contain."""
+    def consumed(self, *values: Any, objects: bool = True) -> None:
+        """Values that something not followed may look at in full, with all they contain; but for
+        what objects in containers hold, if not `objects`."""
         todo = [v for v in values if self.may_hold(v)]
         seen = {id(v) for v in todo}
         for held in todo:
@@ -376,7 +385,8 @@ class Reads(Follower):
                     f"all of its more than {_MOST_ITEMS} items; pass what is needed as an argument"
                 )
             for part in self.parts(held):
-                if id(part) not in seen and self.may_hold(part):
+                looked_into = objects or isinstance(part, _ITERATED)
+                if looked_into and id(part) not in seen and self.may_hold(part):
                     seen.add(id(part))
                     todo.append(part)
 
@@ -425,11 +435,7 @@ class Reads(Follower):
 
     def call(self, callee: Any, args: Sequence[Any]) -> Any:
         """callee(*args): the result where it is known without running anything."""
-        try:
-            known = callee in _HARMLESS
-        except TypeError:  # not hashable
-            known = False
-        if known:
+        if known_in(callee, _HARMLESS):
             return UNKNOWN
         if callee is type and len(args) == 1 and args[0] is not UNKNOWN:
             return type(args[0])
@@ -448,7 +454,7 @@ class Reads(Follower):
                 return UNKNOWN  # followed
         elif isinstance(fn, type) and isinstance(in_class(fn, "__init__"), FunctionType):
             return UNKNOWN
-        self.consumed(*args)
+        self.consumed(*args, objects=not known_in(callee, _ITERATING))
         return UNKNOWN
 
     def reflection(self, callee: Any, args: Sequence[Any]) -> Any:

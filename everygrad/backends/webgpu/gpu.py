@@ -26,6 +26,7 @@ from everygrad.backends.webgpu.adapters import FORKED, request_device
 from everygrad.backends.webgpu.encoding import Encoder
 from everygrad.backends.webgpu.handover import Recorder, Row, recorder
 from everygrad.backends.webgpu.memory import Block, Pool, Slice, Storage
+from everygrad.backends.webgpu.messages import first_words, numbered
 from everygrad.backends.webgpu.native import by_classes, direct
 from everygrad.backends.webgpu.readback import STAGED, Fetch, Part, Readback
 from everygrad.compile.edges import edge
@@ -182,12 +183,12 @@ class Gpu:
             text = str(error)
             if _LOST.search(text):
                 raise self.lose(text) from None
-            raise DeviceError(f"webgpu: {_first_words(text)}") from error
+            raise DeviceError(f"webgpu: {first_words(text)}") from error
 
     def lose(self, why: str) -> DeviceError:
         """From now on every call says that the device is gone."""
         self.lost = (
-            f"webgpu: the device was lost ({_first_words(why)}); tensors on it are gone. "
+            f"webgpu: the device was lost ({first_words(why)}); tensors on it are gone. "
             f"The next tensor made on this device opens it again"
         )
         self._encoder = None
@@ -232,7 +233,7 @@ class Gpu:
                 raise self.lose(text) from None
             raise CompileError(
                 f"webgpu: the kernel {name!r} does not compile:\n{text.strip()}\n"
-                f"{_numbered(source, text)}"
+                f"{numbered(source, text)}"
             ) from None
 
     # --- recording -------------------------------------------------------------------------------
@@ -597,18 +598,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _first_words(text: str) -> str:
-    """A driver's message on one line."""
-    return " ".join(text.split())[:500]
-
-
-def _numbered(source: str, message: str) -> str:
-    """The lines around the one a message points at."""
-    lines = source.splitlines()
-    found = re.search(r"─ [^\n]*?:(\d+):\d+", message)
-    at = int(found.group(1)) if found else 1
-    first, last = max(1, at - 6), min(len(lines), at + 6)
-    rows = [f"{'>' if n == at else ' '}{n:4} | {lines[n - 1]}" for n in range(first, last + 1)]
-    return "\n".join(rows)
