@@ -44,6 +44,19 @@ class Figures:
     last: int = 0
 
 
+class Deadline:
+    """When to stop: after so many minutes, or at once where somebody interrupts."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self.end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def is_over(self) -> bool:
+        return self.end is not None and time.monotonic() >= self.end
+
+    def stop(self) -> None:
+        self.end = time.monotonic()
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to run."""
@@ -64,7 +77,7 @@ def sweep(plan: Plan, tell: Callable[[Failure], None]) -> Figures:
     """Check cases until there were enough, or the time is over."""
     figures = Figures(plan.device, first=plan.start)
     begun = time.monotonic()
-    end = None if plan.minutes is None else begun + 60 * plan.minutes
+    end = Deadline(plan.minutes)
     starts = iter(range(plan.start, plan.start + (plan.cases or 1 << 60), RUN))
     lock = threading.Lock()
     broken: list[Exception] = []
@@ -76,7 +89,7 @@ def sweep(plan: Plan, tell: Callable[[Failure], None]) -> Figures:
             broken.append(error)
 
     def runs() -> None:
-        while not broken and (end is None or time.monotonic() < end):
+        while not broken and not end.is_over():
             with lock:
                 start = next(starts, None)
             if start is None:
@@ -88,7 +101,11 @@ def sweep(plan: Plan, tell: Callable[[Failure], None]) -> Figures:
     for t in threads:
         t.start()
     for t in threads:
-        t.join()
+        try:
+            t.join()
+        except KeyboardInterrupt:  # what was found so far is worth telling
+            end.stop()
+            t.join()
     if broken:
         raise broken[0]
     figures.seconds = time.monotonic() - begun
@@ -100,7 +117,7 @@ def replay(plan: Plan, kept: dict[str, Any]) -> Figures:
     figures = Figures(kept["device"], first=kept["seed"])
     command = _command(plan, kept["device"], kept["processor"], kept["seed"], 1)
     again = [*command, "--kept", json.dumps(kept)]
-    _watch(again, plan, None, figures, threading.Lock(), lambda f: None)
+    _watch(again, plan, Deadline(None), figures, threading.Lock(), lambda f: None)
     return figures
 
 
@@ -116,7 +133,7 @@ def _some(
     plan: Plan,
     start: int,
     count: int,
-    end: float | None,
+    end: Deadline,
     figures: Figures,
     lock: threading.Lock,
     tell: Callable[[Failure], None],
@@ -125,7 +142,7 @@ def _some(
     stop = start + count
     processors = here() if plan.device == "cpu" else ["this"]
     processor = processors[start // RUN % len(processors)]  # of all cases of a run
-    while start < stop and (end is None or time.monotonic() < end):
+    while start < stop and not end.is_over():
         command = _command(plan, plan.device, processor, start, stop - start)
         last = _watch(command, plan, end, figures, lock, tell)
         start = last + 1
@@ -134,7 +151,7 @@ def _some(
 def _watch(
     command: list[str],
     plan: Plan,
-    end: float | None,
+    end: Deadline,
     figures: Figures,
     lock: threading.Lock,
     tell: Callable[[Failure], None],
@@ -148,6 +165,7 @@ def _watch(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # an interrupt is the sweep's to handle
         env={**os.environ, **cache, "PYTHONPATH": str(ROOT)},
     )
     errors: list[str] = []
@@ -171,7 +189,7 @@ def _followed(
     process: subprocess.Popen[str],
     lines: queue.Queue[str | None],
     plan: Plan,
-    end: float | None,
+    end: Deadline,
     figures: Figures,
     lock: threading.Lock,
     tell: Callable[[Failure], None],
@@ -194,7 +212,7 @@ def _followed(
         assert open_case is not None
         _count(figures, lock, open_case, said["differences"], tell)
         open_case = None
-        if end is not None and time.monotonic() > end:
+        if end.is_over():
             process.terminate()  # between two cases: nothing is lost
             return last, None, ""
 
