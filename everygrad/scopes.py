@@ -35,7 +35,7 @@ class _Undo(IOBase):
 
     __slots__ = ("close",)
     closed = True  # there is no file: nothing is to be closed when it is collected
-    close: Callable[[], None]
+    close: Any  # once a block is entered, a function
 
 
 class Scope:
@@ -43,11 +43,16 @@ class Scope:
 
     __slots__ = ("__dict__", "__exit__", "_undo")
     __exit__: Callable[..., None]
+    has_more = False  # whether it defines `enter` or `leaving`
     watches = False  # True: ops take the slow way meanwhile, on which everyone sees them
 
     def __init__(self) -> None:
-        self._undo = _Undo()
-        self.__exit__ = self._undo.__exit__
+        self._undo = undo = _Undo()
+        undo.close = None
+        self.__exit__ = undo.__exit__
+
+    def __init_subclass__(cls) -> None:
+        cls.has_more = cls.enter is not Scope.enter or cls.leaving is not Scope.leaving
 
     def settings(self) -> Settings:
         """The variables and their values inside; asked for when a block is entered."""
@@ -62,17 +67,20 @@ class Scope:
         return ()
 
     def __enter__(self) -> Any:
-        settings, undo = self.settings(), self._undo
+        settings, undo, more = self.settings(), self._undo, self.has_more
         if self.watches:
             settings += ((FAST_LIMIT, -1),)
-        back: list[Callable[..., Any]] = [partial(var.set, var.get()) for var, _ in settings]
-        back.append(partial(setattr, undo, "close", getattr(undo, "close", None)))
-        back += self.leaving()
-        undo.close = at_once(*back)
+        back: list[Callable[..., Any]] = [partial(setattr, undo, "close", undo.close)]
+        for var, _ in settings:
+            back.append(partial(var.set, var.get()))
+        if more:
+            back += self.leaving()
+        undo.close = partial(drain, map(call, back))
         try:
             for var, value in settings:
                 var.set(value)
-            self.enter()
+            if more:
+                self.enter()
         except BaseException:
             undo.close()
             raise

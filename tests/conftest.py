@@ -31,6 +31,7 @@ EVERYWHERE = {
     "test_array_api_suites",
     "test_distributions",
     "test_fuzz",
+    "test_interrupts",
     "test_convolutions",
     "test_losses",
     "test_elementwise",

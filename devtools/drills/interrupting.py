@@ -85,13 +85,23 @@ class Handler:
 
 @contextmanager
 def handled() -> Iterator[Handler]:
-    """Signals come to a handler of our own, also where the parent ignores them."""
+    """Signals come to a handler of our own, also where the parent ignores them. What it raises
+    inside a finaliser, ours or Python's, cannot come out, and is not shown a thousand times."""
     handler = Handler()
-    before = signal.signal(SIGNAL, handler)
+    before, shown = signal.signal(SIGNAL, handler), sys.unraisablehook
+
+    def hook(lost: Any) -> None:
+        half_made = getattr(lost.object, "__qualname__", "") == "GPUObjectBase.__del__"  # wgpu's
+        if lost.exc_type not in KINDS and not half_made:
+            shown(lost)
+
+    sys.unraisablehook = hook
     try:
         yield handler
     finally:
         signal.signal(SIGNAL, before)
+        gc.collect()
+        sys.unraisablehook = shown
 
 
 @cache

@@ -30,6 +30,7 @@ from everygrad.tracing.verify import check
 
 _AN_ENTRY = 1 << 15  # bytes of an entry's own objects
 MOST_ARENAS = 16  # entries that are kept, whatever memory they compute in
+_DATA, _GRAD = repeat("_data"), repeat("_grad")
 
 
 class Entry:
@@ -75,16 +76,31 @@ class Entry:
         own = self.replay.own_memory()
         self.elsewhere = record.device != "cpu"
         self.replaced = [  # gradients that the function never looks at, and makes anew: a slot each
-            (t.tensor, own.get(t.output, -1))
+            (t.tensor, own[t.output])
             for t in self.targets
-            if t.grad and not t.same and t.tensor is not None and id(t.tensor) not in read
+            if t.grad
+            and not t.same
+            and t.tensor is not None
+            and id(t.tensor) not in read
+            and t.output in own
         ]
+        self.sort_targets()
         possible = self.replay.donated()
         self.gifts = [
             (*possible[t.output], t.tensor)  # a slot, the number of the input, whose memory it is
             for t in self.targets
             if t.tensor is not None and not t.grad and t.output in possible
         ]
+
+    def sort_targets(self) -> None:
+        """Who gets which output; what is not as simple is looked at in each call."""
+        values = [t for t in self.targets if self.is_simple(t) and not t.grad]
+        grads = [t for t in self.targets if self.is_simple(t) and t.grad]
+        self.value_owners: list[Any] = [t.tensor for t in values]
+        self.value_outputs: list[Any] = [t.output for t in values]
+        self.grad_owners: list[Any] = [t.tensor for t in grads]
+        self.grad_outputs: list[Any] = [t.output for t in grads]
+        self.other_targets = [t for t in self.targets if not self.is_simple(t)]
 
     def note_hooks(self, tensors: Sequence[Tensor]) -> None:
         """The hooks of arguments must stay as they are."""
@@ -215,7 +231,7 @@ class Entry:
         given = self.donated_memory() if self.gifts and not apart else {}
         owners: list[Tensor] = []  # of gradients that are hidden meanwhile
         grads: list[Tensor | None] = []
-        restore = partial(drain, map(setattr, owners, repeat("_grad"), grads))
+        restore = partial(drain, map(setattr, owners, _GRAD, grads))
         prepare = partial(self.commit, tensors, states, owners.clear)
         try:
             self.hide_gradients(owners, grads, {} if apart else given)
@@ -269,11 +285,20 @@ class Entry:
         if self.host is not None:
             for k, array in zip(self.host.outputs, states, strict=True):
                 outputs[k] = array
-        found = [self.change(target, tensors, outputs) for target in self.targets]
-        whose, names, values = zip(*found, strict=True) if found else ((), (), ())
-        before = list(map(getattr, whose, names, repeat(None)))  # finalisers run afterwards
-        changes = map(setattr, whose, names, values)
-        return partial(drain, chain(changes, map(call, (last,)), before))
+        if self.elsewhere and any(type(t._data) is ndarray for t in self.value_owners):
+            self.sort_targets()  # one was moved here since
+        changes = [
+            map(setattr, self.value_owners, _DATA, map(outputs.__getitem__, self.value_outputs)),
+            map(setattr, self.grad_owners, _GRAD, [wrap(outputs[k]) for k in self.grad_outputs]),
+        ]
+        if self.other_targets:
+            found = [self.change(target, tensors, outputs) for target in self.other_targets]
+            changes.append(map(setattr, *zip(*found, strict=True)))
+        if self.elsewhere:  # payloads whose finalisers are Python: they go when all is done
+            before = [t._data for t in self.value_owners]
+            before += [getattr(t, "_grad", None) for t in self.grad_owners]
+            return partial(drain, chain(*changes, map(call, (last,)), before))
+        return partial(drain, chain(*changes, map(call, (last,))))
 
     def donated_memory(self) -> dict[int, Any]:
         """The memory of inputs that nobody but the tensor to be given a new value can see."""
@@ -293,6 +318,13 @@ class Entry:
         if self.backward is None and gradients is not None:
             self.backward = compiled(gradients.graph, self.record.device)
         return self.backward
+
+    def is_simple(self, target: Target) -> bool:
+        """Whether a tensor from outside, and on the device, gets an output as it is."""
+        t = target.tensor
+        if t is None or target.output is None or target.same:
+            return False
+        return target.grad or not self.elsewhere or type(t._data) is not ndarray
 
     def change(self, target: Target, tensors: Sequence[Tensor], outputs: Sequence[Any]) -> Any:
         """Whose attribute gets which value."""

@@ -39,10 +39,6 @@ def _none(arrays: dict[int, Any]) -> None:
     """The work of a program without steps."""
 
 
-def _nothing() -> None:
-    """A commit of nothing."""
-
-
 def compiled(graph: Graph, donated: Sequence[tuple[int, int]]) -> Replay:
     """A graph, ready to run."""
     return Replay(build(graph, donated))
@@ -93,6 +89,8 @@ class Replay:
         self.outputs = [(slot, self.memory_for(slot, v)) for slot, v in program.outputs.items()]
         self.has_host_steps = any(isinstance(s, HostStep) for s in program.steps)
         self.segments = self.link()
+        self.first: list[Segment] = self.segments[:-1]
+        self.last: Segment = self.segments[-1] if self.segments else _none
         self.givers = [self.giver(r.slot, r.view) for r in program.results]
         self.places = [self.place(r.slot) for r in program.results]
 
@@ -215,6 +213,7 @@ class Replay:
             k: r.slot
             for k, r in enumerate(program.results)
             if r.slot in program.certain
+            and program.outputs[r.slot].nbytes >= SMALLEST  # small ones take turns by themselves
             and slots.count(r.slot) == 1
             and r.view.shape == r.view.base.shape
             and is_whole(r.view.shape, r.view.strides, r.view.offset)
@@ -302,10 +301,12 @@ class Replay:
             made.append(array)
         known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
         outputs = self.collected(made)
-        commit = _nothing if prepare is None else prepare(outputs)
-        *first, last = segments or self.segments or (_none,)
+        commit = None if prepare is None else prepare(outputs)
         error, interrupted = self.error, None
-        error[0] = 0
+        if segments is None:
+            first, last = self.first, self.last
+        else:
+            *first, last = segments or (_none,)
         for segment in first:
             segment(known)
             if error[0]:
@@ -322,7 +323,8 @@ class Replay:
             interrupted = raised
         if error[0]:
             self.refuse()
-        commit()
+        if commit is not None:
+            commit()
         return outputs, interrupted
 
     def collected(self, made: Sequence[Any]) -> list[Any]:

@@ -8,9 +8,9 @@ step is five words, see `STEP_WORDS`: the function, its number of blocks, how ma
 has, where their slot numbers are (an i64 each), and where to put them: args[i] = slots[numbers[i]].
 A negative number of blocks links a step to the next one, which has as many: whoever does a block
 of the first does that block of the second right behind it, while its results are in the cache.
-Slot 0 points to four i64 words. The first is an error word: once a step has made it non-zero, no
-further step runs. The last is made 1 at the end. A list of steps must not run twice at the same
-time, for its args arrays are its own.
+Slot 0 points to four i64 words. The first is an error word, 0 at first: once a step has made it
+non-zero, no further step runs. The last is made 1 at the end. A list of steps must not run twice at
+the same time, for its args arrays are its own.
 
 Each thread has a share of the blocks, the same share in every call, so that what one step left in
 a core's cache the next one finds there. Who is done with their own share takes from the others':
@@ -358,6 +358,7 @@ done:
 define void @run_steps(ptr %pool, ptr %steps, i64 %count, ptr %slots) nounwind {{
 entry:
   %error = load ptr, ptr %slots, align 8
+  store i64 0, ptr %error, align 8
   %frame = alloca [4 x ptr], align 16
   %any = icmp sgt i64 %count, 0
   br i1 %any, label %step, label %leave

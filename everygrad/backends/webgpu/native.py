@@ -12,8 +12,10 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 from wgpu.backends import wgpu_native
 
+from everygrad.backends.webgpu.mapping import Mapping, is_possible
 from everygrad.scopes import at_once
 
 _FUNCTIONS = (
@@ -47,8 +49,9 @@ class Calls(NamedTuple):
     submit: Callable[[Any, list[Any], list[Any]], None]  # a queue, that list; notes the submission
     submission: Callable[[Any], Any]  # what was noted, as `wait` takes it
     wait: Callable[[Any, Any], Any]  # a device, until a submission has run
+    view: Callable[[Mapping, int, Any, Any], Any]  # bytes of a buffer; a device, a submission
+    close: Callable[[Mapping], None]
     nothing: Any  # what set_group takes for offsets
-    map_mode: str
     address: Callable[[Any], int] = id  # of what a handle points to
     functions: tuple[int, ...] = ()  # where set_pipeline, set_group and dispatch are
 
@@ -60,7 +63,8 @@ def direct() -> Calls | None:
     safe: Any = getattr(getattr(wgpu_native, "_api", None), "libf", None)  # raises errors at once
     if not ffi or not all(hasattr(lib, name) and hasattr(safe, name) for name in _FUNCTIONS):
         return None
-    if not hasattr(safe, "_error_handler") or not hasattr(wgpu_native, "_helpers"):
+    shown = hasattr(safe, "_error_handler") and hasattr(wgpu_native, "_helpers")
+    if not shown or not is_possible(lib):
         return None
 
     errors, kinds = safe._error_handler, wgpu_native._helpers.ERROR_TYPES
@@ -116,6 +120,9 @@ def direct() -> Calls | None:
     def wait(device: Any, submission: Any) -> None:
         safe.wgpuDevicePoll(device, True, submission)
 
+    def view(mapping: Mapping, size: int, device: Any, submission: Any) -> Any:
+        return mapping.view(lib, ffi, size, partial(wait, device, submission))
+
     set_pipeline, set_group, dispatch = (getattr(lib, name) for name in _FUNCTIONS[:3])
     of = attrgetter("_internal")
 
@@ -125,7 +132,7 @@ def direct() -> Calls | None:
     functions = tuple(address(ffi.addressof(lib, name)) for name in _FUNCTIONS[:3])
     return Calls(
         of, set_pipeline, set_group, dispatch, begin, end, drop, finish, forget, submit,
-        submission, wait, ffi.NULL, "READ_NOSYNC", address, functions,
+        submission, wait, view, partial(Mapping.close, lib=lib), ffi.NULL, address, functions,
     )  # fmt: skip
 
 
@@ -144,9 +151,20 @@ def by_classes() -> Calls:
         lambda queue, finished, submitted: submitted.append(queue.submit(finished)),
         lambda noted: noted,
         lambda device, submission: None,  # mapping waits by itself
+        _view,
+        _close,
         None,
-        "READ",
     )
+
+
+def _view(mapping: Mapping, size: int, device: Any, submission: Any) -> Any:
+    mapping.raw.map_sync("READ", 0, size)
+    return np.frombuffer(mapping.raw.read_mapped(0, size, copy=False), np.uint8)
+
+
+def _close(mapping: Mapping) -> None:
+    if mapping.raw.map_state == "mapped":
+        mapping.raw.unmap()
 
 
 def ticks_per_second(queue: Any) -> float:

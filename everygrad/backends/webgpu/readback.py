@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import wgpu
 
+from everygrad.backends.webgpu.mapping import Mapping
 from everygrad.backends.webgpu.memory import Storage
-from everygrad.errors import DeviceError
 
 STAGED = 1 << 28  # bytes of one staging buffer at most
 _KEPT = 1 << 26  # bytes up to which one is kept for later
@@ -49,7 +49,7 @@ class _Load:
         self.raw = raw
         self.pieces: list[_Piece] = []
         self.used = 0
-        self.touched = False  # it may be mapped: nobody else may use it
+        self.mapping = Mapping(raw)
 
 
 class Fetch:
@@ -81,25 +81,22 @@ class Fetch:
 
     def _emptied(self, load: _Load, values: list[Any]) -> Any:
         """What lies in a staging buffer moved out, and the four words of the checks."""
-        size = load.used + _FAULTS
-        if load.touched:
-            raise DeviceError("webgpu: reading was interrupted before; read the tensor again")
-        load.touched = True
-        load.raw.map_sync(self._readback.gpu.calls.map_mode, 0, size)
+        size, gpu = load.used + _FAULTS, self._readback.gpu
+        gpu.calls.close(load.mapping)  # of an earlier try that was interrupted
         try:
-            data = np.frombuffer(load.raw.read_mapped(0, size, copy=False), np.uint8)
+            device = gpu.calls.handle(gpu.device)
+            data = gpu.calls.view(load.mapping, size, device, self._submission)
             for at, of, into, count in load.pieces:
                 values[of][into : into + count] = data[at : at + count]
             return data[load.used :].view(np.uint32).copy()
         finally:
-            load.raw.unmap()
-            load.touched = False
+            gpu.calls.close(load.mapping)
 
     def _give_back(self) -> None:
         """The staging buffers can serve again. (Those of a fetch that is dropped are dropped too:
         as part of a garbage cycle, such as an exception's, they may be finalised already.)"""
         loads, self._loads = self._loads, []
-        self._readback.returned.extend([load for load in loads if not load.touched])
+        self._readback.returned.extend([load for load in loads if not load.mapping.is_open])
 
 
 class Readback:
