@@ -20,7 +20,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
-from everygrad.ops.pieces import Join, Pieces, join_gathered, join_taken
+from everygrad.ops.pieces import Picking, join_gathered, join_taken
 from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
@@ -94,22 +94,7 @@ def _take_transpose(g: Tensor, index: Tensor, shape: Shape, axis: int) -> Tensor
     return apply(INDEX_ADD, zeros(shape, g.dtype, g.device), index.reshape(-1), g, axis=axis)
 
 
-class _Picking(Kernel):
-    """take and gather, whose gradients are pieces of one whole until all have come."""
-
-    def __init__(self, *facts: Any, join: Join, **more: Any) -> None:
-        super().__init__(*facts, **more)
-        self.join = join
-
-    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
-        whole = node.parents[0]
-        if whole is None or whole.shape == node.shape:
-            return super().vjp(node, g, create_graph)
-        index = self.restore(node, create_graph)[2]
-        return [Pieces.of_index(self.join, node.params["axis"], index, g, whole.shape), None]
-
-
-class _Take(_Picking):
+class _Take(Picking):
     """Batched where either side is, without copying the other."""
 
     def batched(
@@ -346,7 +331,7 @@ def _scatter_add_portable(x: Tensor, index: Tensor, source: Tensor, axis: int) -
     return x + total.pad(tuple((0, n - m) for n, m in zip(x.shape, total.shape, strict=True)))
 
 
-GATHER: Kernel = _Picking(
+GATHER: Kernel = Picking(
     "gather",
     _gather_portable,
     ("x", "index"),

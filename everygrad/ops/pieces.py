@@ -18,6 +18,7 @@ from everygrad.autograd.engine import Unsummed
 from everygrad.backends import base
 from everygrad.dispatch import apply
 from everygrad.dtypes import DType
+from everygrad.ops.families import Kernel
 from everygrad.ops.spec import REGISTRY
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor, wrap
@@ -220,3 +221,18 @@ def _added(
         indices = [i.astype("int64") for i in indices]
     start = _zeros(shape, gs[0].dtype, gs[0].device)
     return apply(REGISTRY[op], start, _concat(indices, along), _concat(gs, axis), axis=axis)
+
+
+class Picking(Kernel):
+    """take and gather, whose gradients are pieces of one whole until all have come."""
+
+    def __init__(self, *facts: Any, join: Join, **more: Any) -> None:
+        super().__init__(*facts, **more)
+        self.join = join
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        whole = node.parents[0]
+        if whole is None or whole.shape == node.shape:
+            return super().vjp(node, g, create_graph)
+        index = self.restore(node, create_graph)[2]
+        return [Pieces.of_index(self.join, node.params["axis"], index, g, whole.shape), None]

@@ -452,9 +452,9 @@ class Engine:
 
     def compile_all(self, sources: Sequence[Source], name: str = "step") -> list[Address]:
         """The address of function `name` of each source, compiled on all cores."""
-        requests = [self._request(text, [name], vectorise) for text, vectorise in sources]
-        found = self._provide(requests)
-        return [Address.of(found[r.key], name) for r in requests]
+        requests = {s: self._request(s[0], [name], s[1]) for s in dict.fromkeys(sources)}
+        found = self._provide([*requests.values()])
+        return [Address.of(found[requests[s].key], name) for s in sources]
 
 
 _engine: Engine | None = None
