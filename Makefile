@@ -4,7 +4,7 @@ CUDA_PY ?= python3    # GPU machines bring CuPy and pytest, and may have no way 
 ARGS ?=
 export EVERYGRAD_TEST_DEVICES ?= cpu,webgpu
 
-.PHONY: help demo gpt test test-cuda check bench bench-webgpu bench-cuda fuzz clean venv-demo venv-dev venv-bench
+.PHONY: help demo gpt test test-cuda check bench bench-webgpu bench-cuda fuzz sweep clean venv-demo venv-dev venv-bench
 .NOTPARALLEL:    # under -j, two targets must not fill one .venv at the same time
 
 help:  ## list the targets (the default)
@@ -37,7 +37,10 @@ bench-cuda:  ## everygrad on an NVIDIA GPU beside PyTorch and JAX; writes benchm
 	@$(CUDA_PY) -m benchmarks.cuda --write $(ARGS)
 
 fuzz: venv-dev  ## random programs, each run in every way (ARGS="--start 0 --seeds 1000 --minutes 5")
-	@$(PY) -m everygrad.tools.fuzz $(ARGS)
+	@$(PY) -m devtools.fuzz $(ARGS)
+
+sweep: venv-dev  ## shapes at the edges of every kernel (ARGS="--minutes 60 --device cpu --start 0")
+	@$(PY) -m devtools.sweep $(ARGS)
 
 clean:  ## remove caches and outputs (.venv stays)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-output

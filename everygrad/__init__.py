@@ -84,7 +84,7 @@ _PARTS = ("fft", "io", "linalg", "nn", "optim", "special", "tools")
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
     - {"annotations", "import_module", "Any", "compile", "backends", "dispatch", "shapes", "ops"}
-    - {"torchnames"}
+    - {"scopes", "torchnames"}
     | {"__array_api_version__"}
     | _OPS_LATER
     | set(_LATER)

@@ -916,7 +916,9 @@ def matrix_transpose(x: Tensor) -> Tensor:
 def max(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
-    """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+    """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the
+    gradient evenly.
+    """
 
 def max_pool1d(
     x: Tensor,
@@ -997,7 +999,9 @@ def median(
 def min(
     x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
 ) -> Tensor:
-    """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+    """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the
+    gradient evenly.
+    """
 
 def minimum(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The smaller of x and y. NaN wins; a tie gives each side half the gradient."""
@@ -1103,7 +1107,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 
 def norm(
     x: Tensor,
-    p: float = 2.0,
+    p: Any = 2.0,
     axis: int | tuple[int, ...] | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -1155,7 +1159,7 @@ def positive(x: Tensor) -> Tensor:
     """+x: the same value."""
 
 def pow(x: _TensorLike, y: _TensorLike) -> Tensor:
-    """x to the power y. The derivative in y is 0 where x <= 0."""
+    """x to the power y. Integers have no negative powers."""
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """x where it is positive, weight * x elsewhere: one weight, or one for each place on axis 1."""
@@ -1361,7 +1365,9 @@ def sum(
     dtype: Any = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
-    """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+    """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins with
+    0.0: of -0.0 alone it is 0.0.
+    """
 
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x summed down to `shape`: the transpose of broadcasting."""
@@ -1370,12 +1376,12 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """Two axes exchanged."""
 
 def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
-    """The slices of x along an axis that the indices name, in their order and shape."""
+    """The slices of x along an axis that the indices name, negative ones from the end, in their
+    order and shape; with axis=None the elements, counted as if x were flat.
+    """
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """`gather` with the other axes broadcast against each other; negative indices count from the
-    end.
-    """
+    """`gather` with the other axes broadcast; negative indices count from the end."""
 
 def tan(x: _TensorLike) -> Tensor:
     """The tangent."""

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import os
-import threading
+from contextvars import ContextVar
 
 from everygrad.errors import ArgumentError
 
 _PRECISIONS = ("highest", "high")
 
 
+# Up to this many elements dispatch takes its fast path; -1 in a context in which something (a
+# tracer, a profiler, `autocast`, `find_nan`) must see every op. A context variable: what one thread
+# traces or profiles neither slows nor changes the ops of another.
+FAST_LIMIT: ContextVar[int] = ContextVar(
+    "everygrad_fast_limit", default=int(os.environ.get("EVERYGRAD_NATIVE_THRESHOLD", "16384"))
+)
+fast_limit = FAST_LIMIT.get
+
+
 class Config:
     """The values in force. `eg.config` is the one instance.
 
     native_threshold  above this many elements an eager CPU op uses a compiled kernel instead of
-                      NumPy: below it, NumPy's call costs less than ours
-    fast_limit        up to this many elements the door takes its fast path; -1 while something
-                      (`find_nan`, `autocast`, a tracer, a profiler) must see every op
+                      NumPy: below it, NumPy's call costs less than ours. Changed, it holds in the
+                      context (the thread) that changed it; EVERYGRAD_NATIVE_THRESHOLD sets it for
+                      the process
     matmul_precision  "highest" or "high": see `set_matmul_precision`
+    code_bytes        how many bytes compiled functions and kernels that are kept for the next call
+                      may take in all: beyond, those not used for longest are dropped, and compiled
+                      again (or loaded from disk) when they are called again
     """
 
     def __init__(self) -> None:
-        self.watchers: set[object] = set()  # those who must see every op
-        self._counting = threading.Lock()
         self.matmul_precision = "highest"
-        self._native_threshold = int(os.environ.get("EVERYGRAD_NATIVE_THRESHOLD", "16384"))
-        self.fast_limit = self._native_threshold
+        self._native_threshold = fast_limit()
+        self.code_bytes = int(os.environ.get("EVERYGRAD_CODE_MB", "256")) << 20
 
     @property
     def native_threshold(self) -> int:
@@ -34,19 +44,8 @@ class Config:
     @native_threshold.setter
     def native_threshold(self, value: int) -> None:
         self._native_threshold = value
-        self.settle()
-
-    def watch(self, who: object) -> None:
-        """One more who must see every op, until `watchers.discard(who)` and `settle()`."""
-        with self._counting:
-            self.watchers.add(who)
-            self.fast_limit = -1
-
-    def settle(self) -> None:
-        """Let the fast path follow who watches. A block that was interrupted as it discarded its
-        watcher leaves this to the next op, which finds the slow path without reason."""
-        with self._counting:
-            self.fast_limit = -1 if self.watchers else self._native_threshold
+        if fast_limit() >= 0:
+            FAST_LIMIT.set(value)
 
 
 config = Config()

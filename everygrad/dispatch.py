@@ -23,14 +23,20 @@ from everygrad.autograd.saving import recorder
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
 from everygrad.compile.expr import Expr
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError, DtypeError, EverygradError
 from everygrad.tensor import Tensor, Wrapped, wrap
 
 # NumPy warns of overflow and of division by zero; tensors carry inf and NaN instead, as GPUs do.
 # Where a filter turns warnings into errors, the fast path's `except` sends the op to the slow one.
-warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"everygrad\.")
+# Theirs alone: what else is worth a warning is heard.
+warnings.filterwarnings(
+    "ignore",
+    r"(overflow|underflow|divide by zero|invalid value) encountered",
+    RuntimeWarning,
+    r"everygrad\.",
+)
 
 CPU = base.get("cpu")
 F32 = np.dtype(np.float32)
@@ -59,18 +65,15 @@ def backend_of(op: str, payloads: list[Any]) -> base.Backend:
 
 def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """The payload of `op` on `inputs`: by a transformation if one wraps them, else by a backend."""
-    if config.fast_limit < 0:
-        if not config.watchers:  # the last one was interrupted as it went
-            config.settle()
-        elif (tracer := base.tracing.get()) is not None:
-            tracer.lift(inputs)
+    if fast_limit() < 0 and (tracer := base.tracing.get()) is not None:
+        inputs = tracer.lift(inputs)
     payloads = [t._data for t in inputs]
     for payload in payloads:
         if type(payload) is not ndarray:
             break
     else:
         kernel = CPU.kernels.get(op.name)
-        if kernel is None or config.fast_limit < 0:
+        if kernel is None or fast_limit() < 0:
             return _run_on(CPU, op, payloads, params)
         try:
             out = kernel(*payloads, **params)
@@ -86,7 +89,7 @@ def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
 
 def _run_on(backend: base.Backend, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
     if op.family != "kernel" or op.name in backend.kernels:
-        if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
+        if fast_limit() < 0 and (profiler := base.profiling.get()) is not None:
             out = profiler.run(backend, op, payloads, params)
         else:
             out = backend.run(op, payloads, params)
@@ -147,9 +150,15 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
 
 def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
-    if config.fast_limit < 0 and (chosen := policy()) is not None and not op.is_users:
-        with uncast():  # what it is made of keeps the dtypes chosen here
-            return apply(op, *converted(op.name, inputs, chosen), **params)
+    if fast_limit() < 0:
+        if (chosen := policy()) is not None and not op.is_users:
+            with uncast():  # what it is made of keeps the dtypes chosen here
+                return apply(op, *converted(op.name, inputs, chosen), **params)
+        if (tracer := base.tracing.get()) is not None:
+            inputs = tracer.lift(inputs)
+        if (around := recorder.get()) is not None and around.follows(op, inputs):
+            followed: Tensor = around.run(op, inputs, params)
+            return followed
     if op.composed and recording() and any(t._node is not None for t in inputs):
         return op.portable(*inputs, **params)
     try:
@@ -171,12 +180,12 @@ def update(op: Any, t: Tensor, *others: Tensor, **params: Any) -> None:
     A tensor that is a leaf stays one.
     """
     plain = type(t._data) is ndarray and all(type(o._data) is ndarray for o in others)
-    if plain and op.family == "elementwise" and config.fast_limit >= 0:
+    if plain and op.family == "elementwise" and fast_limit() >= 0:
         payload = CPU.rewrite(op, t, [o._data for o in others], params)
         if payload is not None:
             t.rebind(payload, t._node)
             return
-    if op.family == "elementwise" and config.fast_limit >= 0 and hasattr(t._data, "direct"):
+    if op.family == "elementwise" and fast_limit() >= 0 and hasattr(t._data, "direct"):
         payloads = [t._data, *[o._data for o in others]]
         if len(set(map(type, payloads))) == 1:  # a device's, and nothing around them
             t.rebind(backend_of(op.name, payloads).run(op, payloads, params), t._node)
@@ -214,7 +223,7 @@ def operands(op: str, *values: Any, floating: bool = False) -> tuple[Tensor, ...
     assert common is not None
     if floating and not common.is_differentiable:
         common = dtypes.DEFAULT_FLOAT
-    if config.fast_limit < 0 and (chosen := policy()) is not None:
+    if fast_limit() < 0 and (chosen := policy()) is not None:
         common = cast_to(op, common, anchor.device, chosen)
     arrays = iter(tensors[len(tensors) - len(others) :])
     made = []
@@ -234,7 +243,7 @@ def _is_number(value: Any) -> bool:
 def computed(op: Any, payloads: list[Any]) -> Any:
     """The payload of an elementwise op on payloads, outside any graph."""
     out = None
-    if config.fast_limit >= 0 and len(payloads) <= 3 and hasattr(payloads[0], "direct"):
+    if fast_limit() >= 0 and len(payloads) <= 3 and hasattr(payloads[0], "direct"):
         out = payloads[0].direct(op, *payloads)
     return execute(op, tuple([wrap(p) for p in payloads]), {}) if out is None else out
 
@@ -262,9 +271,9 @@ def unary(op: Any) -> Callable[[Any], Any]:
         try:
             a = x._data
             dtype = a.dtype
-            if a.size > config.fast_limit:
+            if a.size > fast_limit():
                 # the shortest way a device knows, unless something must see every op
-                if type(a) is ndarray or config.fast_limit < 0:
+                if type(a) is ndarray or fast_limit() < 0:
                     return slow(x)
                 out = a.direct(op, a)
                 if out is None:
@@ -284,6 +293,7 @@ def unary(op: Any) -> Callable[[Any], Any]:
             out = _as_array(out)
         t = Tensor()
         t._data = out
+        t._source = None
         parent = x._node
         if parent is None or constant or not (mode := recording()):
             t._node = None
@@ -309,8 +319,9 @@ def unary(op: Any) -> Callable[[Any], Any]:
     return call
 
 
-def binary(op: Any) -> Callable[[Any, Any], Any]:
-    """The function of an elementwise op of two inputs."""
+def binary(op: Any, beside_none: bool | None = None) -> Callable[[Any, Any], Any]:
+    """The function of an elementwise op of two inputs. `beside_none` is what a comparison with None
+    gives, as an operator: it is never a number's equal."""
     fast32: Any = None
     fast64: Any = None
     # which of out, x, y to keep when x, y or both want a gradient; None for none of them
@@ -325,7 +336,7 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             a = x._data
             b = y._data
             dtype = a.dtype
-            limit = config.fast_limit
+            limit = fast_limit()
             if dtype is not b.dtype:
                 return slow(x, y)
             if a.size > limit or b.size > limit:
@@ -349,6 +360,7 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             out = _as_array(out)
         t = Tensor()
         t._data = out
+        t._source = None
         px = x._node
         py = y._node
         if (px is None and py is None) or constant or not (mode := recording()):
@@ -382,14 +394,19 @@ def binary(op: Any) -> Callable[[Any, Any], Any]:
             dtype = x._data.dtype
             if dtype is y._data.dtype and dtype in op.floats:  # as they are
                 return apply(op, x, y)
-        if type(y) is float and type(x._data) is ndarray and x._data.dtype in (F32, F64):
-            y = wrap(np.asarray(y, x._data.dtype))
-            return call(x, y) if x._data.size <= config.fast_limit else apply(op, x, y)
-        if config.fast_limit >= 0:
-            if type(y) is float and (given := _number(op, x._data, y)) is not None:
+        limit = fast_limit()
+        if type(y) is float and isinstance(x, Tensor) and limit >= 0:
+            payload = x._data
+            if type(payload) is ndarray and payload.dtype in (F32, F64):
+                y = wrap(np.asarray(y, payload.dtype))
+                return call(x, y) if payload.size <= limit else apply(op, x, y)
+            if (given := _number(op, payload, y)) is not None:
                 return call(x, given)
-            if type(x) is float and (given := _number(op, y._data, x)) is not None:
+        elif type(x) is float and isinstance(y, Tensor) and limit >= 0:
+            if (given := _number(op, y._data, x)) is not None:
                 return call(given, y)
+        elif y is None and beside_none is not None:
+            return beside_none
         return apply(op, *op.promote(x, y))
 
     return call

@@ -102,19 +102,27 @@ DEFAULT_COMPLEX = complex64
 
 BY_NAME = {d.name: d for d in ALL}
 FROM_NP: dict[Any, DType] = {d.np: d for d in ALL}
-_FROM_PYTHON = {bool: bool_, int: DEFAULT_INT, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX}
+_OF_NUMBER = {bool: bool_, int: DEFAULT_INT, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX}
+_OF_TYPE = {bool: bool_, int: int64, float: float64, complex: complex128}
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 def as_dtype(spec: Any) -> DType:
     """The `DType` meant by a DType, a name, a NumPy dtype or a Python type.
 
+    Python's types mean what they mean to NumPy and PyTorch: `float` is float64 and `complex` is
+    complex128, which is what Python computes in, so that `x.astype(float)` never narrows. Numbers
+    are another matter: 1.5 has no width of its own, and `eg.tensor(1.5)` is of the default dtype,
+    float32. Where a device has no float64 (WebGPU), `float` is refused as "float64" is.
+
     >>> as_dtype("float16"), as_dtype(int), as_dtype(np.uint8)
     (everygrad.float16, everygrad.int64, everygrad.uint8)
+    >>> as_dtype(float), as_dtype("float"), of_scalar(1.5)
+    (everygrad.float64, everygrad.float64, everygrad.float32)
     """
     if isinstance(spec, DType):
         return spec
-    found = _FROM_PYTHON.get(spec) if isinstance(spec, type) else None
+    found = _OF_TYPE.get(spec) if isinstance(spec, type) else None
     if found is None and isinstance(spec, str):
         found = BY_NAME.get(spec)
     if found is None and spec is not None:  # np.dtype(None) is float64
@@ -166,7 +174,7 @@ def of_scalar(value: Any, beside: DType | None = None) -> DType:
 
     A number never widens a tensor of its own kind or a higher one.
     """
-    alone = _FROM_PYTHON[type(value)]
+    alone = _OF_NUMBER[type(value)]
     if beside is None or _RANK[alone.kind] > _RANK[beside.kind]:
         if beside is float64 and alone is complex64:
             return complex128
@@ -319,3 +327,29 @@ def can_cast(from_: Any, to: Any, /) -> bool:
         return promote(source, wanted) is wanted
     except DtypeError:  # no dtype holds both
         return False
+
+
+def rounded(values: Any, dtype: DType) -> Any:
+    """A number or NumPy array as an array of a floating `dtype`, each element rounded once.
+
+    ml_dtypes goes from float64 and integers to bfloat16 through float32, which rounds twice. A
+    float32 whose last bit says "inexact" (rounded to odd) can be rounded again.
+
+    >>> float(rounded(1 + 2**-8, bfloat16)), float(rounded(1 + 2**-8 + 2**-40, bfloat16))
+    (1.0, 1.0078125)
+    """
+    array = np.asarray(values)
+    if array.dtype == object:  # Python's integers beyond 64 bits
+        array = array.astype(np.float64)
+    if dtype is not bfloat16 or array.dtype.itemsize < 4 or array.dtype == np.float32:
+        return array.astype(dtype.np, copy=False)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        inside = (array < 1 << 53) & (array >= 0 if array.dtype.kind == "u" else array > -1 << 53)
+        odd = (array >> 11) | ((array & 0x7FF) != 0).astype(array.dtype)
+        array = np.where(inside, array.astype(np.float64), odd.astype(np.float64) * 2048.0)
+    wide = array.astype(np.float64, copy=False)
+    with np.errstate(over="ignore"):
+        near = wide.astype(np.float32)
+    back = near.astype(np.float64)
+    bits = near.view(np.uint32) - (abs(back) > abs(wide)).astype(np.uint32)
+    return (bits | ((back != wide) & (wide == wide))).view(np.float32).astype(dtype.np)

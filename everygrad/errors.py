@@ -9,6 +9,7 @@ keeps working for people who never import this module::
     ├── AxisError         (ValueError, IndexError)  an axis outside the dimensions, or named twice
     ├── OutOfRangeError   (IndexError)    an index outside the axis it points into
     ├── ArgumentError     (ValueError)    a parameter outside what an op accepts
+    ├── ViewError         (ValueError)    a write to a view that would be lost to its source
     ├── DtypeError        (TypeError)     a dtype an op or a device does not take
     │   └── ExchangeError (BufferError, AttributeError)  another library's array, not to be shared
     ├── DeviceError       (RuntimeError)  tensors on different devices, or no such device
@@ -46,6 +47,10 @@ class ArgumentError(EverygradError, ValueError):
     """A parameter outside what an op accepts."""
 
 
+class ViewError(EverygradError, ValueError):
+    """A write to a view, which would not reach the tensor that it is a view of."""
+
+
 class DtypeError(EverygradError, TypeError):
     """A dtype an op or a device does not take."""
 
@@ -79,7 +84,7 @@ class AnomalyError(GradientError):
 
 
 class TraceError(EverygradError, RuntimeError):
-    """A value was needed while only shapes and dtypes are known."""
+    """A value was needed while only shapes and dtypes are known, or kept from where it has none."""
 
 
 class CompileError(EverygradError, RuntimeError):

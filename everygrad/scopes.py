@@ -16,7 +16,7 @@ from io import IOBase
 from operator import call
 from typing import Any
 
-from everygrad.config import config
+from everygrad.config import FAST_LIMIT
 
 Settings = tuple[tuple[ContextVar[Any], Any], ...]
 
@@ -68,22 +68,17 @@ class Scope:
 
     def __enter__(self) -> Any:
         settings, undo, more = self.settings(), self._undo, self.has_more
+        if self.watches:
+            settings += ((FAST_LIMIT, -1),)
         back: list[Callable[..., Any]] = [partial(setattr, undo, "close", undo.close)]
         for var, _ in settings:
             back.append(partial(var.set, var.get()))
-        if self.watches:
-            watcher = object()
-            back.append(partial(config.watchers.discard, watcher))
         if more:
             back += self.leaving()
-        if self.watches:
-            back.append(config.settle)
         undo.close = partial(drain, map(call, back))
         try:
             for var, value in settings:
                 var.set(value)
-            if self.watches:
-                config.watch(watcher)
             if more:
                 self.enter()
         except BaseException:

@@ -42,6 +42,14 @@ def as_int(value: Any, op: str, what: str) -> int:
         raise ArgumentError(f"{op}: {what} must be an integer, got {value!r}") from None
 
 
+def as_bool(value: Any, op: str, what: str) -> bool:
+    """True or False, also as NumPy or as 0 and 1 have it."""
+    if type(value).__name__ != "bool" and not (isinstance(value, int) and value in (0, 1)):
+        kind = type(value).__name__
+        raise ArgumentError(f"{op}: {what} must be True or False, got {kind} {value!r}"[:200])
+    return bool(value)
+
+
 def axis_index(axis: Any, ndim: int, op: str) -> int:
     """One axis as a number from 0 to ndim - 1."""
     index = as_int(axis, op, "axis")
@@ -64,6 +72,16 @@ def axis_tuple(axis: Any, ndim: int, op: str) -> Shape:
     if len(set(axes)) != len(axes):
         raise AxisError(f"{op}: axis {tuple(axis)} names a dimension twice")
     return axes
+
+
+def reduction_axes(axis: Any, ndim: int, op: str) -> Shape:
+    """`axis_tuple` for a reduction: along axis 0 or -1 of a 0-d tensor there is one element, as
+    NumPy and PyTorch have it."""
+    if ndim == 0 and axis is not None:
+        named = tuple(axis) if isinstance(axis, Iterable) else (axis,)
+        if len(named) == 1 and as_int(named[0], op, "axis") in (0, -1):
+            return ()
+    return axis_tuple(axis, ndim, op)
 
 
 def reduced(shape: Shape, axes: Shape, keepdims: bool) -> Shape:

@@ -2,22 +2,34 @@
 
 The value is a *payload*: a backend's array (for the CPU a NumPy array), or a `Wrapped` payload that
 a transformation such as `vmap` put around other tensors. Payloads never change; a Tensor may be
-given another one, in `rebind` only. Methods and operators are added by the op registry
+given another one, in `rebind` only. A tensor made by indexing, reshaping and the like is a *view*:
+it knows weakly the tensors whose elements it shows (`view`), so that a write which would not reach
+them is refused (`refuse_lost_write`). Methods and operators are added by the op registry
 (`ops/spec.py`); `tensor.pyi` lists them all.
 """
 
 from __future__ import annotations
 
-import weakref
+import gc
 from collections.abc import Iterator
+from sys import getrefcount
 from typing import Any
+from weakref import ref
 
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
+from everygrad.autograd.transforms import GRAD, STREAM, VALUE, inside
 from everygrad.backends.base import tracing
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import ArgumentError, DtypeError, GradientError, NoAxisError, ShapeError
+from everygrad.errors import (
+    ArgumentError,
+    DtypeError,
+    GradientError,
+    NoAxisError,
+    ShapeError,
+    ViewError,
+)
 from everygrad.shapes import Shape, size_of
 from everygrad.torchnames import IN_PLACE, METHODS, cure
 
@@ -43,6 +55,11 @@ class Wrapped:
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
         raise NotImplementedError
+
+    def left(self) -> Tensor | None:
+        """The tensor of the level below that stands for the whole, for a name that outlives the
+        transformation; None where there is none."""
+        return None
 
     def stopped(self) -> Any:
         """The payload of the same value without any derivative."""
@@ -71,9 +88,10 @@ class Tensor:
     Made by `eg.tensor`, by the creation functions and by ops; never directly.
     """
 
-    __slots__ = ("__weakref__", "_data", "_grad", "_node")
+    __slots__ = ("__weakref__", "_data", "_grad", "_node", "_source")
     _data: Any
     _node: Node | None
+    _source: Any  # of a view: (a weak reference to its source, the source's own _source); or None
 
     @property
     def shape(self) -> Shape:
@@ -100,7 +118,7 @@ class Tensor:
     @property
     def requires_grad(self) -> bool:
         """Whether operations on this tensor are recorded for `backward`."""
-        return self._node is not None
+        return stand_in(self)._node is not None
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -108,13 +126,16 @@ class Tensor:
 
     def requires_grad_(self, value: bool = True) -> Tensor:
         """Start (or stop) recording operations on this tensor; returns the tensor itself."""
-        node = self._node
+        held = stand_in(self)
+        node = held._node
+        if (around := inside()) is not None:
+            around.changing(held, VALUE, (held._data, node), self)
         if not value:
             if node is not None and not node.is_leaf:
                 raise GradientError(
                     "requires_grad_(False): this tensor is the result of an op; use detach()"
                 )
-            self._node = None
+            held._node = None
         elif node is None:
             if in_inference_mode():
                 raise GradientError("requires_grad_ inside inference_mode(): leave it first")
@@ -123,19 +144,21 @@ class Tensor:
                     f"requires_grad_: only floating and complex tensors have derivatives, "
                     f"this one is {self.dtype}; cast it with astype() first"
                 )
-            self._node = Leaf(self, transform_depth())
+            held._node = Leaf(self, transform_depth())
+            held._source = None  # a variable of its own, which optimisers change
         return self
 
     @property
     def is_leaf(self) -> bool:
         """True unless the tensor was made by a recorded op."""
-        return self._node is None or self._node.is_leaf
+        node = stand_in(self)._node
+        return node is None or node.is_leaf
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient summed here by `backward`, or None."""
-        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
-            tracer.touch(self, seen=True)
+        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+            return tracer.grad(self)
         return getattr(self, "_grad", None)
 
     @grad.setter
@@ -148,37 +171,54 @@ class Tensor:
                     f"grad: {value.dtype}{list(value.shape)} does not fit a tensor "
                     f"{self.dtype}{list(self.shape)}"
                 )
-        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
-            tracer.touch(self, seen=False)
-        self._grad = value
+        set_grad(self, value)
 
-    def rebind(self, payload: Any, node: Node | None) -> None:
-        """Give this name another value. The only place where a Tensor changes."""
-        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
-            tracer.rebinding(self)
-        self._data = payload
-        self._node = node
+    def rebind(self, payload: Any, node: Node | None, drawn: bool = False) -> None:
+        """Give this name another value. The only place where a Tensor changes.
+
+        `drawn`: it is the state of a generator, which moves on once however often vmap draws.
+        """
+        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+            held = tracer.rebinding(self, payload)
+            node = held._node if held is not self and node is self._node else node
+        else:
+            held = self
+        if (around := inside()) is not None:
+            if hasattr(held, "_data"):
+                what = STREAM if drawn else VALUE
+                around.changing(held, what, (held._data, held._node), self)
+            else:
+                around.making(held)
+        held._data = payload
+        held._node = node
 
     def detach(self) -> Tensor:
         """The same value as a constant for every derivative; nothing is copied."""
         payload = shared(self)
-        return wrap(payload.stopped() if isinstance(payload, Wrapped) else payload)
+        return view(wrap(payload.stopped() if isinstance(payload, Wrapped) else payload), self)
 
     def retain_grad(self) -> None:
         """Keep this result's gradient in `.grad` too, as leaves do."""
         if self._node is None:
             raise GradientError("retain_grad: this tensor does not require grad")
         if not self._node.is_leaf and _RETAIN not in (self._node.hooks or {}):
-            owner = weakref.ref(self)
+            owner = ref(self)
 
             def keep(g: Tensor) -> None:
                 tensor = owner()
                 if tensor is not None:
-                    tensor._grad = g if tensor.grad is None else tensor.grad + g
+                    set_grad(tensor, g if tensor.grad is None else tensor.grad + g)
 
             if self._node.hooks is None:
                 self._node.hooks = {}
             self._node.hooks[_RETAIN] = keep
+
+    def __copy__(self) -> Tensor:
+        """Another name for the value: connected to the graph, or like this one a leaf."""
+        copy = wrap(shared(self), self._node)
+        if self._node is not None and self._node.is_leaf:
+            copy._node = Leaf(copy, self._node.level)
+        return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if not self.is_leaf:
@@ -186,6 +226,7 @@ class Tensor:
                 "deepcopy: this tensor is the result of an op; copy detach(), or use clone()"
             )
         copy = type(self)()  # the payload is shared: values never change
+        copy._source = None
         copy.rebind(self._data, None)
         if self._node is not None:
             copy._node = Leaf(copy, self._node.level)
@@ -204,16 +245,35 @@ class Tensor:
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise NoAxisError("iter: a 0-d tensor cannot be iterated; use item()")
-        return (self[i] for i in range(self.shape[0]))
+        return _rows(self)
 
     __hash__ = object.__hash__
 
 
 def shared(t: Tensor) -> Any:
     """The payload of `t`, to stand under another name too: a tracer must know whose it is."""
-    if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
-        tracer.lift((t,))
+    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        (t,) = tracer.lift((t,))
     return t._data
+
+
+def stand_in(t: Tensor) -> Tensor:
+    """The tensor that holds the value and the node of `t` in this context: `t` itself, except for
+    a tensor from outside that a tracer has captured, which is never written to."""
+    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        found: Tensor = tracer.stand_in(t)
+        return found
+    return t
+
+
+def set_grad(t: Tensor, g: Tensor | None) -> None:
+    """Give `t` this gradient; while a function is traced, only the tracer knows it."""
+    if (around := inside()) is not None:
+        around.changing(t, GRAD, t.grad)
+    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        tracer.set_grad(t, g)
+    else:
+        t._grad = g
 
 
 def wrap(payload: Any, node: Node | None = None) -> Tensor:
@@ -221,7 +281,63 @@ def wrap(payload: Any, node: Node | None = None) -> Tensor:
     t = Tensor()
     t._data = payload
     t._node = node
+    t._source = None
     return t
+
+
+def view(out: Tensor, source: Tensor) -> Tensor:
+    """`out`, marked as a view of `source`: it shows elements of it, in memory of its own or not."""
+    if out is not source:
+        earlier = source._source
+        while earlier is not None and earlier[0]() is None:  # so that a chain of views stays short
+            earlier = earlier[1]
+        out._source = (ref(source), earlier)
+    return out
+
+
+def held_source(t: Tensor) -> Tensor | None:
+    """A tensor that `t` is a view of and that somebody still holds; None if there is none."""
+    link = t._source
+    while link is not None:
+        source: Tensor | None = link[0]()
+        if source is not None:
+            return source
+        link = link[1]
+    return None
+
+
+def refuse_lost_write(t: Tensor, op: str, cure: str) -> None:
+    """Refuse to write to a view of a tensor that somebody still holds: it would not change."""
+    if t._source is None or held_source(t) is None:
+        return
+    gc.collect()  # a cycle that nobody can reach holds nothing
+    source = held_source(t)
+    if source is not None:
+        raise ViewError(
+            f"{op}: this tensor {t.shape} is a view of a tensor {source.shape} that is still in "
+            f"use, and which the write would not change; {cure}"
+        )
+
+
+def _rows(x: Tensor) -> Iterator[Tensor]:
+    """The rows, views of x unless this loop is the only one who holds it."""
+    for i in range(x.shape[0]):
+        row = x[i]
+        if getrefcount(x) <= _ONE_LOOP and row is not x:
+            row._source = x._source
+        yield row
+
+
+def _one_loop() -> int:
+    """What getrefcount says of an object that only a generator's local name holds."""
+
+    def count(x: Any) -> Iterator[int]:
+        yield getrefcount(x)
+
+    return next(count(object()))
+
+
+_ONE_LOOP = _one_loop()
 
 
 class _Elsewhere:

@@ -23,6 +23,10 @@ class Wrapped:
     @property
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
+    def left(self) -> Tensor | None:
+        """The tensor of the level below that stands for the whole, for a name that outlives the
+        transformation; None where there is none.
+        """
     def stopped(self) -> Any:
         """The payload of the same value without any derivative."""
     @property
@@ -39,6 +43,7 @@ class Tensor:
 
     _data: Any
     _node: Node | None
+    _source: Any
     _grad: Tensor | None
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -67,12 +72,13 @@ class Tensor:
         """The gradient summed here by `backward`, or None."""
     @grad.setter
     def grad(self, value: Tensor | None) -> None: ...
-    def rebind(self, payload: Any, node: Node | None) -> None:
+    def rebind(self, payload: Any, node: Node | None, drawn: bool = False) -> None:
         """Give this name another value. The only place where a Tensor changes."""
     def detach(self) -> Tensor:
         """The same value as a constant for every derivative; nothing is copied."""
     def retain_grad(self) -> None:
         """Keep this result's gradient in `.grad` too, as leaves do."""
+    def __copy__(self) -> Tensor: ...
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor: ...
     def __reduce_ex__(self, protocol: Any) -> Any: ...
     def __len__(self) -> int: ...
@@ -89,6 +95,8 @@ class Tensor:
     def __rtruediv__(self, other: _TensorLike, /) -> Tensor: ...
     def __rfloordiv__(self, other: _TensorLike, /) -> Tensor: ...
     def __rmod__(self, other: _TensorLike, /) -> Tensor: ...
+    def __divmod__(self, y: Any) -> tuple[Tensor, Tensor]: ...
+    def __rdivmod__(self, other: Any) -> Any: ...
     def __neg__(self) -> Tensor: ...
     def __pos__(self) -> Tensor: ...
     def __abs__(self) -> Tensor: ...
@@ -149,9 +157,12 @@ class Tensor:
     def __array_ufunc__(
         self, ufunc: Any, method: str, /, *inputs: Any, out: Any = ..., **options: Any
     ) -> Any: ...
+    def __array_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any: ...
     @property
     def T(self) -> Tensor:  # noqa: N802  # the Array API's name
-        """The last two axes exchanged."""
+        """The two axes of a matrix exchanged."""
     def abs(self) -> Tensor:
         """The absolute value; 0 has derivative 0."""
     def acos(self) -> Tensor:
@@ -496,7 +507,9 @@ class Tensor:
     def matrix_transpose(self) -> Tensor:
         """The last two axes exchanged."""
     def max(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-        """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+        """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the
+        gradient evenly.
+        """
     def max_pool2d(
         self,
         kernel_size: Any,
@@ -514,7 +527,9 @@ class Tensor:
     def median(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """The element in the middle, of two the lower, as in PyTorch; NaN where there is a NaN."""
     def min(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-        """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+        """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the
+        gradient evenly.
+        """
     def minimum(self, y: _TensorLike) -> Tensor:
         """The smaller of x and y. NaN wins; a tie gives each side half the gradient."""
     def mish(self) -> Tensor:
@@ -565,7 +580,7 @@ class Tensor:
     def nonzero(self) -> tuple[Tensor, ...]:
         """The indices of the elements that are not 0, in C order: a vector for each axis."""
     def norm(
-        self, p: float = 2.0, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
+        self, p: Any = 2.0, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
     ) -> Tensor:
         """The p-norm of the elements along the axes as one vector: sum(|x|^p)^(1/p)."""
     def not_equal(self, y: _TensorLike) -> Tensor:
@@ -583,7 +598,7 @@ class Tensor:
     def positive(self) -> Tensor:
         """+x: the same value."""
     def pow(self, y: _TensorLike) -> Tensor:
-        """x to the power y. The derivative in y is 0 where x <= 0."""
+        """x to the power y. Integers have no negative powers."""
     def prelu(self, weight: Tensor) -> Tensor:
         """x where it is positive, weight * x elsewhere: one weight, or one for each place on
         axis 1.
@@ -719,17 +734,19 @@ class Tensor:
     def sum(
         self, axis: int | tuple[int, ...] | None = None, dtype: Any = None, keepdims: bool = False
     ) -> Tensor:
-        """The sum along the axes, or of all elements; integers are summed in 64 bits."""
+        """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins
+        with 0.0: of -0.0 alone it is 0.0.
+        """
     def sum_to(self, shape: Sequence[int]) -> Tensor:
         """x summed down to `shape`: the transpose of broadcasting."""
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Two axes exchanged."""
     def take(self, indices: Tensor, axis: int | None = 0) -> Tensor:
-        """The slices of x along an axis that the indices name, in their order and shape."""
-    def take_along_axis(self, indices: Tensor, axis: int = -1) -> Tensor:
-        """`gather` with the other axes broadcast against each other; negative indices count from
-        the end.
+        """The slices of x along an axis that the indices name, negative ones from the end, in
+        their order and shape; with axis=None the elements, counted as if x were flat.
         """
+    def take_along_axis(self, indices: Tensor, axis: int = -1) -> Tensor:
+        """`gather` with the other axes broadcast; negative indices count from the end."""
     def tan(self) -> Tensor:
         """The tangent."""
     def tanh(self) -> Tensor:
@@ -799,8 +816,31 @@ class Tensor:
 def shared(t: Tensor) -> Any:
     """The payload of `t`, to stand under another name too: a tracer must know whose it is."""
 
+def stand_in(t: Tensor) -> Tensor:
+    """The tensor that holds the value and the node of `t` in this context: `t` itself, except
+    for a tensor from outside that a tracer has captured, which is never written to.
+    """
+
+def set_grad(t: Tensor, g: Tensor | None) -> None:
+    """Give `t` this gradient; while a function is traced, only the tracer knows it."""
+
 def wrap(payload: Any, node: Node | None = None) -> Tensor:
     """A Tensor around a payload."""
+
+def view(out: Tensor, source: Tensor) -> Tensor:
+    """`out`, marked as a view of `source`: it shows elements of it, in memory of its own or not."""
+
+def held_source(t: Tensor) -> Tensor | None:
+    """A tensor that `t` is a view of and that somebody still holds; None if there is none."""
+
+def refuse_lost_write(t: Tensor, op: str, cure: str) -> None:
+    """Refuse to write to a view of a tensor that somebody still holds: it would not change."""
+
+def _rows(x: Tensor) -> Iterator[Tensor]:
+    """The rows, views of x unless this loop is the only one who holds it."""
+
+def _one_loop() -> int:
+    """What getrefcount says of an object that only a generator's local name holds."""
 
 class _Elsewhere:
     """A method of PyTorch's that is none here: asking for it says what is. (A `__getattr__`

@@ -21,6 +21,8 @@ EVERYWHERE = {
     "test_amp",
     "test_profile",
     "test_reductions",
+    "test_signed_zeros",
+    "test_conversions",
     "test_refusals",
     "test_order",
     "test_selecting",
@@ -35,6 +37,12 @@ EVERYWHERE = {
     "test_elementwise",
     "test_special",
     "test_attention_cases",
+    "test_arguments",
+    "test_pieces",
+    "test_lists_of_tensors",
+    "test_lost_writes",
+    "test_sweep",
+    "test_protocols",
 }
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
 

@@ -7,10 +7,12 @@ many units in the last place a result may be off.
 from __future__ import annotations
 
 import csv
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -25,6 +27,7 @@ NAMES = {
     "expm1": "expm1", "log": "log", "log10": "log10", "log1p": "log1p", "log2": "log2",
     "sin": "sin", "sinh": "sinh", "tan": "tan", "tanh": "tanh",
 }  # fmt: skip
+RNG = np.random.default_rng(3)
 WORDS = {"float32": (np.uint32, np.float32), "float64": (np.uint64, np.float64)}
 
 
@@ -94,10 +97,49 @@ def test_subnormals_are_kept(name: str, dtype: str, way: str) -> None:
 def test_special_functions(name: str, device: str) -> None:
     """What docs/accuracy.md says of them, with some room: no one is off by 100 units."""
     for dtype in ("float32",) if is_narrow(device) else ("float32", "float64"):
-        assert accuracy_special.special_error(name, device, dtype) < 100
+        most = {"erfc": 5.0, "erfcx": 7.0, "ndtr": 6.0}.get(name, 100)
+        assert accuracy_special.special_error(name, device, dtype) < most
 
 
 def test_ulps_are_counted_from_the_floor() -> None:
     got, exact = np.float32([1.0, 0.5 + 2.0**-24]), np.array([1.0, 0.5], np.longdouble)
     assert accuracy_special.ulps(got, exact, "float32").tolist() == [0.0, 1.0]
     assert accuracy_special.ulps(got, exact, "float32", 1.0).tolist() == [0.0, 0.5]
+
+
+def hard_angles() -> Any:
+    """Doubles of every size that lie beside multiples of pi / 2: numerators of the best fractions
+    for 2**e / (pi / 2)."""
+    found = []
+    with mpmath.workprec(2400):
+        for e in range(-24, 971, 3):
+            rest, (before, last) = mpmath.mpf(2) ** e / (mpmath.pi / 2), (1, 0)
+            while True:
+                whole = int(mpmath.floor(rest))
+                before, last = last, whole * last + before
+                if last >= 2**53:
+                    break
+                found.append(math.ldexp(last, e))
+                rest = 1 / (rest - whole)
+    return np.array([x for x in found if 1 < x < 1e308])
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_huge_angles_in_float64(name: str) -> None:
+    """Compiled, within two units; the C library is off by 100,000 at some of these."""
+    x = hard_angles()
+    x = np.concatenate([x[-3::-7], -x[::11], RNG.uniform(-1e9, 1e9, 300)])
+    with mpmath.workprec(1400):
+        exact = []
+        for v in x:
+            wide = getattr(mpmath, name)(mpmath.mpf(float(v)))
+            near = float(wide)
+            exact.append(np.longdouble(near) + np.longdouble(float(wide - near)))
+    for got in (
+        eg.jit(getattr(eg, name))(eg.tensor(x)),
+        eg.jit(lambda x: getattr(eg, name)(x) * 1.0)(eg.tensor(np.tile(x, 30)))[: len(x)],
+    ):
+        assert accuracy_special.ulps(got.numpy(), np.array(exact), "float64").max() < 2.0
+    ends = eg.jit(getattr(eg, name))(eg.tensor(np.array([np.inf, -np.inf, np.nan, -0.0, 0.0])))
+    assert np.isnan(ends.numpy()[:3]).all()
+    assert np.signbit(ends.numpy()[3:]).tolist() == [name != "cos", False]

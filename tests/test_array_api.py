@@ -164,6 +164,10 @@ def test_array_object() -> None:
     assert not missing
     assert (x.ndim, x.shape, x.size, x.dtype, x.device) == (2, (2, 3), 6, eg.float32, "cpu")
     assert x.T.shape == x.mT.shape == (3, 2)
+    for shape in ((), (3,), (2, 3, 4), (1, 2, 3, 4)):  # the standard has T of matrices alone
+        with pytest.raises(ShapeError, match=r"T: takes a matrix, got .* use mT .* permute_dims"):
+            _ = eg.ones(shape).T
+    assert eg.ones((2, 3, 4)).mT.shape == (2, 4, 3)
     assert x.to_device("cpu").device == "cpu"
     with pytest.raises(ArgumentError, match="to_device: a device has one stream"):
         x.to_device("cpu", stream=1)

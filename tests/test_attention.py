@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch.nn.functional as TF
 
 import everygrad as eg
 import everygrad.nn.functional as F
-from everygrad.backends.cpu import attention as kernels, threads, workrun
+from everygrad.backends.cpu import attention as kernels, runtime, threads, workrun
 from everygrad.backends.cpu.work import contiguous
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops.attention import attention, attention_masked
@@ -295,3 +296,23 @@ def test_grouped_queries_need_a_multiple() -> None:
     q, k = eg.ones((1, 5, 3, 4)), eg.ones((1, 2, 3, 4))
     with pytest.raises(ShapeError, match="5 heads of the query cannot share 2 of the key"):
         F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernels_stay_within_their_scratch(dtype: str) -> None:
+    """Products of whole rows may write more rows than there are keys: there must be memory."""
+    fence = 1 << 13
+    for keys, width, causal in ((k, w, c) for k in range(8, 38) for w in (24, 48) for c in (0, 1)):
+        g, q, k, v = inputs((1, 2, 13, keys, width, width), dtype)
+        flat = np.empty(q.size + k.size + v.size, dtype)
+        layouts = [workrun.operand(x) for x in (g, q, k, v, flat)]
+        work = kernels.attention_grads(*layouts, 0.3, bool(causal))
+        around = np.full((work.scratch + 2 * fence + 64) // 8, -0.0)  # + 0.0 is another number
+        before = -(-(around.ctypes.data + fence) // 64) * 64
+        given = [flat, g, q, k, v]
+        args = (ctypes.c_void_p * 6)(*(a.ctypes.data for a in given), before)
+        for step, function in zip(work.steps, workrun.addresses(work.steps), strict=True):
+            runtime.parallel(function, step.blocks, ctypes.addressof(args))
+        first = (before - around.ctypes.data) // 8
+        untouched = np.concatenate([around[:first], around[first + work.scratch // 8 :]])
+        assert np.signbit(untouched).all(), (keys, width, causal)

@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+import everygrad as eg
 from everygrad import tensor
-from everygrad.backends.cpu import convcode, convolution, kernels, threads, workrun
+from everygrad.backends.cpu import convcode, convolution, convtiles, kernels, threads, workrun
 from everygrad.backends.cpu.convsums import joined_rows
 from everygrad.ops.conv import Window, conv2d as conv2d_op
 
@@ -144,6 +145,94 @@ def test_narrower_vectors(op, width, dtype, monkeypatch):
         work = make(*map(workrun.operand, (first, second)), window, workrun.operand(out))
         workrun.run(work, [out], [first, second])
         close(out, reference(op, first, second, window, shape), dtype)
+
+
+def assert_each_close(got, want, sizes, dtype):
+    """Beside the sum of the sizes of what was added up for an element: rounding makes no more."""
+    assert got.dtype == dtype
+    eps = np.finfo(dtype).eps
+    worst = np.max(np.abs(got.astype(F64) - want) / (sizes + 1e-300))
+    assert worst <= 64 * eps, f"{worst / eps:.3g} eps"
+
+
+# of processors with 512-bit vectors, with 256 and with 128
+MACHINES = [(64, 32, True), (32, 16, False), (16, 16, False)]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_kernels_of_one_tap_at_every_edge_of_their_tiles(op, monkeypatch):
+    """Depths of one slab and of several; channels and places that fill their tiles and that do
+    not, so that the last tile moves back over what others have done; rows with gaps between."""
+    slabs, moved = set(), set()
+    write = convtiles._Correlate.write
+
+    def noted(self):
+        p, tile = self.p, self.tile
+        slabs.add(min(self.slabs, 3))
+        if self.slabs > 1:
+            edge = p.rows % tile.rows > 0, p.size[1] % (tile.across * self.code.lanes) > 0
+            moved.add((*edge, p.size[0] % tile.down > 0))
+        return write(self)
+
+    monkeypatch.setattr(convtiles._Correlate, "write", noted)
+    for (width, registers, masks), dtype in itertools.product(MACHINES, (F32, F64)):
+        for name in ("convolution", "convtiles", "convsums"):
+            made = convcode.Machine(width // dtype().itemsize, registers, masks)
+            monkeypatch.setattr(f"everygrad.backends.cpu.{name}.machine", lambda _, m=made: m)
+        for k in range(32):
+            _check_one_tap(op, dtype, made.lanes, k)
+    if op != "conv2d_weight":
+        assert slabs == {1, 2, 3}
+        assert all(any(m[a] for m in moved) for a in range(3)), moved
+
+
+def _check_one_tap(op, dtype, lanes, seed):
+    rng = np.random.default_rng([seed, lanes])
+    deep = int(rng.choice([1, 31, 96, 128, 193, 400, 521, 1100]))
+    channels = int(rng.choice([1, 8, 17, 19, 23, 24, 31, 37]))
+    h, w = (int(v) for v in rng.integers(1, 20, 2))
+    gap = seed % 2 * int(rng.integers(1, 4))  # rows are longer than what is read of them
+    if gap:  # just wide enough to be read where they lie: tiles of several rows
+        w = lanes * (1 + seed // 2 % 2) + seed % 3
+    n, m = (channels, deep) if op == "conv2d_input" else (deep, channels)
+    window = Window((1, 1), (1, 1), (0, 0), (1, 1))
+    first, second, shape = problem(op, (1 + seed % 2, n, h, w), m, window, dtype, seed)
+    if gap:
+        first = np.concatenate([first, first[..., :1].repeat(gap, -1)], -1)[..., :w]
+    out = np.empty(shape, dtype)
+    x, y, result = map(workrun.operand, (first, second, out))
+    workrun.run(getattr(convolution, op)(x, y, window, result), [out], [first, second])
+    sizes = reference(op, abs(first), abs(second), window, shape)
+    assert_each_close(out, reference(op, first, second, window, shape), sizes, dtype)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_kernels_of_one_tap_by_their_public_names(axes, transposed):
+    """What is wrong in a kernel is wrong in every op that is made of it."""
+    name = f"conv{axes}d" if not transposed else f"conv_transpose{axes}d"
+    rng = np.random.default_rng(axes)
+    for k in range(6):
+        deep, channels = (int(v) for v in rng.integers(100, 600, 2))
+        deep, channels = (deep, channels % 60 + 1) if k % 2 else (deep % 60 + 1, channels)
+        places = [int(v) for v in rng.integers(1, {1: 300, 2: 18, 3: 8}[axes], axes)]
+        x = rng.standard_normal((2, deep, *places)).astype(F32)
+        w = rng.standard_normal((channels, deep)).astype(F32)
+        g = rng.standard_normal((2, channels, *places)).astype(F32)
+        kernel = np.ascontiguousarray(w.T if transposed else w)
+        tx = tensor(x, requires_grad=True)
+        tw = tensor(kernel.reshape(*kernel.shape, *[1] * axes), requires_grad=True)
+        out = getattr(eg, name)(tx, tw)
+        out.backward(tensor(g))
+        by = lambda text, a, b: (  # noqa: E731
+            np.einsum(text, a.astype(F64), b.astype(F64)),
+            np.einsum(text, abs(a).astype(F64), abs(b).astype(F64)),
+        )
+        assert_each_close(out.detach().numpy(), *by("nc...,oc->no...", x, w), F32)
+        assert_each_close(tx.grad.numpy(), *by("no...,oc->nc...", g, w), F32)
+        flat = g.reshape(2, channels, -1), x.reshape(2, deep, -1)
+        got = tw.grad.numpy().reshape(kernel.shape)
+        assert_each_close(got.T if transposed else got, *by("noz,ncz->oc", *flat), F32)
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from everygrad.backends.cpu import gemm, gemmtile, workrun
+import everygrad as eg
+from everygrad.backends.cpu import gemm, gemmtile, kernels, workrun
 from everygrad.errors import ArgumentError
 
 LAYOUTS = ("rows", "columns", "strided", "reversed")
@@ -124,7 +126,8 @@ def one_by_one(work: gemm.Work, out: Any, a: Any, b: Any) -> None:
     args = (ctypes.c_void_p * 3)(*(x.ctypes.data for x in (out, a, b)))
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
     for step in work.steps:
-        function = kind(workrun.addresses((step,))[0])
+        compiled = workrun.functions_of((step,))
+        function = kind(compiled.addresses[0])
         for block in reversed(range(step.blocks)):
             function(block, block + 1, ctypes.addressof(args))
 
@@ -152,3 +155,20 @@ def test_refusals() -> None:
         gemm.matmul(good[0], good[0], good[2])
     with pytest.raises(ArgumentError, match="no code"):
         gemm.matmul(good[0], workrun.operand(b.astype("f8")), good[2])
+
+
+@pytest.mark.parametrize("k", [(1 << 20) + 7, 1 << 22, (1 << 22) + 1, 4_194_301])
+@pytest.mark.parametrize("sides", [(1, 1), (1, 3), (3, 1), (2, 2)])
+def test_long_sums_keep_their_digits(k: int, sides: tuple[int, int]) -> None:
+    """Equal terms, so that all roundings go one way: a running sum is off by 4 percent at 2**25."""
+    m, n = sides
+    x, y = np.full((m, k), 0.1, np.float32), np.full((k, n), 0.3, np.float32)
+    exact = k * float(np.float32(0.1)) * float(np.float32(0.3))
+    ways: list[Any] = [eg.jit]
+    if m * k * n >= kernels.OWN_PRODUCTS:  # smaller ones are BLAS's
+        ways.append(lambda f: f)
+    for a, b in ((x, y), (np.asfortranarray(x), y), (x, np.asfortranarray(y))):
+        for way in ways:
+            got = way(eg.matmul)(eg.tensor(a), eg.tensor(b)).numpy()
+            most = 2 * math.sqrt(k) * 2.0**-24  # sums of sqrt(k) terms, and a sum of as many
+            assert np.abs(got / exact - 1).max() < most, (k, sides)

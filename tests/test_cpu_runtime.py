@@ -273,6 +273,7 @@ def test_work_runs_on_the_native_pool() -> None:
 
 _PROLOGUE = f"""
 import ctypes, os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the parent ignores
 from everygrad.backends.cpu import runtime, threads
 from everygrad.backends.cpu.llvm import engine
 threads.set_num_threads(4)

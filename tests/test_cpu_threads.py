@@ -40,7 +40,9 @@ def test_ranges_cover_everything_once(count: int, grain: int) -> None:
 @pytest.mark.usefixtures("two_threads")
 def test_two_threads_work_at_once() -> None:
     meet = threading.Barrier(2, timeout=10)  # passes only when both are inside
-    threads.parallel_for(2, 1, lambda lo, hi: meet.wait())
+    passed: list[int] = []
+    threads.parallel_for(2, 1, lambda lo, hi: passed.append(meet.wait()))
+    assert sorted(passed) == [0, 1]
 
 
 @pytest.mark.usefixtures("two_threads")

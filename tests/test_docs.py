@@ -115,10 +115,10 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_blocks_not_run_say_why(page: Path) -> None:
     for block in page_blocks(page):
+        where = f"{page_id(page)}:{block.first_line + 1}"
+        assert block.not_run != "", f"{where}: give a reason: <!-- not run: the reason -->"
         if block.not_run is not None:
-            where = f"{page_id(page)}:{block.first_line + 1}"
             print(f"{where} not run: {block.not_run}")  # pytest -rP shows the list
-            assert block.not_run, f"{where}: give a reason: <!-- not run: the reason -->"
             compile("\n".join(block.lines), where, "exec")
 
 

@@ -191,6 +191,41 @@ def test_a_number_as_exponent_is_a_tensor_of_it(exponent: float, device: str) ->
                 np.testing.assert_array_equal(np.signbit(got)[kept], np.signbit(want)[kept])
 
 
+@pytest.mark.parametrize("way", ["eager", "jit", "again"])
+def test_slopes_in_the_exponent_are_pytorchs(way: str, device: str) -> None:
+    """NaN for negative bases; at 0 none for exponents from 0 on, infinite below."""
+    x, y = (
+        np.array(v, np.float32).reshape(-1)
+        for v in np.meshgrid(BASES, [-2.0, -1.5, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, 3.5])
+    )
+    a, b = (torch.tensor(v, requires_grad=True) for v in (x, y))
+    want = torch.autograd.grad((a**b).sum(), b)[0].numpy()
+    t = eg.tensor(x, device=device)
+    slope = eg.grad(lambda y: (t**y).sum())
+    if way == "again":  # the rule as tensor ops
+        u = eg.tensor(y, device=device, requires_grad=True)
+        (got,) = eg.autograd.grad((t**u).sum(), u, create_graph=True)
+    else:
+        got = (eg.jit(slope) if way == "jit" else slope)(eg.tensor(y, device=device))
+    np.testing.assert_allclose(values(got), want, rtol=1e-5)
+
+
+def test_negative_powers_of_integers_are_refused(device: str) -> None:
+    for dtype in ("int8", "int16", "int32", "int64"):
+        x = eg.ones((3,), dtype=dtype, device=device)
+        for work in (lambda x: x**-1, lambda x: eg.pow(x, -3)):
+            for way in (lambda f: f, eg.jit, eg.vmap):
+                with pytest.raises(ArgumentError, match=f"pow: an integer to .* {dtype} to the"):
+                    way(work)(x)
+        assert (x**-1.0).dtype.is_float
+        assert (x**0).tolist() == [1, 1, 1]
+        with pytest.raises(ArgumentError, match="pow: an integer to a negative power"):
+            x **= -2
+        assert x.tolist() == [1, 1, 1]
+    small = eg.tensor([2, 3], dtype="uint8", device=device)
+    assert (small ** eg.tensor([3, 2], dtype="uint8", device=device)).tolist() == [8, 9]
+
+
 def test_slopes_of_square_roots_as_powers(device: str) -> None:
     x = eg.tensor([4.0, 0.25, 0.0, -0.0, -1.0], dtype="float32", device=device, requires_grad=True)
     (x**0.5).sum().backward()

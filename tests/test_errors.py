@@ -364,9 +364,7 @@ def test_messages_show_the_cure() -> None:
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "softmax", "sort", "any", "var"])
-@pytest.mark.parametrize(
-    "given", [[1.0, 2.0], np.ones(2), "text", None], ids=lambda v: str(type(v))
-)
+@pytest.mark.parametrize("given", [[1.0, 2.0], {1.0}, "text", None], ids=lambda v: str(type(v)))
 def test_what_is_no_tensor_is_refused_by_name(name: str, given: Any) -> None:
     with pytest.raises(DtypeError, match=rf"^{name}: takes tensors, got .*; make one with eg.tens"):
         getattr(eg, name)(given)

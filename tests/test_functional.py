@@ -380,9 +380,7 @@ def nested(lib: Library, chosen: tuple[str, ...], c: Any) -> Any:
 @pytest.mark.parametrize("first", MOVES)
 def test_any_nesting_is_what_torch_says(device: str, first: str) -> None:
     a = np.random.default_rng(3).uniform(-1, 1, (2, 2))
-    for chosen in NESTINGS:
-        if chosen[0] != first:
-            continue
+    for chosen in [c for c in NESTINGS if c[0] == first]:
         c, tc = leaf([0.4, 0.7], device), torch.tensor([0.4, 0.7], dtype=torch.float64)
         tc.requires_grad_()
         out = nested(OURS, chosen, c)(constant(a, device))

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from devtools.fuzz import __main__ as fuzz, sampled
+from devtools.fuzz.check import Failure, check, tried, ways_for
+from devtools.fuzz.program import Input, Program, Ref, Step
+from devtools.fuzz.shrink import shrink, still_fails
+from devtools.fuzz.ways import DEVICES, NARROW, WAYS
 from everygrad.backends import base
 from everygrad.ops.spec import REGISTRY
-from everygrad.tools import fuzz
-from everygrad.tools.fuzzing import sampled
-from everygrad.tools.fuzzing.check import Failure, check, tried, ways_for
-from everygrad.tools.fuzzing.program import Input, Program, Ref, Step
-from everygrad.tools.fuzzing.shrink import shrink, still_fails
-from everygrad.tools.fuzzing.ways import DEVICES, NARROW, WAYS
 
 ALWAYS = ("eager", "jit", "jit-grad", "checkpoint", "workers")
 IN_TURN = [way for way in WAYS if way not in ALWAYS]  # each compiles: one of them a program

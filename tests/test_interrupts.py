@@ -34,7 +34,7 @@ from devtools.drills.interrupting import (
 from devtools.drills.steps import STEPS, Captured
 from everygrad.autograd.api import leaf_ready_hook
 from everygrad.backends.cpu import blas, threads
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.scopes import at_once
 
 ON_DEVICES = ("backward", "with blocks", "x[i] = v", "AdamW, eager", "jit", "jit, backward",
@@ -132,7 +132,7 @@ def test_every_place_of_a_block(name: str, how: str, handler: Handler) -> None:
                 pass
 
     work()
-    usual, limit = modes_now(), config.fast_limit
+    usual, limit = modes_now(), fast_limit()
     count = places(work)
     if how == "raised in":  # pytest's own block is long
         picked = chosen(60, count, random.Random(name))
@@ -143,7 +143,7 @@ def test_every_place_of_a_block(name: str, how: str, handler: Handler) -> None:
         at(k, handler, work)
         assert modes_now() == usual, k
         _ = eg.ones((2,)) * 2.0  # repairs what was left to it
-        assert config.fast_limit == limit
+        assert fast_limit() == limit
     blas._blas.settle()
     assert not blas._blas.askers
     assert not blas._blas.lowered

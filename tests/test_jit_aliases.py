@@ -279,20 +279,6 @@ def a_follower_that_waits_for_nobody(jit: Any) -> Any:
     return jit(f)(x)
 
 
-def a_dtype_that_changes(jit: Any) -> Any:
-    q = ones(5000)
-
-    def f() -> None:
-        other = "float64" if q.dtype is eg.float32 else "float32"
-        with eg.no_grad():
-            q.rebind((q.astype(other) + 1.0)._data, None)
-
-    g = jit(f)
-    for _ in range(6):
-        g()
-    return [q]
-
-
 def one_result_after_the_other(jit: Any) -> Any:
     x = ones(3).requires_grad_()
     a, b = jit(lambda x: ((x * 2.0).sum(), (x * x).sum()))(x)
@@ -414,7 +400,6 @@ CASES: list[Case] = [
     names_that_change,
     hooks_of_an_argument,
     a_follower_that_waits_for_nobody,
-    a_dtype_that_changes,
     one_result_after_the_other,
     in_anomaly_mode,
     equal_but_different,

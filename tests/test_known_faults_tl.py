@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -157,13 +156,14 @@ def test_TL_5_9_reductions_over_every_axis(device: str, name: str, keepdims: boo
             )  # fmt: skip
 
 
-def test_TL_6_pow_broadcasts_and_has_no_nan(device: str) -> None:
+def test_TL_6_pow_broadcasts_and_has_pytorchs_slopes(device: str) -> None:
     base, exponent = np.abs(numbers(3, 1)) + 0.1, numbers(4)
     like_torch(lambda x, y: x**y, lambda x, y: x**y, base, exponent, device=device)
     x, y = leaf([-2.0, 0.0, 0.0, -2.0], device), leaf([2.0, 2.0, 0.0, 3.0], device)
     (x**y).sum().backward()
     assert x.grad.tolist() == [-4.0, 0.0, 0.0, 12.0]
-    assert y.grad.tolist() == [0.0, 0.0, 0.0, 0.0]  # no slope there: real powers end at 0
+    # powers of negative numbers have no slope in the exponent
+    np.testing.assert_array_equal(y.grad.numpy(), [np.nan, 0.0, 0.0, np.nan])
     fixed = constant([2.0], device)
     out = leaf([3.0], device) ** fixed
     assert out._node.parents[1] is None
@@ -227,6 +227,7 @@ def test_TL_10_11_labels_and_indices_of_every_integer(device: str, dtype: str) -
 
 def test_TL_12_every_op_reaches_the_leaf_through_another(device: str) -> None:
     """x -> x * 1 -> op -> sum reaches every floating-point input."""
+    checked: set[str] = set()
     for name in WITH_SAMPLES:
         op = REGISTRY[name]
         if op.constant:
@@ -249,10 +250,13 @@ def test_TL_12_every_op_reaches_the_leaf_through_another(device: str) -> None:
         seeds = [eg.ones(o.shape, dtype=o.dtype, device=o.device) for o in outs]
         found = eg.autograd.grad(outs, leaves, seeds)  # raises if one is not reached
         assert all(g.shape == x.shape for g, x in zip(found, leaves, strict=True)), name
+        checked.add(name)
+    assert len(checked) > len(WITH_SAMPLES) / 2
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_TL_13_every_op_keeps_its_dtype_forward_and_back(device: str, dtype: str) -> None:
+    checked: set[str] = set()
     for name in WITH_SAMPLES:
         op = REGISTRY[name]
         for one in samples_of(op, device):
@@ -267,6 +271,8 @@ def test_TL_13_every_op_keeps_its_dtype_forward_and_back(device: str, dtype: str
                 seeds = [eg.ones(o.shape, dtype=o.dtype, device=o.device) for o in outs]
                 for g in eg.autograd.grad(outs, leaves, seeds, allow_unused=True):
                     assert g is None or str(g.dtype) == dtype, name
+                checked.add(name)
+    assert len(checked) > len(WITH_SAMPLES) / 2
 
 
 def _arrays(sample: Any) -> list[Any]:
@@ -293,11 +299,12 @@ def test_TL_18_FT_6_one_element_shapes_keep_apart(device: str, shape: Any) -> No
 def test_TL_19_one_visit_to_each_node(device: str) -> None:
     x = leaf(1.0, device)
     y = x
+    visits: list[float] = []
     for _ in range(64):
         y = y + y
-    start = time.perf_counter()
+        y.register_hook(lambda g: visits.append(g.item()))
     y.backward()
-    assert time.perf_counter() - start < 0.5
+    assert visits == [2.0**k for k in range(64)]
     assert x.grad.item() == 2.0**64
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+import warnings
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +17,7 @@ import torch
 
 import everygrad as eg
 from everygrad.errors import AxisError
+from everygrad.ops import reduce
 from tests.beside_torch import beside
 from tests.support import close, fitted, is_narrow, values, without_kernel
 
@@ -291,3 +297,69 @@ def test_large_reductions_of_one_element(fn: Any, device: str) -> None:
     x = eg.ones((300_000, 1), device=device)
     assert fn(x, axis=1).shape == (300_000,)
     assert fn(x, axis=1, keepdims=True)[7].tolist() == [1]
+
+
+@pytest.mark.parametrize("correction", [1, 2, 3, 4, 7.5])
+def test_more_correction_than_elements(correction: float, device: str) -> None:
+    """Infinity, or NaN where all elements are equal: as NumPy and PyTorch have it."""
+    for x in ([1.0, 2.0, 4.0], [5.0, 5.0, 5.0], [1.0, NAN, 2.0], [3.0], []):
+        with warnings.catch_warnings(action="ignore"):  # PyTorch says that it makes no sense
+            want = torch.var(torch.tensor(x), correction=correction).numpy()
+        t = eg.tensor(np.array(x, np.float32), device=device)
+        for way in (lambda f: f, eg.jit):
+            for fn, expected in ((eg.var, want), (eg.std, np.sqrt(want))):
+                got = values(way(lambda x, fn=fn: fn(x, correction=correction))(t))
+                np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+# --- in pieces -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 2), (1, 2), ()])
+@pytest.mark.parametrize("shape", [(5, 7, 3), (1, 131, 2), (64, 2, 3), (3, 2, 67)])
+def test_reductions_in_pieces(
+    shape: Any, axis: Any, keepdims: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is large is converted slice by slice; integers are the same whatever the slices."""
+    for dtype in ("int8", "uint16", "int32", "bool"):
+        x = RNG.integers(-3, 4, shape).astype(dtype)
+        t = eg.tensor(x, device=device)
+        given: Any = {"axis": axis, "keepdims": keepdims}
+        wide = np.uint64 if dtype[0] == "u" else np.int64
+        want = {
+            "sum": x.sum(dtype=wide, **given),
+            "prod": x.prod(dtype=wide, **given),
+            "count_nonzero": (x != 0).sum(dtype=np.int64, **given),
+        }
+        for large in (1 << 22, 9, 1):
+            monkeypatch.setattr(reduce, "_LARGE", large)
+            for name, expected in want.items():
+                got = getattr(eg, name)(t, **given).numpy()
+                assert got.dtype == expected.dtype
+                np.testing.assert_array_equal(got, expected, f"{name} {dtype} {large}")
+        if dtype == "int8" and not keepdims:
+            inside = eg.jit(lambda t: eg.sum(t, axis=axis))(t)
+            np.testing.assert_array_equal(inside.numpy(), want["sum"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("name", ["sum", "count_nonzero", "nonzero", "prod", "any", "all", "max"])
+def test_small_integers_take_little_memory(name: str) -> None:
+    """A copy in 64 bits would take eight times what is given, ten with the mask."""
+    program = f"""
+import numpy as np, everygrad as eg
+def lines(word): return [int(l.split()[1]) for l in open("/proc/self/status") if word in l][0] << 10
+eg.{name}(eg.ones((1 << 18,), dtype="int8"))  # what is loaded and compiled once
+x = eg.tensor((np.arange(1 << 27, dtype=np.uint32) % 9973 == 0).view(np.int8))
+eg.{name}(x[: 1 << 21])
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+before = lines("VmRSS")
+eg.{name}(x)
+print((lines("VmHWM") - before) / (1 << 27))
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert float(result.stdout) < 2.6

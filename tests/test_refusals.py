@@ -147,6 +147,33 @@ VALUES: dict[str, tuple[str, Callable[[Any], Any], Any, Any]] = {
     "eigh": ("eigh: the iteration does not converge", eg.linalg.eigh, NAN, STEPS),
     "svd": ("svd: the iteration does not converge", eg.linalg.svd, NAN, STEPS),
     "matrix_exp": ("matrix_exp: the input has a NaN", eg.linalg.matrix_exp, NAN, STEPS),
+    "pow": (
+        "pow: an integer to a negative power",
+        lambda y: eg.full(y.shape, 3, dtype="int32", device=y.device) ** y,
+        np.array([2, -1, 0], np.int32),
+        np.array([2, 1, 0], np.int32),
+    ),
+    "reflected pow": (
+        "pow: an integer to a negative power",
+        lambda y: 2**y,
+        np.array([[-9]]),
+        np.array([[9]]),
+    ),
+    **{
+        f"multinomial, {what}": (
+            "multinomial: each row of probs must be finite",
+            lambda x, again=replacement: eg.multinomial(x, 2, again),
+            np.array([[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]]) * np.array([[1.0], [by]]) + more,
+            np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]]),
+        )
+        for what, by, more, replacement in (
+            ("all 0", 0.0, 0.0, False),
+            ("all 0, with replacement", 0.0, 0.0, True),
+            ("negative", -1.0, 0.0, True),
+            ("NaN", np.nan, 0.0, False),
+            ("inf", 1.0, np.inf, True),
+        )
+    },
 }
 
 

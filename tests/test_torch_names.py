@@ -37,6 +37,7 @@ def test_methods_are_named(name: str) -> None:
 
 def test_cures_are_there() -> None:
     """Every name that a cure begins with is one of everygrad's."""
+    checked = 0
     for names in (FUNCTIONS, METHODS):
         for name, cure in names.items():
             found = re.match(r"(?:x\.|eg\.)?((?:linalg|special)\.)?([A-Za-z0-9_]+)(?=[(,]|$)", cure)
@@ -45,6 +46,8 @@ def test_cures_are_there() -> None:
             part, word = found.groups()
             places = [getattr(eg, part[:-1])] if part else [eg, eg.Tensor]
             assert any(hasattr(p, word) for p in places) or word == "isinstance", (name, cure)
+            checked += 1
+    assert checked > len(METHODS) / 2
 
 
 def test_other_names_stay_unknown() -> None:

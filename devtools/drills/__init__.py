@@ -1,1 +1,1 @@
-"""Drills: long runs that disturb everygrad from outside, and look at what is left behind."""
+"""Drills: long runs that disturb everygrad, or wear it out, and look at what is left behind."""

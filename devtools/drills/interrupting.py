@@ -32,7 +32,7 @@ from everygrad.autograd import api, autocast, modes, randomness
 from everygrad.autograd.saving import recorder
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.ops.random import default_generator
 
 SIGNAL = signal.SIGINT
@@ -248,8 +248,10 @@ def modes_now() -> dict[str, Any]:
         "checkpoint": recorder.get(),
         "vmaps": randomness.vmaps_around.get(),
         "leaf_ready": api._leaf_ready.get(),
-        "watchers": len(config.watchers),
+        "fast_limit": fast_limit(),
+        "tracing": sys.gettrace(),
         "collector": gc.isenabled(),
+        "trace function": sys.gettrace(),
     }
 
 
@@ -302,7 +304,7 @@ class Drill:
                 s.run()
         self.twin.load(self.step.state())
         self.usual = modes_now()
-        self.fast_limit = config.fast_limit
+        self.fast_limit = fast_limit()
         self.threads = threading.active_count()
         self.seconds = min(timeit.repeat(self.step.run, number=1, repeat=5))
         self.expected(self.step.state())  # compiled
@@ -352,7 +354,7 @@ class Drill:
         if not same(self.step.state(), end):
             wrong = [k for k, v in self.step.state().items() if not same(v, end.get(k))]
             faults.append(f"the next call left a wrong state: {', '.join(wrong)}")
-        if config.fast_limit != self.fast_limit:
+        if fast_limit() != self.fast_limit:
             faults.append("the fast path stays closed")
         if threading.active_count() > self.threads + 2:
             faults.append(f"{threading.active_count()} threads, {self.threads} before")

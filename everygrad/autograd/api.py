@@ -9,16 +9,17 @@ from typing import Any
 
 from everygrad.autograd.engine import LeafReady, Pass
 from everygrad.autograd.graph import HookHandle, Leaf, Node
+from everygrad.autograd.modes import _Mode
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, ShapeError
-from everygrad.scopes import Scope, Settings
-from everygrad.tensor import Tensor
+from everygrad.scopes import Settings
+from everygrad.tensor import Tensor, set_grad, stand_in
 
 _leaf_ready: ContextVar[tuple[LeafReady, ...]] = ContextVar("everygrad_leaf_ready", default=())
 
 
 def seed_for(op: str, root: Tensor, gradient: Tensor | None) -> Tensor:
     """The gradient a pass starts with, checked against its root."""
-    if root._node is None:
+    if stand_in(root)._node is None:
         raise GradientError(
             f"{op}: the root does not depend on any tensor that requires grad; "
             f"set requires_grad=True on what you want derivatives for"
@@ -68,9 +69,10 @@ def _run(work: Pass, workers: int) -> None:
 def _target(op: str, x: Any) -> Node:
     if not isinstance(x, Tensor):
         raise ArgumentError(f"{op}: inputs must be Tensors, got {type(x).__name__}")
-    if x._node is None:
+    node = stand_in(x)._node
+    if node is None:
         raise GradientError(f"{op}: an input (shape {x.shape}) does not require grad")
-    return x._node
+    return node
 
 
 def backward(
@@ -99,11 +101,13 @@ def backward(
     nodes = None if inputs is None else [_target("backward", x) for x in inputs]
     if inputs is not None and not inputs:
         raise ArgumentError("backward: inputs is empty; leave it out to reach every leaf")
-    assert root._node is not None
+    node = stand_in(root)._node
+    assert node is not None
     ready = _leaf_ready.get()
-    results = {} if inputs is None else {x._node: (x, x.grad) for x in inputs if not x.is_leaf}
+    others = [x for x in inputs or () if not x.is_leaf]
+    results = {_target("backward", x): (x, x.grad) for x in others}
     work = Pass(
-        [(root._node, seed)],
+        [(node, seed)],
         retain_graph=create_graph if retain_graph is None else retain_graph,
         create_graph=create_graph,
         targets=nodes,
@@ -112,12 +116,12 @@ def backward(
     _run(work, workers)
     if results:  # leaves were given theirs by the pass
         try:
-            for node, (x, held) in results.items():
-                g = work.captured.get(node)  # type: ignore[arg-type]  # a result has a node
+            for place, (x, held) in results.items():
+                g = work.captured.get(place)
                 if g is not None:
                     g = g if held is None else held + g
                     work.before.append((x, held))
-                    x._grad = g
+                    set_grad(x, g)
         except BaseException:
             work.roll_back()
             raise
@@ -143,7 +147,7 @@ def grad(
     ins = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     seeds = _seeds(outs, grad_outputs)
     targets = [_target("grad", x) for x in ins]
-    roots = [(o._node, s) for o, s in zip(outs, seeds, strict=True)]
+    roots = [(stand_in(o)._node, s) for o, s in zip(outs, seeds, strict=True)]
     work = Pass(
         roots,  # type: ignore[arg-type]  # seed_for refused roots without a node
         retain_graph=create_graph if retain_graph is None else retain_graph,
@@ -201,7 +205,7 @@ def register_post_accumulate_grad_hook(x: Tensor, hook: Callable[[Tensor], None]
     return handle
 
 
-class leaf_ready_hook(Scope):  # noqa: N801  # read as a phrase, as the modes are
+class leaf_ready_hook(_Mode):  # noqa: N801  # read as a phrase, as the modes are
     """Within the block, every backward pass calls `hook(leaf)` as soon as a leaf is complete.
 
     Leaves come in the order the pass completes them, so communication can overlap the rest.

@@ -5,7 +5,7 @@ with the setting off: what the op is made of, its tangent and its batched form k
 were chosen. A backward pass runs with the setting off too, so it uses the dtypes of forward, and a
 cast's own derivative brings each gradient back to its parameter's dtype.
 
-Nothing is paid while no block is open: the door looks only while `config.fast_limit` is below 0.
+Nothing is paid while no block is open: the door looks only while `fast_limit()` is below 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.autograd.modes import _Mode
 from everygrad.backends.base import kind_of
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError
 from everygrad.scopes import Setting, Settings
@@ -90,7 +90,7 @@ def whole(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if config.fast_limit < 0 and (chosen := policy()) is not None:
+        if fast_limit() < 0 and (chosen := policy()) is not None:
             with uncast():
                 named = dict(zip(kwargs, converted(name, [*kwargs.values()], chosen), strict=True))
                 return fn(*converted(name, args, chosen), **named)

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-from everygrad.autograd.modes import deeper, transform_depth
+from everygrad.autograd.modes import _Mode
 from everygrad.autograd.randomness import Batch, vmaps_around
+from everygrad.autograd.transforms import (
+    INTERPRETED,
+    Place,
+    Transform,
+    check_in_force,
+    rolled_back,
+    user_place,
+    within,
+)
 from everygrad.autograd.trees import flatten, spread, unflatten
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops.spec import NoRule
 from everygrad.shapes import Shape, axis_index
-from everygrad.tensor import Tensor, Wrapped, wrap
+from everygrad.tensor import Tensor, Wrapped, shared, wrap
 
 
 class Batched(Wrapped):
     """A tensor of the level below whose first axis is the batch."""
 
-    __slots__ = ("value",)
+    __slots__ = ("place", "transform", "value")
 
-    def __init__(self, level: int, value: Tensor) -> None:
-        self.level = level
+    def __init__(self, transform: Transform, value: Tensor, place: Place) -> None:
+        self.level = transform.level
+        self.transform = transform
         self.value = value
+        self.place = place
 
     def stopped(self) -> Batched:
-        return Batched(self.level, self.value.detach())
+        return Batched(self.transform, self.value.detach(), self.place)
 
     @property
     def inner(self) -> Tensor:
@@ -45,18 +57,20 @@ class Batched(Wrapped):
         return self.value.device
 
     def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
-        level, size = self.level, self.value.shape[0]
-        flags = [_at(t, level) for t in inputs]
+        transform, size = self.transform, self.value.shape[0]
+        if transform.over:
+            check_in_force(self, f"{op.name}: ")
+        flags = [_at(t, transform) for t in inputs]
         values = [t._data.value if has else t for t, has in zip(inputs, flags, strict=True)]
         try:
             out = _RULES[op.family](op, values, flags, size, params)
         except NoRule:
             return op.portable(*inputs, **params)._data
-        return Batched(level, out)
+        return Batched(transform, out, user_place(INTERPRETED))
 
 
-def _at(t: Tensor, level: int) -> bool:
-    return isinstance(t._data, Batched) and t._data.level == level
+def _at(t: Tensor, transform: Transform) -> bool:
+    return isinstance(t._data, Batched) and t._data.transform is transform
 
 
 def _elementwise(
@@ -116,14 +130,15 @@ _RULES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def add_batch(x: Tensor, axis: int, level: int) -> Tensor:
-    """x with one axis hidden as the batch of `level`."""
-    return wrap(Batched(level, x if axis == 0 else x.moveaxis(axis, 0)))
+def add_batch(x: Tensor, axis: int, transform: Transform) -> Tensor:
+    """x with one axis hidden as the batch of `transform`."""
+    return wrap(Batched(transform, x if axis == 0 else x.moveaxis(axis, 0), user_place()))
 
 
-def remove_batch(x: Tensor, axis: int, level: int, size: int) -> Tensor:
-    """x with the batch of `level` shown again as an axis; repeated if x never depended on it."""
-    value = x._data.value if _at(x, level) else x.expand_dims(0).broadcast_to((size, *x.shape))
+def remove_batch(x: Tensor, axis: int, transform: Transform, size: int) -> Tensor:
+    """x with the batch shown again as an axis; repeated if x never depended on it."""
+    here = _at(x, transform)
+    value = x._data.value if here else x.expand_dims(0).broadcast_to((size, *x.shape))
     return value if axis == 0 else value.moveaxis(0, axis_index(axis, value.ndim, "vmap"))
 
 
@@ -172,9 +187,9 @@ def vmap(
         )
 
     @wraps(f)
-    def mapped(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = flatten((args, kwargs), none_is_leaf=True)
+    def call(*args: Any, **kwargs: Any) -> Any:
         given = tuple(in_axes) if isinstance(in_axes, list | tuple) else in_axes
+        leaves, tree = flatten((args, kwargs), none_is_leaf=True)
         axes = _spread(given, args, "in_axes")
         axes += [0 if isinstance(v, Tensor) else None for v in leaves[len(axes) :]]
         axes = [
@@ -182,36 +197,71 @@ def vmap(
             for a, v in zip(axes, leaves, strict=True)
         ]
         size = _batch_size(leaves, axes)
-        with deeper():
-            level = transform_depth()
-            around = vmaps_around.get()
-            try:
-                vmaps_around.set((*around, Batch(level, size, randomness, _wrap_first)))
-                inside = [
-                    v if a is None else add_batch(v, a % v.ndim, level)
-                    for v, a in zip(leaves, axes, strict=True)
-                ]
-                new_args, new_kwargs = unflatten(tree, inside)
-                out = f(*new_args, **new_kwargs)
-            finally:
-                vmaps_around.set(around)
+        return _mapped(f, leaves, tree, axes, out_axes, Transform("vmap", size), size, randomness)
+
+    return call
+
+
+def along_directions(f: Callable[[Tensor], Any], xs: Tensor, name: str, out_axes: int = 0) -> Any:
+    """f for each row of xs, as one call of the function that is differentiated: what it draws is
+    drawn once, what it changes is changed once."""
+    leaves, tree = flatten(((xs,), {}), none_is_leaf=True)
+    return _mapped(f, leaves, tree, [0], out_axes, Transform(name), xs.shape[0], "same")
+
+
+def _mapped(
+    f: Callable[..., Any],
+    leaves: list[Any],
+    tree: Any,
+    axes: list[Any],
+    out_axes: Any,
+    transform: Transform,
+    size: int,
+    randomness: str,
+) -> Any:
+    """f of the arguments with their batches hidden, its results with the batch shown again."""
+    batch = Batch(transform, size, randomness, _wrap_first)
+    with rolled_back(transform), within(transform):
+        with _drawing(batch):
+            inside = [
+                v if a is None else add_batch(v, a % v.ndim, transform)
+                for v, a in zip(leaves, axes, strict=True)
+            ]
+            out = _call(f, *unflatten(tree, inside))
+            del inside
         results, out_tree = flatten(out, none_is_leaf=True)
         places = _spread(out_axes, out, "out_axes")
-        shown = [_leave(v, a, level, size) for v, a in zip(results, places, strict=True)]
-        return unflatten(out_tree, shown)
-
-    return mapped
-
-
-def _wrap_first(x: Tensor, level: int) -> Tensor:
-    return add_batch(x, 0, level)
+        shown = [_leave(v, a, transform, size) for v, a in zip(results, places, strict=True)]
+        del out, results
+        transform.settle()
+    transform.end()
+    return unflatten(out_tree, shown)
 
 
-def _leave(value: Any, axis: Any, level: int, size: int) -> Any:
+class _drawing(_Mode):  # noqa: N801  # a context manager, read as a phrase
+    """Random functions know of one more vmap inside."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__()
+        self.batch = batch
+
+    def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
+        return ((vmaps_around, (*vmaps_around.get(), self.batch)),)
+
+
+def _call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return f(*args, **kwargs)  # in a frame of its own, so that nothing here holds the arguments
+
+
+def _wrap_first(x: Tensor, transform: Transform) -> Tensor:
+    return add_batch(x, 0, transform)
+
+
+def _leave(value: Any, axis: Any, transform: Transform, size: int) -> Any:
     if not isinstance(value, Tensor):
         raise ArgumentError(f"vmap: the function must return tensors, got {type(value).__name__}")
     if axis is None:
-        if _at(value, level):
+        if _at(value, transform):
             raise ArgumentError("vmap: out_axes is None for a result that differs by example")
-        return value
-    return remove_batch(value, axis, level, size)
+        return wrap(shared(value), value._node)
+    return remove_batch(value, axis, transform, size)

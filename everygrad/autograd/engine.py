@@ -22,9 +22,10 @@ from everygrad.autograd.modes import (
     recording,
     set_recording,
 )
+from everygrad.backends.base import tracing
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
 from everygrad.scopes import drain
-from everygrad.tensor import Tensor, Wrapped, shared, wrap
+from everygrad.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 
 LeafReady = Callable[[Tensor], None]
 # A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
@@ -75,8 +76,37 @@ def fitted(g: Grad, shape: tuple[int, ...]) -> Grad:
     return g if type(g) is tuple or g._data.shape == shape else g.sum_to(shape)
 
 
+class Unsummed:
+    """A gradient whose contributions are kept apart until all have come, where one sum of all is
+    less work than a sum for each. To the engine it looks like what it will be: it has a shape."""
+
+    __slots__ = ()
+    shape: tuple[int, ...]
+
+    @property
+    def _data(self) -> Unsummed:
+        return self
+
+    def added(self, other: Grad) -> Grad:
+        """This and one more contribution."""
+        raise NotImplementedError
+
+    def total(self) -> Grad:
+        """The sum."""
+        raise NotImplementedError
+
+
+def complete(g: Grad) -> Grad:
+    """A gradient to which nothing will be added any more."""
+    return g.total() if isinstance(g, Unsummed) else g
+
+
 def add(a: Grad, b: Grad) -> Grad:
     """The sum of two contributions."""
+    if isinstance(a, Unsummed):
+        return a.added(b)
+    if isinstance(b, Unsummed):
+        return b.added(a)
     if type(a) is tuple:
         return tuple(
             q if p is None else p if q is None else p + q for p, q in zip(a, b, strict=True)
@@ -86,7 +116,7 @@ def add(a: Grad, b: Grad) -> Grad:
 
 def renamed(g: Grad) -> Grad:
     """The gradient under a name of its own: `p.grad *= 0.5` must not reach anyone else's."""
-    return wrap(shared(g), g._node) if isinstance(g, Tensor) else g
+    return wrap(shared(g), stand_in(g)._node) if isinstance(g, Tensor) else g
 
 
 def has_nan(g: Tensor) -> bool:
@@ -146,6 +176,7 @@ class Pass:
         accumulate: bool = True,
         leaf_ready: LeafReady | None = None,
         keep_mode: bool = False,
+        without_hooks: frozenset[Node] = frozenset(),
     ) -> None:
         self.retain_graph = retain_graph
         self.create_graph = create_graph
@@ -154,6 +185,7 @@ class Pass:
         )
         self.leaf_ready = leaf_ready
         self.keep_mode = keep_mode  # inside a transformation the graphs further out go on recording
+        self.without_hooks = without_hooks  # leaves whose hooks run elsewhere
         self.captured: dict[Node, Grad] = {}
         self.before: list[tuple[Tensor, Tensor | None]] = []  # each .grad that was changed
         self.anomaly = anomaly_enabled()
@@ -203,8 +235,12 @@ class Pass:
 
     def roll_back(self) -> None:
         """A pass that failed leaves every `.grad` as it found it."""
-        tensors, held = zip(*reversed(self.before), strict=True) if self.before else ((), ())
-        drain(map(setattr, tensors, repeat("_grad"), held))
+        if tracing.get() is not None:  # which alone knows them
+            for tensor, held in reversed(self.before):
+                set_grad(tensor, held)
+        elif self.before:
+            tensors, values = zip(*reversed(self.before), strict=True)
+            drain(map(setattr, tensors, repeat("_grad"), values))
 
     def walk(self) -> None:
         """Every node, once its gradient is complete. The loop is hot: every name in it is local.
@@ -264,6 +300,8 @@ class Pass:
                     if c is not None:
                         grads[parent] = c
                     continue
+                if type(c) is not Tensor and isinstance(c, Unsummed):
+                    c = c.total()
                 if parent.is_leaf:  # at once, whichever operand it was
                     self.finish_leaf(parent, c)
                     continue
@@ -284,8 +322,9 @@ class Pass:
         if g is None:
             return None
         try:
-            if type(node.saved) is not tuple:  # such nodes have hooks, {} at least: see saving.py
-                node.saved.fulfil(node)
+            saved = node.saved  # read once: another worker may be given values for it too
+            if type(saved) is not tuple:  # such nodes have hooks, {} at least: see saving.py
+                saved.fulfil(node)
             results: Sequence[Grad] = node.op.vjp(node, g, self.create_graph)
         except Exception as error:
             raise explain(node, error) from error
@@ -308,7 +347,7 @@ class Pass:
         assert isinstance(node, Leaf)
         if g is None or not self.needs(node):
             return
-        if node.hooks:
+        if node.hooks and node not in self.without_hooks:
             g = run_hooks(node, g)
         if self.targets is not None and node in self.targets:
             self.captured[node] = renamed(g)
@@ -317,7 +356,7 @@ class Pass:
             return
         held = tensor.grad
         self.before.append((tensor, held))
-        tensor._grad = renamed(g) if held is None else held + g
+        set_grad(tensor, renamed(g) if held is None else held + g)
         for hook in list(node.after_hooks.values()) if node.after_hooks else ():
             hook(tensor)
         if self.leaf_ready is not None:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from everygrad.autograd.transforms import (
+    INTERPRETED,
+    Place,
+    Transform,
+    check_in_force,
+    user_place,
+)
 from everygrad.dispatch import apply
 from everygrad.ops.spec import NoRule
 from everygrad.shapes import Shape
@@ -13,12 +20,19 @@ from everygrad.tensor import Tensor, Wrapped, wrap
 class Dual(Wrapped):
     """A value and its tangent (None: zero), both tensors of the level below."""
 
-    __slots__ = ("primal", "tangent")
+    __slots__ = ("place", "primal", "tangent", "transform")
 
-    def __init__(self, level: int, primal: Tensor, tangent: Tensor | None) -> None:
-        self.level = level
+    def __init__(
+        self, transform: Transform, primal: Tensor, tangent: Tensor | None, place: Place
+    ) -> None:
+        self.level = transform.level
+        self.transform = transform
         self.primal = primal
         self.tangent = tangent
+        self.place = place
+
+    def left(self) -> Tensor | None:
+        return self.primal if self.tangent is None else None
 
     @property
     def inner(self) -> Tensor:
@@ -37,24 +51,27 @@ class Dual(Wrapped):
         return self.primal.device
 
     def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
-        level = self.level
-        parts = [part_of(t, level) for t in inputs]
+        transform = self.transform
+        if transform.over:
+            check_in_force(self, f"{op.name}: ")
+        parts = [part_of(t, transform) for t in inputs]
         primals = [p for p, _ in parts]
         tangents = [t for _, t in parts]
         out = apply(op, *primals, **params)
         try:
             tangent = op.jvp(out, primals, tangents, params)
         except NoRule:
-            duals = [wrap(Dual(level, p, t)) if t is not None else p for p, t in parts]
+            place = user_place()
+            duals = [wrap(Dual(transform, p, t, place)) if t is not None else p for p, t in parts]
             return op.portable(*duals, **params)._data
         if tangent is None and out._node is None:
             return out._data
-        return Dual(level, out, tangent)
+        return Dual(transform, out, tangent, user_place(INTERPRETED))
 
 
-def part_of(t: Tensor, level: int) -> tuple[Tensor, Tensor | None]:
-    """The value and tangent of `t` at one level; a tensor from outside has no tangent there."""
+def part_of(t: Tensor, transform: Transform) -> tuple[Tensor, Tensor | None]:
+    """The value and tangent of `t` in one jvp; a tensor from outside has no tangent there."""
     payload = t._data
-    if isinstance(payload, Dual) and payload.level == level:
+    if isinstance(payload, Dual) and payload.transform is transform:
         return payload.primal, payload.tangent
     return t, None

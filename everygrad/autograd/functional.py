@@ -7,20 +7,24 @@ At the top, reverse mode uses the ordinary graph. Inside vmap or jvp it gets a l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
-from everygrad.autograd.batching import vmap
+from everygrad.autograd.batching import along_directions
 from everygrad.autograd.engine import Pass
 from everygrad.autograd.forward import Dual, part_of
 from everygrad.autograd.graph import Leaf, Node
-from everygrad.autograd.modes import (
-    deeper,
-    enable_grad,
-    in_inference_mode,
-    is_grad_enabled,
-    transform_depth,
+from everygrad.autograd.modes import enable_grad, in_inference_mode, is_grad_enabled
+from everygrad.autograd.transforms import (
+    INTERPRETED,
+    Place,
+    Transform,
+    check_in_force,
+    inside,
+    rolled_back,
+    user_place,
+    within,
 )
 from everygrad.autograd.trees import flatten, leaves_of, map_leaves, unflatten
 from everygrad.dispatch import apply
@@ -34,15 +38,20 @@ from everygrad.tensor import Tensor, Wrapped, shared, wrap
 class Level(Wrapped):
     """A tensor of the level below, seen from inside a `grad` within other transformations."""
 
-    __slots__ = ("value",)
+    __slots__ = ("place", "transform", "value")
     transparent = True
 
-    def __init__(self, level: int, value: Tensor) -> None:
-        self.level = level
+    def __init__(self, transform: Transform, value: Tensor, place: Place) -> None:
+        self.level = transform.level
+        self.transform = transform
         self.value = value
+        self.place = place
 
     @property
     def inner(self) -> Tensor:
+        return self.value
+
+    def left(self) -> Tensor | None:
         return self.value
 
     @property
@@ -58,17 +67,26 @@ class Level(Wrapped):
         return self.value.device
 
     def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
-        return Level(self.level, apply(op, *(below(t, self.level) for t in inputs), **params))
+        transform = self.transform
+        if transform.over:
+            check_in_force(self, f"{op.name}: ")
+        out = apply(op, *(below(t, transform) for t in inputs), **params)
+        return Level(transform, out, user_place(INTERPRETED))
 
     def hold(self, t: Tensor) -> Tensor:
         """`t` from further out, with its graph, as a value of this level."""
-        return wrap(Level(self.level, t))
+        return wrap(Level(self.transform, t, self.place))
 
 
-def below(t: Tensor, level: int) -> Tensor:
-    """`t` without the wrapping of `level`."""
+def below(t: Tensor, transform: Transform) -> Tensor:
+    """`t` without the wrapping of `transform`."""
     payload = t._data
-    return payload.value if isinstance(payload, Level) and payload.level == level else t
+    return payload.value if isinstance(payload, Level) and payload.transform is transform else t
+
+
+def _level_of(transform: Transform | None) -> AbstractContextManager[None]:
+    """Inside others a level of its own; at the top there is none."""
+    return nullcontext() if transform is None else within(transform)
 
 
 def _checked(op: str, leaves: list[Any]) -> list[Tensor]:
@@ -85,32 +103,51 @@ def _checked(op: str, leaves: list[Any]) -> list[Tensor]:
 class Recorded:
     """A function's result together with what is needed to pull gradients back through it."""
 
-    def __init__(self, op: str, f: Callable[..., Any], leaves: list[Any], tree: Any) -> None:
+    def __init__(
+        self,
+        op: str,
+        f: Callable[..., Any],
+        leaves: list[Any],
+        tree: Any,
+        has_aux: bool = False,
+    ) -> None:
         self.inputs = _checked(op, leaves)
         if in_inference_mode():
             raise GradientError(
                 f"{op}: nothing is recorded inside inference_mode(); leave it first"
             )
-        self.attached = (
-            is_grad_enabled()
-        )  # under no_grad the results are constants to those outside
-        nested = transform_depth() > 0
-        with deeper() if nested else nullcontext(), enable_grad():
-            self.level = transform_depth() if nested else 0
-            self.fresh = [self.enter(x) for x in leaves]
-            out = f(*unflatten(tree, self.fresh))
-            self.outs, self.out_tree = flatten(out)
-        for o in self.outs:
-            if not isinstance(o, Tensor):
-                raise ArgumentError(
-                    f"{op}: the function must return tensors, got {type(o).__name__}"
-                )
+        # under no_grad the results are constants to those outside
+        self.attached = is_grad_enabled()
+        self.transform: Transform | None = None
+        if (around := inside()) is not None:
+            self.transform = Transform(op)
+            around.inner.append(self.transform)
+        self.aux: Any = None
+        with rolled_back(self.transform), _level_of(self.transform), enable_grad():
+            fresh = [self.enter(x) for x in leaves]
+            self.places = [t._node for t in fresh]  # a name may be given another value inside
+            out = f(*unflatten(tree, fresh))
+            del fresh
+            if has_aux:
+                out, aux = out
+                self.aux = map_leaves(self.value_outside, aux)
+                del aux
+            outs, self.out_tree = flatten(out)
+            for o in outs:
+                if not isinstance(o, Tensor):
+                    raise ArgumentError(
+                        f"{op}: the function must return tensors, got {type(o).__name__}"
+                    )
+            self.outs = [wrap(shared(o), o._node) for o in outs]
+            del out, outs
+            if self.transform is not None:
+                self.transform.settle()
 
     def enter(self, x: Tensor) -> Tensor:
         """x as a fresh place in the graph to differentiate at."""
-        if self.level:
-            t = wrap(Level(self.level, x))
-            t._node = Leaf(t, self.level)
+        if self.transform is not None:
+            t = wrap(Level(self.transform, x, user_place()))
+            t._node = Leaf(t, self.transform.level)
             return t
         if x._node is not None and self.attached:
             return apply(IDENTITY, x)
@@ -120,20 +157,26 @@ class Recorded:
 
     def leave(self, t: Tensor) -> Tensor:
         """A result as the world outside sees it."""
-        t = below(t, self.level) if self.level else t
+        t = below(t, self.transform) if self.transform is not None else t
         return t if self.attached else t.detach()
+
+    def value_outside(self, t: Any) -> Any:
+        """A result cut loose from this recording, but not from graphs further out."""
+        if not isinstance(t, Tensor):
+            return t
+        if self.transform is not None:
+            return self.leave(t)
+        return t if t._node is not None and self.reaches_out([t]) else t.detach()
 
     def values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Results cut loose from this recording, but not from graphs further out."""
-        if self.level:
-            return [self.leave(t) for t in tensors]
-        return [t if t._node is not None and self.reaches_out([t]) else t.detach() for t in tensors]
+        return [self.value_outside(t) for t in tensors]
 
     def reaches_out(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a graph recorded outside is behind these results."""
         if not self.attached:
             return False
-        mine = {t._node for t in self.fresh}
+        mine = set(self.places)
         seen: set[Node] = set()
         todo = [t._node for t in tensors if t._node is not None]
         for node in todo:
@@ -152,10 +195,10 @@ class Recorded:
             for o, s in zip(self.outs, seeds, strict=True)
             if o._node is not None and s is not None
         ]
-        targets = [t._node for t in self.fresh if t._node is not None]
+        targets = [node for node in self.places if node is not None]
         found: dict[Node, Any] = {}
         if roots:
-            outside = not self.level and (
+            outside = self.transform is None and (
                 self.reaches_out(self.outs) or (self.attached and _traced(seeds))
             )
             work = Pass(
@@ -164,7 +207,7 @@ class Recorded:
                 create_graph=outside,
                 targets=targets,
                 accumulate=False,
-                keep_mode=bool(self.level),
+                keep_mode=self.transform is not None,
             )
             work.run()
             found = work.captured
@@ -208,19 +251,6 @@ def _chosen(op: str, args: tuple[Any, ...], argnums: int | Sequence[int]) -> Any
     return tuple(args[n] for n in numbers), put
 
 
-def _aux_split(f: Callable[..., Any], has_aux: bool, aux: list[Any]) -> Callable[..., Any]:
-    """f without its auxiliary output, which is put into `aux`."""
-
-    def run(*args: Any) -> Any:
-        out = f(*args)
-        if has_aux:
-            out, extra = out
-            aux[:] = [extra]
-        return out
-
-    return run
-
-
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -235,16 +265,14 @@ def value_and_grad(
     def run(*args: Any, **kwargs: Any) -> Any:
         chosen, put = _chosen("grad", args, argnums)
         leaves, tree = flatten(chosen)
-        aux: list[Any] = []
-        inner = _aux_split(lambda *new: f(*put(new), **kwargs), has_aux, aux)
-        recorded = Recorded("grad", inner, leaves, tree)
+        recorded = Recorded("grad", lambda *new: f(*put(new), **kwargs), leaves, tree, has_aux)
         _one_number("grad", recorded)
         (out,) = recorded.outs
         grads = recorded.pull([ones_like(out)], retain=False)
         tree_of = unflatten(tree, grads)
         gradient = tree_of[0] if isinstance(argnums, int) else tree_of
         (value,) = recorded.values([out])
-        return ((value, *aux) if has_aux else value), gradient
+        return ((value, recorded.aux) if has_aux else value), gradient
 
     return run
 
@@ -309,16 +337,23 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
         if not isinstance(t, Tensor) or t.shape != x.shape or t.dtype is not x.dtype:
             got = f"{t.dtype}{list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
             raise ShapeError(f"jvp: a tangent {got} for an input {x.dtype}{list(x.shape)}")
-    with deeper():
-        level = transform_depth()
-        duals = [wrap(Dual(level, x, t)) for x, t in zip(leaves, moves, strict=True)]
-        outs, out_tree = flatten(f(*unflatten(tree, duals)))
-    for o in outs:
-        if not isinstance(o, Tensor):
-            raise ArgumentError(f"jvp: the function must return tensors, got {type(o).__name__}")
-    parts = [part_of(o, level) for o in outs]
-    values = [p for p, _ in parts]
-    slopes = [zeros_like(p) if t is None else t for p, t in parts]
+    transform = Transform("jvp")
+    with rolled_back(transform), within(transform):
+        place = user_place()
+        duals = [wrap(Dual(transform, x, t, place)) for x, t in zip(leaves, moves, strict=True)]
+        out = f(*unflatten(tree, duals))
+        outs, out_tree = flatten(out)
+        for o in outs:
+            if not isinstance(o, Tensor):
+                raise ArgumentError(
+                    f"jvp: the function must return tensors, got {type(o).__name__}"
+                )
+        parts = [part_of(o, transform) for o in outs]
+        values = [wrap(shared(p), p._node) for p, _ in parts]
+        slopes = [zeros_like(p) if t is None else t for p, t in parts]
+        del duals, out, outs, parts
+        transform.settle()
+    transform.end()
     return unflatten(out_tree, values), unflatten(out_tree, slopes)
 
 
@@ -350,7 +385,7 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
                 seeds[k] = seed
                 return tuple(recorded.pull(seeds, retain=True))
 
-            blocks = vmap(pull, randomness="same")(_basis(out))
+            blocks = along_directions(pull, _basis(out), "jacobian")
             return [
                 b.reshape((*out.shape, *x.shape))
                 for b, x in zip(blocks, recorded.inputs, strict=True)
@@ -365,26 +400,46 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     return run
 
 
-def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """All derivatives of f with respect to one tensor argument, by forward mode."""
+def jacfwd(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """All derivatives of f by forward mode: output shape followed by input shape.
+
+    Of containers it gives containers: f's, with that of the arguments in place of each tensor.
+    """
 
     @wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
-        (x,), put = _chosen("jacfwd", args, argnums)
-        _checked("jacfwd", [x])
+        chosen, put = _chosen("jacfwd", args, argnums)
+        leaves, tree = flatten(chosen)
+        if not _checked("jacfwd", leaves):
+            raise ArgumentError("jacfwd: there is no tensor among the chosen arguments")
+        trees: list[Any] = []  # of f's result, the same each time
 
-        def push(t: Tensor) -> Any:
-            return jvp(lambda new: f(*put((new,)), **kwargs), (x,), (t,))[1]
+        def columns(k: int) -> list[Tensor]:
+            x = leaves[k]
 
-        # one function, seen along every direction: what it draws is drawn once
-        columns = vmap(push, out_axes=-1, randomness="same")(_basis(x))
-        return map_leaves(lambda c: c.reshape((*c.shape[:-1], *x.shape)), columns)
+            def push(t: Tensor) -> Any:
+                moves = [t if i == k else zeros_like(other) for i, other in enumerate(leaves)]
+                slopes = jvp(lambda *new: f(*put(new), **kwargs), chosen, unflatten(tree, moves))
+                return slopes[1]
+
+            found, out_tree = flatten(along_directions(push, _basis(x), "jacfwd", out_axes=-1))
+            trees.append(out_tree)
+            return [c.reshape((*c.shape[:-1], *x.shape)) for c in found]
+
+        def one(blocks: Sequence[Tensor]) -> Any:
+            full = unflatten(tree, list(blocks))
+            return full[0] if isinstance(argnums, int) else full
+
+        rows = zip(*(columns(k) for k in range(len(leaves))), strict=True)
+        made = [one(blocks) for blocks in rows]
+        return unflatten(trees[0], made)
 
     return run
 
 
-def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """All second derivatives of f, a function that returns one number.
+def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """All second derivatives of f, a function that returns one number; of containers of tensors, a
+    container of containers.
 
     >>> import everygrad as eg
     >>> eg.hessian(lambda x: (x**3).sum())(eg.tensor([1.0, 2.0]))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from copy import copy
-from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from everygrad.autograd.decorating import decorated
 from everygrad.autograd.saving import recorder
 from everygrad.scopes import Scope, Settings
 
@@ -44,7 +44,8 @@ def is_grad_enabled() -> bool:
 
 
 class _Mode(Scope):
-    """A context manager that sets context variables, and can decorate a function."""
+    """A context manager that sets context variables, and can decorate a function, a generator or a
+    coroutine."""
 
     __slots__ = ()
     _settings: Settings = ()
@@ -53,14 +54,13 @@ class _Mode(Scope):
         return self._settings
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
-        @wraps(fn)
-        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-            mode = copy(self)  # a call of its own: calls may nest, and run on several threads
-            Scope.__init__(mode)
-            with mode:
-                return fn(*args, **kwargs)
+        return decorated(self._again, fn)
 
-        return inside
+    def _again(self) -> _Mode:
+        """The same mode for one call: calls may nest, and run on several threads."""
+        mode = copy(self)
+        Scope.__init__(mode)
+        return mode
 
 
 class no_grad(_Mode):  # noqa: N801  # PyTorch's name

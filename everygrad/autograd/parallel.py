@@ -18,7 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from everygrad.autograd.engine import Grad, Pass, add, fitted
+from everygrad.autograd.engine import Grad, Pass, add, complete, fitted
 from everygrad.autograd.graph import Node
 
 
@@ -113,7 +113,7 @@ class _Parallel:
             self.tickets.put(None)
 
     def run_node(self, node: Node) -> None:
-        g = self.inbox.pop(node).total
+        g = complete(self.inbox.pop(node).total)
         if node.is_leaf:
             with self.leaf_lock:  # hooks of different leaves do not run at the same time
                 self.work.finish_leaf(node, g)

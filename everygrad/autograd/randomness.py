@@ -11,10 +11,10 @@ from everygrad.errors import ArgumentError
 class Batch(NamedTuple):
     """One vmap around the draw."""
 
-    level: int
+    transform: Any
     size: int
     mode: str  # "error", "same" or "different"
-    wrap: Any  # (tensor with the batch axis first, level) -> batched tensor
+    wrap: Any  # (tensor with the batch axis first, transform) -> batched tensor
 
 
 _around: ContextVar[tuple[Batch, ...]] = ContextVar("everygrad_vmaps", default=())
@@ -36,5 +36,5 @@ def wrap_draw(x: Any) -> Any:
     """A draw with one leading axis for each such vmap, as those vmaps see it."""
     for b in _around.get():
         if b.mode == "different":
-            x = b.wrap(x, b.level)
+            x = b.wrap(x, b.transform)
     return x

@@ -10,15 +10,24 @@ from everygrad.autograd.graph import Node
 
 
 class Recorder:
-    """Sees every node recorded while it is in force."""
+    """Sees every node recorded while it is in force, and every op of a scope that `watches`."""
+
+    __slots__ = ()
+
+    def follows(self, op: Any, inputs: Sequence[Any]) -> bool:
+        """Whether `run` is to run an op."""
+        return False
+
+    def run(self, op: Any, inputs: Sequence[Any], params: dict[str, Any]) -> Any:
+        """The result of the op on tensors."""
+        raise NotImplementedError
+
+    def filled(self, payload: Any, device: str, *how: Any) -> None:
+        """A payload was made by the device's `full(*how)`."""
 
     def saving(self, node: Node, values: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
         """What the node keeps instead of `values`: a tuple, or something with `fulfil(node)`."""
         return values
-
-    def stream(self, generator: Any) -> Any:
-        """The generator to use in place of `generator`, which is about to be used."""
-        return generator
 
 
 recorder: ContextVar[Recorder | None] = ContextVar("everygrad_recorder", default=None)

@@ -9,7 +9,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Protocol
 
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.errors import DeviceError
 from everygrad.scopes import Setting
 from everygrad.shapes import Shape
@@ -127,7 +127,7 @@ class Backend:
 
 
 # The tracer that sees every op of this context, if any: see tracing/trace.py. Looked at only while
-# config.fast_limit is below 0, which the tracer sees to.
+# fast_limit() is below 0, which the tracer sees to.
 tracing: ContextVar[Any] = ContextVar("everygrad_tracing", default=None)
 
 
@@ -137,7 +137,7 @@ records: dict[str, Any] = {}
 
 
 # The profiler that times what this context's backends do, if any: see tools/profile.py. Looked at
-# only while config.fast_limit is below 0, as the tracer is.
+# only while fast_limit() is below 0, as the tracer is.
 profiling: ContextVar[Any] = ContextVar("everygrad_profiling", default=None)
 
 
@@ -183,6 +183,6 @@ def get(name: str) -> Backend:
             found = _OPEN.get(own) or module.open_device(own)
             _OPEN[own] = found
         _OPEN[name] = found
-    if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
         return tracer.backend(found)
     return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from everygrad.backends import views
 from everygrad.backends.base import Backend
-from everygrad.dtypes import DType
+from everygrad.dtypes import DType, rounded
 from everygrad.errors import ArgumentError
 from everygrad.shapes import Shape, size_of
 
@@ -57,7 +57,7 @@ class GpuBackend(Backend):
         if not size_of(shape):
             return self.empty(shape, dtype)
         try:
-            one = np.array(value, dtype.np)
+            one = np.array(rounded(value, dtype) if dtype.is_float else value, dtype.np)
         except OverflowError:
             raise ArgumentError(
                 f"{value} does not fit into {dtype}; choose a wider dtype"
@@ -68,7 +68,8 @@ class GpuBackend(Backend):
     def arange(self, start: Any, count: int, step: Any, dtype: DType) -> Any:
         def values() -> Any:
             whole = np.arange(count, dtype=np.int64 if dtype.is_integer else np.float64)
-            return (start + step * whole).astype(dtype.np)
+            values = start + step * whole
+            return rounded(values, dtype) if dtype.is_float else values.astype(dtype.np)
 
         self.check_dtype(dtype)
         if count > _INTERNED:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from everygrad.backends.strided import StridedArray, reshaped, spread
+from everygrad.compile.edges import edge
 from everygrad.dtypes import FROM_NP
 from everygrad.shapes import Shape, size_of
 
 A = TypeVar("A", bound=StridedArray)
 Slices = tuple[tuple[int, int, int], ...]  # by axis: start, count, step
-_JOINED = 16  # inputs of one concat kernel
+_JOINED = edge(__name__, "_JOINED", 16, "count")  # inputs of one concat kernel
 
 
 def nothing(like: A, shape: Shape) -> A:

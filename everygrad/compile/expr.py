@@ -218,6 +218,8 @@ class _Lowering:
 
     def constant(self, value: Any, dtype: DType) -> int:
         convert = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
+        if dtype is dtypes.bfloat16:  # what is made of it rounds twice
+            value = dtypes.rounded(value, dtype)
         return self.emit("const", dtype, (), convert[dtype.kind](value))
 
     def convert(self, at: int, dtype: DType) -> int:

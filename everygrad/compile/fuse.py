@@ -7,25 +7,37 @@ may end a group but are not used inside it. What no group can hold (matrix produ
 group of its own.
 
 Values join greedily, in order. A value may join a group if everything it takes from the group lies
-where the walk is at that moment, and if nothing it takes from outside waits for the group.
+where the walk is at that moment, and if nothing it takes from outside waits for the group. A long
+group ends where the program begins to repeat itself, as an unrolled loop does: groups that begin
+alike become the same code, which is compiled once.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from everygrad.compile.dependencies import Dependencies
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import LEAVES, Graph, Value, in_order, reachable
 from everygrad.compile.recompute import Recompute
 from everygrad.compile.views import View, expand, is_whole, row_major, view_of
 from everygrad.shapes import Shape, size_of
 
-MOST_MEMBERS = 96
-FEW = 1 << 15  # elements so few that a single row needs no second thread
+# members of one group; by weight, where a backend says what its values weigh
+MOST_MEMBERS = edge(__name__, "MOST_MEMBERS", 96, "count")
+# of that, from which on a group ends where the program begins to repeat itself
+PERIOD = edge(__name__, "PERIOD", 32, "count")
+ALIKE = 8  # values in a row that must be made alike for that
+# elements so few that a single row needs no second thread
+FEW = edge(__name__, "FEW", 1 << 15, "elements")
 SIBLINGS = 8  # groups that one more is compared with
 MOST_SIBLINGS = 32  # members of groups that are one for no other reason than to be few
-ROWS = 16  # rows from which walking them one by one keeps every thread busy
+# rows from which walking them one by one keeps every thread busy
+ROWS = edge(__name__, "ROWS", 16, "size")
 
 
 class Load(NamedTuple):
@@ -69,8 +81,12 @@ class Group:
         self.row: int | None = None
         self.cuts: frozenset[int] = frozenset()
         self.members: dict[Value, Member] = {}
+        self.weight = 0
+        self.loads: set[Value] = set()  # what the members read from outside
         self.opaque: Value | None = None
-        self.needs = 0  # the groups this one waits for, as bits
+        self.before: set[int] = set()  # numbers of the groups that it takes something from
+        self.start: Any = None  # how the values were made at which it began
+        self.closed = False  # takes no more members
 
     @property
     def values(self) -> list[Value]:
@@ -113,19 +129,24 @@ class Fuser:
         most_loads: int = 1 << 30,
         siblings: int | None = None,
         recompute: bool = False,
+        weigh: Callable[[Value], int] = lambda v: 1,
     ) -> None:
         self.graph = graph
         self.fusable = fusable
         self.most_loads = most_loads
         self.siblings = siblings
         self.recompute = recompute
+        self.weigh = weigh
         self.groups: list[Group] = []
         self.of: dict[Value, Group] = {}
+        self.dependencies = Dependencies()
+        self.lately: deque[Any] = deque(maxlen=ALIKE)  # how the latest values were made
 
     def run(self) -> list[Group]:
         for v in in_order(reachable(self.graph.outputs)):
             if v.kind in LEAVES or (v.kind == "movement" and view_of(v).base is not v):
                 continue
+            self.lately.append((v.op, *(v.number - a.number for a in v.args if a.args)))
             walks = v.kind in ("elementwise", "reduction") or v.name == "take"
             if walks and v.size and self.fusable(v):
                 self.place(v)
@@ -138,7 +159,7 @@ class Fuser:
         return self.ordered()
 
     def new(self, size: int = 0) -> Group:
-        group = Group(len(self.groups), size)
+        group = Group(self.dependencies.new(), size)
         self.groups.append(group)
         return group
 
@@ -152,21 +173,12 @@ class Fuser:
 
     def waits(self, group: Group, other: Group) -> bool:
         """Whether `group` can only run after `other`."""
-        return bool(group.needs >> other.number & 1)
+        return self.dependencies.waits(group.number, other.number)
 
     def wait_for(self, group: Group, bases: Iterable[Value]) -> None:
         """Note that `group` uses these values; whoever waits for it waits for them too."""
-        more = 0
-        for base in bases:
-            other = self.of.get(base)
-            if other is not None and other is not group:
-                more |= other.needs | 1 << other.number
-        if more & ~group.needs:
-            group.needs |= more
-            bit = 1 << group.number
-            for g in self.groups:
-                if g.needs & bit:
-                    g.needs |= more
+        found = (self.of.get(base) for base in bases)
+        self.dependencies.add(group.number, [g.number for g in found if g is not None])
 
     def clear(self, group: Group, bases: Iterable[Value]) -> bool:
         """Whether none of these values waits for the group."""
@@ -231,13 +243,17 @@ class Fuser:
     def place(self, v: Value) -> None:
         candidates = self.candidates(v)
         for group in candidates:
-            if len(group.members) < MOST_MEMBERS and self.join(v, group):
+            if group.weight >= PERIOD and group.start == tuple(self.lately):
+                group.closed = True
+        for group in candidates:
+            if not group.closed and self.join(v, group):
                 for other in candidates:
                     if other is not group and other.number < len(self.groups):
                         self.merge(group, other)
                 return
         shape = v.args[0].shape if v.kind == "reduction" else v.shape
         group = self.new(size_of(shape))
+        group.start = tuple(self.lately)
         if not self.join(v, group):
             raise AssertionError(f"a new group refused {v}")
 
@@ -250,35 +266,38 @@ class Fuser:
         return [found[n] for n in sorted(found, reverse=True)]
 
     def join(self, v: Value, group: Group) -> bool:
+        if group.members and group.weight + self.weigh(v) > MOST_MEMBERS:
+            return False
         member = self.member(v, group)
         if member is None:
             return False
         outside = [r.value for r in member.refs if isinstance(r, Load)]
         if not self.clear(group, outside):
             return False
-        if len(group.members) and self.too_many([member, *group.members.values()]):
+        if group.members and self.too_many(group.loads, outside):
             return False
         self.enter(member, group)
         self.wait_for(group, outside)
         return True
 
-    def too_many(self, members: Iterable[Member]) -> bool:
-        """Whether these read more values than one kernel may."""
-        if self.most_loads >= 1 << 30:
-            return False
-        loads = {r.value for m in members for r in m.refs if isinstance(r, Load)}
-        return len(loads) > self.most_loads
+    def too_many(self, *loads: Iterable[Value]) -> bool:
+        """Whether these are more values than one kernel may read."""
+        return self.most_loads < 1 << 30 and len(set().union(*loads)) > self.most_loads
 
     def fits(self, members: Iterable[Member], group: Group) -> bool:
         """Whether more members of all elements can be computed on a group's walk."""
         more = list(members)
         cuts = group.cuts.union(*(cuts_of(m.shape) for m in more))
-        everyone = [*more, *group.members.values()]
-        return len(everyone) <= MOST_MEMBERS and is_chain(cuts) and not self.too_many(everyone)
+        weight = group.weight + sum(self.weigh(m.value) for m in more)
+        if weight > MOST_MEMBERS or not is_chain(cuts):
+            return False
+        return not self.too_many(group.loads, *map(_loads, more))
 
     def enter(self, member: Member, group: Group) -> None:
         v = member.value
         group.members[v] = member
+        group.weight += self.weigh(v)
+        group.loads |= _loads(member)
         self.of[v] = group
         scale = 1 if member.level == "full" else group.row or 1
         group.cuts |= cuts_of(member.shape, scale)
@@ -300,17 +319,15 @@ class Fuser:
             refs = tuple(self.joined(r, m, both) for r in m.refs)
             if any(r is None for r in refs):
                 return False
-            both.members[m.value] = m._replace(refs=refs)
+            made = both.members[m.value] = m._replace(refs=refs)
+            both.loads |= _loads(made)
         group.members, group.row, group.cuts = both.members, both.row, both.cuts
-        bit = 1 << other.number
+        group.loads = both.loads
+        group.weight += other.weight
         for v in other.members:
             self.of[v] = group
-        other.members = {}
-        group.needs |= other.needs
-        group.needs &= ~(bit | 1 << group.number)
-        for g in self.groups:
-            if g is not group and g.needs & (bit | 1 << group.number):
-                g.needs = (g.needs & ~bit) | 1 << group.number | group.needs
+        other.members, other.loads = {}, set()
+        self.dependencies.merge(group.number, other.number)
         return True
 
     def join_siblings(self, small: int) -> None:
@@ -338,49 +355,55 @@ class Fuser:
         return ref
 
     def mergeable(self, group: Group, other: Group) -> bool:
-        if not other.members or group.size != other.size:
+        if not other.members or group.size != other.size or group.closed or other.closed:
             return False
         if group.row and other.row and group.row != other.row:
             return False
-        if len(group.members) + len(other.members) > MOST_MEMBERS:
+        if group.weight + other.weight > MOST_MEMBERS:
             return False
         if not is_chain(group.cuts | other.cuts):
             return False
-        if self.too_many([*group.members.values(), *other.members.values()]):
+        if self.too_many(group.loads, other.loads):
             return False
-        first, last = (group, other) if self.waits(other, group) else (other, group)
-        return not self.waits(last, first) or not self.any_between(first, last)
-
-    def any_between(self, first: Group, last: Group) -> bool:
-        """Whether a third group would have to run both after and before the two as one."""
-        bit = 1 << first.number
-        return any(g.needs & bit and self.waits(last, g) for g in self.groups if g is not last)
+        between = self.dependencies.any_between
+        return not between(group.number, other.number) and not between(other.number, group.number)
 
     # --- the end -----------------------------------------------------------------------------
 
     def ordered(self) -> list[Group]:
         """The groups that hold something, each after those it waits for, else as written."""
         left = [g for g in self.groups if g.values]
-        done, order = 0, []
-        first = {g.number: min(v.number for v in g.values) for g in left}
-        last = {g.number: max(v.number for v in g.values) for g in left}
-        empty = sum(1 << g.number for g in self.groups if not g.values)
         early = self.wanted_early()
-        left.sort(key=lambda g: (g not in early, last[g.number], first[g.number]))
-        while left:
-            for i, g in enumerate(left):
-                if not g.needs & ~(done | empty):
-                    order.append(left.pop(i))
-                    done |= 1 << g.number
-                    break
-            else:
-                raise AssertionError("groups wait for each other")
+        waiting: dict[int, int] = {}  # how many groups each still waits for
+        keys: dict[int, tuple[bool, int, int, int]] = {}
+        for g in left:
+            numbers = [v.number for v in g.values]
+            keys[g.number] = (g.number not in early, max(numbers), min(numbers), g.number)
+            g.before = self.dependencies.before[g.number]
+            waiting[g.number] = len(g.before)
+        ready = [keys[n] for n, count in waiting.items() if not count]
+        heapify(ready)
+        order = []
+        while ready:
+            *_, number = heappop(ready)
+            order.append(self.groups[number])
+            for n in self.dependencies.after[number]:
+                waiting[n] -= 1
+                if not waiting[n]:
+                    heappush(ready, keys[n])
+        assert len(order) == len(left), "groups wait for each other"
         return order
 
-    def wanted_early(self) -> set[Group]:
+    def wanted_early(self) -> set[int]:
         """Checks of indices, and what they wait for: nothing may be changed before one raises."""
-        checks = {g for g in self.groups if g.opaque is not None and g.opaque.name == "check_range"}
-        return checks | {g for g in self.groups if any(self.waits(c, g) for c in checks)}
+        is_check = (g.number for g in self.groups if g.opaque and g.opaque.name == "check_range")
+        todo = list(is_check)
+        found = set(todo)
+        for n in todo:
+            fresh = self.dependencies.before[n] - found
+            found |= fresh
+            todo += fresh
+        return found
 
 
 def _are_siblings(a: Group, b: Group, small: int) -> bool:
@@ -392,10 +415,13 @@ def _are_siblings(a: Group, b: Group, small: int) -> bool:
     return plain and a.size <= small and len(members) <= MOST_SIBLINGS
 
 
+def _loads(member: Member) -> set[Value]:
+    return {r.value for r in member.refs if isinstance(r, Load)}
+
+
 def _read_whole(group: Group) -> set[Value]:
     """The values that a group reads once for each of its elements."""
-    loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
-    return {r.value for r in loads if r.value.size == group.size}
+    return {v for v in group.loads if v.size == group.size}
 
 
 def _aligned(view: View, member: Member, group: Group, level: str) -> bool:
@@ -436,12 +462,14 @@ def fuse(
     most_loads: int = 1 << 30,
     siblings: int | None = None,
     recompute: bool = False,
+    weigh: Callable[[Value], int] = lambda v: 1,
 ) -> list[Group]:
     """The graph's values in groups, in an order to run them. A group reads at most so many values.
     `siblings`: if given, groups that share no more than what they read may be one, and those of at
     most so many elements even if they share nothing. `recompute`: values may be computed again
-    rather than be kept; arguments of kernels may then be changed to their twins."""
-    return Fuser(graph, fusable, most_loads, siblings, recompute).run()
+    rather than be kept; arguments of kernels may then be changed to their twins. `weigh`: how much
+    of a kernel's text a value takes, where most take 1."""
+    return Fuser(graph, fusable, most_loads, siblings, recompute, weigh).run()
 
 
 def used_outside(groups: Sequence[Group], outputs: Sequence[Value]) -> set[Value]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from everygrad import shapes
-from everygrad.dtypes import DType, bool_
+from everygrad.dtypes import DType, bfloat16, bool_, rounded
 from everygrad.errors import CompileError
 from everygrad.shapes import Shape, size_of
 
@@ -120,6 +120,8 @@ class Graph:
         )
 
     def full(self, shape: Shape, value: Any, dtype: DType) -> Value:
+        if dtype is bfloat16 and not isinstance(value, complex):  # what is made of it rounds twice
+            value = float(rounded(value, dtype))
         key = ("full", shape, repr(value), dtype)
         found = self._known.get(key)
         if found is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import Value
 from everygrad.compile.views import is_whole, view_of
 from everygrad.shapes import size_of
@@ -18,10 +19,11 @@ from everygrad.shapes import size_of
 if TYPE_CHECKING:
     from everygrad.compile.fuse import Fuser, Group, Load, Member, Ref
 
-LARGE = 1 << 20  # bytes of a value that is worth it
-LARGE_LATE = 1 << 22  # the same of one that is written twice
+LARGE = edge(__name__, "LARGE", 1 << 20, "bytes")  # bytes of a value that is worth it
+LARGE_LATE = edge(__name__, "LARGE_LATE", 1 << 22, "bytes")  # the same of one that is written twice
 FAR = 16  # groups between two readers that are far apart
-_FEW = 16  # elements that stand behind one of a small value, at least
+# elements that stand behind one of a small value, at least
+_FEW = edge(__name__, "_FEW", 16, "size")
 _LONGEST = 6  # values that are computed again for one
 _CHEAP = {"add", "subtract", "multiply", "divide", "negative", "astype", "copy"}
 _LATE = {*_CHEAP, "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"}
@@ -152,6 +154,7 @@ class Recompute:
             for w, m in plan.group.members.items():
                 refs = tuple(twin if self.is_load_of(r, v) else r for r in m.refs)
                 plan.group.members[w] = m._replace(refs=refs)
+            plan.group.loads.discard(v)
         if plans:
             self.stored.discard(v)
             self.readers[v] = []

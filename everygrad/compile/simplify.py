@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.compile import combining
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import View, apply_move, view_of
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
 Evaluate = Callable[[Any, Sequence[Any], dict[str, Any]], Any]  # (op, arrays, params) -> array
-FOLDED = 1 << 20  # elements up to which constants are computed while compiling
+# elements up to which constants are computed while compiling
+FOLDED = edge(__name__, "FOLDED", 1 << 20, "elements")
 
 
 class Simplifier:
@@ -76,18 +79,26 @@ class Simplifier:
         axes = v.params["axes"]
         count = size_of(tuple(x.shape[a] for a in axes))
         if not count and v.size:
-            empty = {"add": math.nan if v.op.mean else 0, "or": False, "and": True}
-            return self.graph.full(v.shape, empty[v.op.combine], v.dtype)
-        if count == 1:  # nothing to combine
-            return self.reshaped(x, v.shape)
-        if x.kind == "full" and count and v.op.combine in ("add", "max", "min"):
-            value = x.params["value"]
-            if v.op.combine == "add" and not v.op.mean:
-                value = value * count
-                if not _fits(value, v.dtype):
-                    return None
+            value = combining.of_nothing(v.op.combine, v.dtype, v.op.mean)
             return self.graph.full(v.shape, value, v.dtype)
+        if count == 1:  # nothing to combine
+            return self.alone(self.reshaped(x, v.shape), v.op.combine)
+        if x.kind == "full" and count and v.op.combine in ("add", "max", "min"):
+            value = combining.of_equal(v.op.combine, x.params["value"], count, v.op.mean)
+            return self.graph.full(v.shape, value, v.dtype) if _fits(value, v.dtype) else None
         return None
+
+    def alone(self, x: Value, combine: str) -> Value:
+        """The reduction of each element by itself."""
+        if combine != "add" or not x.dtype.is_differentiable:
+            return x
+        if x.kind == "full":
+            value = combining.of_equal(combine, x.params["value"], 1, False)
+            return self.graph.full(x.shape, value, x.dtype)
+        if x.dtype.is_complex:  # each of its parts
+            start = self.graph.full(x.shape, combining.identity(combine, x.dtype), x.dtype)
+            return self.graph.call(self.moves["add"], [start, x], {}, x.where)
+        return self.graph.call(self.moves["sum_alone"], [x], {}, x.where)
 
     def movement(self, v: Value, args: list[Value]) -> Value | None:
         (x,) = args
@@ -171,6 +182,15 @@ def _fits(value: Any, dtype: DType) -> bool:
     return not dtype.is_differentiable or abs(value) < 6e4  # whatever its precision
 
 
+def _same_sign(v: Value, number: float) -> bool:
+    """Whether a number that is equal has the same sign; integers have one zero, complex numbers
+    several: none of them is neutral."""
+    if v.dtype.is_complex:
+        return number != 0
+    value = v.params["value"]
+    return v.dtype.is_integer or math.copysign(1.0, value) == math.copysign(1.0, number)
+
+
 def _is_zero(v: Value) -> bool:
     value = v.params["value"]
     return value == 0 and not math.copysign(1.0, value if not isinstance(value, complex) else 1) < 0
@@ -181,13 +201,14 @@ def _number(v: Value, value: float) -> bool:
 
 
 def _neutral(right: float, both: bool) -> Callable[[list[Value]], Value | None]:
-    """x op right is x, and if `both`, right op x too."""
+    """x op right is x, and if `both`, right op x too. Of the zeros the one with the sign of `right`
+    is: -0.0 + 0.0 is 0.0."""
 
     def rule(args: list[Value]) -> Value | None:
         x, y = args
-        if _number(y, right):
+        if _number(y, right) and _same_sign(y, right):
             return x
-        return y if both and _number(x, right) else None
+        return y if both and _number(x, right) and _same_sign(x, right) else None
 
     return rule
 
@@ -205,8 +226,8 @@ def _chosen(args: list[Value]) -> Value | None:
 
 
 _ALGEBRA: dict[str, Callable[[list[Value]], Value | None]] = {
-    "add": _neutral(0, both=True),
-    "subtract": _neutral(0, both=False),
+    "add": _neutral(-0.0, both=True),
+    "subtract": _neutral(0.0, both=False),
     "multiply": _neutral(1, both=True),
     "divide": _neutral(1, both=False),
     "pow": _neutral(1, both=False),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from everygrad.backends import base
 from everygrad.backends.webgpu.layout import LAYOUTS
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.errors import ArgumentError
+from everygrad.io.files import replace
 from everygrad.io.webmodel import IN_BROWSER, Exported, recorded
 from everygrad.tensor import Tensor
 from everygrad.tracing.record import Record, Source, Target, trace
@@ -236,18 +236,8 @@ def _write(made: Exported, folder: Path) -> None:
     """The files; model.json last, so that what it speaks of is there."""
     folder.mkdir(parents=True, exist_ok=True)
     for page in sorted(PAGE.iterdir()):
-        _replace(folder / page.name, page.read_bytes())
+        replace(folder / page.name, page.read_bytes())
     about = {"format": "everygrad", "function": made.name}
-    _replace(folder / "weights.safetensors", save(made.weights, metadata=about))
-    _replace(folder / "kernels.wgsl", made.kernels_text().encode())
-    _replace(folder / "model.json", made.json().encode())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """All of the file or none of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace(folder / "weights.safetensors", save(made.weights, metadata=about))
+    replace(folder / "kernels.wgsl", made.kernels_text().encode())
+    replace(folder / "model.json", made.json().encode())

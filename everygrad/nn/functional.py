@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 from everygrad import shapes
@@ -41,6 +42,7 @@ from everygrad.ops.adaptive import (
     max_unpool2d as max_unpool2d,
     max_unpool3d as max_unpool3d,
 )
+from everygrad.ops.arguments import taking
 from everygrad.ops.attention import attention, attention_masked
 from everygrad.ops.building import one_hot as one_hot
 from everygrad.ops.conv import (
@@ -323,3 +325,20 @@ def _masked(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         return where(mask | ~alive, scores, -math.inf), alive
     alive = (mask != -math.inf).any(axis=-1, keepdims=True)
     return scores + where(alive, mask, 0.0), alive
+
+
+# the rule of all ops holds for these functions too: arrays and numbers are taken
+_HELPERS = (
+    "linear_bias",
+    "matmul",
+    "attention",
+    "attention_masked",
+    "causal_mask",
+    "im2col",
+    "col2im",
+)
+for _name, _function in [*globals().items()]:
+    if isinstance(_function, FunctionType) and _name[0] != "_" and _name not in _HELPERS:
+        _first = next(iter(_function.__annotations__.values()), "")
+        if _first == "Tensor" and not hasattr(_function, "__signature__"):
+            globals()[_name] = taking(_function)

@@ -14,7 +14,7 @@ from everygrad.ops import random
 from everygrad.ops.creation import eye, full_like
 from everygrad.ops.inplace import assign
 from everygrad.ops.random import Generator
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, refuse_lost_write
 
 _GAINS = {
     "linear": 1.0,
@@ -29,6 +29,7 @@ _GAINS = {
 def _fill(t: Tensor, new: Tensor, op: str) -> Tensor:
     if not t.is_leaf:
         raise GradientError(f"{op}: this tensor is the result of an op; fill a leaf, or detach()")
+    refuse_lost_write(t, op, "fill that one, and then write its part: x[i] = v")
     with no_grad():
         return assign(t, new, op)
 

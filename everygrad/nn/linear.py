@@ -9,6 +9,7 @@ from everygrad.nn import functional as F, init
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.creation import empty
+from everygrad.ops.spec import REGISTRY
 from everygrad.tensor import Tensor
 
 
@@ -73,7 +74,7 @@ class Flatten(Module):
         self.end_axis = end_axis
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x.flatten(self.start_axis, self.end_axis)
+        out: Tensor = REGISTRY["flatten"].function(x, self.start_axis, self.end_axis)
         return out
 
     def extra_repr(self) -> str:

@@ -12,13 +12,15 @@ from typing import Any, NamedTuple, Self, TypeVar
 from everygrad import dtypes
 from everygrad.autograd.graph import HookHandle
 from everygrad.autograd.modes import no_grad
+from everygrad.autograd.transforms import inside
 from everygrad.backends.base import tracing
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.conversion import moved
 from everygrad.ops.creation import tensor, zeros_like
 from everygrad.tensor import Tensor
+from everygrad.tracing.guards import same
 
 T = TypeVar("T")
 
@@ -66,7 +68,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward(); a Module needs one")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if config.fast_limit < 0 and (tracer := tracing.get()) is not None:
+        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
             tracer.met(self)
         if not (self._forward_pre_hooks or self._forward_hooks):
             return self.forward(*args, **kwargs)
@@ -102,6 +104,10 @@ class Module:
                 f"{type(self).__name__}.{name} is a buffer, got {type(value).__name__}; "
                 f"assign a Tensor or None"
             )
+        if (name in self._buffers or isinstance(held, Parameter)) and (
+            around := inside()
+        ) is not None:
+            around.changing(self, name, held)
         super().__setattr__(name, value)
         Module.changes += 1
 
@@ -320,9 +326,7 @@ class _Held:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Held):
             return False
-        a, b = self.value, other.value
-        plain = isinstance(a, bool | int | float | str)
-        return a is b or (plain and type(a) is type(b) and bool(a == b))
+        return same(self.value, other.value)
 
     __hash__ = object.__hash__
 

@@ -26,14 +26,18 @@ class Parameter(Tensor):
             raise ArgumentError(
                 f"Parameter: takes a Tensor, got {type(data).__name__}; make one with eg.tensor()"
             )
+        self._source = None
         self.rebind(data._data, None)
         self.requires_grad_(requires_grad)
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
 
+    def __copy__(self) -> Parameter:
+        return Parameter(self, self.requires_grad)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         # the value is shared, it never changes; the leaf is not, it belongs to one tensor
         made = Parameter(self, self.requires_grad)
-        made.grad = None if self.grad is None else self.grad.detach()
+        made.grad = None if self.grad is None else self.grad.detach().clone()
         return made

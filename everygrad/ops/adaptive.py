@@ -17,15 +17,8 @@ from everygrad.ops.creation import arange, asarray
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Function, check_kind
 from everygrad.ops.indexing import CHECK_RANGE, check_index, gather, last_write, taken
-from everygrad.ops.pooling import (
-    SMALL,
-    check_ndim,
-    lowest,
-    max_index,
-    picked,
-    places_of,
-    tiled,
-)
+from everygrad.ops.places import check_ndim, lowest, places_of
+from everygrad.ops.pooling import SMALL, max_index, picked, tiled
 from everygrad.ops.reduce import argmax
 from everygrad.ops.spec import composite, refuse, sample
 from everygrad.ops.weighing import Table, weigh

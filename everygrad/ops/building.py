@@ -193,9 +193,10 @@ def vander(x: Tensor, n: int | None = None, increasing: bool = False) -> Tensor:
 def unflatten(x: Tensor, axis: int, sizes: Sequence[int]) -> Tensor:
     """x with one axis as several, of these sizes; one of them may be -1."""
     at = shapes.axis_index(axis, x.ndim, "unflatten")
+    sizes = shapes.as_shape(sizes, "unflatten")
     known = shapes.size_of(tuple(n for n in sizes if n != -1))
-    free = [*sizes].count(-1)
+    free = sizes.count(-1)
     size = x.shape[at]
     if free > 1 or (free and (not known or size % known)) or (not free and known != size):
-        raise ShapeError(f"unflatten: sizes {tuple(sizes)} do not make the {size} of axis {axis}")
+        raise ShapeError(f"unflatten: sizes {sizes} do not make the {size} of axis {axis}")
     return x.reshape((*x.shape[:at], *sizes, *x.shape[at + 1 :]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from everygrad import shapes
 from everygrad.dispatch import operands
-from everygrad.errors import ShapeError
+from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.elementwise import MISFIT, abs, maximum, minimum, where
 from everygrad.ops.families import Function, check_kind, elementwise
@@ -25,19 +25,31 @@ def _near_samples() -> Any:
     yield sample(np.array([np.inf, np.nan, -np.inf]), np.array([np.inf, np.nan, 1.0]))
 
 
+def _check_tolerances(op: str, rtol: Any, atol: Any) -> None:
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if not isinstance(value, Tensor) and not value >= 0:
+            raise ArgumentError(f"{op}: {name} must be 0 or more, got {value!r}")
+
+
 @composite(
     kinds="any",
     flat=True,
     torch=None,  # dtypes must agree there
     reference=np.isclose,
     samples=_near_samples,
-    refuses=(refuse(ShapeError, "isclose: cannot broadcast", s.real(2), s.real(3)),),
+    refuses=(
+        refuse(ShapeError, "isclose: cannot broadcast", s.real(2), s.real(3)),
+        refuse(ArgumentError, "isclose: rtol must be 0 or more", s.real(2), s.real(2), rtol=-1e-5),
+        refuse(ArgumentError, "isclose: atol must be 0 or", s.real(2), s.real(2), atol=-1.0),
+        refuse(ArgumentError, "atol must be 0 or more, got nan", s.real(2), s.real(2), atol=np.nan),
+    ),
 )
 def isclose(
     x: Tensor, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Whether |x - y| <= atol + rtol |y|. Infinities are close to themselves alone; NaN to none,
     or to NaN if `equal_nan`."""
+    _check_tolerances("isclose", rtol, atol)
     x, y = operands("isclose", x, y)
     shapes.broadcast("isclose", x.shape, y.shape)
     same = x == y
@@ -53,6 +65,7 @@ def allclose(
     x: Tensor, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
     """Whether `isclose` holds for all elements, as a Python bool: not inside jit."""
+    _check_tolerances("allclose", rtol, atol)
     return bool(isclose(x, y, rtol, atol, equal_nan).all())
 
 
@@ -122,5 +135,5 @@ def heaviside(x: Tensor, y: Any) -> Tensor:
 )
 def aminmax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element along the axes, as `amin` and `amax` give them."""
-    axis = shapes.axis_tuple(axis, x.ndim, "aminmax")
+    axis = shapes.reduction_axes(axis, x.ndim, "aminmax")
     return amin(x, axis, keepdims), amax(x, axis, keepdims)

@@ -15,7 +15,7 @@ from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.diagonals import diagonal
 from everygrad.ops.linalg import matmul
-from everygrad.ops.spec import composite, refuse, same, sample
+from everygrad.ops.spec import composite, refuse, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
@@ -343,4 +343,4 @@ def einsum(equation: str, *operands_: Tensor) -> Tensor:
     x, term = _summed(*pairs[0], out)
     x = _arranged(x, tuple(term.index(v) for v in out), tuple(x.shape[term.index(v)] for v in out))
     shape = tuple(sizes[v] for v in out)
-    return same(x) if x.shape == shape else x.broadcast_to(shape)
+    return x.broadcast_to(shape)

@@ -23,6 +23,15 @@ from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
 
 
+def misses(n: int, k: int, stride: int, padding: int, dilation: int, out: int) -> bool:
+    """Whether some of `out` windows of k places have none within n: with dilation they can reach
+    over it."""
+    if dilation == 1 or padding == 0:
+        return False
+    starts = (i * stride - padding for i in range(out))
+    return any(not any(0 <= at + j * dilation < n for j in range(k)) for at in starts)
+
+
 class Window(NamedTuple):
     """How a kernel moves over an image."""
 
@@ -41,6 +50,11 @@ class Window(NamedTuple):
             )
         )
         return h, w
+
+    def misses(self, image: Shape) -> bool:
+        """Whether it lies wholly in the padding of the image somewhere."""
+        sizes = zip(image[-2:], *self[:4], self.out_size(image), strict=True)
+        return any(misses(*one) for one in sizes)
 
 
 _COUNTS = {1: "one integer", 2: "one or two integers", 3: "one or three integers"}

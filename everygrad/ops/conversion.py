@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from everygrad import dtypes
+from everygrad import dtypes, shapes
+from everygrad.autograd.transforms import check_in_force
 from everygrad.backends import base
 from everygrad.dispatch import apply, user_line
 from everygrad.dtypes import DType
@@ -41,8 +42,11 @@ CAST = _Cast("astype", lambda x, *, dtype, source: x.cast(dtype), (lambda g: g,)
 def astype(x: Tensor, dtype: Any, copy: bool = True, device: Any = None) -> Tensor:
     """The elements converted to another dtype, and moved to `device` if one is named.
 
+    Python's `float` means float64, as it does to NumPy and PyTorch (`dtypes.as_dtype`).
     Where nothing changes, the result is x itself without `copy`, else another name for its value.
     """
+    if copy is not True and copy is not False:
+        copy = shapes.as_bool(copy, "astype", "copy")
     if device is not None and device != x.device:
         return to(x, device, dtype)
     wanted = dtypes.as_dtype(dtype)
@@ -112,6 +116,8 @@ def to(x: Tensor, device: Any = None, dtype: Any = None, *, non_blocking: bool =
 
     `non_blocking` changes nothing: what is moved cannot change meanwhile, so nobody need wait.
     """
+    if non_blocking is not False:
+        shapes.as_bool(non_blocking, "to", "non_blocking")
     if isinstance(device, dtypes.DType):
         device, dtype = None, device
     elif isinstance(device, Tensor):
@@ -150,7 +156,7 @@ def to_device(x: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
 @composite(reference=lambda x: x, samples=s.unary())
 def clone(x: Tensor) -> Tensor:
     """The same value, connected to x. Nothing is copied: values never change."""
-    return x.reshape(x.shape) if x._node is None else x * 1.0 if x.ndim == 0 else _identity(x)
+    return same(x) if x._node is None else x * 1.0 if x.ndim == 0 else _identity(x)
 
 
 def _identity(x: Tensor) -> Tensor:
@@ -242,6 +248,7 @@ def _known(x: Tensor, what: str) -> Any:
     """The payload, which must be an array: `what` asks for values."""
     payload = shared(x)
     if isinstance(payload, Wrapped):
+        check_in_force(payload, f"{what} at {user_line()}: ")
         error = TraceError(
             f"{what} at {user_line()}: the values are not known inside jit, vmap and other "
             f"transformations; return the tensor, or use where() in place of a condition"

@@ -10,9 +10,18 @@ import numpy as np
 
 from everygrad import dtypes, shapes
 from everygrad.autograd.modes import in_inference_mode
+from everygrad.autograd.saving import recorder
 from everygrad.backends import base
 from everygrad.dtypes import DType
-from everygrad.errors import ArgumentError, DtypeError, ExchangeError, GradientError, ShapeError
+from everygrad.errors import (
+    ArgumentError,
+    DeviceError,
+    DtypeError,
+    ExchangeError,
+    GradientError,
+    ShapeError,
+)
+from everygrad.ops.spec import REGISTRY
 from everygrad.tensor import Tensor, shared, wrap
 
 _CUDA = 2  # DLPack's number for NVIDIA GPUs
@@ -67,6 +76,8 @@ def _as_array(data: Any, dtype: DType | None) -> Any:
         if low < limits.min or high > limits.max:
             bad = low if low < limits.min else high
             raise ArgumentError(f"tensor: {bad} does not fit into {dtype}; choose a wider dtype")
+    if dtype is dtypes.bfloat16 and array.dtype != dtype.np:
+        return np.array(dtypes.rounded(array, dtype))
     return array.astype(dtype.np)  # always a copy: a tensor's value is nobody else's
 
 
@@ -91,6 +102,9 @@ def tensor(
 ) -> Tensor:
     """A tensor with a copy of `data`: numbers, nested lists, arrays or another tensor.
 
+    Lists may hold tensors: these are stacked, on their device, in the dtype that they have together
+    (numbers beside them never widen it), and gradients flow to them. A tensor alone is copied.
+
     >>> import everygrad as eg
     >>> eg.tensor([[1.0, 2.0], [3.0, 4.0]])
     tensor([[1., 2.],
@@ -100,22 +114,57 @@ def tensor(
     if isinstance(data, Tensor):
         out = data.detach().to(device or "cpu").astype(wanted or data.dtype)
         return _finish(out._data, requires_grad)
-    if isinstance(data, list | tuple) and _holds_tensors(data):
-        data = _to_lists(data)
+    if isinstance(data, list | tuple) and holds_tensors(data):
+        out = _stacked(data, wanted, device)
+        return out.requires_grad_() if requires_grad else out
     payload = base.get(device or "cpu").from_numpy(_as_array(data, wanted))
     return _finish(payload, requires_grad)
 
 
-def _holds_tensors(data: Any) -> bool:
+def holds_tensors(data: Any) -> bool:
+    """Whether there is a tensor in nested lists."""
     return any(
-        isinstance(v, Tensor) or (isinstance(v, list | tuple) and _holds_tensors(v)) for v in data
+        isinstance(v, Tensor) or (isinstance(v, list | tuple) and holds_tensors(v)) for v in data
     )
 
 
-def _to_lists(data: Any) -> Any:
+def _stacked(data: Any, dtype: DType | None, device: str | None) -> Tensor:
+    """Nested lists of tensors, arrays and numbers as one tensor, connected to those in it."""
+    parts: list[Any] = []
+    _gather(data, parts)
+    tensors = [v for v in parts if isinstance(v, Tensor)]
+    common = dtypes.result_type(*parts) if dtype is None else dtype
+    places = sorted({t.device for t in tensors})
+    if len(places) > 1:
+        raise DeviceError(
+            f"tensor: the tensors are on different devices ({', '.join(places)}); "
+            f"move them with to()"
+        )
+    out = _nested(data, common, places[0])
+    return out if device is None else out.to(device)
+
+
+def _gather(data: Any, parts: list[Any]) -> None:
+    """The tensors, arrays and numbers in nested lists."""
+    for v in data:
+        if isinstance(v, list | tuple):
+            _gather(v, parts)
+        elif isinstance(v, Tensor | np.ndarray | np.generic | bool | int | float | complex):
+            parts.append(v)
+        else:
+            raise DtypeError(f"tensor: cannot make a tensor of {type(v).__name__} {v!r}"[:200])
+
+
+def _nested(data: Any, dtype: DType, device: str) -> Tensor:
     if isinstance(data, Tensor):
-        return data.detach().numpy()
-    return [_to_lists(v) for v in data] if isinstance(data, list | tuple) else data
+        return data.astype(dtype)
+    if not isinstance(data, list | tuple) or not holds_tensors(data):
+        return wrap(base.get(device).from_numpy(_as_array(data, dtype)))
+    made = [_nested(v, dtype, device) for v in data]
+    if any(t.shape != made[0].shape for t in made):
+        raise ShapeError(f"tensor: the nested lists are ragged: {[t.shape for t in made]}")
+    out: Tensor = REGISTRY["stack"].function(made)
+    return out
 
 
 def asarray(
@@ -205,7 +254,10 @@ def full(
     wanted = dtypes.of_scalar(value) if dtype is None else dtypes.as_dtype(dtype)
     _check_fits(value, wanted)
     sizes = _checked(shape, "full", wanted)
-    return _finish(base.get(device or "cpu").full(sizes, value, wanted), requires_grad)
+    payload = base.get(device or "cpu").full(sizes, value, wanted)
+    if (around := recorder.get()) is not None:
+        around.filled(payload, device or "cpu", sizes, value, wanted)
+    return _finish(payload, requires_grad)
 
 
 def _check_fits(value: Any, dtype: DType) -> None:
@@ -353,7 +405,9 @@ def linspace(
     share = 1 if cmath.isfinite(stop - start) else 2
     values = np.linspace(start / share, stop / share, num, endpoint=endpoint) * share
     array = _whole(values, ends, wanted, endpoint) if wanted.is_integer else values
-    payload = base.get(device or "cpu").from_numpy(array.astype(wanted.np, copy=False))
+    payload = base.get(device or "cpu").from_numpy(
+        dtypes.rounded(array, wanted) if wanted.is_float else array.astype(wanted.np, copy=False)
+    )
     return _finish(payload, requires_grad)
 
 

@@ -107,7 +107,12 @@ def _widely(x: Tensor, scan: Callable[[Tensor], Tensor]) -> Tensor:
 def _sum_portable(x: Tensor, axis: int, reverse: bool) -> Tensor:
     if reverse:
         return flip(_sum_portable(flip(x, axis), axis, False), axis)
-    return _widely(x, lambda v: _scanned(v, axis, lambda a, b: a + b))
+    return _widely(x, lambda v: _from_zero(_scanned(v, axis, lambda a, b: a + b)))
+
+
+def _from_zero(x: Tensor) -> Tensor:
+    """0.0 + x, as sums begin: -0.0 becomes 0.0. Drivers of GPUs may take the addition for x."""
+    return where(x == 0, 0.0, x) if x.dtype.is_float else x + 0
 
 
 CUMULATIVE_SUM: Kernel = Kernel(

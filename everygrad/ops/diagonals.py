@@ -12,7 +12,7 @@ from everygrad.errors import AxisError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.movement import flip, put_slices, slice_axis, swapaxes
 from everygrad.ops.spec import composite, refuse, same, sample
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, view
 
 
 def _two(op: str, axis1: int, axis2: int, ndim: int) -> tuple[int, int]:
@@ -115,7 +115,7 @@ def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     a, b = _two("rot90", axes[0], axes[1], x.ndim)
     quarters = shapes.as_int(k, "rot90", "k") % 4
     if quarters == 0:
-        return same(x)
+        return view(same(x), x)
     if quarters == 2:
         return flip(x, axis=(a, b))
     turned = swapaxes(x, a, b)

@@ -19,6 +19,7 @@ from everygrad.ops.elementwise import where
 from everygrad.ops.families import Elementwise
 from everygrad.ops.functions import log, log1p
 from everygrad.ops.indexing import taken
+from everygrad.ops.matrices import ensure
 from everygrad.ops.neural import softmax
 from everygrad.ops.order import argsort
 from everygrad.ops.random import Generator, Parameters, draw, fine_unit, parameters, rand
@@ -283,22 +284,32 @@ def multinomial(
     """`num_samples` indices along the last axis, chosen with probabilities in proportion to
     `probs`; without `replacement` no index comes twice.
 
-    As PyTorch's: the rows need not sum to 1. Where fewer choices than samples have a probability
-    above 0, the others follow.
+    As PyTorch's: the rows need not sum to 1, but none may consist of zeros or have elements that
+    are negative, infinite or NaN. Where fewer choices than samples have a probability above 0, the
+    others follow.
     """
     count = shapes.as_int(num_samples, "multinomial", "num_samples")
     if count < 1:
         raise ArgumentError(f"multinomial: num_samples must be 1 or more, got {count}")
     weights, batch = _log_weights("multinomial", probs, None, -1)
     if replacement:
-        rows = log(weights).expand_dims(-2)
+        rows = log(_possible("multinomial", weights)).expand_dims(-2)
         return categorical(rows, (*batch, count), generator=generator)
     if count > weights.shape[-1]:
         raise ArgumentError(
             f"multinomial: {count} samples of {weights.shape[-1]} choices need replacement=True"
         )
+    weights = _possible("multinomial", weights)
     times = _races(weights.shape, weights, generator)
     return argsort(times / weights, axis=-1)[..., :count]
+
+
+def _possible(op: str, weights: Tensor) -> Tensor:
+    """Weights, if each row allows a choice."""
+    total = weights.sum(axis=-1, keepdims=True)
+    ok = (weights >= 0).all(axis=-1, keepdims=True) & (total > 0) & (total < math.inf)
+    what = f"{op}: each row of probs must be finite, not negative, and have a sum above 0"
+    return ensure(weights, ok, what, ArgumentError)
 
 
 def permutation(

@@ -14,11 +14,21 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.compile.expr import Expr, as_expr, call
-from everygrad.dispatch import apply, operands
+from everygrad.dispatch import apply, binary, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops import samples as s
+from everygrad.ops.arguments import tensor_of
 from everygrad.ops.families import Elementwise, Function, check_kind, elementwise
-from everygrad.ops.spec import REGISTRY, Refusal, composite, refuse, register, same, sample
+from everygrad.ops.spec import (
+    REGISTRY,
+    Refusal,
+    composite,
+    give_methods,
+    refuse,
+    register,
+    same,
+    sample,
+)
 from everygrad.tensor import Tensor
 
 
@@ -126,6 +136,13 @@ reflected(multiply, "__rmul__")
 reflected(divide, "__rtruediv__")
 reflected(floor_divide, "__rfloordiv__")
 reflected(remainder, "__rmod__")
+
+
+def _divmod(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    return floor_divide(x, y), remainder(x, y)
+
+
+give_methods(__divmod__=_divmod, __rdivmod__=lambda self, other: _divmod(other, self))
 
 negative: Function = elementwise(
     "negative",
@@ -324,8 +341,11 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """x where the condition holds, y elsewhere; with the condition alone, `nonzero` of it."""
     if isinstance(condition, Expr):
         return call("select", condition, x, y)
-    if not isinstance(condition, Tensor) or condition.dtype.kind != "bool":
-        got = condition.dtype if isinstance(condition, Tensor) else type(condition).__name__
+    if not isinstance(condition, Tensor):
+        beside = x if isinstance(x, Tensor) else y
+        condition = tensor_of("where", condition, beside if isinstance(beside, Tensor) else None)
+    if condition.dtype.kind != "bool":
+        got = condition.dtype
         raise DtypeError(f"where: the condition must be a bool tensor, got {got}; compare first")
     if x is None and y is None:
         return REGISTRY["nonzero"].function(condition)
@@ -380,6 +400,10 @@ def _comparison(
 
 equal = _comparison("equal", "eq", "__eq__", "any", np.equal)
 not_equal = _comparison("not_equal", "ne", "__ne__", "any", np.not_equal)
+give_methods(
+    __eq__=binary(REGISTRY["equal"], beside_none=False),
+    __ne__=binary(REGISTRY["not_equal"], beside_none=True),
+)
 less = _comparison("less", "lt", "__lt__", "ordered", np.less)
 less_equal = _comparison("less_equal", "le", "__le__", "ordered", np.less_equal)
 greater = _comparison("greater", "gt", "__gt__", "ordered", np.greater)

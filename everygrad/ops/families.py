@@ -20,7 +20,7 @@ from everygrad.backends.cpu.kernels import broadcast_to
 from everygrad.backends.cpu.numpy_render import render
 from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dispatch import F32, F64, apply, binary, computed, operands, unary
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
@@ -250,7 +250,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
     def one(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         try:
             payload = g._data
-            if create_graph or payload.size > config.fast_limit or node.level or node.params:
+            if create_graph or payload.size > fast_limit() or node.level or node.params:
                 if create_graph and payload.dtype in _REAL:
                     return Op.vjp(op, node, g, True)
                 return slow(op, node, g, create_graph)
@@ -264,6 +264,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
         t = Tensor()
         t._data = out if type(out) is ndarray else np.asarray(out)
         t._node = None
+        t._source = None
         return (t,)
 
     def two(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
@@ -272,7 +273,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
             return (g if px is not None else None, g if py is not None else None)
         try:
             payload = g._data
-            if create_graph or payload.size > config.fast_limit or node.level:
+            if create_graph or payload.size > fast_limit() or node.level:
                 if create_graph and payload.dtype in _REAL:
                     return Op.vjp(op, node, g, True)
                 return slow(op, node, g, create_graph)
@@ -287,6 +288,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
                 dx = Tensor()
                 dx._data = out if type(out) is ndarray else np.asarray(out)
                 dx._node = None
+                dx._source = None
             if py is None:
                 dy = None
             elif not second.same:
@@ -296,6 +298,7 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
                 dy = Tensor()
                 dy._data = out if type(out) is ndarray else np.asarray(out)
                 dy._node = None
+                dy._source = None
         except _RETRY:
             return slow(op, node, g, create_graph)
         return (dx, dy)
@@ -401,7 +404,7 @@ class Reduction(Op):
         if self.weights is None and self.mean:
             g = g / float(max(1, shapes.size_of(tuple(shape[a] for a in axes))))
         if self.weights is None and len(axes) == len(shape) and not keepdims:
-            if type(g._data) is ndarray and g._node is None and config.fast_limit >= 0:
+            if type(g._data) is ndarray and g._node is None and fast_limit() >= 0:
                 return (wrap(broadcast_to(g._data, shape)),)  # the sum of a loss: without the door
             return (apply(REGISTRY["broadcast_to"], g, shape=shape),)
         if self.weights is None and not keepdims and axes[-1:] == (len(axes) - 1,):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from everygrad.compile.expr import call
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError
 from everygrad.ops import samples as s
 from everygrad.ops.elementwise import (
     MISFIT,
@@ -27,7 +29,9 @@ from everygrad.ops.elementwise import (
     sqrt,
     where,
 )
-from everygrad.ops.families import Function, elementwise
+from everygrad.ops.families import Elementwise, Function, elementwise
+from everygrad.ops.spec import REGISTRY, refuse
+from everygrad.tensor import Tensor
 
 # --- exponentials and logarithms -----------------------------------------------------------------
 
@@ -101,24 +105,53 @@ def _pow_dx(g: Any, x: Any, y: Any) -> Any:
 
 
 def _pow_dy(g: Any, x: Any, out: Any) -> Any:
-    # real powers of a negative base exist at isolated exponents only, and 0 ** y is flat: no slope
-    return where(x <= 0, 0.0, g * out * log(where(x <= 0, 1.0, x)))
+    # 0 ** y is flat for y >= 0; below, and for negative x, the logarithm says what there is: as in
+    # PyTorch an infinite slope, and NaN where powers exist at isolated exponents only
+    flat = (x == 0) & ((out == 0) | (out == 1))
+    return where(flat, 0.0, g * out * log(where(flat, 1.0, x)))
 
 
 def _pow_dy_complex(g: Any, x: Any, out: Any) -> Any:
     return where(x == 0, 0.0, g * out * log(where(x == 0, 1.0, x)))
 
 
+_NO_INTEGER = 'pow: an integer to a negative power is no integer; cast with astype("float64")'
+
+
+def _powers(*values: Any) -> tuple[Tensor, ...]:
+    """Operands, of which integers have no negative exponents."""
+    x, y = Elementwise.promote(POW, *values)
+    if x.dtype.kind == "int":
+        given = values[1]
+        if not isinstance(given, Tensor):
+            if given < 0:
+                raise ArgumentError(f"{_NO_INTEGER}: {x.dtype} to the power {given}")
+        else:
+            check = REGISTRY["check_true"]
+            ok = apply(check, y >= 0, what=_NO_INTEGER, error=ArgumentError)
+            y = where(ok, y, 0)
+    return x, y
+
+
 pow: Function = elementwise(  # the Array API's name
     "pow",
     lambda x, y: call("pow", x, y),
     (_pow_dx, lambda g, x, out: (_pow_dy_complex if is_complex(g) else _pow_dy)(g, x, out)),
-    doc="x to the power y. The derivative in y is 0 where x <= 0.",
+    doc="""x to the power y. Integers have no negative powers.
+
+    The derivative in y is PyTorch's: NaN where x is negative; where x is 0, 0 for y >= 0 and
+    infinite below.""",
     methods=("pow", "__pow__"),
     reference=np.power,
     samples=s.binary(low=0.5, low_y=-2.0),
-    refuses=(MISFIT, NOT_BOOL),
+    refuses=(
+        *(MISFIT, NOT_BOOL),
+        refuse(ArgumentError, "pow: an integer to a negative power", s.integers(3), -2),
+        refuse(ArgumentError, "pow: an integer to a neg", s.integers(2), np.array([2, -1])),
+    ),
 )
+POW: Any = REGISTRY["pow"]
+POW.__dict__["promote"] = _powers
 reflected(pow, "__rpow__")
 
 
@@ -407,9 +440,20 @@ def _silu_dx(g: Any, x: Any) -> Any:
     return g * (slope * (1 + x * (1 - slope)))
 
 
+_FAR = -64.0  # below, 1 + exp(x) is 1
+
+
+def _silu(x: Any) -> Any:
+    """x times sigmoid(x), also where that is too small to be a normal number and this is not."""
+    far = x < _FAR
+    small = call("exp", where(far, x - _FAR, -call("abs", x)))  # never overflows
+    part = where(x > 0, x, x * small)
+    return where(far, part * math.exp(_FAR), part / (1.0 + small))
+
+
 silu: Function = elementwise(
     "silu",
-    lambda x: x * _sigmoid(x),
+    _silu,
     (_silu_dx,),
     kinds="real float",
     doc="x * sigmoid(x).",

@@ -16,12 +16,13 @@ from everygrad.backends import base
 from everygrad.dispatch import apply, as_tensor, operands
 from everygrad.errors import DtypeError, GradientError, OutOfRangeError, ShapeError, TraceError
 from everygrad.ops import samples as s
+from everygrad.ops.creation import holds_tensors, tensor
 from everygrad.ops.elementwise import where
 from everygrad.ops.indexing import CHECK_RANGE, index_put, positive, taken
-from everygrad.ops.movement import put_slices, take_slices
-from everygrad.ops.spec import REGISTRY, composite, give_methods, refuse, sample
+from everygrad.ops.movement import RESHAPE, SLICE, put_slices, take_slices
+from everygrad.ops.spec import REGISTRY, composite, give_methods, refuse, same, sample
 from everygrad.shapes import Shape
-from everygrad.tensor import Tensor, Wrapped, shared, wrap
+from everygrad.tensor import Tensor, Wrapped, refuse_lost_write, shared, view, wrap
 
 
 class Plan(NamedTuple):
@@ -34,7 +35,7 @@ class Plan(NamedTuple):
 
 def _expand(index: Any, ndim: int) -> list[Any]:
     """The index with its ellipsis written out, one entry for each axis and None."""
-    entries = list(index) if isinstance(index, tuple) else [index]
+    entries = [_as_index(e) for e in (index if isinstance(index, tuple) else (index,))]
     used = sum(_axes_of(e) for e in entries)
     dots = [i for i, e in enumerate(entries) if e is Ellipsis]
     if len(dots) > 1:
@@ -44,6 +45,18 @@ def _expand(index: Any, ndim: int) -> list[Any]:
     fill = [slice(None)] * (ndim - used)
     at = dots[0] if dots else len(entries)
     return entries[:at] + fill + entries[at + len(dots) :]
+
+
+def _as_index(entry: Any) -> Any:
+    """A list, or a tuple inside an index, as the array or tensor it stands for."""
+    if not isinstance(entry, list | tuple):
+        return entry
+    if holds_tensors(entry):
+        return tensor(entry)
+    try:
+        return np.asarray(entry)
+    except ValueError as error:
+        raise ShapeError(f"getitem: a list in an index is ragged: {error}") from None
 
 
 def _axes_of(entry: Any) -> int:
@@ -85,8 +98,8 @@ def plan(x: Tensor, index: Any) -> Plan:
         if entry is None:
             shape.append(1)
             continue
-        if isinstance(entry, list | np.ndarray):
-            array = np.asarray(entry)
+        if isinstance(entry, np.ndarray):
+            array = entry
             if array.dtype.kind in "iu" and array.size:
                 _check_values(array, len(shape), x.shape[len(slices)])
             entry = as_tensor(array if array.size else array.astype(np.int64), x)
@@ -100,7 +113,8 @@ def plan(x: Tensor, index: Any) -> Plan:
         if isinstance(entry, slice):
             start, stop, step = entry.indices(size)
             count = len(range(start, stop, step))
-            slices.append((start if count else 0, count, step))
+            # a step that leads nowhere may be of any size, and is of none
+            slices.append((start if count else 0, count, step if count > 1 else 1))
             shape.append(count)
             continue
         if isinstance(entry, Tensor) and entry.dtype is dtypes.bool_:
@@ -250,9 +264,12 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     As NumPy's, but an integer beside index tensors is a plain integer, as in PyTorch.
     """
     p = plan(x, index)
-    out = take_slices(x, p.slices).reshape(p.shape)
     if not p.takes:
-        return out
+        whole = tuple([(0, n, 1) for n in x.shape])
+        out = x if p.slices == whole else apply(SLICE, x, slices=p.slices)
+        out = out if out.shape == p.shape else apply(RESHAPE, out, shape=p.shape)
+        return view(same(x) if out is x else out, x)
+    out = take_slices(x, p.slices).reshape(p.shape)
     if len(p.takes) == 1:  # its axes come where it stands
         ((axis, places),) = p.takes
         _check_range(places, axis, p.shape[axis])
@@ -319,8 +336,18 @@ def _put_takes(x: Tensor, p: Plan, value: Tensor) -> Tensor:
     return updated(x, basic, new.reshape(tuple(n for _, n, _ in p.slices)))
 
 
+_CURE = (
+    "write to that one with one index (x[0, 1] = 5 for x[0][1] = 5 or x.reshape(-1)[1] = 5), "
+    "or write to a copy, made by clone()"
+)
+
+
 def setitem(self: Tensor, index: Any, value: Any) -> None:
-    """`x[index] = value`: the name x gets a new value; recorded, so gradients flow to both."""
+    """`x[index] = value`: the name x gets a new value; recorded, so gradients flow to both.
+
+    Of a view it is refused while somebody holds what it is a view of: that would not change.
+    """
+    refuse_lost_write(self, "setitem", _CURE)
     if recording() and self._node is not None and self._node.is_leaf:
         raise GradientError(
             "setitem: this tensor is a leaf that requires grad; write under no_grad(), "

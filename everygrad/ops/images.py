@@ -10,7 +10,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.conv import check_fit, columns_of, integers, window_of
 from everygrad.ops.families import check_kind
 from everygrad.ops.movement import put_slices, slice_axis
-from everygrad.ops.spec import composite, refuse, sample
+from everygrad.ops.spec import composite, refuse, same, sample
 from everygrad.tensor import Tensor
 
 
@@ -140,7 +140,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
     x = x.reshape(*batch, c // (r * r), r, r, height, width)
     n = len(batch)
     x = x.permute_dims((*range(n + 1), n + 3, n + 1, n + 4, n + 2))
-    return x.reshape(*batch, c // (r * r), height * r, width * r)
+    return same(x.reshape(*batch, c // (r * r), height * r, width * r))
 
 
 @composite(
@@ -162,7 +162,7 @@ def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
     x = x.reshape(*batch, c, height // r, r, width // r, r)
     n = len(batch)
     x = x.permute_dims((*range(n + 1), n + 2, n + 4, n + 1, n + 3))
-    return x.reshape(*batch, c * r * r, height // r, width // r)
+    return same(x.reshape(*batch, c * r * r, height // r, width // r))
 
 
 @composite(
@@ -183,4 +183,4 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
         channels = x.shape[1] if x.ndim > 1 else 0
         raise ShapeError(f"channel_shuffle: {channels} channels are no multiple of {groups}")
     parts = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-    return parts.swapaxes(1, 2).reshape(x.shape)
+    return same(parts.swapaxes(1, 2).reshape(x.shape))

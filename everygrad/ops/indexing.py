@@ -20,6 +20,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.creation import arange, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
+from everygrad.ops.pieces import Picking, join_gathered, join_taken
 from everygrad.ops.spec import composite, refuse, register, same, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor, Wrapped, shared, wrap
@@ -93,7 +94,7 @@ def _take_transpose(g: Tensor, index: Tensor, shape: Shape, axis: int) -> Tensor
     return apply(INDEX_ADD, zeros(shape, g.dtype, g.device), index.reshape(-1), g, axis=axis)
 
 
-class _Take(Kernel):
+class _Take(Picking):
     """Batched where either side is, without copying the other."""
 
     def batched(
@@ -145,6 +146,7 @@ TAKE: Kernel = _Take(
     _take_portable,
     ("x", "index"),
     (_take_transpose, None),
+    join=join_taken,
     linear=(0,),
     result=lambda x, index, axis: (
         (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]),
@@ -194,10 +196,8 @@ def taken(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
 
 
 def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
-    """The slices of x along an axis that the indices name, in their order and shape.
-
-    With axis=None the elements, counted as if x were flat. Negative indices count from the end.
-    """
+    """The slices of x along an axis that the indices name, negative ones from the end, in their
+    order and shape; with axis=None the elements, counted as if x were flat."""
     check_index("take", indices)
     if axis is None:
         x, axis = x.reshape(-1), 0
@@ -331,7 +331,7 @@ def _scatter_add_portable(x: Tensor, index: Tensor, source: Tensor, axis: int) -
     return x + total.pad(tuple((0, n - m) for n, m in zip(x.shape, total.shape, strict=True)))
 
 
-GATHER: Kernel = Kernel(
+GATHER: Kernel = Picking(
     "gather",
     _gather_portable,
     ("x", "index"),
@@ -341,6 +341,7 @@ GATHER: Kernel = Kernel(
         ),
         None,
     ),
+    join=join_gathered,
     linear=(0,),
     batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
     result=lambda x, index, axis: (index.shape, x.dtype),
@@ -463,8 +464,7 @@ register(
     ),
 )
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """`gather` with the other axes broadcast against each other; negative indices count from the
-    end."""
+    """`gather` with the other axes broadcast; negative indices count from the end."""
     check_index("take_along_axis", indices)
     at = shapes.axis_index(axis, x.ndim, "take_along_axis")
     return taken_along(x, positive(indices, x.shape[at]), at)

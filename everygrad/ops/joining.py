@@ -11,7 +11,7 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import RECORD, recording
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
 from everygrad.ops import samples as s
@@ -20,7 +20,7 @@ from everygrad.ops.elementwise import where
 from everygrad.ops.families import Kernel
 from everygrad.ops.movement import put_slices, slice_axis
 from everygrad.ops.spec import Op, composite, refuse, register, same, sample
-from everygrad.tensor import Tensor, wrap
+from everygrad.tensor import Tensor, view, wrap
 
 _SMALL = 1 << 14  # elements of one tensor up to which NumPy has joined many at once
 
@@ -54,7 +54,19 @@ def _concat_jvp(out: Tensor, xs: Any, tangents: Any, axis: int, sizes: tuple[int
     return apply(CONCAT, *parts, axis=axis, sizes=sizes)
 
 
-CONCAT: Kernel = Kernel(
+class _Concat(Kernel):
+    """Its derivative takes all parts at once: where each begins is counted once."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        axis, sizes = node.params["axis"], node.params["sizes"]
+        starts = itertools.accumulate(sizes, initial=0)
+        return [
+            None if parent is None else slice_axis(g, axis, start, n)
+            for parent, start, n in zip(node.parents, starts, sizes, strict=False)
+        ]
+
+
+CONCAT: Kernel = _Concat(
     "concat",
     _concat_portable,
     ("xs",),
@@ -176,14 +188,15 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
         raise ShapeError(f"split: sizes {parts} add up to {sum(parts)}, axis {at} has {total}")
     starts = [0, *itertools.accumulate(parts)]
     if x._node is not None and recording() == RECORD:
-        value = x.detach()
-        return recorded_parts(x, _cut(value, at, starts, parts), at, concat)
-    return _cut(x, at, starts, parts)
+        made = recorded_parts(x, _cut(x.detach(), at, starts, parts), at, concat)
+    else:
+        made = _cut(x, at, starts, parts)
+    return [view(part, x) for part in made]
 
 
 def at_hand(x: Tensor) -> bool:
     """Whether x is a NumPy array that is in nobody's sight: a view of it is all there is to do."""
-    return type(x._data) is np.ndarray and x._node is None and config.fast_limit >= 0
+    return type(x._data) is np.ndarray and x._node is None and fast_limit() >= 0
 
 
 def _cut(x: Tensor, axis: int, starts: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:
@@ -368,7 +381,7 @@ def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
     An axis that is named twice is rolled twice.
     """
     if axis is None:
-        return roll(x.reshape(-1), shift, 0).reshape(x.shape)
+        return same(roll(x.reshape(-1), shift, 0).reshape(x.shape))
     named = axis if isinstance(axis, Sequence) else (axis,)
     axes = tuple(shapes.axis_index(a, x.ndim, "roll") for a in named)
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(axes)
@@ -388,7 +401,7 @@ def _triangle(x: Tensor, k: int, op: str) -> tuple[Tensor, Tensor]:
     if x.ndim < 2:
         raise ShapeError(f"{op}: needs 2 dimensions or more, got shape {x.shape}")
     rows = arange(x.shape[-2], device=x.device).reshape(-1, 1)
-    return arange(x.shape[-1], device=x.device) - k, rows
+    return arange(x.shape[-1], device=x.device) - shapes.as_int(k, op, "k"), rows
 
 
 @composite(

@@ -33,7 +33,7 @@ def _samples() -> Any:
 
 
 @composite(
-    kinds="real float",
+    kinds="float",
     methods=(),
     torch=None,
     reference=_pair(np.var),
@@ -43,12 +43,12 @@ def var_mean(
     x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The variance and the mean along the axes: see `var`."""
-    axis = shapes.axis_tuple(axis, x.ndim, "var_mean")
+    axis = shapes.reduction_axes(axis, x.ndim, "var_mean")
     return var(x, axis, correction, keepdims), mean(x, axis, keepdims)
 
 
 @composite(
-    kinds="real float",
+    kinds="float",
     methods=(),
     torch=None,
     reference=_pair(np.std),
@@ -58,7 +58,7 @@ def std_mean(
     x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean along the axes: see `std`."""
-    axis = shapes.axis_tuple(axis, x.ndim, "std_mean")
+    axis = shapes.reduction_axes(axis, x.ndim, "std_mean")
     return std(x, axis, correction, keepdims), mean(x, axis, keepdims)
 
 
@@ -91,7 +91,7 @@ def _products(op: str, x: Tensor, correction: float) -> Tensor:
 )
 def cov(x: Tensor, correction: int = 1) -> Tensor:
     """The covariances of variables, the rows of x, as a matrix; of one variable its variance."""
-    out = _products("cov", x, correction)
+    out = _products("cov", x, shapes.as_int(correction, "cov", "correction"))
     return out.reshape(()) if out.size == 1 else out
 
 

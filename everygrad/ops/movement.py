@@ -16,11 +16,10 @@ from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.families import Movement
+from everygrad.ops.pieces import Pieces, Slices
 from everygrad.ops.spec import REGISTRY, composite, refuse, register, same, sample
 from everygrad.shapes import Shape
-from everygrad.tensor import Tensor
-
-Slices = tuple[tuple[int, int, int], ...]  # (start, count, step) for each axis
+from everygrad.tensor import Tensor, view
 
 
 def _batched_shape(old: Shape, shape: Shape) -> dict[str, Any]:
@@ -44,9 +43,11 @@ def reshape(x: Tensor, shape: Any = (), *more: int, copy: bool | None = None) ->
     >>> eg.arange(6).reshape(2, -1).shape
     (2, 3)
     """
+    if copy is not None:
+        shapes.as_bool(copy, "reshape", "copy")
     wanted = shapes.as_shape((shape, *more) if more else shape, "reshape")
     new = shapes.resolve_reshape(x.shape, wanted)
-    return same(x) if new == x.shape else apply(RESHAPE, x, shape=new)
+    return view(same(x) if new == x.shape else apply(RESHAPE, x, shape=new), x)
 
 
 register(
@@ -92,7 +93,7 @@ def permute_dims(x: Tensor, axes: Any = (), *more: int) -> Tensor:
     order = shapes.axis_tuple((axes, *more) if more else axes, x.ndim, "permute_dims")
     if len(order) != x.ndim:
         raise AxisError(f"permute_dims: {order} must name each of the {x.ndim} axes once")
-    return apply(PERMUTE, x, axes=order)
+    return view(apply(PERMUTE, x, axes=order), x)
 
 
 register(
@@ -129,13 +130,13 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     new = shape if type(shape) is tuple else shapes.as_shape(shape, "broadcast_to")
     old = x.shape
     if new == old:
-        return same(x)
+        return view(same(x), x)
     if not old and shapes.all_sizes(new):
-        return apply(EXPAND, x, shape=new)
+        return view(apply(EXPAND, x, shape=new), x)
     new = shapes.as_shape(new, "broadcast_to")
     if len(new) < x.ndim or shapes.broadcast("broadcast_to", x.shape, new) != new:
         raise ShapeError(f"broadcast_to: {x.shape} does not fit into {new}")
-    return apply(EXPAND, x, shape=new)
+    return view(apply(EXPAND, x, shape=new), x)
 
 
 register(
@@ -207,10 +208,13 @@ def _kept(wanted: Shape, shape: Shape) -> Shape:
 )
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x summed down to `shape`: the transpose of broadcasting."""
-    small, big = tuple(shape), x.shape
+    small = shape if type(shape) is tuple else shapes.as_shape(shape, "sum_to")
+    big = x.shape
     if big == small:
         return same(x)
     added = len(big) - len(small)
+    if added > 0 and big == (1,) * added + small:  # nothing to add up
+        return x.reshape(small)
     if added > 0 and big[added:] == small and x.dtype.is_differentiable:  # a bias, or one number
         return apply(REGISTRY["sum"], x, axes=tuple(range(added)), keepdims=False)
     if len(small) > x.ndim or shapes.broadcast("sum_to", x.shape, small) != x.shape:
@@ -221,7 +225,15 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.sum(axis=leading, dtype=x.dtype) if leading else x
 
 
-SLICE: Movement = Movement(
+class _Slice(Movement):
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        (parent,), slices = node.parents, node.params["slices"]
+        if node.shape == parent.shape:  # turned round: no piece but a whole
+            return [apply(UNSLICE, g, shape=parent.shape, slices=slices)]
+        return [Pieces.of_slice(slices, g, parent.shape)]
+
+
+SLICE: Movement = _Slice(
     "slice",
     lambda old, slices: tuple(count for _, count, _ in slices),
     lambda g, shape, slices: apply(UNSLICE, g, shape=shape, slices=slices),
@@ -241,7 +253,7 @@ UNSLICE: Movement = Movement(
 def take_slices(x: Tensor, slices: Slices) -> Tensor:
     """`count` elements from `start` on, every `step`, along each axis."""
     whole = tuple((0, n, 1) for n in x.shape)
-    return same(x) if slices == whole else apply(SLICE, x, slices=slices)
+    return view(same(x) if slices == whole else apply(SLICE, x, slices=slices), x)
 
 
 def put_slices(x: Tensor, shape: Shape, slices: Slices) -> Tensor:
@@ -405,7 +417,7 @@ def matrix_transpose(x: Tensor) -> Tensor:
     if x.ndim < 2:
         raise ShapeError(f"matrix_transpose: needs 2 dimensions or more, got shape {x.shape}")
     n = x.ndim
-    return apply(PERMUTE, x, axes=(*range(n - 2), n - 1, n - 2))
+    return view(apply(PERMUTE, x, axes=(*range(n - 2), n - 1, n - 2)), x)
 
 
 @composite(

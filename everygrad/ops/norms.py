@@ -36,7 +36,7 @@ _ORDERS = ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
 )
 def vector_norm(x: Tensor, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The norm of the elements along the axes as one vector: see `norm`."""
-    axis = shapes.axis_tuple(axis, x.ndim, "vector_norm")
+    axis = shapes.reduction_axes(axis, x.ndim, "vector_norm")
     check_kind("vector_norm", x.dtype, "float")
     return norm(x, ord, axis, keepdims)
 

@@ -13,7 +13,7 @@ from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.joining import at_hand, concat, recorded_parts, split, stack
 from everygrad.ops.spec import composite, refuse, sample
-from everygrad.tensor import Tensor, wrap
+from everygrad.tensor import Tensor, view, wrap
 
 # --- apart ---------------------------------------------------------------------------------------
 
@@ -25,7 +25,8 @@ def _slices(op: str, x: Tensor, axis: int) -> tuple[Tensor, ...]:
         return tuple(part.squeeze(at) for part in split(x, 1, at))
     array, before = value._data, (slice(None),) * at
     parts = [wrap(array[(*before, i, ...)]) for i in range(array.shape[at])]
-    return tuple(parts if value is x else recorded_parts(x, parts, at, stack))
+    made = parts if value is x else recorded_parts(x, parts, at, stack)
+    return tuple([view(part, x) for part in made])
 
 
 def _unstacked(x: Any, axis: int = 0) -> Any:

@@ -8,7 +8,8 @@ gradients go, are ops of their own, which a device may have kernels for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,14 @@ from everygrad.backends import base
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops import samples as s
-from everygrad.ops.conv import Window, integers, named, padded_image, taps_of
+from everygrad.ops.conv import Window, named, padded_image, taps_of
 from everygrad.ops.creation import arange, asarray, zeros
 from everygrad.ops.elementwise import where
 from everygrad.ops.families import Function, Kernel, check_kind
 from everygrad.ops.indexing import gather, scatter_add
 from everygrad.ops.joining import pad
 from everygrad.ops.movement import put_slices, slice_axis, take_slices
+from everygrad.ops.places import THINGS, Places, lowest, places_of
 from everygrad.ops.spec import composite, refuse, register, sample
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
@@ -35,7 +37,10 @@ def _pool_index_portable(x: Tensor, window: Window) -> Tensor:
     rows = arange(x.shape[2], device=x.device).reshape(-1, 1)
     places = (rows * width + arange(width, device=x.device)).expand(x.shape)
     whole = ((0, x.shape[0], 1), (0, x.shape[1], 1))
-    values, index = padded_image(x, window, lowest(x)), padded_image(places + 1, window)
+    values, index = (
+        padded_image(x, window, lowest(x)),
+        padded_image(places + 1, window),
+    )
     best: Tensor | None = None
     found: Tensor | None = None
     for tap in taps_of(window, out):
@@ -108,14 +113,32 @@ def picked(x: Tensor, index: Tensor) -> Tensor:
     return gather(_flat(x, count), _flat(index, count), axis=2).reshape(index.shape)
 
 
+def _picked_if_any(x: Tensor, index: Tensor, otherwise: float | int) -> Tensor:
+    """The elements at flat indices; where an index is -1, because a window lies in the padding,
+    there is none."""
+    there = index >= 0
+    return where(there, picked(x, where(there, index, 0)), otherwise)
+
+
 def _image_max(x: Tensor, window: Window) -> Tensor:
-    return picked(x, apply(POOL_INDEX, x.detach(), window=window))
+    index = apply(POOL_INDEX, x.detach(), window=window)
+    if window.misses(x.shape):
+        return _picked_if_any(x, index, lowest(x))
+    return picked(x, index)
 
 
 def _max_spread(y: Tensor, x: Tensor, window: Window) -> Tensor:
     index = apply(POOL_INDEX, x.detach(), window=window)
+    if window.misses(x.shape):
+        index, y = where(index < 0, 0, index), where(index < 0, 0, y)
     flat = zeros((*x.shape[:2], x.shape[2] * x.shape[3]), y.dtype, y.device)
     return scatter_add(flat, _flat(index, 2), _flat(y, 2), axis=2).reshape(x.shape)
+
+
+def _max_gathered(g: Tensor, x: Tensor, window: Window) -> Tensor:
+    """The transpose of spreading."""
+    index = apply(POOL_INDEX, x.detach(), window=window)
+    return _picked_if_any(g, index, 0) if window.misses(x.shape) else picked(g, index)
 
 
 MAX: Kernel = Kernel(
@@ -132,7 +155,7 @@ MAX_SPREAD: Kernel = Kernel(
     _max_spread,
     ("y", "x"),
     (
-        lambda g, x, window: picked(g, apply(POOL_INDEX, x.detach(), window=window)),
+        _max_gathered,
         None,
     ),
     linear=(0,),
@@ -234,79 +257,7 @@ register(
 )
 
 
-class Places(NamedTuple):
-    """How a window moves over any number of axes, and how often it fits each."""
-
-    size: Shape
-    stride: Shape
-    padding: Shape
-    dilation: Shape
-    out: Shape
-    extra: Shape  # what ceil_mode reads beyond the padding
-
-    @property
-    def window(self) -> Window:
-        """The same over images."""
-        return Window(self.size, self.stride, self.padding, self.dilation)  # type: ignore[arg-type]
-
-
-THINGS = {1: "lines (batch, channels, length)", 2: "images (batch, channels, height, width)",
-          3: "volumes (batch, channels, depth, height, width)"}  # fmt: skip
-
-
-def check_ndim(op: str, x: Tensor, count: int) -> None:
-    """Refuse what is no batch of things with `count` axes."""
-    if x.ndim != count + 2:
-        raise ShapeError(f"{op}: takes {THINGS[count]}, got {x.shape}")
-
-
-def _fits(n: int, k: int, st: int, p: int, d: int, ceil: bool) -> int:
-    """How often a window fits; with `ceil` also over the end, if it starts before it."""
-    rest = n + 2 * p - d * (k - 1) - 1
-    if not ceil:
-        return rest // st + 1
-    count = -(-rest // st) + 1
-    return count - 1 if (count - 1) * st >= n + p else count
-
-
-def places_of(
-    op: str,
-    x: Tensor,
-    count: int,
-    size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Places:
-    """The parameters of a pooling op, checked."""
-    check_ndim(op, x, count)
-    k = integers(op, "the kernel size", size, 1, count)
-    st = k if stride is None else integers(op, "stride", stride, 1, count)
-    p = integers(op, "padding", padding, 0, count)
-    d = integers(op, "dilation", dilation, 1, count)
-    if any(2 * a > b for a, b in zip(p, k, strict=True)):
-        raise ArgumentError(f"{op}: padding {p} is more than half the kernel size {k}")
-    out, extra = [], []
-    for n, kernel, step, around, spread in zip(x.shape[2:], k, st, p, d, strict=True):
-        many = _fits(n, kernel, step, around, spread, ceil_mode)
-        end = (many - 1) * step + spread * (kernel - 1) + 1
-        out.append(many)
-        extra.append(max(0, end - n - 2 * around) if ceil_mode else 0)
-    if min(out) < 1:
-        raise ShapeError(
-            f"{op}: a kernel of {k} with dilation {d} does not fit places {x.shape[2:]} padded by "
-            f"{p}"
-        )
-    return Places(k, st, p, d, tuple(out), tuple(extra))
-
-
 # --- the largest ---------------------------------------------------------------------------------
-
-
-def lowest(x: Tensor) -> float | int:
-    """What no element of x is smaller than."""
-    return -np.inf if x.dtype.is_float else int(np.iinfo(x.dtype.np).min)
 
 
 def _image_index(x: Tensor, places: Places) -> Tensor:
@@ -317,8 +268,13 @@ def _image_index(x: Tensor, places: Places) -> Tensor:
     down, right = places.extra
     wider = pad(x, ((0, 0), (0, 0), (0, down), (0, right)), lowest(x))
     index = apply(POOL_INDEX, wider, window=places.window)
-    width = x.shape[3]
-    return index // (width + right) * width + index % (width + right) if right else index
+    height, width = x.shape[2:]
+    row, column = index // (width + right), index % (width + right)
+    if right:
+        index = row * width + column
+    if places.misses(x.shape[2:]):  # no place in the image, or only what was added
+        index = where((index < 0) | (row >= height) | (column >= width), -1, index)
+    return index
 
 
 def _axes(places: Places, *which: int) -> Places:
@@ -338,7 +294,7 @@ def _largest(x: Tensor, places: Places) -> Tensor:
 
 
 def max_index(x: Tensor, places: Places) -> Tensor:
-    """For each window, the flat index of its first largest element."""
+    """For each window, the flat index of its first largest element; -1 where it has none."""
     count = len(places.size)
     if count == 2:
         return _image_index(x, places)
@@ -348,11 +304,15 @@ def max_index(x: Tensor, places: Places) -> Tensor:
     n, c, depth, height, width = x.shape
     down, across = places.out[1:]
     inner = _image_index(x.reshape(n, c * depth, height, width), _axes(places, 1, 2))
-    tops = picked(x.reshape(n, c * depth, height, width), inner)
+    misses = places.misses(x.shape[2:])
+    at = partial(_picked_if_any, otherwise=lowest(x)) if misses else picked
+    tops = at(x.reshape(n, c * depth, height, width), inner)
     outer = _image_index(tops.reshape(n, c, depth, down * across), _axes(places, 0, -1))
     slices = outer // (down * across)
-    within = picked(inner.reshape(n, c, depth, down * across), outer)
-    return (slices * (height * width) + within).reshape(n, c, *places.out)
+    at = partial(_picked_if_any, otherwise=-1) if misses else picked
+    within = at(inner.reshape(n, c, depth, down * across), outer)
+    index = slices * (height * width) + within
+    return (where(within < 0, -1, index) if misses else index).reshape(n, c, *places.out)
 
 
 def _methods(name: str) -> tuple[str, ...]:
@@ -401,10 +361,14 @@ def _max_pool_of(count: int) -> Function:
         if count < 3 and not return_indices and MAX.name in base.get(x.device).kernels:
             return _largest(x, places)  # elsewhere backward is quicker by the index
         index = max_index(x.detach(), places)
-        out = picked(x, index)
+        missed = places.misses(x.shape[2:])
+        out = _picked_if_any(x, index, lowest(x)) if missed else picked(x, index)
         return (out, index) if return_indices else out
 
     doc = """The largest element in each window. NaN wins; the gradient goes to the first largest.
+
+    A window that lies wholly in the padding, as one with dilation can, gives minus infinity (of
+    integers their smallest), the index -1 and no gradient.
 
     The windows do not overlap unless `stride` says so. `ceil_mode` also counts windows that reach
     over the end. `return_indices` gives the places too, counted along the rows.

@@ -6,15 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.autograd.transforms import outlived
 from everygrad.backends import base
+from everygrad.errors import ShapeError
 from everygrad.ops.spec import give_methods
-from everygrad.tensor import Tensor, Wrapped
+from everygrad.tensor import Tensor, Wrapped, stand_in
 
 _DEFAULTS = ("float32", "int64", "bool")
 
 
 def _values(x: Tensor) -> str:
-    payload = x._data
+    payload = stand_in(x)._data
+    if (why := outlived(payload)) is not None:
+        return f"<{why}>"
     if isinstance(payload, Wrapped) or x.device == "null":
         return f"<{type(payload).__name__} {list(x.shape)}>"
     array = base.get(x.device).to_numpy(payload)
@@ -32,7 +36,7 @@ def __repr__(self: Tensor) -> str:  # noqa: N807
         facts.append(f"dtype={self.dtype}")
     if self.device != "cpu":
         facts.append(f"device={self.device!r}")
-    node = self._node
+    node = stand_in(self)._node
     if node is not None:
         facts.append("requires_grad=True" if node.is_leaf else f"op={node.op.name}")
     return f"tensor({', '.join([_values(self), *facts])})"
@@ -47,9 +51,19 @@ def _transpose(self: Tensor) -> Any:
     return self.matrix_transpose()
 
 
+def _two_axes(self: Tensor) -> Any:
+    """Of matrices alone, as in the Array API: of more axes NumPy turns all round, others two."""
+    if len(self.shape) != 2:
+        raise ShapeError(
+            f"T: takes a matrix, got shape {self.shape}; use mT for the last two axes, "
+            "permute_dims() for any order"
+        )
+    return self.matrix_transpose()
+
+
 give_methods(
     __repr__=__repr__,
     __format__=__format__,
-    T=property(_transpose),
+    T=property(_two_axes),
     mT=property(_transpose),
 )

@@ -26,7 +26,7 @@ INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 
 def _rows(op: str, x: Tensor, axis: Axis) -> tuple[Tensor, shapes.Shape]:
     """x sorted, with the given axes made one at the end; and those axes."""
-    axes = tuple(sorted(shapes.axis_tuple(axis, x.ndim, op)))
+    axes = tuple(sorted(shapes.reduction_axes(axis, x.ndim, op)))
     count = shapes.size_of(tuple(x.shape[a] for a in axes))
     if count == 0:
         raise ShapeError(f"{op}: shape {x.shape} has no elements along axis {axis} to choose from")

@@ -15,7 +15,6 @@ import numpy as np
 from everygrad import dtypes, shapes
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.randomness import batches, wrap_draw
-from everygrad.autograd.saving import recorder
 from everygrad.backends.cpu.bits import MULTIPLIERS, ROUNDS, WEYL
 from everygrad.compile.expr import call
 from everygrad.dispatch import apply
@@ -124,28 +123,24 @@ class Generator:
         words = self.get_state()
         return int(words[0]) | int(words[1]) << 32
 
-    def stream(self) -> Generator:
-        """Whose state is in force: this one's, unless a checkpoint runs something again."""
-        watcher = recorder.get()
-        return self if watcher is None else watcher.stream(self)
-
     def get_state(self) -> Any:
         """The place in the stream, as a NumPy array for `set_state`."""
-        return self.stream().state.numpy().copy()
+        return self.state.numpy().copy()
 
     def set_state(self, state: Any) -> None:
         words = np.asarray(state)
         if words.shape != (4,) or words.dtype != np.uint32:
             raise ArgumentError("set_state: takes what get_state gave: four uint32")
-        self.stream().state.rebind(tensor(words)._data, None)
+        self.state.rebind(tensor(words)._data, None, drawn=True)
 
     def bits(self, count: int, device: str = "cpu") -> Tensor:
         """`count` random uint32; the stream moves on."""
-        state = self.stream().state
+        state = self.state
         with no_grad():
             # the few words of the state move, the many that are drawn do not
             drawn: Tensor = apply(BITS, state.to(device), count=count)
-            state.rebind(apply(ADVANCE, state, blocks=-(-count // 4))._data, None)
+            advanced = apply(ADVANCE, state, blocks=-(-count // 4))
+            state.rebind(advanced._data, None, drawn=True)
             return drawn
 
 

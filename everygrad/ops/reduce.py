@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +15,13 @@ from everygrad.dtypes import DType
 from everygrad.errors import AxisError, DtypeError, ShapeError
 from everygrad.ops import samples as s
 from everygrad.ops.creation import arange
-from everygrad.ops.elementwise import isinf, isnan, sqrt, where
+from everygrad.ops.elementwise import conj, isinf, isnan, real, sqrt, where
 from everygrad.ops.families import Kernel, Reduction, check_kind
 from everygrad.ops.functions import exp, log
 from everygrad.ops.joining import concat
 from everygrad.ops.movement import slice_axis
 from everygrad.ops.spec import composite, refuse, register, same, sample
-from everygrad.tensor import Tensor
+from everygrad.tensor import Tensor, Wrapped
 
 Axis = int | tuple[int, ...] | None
 
@@ -47,9 +49,11 @@ def _reduce(op: Reduction, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
     axes = (
         tuple(range(ndim))
         if axis is None
-        else tuple(sorted(shapes.axis_tuple(axis, ndim, op.name)))
+        else tuple(sorted(shapes.reduction_axes(axis, ndim, op.name)))
     )
-    return apply(op, x, axes=axes, keepdims=bool(keepdims))
+    if keepdims is not False and keepdims is not True:
+        keepdims = shapes.as_bool(keepdims, op.name, "keepdims")
+    return apply(op, x, axes=axes, keepdims=keepdims)
 
 
 def _accumulated(x: Tensor, dtype: Any) -> Tensor:
@@ -58,14 +62,49 @@ def _accumulated(x: Tensor, dtype: Any) -> Tensor:
     return x if x.dtype.is_differentiable else x.astype(dtypes.accumulator(x.dtype))
 
 
+_LARGE = 1 << 22  # elements from which conversions to wider integers are made in pieces
+_PIECES = 64
+
+
+def in_pieces(
+    x: Tensor,
+    axis: Axis,
+    keepdims: bool,
+    of: Callable[[Tensor], Tensor],
+    both: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """of(x), a reduction over the axis; of what is large, slices of x one after the other, `both`
+    of whose results are brought together: a whole copy in a wider dtype would take eight times
+    the memory of small integers. Compiled functions make none."""
+    if x.size < 2 * _LARGE or isinstance(x._data, Wrapped):
+        return of(x)
+    axes = shapes.axis_tuple(axis, x.ndim, "reduction")
+    along = builtins.max(range(x.ndim), key=lambda a: x.shape[a])
+    n = x.shape[along]
+    step = -(-n // builtins.min(_PIECES, x.size // _LARGE))
+    parts = [
+        of(slice_axis(x, along, first, builtins.min(step, n - first)))
+        for first in range(0, n, step)
+    ]
+    if along in axes:
+        return functools.reduce(both, parts)
+    gone = 0 if keepdims else len([a for a in axes if a < along])
+    return concat(parts, axis=along - gone)
+
+
 SUM: Reduction = Reduction("sum", "add")
 _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
 
 def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """The sum along the axes, or of all elements; integers are summed in 64 bits."""
-    if axis is None and dtype is None and x._data.dtype in _SUMMED_AS_THEY_ARE:  # the commonest sum
-        return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=bool(keepdims))
+    """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins with
+    0.0: of -0.0 alone it is 0.0."""
+    if axis is dtype is None and keepdims is False and x._data.dtype in _SUMMED_AS_THEY_ARE:
+        return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=False)  # the commonest
+    if dtype is None and x.dtype.itemsize < 8 and not x.dtype.is_differentiable:
+        wide = dtypes.accumulator(x.dtype)
+        of = lambda part: _reduce(SUM, part.astype(wide), axis, keepdims)  # noqa: E731
+        return in_pieces(x, axis, keepdims, of, lambda a, b: a + b)
     return _reduce(SUM, _accumulated(x, dtype), axis, keepdims)
 
 
@@ -107,7 +146,7 @@ def _extreme(x: Tensor, out: Tensor, axes: shapes.Shape) -> Tensor:
 
 
 def _nonempty(op: str, x: Tensor, axis: Axis) -> None:
-    axes = shapes.axis_tuple(axis, len(x.shape), op)
+    axes = shapes.reduction_axes(axis, len(x.shape), op)
     if 0 in [x.shape[a] for a in axes]:
         raise ShapeError(f"{op}: shape {x.shape} has no elements along axis {axis} to choose from")
 
@@ -117,13 +156,15 @@ MIN: Reduction = Reduction("min", "min", _extreme, kinds="ordered")
 
 
 def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The largest element. NaN wins; equal largest elements share the gradient evenly."""
+    """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the gradient
+    evenly."""
     _nonempty("max", x, axis)
     return _reduce(MAX, x, axis, keepdims)
 
 
 def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The smallest element. NaN wins; equal smallest elements share the gradient evenly."""
+    """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the gradient
+    evenly."""
     _nonempty("min", x, axis)
     return _reduce(MIN, x, axis, keepdims)
 
@@ -171,9 +212,14 @@ PROD: Kernel = Kernel("prod", _prod_portable, ("x",))
 
 def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product along the axes, or of all elements."""
-    x = _accumulated(x, dtype)
-    axes = tuple(sorted(shapes.axis_tuple(axis, len(x.shape), "prod")))
-    return apply(PROD, x, axes=axes, keepdims=bool(keepdims))
+    axes = tuple(sorted(shapes.reduction_axes(axis, len(x.shape), "prod")))
+
+    def of(part: Tensor) -> Tensor:
+        return apply(PROD, _accumulated(part, dtype), axes=axes, keepdims=bool(keepdims))
+
+    if dtype is None and x.dtype.itemsize < 8 and not x.dtype.is_differentiable:
+        return in_pieces(x, axes, keepdims, of, lambda a, b: a * b)
+    return of(x)
 
 
 register(
@@ -255,6 +301,8 @@ def _arg(op: Kernel, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
     if axis is None:
         found = _arg(op, x.reshape(-1), 0, False)
         return found.reshape((1,) * x.ndim) if keepdims else found
+    if x.ndim == 0 and not shapes.reduction_axes(axis, 0, op.name):
+        return _arg(op, x.reshape(1), 0, False)
     at = shapes.axis_index(axis, x.ndim, op.name)
     _nonempty(op.name, x, at)
     return apply(op, x, axis=at, keepdims=bool(keepdims))
@@ -313,7 +361,7 @@ def _reference(fn: Any) -> Any:
 
 
 @composite(
-    kinds="real float",
+    kinds="float",
     reference=_reference(np.var),
     samples=_variance_samples,
     refuses=(
@@ -322,27 +370,32 @@ def _reference(fn: Any) -> Any:
     ),
 )
 def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The variance: squares of the distances from the mean, summed, over (count - correction)."""
-    check_kind("var", x.dtype, "real float")
-    axes = shapes.axis_tuple(axis, x.ndim, "var")
+    """The variance: squares of the distances from the mean, summed, over (count - correction).
+
+    That of complex elements is real. Where the correction leaves nothing to divide by, infinity, or
+    NaN if there is no distance, as in NumPy and PyTorch.
+    """
+    check_kind("var", x.dtype, "float")
+    axes = shapes.reduction_axes(axis, x.ndim, "var")
     x, dtype = _wide(x)
     off = x - mean(x, axis=axes, keepdims=True)
     count = shapes.size_of(tuple(x.shape[a] for a in axes))
-    total = sum(off * off, axis=axes, keepdims=keepdims)
+    squares = real(off * conj(off)) if dtype.is_complex else off * off
+    total = sum(squares, axis=axes, keepdims=keepdims)
     left = count - correction
-    return (total / (float(left) if left > 0 else float("nan"))).astype(dtype)
+    return (total / (float(left) if left > 0 else 0.0)).astype(dtypes.real_of(dtype))
 
 
 @composite(
-    kinds="real float",
+    kinds="float",
     reference=_reference(np.std),
     samples=_variance_samples,
     refuses=_bad_axis("std"),
 )
 def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation, the square root of `var`."""
-    check_kind("std", x.dtype, "real float")
-    axis = shapes.axis_tuple(axis, x.ndim, "std")
+    check_kind("std", x.dtype, "float")
+    axis = shapes.reduction_axes(axis, x.ndim, "std")
     v = var(x, axis, correction, keepdims)
     flat = v == 0  # the slope of sqrt at 0 is infinite; that of equal elements is taken as 0
     return where(flat, v, sqrt(where(flat, 1.0, v)))
@@ -360,7 +413,7 @@ def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
 def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
     check_kind("logsumexp", x.dtype, "real float")
-    axes = shapes.axis_tuple(axis, x.ndim, "logsumexp")
+    axes = shapes.reduction_axes(axis, x.ndim, "logsumexp")
     if not axes:
         return same(x)
     x, dtype = _wide(x)

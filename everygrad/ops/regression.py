@@ -10,6 +10,7 @@ import numpy as np
 from everygrad.compile.expr import call
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops import samples as s
+from everygrad.ops.arguments import tensor_of
 from everygrad.ops.elementwise import abs, clamp, maximum, sign, where
 from everygrad.ops.families import Function, check_kind, elementwise
 from everygrad.ops.functions import exp, log, log1p, softplus
@@ -314,8 +315,8 @@ def gaussian_nll_loss(
     if not eps > 0:
         raise ArgumentError(f"{op}: eps must be positive, got {eps!r}")
     off = _difference(op, x, target)
-    if isinstance(var, Tensor):
-        var = _variance(op, x, var)
+    if isinstance(var, Tensor | np.ndarray):
+        var = _variance(op, x, tensor_of(op, var, x))
         low = clamp(var.detach(), min=eps)
         var = var + (low - var.detach())
     else:

@@ -24,7 +24,7 @@ from everygrad.ops.elementwise import abs, clamp, floor, round, where
 from everygrad.ops.families import check_kind
 from everygrad.ops.indexing import taken
 from everygrad.ops.linalg import matmul
-from everygrad.ops.spec import composite, refuse, sample
+from everygrad.ops.spec import composite, refuse, same, sample
 from everygrad.ops.weighing import Table, weigh
 from everygrad.shapes import Shape
 from everygrad.tensor import Tensor
@@ -213,7 +213,7 @@ def interpolate(
         for axis, (n, m, scale) in steps:
             if n != m:
                 x = _repeated(x, axis, _nearest(n, m, scale, mode == "nearest-exact"))
-        return x
+        return same(x)
     kind = "cubic" if mode == "bicubic" else "linear"
     table = _antialiased if antialias else _smooth
     out = _full(x)
@@ -316,8 +316,9 @@ def _check_grid(x: Tensor, grid: Tensor, mode: str, padding_mode: str) -> None:
             shown = ", ".join(map(repr, known))
             raise ArgumentError(f"grid_sample: {name} must be one of {shown}, got {value!r}")
     count = x.ndim - 2
-    fits = grid.ndim == x.ndim and grid.shape[0] == x.shape[0] and grid.shape[-1] == count
-    if count not in (2, 3) or not fits or 0 in x.shape[2:]:
+    fits = count in (2, 3) and grid.ndim == x.ndim
+    fits = fits and grid.shape[0] == x.shape[0] and grid.shape[-1] == count
+    if not fits or 0 in x.shape[2:]:
         raise ShapeError(
             f"grid_sample: a grid {grid.shape} does not fit {x.shape}: images (n, c, h, w), none "
             f"empty, take (n, ..., ..., 2), volumes (n, c, d, h, w) take (n, ..., ..., ..., 3)"

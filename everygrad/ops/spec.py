@@ -20,16 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
 from importlib import import_module
 from typing import Any
 
 from everygrad.autograd.autocast import FLOAT32, whole
 from everygrad.autograd.modes import recording
 from everygrad.backends import base
-from everygrad.errors import DtypeError, EverygradError
+from everygrad.errors import EverygradError
+from everygrad.ops.arguments import takes_values, taking
 from everygrad.ops.later import METHODS, OPS
-from everygrad.tensor import Tensor, Wrapped, shared, wrap
+from everygrad.tensor import Tensor, Wrapped, shared, stand_in, wrap
 
 _WHERE = {name: module for module, names in OPS.items() for name in names}
 
@@ -217,7 +217,7 @@ class NoRule(Exception):  # noqa: N818  # control flow inside the package, never
 
 def same(x: Tensor) -> Tensor:
     """x under another name: assigning to one (x[i] = v, x += y) leaves the other as it is."""
-    node = x._node
+    node = stand_in(x)._node
     if node is None or not recording():
         return wrap(shared(x))
     # a leaf cannot be assigned to while its ops are recorded: the name may serve twice
@@ -246,9 +246,11 @@ def register(
     samples: Callable[[], Iterator[Sample]] | None = None,
     refuses: Sequence[Refusal] = (),
     namespace: str = "",
+    careful: bool = False,
     **notes: Any,
 ) -> None:
-    """Enter an op into the registry and give Tensor its methods.
+    """Enter an op into the registry and give Tensor its methods. `careful`: the function looks at
+    its arguments itself, and needs nobody around it to do so.
 
     `notes` are what the tests over the registry must know:
       kinds      the dtypes a composite or kernel takes, a key of families.KINDS
@@ -264,8 +266,9 @@ def register(
       coarse     the result is rounded to few digits
     """
     assert op.name not in REGISTRY, f"op {op.name} is defined twice"
-    elementwise = op.family == "elementwise"  # these take numbers too, and say so themselves
-    op.function = function if elementwise or namespace == "internal" else _named(function)
+    by_itself = hasattr(function, "__signature__")  # made by `elementwise`: it takes what all take
+    public = not by_itself and namespace != "internal"
+    op.function = taking(function) if public else function
     op.methods = tuple(methods)
     op.reference = reference
     op.samples = samples or op.samples
@@ -273,39 +276,12 @@ def register(
     op.notes = notes
     op.namespace = namespace
     REGISTRY[op.name] = op
+    # a method that takes nothing but axes and shapes beside its tensor is left as fast as it is
+    careful = careful or op.family == "reduction"
+    checked = public and not careful and takes_values(function)
+    method = op.function if checked else function
     for name in op.methods:
-        setattr(Tensor, name, function)
-
-
-def _named(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose errors begin with its own name, also where it is made of other ops, and
-    which says what is wrong when it is given something that is no tensor. Methods are left as fast
-    as they are."""
-    op = function.__name__
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except AttributeError as error:
-            given = [*args, *kwargs.values()]
-            given += [v for value in given if isinstance(value, list | tuple) for v in value]
-            if isinstance(error.obj, Tensor) or not any(v is error.obj for v in given):
-                raise
-            raise _no_tensor(op, error.obj) from None
-        except EverygradError as error:
-            if not str(error).startswith(op):
-                error.args = (f"{op}: {error}",)
-            raise
-
-    return call
-
-
-def _no_tensor(op: str, value: Any) -> DtypeError:
-    kind = type(value).__name__
-    return DtypeError(
-        f"{op}: takes tensors, got {kind} {value!r}"[:200] + "; make one with eg.tensor()"
-    )
+        setattr(Tensor, name, method)
 
 
 def give_methods(**methods: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile.expr import Expr
+from everygrad.compile.expr import Expr, call
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
 from everygrad.ops import samples as s, special_tables as tables
@@ -74,7 +74,8 @@ def _erfcx_of(size: Any) -> Any:
 def _erfc(x: Any) -> Any:
     size = abs(x)
     tail = _exp_square(size, -1.0) * _erfcx_of(size)
-    return where(x < 0, 2.0 - tail, tail)
+    # near 0 the digits are those of 1: the tail's own are off by seven there
+    return where(size < 0.5, 1.0 - call("erf", x), where(x < 0, 2.0 - tail, tail))
 
 
 def _erfcx(x: Any) -> Any:
@@ -119,7 +120,8 @@ def _below(x: Any) -> Any:
 
 def _ndtr(x: Any) -> Any:
     tail = _below(x)
-    return where(x > 0, 1.0 - tail, tail)
+    near = 0.5 + 0.5 * call("erf", x * (1 / SQRT_2))
+    return where(abs(x) < 0.7, near, where(x > 0, 1.0 - tail, tail))
 
 
 def _log_ndtr(x: Any) -> Any:

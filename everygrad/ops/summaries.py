@@ -13,7 +13,7 @@ from everygrad.ops import samples as s
 from everygrad.ops.elementwise import abs, imag, intrinsic, isnan, real, sign, where
 from everygrad.ops.families import Function, check_kind, elementwise
 from everygrad.ops.functions import pow
-from everygrad.ops.reduce import Axis, max, min, sum
+from everygrad.ops.reduce import Axis, in_pieces, max, min, sum
 from everygrad.ops.spec import composite, refuse, sample
 from everygrad.tensor import Tensor
 
@@ -39,7 +39,7 @@ def _refusals(by: str) -> tuple[Any, ...]:
 )
 def amax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """`max` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
-    axis = shapes.axis_tuple(axis, x.ndim, "amax")
+    axis = shapes.reduction_axes(axis, x.ndim, "amax")
     return max(x, axis, keepdims)
 
 
@@ -52,7 +52,7 @@ def amax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 )
 def amin(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """`min` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
-    axis = shapes.axis_tuple(axis, x.ndim, "amin")
+    axis = shapes.reduction_axes(axis, x.ndim, "amin")
     return min(x, axis, keepdims)
 
 
@@ -70,9 +70,13 @@ def amin(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 )
 def count_nonzero(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """How many elements are not 0; NaN is not."""
-    axis = shapes.axis_tuple(axis, x.ndim, "count_nonzero")
-    there = x if x.dtype is dtypes.bool_ else x != 0
-    return sum(there.astype(dtypes.int64), axis=axis, keepdims=keepdims)
+    axis = shapes.reduction_axes(axis, x.ndim, "count_nonzero")
+
+    def of(part: Tensor) -> Tensor:
+        there = part if part.dtype is dtypes.bool_ else part != 0
+        return sum(there.astype(dtypes.int64), axis=axis, keepdims=keepdims)
+
+    return in_pieces(x, axis, keepdims, of, lambda a, b: a + b)
 
 
 # --- without NaN ---------------------------------------------------------------------------------
@@ -100,7 +104,7 @@ def _nan_samples() -> Any:
 )
 def nansum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum of all elements that are not NaN."""
-    axis = shapes.axis_tuple(axis, x.ndim, "nansum")
+    axis = shapes.reduction_axes(axis, x.ndim, "nansum")
     if x.dtype.is_differentiable:
         x = where(isnan(x), 0.0, x)
     return sum(x, axis, dtype, keepdims)
@@ -118,7 +122,7 @@ def nansum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = Fal
 )
 def nanmean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean of all elements that are not NaN; NaN where there are none."""
-    axis = shapes.axis_tuple(axis, x.ndim, "nanmean")
+    axis = shapes.reduction_axes(axis, x.ndim, "nanmean")
     check_kind("nanmean", x.dtype, "float")
     half = x.dtype in (dtypes.float16, dtypes.bfloat16)
     wide = x.astype(dtypes.float32) if half else x
@@ -144,7 +148,7 @@ def _without_nan(extreme: Any, worst: float, x: Tensor, axis: Axis, keepdims: bo
 )
 def nanmax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The largest element that is not NaN; NaN where there is none."""
-    axis = shapes.axis_tuple(axis, x.ndim, "nanmax")
+    axis = shapes.reduction_axes(axis, x.ndim, "nanmax")
     return _without_nan(max, -math.inf, x, axis, keepdims)
 
 
@@ -157,7 +161,7 @@ def nanmax(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 )
 def nanmin(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The smallest element that is not NaN; NaN where there is none."""
-    axis = shapes.axis_tuple(axis, x.ndim, "nanmin")
+    axis = shapes.reduction_axes(axis, x.ndim, "nanmin")
     return _without_nan(min, math.inf, x, axis, keepdims)
 
 
@@ -206,7 +210,7 @@ def _norm_reference(x: Any, p: float = 2.0, axis: Any = None, keepdims: bool = F
         refuse(ShapeError, "norm: shape .* has no elements", s.real(0), math.inf),
     ),
 )
-def norm(x: Tensor, p: float = 2.0, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def norm(x: Tensor, p: Any = 2.0, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The p-norm of the elements along the axes as one vector: sum(|x|^p)^(1/p).
 
     p may be any number: inf and -inf are the largest and the smallest |x|, 0 counts what is not 0.
@@ -215,7 +219,7 @@ def norm(x: Tensor, p: float = 2.0, axis: Axis = None, keepdims: bool = False) -
     check_kind("norm", x.dtype, "float")
     if isinstance(p, bool) or not isinstance(p, int | float):
         raise ArgumentError(f"norm: p must be a number, got {p!r}; see eg.linalg for matrix norms")
-    axes = tuple(sorted(shapes.axis_tuple(axis, x.ndim, "norm")))
+    axes = tuple(sorted(shapes.reduction_axes(axis, x.ndim, "norm")))
     if math.isinf(p) and 0 in [x.shape[a] for a in axes]:
         raise ShapeError(f"norm: shape {x.shape} has no elements along axis {axis} to choose from")
     half = x.dtype in (dtypes.float16, dtypes.bfloat16)

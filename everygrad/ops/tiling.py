@@ -14,8 +14,8 @@ from everygrad.ops.creation import arange, tensor
 from everygrad.ops.cumulative import cumulative_sum
 from everygrad.ops.indexing import check_index, taken
 from everygrad.ops.search import searchsorted
-from everygrad.ops.spec import composite, refuse, sample
-from everygrad.tensor import Tensor
+from everygrad.ops.spec import composite, refuse, same, sample
+from everygrad.tensor import Tensor, view
 
 
 def _each(x: Tensor, axis: int, times: int) -> Tensor:
@@ -24,7 +24,7 @@ def _each(x: Tensor, axis: int, times: int) -> Tensor:
         raise ArgumentError(f"repeat: repeats must not be negative, got {times}")
     shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
     whole = (*x.shape[:axis], x.shape[axis] * times, *x.shape[axis + 1 :])
-    return x.expand_dims(axis + 1).broadcast_to(shape).reshape(whole)
+    return same(x.expand_dims(axis + 1).broadcast_to(shape).reshape(whole))
 
 
 def _places(repeats: Any, size: int, device: str) -> Tensor:
@@ -126,7 +126,7 @@ def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
     apart = tuple(v for n in old for v in (1, n))
     spread = tuple(v for pair in zip(times, old, strict=True) for v in pair)
     whole = tuple(t * n for t, n in zip(times, old, strict=True))
-    return x.reshape(apart).broadcast_to(spread).reshape(whole)
+    return same(x.reshape(apart).broadcast_to(spread).reshape(whole))
 
 
 def _windows_reference(x: Any, axis: int, size: int, step: int = 1) -> Any:
@@ -160,7 +160,7 @@ def unfold(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
         raise ArgumentError(f"unfold: step must be positive, got {stride}")
     starts = arange(0, x.shape[at] - width + 1, stride, device=x.device)
     places = starts.reshape(-1, 1) + arange(width, device=x.device)
-    return taken(x, places, at).moveaxis(at + 1, -1)
+    return view(taken(x, places, at).moveaxis(at + 1, -1), x)
 
 
 @composite(

@@ -1,10 +1,13 @@
 """NumPy's functions on tensors: `np.exp(x)` is `eg.exp(x)`, a tensor with its derivative.
 
-The operators of NumPy's arrays and numbers come here too: `array + x` is `np.add(array, x)`.
+The operators of NumPy's arrays and numbers come here too: `array + x` is `np.add(array, x)`. So do
+`np.sum(x)` and NumPy's other reductions. What else NumPy has it does with tensors as with any
+object: by a method of that name, or on the values.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -69,4 +72,52 @@ def __array_ufunc__(  # noqa: N807
     return op.function(*(v[()] if isinstance(v, np.ndarray) else v for v in inputs))
 
 
-give_methods(__array_ufunc__=__array_ufunc__)
+# NumPy's reductions, each with the op and the options it passes on
+_REDUCTIONS: dict[Any, tuple[str, tuple[str, ...]]] = {
+    np.sum: ("sum", ("axis", "dtype", "keepdims")),
+    np.prod: ("prod", ("axis", "dtype", "keepdims")),
+    np.mean: ("mean", ("axis", "keepdims")),
+    np.var: ("var", ("axis", "correction", "keepdims")),
+    np.std: ("std", ("axis", "correction", "keepdims")),
+    np.max: ("max", ("axis", "keepdims")),
+    np.amax: ("max", ("axis", "keepdims")),
+    np.min: ("min", ("axis", "keepdims")),
+    np.amin: ("min", ("axis", "keepdims")),
+    np.all: ("all", ("axis", "keepdims")),
+    np.any: ("any", ("axis", "keepdims")),
+    np.argmax: ("argmax", ("axis", "keepdims")),
+    np.argmin: ("argmin", ("axis", "keepdims")),
+    np.count_nonzero: ("count_nonzero", ("axis", "keepdims")),
+}
+_UNSAID = getattr(np, "_NoValue", None)
+
+
+def __array_function__(  # noqa: N807
+    self: Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The reduction that means the same; any other function of NumPy's does what it does."""
+    if func not in _REDUCTIONS and func is not np.ptp:
+        return func._implementation(*args, **kwargs)
+    given = inspect.signature(func).bind(*args, **kwargs).arguments
+    x = given.pop("a")
+    if isinstance(given.get("out"), np.ndarray) or not isinstance(x, Tensor):
+        arrays = {k: np.asarray(v) if isinstance(v, Tensor) else v for k, v in given.items()}
+        return func(np.asarray(x), **arrays)
+    options = {k: v for k, v in given.items() if v is not None and v is not _UNSAID}
+    if "ddof" in options:
+        options["correction"] = options.pop("ddof")
+    if func is np.ptp:
+        return x.max(**options) - x.min(**options)
+    name, takes = _REDUCTIONS[func]
+    if "dtype" in options and "dtype" not in takes:
+        x = x.astype(options.pop("dtype"))
+    more = [k for k in options if k not in takes]
+    if more:
+        raise ArgumentError(
+            f"{name}: np.{func.__name__} of a tensor takes no {', '.join(more)}; "
+            f"call it on the values, x.numpy()"
+        )
+    return REGISTRY[name].function(x, **options)
+
+
+give_methods(__array_ufunc__=__array_ufunc__, __array_function__=__array_function__)

@@ -15,7 +15,7 @@ from everygrad import dtypes
 from everygrad.autograd.modes import enable_grad, no_grad
 from everygrad.backends import base
 from everygrad.backends.base import tracing, untraced
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.dispatch import as_tensor, update
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
@@ -37,6 +37,29 @@ class State(dict[str, Any]):
     def __delitem__(self, name: str) -> None:
         self.changes += 1
         super().__delitem__(name)
+
+
+class Counted(list[Any]):
+    """A list that counts its changes, for a compiled step to look at."""
+
+    changes = 0
+
+
+def _counting(name: str) -> Callable[..., Any]:
+    change = getattr(list, name)
+
+    def method(self: Counted, *args: Any, **kwargs: Any) -> Any:
+        self.changes += 1
+        return change(self, *args, **kwargs)
+
+    return method
+
+
+for _name in (
+    *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"),
+    *("__setitem__", "__delitem__", "__iadd__", "__imul__"),
+):
+    setattr(Counted, _name, _counting(_name))
 
 
 class Update(Elementwise):
@@ -153,7 +176,7 @@ class Optimizer:
         self.defaults = {**defaults, "master_weights": defaults.get("master_weights", True)}
         self.changes = 0  # of groups and of what the state holds
         self.state: dict[Tensor, State] = {}
-        self.param_groups: list[Group] = []
+        self.param_groups: list[Group] = Counted()
         for group in groups if isinstance(groups[0], Mapping) else [{"params": groups}]:
             self.add_param_group(group)
 
@@ -209,7 +232,8 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         if (tracer := tracing.get()) is not None:
-            tracer.depends(self, *self.param_groups)
+            tracer.depends_on_item(vars(self), "param_groups", self.param_groups, "param_groups")
+            tracer.depends(self, *self.param_groups, *[g["params"] for g in self.param_groups])
         with no_grad():
             for group in self.param_groups:
                 shared = Shared(group, found_inf, grad_scale)
@@ -218,7 +242,8 @@ class Optimizer:
                         held = self.state_of(p)
                         self.move(p, shared.gradient(p), held, group, shared)
                         if tracer is not None:
-                            tracer.depends_on_item(self.state, p, held)
+                            what = "the state of an optimiser"
+                            tracer.depends_on_item(self.state, p, held, what)
                 shared.settle()
         return loss
 
@@ -270,7 +295,7 @@ class Optimizer:
                     f"it would be moved twice in a step"
                 )
             held.add(id(p))
-        group = Group({**self.defaults, **param_group, "params": params})
+        group = Group({**self.defaults, **param_group, "params": Counted(params)})
         self.check_group(group)
         self.param_groups.append(group)
         self.changes += 1
@@ -384,7 +409,7 @@ class Shared:
     def change(self, rule: Rule, *tensors: Tensor) -> None:
         """Do a rule on a parameter's tensors; on a GPU not before `settle`, with all others'."""
         device = tensors[0].device
-        if config.fast_limit < 0 or device == "cpu":  # a tracer must see every change
+        if fast_limit() < 0 or device == "cpu":  # a tracer must see every change
             rule.run(tensors)
         else:
             self._waiting.setdefault((rule, device), []).append(tensors)

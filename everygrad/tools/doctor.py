@@ -387,6 +387,8 @@ def accuracy_facts(device: str) -> list[Facts]:
             facts: Facts = {"error": _words(error)}
         else:  # JSON has no infinity
             facts = {**error._asdict(), "at": [repr(x) for x in error.at]}
+            if (wrong := accuracy.fault(function, error)) is not None:
+                facts["fault"] = wrong
         found.append({"function": function, "column": column, **facts})
     return found
 
@@ -437,7 +439,7 @@ def works(device: Facts) -> bool:
     if not device["found"]:
         return True
     failed = [t for t in device.get("tests", ()) if not t["ok"]]
-    failed += [a for a in device.get("accuracy", ()) if "error" in a]
+    failed += [a for a in device.get("accuracy", ()) if "error" in a or "fault" in a]
     return "broken" not in device and not failed
 
 
@@ -511,7 +513,11 @@ def _accuracy_lines(report: Facts) -> list[str]:
         return []
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     lines = ["".join(f"{c:<{w}}" for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
-    faults = [f"  {a['function']} on {a['column']}: {a['error']}" for a in found if "error" in a]
+    faults = [
+        f"  FAILED: {a['function']} on {a['column']}: {a.get('error') or a['fault']}"
+        for a in found
+        if "error" in a or "fault" in a
+    ]
     title = "largest error in float32 in ulp, normal / subnormal numbers (docs/accuracy.md)"
     return ["", title, *(f"  {line}" for line in lines), *faults]
 

@@ -52,7 +52,7 @@ RETURNS = {
     **dict.fromkeys(("numpy", "__array__"), "np.ndarray[Any, Any]"),
     **dict.fromkeys(("T", "mT", "where"), "Tensor"),
 }
-PROPERTY_DOCS = {"T": "The last two axes exchanged.", "mT": "The last two axes exchanged."}
+PROPERTY_DOCS = {"T": "The two axes of a matrix exchanged.", "mT": "The last two axes exchanged."}
 
 
 class Imports:

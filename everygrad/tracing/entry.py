@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
-from everygrad.config import config
+from everygrad.config import config, fast_limit
 from everygrad.errors import TraceError
 from everygrad.scopes import drain
 from everygrad.tensor import Tensor, wrap
@@ -25,10 +25,11 @@ from everygrad.tracing.hostpart import split
 from everygrad.tracing.lowered import described
 from everygrad.tracing.record import Record, Target
 from everygrad.tracing.stages import aligned, compiled, donations_of
-from everygrad.tracing.surroundings import Surroundings
 from everygrad.tracing.trace import device_of, is_array
 from everygrad.tracing.verify import check
 
+_AN_ENTRY = 1 << 15  # bytes of an entry's own objects
+MOST_ARENAS = 16  # entries that are kept, whatever memory they compute in
 _DATA, _GRAD = repeat("_data"), repeat("_grad")
 
 
@@ -51,6 +52,7 @@ class Entry:
         self.name = getattr(fn, "__qualname__", type(fn).__name__)
         self.escaped = escaped
         self.used = False
+        self.recent = True  # used since somebody looked for what to drop
         graph, self.host = split(record)
         apart = () if self.host is None else self.host.outputs
         donated = [(i, k) for i, k in donations_of(record) if k not in apart]
@@ -100,16 +102,20 @@ class Entry:
         self.grad_outputs: list[Any] = [t.output for t in grads]
         self.other_targets = [t for t in self.targets if not self.is_simple(t)]
 
-    def surround(self, around: Surroundings, tensors: Sequence[Tensor]) -> None:
-        """Note what else must stay as it is: names around the function, hooks of arguments."""
-        self.around = around
+    def note_hooks(self, tensors: Sequence[Tensor]) -> None:
+        """The hooks of arguments must stay as they are."""
         self.argument_hooks = [_hooks(t) for t in tensors]
+
+    def nbytes(self) -> int:
+        """About what the entry takes. Of a large arena a part: a few of them are kept in any case,
+        or a training step and its validation would take turns in being compiled."""
+        return _AN_ENTRY + int(self.replay.held_bytes(config.code_bytes // MOST_ARENAS))
 
     # --- does it fit -----------------------------------------------------------------------------
 
     def misfit(self, tensors: Sequence[Tensor]) -> str | None:
         """What is not as it was when traced. A payload seen before is not looked at again."""
-        if self.escaped and self.used:
+        if self.used and (self.escaped or self.record.once):
             return "it made new state in its first call"
         if self.pinned is not None and any(
             a is not b for a, b in zip(tensors, self.pinned, strict=True)
@@ -117,7 +123,7 @@ class Entry:
             return "an argument was also used from outside, and is another one now"
         if self.targets and any(id(t) in self.known for t in tensors):
             return "an argument is also used from outside"
-        if (changed := self.around.changed()) is not None:
+        if (changed := self.record.guards.changed()) is not None:
             return changed
         if self.argument_hooks != [_hooks(t) for t in tensors]:
             return "a hook was added to an argument, or removed"
@@ -133,7 +139,7 @@ class Entry:
                 grad = getattr(_whose(source, tensors), "_grad", None)
                 if grad is None or not self.suits(i, grad._data):
                     return "a gradient it read is gone, or another one"
-        for guard in self.record.guards:
+        for guard in self.record.grad_guards:
             if (getattr(_whose(guard, tensors), "_grad", None) is not None) is not guard.there:
                 return "a gradient is there that was not, or is gone"
         for t, twin in self.record.twins:
@@ -145,12 +151,6 @@ class Entry:
         for t, hooks in self.hooks:
             if _hooks(t) != hooks:
                 return "a hook was added to a tensor, or removed"
-        for thing, changes in self.record.counters:
-            if thing.changes != changes:
-                return f"settings of {type(thing).__name__} were changed"
-        for held, key, item in self.record.items:
-            if held.get(key) is not item:
-                return "the state of an optimiser was replaced"
         return self.module_misfit() if self.record.modules else None
 
     def module_misfit(self) -> str | None:
@@ -198,7 +198,7 @@ class Entry:
                 outputs, interrupted = self.run(tensors)
             finally:
                 replay.running = False
-        self.used = True
+        self.used = self.recent = True
         if interrupted is not None:
             raise interrupted
         results = [wrap(a) for a in outputs[: record.results]]
@@ -212,7 +212,7 @@ class Entry:
         replay = self.replay
         self.gather(tensors)
         states = () if self.host is None else self.host.run(replay.arrays)
-        profiler = base.profiling.get() if config.fast_limit < 0 else None
+        profiler = base.profiling.get() if fast_limit() < 0 else None
         if not self.targets and not self.verify and profiler is None:
             outputs, interrupted = replay.run({})
         else:
@@ -245,7 +245,7 @@ class Entry:
                 outputs, interrupted = replay.run(given)
             commit = prepare(outputs)
             if self.verify:
-                check(record, replay.arrays, outputs)
+                check(record.graph, record.device, replay.arrays, outputs)
             commit()
             return outputs, interrupted
         finally:

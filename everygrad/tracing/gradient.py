@@ -12,13 +12,14 @@ from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad
 from everygrad.autograd.trees import flatten, unflatten
 from everygrad.backends import base
-from everygrad.config import config
+from everygrad.config import fast_limit
 from everygrad.errors import GradientError
 from everygrad.ops.creation import zeros
 from everygrad.ops.spec import Op
 from everygrad.tensor import Tensor, wrap
 from everygrad.tracing.lowered import described
 from everygrad.tracing.stages import aligned
+from everygrad.tracing.verify import check
 
 _STATIC = object()  # in the place of a node: the argument is no tensor
 
@@ -105,12 +106,14 @@ class _Call(Op):
             for s, v in zip(g, values, strict=True)
         ]
         inputs = [aligned(a) for a in (*node.saved, *seeds)]
-        if config.fast_limit < 0 and (profiler := base.profiling.get()) is not None:
+        if fast_limit() < 0 and (profiler := base.profiling.get()) is not None:
             shown = partial(described, replay, gradients.graph)
             name, device = f"{entry.name}, backward", entry.record.device
             made = profiler.replay_on(name, shown, device, replay, inputs)
         else:
             made = replay.run_on(inputs)
+        if entry.verify:
+            check(gradients.graph, entry.record.device, inputs, made)
         return [wrap(a) for a in made]
 
     def recorded(self, node: Any, g: Any) -> Sequence[Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from enum import Enum
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,15 @@ from everygrad.autograd.saving import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.autograd.watching import watcher
 from everygrad.backends import base
+from everygrad.backends.kept import kept
 from everygrad.compile.memory import Memory
-from everygrad.config import config
+from everygrad.config import config, fast_limit
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
 from everygrad.tensor import Tensor
 from everygrad.tracing.entry import Entry
 from everygrad.tracing.lowered import Lowered
 from everygrad.tracing.record import trace
-from everygrad.tracing.surroundings import Surroundings
 from everygrad.tracing.trace import Elsewhere, is_array
 from everygrad.tracing.verify import interpreted
 
@@ -57,6 +58,7 @@ class Jitted:
         self.entries: dict[Any, list[Entry]] = {}
         self.latest: Entry | None = None
         self.count = 0
+        self.warned = False  # of many kinds of call: once
         base.get("cpu").warm_up()  # now, so that the first call need not
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -65,14 +67,14 @@ class Jitted:
         return Bound(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recorder.get() is not None or (config.fast_limit < 0 and _watched()):
+        if recorder.get() is not None or (fast_limit() < 0 and _watched()):
             # inside a checkpoint or find_nan, which see every op, or another trace: part of that
             return self.fn(*args, **kwargs)
         leaves: Sequence[Any] = args
         tree: Any = len(args)  # stands for the structure where there is none
         if kwargs or not all(isinstance(a, Tensor) for a in args):
             leaves, tree = flatten((args, kwargs))
-        cast = policy() if config.fast_limit < 0 else None
+        cast = policy() if fast_limit() < 0 else None
         signature: list[Any] = [tree, recording(), cast, config.matmul_precision]
         tensors: list[Tensor] = []
         for leaf in leaves:
@@ -122,15 +124,13 @@ class Jitted:
             log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit(tensors))
         elif len(self.entries) > 1:
             log.info("jit: %s is traced for a new kind of call", self.fn)
-        around = Surroundings(self.fn)
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         if escaped and any(e.escaped for e in known):
             record, escaped = trace(self.fn, leaves, tree, escapes=False)
-        around.check_unchanged()
-        pinned = tensors if _closes_over(self.fn, tensors) else None
+        pinned = tensors if record.read_arguments or _closes_over(self.fn, tensors) else None
         try:
             entry = Entry(record, self.fn, tree, self.verify, bool(escaped), pinned)
-            entry.surround(around, tensors)
+            entry.note_hooks(tensors)
         except EverygradError:
             raise
         except RecursionError:
@@ -145,13 +145,20 @@ class Jitted:
                 f"{type(error).__name__}: {error}; please report it with the output of "
                 f"eg.jit(f).lower(...), or use jit(fallback='eager')"
             ) from error
-        known[:] = [e for e in known if not (e.escaped and e.used)]
-        known.append(entry)
-        self.count += 1
+        fitting = [e for e in known if not (e.used and (e.escaped or e.record.once))]
+        self.count += 1 + len(fitting) - len(known)
+        known[:] = [*fitting, entry]
         if self.count > MOST_ENTRIES:
-            log.warning("jit: %s was compiled %d times; older code is dropped", self.fn, self.count)
+            if not self.warned:
+                self.warned = True
+                log.warning(
+                    "jit: %s was compiled %d times; older code is dropped, here and from now on",
+                    self.fn,
+                    self.count,
+                )
             oldest = next(iter(self.entries))
             self.count -= len(self.entries.pop(oldest))
+        kept.add(entry, entry.nbytes(), partial(_drop, weakref.ref(self), key))
         return entry
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
@@ -183,6 +190,20 @@ class Jitted:
         """Forget everything compiled."""
         self.entries.clear()
         self.latest = None
+        self.count = 0
+
+
+def _drop(owner: weakref.ref[Jitted], key: Any, entry: Entry) -> None:
+    """Forget an entry that was not used for long; a call that is running on it goes on."""
+    jitted = owner()
+    known = [] if jitted is None else jitted.entries.get(key, [])
+    if jitted is not None and entry in known:
+        known.remove(entry)
+        jitted.count -= 1
+        if not known:
+            jitted.entries.pop(key, None)
+        if jitted.latest is entry:
+            jitted.latest = None
 
 
 class Bound:
@@ -268,7 +289,7 @@ def jit(
     gives them is written back, so that a whole training step compiles unchanged. Python numbers
     are constants of the compiled code.
 
-    verify    run both ways at each call, and name the first op that differs
+    verify    check every op at each call by NumPy alone, and name the first that is wrong
     fallback  "eager": run uncompiled, with a warning, where the compiler itself fails
 
     >>> import everygrad as eg

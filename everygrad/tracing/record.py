@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +13,8 @@ from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.dispatch import user_line
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor, wrap
+from everygrad.tracing.guards import Guard, Guards
+from everygrad.tracing.reads import Reads
 from everygrad.tracing.trace import Capture, Tracer
 
 
@@ -42,7 +43,7 @@ class Target(NamedTuple):
     same: bool = False  # a gradient that was changed, not replaced
 
 
-class Guard(NamedTuple):
+class GradGuard(NamedTuple):
     """Whose gradient must be `there`, or not: an argument's, or a tensor's from outside."""
 
     argument: int | None
@@ -67,12 +68,13 @@ class Record(NamedTuple):
     targets: list[Target]
     results: int
     tree: Any
-    guards: list[Guard]
+    grad_guards: list[GradGuard]
     twins: list[tuple[Tensor, Tensor]]  # tensors that must share one value
     shared_grads: list[tuple[Tensor, Tensor]]  # tensors that must share one .grad
     modules: list[tuple[Any, Any]]  # modules, and the fingerprints they must have
-    counters: list[tuple[Any, int]]  # things whose `changes` must be these
-    items: list[tuple[Any, Any, Any]]  # dicts, keys and what they must hold there
+    guards: Guards  # everything else that was read from Python
+    once: bool  # Python state was made when it was first needed, which a replay would not do
+    read_arguments: bool  # an argument is also reached from outside
     device: str
     gradients: Gradients | None
 
@@ -84,37 +86,38 @@ def trace(
 
     `escapes`: tensors made inside may be kept outside. They are returned with the record.
     """
-    with _one_at_a_time:
-        return _trace(fn, leaves, tree, escapes)
-
-
-# while a function is traced, tensors it uses hold no values
-_one_at_a_time = threading.RLock()
-
-
-def _trace(
-    fn: Callable[..., Any], leaves: list[Any], tree: Any, escapes: bool
-) -> tuple[Record, list[Tensor]]:
     tracer = Tracer()
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     args, kwargs = unflatten(tree, leaves)
+    reads = Reads(fn, leaves, tracer.met)
     with tracer.active():
-        try:
-            for t in tensors:
-                tracer.capture_argument(t)
-            builder = _Builder(tracer, tensors)
-            builder.outputs(fn(*args, **kwargs))
-            tracer.lift_grads()
-        finally:
-            grads = tracer.restore_grads()
-            changed = tracer.restore()
+        for t in tensors:
+            tracer.capture_argument(t)
+        builder = _Builder(tracer, tensors)
+        with reads.following():
+            out = fn(*args, **kwargs)
+        reads.end()
+        guards, once = reads.finish(out)
+        _check_arguments(leaves, tree, (args, kwargs))
+        builder.outputs(out)
         if tracer.refused is not None:
             raise tracer.refused
-        builder.changes(changed, grads)
+        builder.changes()
         tracer.check_modules()
-    del args, kwargs, changed, grads
-    record = builder.record()
+    read_arguments = any(id(t) in reads.tensors for t in tensors)
+    del args, kwargs, out, reads  # whatever they hold of the trace is held by nobody else
+    record = builder.record(guards, once, read_arguments)
     return record, builder.escapees(escapes)
+
+
+def _check_arguments(leaves: list[Any], tree: Any, given: Any) -> None:
+    """Refuse a function that changed a container among its arguments: it was given a copy."""
+    now, structure = flatten(given)
+    if structure != tree or any(a is not b for a, b in zip(now, leaves, strict=True)):
+        raise TraceError(
+            "jit: the function changes a container among its arguments, which a replay would not "
+            "do; return what is new, or change a tensor in it by x[...] = v"
+        )
 
 
 def used_up(node: Node) -> bool:
@@ -158,9 +161,9 @@ class _Builder:
                     f"tensors and containers of them have values that change from call to call: "
                     f"return eg.tensor(...) of it, or leave it out"
                 )
-            value = self.tracer.value_of(leaf)
+            inside = self.tracer.inside(leaf)
+            value, node = inside._data.value, inside._node
             self.returned.append(value)
-            node = leaf._node
             if node is not None and recording() and not used_up(node):
                 self.roots.append((i, node, value))
 
@@ -168,21 +171,24 @@ class _Builder:
         self.values.append(value)
         return len(self.returned) + len(self.values) - 1
 
-    def changes(self, changed: list[Any], grads: list[Any]) -> None:
-        for capture, payload, node in changed:
+    def changes(self) -> None:
+        """What the function gave to tensors from outside, and to their gradients."""
+        grads = self.tracer.new_grads()
+        for capture, payload, node in self.tracer.rebound():
             self.check_node(capture.inside, node, capture.tensor)
             if payload is not capture.traced:
                 number = self.output(self.value(payload))
                 grad = capture.owner is not None
-                owner = capture.owner if grad else capture.tensor
+                owner = capture.tensor if capture.owner is None else capture.owner
                 self.targets.append(Target(*self.whose(owner), grad, number, same=grad))
         for touch, now in grads:
-            if not touch.tensor.is_leaf:
+            node = touch.tensor._node
+            if node is not None and not node.is_leaf:
                 raise TraceError(
                     "jit: backward inside the function reaches an argument that is the result of "
                     "an op outside; detach() it, or call backward outside"
                 )
-            result = None if now is None else self.output(self.value(now))
+            result = None if now is None else self.output(self.value(now._data))
             self.targets.append(Target(*self.whose(touch.tensor), True, result))
 
     def check_node(self, before: Any, after: Any, t: Tensor) -> None:
@@ -205,14 +211,14 @@ class _Builder:
         """The captures that are inputs of their own, in the order of these inputs."""
         return [c for c in self.tracer.captures if c.twin is None]
 
-    def guards(self) -> list[Guard]:
+    def grad_guards(self) -> list[GradGuard]:
         return [
-            Guard(*self.whose(t.tensor), t.grad is not None)
+            GradGuard(*self.whose(t.tensor), t.grad is not None)
             for t in self.tracer.touched.values()
             if t.seen
         ]
 
-    def record(self) -> Record:
+    def record(self, guards: list[Guard], once: bool, read_arguments: bool) -> Record:
         graph = self.tracer.graph
         graph.outputs = [*self.returned, *self.values]
         gradients = self.gradients() if self.roots else None
@@ -223,12 +229,13 @@ class _Builder:
             self.targets,
             len(self.returned),
             self.tree,
-            self.guards(),
+            self.grad_guards(),
             [(c.tensor, c.twin) for c in self.tracer.captures if c.twin is not None],
             self.tracer.shared_grads,
             list(self.tracer.modules.values()),
-            self.tracer.counters,
-            self.tracer.items,
+            Guards([*guards, *self.tracer.guards]),
+            once,
+            read_arguments,
             self.tracer.device,
             gradients,
         )
@@ -236,7 +243,7 @@ class _Builder:
     def escapees(self, allowed: bool) -> list[Tensor]:
         """Tensors made inside that live on; each becomes a target."""
         tracer = self.tracer
-        tracer.captures, tracer.touched, tracer.by_payload = [], {}, {}
+        tracer.forget()
         found = tracer.escaped()
         if found and not allowed:
             lines = sorted({value.where for _, value in found})
@@ -261,32 +268,25 @@ class _Builder:
         if not wanted:
             return None
         inputs = len(graph.inputs)
-        # hooks of the inputs run outside, when the gradients arrive there
-        hooks = [(node, node.hooks) for _, node in wanted]
-        for node, _ in hooks:
-            node.hooks = None
-        for c in tracer.captures:
-            c.tensor._data, c.tensor._node = c.traced, c.inside
+        tracer.rewind()
+        targets = [node for _, node in wanted]
         with tracer.active():
-            try:
-                seeds = [
-                    tracer.traced(graph.input(v.shape, v.dtype, user_line()), tracer.device)
-                    for _, _, v in self.roots
-                ]
-                work = Pass(
-                    [(n, wrap(s)) for (_, n, _), s in zip(self.roots, seeds, strict=True)],
-                    retain_graph=False,
-                    create_graph=False,
-                    targets=[node for _, node in wanted],
-                    accumulate=False,
-                )
-                work.run()
-                found = [(i, work.captured.get(node)) for i, node in wanted]
-                grads = [(i, tracer.value_of(g)) for i, g in found if g is not None]
-            finally:
-                tracer.restore()
-                for node, held in hooks:
-                    node.hooks = held
+            seeds = [
+                tracer.traced(graph.input(v.shape, v.dtype, user_line()), tracer.device)
+                for _, _, v in self.roots
+            ]
+            work = Pass(
+                [(n, wrap(s)) for (_, n, _), s in zip(self.roots, seeds, strict=True)],
+                retain_graph=False,
+                create_graph=False,
+                targets=targets,
+                accumulate=False,
+                # hooks of the inputs run outside, when the gradients arrive there
+                without_hooks=frozenset(targets),
+            )
+            work.run()
+            found = [(i, work.captured.get(node)) for i, node in wanted]
+            grads = [(i, tracer.value_of(g)) for i, g in found if g is not None]
         return self.cut(graph, border, inputs, grads)
 
     def cut(

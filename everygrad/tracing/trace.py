@@ -1,10 +1,11 @@
 """Running a Python function on tensors without values, and writing down what it does.
 
 A `Traced` payload stands for an array. The tracer sees every op through the door (`dispatch`), and
-every tensor from outside that an op touches: such a tensor becomes an input, and for the time of
-the trace it holds a traced payload. Since a Tensor's value changes in one method only, a tensor
-that holds another payload at the end was given a new value, and is an output too; so is a `.grad`
-that is another one. Afterwards all of them are what they were.
+every tensor from outside that an op touches: such a tensor becomes an input, and the tracer keeps a
+stand-in for it, a Tensor with a traced payload. The tensor itself is never written to: other
+threads go on using it. Since a Tensor's value changes in one method only, which asks the tracer, a
+stand-in that holds another payload at the end was given a new value, and is an output too; so is a
+gradient that the tracer holds for a tensor.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from everygrad.ops.spec import REGISTRY
 from everygrad.scopes import Setting
 from everygrad.shapes import Shape, size_of
 from everygrad.tensor import Tensor, Wrapped, wrap
+from everygrad.tracing.guards import Count, Guard, Kept
 
 _INDEXED = {"take": 1, "gather": 1, "index_add": 1, "scatter_add": 1}
 _generations = itertools.count(1)
@@ -78,30 +80,30 @@ class Traced(Wrapped):
 
 
 class Capture(NamedTuple):
-    """A tensor from outside: the payload and node it had, and the payload it got.
+    """A tensor from outside, and its stand-in with the payload and node it had at first.
 
     `owner` is the tensor whose `.grad` it is, if it was reached as one. `twin` is a tensor captured
     before that had the same payload, and serves for both while they share one.
     """
 
     tensor: Tensor
-    payload: Any
-    node: Any
     traced: Traced
     owner: Tensor | None
     twin: Tensor | None
-    inside: Any  # the node it has during the trace
+    inside: Any  # the node it has at the beginning of the trace
+    stand_in: Tensor
 
 
-class Touch(NamedTuple):
-    """A tensor whose `.grad` was read or set, and the `.grad` it had before.
+class Touch:
+    """A tensor whose `.grad` was read or set: what it had before, and what it has in the trace.
 
     `seen`: that one was looked at, so that the trace holds only where there is (or is not) one.
     """
 
-    tensor: Tensor
-    grad: Tensor | None
-    seen: bool
+    def __init__(self, tensor: Tensor, grad: Tensor | None, seen: bool) -> None:
+        self.tensor = tensor
+        self.grad = self.now = grad
+        self.seen = seen
 
 
 def _bound(index: Value) -> float:
@@ -130,13 +132,12 @@ class Tracer:
         self.devices: set[str] = set()  # of the tensors from outside
         self.graph = Graph()
         self.captures: list[Capture] = []
-        self.captured: set[int] = set()  # the ids of their tensors
+        self.stand_ins: dict[int, Tensor] = {}  # by the ids of their tensors
         self.by_payload: dict[int, Capture] = {}
         self.touched: dict[int, Touch] = {}
         self.modules: dict[int, tuple[Any, Any]] = {}  # those called, and their fingerprints
         self.shared_grads: list[tuple[Tensor, Tensor]] = []  # tensors with one .grad between them
-        self.items: list[tuple[Any, Any, Any]] = []  # entries of dicts that must stay
-        self.counters: list[tuple[Any, int]] = []  # things whose `changes` must stay as they are
+        self.guards: list[Guard] = []  # of things that count their changes
         self.refused: TraceError | None = None  # for a value, whoever caught it
         self.moves: set[str] = set()  # devices that the function moves tensors to
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
@@ -188,22 +189,30 @@ class Tracer:
         self.payloads.add(made)
         return made
 
-    def lift(self, tensors: Sequence[Tensor]) -> None:
-        """Tensors from outside become inputs."""
-        for t in tensors:
-            payload = t._data
-            if is_array(payload):
-                self.capture(t)
-            elif not isinstance(payload, Traced):
-                if payload.level <= self.depth:
-                    raise Elsewhere
-            elif payload.tracer is not self:
-                raise TraceError(
-                    f"a tensor made at {payload.value.where} inside a jitted function was kept "
-                    f"beyond its call and has no value; return it from the function instead"
-                )
+    def lift(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The tensors as ops of this trace take them: those from outside become inputs."""
+        return tuple([self.inside(t) for t in tensors])
 
-    def capture(self, t: Tensor) -> None:
+    def inside(self, t: Tensor) -> Tensor:
+        payload = t._data
+        if is_array(payload):
+            found = self.stand_ins.get(id(t))
+            return self.capture(t) if found is None else found
+        if not isinstance(payload, Traced):
+            if payload.level <= self.depth:
+                raise Elsewhere
+        elif payload.tracer is not self:
+            raise TraceError(
+                f"a tensor made at {payload.value.where} inside a jitted function was kept "
+                f"beyond its call and has no value; return it from the function instead"
+            )
+        return t
+
+    def stand_in(self, t: Tensor) -> Tensor:
+        """Who holds the value and node of `t` in this trace."""
+        return self.stand_ins.get(id(t), t)
+
+    def capture(self, t: Tensor) -> Tensor:
         if t._node is not None and not t._node.is_leaf:
             raise TraceError(
                 f"jit: the tensor of shape {t.shape} used at {user_line()} is the result of ops "
@@ -212,34 +221,45 @@ class Tracer:
         array, owner = t._data, self.grads.get(id(t))
         twin = self.by_payload.get(id(array))
         if twin is not None and t._node is None and owner is None:
-            traced = twin.traced
-            self.captures.append(Capture(t, array, None, traced, None, twin.tensor, None))
-        else:
-            traced = self.input(array, user_line())
-            made = Capture(t, array, t._node, traced, owner, None, t._node)
-            self.captures.append(made)
-            if t._node is None and owner is None:
-                self.by_payload[id(array)] = made
-        self.captured.add(id(t))
-        t._data = traced
+            return self.standing_in(t, twin.traced, None, None, twin.tensor).stand_in
+        made = self.standing_in(t, self.input(array, user_line()), t._node, owner)
+        if t._node is None and owner is None:
+            self.by_payload[id(array)] = made
+        return made.stand_in
 
-    def rebinding(self, t: Tensor) -> None:
-        """A tensor is about to be given another value."""
-        payload = getattr(t, "_data", None)
-        if payload is not None and is_array(payload):  # not one that is just being made
-            self.capture(t)
+    def standing_in(
+        self,
+        t: Tensor,
+        traced: Traced,
+        node: Any,
+        owner: Tensor | None = None,
+        twin: Tensor | None = None,
+    ) -> Capture:
+        made = Capture(t, traced, owner, twin, node, wrap(traced, node))
+        self.captures.append(made)
+        self.stand_ins[id(t)] = made.stand_in
+        return made
+
+    def rebinding(self, t: Tensor, payload: Any) -> Tensor:
+        """Who is to be given this payload in place of `t`: a tensor from outside keeps its own."""
+        held = getattr(t, "_data", None)
+        if held is None or not is_array(held):  # one that is just being made, or made inside
+            return t
+        if payload.shape != held.shape or payload.dtype != held.dtype:
+            raise TraceError(
+                f"jit: a tensor from outside, {held.dtype}{list(held.shape)}, is given a value "
+                f"{payload.dtype}{list(payload.shape)} at {user_line()}; do that outside"
+            )
+        return self.inside(t)
 
     def capture_argument(self, t: Tensor) -> None:
         """An argument: a place to differentiate at, whatever graph is behind it outside."""
-        if isinstance(t._data, Traced):  # given twice
+        if id(t) in self.stand_ins:  # given twice
             return
-        array, node = t._data, t._node
-        traced = self.input(array, "an argument")
+        node = t._node
         if node is not None and not node.is_leaf:
-            t._node = Leaf(t, transform_depth())
-        self.captures.append(Capture(t, array, node, traced, None, None, t._node))
-        self.captured.add(id(t))
-        t._data = traced
+            node = Leaf(t, transform_depth())
+        self.standing_in(t, self.input(t._data, "an argument"), node)
 
     def input(self, array: Any, where: str) -> Traced:
         """A new input of the graph, for an array like this one."""
@@ -248,19 +268,30 @@ class Tracer:
         value = self.graph.input(array.shape, FROM_NP[array.dtype], where)
         return self.traced(value, device)
 
-    def touch(self, t: Tensor, seen: bool) -> None:
-        """The gradient of `t` is about to be read (seen) or set."""
-        if id(t) not in self.touched and not self.made_inside(t):
+    def grad(self, t: Tensor) -> Tensor | None:
+        """The gradient of `t`, which is looked at."""
+        touch = self.touch(t, seen=True)
+        return getattr(t, "_grad", None) if touch is None else touch.now
+
+    def set_grad(self, t: Tensor, g: Tensor | None) -> None:
+        touch = self.touch(t, seen=False)
+        if touch is None:
+            t._grad = g
+        else:
+            touch.now = g
+
+    def touch(self, t: Tensor, seen: bool) -> Touch | None:
+        """What is known of the gradient of `t`, which is about to be read (seen) or set; None for a
+        tensor made inside."""
+        found = self.touched.get(id(t))
+        if found is None and not isinstance(getattr(t, "_data", None), Traced):
             grad = getattr(t, "_grad", None)
-            self.touched[id(t)] = Touch(t, grad, seen)
+            found = self.touched[id(t)] = Touch(t, grad, seen)
             if grad is not None:
                 other = self.grads.setdefault(id(grad), t)
                 if other is not t:
                     self.shared_grads.append((t, other))
-
-    def made_inside(self, t: Tensor) -> bool:
-        payload = getattr(t, "_data", None)
-        return isinstance(payload, Traced) and payload.tracer is self and id(t) not in self.captured
+        return found
 
     def met(self, module: Any) -> None:
         """A module is about to run: what it does depends on its attributes and hooks."""
@@ -269,12 +300,12 @@ class Tracer:
 
     def depends(self, *things: Any) -> None:
         """The function takes for granted what the `changes` of these things count."""
-        self.counters += [(thing, thing.changes) for thing in things]
+        self.guards += [Count("changes", thing, thing.changes) for thing in things]
 
-    def depends_on_item(self, held: Any, key: Any, item: Any) -> None:
+    def depends_on_item(self, held: Any, key: Any, item: Any, text: str) -> None:
         """The function takes for granted that held[key] is this very item, and its `changes`."""
-        self.items.append((held, key, item))
-        self.counters.append((item, item.changes))
+        self.guards.append(Kept(text, held, item, key))
+        self.depends(item)
 
     def check_modules(self) -> None:
         """Refuse a function that changes a module in a way that a replay would not."""
@@ -296,7 +327,7 @@ class Tracer:
 
     def call(self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any]) -> Any:
         """The payload of an op on traced tensors."""
-        self.lift(inputs)
+        inputs = self.lift(inputs)
         if op.name == "to":
             (t,) = inputs
             self.moves.add(params["device"])
@@ -345,36 +376,27 @@ class Tracer:
     # --- the end ---------------------------------------------------------------------------------
 
     def value_of(self, t: Tensor) -> Value:
-        self.lift((t,))
-        return t._data.value
+        value: Value = self.inside(t)._data.value
+        return value
 
-    def restore(self) -> list[tuple[Capture, Any, Any]]:
-        """Give every tensor back what it had; returns those that were given a new value, with
-        that value and the node they got with it."""
-        changed = []
+    def rebound(self) -> list[tuple[Capture, Any, Any]]:
+        """The tensors from outside that were given a new value, with that value and its node."""
+        now = [(c, c.stand_in._data, c.stand_in._node) for c in self.captures]
+        return [(c, p, n) for c, p, n in now if p is not c.traced or n is not c.inside]
+
+    def rewind(self) -> None:
+        """All tensors from outside have the values again that they had at the beginning."""
         for c in self.captures:
-            if c.tensor._data is not c.traced or c.tensor._node is not c.inside:
-                changed.append((c, c.tensor._data, c.tensor._node))
-            c.tensor._data = c.payload
-            c.tensor._node = c.node
-        return changed
+            c.stand_in._data, c.stand_in._node = c.traced, c.inside
 
-    def lift_grads(self) -> None:
-        """What the function made gradients may come from outside: an argument, for one."""
-        for touch in self.touched.values():
-            now = getattr(touch.tensor, "_grad", None)
-            if now is not None and now is not touch.grad:
-                self.lift((now,))
+    def new_grads(self) -> list[tuple[Touch, Tensor | None]]:
+        """The gradients that the function made; they may come from outside: an argument, say."""
+        touched = [t for t in self.touched.values() if t.now is not t.grad]
+        return [(t, None if t.now is None else self.inside(t.now)) for t in touched]
 
-    def restore_grads(self) -> list[tuple[Touch, Any]]:
-        """The same for gradients; called first, while each is known by its trace."""
-        changed = []
-        for touch in self.touched.values():
-            now = getattr(touch.tensor, "_grad", None)
-            if now is not touch.grad:
-                changed.append((touch, None if now is None else now._data))
-                touch.tensor._grad = touch.grad
-        return changed
+    def forget(self) -> None:
+        """The trace is over: only what something outside holds is held from here on."""
+        self.captures, self.touched, self.by_payload, self.stand_ins = [], {}, {}, {}
 
     def escaped(self) -> list[tuple[Tensor, Value]]:
         """Tensors made inside that something outside still holds: new state, such as an

@@ -15,11 +15,13 @@ import numpy as np
 
 from everygrad.backends import base
 from everygrad.backends.cpu import native
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import Graph
 from everygrad.dtypes import FROM_NP
 from everygrad.shapes import Shape
 
-LARGE = 1 << 18  # elements from which a compiled kernel's start is worth it
+# elements from which a compiled kernel's start is worth it
+LARGE = edge(__name__, "LARGE", 1 << 18, "elements")
 _REMEMBERED = 256  # compiled ops, and
 _MOST_BYTES = 1 << 26  # of the memory they keep for partial results
 _replays: dict[Any, Any] = {}

@@ -35,13 +35,19 @@ from everygrad.backends.cpu.halves import converted, widened
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.compile.edges import edge
 from everygrad.shapes import size_of
 
-SMALL = 1 << 14  # multiply-adds below which NumPy is as fast
-NEAR = 1 << 13  # elements of a packed matrix that stay in the nearest cache beside the scores
-MOST_SCRATCH = 1 << 26  # bytes; where blocks would ask for more, each does several heads
-FEWEST_BLOCKS = 32
-PART = 128  # queries that are worth packing a head's keys for
+SMALL = edge(__name__, "SMALL", 1 << 14, "products")  # multiply-adds below which NumPy is as fast
+# elements of a packed matrix that stay in the nearest cache beside the scores
+NEAR = edge(__name__, "NEAR", 1 << 13, "elements")
+# bytes; where blocks would ask for more, each does several heads
+MOST_SCRATCH = edge(__name__, "MOST_SCRATCH", 1 << 26, "bytes")
+FEWEST_BLOCKS = edge(__name__, "FEWEST_BLOCKS", 32, "count")
+# keys between which tiles of twice as many queries use keys and values longer
+SEVERAL = edge(__name__, "SEVERAL", 256, "size")
+MANY = edge(__name__, "MANY", 2048, "size")
+PART = edge(__name__, "PART", 128, "size")  # queries that are worth packing a head's keys for
 
 
 class _Tile:
@@ -78,7 +84,7 @@ class _Plan:
         # products may look beyond the last key; and rows a power of two apart share cache sets
         self.score_row = self.all_keys + self.t.slack
         # whole groups of rows for every product; more where keys and values fill the caches
-        self.tile = (4 if 256 < self.keys <= 2048 else 2) * MOST_ROWS
+        self.tile = (4 if SEVERAL < self.keys <= MANY else 2) * MOST_ROWS
         mask_row = None if mask is None else mask.strides[2]
         self.softmax = Softmax(self.t, self.queries, self.keys, self.score_row, causal, mask_row)
         # the step does next to nothing itself; optimising it would take a third of the compilation
@@ -239,6 +245,11 @@ class _Plan:
                 there = code.at(t.type, code.at_row(t.type, to, key.i, row), at)
                 self.call(routine, here, beside, there, code.sub(tile.padded, first))
 
+    def gathered_rows(self, row: int) -> int:
+        """How many rows `gathered` writes: whole products, so more than there are keys."""
+        each = (self.t.rows_for(vectors) for _, vectors in self.columns(row))
+        return max((round_up(self.keys, rows) for rows in each), default=0)
+
     def columns(self, row: int) -> list[tuple[int, int]]:
         """A row cut for products: (first element, number of vectors), up to 4 of them."""
         count = row // self.t.lanes
@@ -315,7 +326,8 @@ def attention_grads(
     p = _Plan(q, k, v, mask, causal)
     p.layouts["g"] = g
     t, code = p.t, p.code
-    rows, width, depth = round_up(p.keys, MOST_ROWS), p.width_row, p.depth_row
+    width, depth = p.width_row, p.depth_row
+    rows = max(p.gathered_rows(width), p.gathered_rows(depth))
     panels = round_up(p.keys, t.panel)
     sizes = [panels * p.width, panels * p.depth, p.keys * width, p.tile * width, p.tile * depth]
     sizes += [p.tile * p.score_row] * 2 + [p.tile * width, rows * width, rows * depth]

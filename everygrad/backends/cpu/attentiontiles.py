@@ -18,11 +18,12 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import engine, literal
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 
 LOG2E = math.log2(math.e)
-GROUP = 4  # rows whose softmax is computed together, to hide latencies
-MOST_ROWS = 12  # of a product
+GROUP = edge(__name__, "GROUP", 4, "size")  # rows softened together, to hide latencies
+MOST_ROWS = edge(__name__, "MOST_ROWS", 12, "size")  # of a product
 # (2^r - 1) / r for |r| <= 1/2, interpolated at Chebyshev nodes
 _EXP2_32 = (0.6931472, 0.2402265, 0.05550357, 0.009618083, 0.0013390863, 0.00015453163)
 _EXP2_64 = (

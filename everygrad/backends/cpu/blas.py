@@ -20,13 +20,19 @@ import numpy as np
 
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.threads import num_threads, parallel_for
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
+from everygrad.dtypes import float64
 from everygrad.scopes import Scope
 from everygrad.shapes import size_of
 
-SMALL = 1 << 21  # multiply-adds up to which holding BLAS back costs more than it gains
-SPLIT = 1 << 22  # from which a second thread of ours pays
-LARGE = 1 << 23  # from which BLAS's own threads are better
-THIN = 1 << 19  # from which BLAS splits a product with a vector, 0.1 ms of reading memory
+# multiply-adds up to which holding BLAS back costs more than it gains
+SMALL = edge(__name__, "SMALL", 1 << 21, "products")
+SPLIT = edge(__name__, "SPLIT", 1 << 22, "products")  # from which a second thread of ours pays
+LARGE = edge(__name__, "LARGE", 1 << 23, "products")  # from which BLAS's own threads are better
+_START = identity("add", float64)  # products are sums of products, if only of one
+# from which BLAS splits a product with a vector, 0.1 ms of reading memory
+THIN = edge(__name__, "THIN", 1 << 19, "products")
 
 
 def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
@@ -96,7 +102,9 @@ def matmul(x: Any, y: Any) -> Any:
     one = m * n * k
     if x.ndim == y.ndim == 2:
         if k == 1 == y.shape[0] and one <= SMALL:
-            return np.multiply(x, y)  # a column times a row: BLAS takes several times as long
+            out = np.multiply(x, y)  # a column times a row: BLAS takes several times as long
+            out += _START
+            return out
         if one > THIN and 1 in (m, n):
             with OneThread():  # waiting for a second thread was seen to take 8 ms
                 return np.matmul(x, y)

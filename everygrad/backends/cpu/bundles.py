@@ -17,12 +17,13 @@ from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.fused import GRAIN, MOST_BLOCKS, Writer, likeness
 from everygrad.backends.cpu.llvm import Value as Reg, engine
 from everygrad.backends.cpu.work import Step
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Group, Load
 from everygrad.compile.ir import Value
 from everygrad.compile.views import is_whole
 
 _ENTRY = 3  # words of the table for each block: where its arguments begin, first element, end
-_LINE = 64  # blocks begin at multiples of this many elements
+_LINE = edge(__name__, "_LINE", 64, "size")  # blocks begin at multiples of this many elements
 
 
 class Bundle(NamedTuple):

@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from everygrad.backends.cpu.llvm import Emitter, Value, engine
 from everygrad.backends.cpu.work import Step
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 
 Int = Value | int  # an i64, known now or when the code runs
 
 OUT, FIRST, SECOND, SCRATCH = range(4)  # the arguments of every step
-NEAR = 24 << 10  # bytes of the images of one tile, to stay in the nearest cache
+# bytes of the images of one tile, to stay in the nearest cache
+NEAR = edge(__name__, "NEAR", 24 << 10, "bytes")
 
 
 class Machine(NamedTuple):
@@ -108,6 +110,14 @@ class Code(Emitter):
         """Where tile `index` of size `step` begins: the last one moves back to end at `end`."""
         first = self.mul(index, step)
         return first if end % step == 0 else self.least(first, end - step)
+
+    def repeated(self, index: Int, step: int, end: int) -> Int:
+        """How many of the places of a `bounded` tile the tile before it does as well: whoever adds
+        to what is in memory must leave them alone."""
+        if end % step == 0:
+            return 0
+        over = self.sub(self.mul(index, step), end - step)
+        return self.call("llvm.smax.i64", "i64", self.i64(over), Value("i64", "0"))
 
     # --- memory
 
@@ -214,6 +224,10 @@ class Code(Emitter):
     def first_lanes(self, count: int) -> Value:
         items = ", ".join(f"i1 {int(k < count)}" for k in range(self.lanes))
         return Value(self.mask, f"<{items}>")
+
+    def none_if(self, condition: Value, mask: Value) -> Value:
+        none = f"{self.mask} zeroinitializer, {self.mask} {mask.name}"
+        return self.emit(self.mask, f"select i1 {condition.name}, {none}")
 
     # --- control
 

@@ -34,6 +34,7 @@ from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.pooling import max_pool2d_index as max_pool2d_index
 from everygrad.backends.cpu.work import Operand, Step, Work, contiguous
+from everygrad.compile.edges import edge
 from everygrad.dtypes import int64
 from everygrad.shapes import Shape
 
@@ -361,7 +362,7 @@ def conv2d_weight(x: Operand, y: Operand, window: Any, out: Operand) -> Work:
     return Work(tuple(steps), _bytes(used + parts * out.size, x))
 
 
-_RUN = 1 << 12  # elements of a block that adds up parts
+_RUN = edge(__name__, "_RUN", 1 << 12, "elements")  # elements of a block that adds up parts
 
 
 def _total_step(out: Operand, parts: int, offset: int) -> Step:

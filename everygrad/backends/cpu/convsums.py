@@ -20,6 +20,7 @@ from everygrad.backends.cpu.convcode import (
 )
 from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.work import Step
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 
 
@@ -70,7 +71,8 @@ class _Plan(NamedTuple):
         return -(-(p.size[0] // p.joined) // self.lines)
 
 
-_PART = 1 << 19  # bytes of images for one part, to stay in the second
+# bytes of images for one part, to stay in the second
+_PART = edge(__name__, "_PART", 1 << 19, "bytes")
 
 
 def _sizes(p: Moments, m: Machine) -> tuple[int, int]:
@@ -187,17 +189,8 @@ class _Moments:
                 line.next = v.values
             n.next = line.values
         out = c.at(self.out, c.add(c.mul(m, depth), k))
-        rows = self.repeated(down, plan.a, p.rows)
-        self.save(n.values, out, fresh, rows, self.repeated(across, plan.b, depth))
-
-    def repeated(self, index: Int, step: int, end: int) -> Int:
-        """How many of a tile's rows or columns the tile before it has done: they must not be added
-        a second time."""
-        c = self.code
-        if end % step == 0:
-            return 0
-        over = c.sub(c.mul(index, step), end - step)
-        return c.call("llvm.smax.i64", "i64", c.i64(over), Value("i64", "0"))
+        rows = c.repeated(down, plan.a, p.rows)
+        self.save(n.values, out, fresh, rows, c.repeated(across, plan.b, depth))
 
     def tap_at(self, k: Int) -> Value:
         """Where channel and tap k of the image begin."""
@@ -245,11 +238,11 @@ class _Moments:
         new = c.first_lanes(plan.b) if columns == 0 else self.columns_from(columns)
         for i in range(plan.a):
             at = c.at(out, i * depth)
-            mask = new if rows == 0 else self.none_if(c.compare_ints("slt", i, rows), new)
+            mask = new if rows == 0 else c.none_if(c.compare_ints("slt", i, rows), new)
             which, lane = divmod(i * plan.b, c.lanes)
             pair = packed[which], packed[min(which + 1, len(packed) - 1)]
             row = c.shuffle(*pair, [lane + j if j < plan.b else -1 for j in range(c.lanes)])
-            old = c.load_where(at, self.none_if(fresh, mask))
+            old = c.load_where(at, c.none_if(fresh, mask))
             c.store_where(c.op("fadd", row, old), at, mask)
 
     def columns_from(self, first: Int) -> Value:
@@ -257,11 +250,6 @@ class _Moments:
         c = self.code
         back = c.op("sub", Value("i64", "0"), c.i64(first))
         return c.below(back, c.add(back, self.plan.b))
-
-    def none_if(self, condition: Value, mask: Value) -> Value:
-        c = self.code
-        none = f"{c.mask} zeroinitializer, {c.mask} {mask.name}"
-        return c.emit(c.mask, f"select i1 {condition.name}, {none}")
 
     def added_up(self, sums: list[Value]) -> list[Value]:
         """The lanes of each vector added up, in order, a vector of sums at a time: neighbours are

@@ -3,7 +3,8 @@
 A tile of output channels times a few vectors of places stays in registers while every tap of the
 kernel goes by. Places lie one after the other in memory, so a tap is a constant offset, and nothing
 is unfolded into columns. Tiles at an edge move back to end at it and do some places twice, with the
-same result, which costs less code than a second kernel for the rest.
+same result, which costs less code than a second kernel for the rest. Where the depth is cut into
+slabs that add to what is in memory, a tile stores only the places that no tile before it has done.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from everygrad.backends.cpu.convcode import NEAR, Code, Image, Int, Machine, machine, places_of
 from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.work import Step
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 
 Tap = tuple[int, int]  # where it reads, from a place's own element on: in the image, in the kernel
@@ -97,7 +99,9 @@ def _split(p: Correlation, tile: Tile, count: int) -> tuple[int, int]:
     return places, channels
 
 
-_RUN = 1 << 19  # bytes of images for the tiles of places that one tile of channels goes through
+_DEEP = edge(__name__, "_DEEP", 32, "size")  # channels of images that one tap reads far apart
+# bytes of images for the tiles of places that one tile of channels goes through
+_RUN = edge(__name__, "_RUN", 1 << 19, "bytes")
 
 
 def _run(p: Correlation, tile: Tile, lanes: int) -> int:
@@ -106,7 +110,7 @@ def _run(p: Correlation, tile: Tile, lanes: int) -> int:
     taps = max(len(t) for t in p.taps)
     rows = tile.down + min(taps, p.size[0]) ** 0.5
     each = p.depth * int(rows * tile.across * lanes) * p.dtype.itemsize
-    return 4 if taps == 1 and p.depth > 32 else max(1, min(16, _RUN // each))
+    return 4 if taps == 1 and p.depth > _DEEP else max(1, min(16, _RUN // each))
 
 
 class _Correlate:
@@ -119,6 +123,7 @@ class _Correlate:
         self.code = Code(p.dtype, m.lanes)
         taps = [t for phase in p.taps for t in phase]
         self.many = len(taps) > 1
+        self.slabs = self.slab_count()
         if self.many:
             self.reads = self.code.table([t[0] for t in taps])
             self.weights = self.code.table([t[1] for t in taps])
@@ -154,16 +159,15 @@ class _Correlate:
             with c.loop(0, rounds) as r:
                 first = c.add(low, c.mul(r.index, run))
                 last = c.least(c.add(first, run), high)
-                slabs = self.slabs()
-                with c.loop(0, slabs) as slab:
-                    self.depth = c.share(slab.index, slabs, p.depth)
+                with c.loop(0, self.slabs) as slab:
+                    self.depth = c.share(slab.index, self.slabs, p.depth)
                     kernels = c.share(channel, channels, tiles)
                     with c.loop(*kernels) as m, c.loop(first, last) as t:
                         self.locate(t.index)
-                        self.one(c.bounded(m.index, tile.rows, p.rows), slab.index)
+                        self.one(m.index, slab.index)
         return c.step(len(p.taps) * p.batch * p.groups * places * channels)
 
-    def slabs(self) -> int:
+    def slab_count(self) -> int:
         """Into how many slabs the channels of the images are cut, to stay in the nearest cache."""
         p, tile = self.p, self.tile
         if self.many or tile.mode != "row":
@@ -198,6 +202,19 @@ class _Correlate:
         self.offsets = [r * pitch + k * lanes for r, k in pairs]
         start = c.add(c.mul(y, w), x)
         self.stored = [c.add(start, r * w + k * lanes) for r, k in pairs]
+        if self.slabs > 1:
+            above = c.repeated(row, tile.down, h)
+            left = c.repeated(column, tile.across * lanes, w)
+            self.new = [self.new_places(r, k * lanes, above, left) for r, k in pairs]
+
+    def new_places(self, row: int, first: int, above: Int, left: Int) -> Value | None:
+        """The mask of a vector's places that are not among the first `above` rows and `left`
+        columns of its tile; None if that is known to be all of them."""
+        c, tile = self.code, self.tile
+        if above == 0 and left == 0:
+            return None
+        mask = c.below(c.minus(first, left), tile.across * c.lanes)
+        return mask if above == 0 else c.none_if(c.compare_ints("slt", row, above), mask)
 
     def dense(self, first: Int, offset: int) -> Int:
         """Where the places from `first + offset` on are stored; their mask is noted."""
@@ -213,9 +230,10 @@ class _Correlate:
         self.masks.append((mask, self.as_many(mask)))
         return c.add(c.mul(row, w), c.least(column, w))
 
-    def one(self, m: Int, slab: Int) -> None:
-        """One tile, from channel m on."""
+    def one(self, index: Int, slab: Int) -> None:
+        """Tile `index` of the output channels, at the places that were located."""
         p, c, tile = self.p, self.code, self.tile
+        m = c.bounded(index, tile.rows, p.rows)
         weight = c.at(self.weight, c.mul(m, p.weight[3]))
         size = p.size[0] * p.size[1]
         out = c.at(self.out, c.mul(m, size))
@@ -229,8 +247,12 @@ class _Correlate:
             with c.loop(*self.taps, depth.values) as tap:
                 tap.next = self.multiply(tap.values, *self.tap_at(image, kernel, tap.index))
             depth.next = tap.values
+        done = c.repeated(index, tile.rows, p.rows) if self.slabs > 1 else 0
         for k, total in enumerate(depth.values):
-            self.save(total, places[k], k % tile.vectors)
+            row, vector = divmod(k, tile.vectors)
+            self.save(
+                total, places[k], vector, None if done == 0 else c.compare_ints("slt", row, done)
+            )
 
     def begun(self, places: list[Value], slab: Int) -> list[Value]:
         """What the slabs before have left."""
@@ -264,10 +286,17 @@ class _Correlate:
             new += [c.fused(weight, x, total) for x, total in zip(seen, mine, strict=False)]
         return new
 
-    def save(self, total: Value, address: Value, vector: int) -> None:
+    def save(self, total: Value, address: Value, vector: int, done: Value | None) -> None:
+        """Store a vector, unless its channel is `done`."""
         c, mode = self.code, self.tile.mode
         if mode == "row":
-            c.store(total, address)
+            mask = self.new[vector] if self.slabs > 1 else None
+            if done is not None:
+                mask = c.none_if(done, mask or c.first_lanes(c.lanes))
+            if mask is None:
+                c.store(total, address)
+            else:
+                c.store_where(total, address, mask)
         elif mode == "narrow":
             c.store_where(total, address, c.first_lanes(self.p.size[1]))
         else:

@@ -14,7 +14,7 @@ from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
 from everygrad.backends.cpu.numpy_render import render
 from everygrad.backends.cpu.pool import empty, rewritable
 from everygrad.config import config
-from everygrad.dtypes import FROM_NP, DType
+from everygrad.dtypes import FROM_NP, DType, bfloat16, rounded
 from everygrad.errors import ArgumentError, OutOfMemoryError
 from everygrad.shapes import Shape
 
@@ -95,6 +95,8 @@ class CPU(Backend):
 
     def full(self, shape: Shape, value: Any, dtype: DType) -> Any:
         try:
+            if dtype is bfloat16 or (type(value) is int and dtype.is_float):
+                value = rounded(value, dtype)[()]
             if not shape:
                 return np.array(value, dtype.np)
             # the system's own zero pages: free until they are written; -0.0 is none of theirs
@@ -118,7 +120,7 @@ class CPU(Backend):
             return (places + np.uint64(start % 2**64)).astype(dtype.np)
         if dtype.is_integer:
             return (start + step * np.arange(count, dtype=np.int64)).astype(dtype.np)
-        return (start + step * np.arange(count, dtype=np.float64)).astype(dtype.np)
+        return rounded(start + step * np.arange(count, dtype=np.float64), dtype)
 
 
 def _fits(first: int, end: int, dtype: DType) -> bool:

@@ -245,7 +245,8 @@ def from_environment(environment: Mapping[str, str]) -> DiskCache | None:
     try:
         return DiskCache(default_directory(environment), int(text) << 20)
     except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-        warnings.warn(f"{error}: {_CURE}", RuntimeWarning, stacklevel=2)
+        # no RuntimeWarning: those are NumPy's, which the door ignores and ops catch
+        warnings.warn(f"{error}: {_CURE}", UserWarning, stacklevel=2)
         return None
 
 

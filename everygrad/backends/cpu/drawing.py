@@ -9,8 +9,9 @@ from everygrad.backends.cpu.bits import MULTIPLIERS, ROUNDS, WEYL
 from everygrad.backends.cpu.llvm import Emitter, Value, engine, literal
 from everygrad.backends.cpu.ranges import spread
 from everygrad.backends.cpu.render import address_of
+from everygrad.compile.edges import edge
 
-GRAIN = 1 << 12  # blocks handed out together
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # blocks handed out together
 
 
 def _product(e: Emitter, a: Value, multiplier: int) -> tuple[Value, Value]:

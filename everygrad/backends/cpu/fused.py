@@ -14,6 +14,7 @@ from everygrad.backends.cpu.llvm import Value as Reg, engine
 from everygrad.backends.cpu.loopwriter import LoopWriter
 from everygrad.backends.cpu.reducing import Combine, combine_of
 from everygrad.backends.cpu.work import Step, Work
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.compile.fuse import Group, Load, Member, Number
 from everygrad.compile.ir import Value
@@ -28,10 +29,13 @@ DEAR = frozenset(  # intrinsics that take longer than a load from the cache
         "atanh",
     }
 )  # fmt: skip
-GRAIN = 1 << 14  # elements of a block: about 10 us, a thread's smallest share
-MOST_BLOCKS = 64
-MOST_PARTIAL = 1 << 21  # elements of all blocks' partial results together
-MOST_KEPT = 1 << 15  # bytes of a row kept between passes, on the stack
+# elements of a block: about 10 us, a thread's smallest share
+GRAIN = edge(__name__, "GRAIN", 1 << 14, "elements")
+MOST_BLOCKS = edge(__name__, "MOST_BLOCKS", 64, "count")
+# elements of all blocks' partial results together
+MOST_PARTIAL = edge(__name__, "MOST_PARTIAL", 1 << 21, "elements")
+# bytes of a row kept between passes, on the stack
+MOST_KEPT = edge(__name__, "MOST_KEPT", 1 << 15, "bytes")
 MEMO = dict[Any, Reg]  # by member, and by load
 
 

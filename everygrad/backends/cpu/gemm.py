@@ -12,6 +12,7 @@ with a small result is cut along k instead, its parts summed by a second step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -30,18 +31,22 @@ from everygrad.backends.cpu.gemmtile import (
 )
 from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType, float32, float64
 from everygrad.errors import ArgumentError
 
-PANEL = 32 << 10  # bytes of B that stay in the first cache
-CHUNK = 512 << 10  # bytes of A, and of the result, that stay in the second
-SMALL = 50_000  # multiply-adds worth a block of their own
-BLOCKS = 16  # wanted for a large product
-LONG = 1024  # k that may be cut, for
-WIDE = 1 << 16  # elements of the result
-TILES = 16  # along m that a panel should serve; more, when B
-BIG = 1 << 20  # has more bytes, and comes from afar
-PANELS = 6  # that a copy of A should serve
+PANEL = edge(__name__, "PANEL", 32 << 10, "bytes")  # bytes of B that stay in the first cache
+# bytes of A, and of the result, that stay in the second
+CHUNK = edge(__name__, "CHUNK", 512 << 10, "bytes")
+SMALL = edge(__name__, "SMALL", 50_000, "products")  # multiply-adds worth a block of their own
+BLOCKS = edge(__name__, "BLOCKS", 16, "count")  # wanted for a large product
+LONG = edge(__name__, "LONG", 1024, "size")  # k that may be cut, for
+WIDE = edge(__name__, "WIDE", 1 << 16, "elements")  # elements of the result
+VERY_LONG = edge(__name__, "VERY_LONG", 1 << 18, "size")  # k that is cut into more parts
+FEW = edge(__name__, "FEW", 4, "count")  # products of a batch whose sums may be cut
+TILES = edge(__name__, "TILES", 16, "count")  # along m that a panel should serve; more, when B
+BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from afar
+PANELS = edge(__name__, "PANELS", 6, "count")  # that a copy of A should serve
 
 
 class Batch(NamedTuple):
@@ -168,9 +173,11 @@ def _swapped(p: Product) -> Product:
 def _parts(p: Product) -> int:
     """Into how many parts, a divisor of k, to cut k: when it is long and the result small, each
     part reads its own A and B, once, where chunks of the result would read them over and over."""
-    if p.k < LONG or p.m * p.n > WIDE or p.entries > 4:
+    if p.k < LONG or p.m * p.n > WIDE or p.entries > FEW:
         return 1
     wanted = (8, 4) if p.m * p.n <= WIDE // 4 else (4,)  # the parts are summed at the end
+    if p.k >= VERY_LONG and p.m * p.n <= WIDE // 32:  # each is the more exact
+        wanted = (64, 32, 16, *wanted)
     found = [parts for parts in (*wanted, 7, 5, 6, 3, 2) if p.k % parts == 0]
     return found[0] if found else 1
 
@@ -223,8 +230,8 @@ def _plan(p: Product, target: Machine) -> Plan:
     tiles = -(-p.m // rows)
     width = vectors * lanes
     panels = -(-p.n // width)
-    depth = _depth(p, width)
     packs = _packing(p, width, tiles)
+    depth = _depth(p, width, in_place=packs == "none")
     down, across = _chunks(p, tiles, panels, depth)
     chunk = p.m * p.n * p.k // (down * across)
     group = max(1, SMALL // max(chunk, 1))
@@ -261,9 +268,10 @@ def _tile_of(p: Product, lanes: int, registers: int) -> tuple[int, int]:
     return rows, vectors
 
 
-def _depth(p: Product, width: int) -> int:
-    """The stretches of k, equal but for the last."""
-    most = max(16, PANEL // (width * p.dtype.itemsize))
+def _depth(p: Product, width: int, in_place: bool = False) -> int:
+    """The stretches of k, equal but for the last. Each has a sum of its own, so that of a very long
+    k there should not be many: nor are there where no panel has to fit the cache."""
+    most = max(16, PANEL // (width * p.dtype.itemsize), math.isqrt(p.k) if in_place else 0)
     depth = max(1, -(-p.k // max(1, -(-p.k // most))))
     while p.k >= 4 and (p.k - 1) % depth + 1 < 4:  # packing takes up to four at a time
         depth -= 1

@@ -241,25 +241,40 @@ def tile(code: Code, name: str, t: Tile, s: Strides) -> None:
         at = {(i, j): code.at(rows[i], j * code.lanes) for i, j in places}
         totals = {place: Value(code.vector, "zeroinitializer") for place in places}
         if t.sums:
-            begun: _Sums = {}
-            if t.resumes:
-                code.lines += ["  br i1 %more, label %resume, label %sum", "resume:"]
-                begun = {(i, j): code.load(at[i, j], counts[j]) for i, j in places}
             code.lines += ["  br label %sum", "sum:"]
             lanes = counts if t.masked else [code.lanes] * len(counts)
-            totals = _sum_loop(code, t, lanes, s, a_rows, begun)
+            totals = _sum_loop(code, t, lanes, s, a_rows)
+            if t.resumes:
+                _add_to(code, t, counts, at, totals)
         for i, j in places:
             code.store(totals[i, j], at[i, j], counts[j])
+
+
+def _add_to(
+    code: Code, t: Tile, counts: list[int], at: dict[tuple[int, int], str], totals: _Sums
+) -> None:
+    """The way out where sums were begun: what is there, and this stretch of k. It has a sum of its
+    own: one that runs through all of a long k loses two digits by 2**25."""
+    code.lines += ["  br i1 %more, label %resume, label %fresh", "resume:"]
+    together = 2 if t.short else 1  # the last rows may be one: read both before either is written
+    for first in [*range(t.rows - together), t.rows - together]:
+        some = range(first, t.rows if first == t.rows - together else first + 1)
+        sums = {
+            (i, j): code.op("fadd", code.load(at[i, j], count), totals[i, j])
+            for i in some
+            for j, count in enumerate(counts)
+        }
+        for (i, j), total in sums.items():
+            code.store(total, at[i, j], counts[j])
+    code.lines += ["  ret void", "fresh:"]
 
 
 def _pointers(*names: str) -> list[Value]:
     return [Value("ptr", name) for name in names]
 
 
-def _sum_loop(
-    code: Code, t: Tile, lanes: list[int], s: Strides, a_rows: list[str], begun: _Sums
-) -> _Sums:
-    """The loop over k of a tile, in block "sum", from zero or from sums already begun."""
+def _sum_loop(code: Code, t: Tile, lanes: list[int], s: Strides, a_rows: list[str]) -> _Sums:
+    """The loop over k of a tile, in block "sum", from zero."""
     head = len(code.lines)
     code.lines.append("")  # the phis, once the names of what they carry are known
     b = [code.load(code.at("%pb", j * code.lanes), count) for j, count in enumerate(lanes)]
@@ -270,21 +285,13 @@ def _sum_loop(
             totals[i, j] = code.multiply_add(a, v, Value(code.vector, f"%acc{i}.{j}"))
     carried = [("i64", "%left", "%k"), ("ptr", "%pb", "%b")]
     carried.append(("i64", "%at", "0") if t.short else ("ptr", "%pa", "%a"))
-    phis = [(kind, name, start, start, f"{name}.next") for kind, name, start in carried]
+    phis = [(kind, name, start, f"{name}.next") for kind, name, start in carried]
     phis += [
-        (
-            code.vector,
-            f"%acc{i}.{j}",
-            "zeroinitializer",
-            begun[i, j].name if begun else "",
-            total.name,
-        )
+        (code.vector, f"%acc{i}.{j}", "zeroinitializer", total.name)
         for (i, j), total in totals.items()
     ]
     code.lines[head] = "\n".join(
-        f"  {name} = phi {kind} [ {fresh}, %e ], [ {new}, %sum ]"
-        + (f", [ {old}, %resume ]" if begun else "")
-        for kind, name, fresh, old, new in phis
+        f"  {name} = phi {kind} [ {start}, %e ], [ {new}, %sum ]" for kind, name, start, new in phis
     )
     code.lines += [
         "  %left.next = add nsw i64 %left, -1",

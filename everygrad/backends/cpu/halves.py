@@ -12,7 +12,7 @@ from everygrad.backends.cpu import native
 from everygrad.backends.cpu.pool import empty
 from everygrad.compile.expr import Expr, Program, lower
 from everygrad.config import config
-from everygrad.dtypes import FROM_NP, DType
+from everygrad.dtypes import FROM_NP, DType, rounded
 
 _F32 = np.dtype(np.float32)
 
@@ -32,7 +32,7 @@ def converted(x: Any, dtype: Any) -> Any:
     if x.dtype == dtype:
         return x
     if x.size <= config.native_threshold:
-        return x.astype(dtype)
+        return rounded(x, FROM_NP[np.dtype(dtype)])
     order = sorted(range(x.ndim), key=lambda a: -x.strides[a])
     seen = x.transpose(order)
     out = empty(seen.shape, np.dtype(dtype))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad import dtypes
-from everygrad.backends.cpu import vecinverse, vecmath, vecnormal
+from everygrad.backends.cpu import turning, vecinverse, vecmath, vecnormal
 from everygrad.backends.cpu.llvm import Emitter, Value, literal
 from everygrad.compile.expr import INTRINSICS
 from everygrad.dtypes import DType
@@ -118,6 +118,9 @@ def _cast_to_integer(e: Emitter, x: Value, target: DType) -> Value:
 def _cast_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:
     if not source.is_float:
         name = "sitofp" if source.kind == "int" else "uitofp"
+        if target is dtypes.bfloat16 and source.bits > 16:  # through float32 it is rounded twice
+            wide = e.cast(name, _sticky(e, x, source) if source.bits == 64 else x, "double")
+            return cast(e, wide, dtypes.float64, target)
         through = dtypes.float32 if target in _HALVES else target
         return cast(e, e.cast(name, x, register_type(through)), through, target)
     if target in _HALVES and source is dtypes.float64:
@@ -127,6 +130,20 @@ def _cast_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:
             x = e.cast("fpext", x, "float")
         return _narrow_bfloat16(e, x)
     return e.cast("fpext" if target.bits > source.bits else "fptrunc", x, register_type(target))
+
+
+def _sticky(e: Emitter, x: Value, source: DType) -> Value:
+    """A large integer of 64 bits as one that float64 holds: what that cannot hold is one bit, which
+    says "inexact"."""
+    low = e.op("and", x, literal("i64", 0x7FF))
+    lost = e.cast("zext", e.compare("ne", low, literal("i64", 0)), "i64")
+    shift = literal("i64", 11)
+    short = e.op("ashr" if source.kind == "int" else "lshr", x, shift)
+    odd = e.op("shl", e.op("or", short, lost), shift)
+    # from -2**53 to 2**53: moved up, and compared as unsigned
+    moved = e.op("add", x, literal("i64", 1 << 53 if source.kind == "int" else 0))
+    small = e.compare("ult", moved, literal("i64", 1 << (54 if source.kind == "int" else 53)))
+    return e.select(small, x, odd)
 
 
 def _round_to_odd(e: Emitter, x: Value) -> Value:
@@ -207,7 +224,7 @@ def _elementary(e: Emitter, fn: str, *args: Value) -> Value:
         return vecinverse.atan2(e, *args)
     found = None
     if len(args) == 1:
-        kin = (vecmath, vecinverse, vecnormal)
+        kin = (vecmath, vecinverse, vecnormal, turning)
         found = next((made for one in kin if (made := one.expand(e, fn, x)) is not None), None)
     if found is not None:
         return found

@@ -17,6 +17,7 @@ from everygrad.backends.cpu.halves import converted, widened
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.rows import by_ufunc
 from everygrad.compile import expr
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Expr
 from everygrad.config import config
 from everygrad.errors import OutOfRangeError
@@ -26,7 +27,8 @@ _ADDED = {
     d.np: expr.lower(operator.add(*Expr.inputs(2)), [d, d])
     for d in (dtypes.float32, dtypes.float64)
 }
-OWN_PRODUCTS = 1 << 22  # multiply-adds from which a matrix product is worth a kernel of its own
+# multiply-adds from which a matrix product is worth a kernel of its own
+OWN_PRODUCTS = edge(__name__, "OWN_PRODUCTS", 1 << 22, "products")
 _REAL = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 _BY_BLAS, _WIDE = 1 << 12, 8  # sizes from which integers are worth being converted
 Slices = tuple[tuple[int, int, int], ...]
@@ -265,7 +267,8 @@ def class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int
 
 # --- convolution and pooling ---------------------------------------------------------------------
 
-_NATIVE_FROM = 1 << 16  # multiply-adds, or elements looked at; below, NumPy has done it meanwhile
+# multiply-adds, or elements looked at; below, NumPy has done it meanwhile
+_NATIVE_FROM = edge(__name__, "_NATIVE_FROM", 1 << 16, "products")
 
 
 def _is_native(work: int, *arrays: Any) -> bool:
@@ -492,8 +495,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 REDUCERS: dict[str, Callable[..., Any]] = {
     "add": rows.add,
-    "max": by_ufunc(np.maximum),
-    "min": by_ufunc(np.minimum),
+    "max": rows.extreme(np.maximum),
+    "min": rows.extreme(np.minimum),
     "and": by_ufunc(np.logical_and),
     "or": by_ufunc(np.logical_or),
 }

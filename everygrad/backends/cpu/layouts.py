@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everygrad.compile.edges import edge
 from everygrad.errors import ShapeError
 
 Array = np.ndarray[Any, Any]
 
 # a transposed operand is walked in columns this wide, so that its cache lines are used up
-_TILE = 64
+_TILE = edge(__name__, "_TILE", 64, "size")
 
 
 class Layout(NamedTuple):

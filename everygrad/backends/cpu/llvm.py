@@ -15,6 +15,8 @@ import os
 import struct
 import sys
 import threading
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -23,9 +25,11 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from everygrad.backends.cpu import diskcache, threads
+from everygrad.backends.cpu import diskcache, softhalf, threads
 from everygrad.errors import ArgumentError
 
+_TOGETHER = 8  # modules loaded at once that share an engine, and live as long as any of them
+_OVERHEAD = 1 << 15  # bytes of an engine besides its code
 _FORMAT = 1  # of cached object code: one more whenever the pipeline below changes
 
 
@@ -184,11 +188,56 @@ class _Unlocked:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-class Engine:
-    """LLVM for this processor. Compiled code lives as long as the process.
+class Code:
+    """Machine code in the process, for as long as somebody holds it: an `Address` in it does.
 
-    Equal texts are compiled once, and their object code is kept on disk (`diskcache`) for the next
-    process, so a text must not contain addresses.
+    Its memory is given back later, by the thread that loads code next: this may be the last name
+    of it going anywhere, inside another call of LLVM, or while locks are held.
+    """
+
+    __slots__ = ("__weakref__", "_dropped", "_linked", "nbytes")
+
+    def __init__(self, linked: Any, nbytes: int, dropped: deque[Any]) -> None:
+        self._linked = linked  # an MCJIT engine of its own, which owns the memory
+        self._dropped = dropped
+        self.nbytes = nbytes
+
+    def __del__(self) -> None:
+        self._dropped.append(self._linked)  # atomic
+
+
+class _Module:
+    """A loaded module: where its functions are."""
+
+    __slots__ = ("__weakref__", "code", "functions")
+
+    def __init__(self, code: Code, functions: dict[str, int]) -> None:
+        self.code = code
+        self.functions = functions
+
+
+class Address(int):
+    """Where a function is. Whoever may still call it holds this, not a plain number."""
+
+    module: _Module
+
+    @classmethod
+    def of(cls, module: _Module, name: str) -> Address:
+        made = cls(module.functions[name])
+        made.module = module
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Of the code that it holds."""
+        return self.module.code.nbytes
+
+
+class Engine:
+    """LLVM for this processor. Compiled code lives as long as somebody holds an address in it.
+
+    Equal texts are compiled once while their code lives, and their object code is kept on disk
+    (`diskcache`) for the next time, so a text must not contain addresses.
     """
 
     def __init__(self) -> None:
@@ -210,11 +259,13 @@ class Engine:
         self._machines = [self._new_machine()]  # idle ones: a machine serves one thread at a time
         self._layout = str(self._machines[0].target_data)
         self._environment = self._environment_hash()
-        self._addresses: dict[str, dict[str, int]] = {}
+        self._modules: weakref.WeakValueDictionary[str, _Module] = weakref.WeakValueDictionary()
+        self._pinned: list[_Module] = []  # what lives as long as the process
+        self._dropped: deque[Any] = deque()  # engines whose code nobody holds any more
         self._lock = threading.Lock()
-        backing = llvm.parse_assembly(f'target triple = "{self._triple}"')
-        # the engine takes the machine it is given, so it gets one of its own
-        self._engine = llvm.create_mcjit_compiler(backing, self._new_machine())
+        if softhalf.needed(self.features):
+            for name, address in self.functions(softhalf.SOURCE, softhalf.NAMES).items():
+                llvm.add_symbol(name, address)
 
     def _new_machine(self) -> Any:
         target = llvm.Target.from_triple(self._triple)
@@ -260,7 +311,13 @@ class Engine:
         options.loop_unrolling = False
         options.slp_vectorization = False
         builder = llvm.create_pass_builder(machine, options)
-        self._unlocked.run(self._passes(builder, vectorise), module, builder)
+        passes = self._passes(builder, vectorise)
+        try:
+            self._unlocked.run(passes, module, builder)
+        finally:
+            # llvmlite's class has a close() that does nothing: 90 KB for each module
+            ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+            passes.detach()
         return module
 
     @contextmanager
@@ -303,31 +360,71 @@ class Engine:
         hashed.update(f"{vectorise} {' '.join(names)}\n{text}".encode())
         return _Request(hashed.hexdigest(), text, tuple(names), vectorise)
 
-    def _load(self, objects: dict[_Request, bytes]) -> None:
-        """Link object code into the process."""
+    def _load(self, objects: dict[_Request, bytes]) -> dict[str, _Module]:
+        """Link object code into the process, unless another thread has done so meanwhile."""
+        found: dict[str, _Module] = {}
         with self._lock:
-            fresh = [r for r in objects if r.key not in self._addresses]
-            for request in fresh:
-                code = llvm.ObjectFileRef.from_data(objects[request])
-                self._engine.add_object_file(code)
-            self._engine.finalize_object()
-            for request in fresh:
-                self._addresses[request.key] = self._found(request)
-
-    def _found(self, request: _Request) -> dict[str, int]:
-        """Where the functions of a loaded module are."""
-        find = self._engine.get_function_address
-        found = {name: int(find(request.symbol(name))) for name in request.names}
-        for name, address in found.items():
-            if not address:
-                raise ArgumentError(f"this LLVM IR defines no function {name}:\n{request.text}")
+            self._give_back()
+            for request in objects:
+                module = self._modules.get(request.key)
+                if module is not None:
+                    found[request.key] = module
+            fresh = [r for r in objects if r.key not in found]
+            for i in range(0, len(fresh), _TOGETHER):
+                for request, module in self._link(fresh[i : i + _TOGETHER], objects):
+                    found[request.key] = self._modules[request.key] = module
         return found
 
-    def _provide(self, requests: Sequence[_Request]) -> None:
-        """See that all are compiled, the missing ones on several threads."""
-        missing = {r.key: r for r in requests if r.key not in self._addresses}
+    def _link(
+        self, requests: Sequence[_Request], objects: dict[_Request, bytes]
+    ) -> list[tuple[_Request, _Module]]:
+        """Some modules in an engine of their own, whose end gives their memory back."""
+        # a context of its own too: it may end while other threads use theirs
+        backing = llvm.parse_assembly(f'target triple = "{self._triple}"', llvm.create_context())
+        linked = llvm.create_mcjit_compiler(backing, self._new_machine())
+        linked.remove_module(backing)  # or it would be compiled, empty as it is
+        for request in requests:
+            linked.add_object_file(llvm.ObjectFileRef.from_data(objects[request]))
+        linked.finalize_object()
+        places = [
+            {name: int(linked.get_function_address(r.symbol(name))) for name in r.names}
+            for r in requests
+        ]
+        nbytes = _OVERHEAD + sum(len(objects[r]) for r in requests)
+        code = Code(linked, nbytes, self._dropped)
+        for request, functions in zip(requests, places, strict=True):
+            for name, place in functions.items():
+                if not place:
+                    raise ArgumentError(f"this LLVM IR defines no function {name}:\n{request.text}")
+        return [(r, _Module(code, f)) for r, f in zip(requests, places, strict=True)]
+
+    def _give_back(self) -> None:
+        """Give the memory of dropped code back."""
+        while self._dropped:
+            self._dropped.popleft().close()
+
+    def give_back(self) -> None:
+        """Give the memory of code that nobody holds back now, not when code is loaded next."""
+        with self._lock:
+            self._give_back()
+
+    @property
+    def loaded(self) -> int:
+        """Modules whose code is there."""
+        return len(self._modules)
+
+    def _provide(self, requests: Sequence[_Request]) -> dict[str, _Module]:
+        """All of them by key, loaded: the missing ones are compiled on several threads."""
+        found: dict[str, _Module] = {}
+        missing: dict[str, _Request] = {}
+        for r in requests:
+            module = self._modules.get(r.key)
+            if module is None:
+                missing[r.key] = r
+            else:
+                found[r.key] = module
         if not missing:
-            return
+            return found
         longest_first = sorted(missing.values(), key=lambda r: -len(r.text))
         made: dict[_Request, bytes] = {}
 
@@ -336,27 +433,28 @@ class Engine:
                 made[request] = self._object_code(request)
 
         threads.parallel_for(len(longest_first), 1, build)
-        self._load(made)
+        return found | self._load(made)
 
     def after_fork(self) -> None:
         """In a forked child: whoever held the lock is gone."""
         self._lock = threading.Lock()
 
     def functions(self, text: str, names: Sequence[str], vectorise: bool = True) -> dict[str, int]:
-        """The addresses of several functions of `text`."""
+        """The addresses of several functions of `text`, which stay for good."""
         request = self._request(text, names, vectorise)
-        self._provide([request])
-        return self._addresses[request.key]
+        module = self._provide([request])[request.key]
+        self._pinned.append(module)
+        return module.functions
 
-    def compile(self, text: str, name: str, vectorise: bool = True) -> int:
+    def compile(self, text: str, name: str, vectorise: bool = True) -> Address:
         """The address of function `name` of `text`; names may repeat between calls."""
-        return self.functions(text, [name], vectorise)[name]
+        return self.compile_all([(text, vectorise)], name)[0]
 
-    def compile_all(self, sources: Sequence[Source], name: str = "step") -> list[int]:
+    def compile_all(self, sources: Sequence[Source], name: str = "step") -> list[Address]:
         """The address of function `name` of each source, compiled on all cores."""
-        requests = [self._request(text, [name], vectorise) for text, vectorise in sources]
-        self._provide(requests)
-        return [self._addresses[r.key][name] for r in requests]
+        requests = {s: self._request(s[0], [name], s[1]) for s in dict.fromkeys(sources)}
+        found = self._provide([*requests.values()])
+        return [Address.of(found[requests[s].key], name) for s in sources]
 
 
 _engine: Engine | None = None

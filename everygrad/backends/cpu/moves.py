@@ -11,11 +11,13 @@ from everygrad.backends.cpu import intrinsics, transposing
 from everygrad.backends.cpu.llvm import Value as Reg, engine, literal
 from everygrad.backends.cpu.loopwriter import LoopWriter
 from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.compile.edges import edge
 from everygrad.compile.views import row_major
 from everygrad.shapes import Shape, size_of
 
-GRAIN = 1 << 15
-TURNED = 1 << 14  # elements from which it pays to bring a transposed operand into order
+GRAIN = edge(__name__, "GRAIN", 1 << 15, "elements")
+# elements from which it pays to bring a transposed operand into order
+TURNED = edge(__name__, "TURNED", 1 << 14, "elements")
 
 
 def _merged(shape: Shape, tables: list[list[int]]) -> list[int]:

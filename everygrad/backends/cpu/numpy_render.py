@@ -13,7 +13,7 @@ import numpy as np
 
 from everygrad.backends.cpu import complex_functions, native
 from everygrad.compile.expr import Expr, Inst, Program, lower
-from everygrad.dtypes import FROM_NP, DType
+from everygrad.dtypes import FROM_NP, DType, bfloat16, rounded
 
 UFUNCS: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -199,7 +199,7 @@ def cast(x: Any, dtype: Any) -> Any:
         x = x.real
     if dtype.kind in "iu" and x.dtype.kind not in "iub":
         return _to_integer(x, dtype)
-    return x.astype(dtype)
+    return rounded(x, bfloat16) if dtype == bfloat16.np else x.astype(dtype)
 
 
 def _to_integer(x: Any, dtype: Any) -> Any:

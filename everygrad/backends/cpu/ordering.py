@@ -10,8 +10,11 @@ import numpy as np
 from everygrad.backends.cpu import alone
 from everygrad.backends.cpu.halves import widened
 from everygrad.backends.cpu.slabs import in_slabs
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
+from everygrad.dtypes import bfloat16, float64, rounded
 
-SHORT = 128  # elements up to which NumPy orders a row as fast
+SHORT = edge(__name__, "SHORT", 128, "size")  # elements up to which NumPy orders a row as fast
 
 
 def _tied(x: Any) -> Any:
@@ -85,19 +88,24 @@ def _order(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- scans ---------------------------------------------------------------------------------------
 
+_START = identity("add", float64)
 _WIDE = {"f": np.float64, "V": np.float64, "c": np.complex128}  # V: bfloat16
 
 
 def _accumulate(fn: Any, x: Any, axis: int) -> Any:
     """A running sum or product in numbers wide enough not to stall."""
     wide = _WIDE.get(x.dtype.kind, x.dtype)
-    return fn.accumulate(x.astype(wide, copy=False), axis=axis).astype(x.dtype, copy=False)
+    out = fn.accumulate(x.astype(wide, copy=False), axis=axis)
+    return rounded(out, bfloat16) if x.dtype.kind == "V" else out.astype(x.dtype, copy=False)
 
 
 def cumulative_sum(x: Any, axis: int, reverse: bool) -> Any:
+    """Running sums from 0.0 on; NumPy's begin with the first element, which may be -0.0."""
     if reverse:
-        return np.flip(_accumulate(np.add, np.flip(x, axis), axis), axis)
-    return _accumulate(np.add, x, axis)
+        return np.flip(cumulative_sum(np.flip(x, axis), axis, False), axis)
+    out = _accumulate(np.add, x, axis)
+    out += _START
+    return out
 
 
 def _extreme_index(fn: Any) -> Callable[..., Any]:
@@ -121,7 +129,8 @@ def recurrence(a: Any, b: Any, axis: int) -> Any:
     out = np.moveaxis(np.array(b, wide), axis, 0)
     for i, factor in enumerate(np.moveaxis(a, axis, 0)[1:]):
         out[i + 1] += factor * out[i]
-    return np.moveaxis(out, 0, axis).astype(b.dtype, copy=False)
+    out = np.moveaxis(out, 0, axis)
+    return rounded(out, bfloat16) if b.dtype.kind == "V" else out.astype(b.dtype, copy=False)
 
 
 def logcumsumexp(x: Any, axis: int) -> Any:

@@ -7,6 +7,7 @@ memory for each call, constants and what is computed on the way have theirs from
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NamedTuple
@@ -95,12 +96,23 @@ class Planner:
         self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
         self.donated = donated
         self.reads = {g.number: _reads(g) for g in self.groups}
+        self.read_by: dict[Value, list[Group]] = {}  # in the order of the groups
+        for g in self.groups:
+            for v in self.reads[g.number]:
+                self.read_by.setdefault(v, []).append(g)
+        self.left = {v: len(found) for v, found in self.read_by.items()}  # how many wait still
+        self.behind: dict[int, list[Group]] = {}  # the groups that take something from a group
+        for g in self.groups:
+            for n in g.before:
+                self.behind.setdefault(n, []).append(g)
         self.offsets: dict[tuple[int, int], int] = {}  # slots that point into others, by bytes
         self.base: dict[int, tuple[int, int]] = {}  # the slots they point into, and where
         self.shared: set[int] = set()  # slots of two values at once
         self.busy: set[int] = set()  # slots that the step linked to this one reads
         self.waiting: dict[int, Group] = {}  # groups without steps yet
-        self.kinds: dict[Group, Any] = {}  # which groups one kernel can serve together
+        self.blocked: dict[int, int] = {}  # how many of those each of them waits for
+        self.kinds: dict[int, Any] = {}  # which groups one kernel can serve together
+        self.ready: dict[Any, dict[int, Group]] = {}  # by kind: those that could run now
         self.results = {view_of(v).base for v in graph.outputs}
 
     # --- slots -----------------------------------------------------------------------------------
@@ -267,47 +279,60 @@ class Planner:
                 self.slot(v) for v, _ in made.inputs if _read_in_place(group, v)
             }
 
-    def kind(self, group: Group) -> Any:
-        if group not in self.kinds:
-            self.kinds[group] = bundles.kind_of(group, self.stored)
-        return self.kinds[group]
+    def begin(self) -> None:
+        """All groups wait."""
+        for g in self.groups:
+            self.waiting[g.number] = g
+            self.kinds[g.number] = bundles.kind_of(g, self.stored)
+            self.blocked[g.number] = len(g.before)
+            if not g.before:
+                self.is_ready(g)
+
+    def is_ready(self, group: Group) -> None:
+        kind = self.kinds[group.number]
+        if kind is not None:
+            self.ready.setdefault(kind, {})[group.number] = group
+
+    def leave(self, group: Group) -> None:
+        """A group's steps are about to be written."""
+        del self.waiting[group.number]
+        kind = self.kinds[group.number]
+        if kind is not None:
+            del self.ready[kind][group.number]
+        for v in self.reads[group.number]:
+            self.left[v] -= 1
+        for other in self.behind.get(group.number, ()):
+            self.blocked[other.number] -= 1
+            if not self.blocked[other.number]:
+                self.is_ready(other)
 
     def alike(self, group: Group) -> list[Group]:
         """This group, and those behind it that one kernel can do together with it now."""
-        kind = self.kind(group)
-        if kind is None:
-            return [group]
-        blocked = sum(1 << n for n in self.waiting)
-        found: list[Group] = []
-        read: set[Value] = set()  # by one group only: its outputs may take their place
-        for one in self.waiting.values():
-            whole = bundles.whole_inputs(one)
-            if one.needs & blocked or whole & read:
-                continue
-            if self.kind(one) == kind:
-                found.append(one)
-                read |= whole
-        return found
+        kind = self.kinds[group.number]
+        return [group] if kind is None else list(self.ready[kind].values())
 
     def bundle(self, groups: Sequence[Group]) -> None:
         """Groups of one kind as one step."""
         made = bundles.bundled(groups, self.stored)
         table = self.new_slot()
         self.constants[table] = made.table
-        given, written, in_place = [table], [], set()
+        given, written = [table], []
+        whole: Counter[int] = Counter()  # slots, by how many of the groups read them whole
         for group, outputs, inputs in zip(groups, made.outputs, made.inputs, strict=True):
             outs = [self.slot(v) for v in outputs]
             ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in inputs]
             given += (*outs, *ins)
             written += outs
-            in_place |= {self.slot(v) for v in bundles.whole_inputs(group)}
+            whole.update(self.slot(v) for v in bundles.whole_inputs(group))
         names = dict.fromkeys(v.name for v in groups[0].members)
         numbers = " ".join(f"%{v.number}" for v in made.outputs[0])
         name = f"{numbers} and {len(groups) - 1} like it, fused {' '.join(names)}"
         self.steps.append(NativeStep(made.step, tuple(given), name))
         self.use(given)
-        self.note(written, [s for s in given[1:] if s not in written])
-        self.whole_reads[len(self.steps) - 1] = in_place
+        results = set(written)
+        self.note(written, [s for s in given[1:] if s not in results])
+        # what two of the groups read cannot be overwritten by one of them
+        self.whole_reads[len(self.steps) - 1] = {s for s, count in whole.items() if count == 1}
 
     def reuse(self, group: Group, made: Fused) -> None:
         """Let results take the memory of what is read here for the last time, in the same place."""
@@ -318,7 +343,7 @@ class Planner:
             for v in dict.fromkeys(v for v, _ in made.inputs)
             if self.slots[v] in self.spans
             and self.slots[v] not in self.busy
-            and not any(v in self.reads[n] for n in self.waiting)
+            and not self.left.get(v)
             and _read_in_place(group, v)
         ]
         for out in made.outputs:
@@ -358,12 +383,12 @@ class Planner:
 
     def run(self) -> Program:
         inputs = [self.slot(v) for v in self.graph.inputs]
-        self.waiting.update((g.number, g) for g in self.groups)
+        self.begin()
         for group in self.groups:
             if group.number in self.waiting:
                 alike = self.alike(group)
                 for one in alike:
-                    del self.waiting[one.number]
+                    self.leave(one)
                 if len(alike) > 1:
                     self.bundle(alike)
                 else:
@@ -421,7 +446,7 @@ class Planner:
             last = self.steps[at]
             assert isinstance(last, NativeStep)
             self.steps[at] = last._replace(linked=True)
-            del self.waiting[follower.number]
+            self.leave(follower)
             # blocks of both run at the same time: what the product reads must stay as it is
             self.busy = {*map(self.root, last.slots[1:])}
             self.group(follower, work.rows)
@@ -432,19 +457,12 @@ class Planner:
 
     def follower(self, v: Value, rows: tuple[int, ...]) -> Group | None:
         """A group that can run right behind v, taking its rows as they are done."""
-        blocked = sum(1 << n for n in self.waiting)
-        for group in self.waiting.values():
-            loads = [
-                r
-                for m in group.members.values()
-                for r in m.refs
-                if isinstance(r, Load) and r.value is v
-            ]
-            if loads:
-                ready = not group.needs & blocked
-                in_step = group.size == v.size and _read_in_place(group, v)
-                return group if ready and in_step and walks_by_row(group, rows[-1]) else None
-        return None
+        readers = (g for g in self.read_by.get(v, ()) if g.opaque is None)
+        group = next((g for g in readers if g.number in self.waiting), None)
+        if group is None or self.blocked[group.number]:
+            return None
+        in_step = group.size == v.size and _read_in_place(group, v)
+        return group if in_step and walks_by_row(group, rows[-1]) else None
 
     def certain(self) -> set[int]:
         """The outputs that no step writes before all checks, and calls that may raise, are behind
@@ -463,6 +481,7 @@ class Planner:
         """Which outputs can be written over which inputs: nobody reads the input afterwards, and
         the step that writes reads it, if at all, element by element in step."""
         found: dict[int, int] = {}
+        overwritten: set[int] = set()
         certain = self.certain()
         read_afterwards = {r.slot for r in results}
         for i, k in self.donated:
@@ -472,7 +491,7 @@ class Planner:
             v = self.outputs.get(out)
             x = self.graph.inputs[i]
             fits = v is not None and v.shape == x.shape and v.dtype is x.dtype
-            if not fits or out in found or source in found.values():
+            if not fits or out in found or source in overwritten:
                 continue
             if not is_whole(*results[k].view[1:]):
                 continue
@@ -484,6 +503,7 @@ class Planner:
             in_step = source in self.whole_reads.get(written, ())
             if read < first or (read == first == written and in_step):
                 found[out] = source
+                overwritten.add(source)
         return found
 
 

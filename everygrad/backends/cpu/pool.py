@@ -134,8 +134,8 @@ def rewritable(t: Any) -> Any:
     """A view of the memory of tensor `t` for a new value, or None where someone else may see it.
 
     Only memory of the pool qualifies: the array's one reference is the tensor's, and the block's
-    are the pool's and the array's. A new view is a new payload, so whoever remembers the old one (a
-    checkpoint) sees that the value changed.
+    are the pool's and the array's. A new view is a new payload, so whoever remembers the old one
+    weakly sees that the value changed.
     """
     payload = t._data
     block = payload.base

@@ -7,9 +7,10 @@ from typing import Any
 from everygrad.backends.cpu.convcode import FIRST, OUT, Code, Int
 from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.compile.edges import edge
 
-_UNROLLED = 9  # taps; larger windows are loops
-_LANES = 8  # int64 results fill 64 bytes
+_UNROLLED = edge(__name__, "_UNROLLED", 9, "count")  # taps; larger windows are loops
+_LANES = edge(__name__, "_LANES", 8, "size")  # int64 results fill 64 bytes
 
 
 def max_pool2d_index(x: Operand, window: Any, out: Operand) -> Work:

@@ -8,12 +8,15 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.llvm import Emitter, Value as Reg, literal
+from everygrad.compile import combining
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import trailing
 from everygrad.compile.ir import Value
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
-LONG = 1 << 15  # terms of a column from which it is summed in float64
+# terms of a column from which it is summed in float64
+LONG = edge(__name__, "LONG", 1 << 15, "size")
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
@@ -33,8 +36,9 @@ class Combine:
         return self.wide
 
     def first(self) -> str:
-        """What accumulating begins with: -0.0 for sums, for the sign of a sum of -0.0 alone."""
-        return literal(self.type, -0.0).name if self.wide.is_float else "0"
+        """What accumulating begins with."""
+        kind = self.source if self.source is dtypes.bool_ else self.dtype
+        return literal(self.type, combining.identity(self.name, kind)).name
 
     def enter(self, e: Emitter, x: Reg) -> Reg:
         """An element as the accumulator takes it."""
@@ -59,7 +63,8 @@ class LongSum(Combine):
     def __init__(self, name: str, source: DType) -> None:
         super().__init__(name, source)
         self.wide = self.dtype = dtypes.float64
-        self.type, self.itemsize, self.start = "double", 8, literal("double", -0.0).name
+        self.type, self.itemsize = "double", 8
+        self.start = self.first()
 
 
 class Extreme(Combine):
@@ -75,12 +80,6 @@ class Extreme(Combine):
     def winner(self) -> int:
         top = 2 ** (self.dtype.bits - 1)
         return top - 1 if self.name == "max" else -top
-
-    def first(self) -> str:
-        bits = self.dtype.bits
-        if self.dtype.kind == "uint":
-            return "0" if self.name == "max" else str(2**bits - 1)
-        return str(-(2 ** (bits - 1)) if self.name == "max" else 2 ** (bits - 1) - 1)
 
     def flipped(self, e: Emitter, word: Reg) -> Reg:
         """Bits of floats to integers in the same order, and back."""
@@ -112,9 +111,6 @@ class Logical(Combine):
 
     def accumulator(self) -> DType:
         return dtypes.uint8
-
-    def first(self) -> str:
-        return "1" if self.name in ("and", "min") else "0"
 
     def enter(self, e: Emitter, x: Reg) -> Reg:
         return e.cast("zext", x, "i8")

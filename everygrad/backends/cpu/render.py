@@ -25,16 +25,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad.backends.cpu import intrinsics, layouts
-from everygrad.backends.cpu.llvm import engine
+from everygrad.backends.cpu.llvm import Address, engine
 from everygrad.backends.cpu.loops import Loops, Pattern, operand_dtypes
 from everygrad.backends.cpu.ranges import spread
+from everygrad.backends.kept import kept
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.errors import ArgumentError, DtypeError
 
 Array = np.ndarray[Any, Any]
 
-ALONE = 1 << 15  # elements up to which one thread is done before another has begun
-GRAIN = 1 << 12  # elements handed out together
+# elements up to which one thread is done before another has begun
+ALONE = edge(__name__, "ALONE", 1 << 15, "elements")
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements handed out together
 _CACHED_LAYOUTS = 1024
 
 
@@ -78,7 +81,7 @@ class _Compiled(NamedTuple):
     """A kernel f(lo, hi, out, *inputs[, meta]), and its address."""
 
     function: Callable[..., None]
-    address: int
+    address: Address  # holds the code
 
 
 class _Plan(NamedTuple):
@@ -128,6 +131,7 @@ class Kernel:
         self._compiled: dict[Pattern, _Compiled] = {}
         self._plans: dict[Any, _Plan] = {}
         self._lock = threading.Lock()
+        self.recent = True
 
     def compiled(self, pattern: Pattern) -> _Compiled:
         """The kernel for a pattern of loops."""
@@ -138,6 +142,8 @@ class Kernel:
                 pointers = [ctypes.c_void_p] * (len(pattern.kinds) + pattern.has_meta)
                 prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, *pointers)
                 found = self._compiled[pattern] = _Compiled(prototype(address), address)
+                nbytes = sum(c.address.nbytes for c in self._compiled.values())
+                kept.add(self, nbytes, _drop)
             return found
 
     def plan(self, arrays: Sequence[Array], out: Array) -> _Plan:
@@ -170,6 +176,7 @@ class Kernel:
         for a in arrays:
             key += (a.dtype, a.shape, a.strides)
         plan = self._plans.get(tuple(key))
+        self.recent = True
         if plan is None:
             self.check(arrays, out)
             if not out.size:
@@ -199,7 +206,7 @@ def _run(compiled: _Compiled, count: int, given: Sequence[int]) -> None:
 
 _kernels: dict[str, Kernel] = {}
 _by_identity: dict[int, tuple[Program, Kernel]] = {}
-_kernels_lock = threading.Lock()
+_kernels_lock = threading.RLock()  # a kernel may be dropped by a thread that is here already
 _REMEMBERED = 4096
 
 
@@ -219,6 +226,14 @@ def kernel(program: Program) -> Kernel:
             _by_identity.clear()
         _by_identity[id(program)] = (program, made)
         return made
+
+
+def _drop(kernel: Kernel) -> None:
+    """Forget a kernel; whoever is running it goes on."""
+    with _kernels_lock:
+        _kernels.pop(str(kernel.program), None)
+        for key in [k for k, (_, held) in _by_identity.items() if held is kernel]:
+            del _by_identity[key]
 
 
 def run(program: Program, arrays: Sequence[Array], out: Array) -> None:

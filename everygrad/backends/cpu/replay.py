@@ -25,6 +25,7 @@ from everygrad.errors import OutOfRangeError
 from everygrad.shapes import size_of
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
+_A_VALUE = 4096  # bytes of a value's objects, and of its step's
 Segment = Callable[[dict[int, Any]], None]  # of outputs by slot, for host steps
 Around = Callable[[range, Callable[[], None]], None]
 Prepare = Callable[[list[Any]], Callable[[], None]]
@@ -78,6 +79,8 @@ class Replay:
         for slot, array in program.constants.items():
             self.point(slot, address_of(array))
         self.arrays: list[Any] = [None] * len(program.inputs)  # the inputs of the latest call
+        self.input_at = {slot: i for i, slot in enumerate(program.inputs)}
+        self.output_at = {slot: i for i, slot in enumerate(program.outputs)}
         self.inside = {  # slots that point into others: which, and how many bytes behind its start
             slot: (base, nbytes)
             for base, pointers in program.offsets.items()
@@ -94,6 +97,16 @@ class Replay:
     def memory(self) -> Memory:
         return self.program.memory()
 
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        program = self.program
+        code = {id(a.module.code): a.nbytes for a in self.code}
+        texts = {s.step.source for s in program.steps if isinstance(s, NativeStep)}
+        constants = sum(a.nbytes for a in program.constants.values())
+        members = sum(len(g.values) for g in program.groups)
+        kept = sum(code.values()) + sum(map(len, texts)) + constants + _A_VALUE * members
+        return kept + min(most, program.arena)
+
     def memory_for(self, slot: int, v: Value) -> Callable[[], Any]:
         """What gives an output its memory, of earlier results that nobody holds any more; that of
         a tensor which stays in its place is its own."""
@@ -105,17 +118,18 @@ class Replay:
 
     def place(self, slot: int) -> tuple[int, Any]:
         """Where a result is found: 0, an input; 1, an output; 2, the constant array itself."""
-        if slot in self.program.inputs:
-            return 0, self.program.inputs.index(slot)
-        if slot in self.program.outputs:
-            return 1, list(self.program.outputs).index(slot)
+        if slot in self.input_at:
+            return 0, self.input_at[slot]
+        if slot in self.output_at:
+            return 1, self.output_at[slot]
         return 2, self.program.constants[slot]
 
     def link(self) -> list[Callable[[dict[int, Any]], None]]:
         """Compile all steps, and make each stretch of native ones a single call."""
         native = [s for s in self.program.steps if isinstance(s, NativeStep)]
         sources = [(s.step.source, s.step.vectorise) for s in native]
-        addresses = iter(engine().compile_all(sources))
+        self.code = engine().compile_all(sources)  # held: what is compiled lives as long as we do
+        addresses = iter(self.code)
         self.kept: list[Any] = []  # memory that native code points to
         segments: list[Callable[[dict[int, Any]], None]] = []
         words: list[int] = []
@@ -160,8 +174,8 @@ class Replay:
         """A value in memory as a NumPy array, for a host step."""
         slot, start = self.inside.get(slot, (slot, 0))
         base = arrays.get(slot)
-        if base is None and slot in self.program.inputs:
-            base = self.arrays[self.program.inputs.index(slot)]
+        if base is None and slot in self.input_at:
+            base = self.arrays[self.input_at[slot]]
         if base is None:
             base = self.program.constants.get(slot)
         if base is None:
@@ -185,7 +199,7 @@ class Replay:
         """By output: the slot to give it memory in, and the input whose memory it may take."""
         program = self.program
         return {
-            k: (r.slot, program.inputs.index(program.donations[r.slot]))
+            k: (r.slot, self.input_at[program.donations[r.slot]])
             for k, r in enumerate(program.results)
             if r.slot in program.donations
         }

@@ -17,11 +17,13 @@ from everygrad.backends.cpu.loops import program_body
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.ranges import spread
 from everygrad.backends.cpu.render import address_of
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Expr, lower
-from everygrad.dtypes import FROM_NP, DType, float32
+from everygrad.dtypes import FROM_NP, DType, float32, int32, int64
 
 Body = Callable[["Row"], Expr]
-GRAIN = 1 << 12  # elements, in whole rows, handed out together
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements, in whole rows, handed out together
 
 
 class Row:
@@ -88,9 +90,9 @@ class _Writer:
         return e.op("xor", raw, mask)
 
     def start_of(self, combine: str) -> str:
-        if combine == "add":
-            return literal(self.type, -0.0).name
-        return str(-(2 ** (self.dtype.bits - 1)))
+        kind = self.dtype if combine == "add" else int32 if self.word == "i32" else int64
+        type_ = self.type if combine == "add" else self.word
+        return literal(type_, identity(combine, kind)).name
 
     def walk(self, k: int, one: Pass) -> None:
         """The loop of pass k. Blocks: before{k} -> loop{k} -> after{k}."""

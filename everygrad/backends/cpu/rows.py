@@ -11,14 +11,23 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends.cpu.threads import parallel_for
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
+from everygrad.dtypes import float64
 from everygrad.shapes import Shape, reduced, size_of
 
-SMALL = 1 << 10  # elements so few that no order of summation matters
-BLOCK = 256  # terms summed one after the other before blocks are summed
-CHUNK = 1 << 15  # elements worked on at a time: input, output and temporaries stay in L2
-PARALLEL = 1 << 17  # elements from which a second thread pays
+# elements so few that no order of summation matters
+SMALL = edge(__name__, "SMALL", 1 << 10, "elements")
+# terms summed one after the other before blocks are summed
+BLOCK = edge(__name__, "BLOCK", 256, "size")
+# elements worked on at a time: input, output and temporaries stay in L2
+CHUNK = edge(__name__, "CHUNK", 1 << 15, "elements")
+# elements from which a second thread pays
+PARALLEL = edge(__name__, "PARALLEL", 1 << 17, "elements")
 
 _ADD: Any = np.add  # NumPy's types know no tuple of axes
+_OR: Any = np.logical_or
+_START = identity("add", float64)
 
 
 def _runs(axes: Shape) -> list[tuple[int, int]]:
@@ -36,7 +45,7 @@ def _sum_rows(x: Any) -> Any:
     """(rows, n) -> (rows,); NumPy sums a contiguous row pairwise."""
     rows, n = x.shape
     if x.size < PARALLEL:
-        return np.add.reduce(x, axis=1)
+        return _ADD.reduce(x, 1, initial=_START)
     if rows == 1 and n >= 2 * CHUNK:
         whole = n - n % CHUNK
         parts = _sum_rows(x[0, :whole].reshape(-1, CHUNK))
@@ -45,7 +54,7 @@ def _sum_rows(x: Any) -> Any:
     parallel_for(
         rows,
         max(1, PARALLEL // 2 // max(1, n)),
-        lambda lo, hi: np.add.reduce(x[lo:hi], axis=1, out=out[lo:hi]),
+        lambda lo, hi: _ADD.reduce(x[lo:hi], 1, None, out[lo:hi], initial=_START),
     )
     return out
 
@@ -60,7 +69,7 @@ def _sum_columns(x: Any) -> Any:
             rest = np.add.reduce(x[:, whole:], axis=1)[:, None]
             blocks = np.concatenate([blocks, rest], axis=1)
         x = blocks
-    return np.add.reduce(x, axis=1)
+    return _ADD.reduce(x, 1, initial=_START)
 
 
 def _sum_run(x: Any, first: int, last: int) -> Any:
@@ -77,18 +86,36 @@ def add(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
     """The sum or mean over axes; half floats are summed in float32."""
     dtype = x.dtype
     if x.size <= SMALL and dtype.itemsize > 2 and not mean:
-        return _ADD.reduce(x, axes, dtype, None, keepdims)
+        return _ADD.reduce(x, axes, dtype, None, keepdims, _START)
     count = size_of(tuple([x.shape[a] for a in axes]))
     if count <= BLOCK and x.size < PARALLEL and dtype.itemsize > 2 and not mean:
-        return _ADD.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims)
+        return _ADD.reduce(x, axes, dtype, None, keepdims, _START)
     total = x.astype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else x
     for first, last in _runs(axes):
         total = _sum_run(total, first, last)
-    if total is x:
-        total = x.copy()
+    if total is x:  # no axes: each element by itself
+        total = x + x.dtype.type(_START)
     if mean:
         total = total / np.asarray(count, total.dtype)
     return total.reshape(reduced(x.shape, axes, keepdims)).astype(dtype, copy=False)
+
+
+def extreme(ufunc: Any) -> Callable[..., Any]:
+    """The largest or smallest. To NumPy both zeros are equal, and the order of elements decides
+    which is the result."""
+
+    def run(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
+        out = ufunc.reduce(x, axis=axes, keepdims=keepdims)
+        if np.count_nonzero(out) == out.size or x.dtype.kind in "iub":
+            return out
+        negative, any_of = np.signbit(x), _OR
+        if ufunc is np.minimum:
+            below = any_of.reduce((x == 0) & negative, axis=axes, keepdims=keepdims)
+        else:
+            below = ~any_of.reduce((x == 0) & ~negative, axis=axes, keepdims=keepdims)
+        return np.where(out == 0, np.where(below, -0.0, 0.0), out).astype(out.dtype)
+
+    return run
 
 
 def by_ufunc(ufunc: Any) -> Callable[..., Any]:

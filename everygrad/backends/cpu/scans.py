@@ -15,13 +15,16 @@ from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.convcode import Code, Int
 from everygrad.backends.cpu.llvm import Value
 from everygrad.backends.cpu.work import Operand, Work
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
 OUT, X = range(2)
-_TOGETHER = 4  # rows
-_PIECE = 512  # elements behind the axis that one block does
-_LEAST = 1 << 12  # elements of a block
+_TOGETHER = edge(__name__, "_TOGETHER", 4, "size")  # rows
+_PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis that one block does
+_LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
+_COMBINE = {"cumulative_sum": "add", "cumulative_prod": "mul", "recurrence": "add"}
 State = list[Value]
 
 
@@ -41,18 +44,9 @@ class Scan:
 
     def begin(self, c: Code) -> State:
         if not self.is_index:
-            return [intrinsics.constant(self.wide, int(self.op == "cumulative_prod"))]
-        return [intrinsics.constant(self.wide, self.worst()), Value("i64", "0")]
-
-    def worst(self) -> float | int:
-        """What any element is as good as."""
-        sign = -1 if self.op == "cummax_index" else 1
-        if self.wide.is_float:
-            return sign * float("inf")
-        signed = self.wide.kind == "int"
-        bits = self.wide.bits - signed
-        low = -(1 << bits) if signed else 0
-        return low if sign < 0 else (1 << bits) - 1
+            return [intrinsics.constant(self.wide, identity(_COMBINE[self.op], self.wide))]
+        worst = identity("max" if self.op == "cummax_index" else "min", self.wide)
+        return [intrinsics.constant(self.wide, worst), Value("i64", "0")]
 
     def move(self, c: Code, state: State, given: Sequence[Value], place: Int) -> State:
         x, *rest = (intrinsics.cast(c, v, self.dtype, self.wide) for v in given)
@@ -61,8 +55,7 @@ class Scan:
             y = intrinsics.apply(c, "add", self.wide, [rest[0], product])
             return [c.select(c.compare_ints("eq", place, 0), rest[0], y)]
         if not self.is_index:
-            name = "add" if self.op == "cumulative_sum" else "mul"
-            return [intrinsics.apply(c, name, self.wide, [state[0], x])]
+            return [intrinsics.apply(c, _COMBINE[self.op], self.wide, [state[0], x])]
         best, found = state
         better = self.better(c, x, best)
         return [c.select(better, x, best), c.select(better, c.i64(place), found)]

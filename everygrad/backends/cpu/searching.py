@@ -8,8 +8,9 @@ from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.llvm import Emitter, Value, engine, literal
 from everygrad.backends.cpu.loopwriter import LoopWriter
 from everygrad.backends.cpu.work import Operand, Step, Work
+from everygrad.compile.edges import edge
 
-_GRAIN = 1 << 13  # values of a block
+_GRAIN = edge(__name__, "_GRAIN", 1 << 13, "elements")  # values of a block
 
 
 def _before(e: Emitter, x: Operand, there: Value, value: Value, right: bool) -> Value:

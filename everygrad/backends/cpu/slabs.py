@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad.backends.cpu import threads
+from everygrad.compile.edges import edge
 
-_LEAST = 1 << 15  # elements of a slab that are worth a thread's waking up
+# elements of a slab that are worth a thread's waking up
+_LEAST = edge(__name__, "_LEAST", 1 << 15, "elements")
 
 
 def in_slabs(fn: Callable[[Any, Any], object], x: Any, out: Any, axis: int) -> None:

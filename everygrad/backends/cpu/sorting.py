@@ -13,13 +13,14 @@ from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.convcode import Code, Int
 from everygrad.backends.cpu.llvm import Value, literal
 from everygrad.backends.cpu.work import Operand, Work
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
 OUT, X, SCRATCH = range(3)
-_FEW = 32  # places that insertion keeps
+_FEW = edge(__name__, "_FEW", 32, "size")  # places that insertion keeps
 _BLOCKS, _SCRATCH = 32, 1 << 25  # how many blocks at most, and bytes of all
-_LEAST = 1 << 12  # elements of a block
+_LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
 _DIGITS = 256
 
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from everygrad.backends.cpu.llvm import Value as Reg, engine, literal
 from everygrad.backends.cpu.loopwriter import LoopWriter
 from everygrad.backends.cpu.work import Step
+from everygrad.compile.edges import edge
 from everygrad.shapes import size_of
 
-GRAIN = 1 << 15  # elements of a block
+GRAIN = edge(__name__, "GRAIN", 1 << 15, "elements")  # elements of a block
 _LANES = {1: 16, 2: 16, 4: 16, 8: 8}  # of a tile's side, by the bytes of an element
 
 

@@ -11,9 +11,10 @@ from everygrad.backends.cpu.loopwriter import LoopWriter
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.work import Operand, Step, Work
 from everygrad.backends.cpu.workrun import operand, run
+from everygrad.compile.edges import edge
 from everygrad.shapes import size_of
 
-_UNROLLED = 8  # terms that a loop over results has written out
+_UNROLLED = edge(__name__, "_UNROLLED", 8, "size")  # terms that a loop over results has written out
 
 
 class _Writer:

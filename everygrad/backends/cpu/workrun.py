@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,37 @@ from everygrad.backends.cpu.llvm import engine
 from everygrad.backends.cpu.pool import empty
 from everygrad.backends.cpu.render import address_of
 from everygrad.backends.cpu.work import Operand, Step, Work, contiguous
+from everygrad.backends.kept import kept
 from everygrad.dtypes import FROM_NP
 
 
-@lru_cache(maxsize=1024)
-def addresses(steps: tuple[Step, ...]) -> tuple[int, ...]:
-    """Where the steps' functions are."""
-    return tuple(engine().compile_all([(s.source, s.vectorise) for s in steps]))
+class _Functions:
+    """The compiled functions of some steps."""
+
+    __slots__ = ("__weakref__", "addresses", "recent")
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.addresses = engine().compile_all([(s.source, s.vectorise) for s in steps])
+        self.recent = True
+
+
+_compiled: dict[tuple[Step, ...], _Functions] = {}
+
+
+def functions_of(steps: tuple[Step, ...]) -> _Functions:
+    """Where the steps' functions are, for as long as this is held."""
+    found = _compiled.get(steps)
+    if found is None:
+        found = _compiled[steps] = _Functions(steps)
+        nbytes = sum(a.nbytes for a in found.addresses) + sum(len(s.source) for s in steps)
+        kept.add(found, nbytes, partial(_drop, steps))
+    found.recent = True
+    return found
+
+
+def _drop(steps: tuple[Step, ...], compiled: _Functions) -> None:
+    if _compiled.get(steps) is compiled:
+        del _compiled[steps]
 
 
 def operand(array: Any) -> Operand:
@@ -45,5 +69,6 @@ def run(work: Work, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         given.append(-(-address_of(scratch) // 64) * 64)
     args = (ctypes.c_void_p * len(given))(*given)
     where = ctypes.addressof(args)
-    for step, function in zip(work.steps, addresses(work.steps), strict=True):
+    compiled = functions_of(work.steps)
+    for step, function in zip(work.steps, compiled.addresses, strict=True):
         runtime.parallel(function, step.blocks, where)

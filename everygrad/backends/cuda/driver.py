@@ -28,6 +28,7 @@ _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SHARED = 48 << 10  # bytes a kernel may have without asking
 _SIGNATURES: dict[str, str] = {  # p: an address or handle, i: int, u: unsigned, z: a size
     "cuModuleLoadData": "pp",
+    "cuModuleUnload": "p",
     "cuModuleGetFunction": "ppp",
     "cuFuncSetAttribute": "pii",
     "cuMemcpyHtoDAsync_v2": "ppzp",
@@ -137,6 +138,25 @@ def describe(lib: Any, code: int) -> str:
 # --- one device ----------------------------------------------------------------------------------
 
 
+class Module:
+    """A loaded module, for as long as somebody holds a function of it."""
+
+    __slots__ = ("_dropped", "_handle")
+
+    def __init__(self, handle: int, dropped: deque[int]) -> None:
+        self._handle = handle
+        self._dropped = dropped
+
+    def __del__(self) -> None:
+        self._dropped.append(self._handle)  # for `unload`: this may run anywhere
+
+
+class Function(int):
+    """The handle of a kernel; whoever may still launch it holds this, not a plain number."""
+
+    module: Module
+
+
 class Driver:
     """One GPU, by its number: a context, a stream, pools of memory. Errors are DeviceErrors."""
 
@@ -172,6 +192,7 @@ class Driver:
         self._uploads: deque[tuple[int, Any, int]] = deque()
         self._upload_bytes = 0
         self._events: list[int] = []
+        self._dropped: deque[int] = deque()  # modules whose functions nobody holds any more
         self._lt: CublasLt | None = None
         self._cudnn: cudnn.Cudnn | None = None
         self._cusolver: cusolver.Cusolver | None = None
@@ -238,28 +259,41 @@ class Driver:
 
     # --- kernels ---------------------------------------------------------------------------------
 
-    def function(self, text: Text) -> int:
+    def function(self, text: Text) -> Function:
         """The loaded kernel of this text."""
         source = full_source(text)
         cubin = self.nvrtc.compile(text.name, source, self.arch)
         return self.load(cubin, text.name)
 
-    def begin(self, text: Text) -> Callable[[], int]:
+    def begin(self, text: Text) -> Callable[[], Function]:
         """The same, compiled by another thread from now on; waited for, and loaded, by the call."""
         made = self.nvrtc.compile_later(text.name, full_source(text), self.arch)
         return lambda: self.load(made.result(), text.name)
 
-    def load(self, cubin: bytes, name: str, shared: int = 0) -> int:
+    def load(self, cubin: bytes, name: str, shared: int = 0) -> Function:
         """A kernel of a cubin, which may have `shared` bytes of memory given at launch."""
         self.enter()
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         what = f"loading the kernel {name!r}"
         self._check(self._lib.cuModuleLoadData(ctypes.byref(module), cubin), what)
+        owner = Module(module.value or 0, self._dropped)
         code = self._lib.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
         self._check(code, what)
         if shared > _STATIC_SHARED:
             self._check(self._lib.cuFuncSetAttribute(function, _DYNAMIC_SHARED, shared), what)
-        return function.value or 0
+        found = Function(function.value or 0)
+        found.module = owner
+        return found
+
+    def unload(self) -> None:
+        """Unload the modules that nobody can launch a kernel of any more, once the device has done
+        all it was told. Not while a graph is recorded: the caller holds the device's lock."""
+        if self._dropped:
+            self.enter()
+            self.synchronize()
+            while self._dropped:
+                code = self._lib.cuModuleUnload(self._dropped.popleft())
+                self._check(code, "unloading a module")
 
     def launcher(self, kernel: Any) -> Callable[[], Any]:
         """The launch of a kernel on the stream, with the arguments in its buffer, as CuPy makes it:

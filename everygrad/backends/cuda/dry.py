@@ -47,6 +47,9 @@ class DryDriver:
     def begin(self, text: Text) -> Callable[[], str]:
         return partial(self.function, text)
 
+    def unload(self) -> None:
+        return
+
     def launch(self, kernel: Any) -> None:
         self.launches[kernel.function] += 1
 

@@ -13,12 +13,13 @@ from everygrad.backends.cuda.layout import LAYOUTS
 from everygrad.backends.cuda.render import body, used_inputs
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written, extent, is_wide
 from everygrad.backends.strided import collapse, row_major
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.dtypes import DType
 from everygrad.shapes import Shape, size_of
 
-_BYTES = 16  # of one load or store
-_WAVES = 32  # blocks for each multiprocessor, at most
+_BYTES = edge(__name__, "_BYTES", 16, "size")  # of one load or store
+_WAVES = edge(__name__, "_WAVES", 32, "count")  # blocks for each multiprocessor, at most
 
 
 class Walk(NamedTuple):

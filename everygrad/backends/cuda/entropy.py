@@ -15,12 +15,13 @@ from everygrad.backends.cuda.losses import WHAT
 from everygrad.backends.cuda.moves import contiguous
 from everygrad.backends.cuda.writer import Writer, Written, is_wide
 from everygrad.backends.views import permute_dims
+from everygrad.compile.edges import edge
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import size_of
 
 _BLOCK, _LARGE_BLOCK = 256, 1024
 _BYTES = 16  # of one load or store
-_COUNTED = 1 << 16  # labels that one block counts
+_COUNTED = edge(__name__, "_COUNTED", 1 << 16, "size")  # labels that one block counts
 
 
 class _Rows:

@@ -13,12 +13,13 @@ from everygrad.backends.cuda.fusedvalues import Fold
 from everygrad.backends.cuda.layout import LAYOUTS
 from everygrad.backends.cuda.reducing import Stage, Walk, goes_by_rows, write_columns, write_rows
 from everygrad.backends.cuda.writer import Writer, Written, is_wide
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import Value
 
-_COLUMNS = 32  # side by side in a block
-_BESIDE = 32  # threads that share a column
-_MOST = 4096  # parts of a column that one block brings together
-_TOGETHER = 64  # the same, where there are more
+_COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # side by side in a block
+_BESIDE = edge(__name__, "_BESIDE", 32, "size")  # threads that share a column
+_MOST = edge(__name__, "_MOST", 4096, "size")  # parts of a column that one block brings together
+_TOGETHER = edge(__name__, "_TOGETHER", 64, "size")  # the same, where there are more
 
 
 class Parts(NamedTuple):

@@ -23,16 +23,18 @@ from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda import flashengines, flashforward, flashgrads, flashparts
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError
 from everygrad.shapes import size_of
 
 NAME = "flash_kernel"  # of every kernel: there is one in a text
-WIDEST = 128  # elements of a query, a key or a value
+WIDEST = edge(__name__, "WIDEST", 128, "size")  # elements of a query, a key or a value
 FLATTEST = 2.0**-100  # a scale that scores need not be multiplied by before they are compared
 OLDEST = (8, 0)  # the first chips that copy to shared memory on their own
-LONGEST = 65535 * 64  # queries, or keys: blocks in a grid's second axis, by the fewest rows of one
-PAD = 64  # queries are padded to a multiple of this in lse and delta
+# queries, or keys: blocks in a grid's second axis, by the fewest rows of one
+LONGEST = edge(__name__, "LONGEST", 65535 * 64, "size")
+PAD = edge(__name__, "PAD", 64, "size")  # queries are padded to a multiple of this in lse and delta
 _MASKS = {"": 0, "add": 1, "bool": 2}
 
 

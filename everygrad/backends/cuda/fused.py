@@ -13,14 +13,16 @@ from everygrad.backends.cuda.fusedrows import FusedWriter, Made
 from everygrad.backends.cuda.fusedvalues import Task
 from everygrad.backends.groups import finals, is_by_rows, kind_of, needed, walked
 from everygrad.backends.strided import collapse
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Group, Load, Member, is_chain
 from everygrad.compile.ir import Value
 from everygrad.compile.views import is_whole
 from everygrad.compile.walk import Place
 
-LONGEST = 8192  # elements of a row whose columns' sums fit into registers
-_ROWS = 1024  # rows from which on there is one for every block
-_SHORTEST = 1 << 12  # elements of a piece of a row
+# elements of a row whose columns' sums fit into registers
+LONGEST = edge(__name__, "LONGEST", 8192, "size")
+_ROWS = edge(__name__, "_ROWS", 1024, "size")  # rows from which on there is one for every block
+_SHORTEST = edge(__name__, "_SHORTEST", 1 << 12, "size")  # elements of a piece of a row
 
 
 def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:

@@ -19,15 +19,18 @@ from everygrad.backends.cuda.fusedvalues import Task, Values, fold_of, stored
 from everygrad.backends.cuda.layout import LAYOUTS
 from everygrad.backends.cuda.reducing import Walk
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
 
 _BYTES = 16  # of one load or store
-_REGISTERS = 64  # elements that a thread keeps of a row, all values together
+# elements that a thread keeps of a row, all values together
+_REGISTERS = edge(__name__, "_REGISTERS", 64, "size")
 _WAVES = 32  # blocks for each multiprocessor, at most
 _PARTS = 16  # the same, where blocks leave parts of columns' sums
-_SUMMING = 768  # threads for each multiprocessor that go through rows and sum columns
-_COLUMNS = 32  # threads side by side where columns are summed
+# threads for each multiprocessor that go through rows and sum columns
+_SUMMING = edge(__name__, "_SUMMING", 768, "size")
+_COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # threads side by side where columns are summed
 _NAME = 48  # letters of a kernel's name
 
 

@@ -14,9 +14,11 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda.layout import HALVES, LAYOUTS, accumulator
-from everygrad.backends.cuda.reducing import combined, identity
+from everygrad.backends.cuda.reducing import combined
 from everygrad.backends.cuda.render import body, cast, constant
 from everygrad.backends.cuda.writer import is_wide
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
@@ -24,8 +26,9 @@ from everygrad.shapes import Shape, size_of
 
 # of these, halves are computed with functions that are right to 20 bits, not to the last of 24
 _SMOOTH = {"gelu", "gelu.d0"}
-_LOW = re.compile(r"\b(erf|exp)\(")
-_KEPT = 64  # elements that a thread keeps from one pass to the next, with what it reads early
+_LOW = re.compile(r"\b(normcdf|exp)\(")
+# elements that a thread keeps from one pass to the next, with what it reads early
+_KEPT = edge(__name__, "_KEPT", 64, "size")
 
 
 class Task(NamedTuple):

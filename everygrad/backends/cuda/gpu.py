@@ -19,9 +19,11 @@ import numpy as np
 from everygrad.backends.checks import Check, Checks
 from everygrad.backends.cuda.memory import Memory, Storage
 from everygrad.backends.cuda.writer import Written
+from everygrad.backends.kept import kept
 from everygrad.errors import EverygradError, OutOfRangeError
 
 _FAULT_BYTES = 24  # how many bad values, whose check, the first of them
+_MODULE = 1 << 16  # bytes of a loaded module, about
 _BUFFER, _SIZE, _END = 1, 2, 0  # of cuLaunchKernel's `extra`
 
 
@@ -68,6 +70,16 @@ class Loading:
             return self._function
 
 
+class Known:
+    """A kernel's function, or the `Loading` of it, as it is kept by its name."""
+
+    __slots__ = ("__weakref__", "function", "recent")
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.recent = True
+
+
 class Command(NamedTuple):
     """A logged launch: of a kernel on addresses, or a library's call with its arguments."""
 
@@ -84,7 +96,7 @@ class Gpu:
         self.lock = threading.RLock()
         self.memory = Memory(self)
         self.log: list[Command] | None = None
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, Known] = {}
         self._checks = Checks()
         self._faults: Storage | None = None
         self._unread_checks = False
@@ -95,20 +107,37 @@ class Gpu:
     def prepare(self, written: Written) -> Kernel:
         """A kernel ready to be launched again and again."""
         with self.lock:
-            name = written.text.name
-            function = self._functions.get(name)
-            if function is None:
-                function = self._functions[name] = self.driver.function(written.text)
+            known = self._functions.get(written.text.name)
+            if known is None:
+                self.unload()
+                known = self.know(written, self.driver.function(written.text))
+            known.recent = True
+            function = known.function
             kernel = Kernel(function, written)
             kernel.fire = partial(self._first_fire, kernel)
             if not isinstance(function, Loading):
                 kernel.fire = self.driver.launcher(kernel)
             return kernel
 
+    def know(self, written: Written, function: Any) -> Known:
+        """Keep a kernel's function, or its `Loading`, for the next time."""
+        name = written.text.name
+        known = self._functions[name] = Known(function)
+        kept.add(known, _MODULE + len(written.text.source), partial(_drop, self._functions, name))
+        return known
+
+    def unload(self) -> None:
+        """Give back what dropped kernels took."""
+        with self.lock:
+            self.driver.unload()
+
     def ready(self, kernel: Kernel) -> None:
         """Wait until a kernel is compiled, if another thread is at it."""
         if isinstance(kernel.function, Loading):
-            kernel.function = self._functions[kernel.name] = kernel.function.function
+            kernel.function = kernel.function.function
+            known = self._functions.get(kernel.name)
+            if known is not None:
+                known.function = kernel.function
             kernel.fire = self.driver.launcher(kernel)
 
     def _first_fire(self, kernel: Kernel) -> None:
@@ -211,6 +240,12 @@ class Gpu:
         with self.lock:
             data = self.driver.download(storage.ptr + start, size)
             return Reading(data, self.look())
+
+
+def _drop(functions: dict[str, Known], name: str, known: Known) -> None:
+    """Forget a kernel; plans and replays that hold it go on."""
+    if functions.get(name) is known:
+        del functions[name]
 
 
 class Look:

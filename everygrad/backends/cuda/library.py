@@ -15,10 +15,12 @@ from typing import Any
 from everygrad.backends.cuda import factoring, ordering, solver, transforms
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.guest import has_libraries, lent, on_our_stream
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import Value
 from everygrad.shapes import size_of
 
-_NETWORK = 1024  # elements of a row up to which the portable network sorts it
+# elements of a row up to which the portable network sorts it
+_NETWORK = edge(__name__, "_NETWORK", 1024, "size")
 _UNROLLED = (
     *("cholesky", "solve", "inv", "det", "slogdet"),
     *("lu_factor", "solve_triangular", "qr", "qr_complete"),

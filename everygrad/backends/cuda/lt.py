@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from everygrad import dtypes
 from everygrad.backends.cpu import diskcache
 from everygrad.backends.cuda.nvrtc import candidates
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 from everygrad.errors import (
     ArgumentError,
@@ -34,8 +35,9 @@ from everygrad.errors import (
 
 WORKSPACE = 32 << 20  # bytes that pay on Hopper; elsewhere algorithms take what they need of it
 ANSWERS = 16  # how many algorithms the heuristic is asked for
-WORTH = 1 << 30  # operations of a product from which on algorithms are tried
-BIAS_ALIGNMENT = 16
+# operations of a product from which on algorithms are tried
+WORTH = edge(__name__, "WORTH", 1 << 30, "products")
+BIAS_ALIGNMENT = edge(__name__, "BIAS_ALIGNMENT", 16, "size")
 
 # cudaDataType of elements
 _TYPES = {

@@ -17,14 +17,18 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cudnn import last_strides, lies_last
 from everygrad.backends.cuda.elementwise import grid
 from everygrad.backends.cuda.layout import LAYOUTS, accumulator
+from everygrad.backends.cuda.render import constant
 from everygrad.backends.cuda.writer import NARROW, Writer, Written, extent, is_wide
 from everygrad.backends.strided import row_major
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 
 _PLAIN = (0, 1, 2, 3)  # axes in the order in which they are walked
 _LAST = (0, 2, 3, 1)
-_UNROLLED = 16  # elements of a window up to which its code is written out
+# elements of a window up to which its code is written out
+_UNROLLED = edge(__name__, "_UNROLLED", 16, "count")
 
 
 class Walk(NamedTuple):
@@ -86,9 +90,10 @@ def _search(w: Writer, at: Walk, which: int, r: str, q: str) -> list[str]:
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = window[:4]
     place = w.address(["n", "c", "y", "z"], at.steps[which])
     nan = "|| (v != v && best == best)" if at.dtypes[which].is_float else ""
+    worst = constant(identity("max", at.dtypes[which]), at.dtypes[which])
     unroll = "#pragma unroll" if kh * kw <= _UNROLLED else "#pragma unroll 1"
     return [
-        f"{lay.register} best = 0;",
+        f"{lay.register} best = {worst};",  # the result where a window lies in the padding
         f"{w.index} found = -1;",
         unroll,
         f"for (int i = 0; i < {kh}; ++i) {{",

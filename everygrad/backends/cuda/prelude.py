@@ -75,6 +75,12 @@ DEVICE float odd_f(double x) {  // the last bit says "inexact": rounding that ag
   u32 w = __float_as_uint(near);
   return __uint_as_float((w - (fabs((double)near) > fabs(x) ? 1u : 0u)) | 1u);
 }
+// odd_d
+template <class T> DEVICE double odd_d(T x) {  // of 64 bits, likewise
+  const T limit = (T)1 << 53;
+  if (x < limit && x + limit > (T)0) return (double)x;
+  return (double)((x >> 11) | (T)((x & 0x7ff) != 0)) * 2048.0;
+}
 // saturate
 template <class T, class F> DEVICE T saturate(F x, T low, T high) {
   if (x != x) return (T)0;
@@ -91,27 +97,32 @@ DEVICE float exp_low(float x) {  // for results of 8 or 11 bits
 #endif
   return y;
 }
-// erf_low
-DEVICE float erf_low(float x) {  // within 5e-7 of erf, for halves that 1 is added to
-  float a = fabs(x), t = fmaf(0.3275911f, a, 1.0f);
+// normcdf_low
+DEVICE float normcdf_low(float x) {  // within 2e-5 of the share of a normal below x, for halves
+  float v = fmin(fabs(x), 14.5f) + 3.0f;
 #if defined(__HIP__)
-  t = 1.0f / t;
+  v = 1.0f / v;
 #else
-  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(t));
+  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(v));
 #endif
-  float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t,
-                      -0.284496736f), t, 0.254829592f);
-  return copysign(fmaf(-p * t, exp_low(-a * a), 1.0f), x);
+  float p = fmaf(fmaf(fmaf(fmaf(fmaf(-38.550827f, v, 19.41507f), v, 7.7782001f), v, 2.935061f), v,
+                      1.2191958f), v, 0.3983283f);
+  float tail = p * v * exp_low(-0.5f * x * x);
+  return x > 0.0f ? 1.0f - tail : tail;
 }
 // max_f
-template <class T> DEVICE T max_f(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> DEVICE T max_f(T a, T b) {  // 0.0 is above -0.0
+  return a > b || a != a || (a == b && copysign((T)1, a) > 0) ? a : b;
+}
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 DEVICE float max_f(float a, float b) {
   float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;
 }
 #endif
 // min_f
-template <class T> DEVICE T min_f(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> DEVICE T min_f(T a, T b) {
+  return a < b || a != a || (a == b && copysign((T)1, a) < 0) ? a : b;
+}
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 DEVICE float min_f(float a, float b) {
   float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;

@@ -16,13 +16,14 @@ from everygrad.backends.cuda.render import cast, constant, instruction
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written, extent, is_wide
 from everygrad.backends.strided import collapse, spread
 from everygrad.backends.views import permute_dims, reshape
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 
-TILE = 64  # rows and columns of results that one block makes
-DEPTH = 16  # terms of a tile that are in its memory at a time
-_EACH = 4  # rows and columns of results that one thread makes
+TILE = edge(__name__, "TILE", 64, "size")  # rows and columns of results that one block makes
+DEPTH = edge(__name__, "DEPTH", 16, "size")  # terms of a tile that are in its memory at a time
+_EACH = edge(__name__, "_EACH", 4, "size")  # rows and columns of results that one thread makes
 _SIDES_ALIGNED = 512  # bytes; results behind a product begin as arrays do
 WITH_EPILOGUES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 

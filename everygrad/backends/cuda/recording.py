@@ -65,10 +65,12 @@ class Recorder(Gpu):
 
     def prepare(self, written: Written) -> Kernel:
         """A kernel that is compiled while recording goes on."""
-        name = written.text.name
-        if name not in self._functions:
-            self._functions[name] = Loading(self.driver.begin(written.text))
+        if written.text.name not in self._functions:
+            self.know(written, Loading(self.driver.begin(written.text)))
         return super().prepare(written)
+
+    def unload(self) -> None:
+        """Another thread may be recording a graph: the real device does it, under its lock."""
 
     def settle(self) -> None:
         """Wait for the kernels of all commands; raises what the compiler found."""

@@ -9,43 +9,27 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.layout import LAYOUTS, accumulator
 from everygrad.backends.cuda.render import cast, constant, instruction
 from everygrad.backends.cuda.writer import BLOCK, Writer, Written, extent, is_wide
 from everygrad.backends.strided import collapse
+from everygrad.compile.combining import COMBINATIONS, identity, of_nothing
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, reduced, size_of
 
-ROW_PIECE = 1 << 14  # elements of a row that one block reduces
-_COLUMNS = 32  # of one block; its other threads share their rows
-_BLOCKS = 2048  # enough to keep any GPU busy
+ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")  # elements of a row that one block reduces
+# of one block; its other threads share their rows
+_COLUMNS = edge(__name__, "_COLUMNS", 32, "size")
+_BLOCKS = edge(__name__, "_BLOCKS", 2048, "count")  # enough to keep any GPU busy
 _SHORTEST, _LONGEST = 64, 1024  # rows of one piece of a column
-_COMBINE = ("add", "mul", "max", "min", "and", "or")
-
-
-def identity(combine: str, dtype: DType) -> Any:
-    """What changes nothing; -0.0 for sums, for the sign of a sum of -0.0 alone."""
-    if combine == "add":
-        return -0.0 if dtype.is_float else complex(-0.0, -0.0) if dtype.is_complex else 0
-    if combine == "or":
-        return 0
-    if combine in ("mul", "and"):
-        return 1
-    if dtype is dtypes.bool_:
-        return combine == "min"
-    if dtype.is_float:
-        return -np.inf if combine == "max" else np.inf
-    limits = np.iinfo(dtype.np)
-    return int(limits.min if combine == "max" else limits.max)
 
 
 def combined(combine: str, dtype: DType, a: str, b: str) -> str:
-    assert combine in _COMBINE
+    assert combine in COMBINATIONS
     return instruction(Inst(combine, dtype, (0, 1)), [a, b], [dtype, dtype])
 
 
@@ -326,8 +310,7 @@ def reduce(
     if not size_of(shape):
         return dev.empty(shape, dtype)
     if x.storage is None:
-        value = np.nan if mean else 0 if combine == "add" else identity(combine, dtype)
-        return dev.full(shape, value, dtype)
+        return dev.full(shape, of_nothing(combine, dtype, mean), dtype)
     out = accumulate(dev, name, combine, x, axes, dtype, mean)
     return CudaArray(dev.device, shape, dtype.np, out.storage)
 

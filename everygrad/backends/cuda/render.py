@@ -37,7 +37,7 @@ TABLE: dict[str, dict[str, str]] = {
     **{fn: {"f": fn + "({0})", **dict.fromkeys("iub", "{0}")} for fn in ("floor", "ceil", "trunc")},
     "round": {"f": "rint({0})", "c": "round_c({0})", **dict.fromkeys("iub", "{0}")},
     "erf": {"f": "erf({0})"},
-    "ndtr": {"f": "({t})0.5 * (1 + erf({0} * ({t})0.7071067811865476))"},
+    "ndtr": {"f": "normcdf({0})"},  # by 1 + erf no digits are left far below 0
     **{
         fn: {"f": fn + "({0})", "c": fn + "_c({0})"}
         for fn in (
@@ -134,6 +134,8 @@ def cast(value: str, source: DType, target: DType, rounds: bool = True) -> str:
         return f"{value} != 0"
     if target in HALVES:
         wide = f"odd_f({value})" if source is dtypes.float64 else f"(float){value}"
+        if target is dtypes.bfloat16 and source.is_integer and source.bits > 16:
+            wide = f"odd_f(odd_d({value}))" if source.bits == 64 else f"odd_f((double){value})"
         if source is dtypes.float32 or source in HALVES:
             wide = value
         name = "half_round" if target is dtypes.float16 else "brain_round"

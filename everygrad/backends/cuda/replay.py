@@ -26,15 +26,18 @@ from everygrad.backends.cuda.rewriting import rewritten
 from everygrad.backends.cuda.runner import Plan, Prepare, Runner
 from everygrad.backends.cuda.stages import gathered, is_hosted, stage_names
 from everygrad.backends.groups import fusable, under_extremes, without_strays
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, plan
 from everygrad.compile.views import is_whole, view_of
 from everygrad.errors import CompileError
 
-_MOST_LOADS = 64  # values that a fused kernel reads
+_MOST_LOADS = edge(__name__, "_MOST_LOADS", 64, "count")  # values that a fused kernel reads
+_A_VALUE = 4096  # bytes of a value's objects, and of its launch's
 _CONSTANT = 1 << 16  # bytes of one number, repeated, that are kept
-_SMALL = 1 << 15  # elements of groups so small that several are one kernel
+# elements of groups so small that several are one kernel
+_SMALL = edge(__name__, "_SMALL", 1 << 15, "elements")
 
 
 class Replay:
@@ -55,6 +58,7 @@ class Replay:
         self.arrange({self.slot(self.results[k]) for _, k in donated})
         self.plan(donated)
         self.recorder.gpu.settle()  # kernels were compiled meanwhile
+        self.gpu.unload()
         self.runner = Runner(dev, self.runner_plan())
 
     # --- recording -------------------------------------------------------------------------------
@@ -182,9 +186,10 @@ class Replay:
                 self.spans[slot] = (self.spans.get(slot, (k, k))[0], k)
         self.inputs = [self.slot(self.made[v]) for v in self.graph.inputs]
         self.outputs: dict[int, int] = {}  # sizes, by slot
+        inputs = set(self.inputs)
         for array in self.results:
             slot = self.slot(array)
-            if slot >= 0 and slot not in self.inputs:
+            if slot >= 0 and slot not in inputs:
                 self.outputs[slot] = sizes[slot]
         outside = {*self.inputs, *self.outputs}
         temporaries = [s for s in self.spans if s not in outside]
@@ -208,13 +213,14 @@ class Replay:
         there for the last time."""
         sizes = self.recorder.gpu.promises.sizes
         found: dict[int, int] = {}
-        known = {*temporaries}
+        known, owners = {*temporaries}, set[int]()
         for k in sorted(self.in_place):
             for source, out in self.in_place[k]:
                 free = source in known and out in known and sizes[source] == sizes[out]
-                taken = out in found or source in found.values()
+                taken = out in found or source in owners
                 if free and not taken and self.spans[source][1] == k == self.spans[out][0]:
                     found[out] = source
+                    owners.add(source)
         return found
 
     def name_of(self, slot: int) -> str:
@@ -227,6 +233,7 @@ class Replay:
         found: dict[int, int] = {}
         calls = [k for k, step in enumerate(self.steps_) if is_hosted(step)]
         kept = {self.slot(array) for array in self.results}
+        taken: set[int] = set()
         for i, k in donated:
             source, out = self.inputs[i], self.slot(self.results[k])
             x, v = self.graph.inputs[i], self.graph.outputs[k]
@@ -234,7 +241,6 @@ class Replay:
             whole = is_whole(*view[1:]) and view.base.size == v.size
             if source < 0 or out not in self.outputs or not whole or source in kept:
                 continue
-            taken = [self.slot(self.results[other]) for other in found]
             if x.shape != v.shape or x.dtype is not v.dtype or out in taken:
                 continue
             last, first = self.spans.get(source, (-1, -1))[1], self.spans[out][0]
@@ -242,6 +248,7 @@ class Replay:
                 continue
             if last < first or (last == first and (source, out) in self.in_place.get(first, ())):
                 found[k] = i
+                taken.add(out)
         return found
 
     def runner_plan(self) -> Plan:
@@ -265,6 +272,12 @@ class Replay:
         return Memory(self.arena, placed, outputs, sum(held.values()), len(self.donations))
 
     # --- for people to read ----------------------------------------------------------------------
+
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        texts = {s.what.source for s in self.steps_ if isinstance(s.what, Kernel)}
+        kept = sum(map(len, texts)) + _A_VALUE * len(self.graph.values)
+        return kept + min(most, self.arena)
 
     def steps(self) -> list[str]:
         """What each launch is, its blocks, and of several graphs which one it is in."""

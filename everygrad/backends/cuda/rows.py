@@ -15,10 +15,12 @@ from everygrad.backends.cuda.layout import LAYOUTS
 from everygrad.backends.cuda.moves import contiguous
 from everygrad.backends.cuda.writer import Writer, Written, is_wide
 from everygrad.backends.views import permute_dims
+from everygrad.compile.edges import edge
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 
-_IN_REGISTERS = 32  # elements of all inputs together that a thread holds
+# elements of all inputs together that a thread holds
+_IN_REGISTERS = edge(__name__, "_IN_REGISTERS", 32, "size")
 _SMALL_BLOCK, _LARGE_BLOCK = 256, 1024
 
 

@@ -17,15 +17,16 @@ from everygrad.backends.cuda.layout import LAYOUTS, accumulator
 from everygrad.backends.cuda.moves import copied
 from everygrad.backends.cuda.render import cast, constant, instruction
 from everygrad.backends.cuda.writer import Writer, Written, extent, is_wide
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 from everygrad.shapes import Shape, size_of
 
-FEW = 64  # indices that each result may look through
-CHUNK = 2048  # pairs that one block sorts in its own memory
-_SORTING = 1024  # threads of such a block
-_COLUMNS = 32  # of a block that sums
+FEW = edge(__name__, "FEW", 64, "size")  # indices that each result may look through
+CHUNK = edge(__name__, "CHUNK", 2048, "size")  # pairs that one block sorts in its own memory
+_SORTING = edge(__name__, "_SORTING", 1024, "size")  # threads of such a block
+_COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # of a block that sums
 
 
 class Layouts(NamedTuple):

@@ -20,11 +20,13 @@ from everygrad.backends.cuda.memory import Storage
 from everygrad.backends.cuda.render import body
 from everygrad.backends.cuda.writer import BLOCK, Text, Written
 from everygrad.backends.strided import fits
+from everygrad.compile.edges import edge
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, size_of
 
 _ROOM = 4096  # bytes of arguments that every GPU takes
-_CHUNK = 1 << 13  # elements of a parameter that one block does
+# elements of a parameter that one block does
+_CHUNK = edge(__name__, "_CHUNK", 1 << 13, "elements")
 _BYTES = 16  # of one load or store
 
 

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from everygrad.backends.cuda.prelude import with_library
+from everygrad.compile.edges import edge
 from everygrad.shapes import Shape
 
-BLOCK = 256
-NARROW = 1 << 30  # elements below which places are counted in 32 bits
+BLOCK = edge(__name__, "BLOCK", 256, "size")
+# elements below which places are counted in 32 bits
+NARROW = edge(__name__, "NARROW", 1 << 30, "elements")
 
 
 class Text(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from typing import Any
 
 import wgpu
@@ -19,12 +18,23 @@ EXPERIMENTAL = ("cooperative-matrix",)
 CURE = "install a Vulkan driver: Debian's mesa-vulkan-drivers has one that runs on the CPU"
 
 
-@lru_cache
+FORKED = (
+    "webgpu: this process was forked from one that used the GPU, which does not follow it; "
+    'use multiprocessing.get_context("spawn"), or fork before the device is first used'
+)
+_used_by: int | None = None  # the process that used wgpu: its children have none of its threads
+
+
 def _prepare() -> None:
     """Vulkan, Metal and DX12 only: OpenGL lacks what kernels need, and complains on headless
     machines. Too late, and left as it is, where the program has used wgpu before."""
-    with suppress(RuntimeError):
-        set_instance_extras(backends=["Primary"])
+    global _used_by
+    if _used_by is None:
+        _used_by = os.getpid()
+        with suppress(RuntimeError):
+            set_instance_extras(backends=["Primary"])
+    elif _used_by != os.getpid():
+        raise DeviceError(FORKED)
 
 
 @contextmanager
@@ -43,8 +53,8 @@ def _without_display() -> Iterator[None]:
 def adapters() -> list[Any]:
     """All that wgpu finds."""
     with _without_display():
+        _prepare()
         try:
-            _prepare()
             return list(wgpu.gpu.enumerate_adapters_sync())
         except RuntimeError:
             return []
@@ -69,8 +79,8 @@ def find_adapter(wanted: str) -> Any:
                 return adapter
         raise _absent(f"no adapter is called {wanted!r}")
     with _without_display():
+        _prepare()
         try:
-            _prepare()
             found = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
         except RuntimeError:
             found = None

@@ -26,6 +26,7 @@ from everygrad.backends.webgpu.layout import load
 from everygrad.backends.webgpu.reducing import as_dtype
 from everygrad.backends.webgpu.render import address, frame, places, slot
 from everygrad.backends.webgpu.rows import exp_low, floating
+from everygrad.compile.edges import edge
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 from everygrad.shapes import size_of
@@ -252,7 +253,8 @@ WORKS = {
     "dq": Work("wd", "w"),
     "dkv": Work("wd", "wd"),
 }
-MOST_TURNS = 65535  # of all loops of a thread in sum, after which Mesa's software adapter ends them
+# of all loops of a thread in sum, after which Mesa's software adapter ends them
+MOST_TURNS = edge(__name__, "MOST_TURNS", 65535, "size")
 
 
 class _Call:

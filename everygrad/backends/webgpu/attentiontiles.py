@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-TILE = 64
-SLICE = 16  # terms, or columns, in workgroup memory at a time
-CHUNK = 64  # columns of a result that all threads make at once
-SLAB = 2 * CHUNK  # columns of a result that a workgroup makes
+from everygrad.compile.edges import edge
+
+TILE = edge(__name__, "TILE", 64, "size")
+SLICE = edge(__name__, "SLICE", 16, "size")  # terms, or columns, in workgroup memory at a time
+CHUNK = edge(__name__, "CHUNK", 64, "size")  # columns of a result that all threads make at once
+SLAB = edge(__name__, "SLAB", 2 * CHUNK, "size")  # columns of a result that a workgroup makes
 PARTS = "xyzw"
 _GAPPED = TILE // 4 + 1  # fours between terms, so that they are not written to one bank of memory
 

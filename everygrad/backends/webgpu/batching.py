@@ -11,10 +11,12 @@ from everygrad.backends.webgpu.fused import Buffer, Kernel
 from everygrad.backends.webgpu.fusedrows import RowWriter, framed
 from everygrad.backends.webgpu.inplace import Pairs
 from everygrad.backends.webgpu.render import MAIN, with_library
+from everygrad.compile.edges import edge
 from everygrad.compile.ir import Value
 
 MOST_LINES = 6000  # of one kernel: what a driver compiles at ease
-MOST_BUFFERS = 96  # that one kernel binds, whatever the device grants
+# that one kernel binds, whatever the device grants
+MOST_BUFFERS = edge(__name__, "MOST_BUFFERS", 96, "count")
 
 
 class Batch:

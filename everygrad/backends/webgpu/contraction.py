@@ -18,18 +18,22 @@ from everygrad.backends.webgpu.layout import layout
 from everygrad.backends.webgpu.reducing import accumulator, as_dtype, reduce
 from everygrad.backends.webgpu.render import cast, constant, element_kernel, instruction, slot
 from everygrad.backends.webgpu.results import Epilogue, in_fours, plain
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst
 from everygrad.dtypes import DType, float32
 from everygrad.shapes import Shape
 
-TINY = 1 << 16  # multiplications up to which a thread a result is as good as anything
-SHORT = 64  # terms below which nobody shares them
-ENOUGH = 128  # large tiles from which they keep a GPU busy
+# multiplications up to which a thread a result is as good as anything
+TINY = edge(__name__, "TINY", 1 << 16, "products")
+SHORT = edge(__name__, "SHORT", 64, "size")  # terms below which nobody shares them
+ENOUGH = edge(__name__, "ENOUGH", 128, "count")  # large tiles from which they keep a GPU busy
 BUSY, BUSY_SOFTWARE = 256, 8  # workgroups that keep a device busy
-MOST_TURNS = 60_000  # of all loops of a thread: Mesa's software adapter ends them after 65,535
+# of all loops of a thread: Mesa's software adapter ends them after 65,535
+MOST_TURNS = edge(__name__, "MOST_TURNS", 60_000, "size")
 TERMS_A_TURN = 3  # at least, in tiles
-PART = 256  # terms below which a part is not worth its second kernel, where that is dear
-LEAST = 64  # terms of a part on a GPU
+# terms below which a part is not worth its second kernel, where that is dear
+PART = edge(__name__, "PART", 256, "size")
+LEAST = edge(__name__, "LEAST", 64, "size")  # terms of a part on a GPU
 # what a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds up
 SLICE_NS, KERNEL_NS, PART_NS = 1300, 5500, 200
 

@@ -29,15 +29,16 @@ from everygrad.backends.webgpu.gemm import (
 )
 from everygrad.backends.webgpu.render import with_library
 from everygrad.backends.webgpu.results import Epilogue, bindings, plain, stored
+from everygrad.compile.edges import edge
 from everygrad.dtypes import DType
 from everygrad.errors import CompileError
 
 NEEDS = {"cooperative-matrix", "shader-f16", "subgroup"}
 TILE = Tile(128, 128, 4, 8)
-TERMS = 32
+TERMS = edge(__name__, "TERMS", 32, "size")
 SUBGROUPS = 8  # of 32 threads
-SIDE = 16  # of a small matrix
-SHARED = 28 << 10  # bytes
+SIDE = edge(__name__, "SIDE", 16, "size")  # of a small matrix
+SHARED = edge(__name__, "SHARED", 28 << 10, "bytes")  # bytes
 DOWN, ACROSS = 2, 4  # small matrices of a subgroup: a quarter of the rows, half of the columns
 _PAD = 2  # fours that keep neighbouring rows on other memory banks
 

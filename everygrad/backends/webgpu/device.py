@@ -20,6 +20,7 @@ from everygrad.backends.webgpu.layout import byte_size, layout, thread_count
 from everygrad.backends.webgpu.memory import Storage
 from everygrad.backends.webgpu.readback import Fetch, Part
 from everygrad.backends.webgpu.replay import Replay
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, OutOfMemoryError
@@ -27,7 +28,7 @@ from everygrad.scopes import Attribute
 from everygrad.shapes import Shape, size_of
 
 _PLANS = 1 << 14  # kernels remembered with their shapes
-MOST_ELEMENTS = (1 << 31) - 1
+MOST_ELEMENTS = edge(__name__, "MOST_ELEMENTS", (1 << 31) - 1, "elements")
 
 
 class WebGPU(GpuBackend):

@@ -12,15 +12,17 @@ from typing import NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.webgpu.layout import layout
-from everygrad.backends.webgpu.reducing import accumulator, combined, identity
+from everygrad.backends.webgpu.reducing import accumulator, combined, total_of
 from everygrad.backends.webgpu.render import cast, constant, instruction
 from everygrad.backends.webgpu.teams import WORKGROUP
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst
 from everygrad.compile.ir import Value
 from everygrad.dtypes import DType
 from everygrad.shapes import size_of
 
-GATHERERS = 16
+GATHERERS = edge(__name__, "GATHERERS", 16, "size")
 
 
 class Fold:
@@ -54,6 +56,7 @@ class Fold:
     def leave(self, name: str) -> str:
         """The result, from all that was accumulated."""
         v = self.value
+        name = total_of(v.op.combine, self.dtype, name)
         if v.op.mean:
             shape = v.args[0].shape
             count = constant(size_of(tuple(shape[a] for a in v.params["axes"])), dtypes.float32)

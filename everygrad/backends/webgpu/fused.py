@@ -9,6 +9,7 @@ computes what it needs again. A sum that no walk serves is left to a kernel of i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from everygrad.backends.groups import Kind, finals, is_by_rows, kind_of, needed, walked
@@ -16,10 +17,13 @@ from everygrad.backends.webgpu import finishing, teams
 from everygrad.backends.webgpu.fusedrows import Parts, RowWriter, Task
 from everygrad.backends.webgpu.inplace import Pairs
 from everygrad.backends.webgpu.layout import byte_size
+from everygrad.backends.webgpu.render import with_library
 from everygrad.compile.fuse import Group, Load
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.shapes import Shape
+
+_A_VALUE = 8  # lines of our functions that weigh as much as one plain value
 
 
 class Scratch:
@@ -42,6 +46,21 @@ class Kernel(NamedTuple):
     outputs: list[Buffer]
     workgroups: int
     in_place: Pairs
+
+
+@cache
+def _lines(name: str) -> int:
+    """How much text our function for an intrinsic is, with all that it calls."""
+    return len(with_library(f"{name}_f(").splitlines())
+
+
+def weigh(v: Value) -> int:
+    """How much a value adds to a kernel: drivers write functions out wherever they are called, and
+    take time that grows with the square of it."""
+    if v.kind != "elementwise":
+        return 1
+    insts = v.op.program([a.dtype for a in v.args], v.params).insts
+    return 1 + sum(_lines(inst.fn) // _A_VALUE for inst in insts)
 
 
 def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:

@@ -18,14 +18,16 @@ from everygrad.backends.webgpu.layout import layout
 from everygrad.backends.webgpu.operands import four_of
 from everygrad.backends.webgpu.render import MAIN, with_library
 from everygrad.backends.webgpu.teams import WORKGROUP, Teams
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Load, Member
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.dtypes import DType
 from everygrad.shapes import Shape
 
-NEST = 128  # takes from which a running sum is broken up, so that it keeps its digits
-_INNER = 64
+# takes from which a running sum is broken up, so that it keeps its digits
+NEST = edge(__name__, "NEST", 128, "size")
+_INNER = edge(__name__, "_INNER", 64, "size")
 
 
 class Task(NamedTuple):

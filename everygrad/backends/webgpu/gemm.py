@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from everygrad.backends.webgpu.render import slot, with_library
 from everygrad.backends.webgpu.results import Epilogue, bindings, stored
+from everygrad.compile.edges import edge
 
-TERMS = 16  # parts of the terms are multiples of this
+TERMS = edge(__name__, "TERMS", 16, "size")  # parts of the terms are multiples of this
 HEAD = 6  # words of every uniform: rows, columns, terms, first, matrices, terms of a part
 ROWS, COLUMNS, ALL_TERMS, FIRST, MATRICES, PART = (slot(i) for i in range(HEAD))
 

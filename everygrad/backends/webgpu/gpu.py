@@ -7,23 +7,29 @@ is made; a staging buffer is unmapped before anyone else can use it; nothing of 
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import wgpu
 
 from everygrad.backends.checks import Check, Checks
+from everygrad.backends.kept import kept
 from everygrad.backends.webgpu import windows
-from everygrad.backends.webgpu.adapters import request_device
+from everygrad.backends.webgpu.adapters import FORKED, request_device
 from everygrad.backends.webgpu.encoding import Encoder
 from everygrad.backends.webgpu.handover import Recorder, Row, recorder
 from everygrad.backends.webgpu.memory import Block, Pool, Slice, Storage
+from everygrad.backends.webgpu.messages import first_words, numbered
 from everygrad.backends.webgpu.native import by_classes, direct
 from everygrad.backends.webgpu.readback import STAGED, Fetch, Part, Readback
+from everygrad.compile.edges import edge
 from everygrad.errors import (
     CompileError,
     DeviceError,
@@ -32,10 +38,11 @@ from everygrad.errors import (
     OutOfRangeError,
 )
 
-WORKGROUP = 256  # what every WebGPU device grants
+WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # what every WebGPU device grants
 FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts meanwhile
 _SLOT = 256  # bytes between uniforms: the alignment any device accepts
 _ARENA = 1 << 16
+_PIPELINE = 1 << 16  # bytes of a pipeline, about, besides its text
 _KEPT = 8192  # uniforms, and bind groups, remembered before starting afresh
 _USAGE = wgpu.BufferUsage
 _LOST = re.compile(r"\blost\b|device.*(destroyed|invalid)|no longer valid", re.IGNORECASE)
@@ -85,8 +92,18 @@ class Kernel(NamedTuple):
     source: str = ""
 
 
+class Pipeline:
+    """A compiled kernel, as it is kept by its text. The driver holds what was recorded with it."""
+
+    __slots__ = ("__weakref__", "raw", "recent")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.recent = True
+
+
 class Bound(NamedTuple):
-    """A kernel on buffers, as handles; and the group itself, which must outlive its handle."""
+    """A kernel on buffers, as handles; and what must outlive them: the group and the pipeline."""
 
     pipeline: Any
     group: Any
@@ -125,11 +142,12 @@ class Gpu:
         self.limits = Limits.of(self.device.limits)
         self.lock = threading.RLock()
         self.lost: str | None = None
+        _gpus.add(self)
         self.pool = Pool(self)
         self.epoch = 0  # counts submissions
         self._encoder: Encoder | None = None
         self._recorded = 0
-        self._pipelines: dict[str, Any] = {}
+        self._pipelines: dict[str, Pipeline] = {}
         self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._wide: dict[tuple[Any, ...], Bound] = {}  # on buffers larger than a binding
@@ -165,12 +183,12 @@ class Gpu:
             text = str(error)
             if _LOST.search(text):
                 raise self.lose(text) from None
-            raise DeviceError(f"webgpu: {_first_words(text)}") from error
+            raise DeviceError(f"webgpu: {first_words(text)}") from error
 
     def lose(self, why: str) -> DeviceError:
         """From now on every call says that the device is gone."""
         self.lost = (
-            f"webgpu: the device was lost ({_first_words(why)}); tensors on it are gone. "
+            f"webgpu: the device was lost ({first_words(why)}); tensors on it are gone. "
             f"The next tensor made on this device opens it again"
         )
         self._encoder = None
@@ -197,8 +215,10 @@ class Gpu:
         found = self._pipelines.get(source)
         if found is None:
             layout = self.layout(inputs, outputs)[1]
-            found = self._pipelines[source] = self._compile(name, source, layout)
-        return found
+            found = self._pipelines[source] = Pipeline(self._compile(name, source, layout))
+            kept.add(found, _PIPELINE + len(source), partial(_drop, self._pipelines, source))
+        found.recent = True
+        return found.raw
 
     def _compile(self, name: str, source: str, layout: Any) -> Any:
         if self.lost is not None:
@@ -213,7 +233,7 @@ class Gpu:
                 raise self.lose(text) from None
             raise CompileError(
                 f"webgpu: the kernel {name!r} does not compile:\n{text.strip()}\n"
-                f"{_numbered(source, text)}"
+                f"{numbered(source, text)}"
             ) from None
 
     # --- recording -------------------------------------------------------------------------------
@@ -376,7 +396,8 @@ class Gpu:
                 self._groups.clear()
             group = self._group(kernel, [(b.raw, b.start, b.size) for b in blocks], kernel.inputs)
             found = self._groups[key] = (self.calls.handle(group), group)
-        return Bound(self.calls.handle(kernel.pipeline), *found)
+        handle, group = found
+        return Bound(self.calls.handle(kernel.pipeline), handle, (group, kernel.pipeline))
 
     def slice(self, block: Block, start: int, size: int) -> Block:
         """Bytes of a block as a block; `start` is a multiple of `windows.ALIGNMENT`."""
@@ -415,7 +436,9 @@ class Gpu:
             ]
             group = self._group(kernel, bindings, inputs)
             handle = self.calls.handle
-            found = self._wide[kernel.pipeline, key] = Bound(handle(pipeline), handle(group), group)
+            kept_alive = (group, pipeline)
+            found = Bound(handle(pipeline), handle(group), kept_alive)
+            self._wide[kernel.pipeline, key] = found
         return found
 
     def _check_windows(self, name: str, count: int) -> None:
@@ -556,16 +579,22 @@ class Gpu:
             raise refusal
 
 
-def _first_words(text: str) -> str:
-    """A driver's message on one line."""
-    return " ".join(text.split())[:500]
+def _drop(pipelines: dict[str, Pipeline], source: str, pipeline: Pipeline) -> None:
+    """Forget a pipeline; kernels that hold it go on."""
+    if pipelines.get(source) is pipeline:
+        del pipelines[source]
 
 
-def _numbered(source: str, message: str) -> str:
-    """The lines around the one a message points at."""
-    lines = source.splitlines()
-    found = re.search(r"─ [^\n]*?:(\d+):\d+", message)
-    at = int(found.group(1)) if found else 1
-    first, last = max(1, at - 6), min(len(lines), at + 6)
-    rows = [f"{'>' if n == at else ' '}{n:4} | {lines[n - 1]}" for n in range(first, last + 1)]
-    return "\n".join(rows)
+_gpus: weakref.WeakSet[Gpu] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A forked child has none of wgpu's threads, and whoever held a lock is gone: every use of a
+    device says so at once, where it would wait for ever."""
+    for gpu in _gpus:
+        gpu.lost = FORKED
+        gpu.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

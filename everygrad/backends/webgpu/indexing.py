@@ -24,6 +24,7 @@ from everygrad.backends.webgpu.render import (
     places,
     slot,
 )
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import EverygradError, OutOfRangeError
@@ -32,7 +33,8 @@ from everygrad.shapes import size_of
 _WORD = {"l": "{0}.x", "ul": "{0}.x", "i": "bitcast<u32>({0})", "u": "{0}", "b": "u32(!{0})"}
 _HIGH = {"l": "{0}.y", "ul": "{0}.y", "i": "bitcast<u32>({0} >> 31u)", "u": "0u", "b": "0u"}
 CHECK, MESSAGE = "check_range", 2  # a check's name, and the word of its uniform that says who asks
-ONE_BY_ONE = 64  # so few indices that each result looks through them all, always in one order
+# so few indices that each result looks through them all, always in one order
+ONE_BY_ONE = edge(__name__, "ONE_BY_ONE", 64, "size")
 
 
 def _read_index(dtype: DType, buffer: str, at: str, name: str) -> str:

@@ -9,6 +9,7 @@ works on a copy.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from everygrad.backends.webgpu.fusedrows import RowWriter
@@ -21,14 +22,16 @@ Pairs = dict[Value, Value]  # by input: the result that takes its place
 
 def wanted(graph: Graph, donated: Iterable[tuple[int, int]]) -> Pairs:
     """The pairs of (input, output) numbers that could be, whatever the kernels are."""
-    seen = [view_of(v).base for v in graph.outputs]
+    seen = Counter(view_of(v).base for v in graph.outputs)
     made: Pairs = {}
+    results: set[Value] = set()
     for i, k in donated:
         x, v = graph.inputs[i], graph.outputs[k]
         alike = x.shape == v.shape and x.dtype is v.dtype and x.size
-        alone = seen.count(v) == 1 and x not in seen and v not in made.values()
+        alone = seen[v] == 1 and x not in seen and v not in results
         if alike and alone and v.kind == "elementwise":
             made[x] = v
+            results.add(v)
     return made
 
 

@@ -164,6 +164,23 @@ fn f32_of_ul(a: vec2<u32>) -> f32 {  // rounded once: what does not fit 32 bits 
   let kept = top.y | select(0u, 1u, top.x != 0u);
   return f32(kept) * bitcast<f32>((127u + 32u - z) << 23u);
 }
+fn odd_of_u(a: u32) -> f32 {  // the last bit says "inexact": rounding that again rounds once
+  return f32(select(a, (a & 0xffffff00u) | select(0u, 256u, (a & 255u) != 0u), a >= 0x1000000u));
+}
+fn odd_of_i(a: i32) -> f32 {
+  let m = odd_of_u(u32(abs(a)));  // of the smallest too: its bits are its size
+  return select(m, -m, a < 0);
+}
+fn odd_of_ul(a: vec2<u32>) -> f32 {
+  if (a.y == 0u) { return odd_of_u(a.x); }
+  let z = countLeadingZeros(a.y);
+  let top = shl_l(a, vec2<u32>(z, 0u));
+  return odd_of_u(top.y | select(0u, 1u, top.x != 0u)) * bitcast<f32>((127u + 32u - z) << 23u);
+}
+fn odd_of_l(a: vec2<u32>) -> f32 {
+  let m = odd_of_ul(abs_l(a));
+  return select(m, -m, is_negative_l(a));
+}
 fn f32_of_l(a: vec2<u32>) -> f32 {
   let m = f32_of_ul(abs_l(a));
   return select(m, -m, is_negative_l(a));

@@ -52,13 +52,21 @@ fn le_f(a: f32, b: f32) -> bool {
   if (are_tiny(a, b)) { return order_f(a) <= order_f(b); }
   return a <= b;
 }
+fn rank_f(x: f32) -> i32 {  // grows with x; -0.0 is below 0.0
+  let m = bitcast<i32>(bitcast<u32>(x) & 0x7fffffffu);
+  return select(m, ~m, is_negative(x));
+}
 fn max_f(a: f32, b: f32) -> f32 {  // as integers: what looks like a maximum of floats, a driver
   if (is_nan(a) || is_nan(b)) { return select(b, a, is_nan(a)); }  // may take for one without NaN
-  return select(b, a, order_f(b) <= order_f(a));
+  return select(b, a, rank_f(b) <= rank_f(a));
 }
 fn min_f(a: f32, b: f32) -> f32 {
   if (is_nan(a) || is_nan(b)) { return select(b, a, is_nan(a)); }
-  return select(b, a, order_f(a) <= order_f(b));
+  return select(b, a, rank_f(a) <= rank_f(b));
+}
+fn plus_zero_f(x: f32) -> f32 {
+  let bits = bitcast<u32>(x);
+  return bitcast<f32>(select(bits, 0u, bits == 0x80000000u));
 }
 fn sign_f(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
@@ -469,25 +477,6 @@ fn atanh_f(x: f32) -> f32 {
   if (a < 0.000244140625) { return x; }
   if (a == 1.0) { return with_sign(inf_f(), x); }
   return with_sign(0.5 * log1p_f(2.0 * a + div_f(2.0 * a * a, 1.0 - a)), x);
-}
-fn erf_f(x: f32) -> f32 {
-  if (is_nan(x)) { return x; }
-  let a = abs_f(x);
-  if (a < 1e-18) {
-    let t = lift_f(x);
-    return scale_f(t + t * 0.12837916612625122, -64);
-  }
-  if (a < 0.92) {
-    let z = x * x;
-    return x + x * (0.12837916612625122 + z * (-0.37612634897232056 + z * (0.11283694207668304
-      + z * (-0.02685927040874958 + z * (0.005200634244829416 + z * (-0.0008137437398545444
-      + z * 8.345225069206208e-05))))));
-  }
-  if (a > 4.0) { return with_sign(1.0, x); }
-  let q = -0.00016920515918172896 + a * (1.1294883489608765 + a * (0.6334008574485779
-    + a * (0.10822038352489471 + a * (-0.025080617517232895 + a * (0.004156255163252354
-    + a * (-0.00043139359331689775 + a * 2.0828621927648783e-05))))));
-  return with_sign(1.0 - exp_f(-q), x);
 }
 fn fmod_f(x: f32, y: f32) -> f32 {  // exact: long division of the significands
   let a = bitcast<u32>(x) & 0x7fffffffu;

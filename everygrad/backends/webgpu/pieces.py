@@ -15,11 +15,12 @@ from everygrad.backends.strided import collapse, span, spread
 from everygrad.backends.webgpu import windows
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.memory import Block, Storage
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.errors import OutOfMemoryError
 from everygrad.shapes import Shape, size_of
 
-_MANY = 64  # pieces, from which windows pay
+_MANY = edge(__name__, "_MANY", 64, "count")  # pieces, from which windows pay
 
 
 class _Piece(NamedTuple):

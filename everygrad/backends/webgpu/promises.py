@@ -10,11 +10,13 @@ buffer, even in different places.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 from everygrad.backends.webgpu.memory import Block, Pool, Storage
-from everygrad.compile.memory import Lifetime
+from everygrad.compile.memory import MOST_COMPARED, Lifetime
 
 
 class Promised(Block):
@@ -77,28 +79,67 @@ class Promises(Pool):
 def shared(lifetimes: Sequence[Lifetime], bound: int) -> list[int]:
     """The number of the block that each buffer lies in; a block's size is that of its largest.
 
-    Largest first, each takes the first block that is free all the time it is needed. What one
-    binding holds (`bound` bytes) does not go where it would take several.
+    Largest first, each takes the first block that is free all the time it is needed; of thousands,
+    the small rest is placed in the order of time. What one binding holds (`bound` bytes) does not
+    go where it would take several.
 
     >>> lives = [Lifetime(64, 0, 1, "a"), Lifetime(256, 1, 2, "b"), Lifetime(64, 2, 3, "c")]
     >>> shared(lives, 1024)
     [1, 0, 1]
     """
     order = sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first))
-    blocks: list[list[Lifetime]] = []
     places = [0] * len(lifetimes)
-    for i in order:
+    blocks: list[_Shared] = []
+    for i in order[:MOST_COMPARED]:
         life = lifetimes[i]
-        free = (n for n, others in enumerate(blocks) if _joins(life, others, bound))
+        free = (n for n, block in enumerate(blocks) if block.takes(life, bound))
         places[i] = next(free, len(blocks))
         if places[i] == len(blocks):
-            blocks.append([])
-        blocks[places[i]].append(life)
+            blocks.append(_Shared(life.nbytes))
+        blocks[places[i]].add(life)
+    _share_by_time(lifetimes, order[MOST_COMPARED:], bound, places, len(blocks))
     return places
 
 
-def _joins(life: Lifetime, others: Sequence[Lifetime], bound: int) -> bool:
-    """Whether a buffer can lie where these, the first of which is the largest, do."""
-    if life.nbytes <= bound < others[0].nbytes:
-        return False
-    return all(o.last < life.first or life.last < o.first for o in others)
+class _Shared:
+    """A block, and when it is in use."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.first: list[int] = []  # steps, sorted: who comes, and
+        self.last: list[int] = []  # when each is needed for the last time
+
+    def takes(self, life: Lifetime, bound: int) -> bool:
+        """Whether a buffer that is not larger can lie there."""
+        if life.nbytes <= bound < self.size:
+            return False
+        at = bisect_right(self.first, life.last)  # those before it come before the buffer goes
+        return not at or self.last[at - 1] < life.first
+
+    def add(self, life: Lifetime) -> None:
+        at = bisect_right(self.first, life.first)
+        self.first.insert(at, life.first)
+        self.last.insert(at, life.last)
+
+
+def _share_by_time(
+    lifetimes: Sequence[Lifetime], those: Sequence[int], bound: int, places: list[int], first: int
+) -> None:
+    """Blocks from number `first` on for these, step by step: each takes the smallest free block
+    that is large enough, or the largest one, which grows."""
+    free: list[list[tuple[int, int]]] = [[], []]  # sizes and numbers, sorted; beyond one binding
+    busy: list[tuple[int, int, int]] = []  # a heap: last step, size, number
+    for i in sorted(those, key=lambda i: lifetimes[i].first):
+        life = lifetimes[i]
+        while busy and busy[0][0] < life.first:
+            _, size, number = heappop(busy)
+            insort(free[size > bound], (size, number))
+        found = free[life.nbytes > bound]
+        if found:
+            at = min(bisect_left(found, (life.nbytes, -1)), len(found) - 1)
+            size, number = found.pop(at)
+        else:
+            size, number = 0, first
+            first += 1
+        places[i] = number
+        heappush(busy, (life.last, max(size, life.nbytes), number))

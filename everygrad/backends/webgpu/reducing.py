@@ -26,13 +26,14 @@ from everygrad.backends.webgpu.render import (
     places,
     slot,
 )
+from everygrad.compile.combining import COMBINATIONS, identity, of_nothing
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.shapes import Shape, reduced, size_of
 
-ROW_PIECE = 1 << 14
-COLUMN_PIECE = 128
-_COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")
+COLUMN_PIECE = edge(__name__, "COLUMN_PIECE", 128, "size")
 
 
 def accumulator(dtype: DType) -> DType:
@@ -44,20 +45,14 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.uint64 if dtype.bits == 64 else dtypes.uint32
 
 
-def identity(combine: str, dtype: DType) -> Any:
-    """What changes nothing."""
-    if combine in ("add", "or"):
-        return 0
-    if combine in ("mul", "and"):
-        return 1
-    if dtype.is_float:
-        return -np.inf if combine == "max" else np.inf
-    limits = np.iinfo(dtype.np)
-    return int(limits.min if combine == "max" else limits.max)
-
-
 def combined(combine: str, dtype: DType, a: str, b: str) -> str:
-    return instruction(Inst(_COMBINE[combine], dtype, (0, 1)), [a, b], [dtype, dtype])
+    assert combine in COMBINATIONS
+    return instruction(Inst(combine, dtype, (0, 1)), [a, b], [dtype, dtype])
+
+
+def total_of(combine: str, dtype: DType, name: str) -> str:
+    """What was accumulated as a result: drivers take 0.0 + x for x, where x may be -0.0."""
+    return f"plus_zero_f({name})" if combine == "add" and dtype.is_float else name
 
 
 class Plan(NamedTuple):
@@ -118,7 +113,9 @@ def kernel_text(plan: Plan) -> str:
 
 def _finish(plan: Plan, at: str) -> str:
     """Write `acc` as result `at`."""
-    lines = f"    acc = div_f(acc, bitcast<f32>({slot(4)}));\n" if plan.mean else ""
+    lines = f"    acc = {total_of(plan.combine, plan.total, 'acc')};\n"
+    if plan.mean:
+        lines += f"    acc = div_f(acc, bitcast<f32>({slot(4)}));\n"
     if layout(plan.total).words == 2:
         return lines + f"    out[2u * {at}] = acc.x;\n    out[2u * {at} + 1u] = acc.y;\n"
     return lines + f"    out[{at}] = {layout(plan.total).bits.format(v='acc')};\n"
@@ -238,8 +235,7 @@ def reduce(
     if not size_of(shape):
         return dev.empty(shape, dtype)
     if x.storage is None:
-        value = np.nan if mean else identity(combine, dtype)
-        return dev.full(shape, value, dtype)
+        return dev.full(shape, of_nothing(combine, dtype, mean), dtype)
     out = as_dtype(dev, accumulate(dev, name, combine, x, axes, mean), dtype)
     return WebGPUArray(dev.device, shape, dtype.np, out.storage)
 

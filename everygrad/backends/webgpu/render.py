@@ -14,6 +14,7 @@ from everygrad import dtypes
 from everygrad.backends.webgpu.intlib import INTEGER_FUNCTIONS
 from everygrad.backends.webgpu.layout import layout, load, store
 from everygrad.backends.webgpu.mathlib import FLOAT_FUNCTIONS
+from everygrad.backends.webgpu.normallib import NORMAL_FUNCTIONS
 from everygrad.compile.expr import Inst, Program
 from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
@@ -29,7 +30,11 @@ def _split(text: str) -> dict[str, str]:
     return {piece[3 : piece.index("(")]: piece for piece in pieces}
 
 
-LIBRARY = {**_split(FLOAT_FUNCTIONS), **_split(INTEGER_FUNCTIONS)}
+LIBRARY = {
+    name: text
+    for part in (FLOAT_FUNCTIONS, NORMAL_FUNCTIONS, INTEGER_FUNCTIONS)
+    for name, text in _split(part).items()
+}
 
 # by intrinsic and kind of register: b bool, i int, u uint, f float, l int64, ul uint64 (l serves
 # where ul is not named). A driver may take x - x for 0, (x + y) - x for y and x * 0 for 0, whatever
@@ -88,7 +93,7 @@ TABLE: dict[str, dict[str, str]] = {
     "atan2": {"f": "atan2_f({0}, {1})"},
     "exp2": {"f": "exp2_f({0})"},
     "log10": {"f": "log2_f({0}) * 0.3010299956639812"},
-    "ndtr": {"f": "0.5 * (1.0 + erf_f({0} * 0.7071067811865476))"},
+    "ndtr": {"f": "ndtr_f({0})"},
     "angle": {"f": "atan2_f(0.0, {0})"},
     "imag": {"f": "0.0", "i": "0", "u": "0u", "l": "vec2<u32>(0u, 0u)"},
     **{fn: dict.fromkeys("fiulb", "{0}") for fn in ("real", "conj")},
@@ -216,6 +221,8 @@ def cast(value: str, source: DType, target: DType) -> str:
     rounded = _ROUNDS.get(target)
     if a == b == "f" or b == "f":
         plain = value if a == "f" else _look(CASTS, a, b).format(value)
+        if target is dtypes.bfloat16:
+            plain = _to_be_rounded(value, source, target)
         if rounded and source is not target:
             return rounded.format(plain)
         return plain
@@ -226,6 +233,13 @@ def cast(value: str, source: DType, target: DType) -> str:
     plain = value if a == b or {a, b} == {"l", "ul"} else _look(CASTS, a, b).format(value)
     narrower = target in _WRAPS and source is not target and a != "b"
     return _WRAPS[target].format(plain) if narrower else plain
+
+
+def _to_be_rounded(value: str, source: DType, half: DType) -> str:
+    """A register as a float32 that is rounded to a half float next, and not twice."""
+    if half is dtypes.bfloat16 and source.is_integer and source.bits > 16:
+        return f"odd_of_{layout(source).kind}({value})"
+    return cast(value, source, dtypes.float32)
 
 
 def _look(table: dict[str, str], a: str, b: str) -> str:
@@ -253,6 +267,16 @@ def instruction(inst: Inst, args: Sequence[str], sources: Sequence[DType]) -> st
     return text
 
 
+def _gelu(program: Program, inst: Inst, args: Sequence[str]) -> str | None:
+    """x * ndtr(x), of which the second may be too small a number for a GPU where the first is
+    not."""
+    if inst.fn != "mul" or inst.dtype is not dtypes.float32:
+        return None
+    first, second = inst.args
+    found = program.insts[second]
+    return f"gelu_f({args[0]})" if found.fn == "ndtr" and found.args == (first,) else None
+
+
 def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
     """The lines that compute the program from named registers; `final` names the result."""
     names: list[str] = []
@@ -266,9 +290,9 @@ def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
         elif inst.fn == "const":
             text = constant(inst.value, inst.dtype)
         elif i == last and inst.fn == "cast" and inst.dtype in _ROUNDS:
-            text = cast(args[0], sources[0], dtypes.float32)  # rounded as it is stored
+            text = _to_be_rounded(args[0], sources[0], inst.dtype)  # rounded as it is stored
         else:
-            text = instruction(inst, args, sources)
+            text = _gelu(program, inst, args) or instruction(inst, args, sources)
         # a zero stays what it is, so that `instruction` sees it
         name = final if i == last else text if text in _ZEROS else f"t{i}"
         names.append(name)

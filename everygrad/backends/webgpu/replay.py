@@ -20,11 +20,12 @@ from everygrad.backends.groups import fusable, without_strays
 from everygrad.backends.webgpu import epilogues, indexing, inplace, moves, windows
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.batching import Batch
-from everygrad.backends.webgpu.fused import Fuser, Kernel, Scratch
+from everygrad.backends.webgpu.fused import Fuser, Kernel, Scratch, weigh
 from everygrad.backends.webgpu.fusedrows import RowWriter
 from everygrad.backends.webgpu.gpu import Command
 from everygrad.backends.webgpu.memory import Block, Shelf, Storage
 from everygrad.backends.webgpu.promises import Promised, Promises, shared
+from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory
@@ -33,8 +34,10 @@ from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError, DeviceError
 from everygrad.shapes import Shape
 
+_A_VALUE = 4096  # bytes of a value's objects, and of its command's
 _MOST_READY = 16  # sets of blocks whose commands are kept prepared
-SMALL = 1 << 20  # elements up to which starting a kernel costs a GPU more than its work
+# elements up to which starting a kernel costs a GPU more than its work
+SMALL = edge(__name__, "SMALL", 1 << 20, "elements")
 
 
 Prepare = Callable[[list[Any]], Callable[[], None]]
@@ -89,7 +92,7 @@ class Replay:
             self.made[v] = dev.empty(v.shape, v.dtype)
         limits = self.gpu.limits
         most = max(1, limits.storage_buffers - 1)
-        groups = without_strays(fuse(graph, fusable, most, 0))
+        groups = without_strays(fuse(graph, fusable, most, 0, weigh=weigh))
         stored = used_outside(groups, graph.outputs)
         fuser = Fuser(
             limits.storage_buffers,
@@ -100,13 +103,16 @@ class Replay:
         links = epilogues.links(groups, graph.outputs)
         waiting = set(links.values())
         last = inplace.last_users(groups, links)
+        by_group: dict[Group | None, inplace.Pairs] = {}
+        for x, v in pairs.items():
+            by_group.setdefault(last.get(x), {})[x] = v
         self.fuser, self.batch = fuser, Batch(limits.storage_buffers)
         for group in groups:
             if group.opaque in waiting:
                 continue
             link = links.get(group)
             used = inplace.used(group) | (inplace.used_by(link) if link is not None else set())
-            over = {x: v for x, v in pairs.items() if last.get(x) is group}
+            over = by_group.get(group, {})
             if link is None and group.opaque is None:
                 self.fused(group, fuser.writers(group, stored), over)
                 continue
@@ -272,11 +278,16 @@ class Replay:
         kernel = self.log[step].kernel
         return "copy" if kernel is None else kernel.name
 
-    def settle(self) -> None:
-        """Take the blocks, and bind the commands that touch nothing else."""
+    def block_sizes(self) -> dict[int, int]:
+        """Bytes of the blocks that values share, by number."""
         sizes: dict[int, int] = {}
         for b, place in self.places.items():
             sizes[place] = max(b.size, sizes.get(place, 0))
+        return sizes
+
+    def settle(self) -> None:
+        """Take the blocks, and bind the commands that touch nothing else."""
+        sizes = self.block_sizes()
         self.storages = {place: self.gpu.pool.take(size) for place, size in sizes.items()}
         real = {b.number: self.storages[place].block for b, place in self.places.items()}
         changing = set(self.changing)
@@ -301,6 +312,12 @@ class Replay:
         return Memory(sum(sizes.values()), placed, results, self.constants, len(self.gifts))
 
     # --- for people to read ----------------------------------------------------------------------
+
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        texts = {c.kernel.source for c in self.log if c.kernel is not None}
+        kept = sum(map(len, texts)) + self.constants + _A_VALUE * len(self.graph.values)
+        return kept + min(most, sum(self.block_sizes().values()))
 
     def steps(self) -> list[str]:
         """What each command is, and its workgroups."""

@@ -20,7 +20,7 @@ from everygrad.backends.webgpu import moves, reducing
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gpu import WORKGROUP
 from everygrad.backends.webgpu.layout import layout, load, thread_count
-from everygrad.backends.webgpu.reducing import as_dtype, combined, identity
+from everygrad.backends.webgpu.reducing import as_dtype, combined
 from everygrad.backends.webgpu.render import (
     MAIN,
     address,
@@ -30,15 +30,20 @@ from everygrad.backends.webgpu.render import (
     places,
     slot,
 )
+from everygrad.compile.combining import identity
+from everygrad.compile.edges import edge
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
 from everygrad.shapes import Shape, size_of
 
-HELD = 16  # elements of a row that a thread keeps in registers
-WANTED = 8  # as many as it should have: more threads to a row would mostly wait for each other
-SIDE_BY_SIDE = 16  # rows of a workgroup whose neighbours lie together: whole lines of the cache
-BLOCK = 64  # terms summed one after the other before blocks are summed
-PIECE = 1 << 12  # elements of a long row that a workgroup reduces
+HELD = edge(__name__, "HELD", 16, "size")  # elements of a row that a thread keeps in registers
+# as many as it should have: more threads to a row would mostly wait for each other
+WANTED = edge(__name__, "WANTED", 8, "size")
+# rows of a workgroup whose neighbours lie together: whole lines of the cache
+SIDE_BY_SIDE = edge(__name__, "SIDE_BY_SIDE", 16, "size")
+# terms summed one after the other before blocks are summed
+BLOCK = edge(__name__, "BLOCK", 64, "size")
+PIECE = edge(__name__, "PIECE", 1 << 12, "size")  # elements of a long row that a workgroup reduces
 LONG, FEW = 1 << 14, 256  # rows as long as this are cut into pieces where there are fewer
 HEAD = 4  # words of the uniform before the walk: rows, elements of a row, the latter as f32, eps
 _F32 = dtypes.float32

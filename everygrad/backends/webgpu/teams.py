@@ -14,15 +14,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-WORKGROUP = 256
-MOST_HELD = 16  # elements of a row in one thread's registers
-MOST_TEXT = 512  # members times elements held: what a driver compiles at ease
-MOST_PARTS = 1024  # workgroups whose partial results are brought together
-FEW_STEPS = 32  # rows, or takes, that one workgroup walks rather than leave partial results
-LARGE = 1 << 20  # elements from which a thread of an elementwise kernel takes several fours;
-SOFTWARE_LARGE = 1 << 14  # a software adapter has no threads to keep busy
-BUSY = 256  # workgroups that keep a large GPU busy
-LONGEST = 128  # rows added up one after the other: a longer sum would lose digits
+from everygrad.compile.edges import edge
+
+WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")
+MOST_HELD = edge(__name__, "MOST_HELD", 16, "size")  # elements of a row in one thread's registers
+# members times elements held: what a driver compiles at ease
+MOST_TEXT = edge(__name__, "MOST_TEXT", 512, "count")
+# workgroups whose partial results are brought together
+MOST_PARTS = edge(__name__, "MOST_PARTS", 1024, "count")
+# rows, or takes, that one workgroup walks rather than leave partial results
+FEW_STEPS = edge(__name__, "FEW_STEPS", 32, "size")
+# elements from which a thread of an elementwise kernel takes several fours;
+LARGE = edge(__name__, "LARGE", 1 << 20, "elements")
+# a software adapter has no threads to keep busy
+SOFTWARE_LARGE = edge(__name__, "SOFTWARE_LARGE", 1 << 14, "elements")
+BUSY = edge(__name__, "BUSY", 256, "count")  # workgroups that keep a large GPU busy
+# rows added up one after the other: a longer sum would lose digits
+LONGEST = edge(__name__, "LONGEST", 128, "size")
 
 
 class Teams(NamedTuple):

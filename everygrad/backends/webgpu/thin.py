@@ -13,12 +13,14 @@ from typing import NamedTuple
 from everygrad.backends.webgpu.gemm import COLUMNS, ROWS, Operands, Side, call, where
 from everygrad.backends.webgpu.render import with_library
 from everygrad.backends.webgpu.results import bindings, plain
+from everygrad.compile.edges import edge
 from everygrad.dtypes import float32
 
-FEW = 8  # rows or columns from which tiles are better
-WIDE_TILE = 128  # wide places of a workgroup where they lie along the tile
-SHARERS = 8  # threads that share the terms there
-_AHEAD = 4  # terms read at once there
+FEW = edge(__name__, "FEW", 8, "size")  # rows or columns from which tiles are better
+# wide places of a workgroup where they lie along the tile
+WIDE_TILE = edge(__name__, "WIDE_TILE", 128, "size")
+SHARERS = edge(__name__, "SHARERS", 8, "size")  # threads that share the terms there
+_AHEAD = edge(__name__, "_AHEAD", 4, "size")  # terms read at once there
 
 
 class Thin(NamedTuple):

@@ -1,0 +1,1 @@
+"""Makers of problems, one file for each kind of op."""

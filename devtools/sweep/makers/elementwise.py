@@ -1,0 +1,175 @@
+"""Elementwise ops on broadcast and strided operands, around the widths of vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import everygrad as eg
+from devtools.sweep.draw import Draw
+from devtools.sweep.opsection import OpSection
+from devtools.sweep.problem import Problem
+
+TF = torch.nn.functional
+# name: the range of the inputs, and PyTorch's function where it has another name
+UNARY: dict[str, tuple[float, float, Any]] = {
+    "exp": (-5, 5, torch.exp),
+    "log": (0.1, 9, torch.log),
+    "log1p": (-0.5, 9, torch.log1p),
+    "expm1": (-3, 3, torch.expm1),
+    "sin": (-9, 9, torch.sin),
+    "cos": (-9, 9, torch.cos),
+    "tanh": (-4, 4, torch.tanh),
+    "sigmoid": (-9, 9, torch.sigmoid),
+    "sqrt": (0.1, 9, torch.sqrt),
+    "rsqrt": (0.1, 9, torch.rsqrt),
+    "erf": (-3, 3, torch.erf),
+    "gelu": (-4, 4, TF.gelu),
+    "silu": (-6, 6, TF.silu),
+    "softplus": (-6, 6, TF.softplus),
+    "reciprocal": (0.3, 4, torch.reciprocal),
+    "atan": (-4, 4, torch.atan),
+    "asinh": (-4, 4, torch.asinh),
+    "square": (-4, 4, torch.square),
+    "negative": (-4, 4, torch.neg),
+    "elu": (-4, 4, TF.elu),
+}
+BINARY: dict[str, tuple[float, float, Any]] = {
+    "add": (-2, 2, torch.add),
+    "subtract": (-2, 2, torch.sub),
+    "multiply": (-2, 2, torch.mul),
+    "divide": (0.5, 2, torch.div),
+    "pow": (0.3, 2, torch.pow),
+    "atan2": (0.2, 2, torch.atan2),
+    "hypot": (0.2, 2, torch.hypot),
+    "logaddexp": (-3, 3, torch.logaddexp),
+}
+
+
+def unary(d: Draw) -> Problem:
+    name, shape, dtype = d.pick(tuple(UNARY)), d.any_shape(), d.dtype()
+    low, high, theirs = UNARY[name]
+    return Problem(
+        (d.floats(shape, dtype, low, high),), getattr(eg, name), theirs, "values", dtype=dtype
+    )
+
+
+def binary(d: Draw) -> Problem:
+    """Gradients of broadcast operands are sums."""
+    name, shape, dtype = d.pick(tuple(BINARY)), d.any_shape(), d.dtype()
+    low, high, theirs = BINARY[name]
+    shapes = [shape, shape]
+    which = d.pick((0, 1, 1))
+    kind = d.pick(("same", "same", "tail", "ones", "scalar", "both"))
+    if kind == "tail":
+        shapes[which] = shape[d.between(0, len(shape)) :]
+    elif kind == "ones":
+        shapes[which] = tuple(1 if d.chance(0.5) else n for n in shape)
+    elif kind == "scalar":
+        shapes[which] = ()
+    elif kind == "both":
+        shapes = [tuple(1 if d.chance(0.4) else n for n in shape) for _ in shapes]
+    return Problem(
+        [d.floats(s, dtype, low, high) for s in shapes],
+        getattr(eg, name),
+        theirs,
+        "values",
+        looseness=2.0,  # sums of many
+        dtype=dtype,
+    )
+
+
+def selecting(d: Draw) -> Problem:
+    """maximum, minimum, relu, clamp, abs: exact, and no gradient is lost at ties."""
+    name, shape, dtype = d.pick(("relu", "abs", "clamp", "sign", "floor")), d.any_shape(), d.dtype()
+    if name == "clamp":
+        return Problem(
+            (d.floats(shape, dtype),),
+            lambda x: eg.clamp(x, -0.71, 0.71),
+            lambda x: torch.clamp(x, -0.71, 0.71),
+            "plain",
+            dtype=dtype,
+        )
+    theirs = getattr(torch, name)
+    return Problem(
+        (d.floats(shape, dtype, -3, 3),), getattr(eg, name), theirs, "exact", dtype=dtype
+    )
+
+
+def comparing(d: Draw) -> Problem:
+    names = {"less": torch.lt, "equal": torch.eq, "greater_equal": torch.ge, "not_equal": torch.ne}
+    name, shape, dtype = d.pick(tuple(names)), d.any_shape(), d.dtype()
+    return Problem(
+        (d.ties(shape, dtype), d.ties(shape, dtype)), getattr(eg, name), names[name], "exact"
+    )
+
+
+def specials(d: Draw) -> Problem:
+    """NaN, infinities and zeros of both signs, lane by lane."""
+    names = {"maximum": torch.maximum, "minimum": torch.minimum, "less": torch.lt,
+             "equal": torch.eq, "not_equal": torch.ne, "multiply": torch.mul,
+             "add": torch.add, "isnan": None, "isfinite": None, "abs": None,
+             "sign": None}  # fmt: skip
+    name, shape, dtype = d.pick(tuple(names)), d.any_shape(), d.dtype()
+    first, other = d.specials(shape, dtype), names[name]
+    if other is None:
+        return Problem((first,), getattr(eg, name), getattr(torch, name), "exact", dtype=dtype)
+    kind = "plain" if name in ("maximum", "minimum") else "exact"  # of two zeros either is largest
+    return Problem((first, d.specials(shape, dtype)), getattr(eg, name), other, kind, dtype=dtype)
+
+
+def integers(d: Draw) -> Problem:
+    """Exact, at every width of integers."""
+    names = {"add": torch.add, "subtract": torch.sub, "multiply": torch.mul,
+             "bitwise_and": torch.bitwise_and, "bitwise_xor": torch.bitwise_xor,
+             "maximum": torch.maximum, "floor_divide": torch.floor_divide,
+             "remainder": torch.remainder}  # fmt: skip
+    name, shape = d.pick(tuple(names)), d.any_shape()
+    kind = d.pick(("int8", "uint8", "int16", "int32", "int64"))
+    low = 0 if kind == "uint8" else -11
+    x = d.integers(shape, low, 12, kind, layout=True)
+    y = d.integers(shape, 1, 12, kind, layout=True)
+    return Problem((x, y), getattr(eg, name), names[name], "exact")
+
+
+def ternary(d: Draw) -> Problem:
+    name, shape, dtype = d.pick(("addcmul", "lerp", "where")), d.any_shape(), d.dtype()
+    x, y, z = (d.floats(shape, dtype, -2, 2) for _ in range(3))
+    if name == "where":
+        return Problem(
+            (x, y),
+            lambda a, b: eg.where(a > 0.125, a * 2, b),
+            lambda a, b: torch.where(a > 0.125, a * 2, b),
+            "exact",
+            dtype=dtype,
+        )
+    return Problem((x, y, z), getattr(eg, name), getattr(torch, name), "values", dtype=dtype)
+
+
+SECTION = OpSection(
+    "elementwise",
+    (
+        "render",
+        "loops",
+        "lowering",
+        "elementwise",
+        "fused",
+        "fours",
+        "pieces",
+        "ranges",
+        "writer",
+        "gpu",
+        "device",
+    ),
+    {
+        "unary": (3, unary),
+        "binary": (4, binary),
+        "selecting": (2, selecting),
+        "comparing": (1, comparing),
+        "specials": (1.5, specials),
+        "integers": (1.5, integers),
+        "ternary": (1, ternary),
+    },
+    weight=1.5,
+)

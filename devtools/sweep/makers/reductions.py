@@ -1,0 +1,222 @@
+"""Reductions over every pattern of axes, and where the largest lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import everygrad as eg
+from devtools.sweep.draw import Draw
+from devtools.sweep.opsection import OpSection
+from devtools.sweep.problem import Problem
+
+
+def _axes(d: Draw, ndim: int) -> tuple[int, ...] | None:
+    """Any of the axes, all of them as a tuple, or None for all."""
+    if d.chance(0.15):
+        return None
+    some = [k for k in range(ndim) if d.chance(0.5)]
+    return tuple(some or [d.between(0, ndim - 1)])
+
+
+def _all_axes(axes: tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
+    return tuple(range(ndim)) if axes is None else axes
+
+
+def _shape(d: Draw) -> tuple[int, ...]:
+    shape = d.any_shape(least=1)
+    return tuple(max(1, n) for n in shape)
+
+
+def sums(d: Draw) -> Problem:
+    name, keep = d.pick(("sum", "sum", "mean")), d.chance(0.4)
+    shape = d.any_shape(least=1) if name == "sum" else _shape(d)
+    axes, dtype = _axes(d, len(shape)), d.dtype()
+    dims = _all_axes(axes, len(shape))
+    return Problem(
+        (d.floats(shape, dtype),),
+        lambda x: getattr(eg, name)(x, axis=axes, keepdims=keep),
+        lambda x: getattr(torch, name)(x, dims, keep),
+        "sums",
+        dtype=dtype,
+    )
+
+
+def squares(d: Draw) -> Problem:
+    """What fuses into a sum, before it and behind."""
+    shape, axes, dtype = _shape(d), None, d.dtype()
+    axes = _axes(d, len(shape))
+    dims = _all_axes(axes, len(shape))
+    return Problem(
+        (d.floats(shape, dtype), d.floats(shape, dtype)),
+        lambda x, y: (x * y).sum(axis=axes) * 0.5,
+        lambda x, y: (x * y).sum(dims) * 0.5,
+        "sums",
+        dtype=dtype,
+    )
+
+
+def extremes(d: Draw) -> Problem:
+    """amax and amin share the gradient among equals."""
+    shape, name, keep = _shape(d), d.pick(("amax", "amin")), d.chance(0.4)
+    axes, dtype, ties = _axes(d, len(shape)), d.dtype(), d.chance(0.5)
+    dims = _all_axes(axes, len(shape))
+    x = d.ties(shape, dtype) if ties else d.floats(shape, dtype)
+    return Problem(
+        (x,),
+        lambda t: getattr(eg, name)(t, axis=axes, keepdims=keep),
+        lambda t: getattr(torch, name)(t, dims, keep),
+        "plain",
+        dtype=dtype,
+    )
+
+
+def moments(d: Draw) -> Problem:
+    shape, name, keep = _shape(d), d.pick(("var", "std")), d.chance(0.4)
+    axes, dtype = _axes(d, len(shape)), d.dtype()
+    dims = _all_axes(axes, len(shape))
+    count = 1
+    for k in dims:
+        count *= shape[k]
+    correction = d.pick((0, 0, 1)) if count > 2 else 0
+    if count < 3:
+        name = "var"  # the deviation of two near numbers has any slope
+    return Problem(
+        (d.floats(shape, dtype),),
+        lambda x: getattr(eg, name)(x, axis=axes, correction=correction, keepdims=keep),
+        lambda x: getattr(torch, name)(x, dims, correction=correction, keepdim=keep),
+        "values",
+        looseness=4.0,  # sums of squares of differences: two passes
+        dtype=dtype,
+    )
+
+
+def products(d: Draw) -> Problem:
+    shape, dtype = _shape(d), d.dtype(halves=0)
+    axis = d.between(0, len(shape) - 1)
+    around = min(0.1, 10 / max(1, shape[axis]))  # neither overflows nor vanishes
+    return Problem(
+        (d.floats(shape, dtype, 1 - around, 1 + around),),
+        lambda x: eg.prod(x, axis=axis),
+        lambda x: torch.prod(x, axis),
+        "values",
+        looseness=1.0 + shape[axis] / 64,  # each factor's rounding is a rounding of the product
+        dtype=dtype,
+    )
+
+
+def logsumexp(d: Draw) -> Problem:
+    shape, keep = _shape(d), d.chance(0.4)
+    axes, dtype = _axes(d, len(shape)), d.dtype()
+    dims = _all_axes(axes, len(shape))
+    return Problem(
+        (d.floats(shape, dtype, -4, 4),),
+        lambda x: eg.logsumexp(x, axis=axes, keepdims=keep),
+        lambda x: torch.logsumexp(x, dims, keep),
+        "values",
+        dtype=dtype,
+    )
+
+
+def places(d: Draw) -> Problem:
+    """argmax and argmin: the first of equals."""
+    shape, name = _shape(d), d.pick(("argmax", "argmin"))
+    axis = None if d.chance(0.2) else d.between(0, len(shape) - 1)
+    keep = d.chance(0.3) and axis is not None
+    kind = d.pick(("ties", "floats", "int32", "int64", "uint8"))
+    if kind in ("ties", "floats"):
+        dtype = d.dtype()
+        x = (d.ties if kind == "ties" else d.floats)(shape, dtype)
+    else:
+        x = d.integers(shape, 0 if kind == "uint8" else -50, 50, kind, layout=True)
+
+    def first(t: torch.Tensor) -> torch.Tensor:
+        """PyTorch names any of equals; the first is the largest of what falls along the axis."""
+        t = t.detach()
+        flat, dim = (t.reshape(-1), 0) if axis is None else (t, axis)
+        best = (flat.amax if name == "argmax" else flat.amin)(dim, True)
+        falling = torch.arange(flat.shape[dim], 0, -1)
+        falling = falling.reshape([-1 if k == dim else 1 for k in range(flat.ndim)])
+        return ((flat == best) * falling).argmax(dim, keep)
+
+    return Problem((x,), lambda t: getattr(eg, name)(t, axis=axis, keepdims=keep), first, "exact")
+
+
+def specials(d: Draw) -> Problem:
+    """NaN wins over numbers and infinities, wherever it stands and however rows are cut."""
+    shape, name, dtype = _shape(d), d.pick(("amax", "amin", "sum")), d.dtype()
+    axes = _axes(d, len(shape))
+    dims = _all_axes(axes, len(shape))
+
+    def theirs(t: torch.Tensor) -> torch.Tensor:
+        out = getattr(torch, name)(t, dims)
+        return out + 0.0 if name == "sum" else out.abs()  # any zero of both signs is the largest
+
+    def ours(t: eg.Tensor) -> eg.Tensor:
+        out = getattr(eg, name)(t, axis=axes)
+        return out + 0.0 if name == "sum" else eg.abs(out)
+
+    return Problem((d.specials(shape, dtype),), ours, theirs, "plain", dtype=dtype)
+
+
+def special_places(d: Draw) -> Problem:
+    """The first NaN, else the first of the largest."""
+    shape, name = _shape(d), d.pick(("argmax", "argmin"))
+    axis = d.between(0, len(shape) - 1)
+    x = d.specials(shape, d.dtype())
+
+    def theirs(t: torch.Tensor) -> torch.Tensor:
+        best = (t.amax if name == "argmax" else t.amin)(axis, True)
+        hit = torch.where(best.isnan(), t.isnan(), t == best)
+        falling = torch.arange(t.shape[axis], 0, -1)
+        falling = falling.reshape([-1 if k == axis else 1 for k in range(t.ndim)])
+        return (hit * falling).argmax(axis)
+
+    return Problem((x,), lambda t: getattr(eg, name)(t, axis=axis), theirs, "exact")
+
+
+def logical(d: Draw) -> Problem:
+    shape, name = _shape(d), d.pick(("any", "all", "count_nonzero"))
+    axes = _axes(d, len(shape))
+    x = d.booleans(shape, d.pick((0.5, 0.02, 0.98)))
+    dims = _all_axes(axes, len(shape))
+
+    def theirs(t: torch.Tensor) -> torch.Tensor:
+        if name == "count_nonzero":
+            return torch.count_nonzero(t, dims)
+        return getattr(torch, name)(t, dims)
+
+    return Problem((x,), lambda t: getattr(eg, name)(t, axis=axes), theirs, "exact")
+
+
+def integers(d: Draw) -> Problem:
+    """Sums of integers wrap and do not round."""
+    shape, kind = _shape(d), d.pick(("int8", "uint8", "int32", "int64"))
+    axes = _axes(d, len(shape))
+    dims = _all_axes(axes, len(shape))
+    name = d.pick(("sum", "amax", "amin"))
+    x = d.integers(shape, 0 if kind == "uint8" else -100, 100, kind, layout=True)
+    theirs: Callable[[Any], Any] = lambda t: getattr(torch, name)(t, dims)  # noqa: E731
+    return Problem((x,), lambda t: getattr(eg, name)(t, axis=axes), theirs, "exact")
+
+
+SECTION = OpSection(
+    "reductions",
+    ("reducing", "fused", "rows", "kernels", "alone", "walk", "finishing", "teams", "fusedrows"),
+    {
+        "sum": (3, sums),
+        "sum of products": (2, squares),
+        "amax": (2, extremes),
+        "var": (2, moments),
+        "prod": (1, products),
+        "logsumexp": (1, logsumexp),
+        "argmax": (2, places),
+        "special amax": (1, specials),
+        "special argmax": (1, special_places),
+        "any": (1, logical),
+        "integers": (1, integers),
+    },
+    weight=1.5,
+)

@@ -1,0 +1,306 @@
+"""Whole networks with random weights, layer by layer against PyTorch, forward and backward.
+
+`check` runs a network eagerly and holds every layer against PyTorch's in float64 *on the layer's
+own inputs*: its result, what it gives back to each input and parameter, its running statistics. So
+a fault is seen where it is made, whatever becomes of it further on. In float64 the whole network
+is compared as well, and in every dtype the compiled step is compared with the eager one.
+
+    python -m devtools.sweep.networks --device cpu --minutes 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import everygrad as eg
+from devtools.sweep.networks_layers import LAYERS, Done, Net, Ours, Theirs
+from devtools.sweep.networks_models import NETWORKS, Network
+
+# how far an element of one layer may be off, relative to itself and to the root mean square of all
+LAYER = {"float64": 1e-12, "float32": 1e-4}
+# the same of whole networks, relative to the largest: rounding grows from layer to layer
+WHOLE = {"float64": 1e-8}
+# how far what was compiled may be from float64, as a length beside the array's: so many times as
+# far as eager mode is, whose layers were looked at one by one, and this
+TIMES = 4.0
+COMPILED = {"float64": 1e-9, "float32": 1e-3}
+# in float32, rounding decides on which side of a relu a number next to 0 falls: gradients behind it
+# may be off by two elements of such a layer, of those with enough elements for that to happen
+KINKED = ("relu", "max_pool", "hardswish", "hardsigmoid")
+ENOUGH = 2048
+LEAST = 1e-3  # beside the median of a network's arrays: what is smaller is 0 but for rounding
+
+
+def _size(x: Any) -> float:
+    """The root mean square of what is finite."""
+    finite = x[np.isfinite(x)].astype(np.float64)
+    return float(np.sqrt(np.mean(finite**2))) + 1e-30 if finite.size else 1e-30
+
+
+def _off(got: Any, want: Any, tolerance: float, least: float = 0.0) -> str | None:
+    """Where and how far two arrays are apart, if any element is further than it may be.
+
+    `least`: the size of what was summed, where sums are 0 but for rounding.
+    """
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    if got.shape != want.shape:
+        return f"shape {got.shape}, not {want.shape}"
+    if not got.size:
+        return None
+    allowed = tolerance * (np.abs(want) + max(least, _size(want)))
+    with np.errstate(invalid="ignore"):
+        bad = ~((got == want) | (np.abs(got - want) <= allowed) | (np.isnan(got) & np.isnan(want)))
+    if not bad.any():
+        return None
+    with np.errstate(invalid="ignore"):
+        at = np.unravel_index(np.argmax(np.where(bad, np.abs(got - want), -1.0)), got.shape)
+    count = int(np.count_nonzero(bad))
+    place = [int(i) for i in at]
+    return f"{got[at]:.9g}, not {want[at]:.9g} at {place} ({count} of {got.size} elements)"
+
+
+def _near(got: Any, want: Any, tolerance: float, least: float) -> str | None:
+    """The same, relative to the largest element."""
+    return _off(got, want, tolerance, max(least, float(np.abs(want).max(initial=0.0))))
+
+
+def _distance(got: Any, want: Any, least: float) -> float:
+    """How far two arrays are apart as a whole, beside the length of the second."""
+    if got.shape != want.shape:
+        return np.inf
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    apart = np.subtract(got, want, where=~same, out=np.zeros(got.shape))
+    return float(np.linalg.norm(apart)) / (max(least, _size(want)) * max(1, want.size) ** 0.5)
+
+
+# --- a layer by itself ---------------------------------------------------------------------------
+
+
+def _layer_faults(done: Done, side: Ours) -> Iterator[str]:
+    """What PyTorch makes differently of a layer's inputs and of its result's gradient."""
+    theirs, tolerance = Theirs(), LAYER[side.dtype]
+    inputs = [theirs.tensor(side.array(x), x.requires_grad) for x in done.inputs]
+    buffers = [theirs.tensor(a) for a in done.state]
+    out = LAYERS[done.kind](theirs, *inputs, *buffers, **done.attributes)
+    shapes = ", ".join(str(tuple(x.shape)) for x in done.inputs)
+    about = f"{done.name} of {shapes} {done.attributes or ''}".rstrip()
+    pairs = [("result", side.array(done.out), theirs.array(out), 0.0)]
+    for i, (got, want) in enumerate(zip(done.buffers, buffers, strict=True)):
+        pairs.append((f"buffer {i}", side.array(got), theirs.array(want), 0.0))
+    if done.out.requires_grad and done.out.grad is not None:
+        g = side.array(done.out.grad)
+        out.backward(theirs.tensor(g))
+        for i, (mine, other) in enumerate(zip(done.inputs, inputs, strict=True)):
+            if mine.requires_grad:
+                got, want = side.array(mine.grad), theirs.array(other.grad)
+                # a bias in front of a norm: its gradient is a sum that comes to nothing
+                summed = _size(g) * (g.size / want.size) ** 0.5 if want.ndim == 1 else 0.0
+                pairs.append((f"gradient of input {i}", got, want, summed))
+    for what, got, want, summed in pairs:
+        found = _off(got, want, tolerance, summed)
+        if found is not None:
+            yield f"{about}: {what} is {found}"
+
+
+def _eager(network: Network, side: Ours, seed: int, arrays: Sequence[Any]) -> Net:
+    net = Net(side, seed, apart=True)
+    network.loss(net, *_given(net, arrays)).backward()
+    return net
+
+
+def _given(net: Net, arrays: Sequence[Any]) -> list[Any]:
+    """The inputs; images have gradients too."""
+    return [net.side.tensor(a, grad=a.dtype.kind == "f") for a in arrays]
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+class Result(NamedTuple):
+    """Everything a step makes, by name."""
+
+    layers: dict[str, Any]
+    gradients: dict[str, Any]
+
+
+def _result(net: Net, names: Sequence[str], outs: Sequence[Any], inputs: Sequence[Any]) -> Result:
+    array = net.side.array
+    layers = {name: array(out) for name, out in zip(names, outs, strict=True)}
+    layers |= {name: array(b) for name, b in net.buffers.items()}
+    gradients = {name: array(p.grad) for name, p in net.parameters.items()}
+    floats = [x for x in inputs if x.requires_grad]
+    gradients |= {f"input {i}": array(x.grad) for i, x in enumerate(floats)}
+    return Result(layers, gradients)
+
+
+def _plain(network: Network, net: Net, arrays: Sequence[Any]) -> Result:
+    """A step without anything between the layers."""
+    inner, inputs = net.again(), _given(net, arrays)
+    network.loss(inner, *inputs).backward()
+    names = [done.name for done in inner.done]
+    return _result(net, names, [done.out for done in inner.done], inputs)
+
+
+def _compiled(
+    network: Network, net: Net, arrays: Sequence[Any], names: Sequence[str], verify: bool
+) -> Result:
+    """The same step, compiled; its second call is given back, which replays the first."""
+
+    def step(*inputs: Any) -> list[Any]:
+        inner = net.sharing()
+        network.loss(inner, *inputs).backward()
+        return [done.out for done in inner.done]
+
+    jitted = eg.jit(step, verify=verify)
+    for _ in range(2):
+        net.again()
+        inputs = _given(net, arrays)
+        outs = jitted(*inputs)
+    return _result(net, names, outs, inputs)
+
+
+def _least(arrays: dict[str, Any]) -> float:
+    return LEAST * float(np.median([_size(array) for array in arrays.values()]))
+
+
+def _whole_faults(got: Result, want: Result, tolerance: float) -> Iterator[str]:
+    """Where a network differs, element by element."""
+    for kind, ours, others in zip(("", "gradient of "), got, want, strict=True):
+        least = _least(others)
+        for name, array in ours.items():
+            found = _near(array, others[name], tolerance, least)
+            if found is not None:
+                yield f"{kind}{name} is {found}"
+
+
+def _compiled_faults(got: Result, eager: Result, want: Result, dtype: str) -> Iterator[str]:
+    """Where a compiled network is further from what it should be than eager mode is."""
+    sizes = [a.size for name, a in eager.layers.items() if name.split()[0] in KINKED]
+    sides = 2 * min((n for n in sizes if n >= ENOUGH), default=1 << 62) ** -0.5
+    kinds = (("", 0.0), ("gradient of ", sides if dtype == "float32" else 0.0))
+    for (kind, more), ours, usual, others in zip(kinds, got, eager, want, strict=True):
+        least = _least(others)
+        noise = {name: _distance(a, others[name], least) for name, a in usual.items()}
+        middle = float(np.median(list(noise.values())))
+        for name, array in ours.items():
+            allowed = TIMES * max(noise[name], middle) + COMPILED[dtype] + more
+            found = _distance(array, others[name], least)
+            if not found <= allowed:
+                yield f"{kind}{name} is apart by {found:.3g} of its length, eager {noise[name]:.3g}"
+
+
+def check(
+    name: str, device: str, dtype: str, seed: int, scale: int = 1, verify: bool = False
+) -> list[str]:
+    """Every difference of one network in one dtype; `verify`: also each kernel, by NumPy."""
+    network, side = NETWORKS[name], Ours(device, dtype)
+    arrays = network.inputs(np.random.default_rng(seed), scale)
+    title = f"{name}, {dtype} on {device}, seed {seed}"
+    net = _eager(network, side, seed, arrays)
+    found = [f"{title}: {fault}" for done in net.done for fault in _layer_faults(done, side)]
+    net = net.sharing()  # without what the layers kept
+    eager = _plain(network, net, arrays)
+    theirs = _plain(network, Net(Theirs(), seed), arrays)
+    if dtype in WHOLE and not found:  # what is wrong in one layer is wrong in all that follow
+        faults = _whole_faults(eager, theirs, WHOLE[dtype])
+        found += [f"{title}, as a whole: {fault}" for fault in faults]
+    names = [n for n in eager.layers if n not in net.buffers]
+    made = _compiled(network, net, arrays, names, verify)
+    faults = _compiled_faults(made, eager, theirs, dtype)
+    return found + [f"{title}, compiled: {fault}" for fault in faults]
+
+
+def dtypes_of(device: str) -> tuple[str, ...]:
+    return ("float64", "float32") if device == "cpu" else ("float32",)
+
+
+def run(device: str, seed: int, scale: int = 1) -> list[str]:
+    """Every difference of all networks, in the dtypes that are compared on a device."""
+    return [
+        fault
+        for name in NETWORKS
+        for dtype in dtypes_of(device)
+        for fault in check(name, device, dtype, seed, scale)
+    ]
+
+
+# --- as a section of the sweep -------------------------------------------------------------------
+
+
+class NetworkCase:
+    """One network in one dtype, from one seed."""
+
+    def __init__(self, name: str, device: str, dtype: str, seed: int) -> None:
+        self.op = name
+        self.device = device
+        self.dtype = dtype
+        self.seed = seed
+
+    def title(self) -> str:
+        return f"{self.op} in {self.dtype} on {self.device}, seed {self.seed}"
+
+    def kept(self) -> dict[str, Any]:
+        return {"network": self.op, "dtype": self.dtype, "seed": self.seed}
+
+    def check(self) -> list[str]:
+        return check(self.op, self.device, self.dtype, self.seed)
+
+
+class NetworkSection:
+    """Draws networks in turn."""
+
+    weight = 0.02  # each takes as long as a hundred ops
+
+    def draw(self, seed: int, context: Any) -> NetworkCase:
+        names, dtypes = list(NETWORKS), dtypes_of(context.device)
+        dtype = dtypes[seed // len(names) % len(dtypes)]
+        return NetworkCase(names[seed % len(names)], context.device, dtype, seed)
+
+    def again(self, kept: dict[str, Any], context: Any) -> NetworkCase:
+        return NetworkCase(kept["network"], context.device, kept["dtype"], kept["seed"])
+
+
+SECTION = NetworkSection()
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--minutes", type=float, default=None, help="go on with more seeds so long")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--scale", type=int, default=1, help="times the size of images and texts")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="only these, by comma")
+    parser.add_argument("--verify", action="store_true", help="compiled with verify=True")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """1 if a network differs."""
+    options = _parsed(arguments)
+    begun, seed, failed = time.monotonic(), options.seed, 0
+    while True:
+        for name in options.networks.split(","):
+            for dtype in dtypes_of(options.device):
+                start = time.monotonic()
+                facts = (options.device, dtype, seed, options.scale, options.verify)
+                found = check(name, *facts)
+                taken = time.monotonic() - start
+                failed += bool(found)
+                print(f"{name} {dtype} seed {seed}: {len(found)} differences, {taken:.1f} s")
+                for fault in found[:20]:
+                    print(f"  {fault}", flush=True)
+        seed += 1
+        if options.minutes is None or time.monotonic() - begun > 60 * options.minutes:
+            break
+    print(f"{failed} networks differ")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

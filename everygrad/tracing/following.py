@@ -1,0 +1,164 @@
+"""The user's functions that run while something is traced, frame by frame.
+
+`sys.settrace` tells of every call of this thread. Frames of the user's code get a `FrameReader`;
+those of everygrad, NumPy and the standard library are passed over, and so are imports.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from inspect import CO_GENERATOR
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, cast
+
+from everygrad.scopes import Scope
+from everygrad.tracing.bytecode import UNKNOWN, FrameReader, Plan, plan_of
+from everygrad.tracing.inspection import has_attributes, is_ours
+
+if TYPE_CHECKING:
+    from everygrad.tracing.reads import Reads
+
+
+class Following(Scope):
+    """A block in which a follower follows; the thread's trace function is put back whatever a
+    signal handler raises."""
+
+    def __init__(self, follower: Follower) -> None:
+        super().__init__()
+        self.follower = follower
+
+    def enter(self) -> None:
+        self.follower.begin()
+
+    def leaving(self) -> tuple[Callable[[], Any], ...]:
+        return (functools.partial(sys.settrace, sys.gettrace()),)
+
+
+class Follower:
+    """Follows the user's functions; a subclass says what is read (see `reads`)."""
+
+    def __init__(self) -> None:
+        self.outside: dict[int, tuple[Any, str]] = {}  # objects by id, and how they are reached
+        self.inside: dict[int, Any] = {}  # objects that the function made
+        self.made_inside: set[CodeType] = set()  # functions that the function made
+        self.failed: BaseException | None = None
+        self._plans: dict[int, tuple[CodeType, Plan | None]] = {}
+        self._readers: dict[FrameType, FrameReader] = {}
+        self._ours: set[int] = set()  # ids of code that is not followed
+        self._before: Any = None
+        self._aside = 0  # imports and finalizers that run
+
+    def mark(self, held: Any, text: str) -> None:
+        """An object is from outside."""
+        raise NotImplementedError
+
+    def following(self) -> Following:
+        """User functions called inside, by this thread, are followed."""
+        return Following(self)
+
+    def begin(self) -> None:
+        self._before = sys.gettrace()
+        frame = sys._getframe()
+        frame.f_trace_opcodes = True  # 3.12 sends such events only if one was asked for before
+        sys.settrace(self.called if self._before is not None else self.quickly())
+
+    def end(self) -> None:
+        """Raise what went wrong in our own bookkeeping."""
+        self._readers.clear()
+        self._plans.clear()
+        if self.failed is not None:
+            raise self.failed
+
+    def guarded(self, work: Callable[..., None], *args: Any) -> None:
+        """Do our own bookkeeping: what goes wrong in it must not look like the user's error."""
+        if self.failed is None:
+            try:
+                work(*args)
+            except Exception as error:
+                self.failed = error
+
+    def quickly(self) -> Callable[[FrameType, str, Any], Any]:
+        """`called`, for the many frames of our own in as little time as there is."""
+        ours, called = self._ours, self.called
+
+        def quick(frame: FrameType, event: str, arg: Any) -> Any:
+            return None if id(frame.f_code) in ours else called(frame, event, arg)
+
+        return quick
+
+    def called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """A frame begins, or a generator goes on."""
+        others = None if self._before is None else self._before(frame, event, arg)
+        code = frame.f_code
+        known = self._plans.get(id(code))  # by id: the hash of a code object takes a microsecond
+        if known is None:
+            known = (code, None if is_ours(code.co_filename) else plan_of(code))
+            self._plans[id(code)] = known
+            if known[1] is None and not _runs_aside(code):
+                self._ours.add(id(code))
+        plan = known[1]
+        if event != "call" or self._aside:
+            return others
+        if _runs_aside(code):
+            self._aside += 1
+            return functools.partial(self.aside, others)
+        if plan is None:
+            return others
+        reader = self._readers.get(frame)
+        if reader is None:
+            reader = self._readers[frame] = FrameReader(cast("Reads", self), plan, others)
+            self.guarded(self.entered, frame)
+        frame.f_trace_lines = self._before is not None
+        frame.f_trace_opcodes = True
+        return reader
+
+    def aside(self, others: Any, frame: FrameType, event: str, arg: Any) -> Any:
+        """An import or a finalizer, with all it calls: nothing is followed until it returns."""
+        if event == "return":
+            self._aside -= 1
+        if others is not None:
+            others(frame, event, arg)
+        return functools.partial(self.aside, others)
+
+    def entered(self, frame: FrameType) -> None:
+        """Objects that reach a user's function through code that is not followed, such as the
+        `self` of a module's forward, come from outside unless they were made inside."""
+        code = frame.f_code
+        names = code.co_varnames[: code.co_argcount]
+        caller = frame.f_back
+        if code.co_name == "__init__" and names:
+            made = frame.f_locals.get(names[0])
+            if id(made) not in self.outside:
+                self.inside[id(made)] = made
+        elif caller is None or caller not in self._readers:
+            for name in names:
+                held = frame.f_locals.get(name)
+                if has_attributes(held) and id(held) not in self.inside:
+                    self.mark(held, name)
+
+    def returned(self, frame: FrameType, value: Any) -> None:
+        """The result of a followed function is what its caller goes on with."""
+        caller = frame.f_back
+        reader = None if caller is None else self._readers.get(caller)
+        code = frame.f_code
+        if reader is not None and reader.stack and self.is_awaited(reader, code):
+            made = code.co_name == "__init__" and code.co_argcount  # the object, not None
+            reader.stack[-1] = frame.f_locals.get(code.co_varnames[0]) if made else value
+            reader.awaited = None
+        if not code.co_flags & CO_GENERATOR:  # a generator may go on
+            self._readers.pop(frame, None)
+
+    def is_awaited(self, reader: FrameReader, code: CodeType) -> bool:
+        """Whether a caller goes on with what this code gives."""
+        if reader.awaited is UNKNOWN:  # a comprehension, or next() of a generator expression
+            return code in self.made_inside
+        return reader.awaited is code
+
+
+def _runs_aside(code: CodeType) -> bool:
+    """Whether code is an import or a finalizer, neither of which is the function's own doing."""
+    if code.co_name == "_find_and_load":
+        return code.co_filename == "<frozen importlib._bootstrap>"
+    return code.co_name in ("<module>", "__del__")

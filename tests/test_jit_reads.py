@@ -1,0 +1,299 @@
+"""eg.jit looks at everything that tracing read from Python: another value there, another result.
+
+Each case is a function that reads a number somewhere, and a change of that number. A compiled
+function must give what the plain one gives before the change, after it, and after it is undone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import everygrad as eg
+from everygrad import nn, optim
+from everygrad.errors import TraceError
+from tests import reads_by_names, reads_by_objects
+from tests.reads_by_names import Case
+from tests.reads_by_objects import Plain, WithScale
+from tests.support import values
+
+CASES = [
+    fn
+    for module in (reads_by_names, reads_by_objects)
+    for fn in vars(module).values()
+    if isinstance(fn, types.FunctionType) and fn.__annotations__.get("return") == "Case"
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda fn: fn.__name__)
+def test_a_change_of_what_was_read_is_seen(case: Callable[[], Case]) -> None:
+    fn, change = case()
+    plain = getattr(fn, "jitted", fn)
+    plain = getattr(plain, "uncompiled", plain)
+    bound = getattr(fn, "instance", None)
+    compiled = fn if bound is not None or hasattr(fn, "compiled") else eg.jit(fn)
+    x = eg.tensor([1.0, 2.0, 3.0])
+    try:
+        results = []
+        for v in (2.0, 2.0, 3.0, 3.0, 2.0):
+            change(v)
+            args = (x,) if bound is None else (bound, x)
+            if hasattr(fn, "compiled"):  # a function that calls a compiled one
+                want = values(x) * v
+            else:
+                want = values(plain(*args))
+            got = values(compiled(x))
+            np.testing.assert_array_equal(got, want)
+            results.append(got.tolist())
+        assert results[1] != results[2]
+    finally:
+        change(2.0)
+
+
+def test_enough_cases() -> None:
+    assert len(CASES) > 60
+
+
+@pytest.mark.parametrize("before", [0.0, -0.0, 1, 1.0, True, math.nan, 2 + 0j, "a", None])
+@pytest.mark.parametrize("after", [0.0, -0.0, 1, 1.0, True, math.nan, 2 + 0j, "a", None])
+def test_values_that_only_look_alike(before: Any, after: Any) -> None:
+    """1, 1.0 and True are told apart, as are 0.0 and -0.0; equal values are not."""
+    held = {"k": before}
+    seen = eg.jit(lambda x: x + (0.0 if held["k"] is None else 1.0))
+    seen(eg.ones((2,)))
+    held["k"] = after
+    count = seen.count
+    seen(eg.ones((2,)))
+    alike = type(before) is type(after) and repr(before) == repr(after)
+    assert seen.count == count + (not alike)
+
+
+def test_signs_of_zeros_in_a_module_and_a_name() -> None:
+    zero = 0.0
+    m = WithScale()
+    m.scale = 0.0
+    f, g = eg.jit(lambda x: x * zero), eg.jit(m)
+    x = eg.tensor([1.0])
+    assert not np.signbit(values(f(x)))[0]
+    assert not np.signbit(values(g(x)))[0]
+    zero, m.scale = -0.0, -0.0
+    assert np.signbit(values(f(x)))[0]
+    assert np.signbit(values(g(x)))[0]
+
+
+def test_a_parameter_appended_to_a_group() -> None:
+    a, b = (eg.ones((2,)).requires_grad_() for _ in range(2))
+    opt = optim.SGD([a], lr=0.125)
+
+    def step() -> Any:
+        loss = (a * b).sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        b.grad = None
+        return loss
+
+    compiled = eg.jit(step)
+    compiled()
+    compiled()
+    opt.param_groups[0]["params"].append(b)
+    compiled()
+    assert values(b.detach()).tolist() == [1.0 - 0.125 * 0.75] * 2
+
+
+# --- nothing is traced without need --------------------------------------------------------------
+
+
+def test_what_was_not_read_may_change() -> None:
+    d = {"k": 2.0, "other": 1}
+    o = Plain()
+    history: list[int] = []
+    f = eg.jit(lambda x: x * d["k"] * o.k)
+    for i in range(5):
+        f(eg.ones((2,)))
+        d["other"] += 1
+        d[f"new{i}"] = i
+        o.unread = i  # type: ignore[attr-defined]
+        history.append(i)
+        d["k"] = float("2.0")  # equal, another object
+    assert f.count == 1
+
+
+def test_a_training_step_with_a_configuration_is_traced_once() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    opt = optim.AdamW(model.parameters(), lr=0.1)
+    config = {"clip": 1.0, "losses": {"a": 0.5}}
+    state = types.SimpleNamespace(step=0)
+
+    def step(x: Any) -> Any:
+        loss = (model(x) ** 2).mean() * config["losses"]["a"]  # type: ignore[index]
+        opt.zero_grad()
+        loss.backward()
+        for p in model.parameters():
+            p.grad = p.grad.clip(-config["clip"], config["clip"])
+        opt.step()
+        return loss
+
+    compiled = eg.jit(step)
+    for _ in range(6):
+        compiled(eg.ones((2, 3)))
+        state.step += 1
+    first = compiled.count
+    for _ in range(6):
+        compiled(eg.ones((2, 3)))
+    assert compiled.count == first <= 2
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def refused(name: str, fn: Callable[..., Any], *args: Any) -> None:
+    with pytest.raises(TraceError, match=name):
+        eg.jit(fn)(*args)
+
+
+def test_changes_of_what_was_read_are_refused() -> None:
+    d: dict[str, Any] = {"n": 1, "list": [1], "set": {1}}
+    o = Plain()
+    x = eg.ones((2,))
+
+    def counts(x: Any) -> Any:
+        d["n"] += 1
+        return x
+
+    def writes(x: Any) -> Any:
+        d["n"] = 7
+        return x
+
+    def appends(x: Any) -> Any:
+        d["list"].append(2)
+        return x
+
+    def adds(x: Any) -> Any:
+        d["set"].add(5)
+        return x
+
+    def removes(x: Any) -> Any:
+        d["list"].pop()
+        return x
+
+    def deletes(x: Any) -> Any:
+        del d["n"]
+        return x
+
+    def sets(x: Any) -> Any:
+        o.k = 5.0
+        return x
+
+    def sets_by_name(x: Any) -> Any:
+        setattr(o, "k", o.k + 1)  # noqa: B010
+        return x
+
+    refused(r"changes d\['n'\],", counts, x)
+    refused(r"changes d\['n'\],", writes, x)
+    refused(r"d\['list'\]", appends, x)
+    refused(r"d\['set'\]", adds, x)
+    refused(r"d\['list'\]", removes, x)
+    refused(r"d\['n'\]", deletes, x)
+    refused(r"changes o\.k,", sets, x)
+    refused(r"changes o\.k,", sets_by_name, x)
+
+
+def test_changing_a_container_among_the_arguments_is_refused() -> None:
+    x = eg.ones((2,))
+
+    def replaces(d: Any) -> Any:
+        d["a"] = d["a"] * 2.0
+        return d["a"]
+
+    def adds(d: Any) -> Any:
+        d["b"] = d["a"]
+        return d["a"]
+
+    def appends(xs: Any) -> Any:
+        xs.append(xs[0])
+        return xs[0]
+
+    refused("container among its arguments", replaces, {"a": x})
+    refused("container among its arguments", adds, {"a": x})
+    refused("container among its arguments", appends, [x])
+
+
+def test_a_large_array_that_may_change_unseen_is_refused() -> None:
+    a = np.zeros(1 << 20, np.float32)
+    refused(r"a NumPy array of \d+ bytes", lambda x: x + eg.tensor(a).sum(), eg.ones((2,)))
+
+
+def test_state_made_when_first_needed() -> None:
+    """A cache is filled by the first call; the second is traced again, and then no more."""
+    cache: dict[str, Any] = {}
+
+    def f(x: Any) -> Any:
+        if "scale" not in cache:
+            cache["scale"] = 3.0
+        return x * cache["scale"]
+
+    g = eg.jit(f)
+    for _ in range(4):
+        assert values(g(eg.ones((1,)))).tolist() == [3.0]
+    assert cache == {"scale": 3.0}
+    assert g.count == 1  # the first entry served one call
+    cache.clear()
+    assert values(g(eg.ones((1,)))).tolist() == [3.0]
+    assert cache == {"scale": 3.0}
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+def test_the_log_says_what_changed(caplog: Any) -> None:
+    d = {"k": 2.0}
+    f = eg.jit(lambda x: x * d["k"])
+    with caplog.at_level(logging.INFO, "everygrad.jit"):
+        f(eg.ones((2,)))
+        d["k"] = 3.0
+        f(eg.ones((2,)))
+    assert "d['k'] was 2.0 and is 3.0" in caplog.text
+
+
+def test_many_kinds_of_call_are_said_once(caplog: Any) -> None:
+    d = {"k": 0}
+    f = eg.jit(lambda x: x + d["k"])
+    with caplog.at_level(logging.WARNING, "everygrad.jit"):
+        for k in range(70):
+            d["k"] = k
+            f(eg.ones((2,)))
+    assert caplog.text.count("compiled 65 times") == 1
+
+
+def test_a_tracer_of_another_tool_goes_on() -> None:
+    """A debugger or a coverage tool sees the same calls and lines with and without us."""
+    import sys
+
+    def f(x: Any) -> Any:
+        y = x * 2.0
+        return y + 1.0
+
+    def lines_of(fn: Any) -> list[int]:
+        seen = []
+
+        def tool(frame: Any, event: str, arg: Any) -> Any:
+            if frame.f_code is f.__code__ and event in ("line", "return"):
+                seen.append(frame.f_lineno)
+            return tool
+
+        before = sys.gettrace()
+        sys.settrace(tool)
+        try:
+            fn(eg.ones((2,)))
+        finally:
+            sys.settrace(before)
+        return seen
+
+    assert lines_of(eg.jit(f)) == lines_of(f) != []
