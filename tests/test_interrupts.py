@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -34,9 +35,11 @@ from devtools.drills.interrupting import (
 from devtools.drills.steps import STEPS, Captured
 from everygrad.autograd.api import leaf_ready_hook
 from everygrad.backends.cpu import blas, threads
+from everygrad.backends.cuda.dry import DryDriver
 from everygrad.config import fast_limit
 from everygrad.scopes import at_once
 
+DRY = "cuda:dry"
 ON_DEVICES = ("backward", "with blocks", "x[i] = v", "AdamW, eager", "jit", "jit, backward",
            "jit, SGD")  # fmt: skip
 
@@ -234,3 +237,43 @@ def test_the_drill_runs_where_the_parent_ignores_sigint() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 of them left something wrong" in done.stdout
+
+
+def test_every_launch_is_made_once(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA: kernels that write over a parameter run once, all of them, or not at all."""
+    log: list[str] = []
+    monkeypatch.setattr(DryDriver, "launcher", lambda self, k: partial(log.append, k.function))
+    w = eg.ones((40, 30), device=DRY, requires_grad=True)
+    moved = eg.zeros((40, 30), device=DRY)
+
+    @eg.jit
+    def step(x: Any) -> Any:
+        w.grad = None
+        loss = eg.tanh(x @ w).sum()
+        loss.backward()
+        with eg.no_grad():
+            moved.__imul__(0.9)
+            moved.__iadd__(w.grad)
+            w.__isub__(moved * 0.1)
+        return loss
+
+    x = eg.ones((20, 40), device=DRY)
+    for _ in range(3):
+        step(x)
+    runner = step.latest.replay.runner
+    seen = set(runner.plan.donations.values())
+    writers = {s.what.function for s in runner.plan.steps if s.slots & seen}
+    assert writers
+    log.clear()
+    step(x)
+    whole = Counter(log)
+    done = 0
+    for k in chosen(150, places(lambda: step(x)), random.Random(2)):
+        before = w.grad
+        log.clear()
+        handler.kind = KINDS[k % len(KINDS)]
+        at(k, handler, lambda: step(x))
+        committed = w.grad is not before
+        assert Counter(log) == whole if committed else not writers & {*log}, k
+        done += committed
+    assert 0 < done < 150

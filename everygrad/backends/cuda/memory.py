@@ -55,7 +55,10 @@ class Large(Storage):
     __slots__ = ()
 
     def __del__(self) -> None:
-        memory = self.gpu.memory
+        try:
+            memory = self.gpu.memory
+        except AttributeError:  # interrupted before it was anything
+            return
         memory.large.pop(self.ptr, None)
         memory.count(-self.size)
 
@@ -76,7 +79,10 @@ class Small(Storage):
         self.waiting = waiting
 
     def __del__(self) -> None:
-        waiting = self.waiting
+        try:
+            waiting = self.waiting
+        except AttributeError:  # interrupted before it was anything
+            return
         if len(waiting) < _WAITING and getrefcount(self.holder) <= _OURS:
             waiting.append((self.holder, self.ptr))
         else:
