@@ -125,6 +125,13 @@ def test_what_was_not_read_may_change() -> None:
     assert f.count == 1
 
 
+def test_modules_and_classes_given_to_others_are_not_read_in_full() -> None:
+    kinds = [eg, np, Plain, logging]
+    f = eg.jit(lambda x: x * float(len([str(k) for k in kinds if isinstance(k, type(eg))])))
+    assert values(f(eg.ones((1,)))).tolist() == [3.0]
+    assert len(f.latest.record.guards.guards) < 20
+
+
 def test_a_training_step_with_a_configuration_is_traced_once() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
     opt = optim.AdamW(model.parameters(), lr=0.1)

@@ -166,7 +166,11 @@ def _watch(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # an interrupt is the sweep's to handle
-        env={**os.environ, **cache, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            **cache,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        },
     )
     errors: list[str] = []
     with process:

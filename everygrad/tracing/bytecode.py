@@ -34,6 +34,12 @@ class _Mark:
 UNKNOWN: Any = _Mark("unknown")
 NULL: Any = _Mark("null")  # the empty place beside a callable
 
+
+class Some(tuple[Any, ...]):
+    """One of these objects, or something made of them by an iterator: which, is not known. What is
+    read of it is read of all of them."""
+
+
 Handler = Callable[["FrameReader", FrameType, Any, Any], None]
 Plan = dict[int, tuple[Handler, Any, Any, str]]
 HANDLERS: dict[str, Handler] = {}

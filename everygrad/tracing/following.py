@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from inspect import CO_GENERATOR
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,7 +44,6 @@ class Follower:
         self.made_inside: set[CodeType] = set()  # functions that the function made
         self.failed: BaseException | None = None
         self._plans: dict[int, tuple[CodeType, Plan | None]] = {}
-        self._readers: dict[FrameType, FrameReader] = {}
         self._ours: set[int] = set()  # ids of code that is not followed
         self._before: Any = None
         self._aside = 0  # imports and finalizers that run
@@ -66,7 +64,6 @@ class Follower:
 
     def end(self) -> None:
         """Raise what went wrong in our own bookkeeping."""
-        self._readers.clear()
         self._plans.clear()
         if self.failed is not None:
             raise self.failed
@@ -106,13 +103,18 @@ class Follower:
             return functools.partial(self.aside, others)
         if plan is None:
             return others
-        reader = self._readers.get(frame)
+        reader = self.reader_of(frame)
         if reader is None:
-            reader = self._readers[frame] = FrameReader(cast("Reads", self), plan, others)
+            reader = FrameReader(cast("Reads", self), plan, others)
             self.guarded(self.entered, frame)
         frame.f_trace_lines = self._before is not None
         frame.f_trace_opcodes = True
         return reader
+
+    def reader_of(self, frame: FrameType | None) -> FrameReader | None:
+        """Who follows a frame, which alone holds it: nothing of the user's lives longer for it."""
+        found = None if frame is None else frame.f_trace
+        return found if isinstance(found, FrameReader) and found.reads is self else None
 
     def aside(self, others: Any, frame: FrameType, event: str, arg: Any) -> Any:
         """An import or a finalizer, with all it calls: nothing is followed until it returns."""
@@ -132,7 +134,7 @@ class Follower:
             made = frame.f_locals.get(names[0])
             if id(made) not in self.outside:
                 self.inside[id(made)] = made
-        elif caller is None or caller not in self._readers:
+        elif self.reader_of(caller) is None:
             for name in names:
                 held = frame.f_locals.get(name)
                 if has_attributes(held) and id(held) not in self.inside:
@@ -141,14 +143,12 @@ class Follower:
     def returned(self, frame: FrameType, value: Any) -> None:
         """The result of a followed function is what its caller goes on with."""
         caller = frame.f_back
-        reader = None if caller is None else self._readers.get(caller)
+        reader = self.reader_of(caller)
         code = frame.f_code
         if reader is not None and reader.stack and self.is_awaited(reader, code):
             made = code.co_name == "__init__" and code.co_argcount  # the object, not None
             reader.stack[-1] = frame.f_locals.get(code.co_varnames[0]) if made else value
             reader.awaited = None
-        if not code.co_flags & CO_GENERATOR:  # a generator may go on
-            self._readers.pop(frame, None)
 
     def is_awaited(self, reader: FrameReader, code: CodeType) -> bool:
         """Whether a caller goes on with what this code gives."""

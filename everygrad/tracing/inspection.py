@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from collections import deque
 from enum import Enum
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -50,7 +51,8 @@ def has_attributes(held: Any) -> bool:
 def slots_of(kind: type) -> list[str]:
     """The names of the attributes that a class keeps in slots."""
     found = [pair for base in kind.__mro__ for pair in base.__dict__.items()]
-    return [name for name, value in found if isinstance(value, MemberDescriptorType)]
+    slots = [name for name, value in found if isinstance(value, MemberDescriptorType)]
+    return [name for name in slots if not name.startswith("__")]
 
 
 def in_class(kind: type, name: str) -> Any:
@@ -62,6 +64,13 @@ def in_class(kind: type, name: str) -> Any:
 
 def overrides(held: Any, name: str) -> bool:
     return isinstance(in_class(type(held), name), FunctionType)
+
+
+def elements_of(held: Any) -> list[Any]:
+    """What an iterator over a container of Python's own may give: of a dict, values too."""
+    if isinstance(held, dict):
+        return [*dict.keys(held), *dict.values(held)]
+    return list(held) if isinstance(held, list | tuple | set | frozenset | deque) else []
 
 
 def hashable(key: Any) -> bool:

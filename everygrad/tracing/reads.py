@@ -35,7 +35,7 @@ import numpy as np
 
 from everygrad.errors import TraceError
 from everygrad.tensor import Tensor
-from everygrad.tracing.bytecode import UNKNOWN, Fresh
+from everygrad.tracing.bytecode import UNKNOWN, Fresh, Some
 from everygrad.tracing.following import Follower
 from everygrad.tracing.guards import (
     MISSING,
@@ -56,6 +56,7 @@ from everygrad.tracing.guards import (
 from everygrad.tracing.inspection import (
     PACKAGE,
     counts_changes,
+    elements_of,
     has_attributes,
     hashable,
     holds,
@@ -74,6 +75,8 @@ _MOST_BYTES = 1 << 20  # of a NumPy array, compared before each replay
 _CONTAINERS = (dict, list, set, deque, bytearray)
 _ITERATED = (tuple, frozenset, *_CONTAINERS)
 _FACTS = {"shape", "dtype", "ndim", "size", "device", "requires_grad", "is_leaf", "T", "mT"}
+_ARRAY_FACTS = {"shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"}
+_MOST_KNOWN = 256  # objects that one value may be
 _FIELD = type(vars(namedtuple("_Field", "x"))["x"])  # the descriptor of a field of a named tuple
 _HARMLESS: frozenset[Any] = frozenset(
     (isinstance, issubclass, id, callable, print, range, super, object, repr, hash)
@@ -191,6 +194,8 @@ class Reads(Follower):
         self.property_code = None
         if held is UNKNOWN:
             return UNKNOWN
+        if isinstance(held, Some):
+            return self.some([self.attribute(one, name) for one in held])
         if isinstance(held, Tensor):
             if name in _FACTS:
                 self.facts(held)
@@ -200,7 +205,11 @@ class Reads(Follower):
         if isinstance(held, type):
             return self.class_attribute(held, name)
         if isinstance(held, np.ndarray):
-            self.consumed(held)
+            if name not in _ARRAY_FACTS:
+                self.consumed(held)
+            elif self.is_outside(held):
+                value = getattr(held, name)
+                self.note(Attribute(f"{self.text_of(held)}.{name}", held, value, name), name)
             return UNKNOWN
         if isinstance(held, _CONTAINERS) and not has_attributes(held):
             return getattr(held, name, UNKNOWN)  # a method, followed up when it is called
@@ -299,6 +308,9 @@ class Reads(Follower):
         """held[key]"""
         if held is UNKNOWN or isinstance(held, Tensor):
             return UNKNOWN
+        if isinstance(held, Some):  # of what they are elements of, or of themselves
+            inner = [self.item(one, key) for one in held if isinstance(one, _ITERATED)]
+            return self.some([*held, *inner])
         if isinstance(held, tuple | str | bytes | range | Fresh):
             return self.fixed_item(held, key)
         if not isinstance(held, dict | list) or overrides(held, "__getitem__"):
@@ -326,6 +338,15 @@ class Reads(Follower):
         if self.is_outside(held):
             self.mark(value, f"{self.text_of(held)}[{shown(key)}]")
         return value
+
+    def some(self, found: Sequence[Any]) -> Any:
+        """One of these values, of which those that can be looked into matter."""
+        known = {id(v): v for v in found if v is not UNKNOWN and v is not None and not is_plain(v)}
+        flat = [one for v in known.values() for one in (v if isinstance(v, Some) else (v,))]
+        if not flat or len(flat) > _MOST_KNOWN:
+            self.consumed(*flat)
+            return UNKNOWN
+        return Some({id(v): v for v in flat}.values())
 
     def contains(self, held: Any, key: Any) -> None:
         """key in held"""
@@ -400,7 +421,7 @@ class Reads(Follower):
             self.content(held)
             items = [] if isinstance(held, np.ndarray | bytearray) else content_of(held)
             return [x for x in items if not is_plain(x)]
-        if keeps_own_guards(held) or callable(held):
+        if keeps_own_guards(held) or callable(held) or isinstance(held, ModuleType):
             return []
         if not (has_attributes(held) or slots_of(type(held))):
             return []
@@ -454,7 +475,10 @@ class Reads(Follower):
                 return UNKNOWN  # followed
         elif isinstance(fn, type) and isinstance(in_class(fn, "__init__"), FunctionType):
             return UNKNOWN
-        self.consumed(*args, objects=not known_in(callee, _ITERATING))
+        if known_in(callee, _ITERATING):
+            self.consumed(*args, objects=False)
+            return self.some([x for a in args for x in elements_of(a)])
+        self.consumed(*args)
         return UNKNOWN
 
     def reflection(self, callee: Any, args: Sequence[Any]) -> Any:
@@ -480,7 +504,7 @@ class Reads(Follower):
         else:
             self.consumed(held)
         self.consumed(*args)
-        return UNKNOWN
+        return self.some(elements_of(held))
 
     # --- the end ---------------------------------------------------------------------------------
 
