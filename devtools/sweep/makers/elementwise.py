@@ -114,7 +114,10 @@ def specials(d: Draw) -> Problem:
     name, shape, dtype = d.pick(tuple(names)), d.any_shape(), d.dtype()
     first, other = d.specials(shape, dtype), names[name]
     if other is None:
-        return Problem((first,), getattr(eg, name), getattr(torch, name), "exact", dtype=dtype)
+        theirs = getattr(torch, name)
+        if name == "sign":  # PyTorch's of NaN is 0; NumPy's and the Array API's is NaN
+            theirs = lambda x: torch.where(x.isnan(), x, torch.sign(x))  # noqa: E731
+        return Problem((first,), getattr(eg, name), theirs, "exact", dtype=dtype)
     kind = "plain" if name in ("maximum", "minimum") else "exact"  # of two zeros either is largest
     return Problem((first, d.specials(shape, dtype)), getattr(eg, name), other, kind, dtype=dtype)
 
