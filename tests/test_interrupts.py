@@ -277,3 +277,27 @@ def test_every_launch_is_made_once(handler: Handler, monkeypatch: pytest.MonkeyP
         assert Counter(log) == whole if committed else not writers & {*log}, k
         done += committed
     assert 0 < done < 150
+
+
+def test_a_signal_handler_is_no_part_of_what_is_traced() -> None:
+    """One that only takes note, as handlers for a graceful end do, changes nothing for jit."""
+
+    class Stopper:
+        asked = 0
+
+        def ask(self, signum: int, frame: Any) -> None:
+            self.asked += 1
+
+    stopper = Stopper()
+
+    def f(x: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return x * 2.0
+
+    before = signal.signal(signal.SIGINT, stopper.ask)
+    try:
+        compiled = eg.jit(f)
+        assert [float(compiled(eg.ones(()))) for _ in range(3)] == [2.0] * 3
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stopper.asked == 1  # as it was traced

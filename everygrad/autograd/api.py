@@ -11,7 +11,7 @@ from everygrad.autograd.engine import LeafReady, Pass
 from everygrad.autograd.graph import HookHandle, Leaf, Node
 from everygrad.autograd.modes import _Mode
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, ShapeError
-from everygrad.scopes import Settings
+from everygrad.scopes import Settings, drain
 from everygrad.tensor import Tensor, set_grad, stand_in
 
 _leaf_ready: ContextVar[tuple[LeafReady, ...]] = ContextVar("everygrad_leaf_ready", default=())
@@ -120,10 +120,11 @@ def backward(
                 g = work.captured.get(place)
                 if g is not None:
                     g = g if held is None else held + g
-                    work.before.append((x, held))
+                    work.held.append(held)
+                    work.changed.append(x)
                     set_grad(x, g)
         except BaseException:
-            work.roll_back()
+            drain(work.undo)
             raise
 
 

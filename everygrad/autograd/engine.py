@@ -7,7 +7,7 @@ summed in an order fixed by the graph alone, so that the parallel pass gives the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from typing import Any
@@ -28,6 +28,7 @@ from everygrad.scopes import drain
 from everygrad.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 
 LeafReady = Callable[[Tensor], None]
+_GRAD = repeat("_grad")
 # A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
 Grad = Any
 _NOTHING: Sequence[Any] = repeat(None)  # type: ignore[assignment]  # as long as needed
@@ -187,7 +188,9 @@ class Pass:
         self.keep_mode = keep_mode  # inside a transformation the graphs further out go on recording
         self.without_hooks = without_hooks  # leaves whose hooks run elsewhere
         self.captured: dict[Node, Grad] = {}
-        self.before: list[tuple[Tensor, Tensor | None]] = []  # each .grad that was changed
+        self.changed: list[Tensor] = []  # whose .grad was, and what it was before
+        self.held: list[Tensor | None] = []
+        self.undo = self.undoing()
         self.anomaly = anomaly_enabled()
         # what cannot be done is refused before anything is changed
         self.counts = uses([node for node, _ in roots], usable=targets is None)
@@ -230,17 +233,15 @@ class Pass:
             finally:
                 set_recording(before)
         except BaseException:
-            self.roll_back()
+            drain(self.undo)
             raise
 
-    def roll_back(self) -> None:
-        """A pass that failed leaves every `.grad` as it found it."""
+    def undoing(self) -> Iterator[None]:
+        """What makes every `.grad` what it was, for a pass that fails: `drain` does it by one
+        native call, prepared here, since the next signal may come while the last is on its way."""
         if tracing.get() is not None:  # which alone knows them
-            for tensor, held in reversed(self.before):
-                set_grad(tensor, held)
-        elif self.before:
-            tensors, values = zip(*reversed(self.before), strict=True)
-            drain(map(setattr, tensors, repeat("_grad"), values))
+            return map(set_grad, self.changed, self.held)
+        return map(setattr, self.changed, _GRAD, self.held)
 
     def walk(self) -> None:
         """Every node, once its gradient is complete. The loop is hot: every name in it is local.
@@ -355,7 +356,8 @@ class Pass:
         if not self.accumulate or tensor is None:
             return
         held = tensor.grad
-        self.before.append((tensor, held))
+        self.held.append(held)
+        self.changed.append(tensor)
         set_grad(tensor, renamed(g) if held is None else held + g)
         for hook in list(node.after_hooks.values()) if node.after_hooks else ():
             hook(tensor)

@@ -20,6 +20,7 @@ from typing import Any
 
 from everygrad.autograd.engine import Grad, Pass, add, complete, fitted
 from everygrad.autograd.graph import Node
+from everygrad.scopes import drain
 
 
 def _sequence(work: Pass) -> list[Node]:
@@ -215,5 +216,5 @@ def run_parallel(work: Pass, workers: int) -> None:
             interrupted = error
     failed = shared.error or interrupted
     if failed is not None:
-        work.roll_back()
+        drain(work.undo)
         raise failed

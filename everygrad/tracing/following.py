@@ -7,6 +7,7 @@ those of everygrad, NumPy and the standard library are passed over, and so are i
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -46,7 +47,8 @@ class Follower:
         self._plans: dict[int, tuple[CodeType, Plan | None]] = {}
         self._ours: set[int] = set()  # ids of code that is not followed
         self._before: Any = None
-        self._aside = 0  # imports and finalizers that run
+        self._aside = 0  # imports, finalizers and signal handlers that run
+        self._handlers = _signal_handlers()
 
     def mark(self, held: Any, text: str) -> None:
         """An object is from outside."""
@@ -93,12 +95,12 @@ class Follower:
         if known is None:
             known = (code, None if is_ours(code.co_filename) else plan_of(code))
             self._plans[id(code)] = known
-            if known[1] is None and not _runs_aside(code):
+            if known[1] is None and not self.runs_aside(code):
                 self._ours.add(id(code))
         plan = known[1]
         if event != "call" or self._aside:
             return others
-        if _runs_aside(code):
+        if self.runs_aside(code):
             self._aside += 1
             return functools.partial(self.aside, others)
         if plan is None:
@@ -116,8 +118,13 @@ class Follower:
         found = None if frame is None else frame.f_trace
         return found if isinstance(found, FrameReader) and found.reads is self else None
 
+    def runs_aside(self, code: CodeType) -> bool:
+        """Whether code is not the function's own doing."""
+        return _runs_aside(code) or id(code) in self._handlers
+
     def aside(self, others: Any, frame: FrameType, event: str, arg: Any) -> Any:
-        """An import or a finalizer, with all it calls: nothing is followed until it returns."""
+        """An import, a finalizer or a signal handler, with all it calls: nothing is followed until
+        it returns."""
         if event == "return":
             self._aside -= 1
         if others is not None:
@@ -155,6 +162,19 @@ class Follower:
         if reader.awaited is UNKNOWN:  # a comprehension, or next() of a generator expression
             return code in self.made_inside
         return reader.awaited is code
+
+
+def _signal_handlers() -> dict[int, CodeType]:
+    """The code of the signal handlers that are installed, by id."""
+    found: dict[int, CodeType] = {}
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        if callable(handler) and not isinstance(handler, signal.Handlers):
+            for fn in (handler, vars(type(handler)).get("__call__")):
+                code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+                if code is not None:
+                    found[id(code)] = code
+    return found
 
 
 def _runs_aside(code: CodeType) -> bool:
