@@ -334,6 +334,18 @@ class Drill:
         before = self.step.state()
         raised_before = self.handler.raised
         came, error = interrupt(self.step.run)
+        try:
+            return self._looked(came, error, before, raised_before)
+        finally:
+            # The frames in a traceback hold the exception: such a cycle is the collector's, and
+            # CPython crashes where it finds a memoryview in use in it, as wgpu's frames have.
+            while error is not None:
+                error.__traceback__ = None
+                error = error.__cause__ or error.__context__
+
+    def _looked(
+        self, came: bool, error: BaseException | None, before: State, raised_before: int
+    ) -> Trial:
         faults = []
         if error is not None and not _ours(error):
             faults.append(f"raised {type(error).__name__}: {error}")
@@ -345,8 +357,9 @@ class Drill:
         faults += self.torn(before, state, after)
         try:
             out = values(self.step.run())
-        except BaseException as error:
-            faults.append(f"the next call raised {type(error).__name__}: {error}")
+        except BaseException as next_error:
+            name = type(next_error).__name__
+            faults.append(f"the next call raised {name}: {next_error}")
             return Trial(came, False, faults)
         right, end = self.expected(state)
         if not same(out, right):

@@ -217,4 +217,7 @@ def run_parallel(work: Pass, workers: int) -> None:
     failed = shared.error or interrupted
     if failed is not None:
         drain(work.undo)
-        raise failed
+        try:
+            raise failed
+        finally:  # whose traceback leads back to here
+            failed = interrupted = shared.error = None

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
 from everygrad.backends.cpu.llvm import engine
 from everygrad.errors import DeviceError
 from everygrad.scopes import at_once
@@ -47,8 +45,9 @@ class Mapping:
     def is_open(self) -> bool:
         return bool(self._asked)
 
-    def view(self, lib: Any, ffi: Any, size: int, wait: Callable[[], None]) -> Any:
-        """Its first bytes, until `close`; `wait` lets wgpu-native get on."""
+    def address(self, lib: Any, ffi: Any, size: int, wait: Callable[[], None]) -> int:
+        """Where its first bytes are, until `close`; `wait` lets wgpu-native get on. An address: an
+        array, or a memoryview, might be found by whoever looks into an exception later."""
         word = ffi.new("int32_t *")
         self._words.append(word)
         info = ffi.new("WGPUBufferMapCallbackInfo *")
@@ -62,7 +61,7 @@ class Mapping:
         if word[0] != lib.WGPUMapAsyncStatus_Success:
             raise DeviceError(f"webgpu: a buffer could not be mapped (status {word[0]})")
         start = lib.wgpuBufferGetConstMappedRange(self.raw._internal, 0, size)
-        return np.frombuffer(ffi.buffer(start, size), np.uint8)
+        return int(ffi.cast("uintptr_t", start))
 
     def close(self, lib: Any) -> None:
         """Let go of it."""

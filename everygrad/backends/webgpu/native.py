@@ -49,7 +49,7 @@ class Calls(NamedTuple):
     submit: Callable[[Any, list[Any], list[Any]], None]  # a queue, that list; notes the submission
     submission: Callable[[Any], Any]  # what was noted, as `wait` takes it
     wait: Callable[[Any, Any], Any]  # a device, until a submission has run
-    view: Callable[[Mapping, int, Any, Any], Any]  # bytes of a buffer; a device, a submission
+    map: Callable[[Mapping, int, Any, Any], int]  # where bytes of a buffer are; device, submission
     close: Callable[[Mapping], None]
     nothing: Any  # what set_group takes for offsets
     address: Callable[[Any], int] = id  # of what a handle points to
@@ -120,8 +120,8 @@ def direct() -> Calls | None:
     def wait(device: Any, submission: Any) -> None:
         safe.wgpuDevicePoll(device, True, submission)
 
-    def view(mapping: Mapping, size: int, device: Any, submission: Any) -> Any:
-        return mapping.view(lib, ffi, size, partial(wait, device, submission))
+    def look(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
+        return mapping.address(lib, ffi, size, partial(wait, device, submission))
 
     set_pipeline, set_group, dispatch = (getattr(lib, name) for name in _FUNCTIONS[:3])
     of = attrgetter("_internal")
@@ -132,7 +132,7 @@ def direct() -> Calls | None:
     functions = tuple(address(ffi.addressof(lib, name)) for name in _FUNCTIONS[:3])
     return Calls(
         of, set_pipeline, set_group, dispatch, begin, end, drop, finish, forget, submit,
-        submission, wait, view, partial(Mapping.close, lib=lib), ffi.NULL, address, functions,
+        submission, wait, look, partial(Mapping.close, lib=lib), ffi.NULL, address, functions,
     )  # fmt: skip
 
 
@@ -151,15 +151,16 @@ def by_classes() -> Calls:
         lambda queue, finished, submitted: submitted.append(queue.submit(finished)),
         lambda noted: noted,
         lambda device, submission: None,  # mapping waits by itself
-        _view,
+        _look,
         _close,
         None,
     )
 
 
-def _view(mapping: Mapping, size: int, device: Any, submission: Any) -> Any:
+def _look(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
     mapping.raw.map_sync("READ", 0, size)
-    return np.frombuffer(mapping.raw.read_mapped(0, size, copy=False), np.uint8)
+    found = np.frombuffer(mapping.raw.read_mapped(0, size, copy=False), np.uint8)
+    return int(found.ctypes.data)
 
 
 def _close(mapping: Mapping) -> None:

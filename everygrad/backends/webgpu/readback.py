@@ -7,6 +7,7 @@ one that is mapped, and handing commands over never waits for one.
 
 from __future__ import annotations
 
+import ctypes
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -85,10 +86,12 @@ class Fetch:
         gpu.calls.close(load.mapping)  # of an earlier try that was interrupted
         try:
             device = gpu.calls.handle(gpu.device)
-            data = gpu.calls.view(load.mapping, size, device, self._submission)
+            start = gpu.calls.map(load.mapping, size, device, self._submission)
             for at, of, into, count in load.pieces:
-                values[of][into : into + count] = data[at : at + count]
-            return data[load.used :].view(np.uint32).copy()
+                ctypes.memmove(values[of].ctypes.data + into, start + at, count)
+            words = np.empty(_FAULTS // 4, np.uint32)
+            ctypes.memmove(words.ctypes.data, start + load.used, _FAULTS)
+            return words
         finally:
             gpu.calls.close(load.mapping)
 
