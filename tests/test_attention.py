@@ -311,7 +311,8 @@ def test_kernels_stay_within_their_scratch(dtype: str) -> None:
         before = -(-(around.ctypes.data + fence) // 64) * 64
         given = [flat, g, q, k, v]
         args = (ctypes.c_void_p * 6)(*(a.ctypes.data for a in given), before)
-        for step, function in zip(work.steps, workrun.addresses(work.steps), strict=True):
+        compiled = workrun.functions_of(work.steps)
+        for step, function in zip(work.steps, compiled.addresses, strict=True):
             runtime.parallel(function, step.blocks, ctypes.addressof(args))
         first = (before - around.ctypes.data) // 8
         untouched = np.concatenate([around[:first], around[first + work.scratch // 8 :]])

@@ -89,7 +89,7 @@ class Steps:
         for k, (function, blocks, numbers) in enumerate(steps):
             given = (ctypes.c_int64 * len(numbers))(*numbers)
             args = (ctypes.c_void_p * len(numbers))()
-            self.kept += [given, args]
+            self.kept += [given, args, function]  # code is there while its address is held
             where = (ctypes.addressof(given), ctypes.addressof(args))
             self.words[5 * k : 5 * k + 5] = [function, blocks, len(numbers), *where]
 

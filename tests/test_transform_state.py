@@ -426,3 +426,19 @@ def test_inside_it_is_as_before() -> None:
     got = eg.grad(lambda v: eg.vmap(f)(v).sum())(xs)
     want = eg.grad(lambda v: eg.tanh(v * eg.exp(v)).sum())(xs)
     np.testing.assert_allclose(got.numpy(), want.numpy(), 1e-6)
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, eg.jit], ids=["eager", "jitted"])
+def test_a_result_may_be_changed_in_place(jit: Any) -> None:
+    """A tensor made inside, changed in place and returned is the function's own."""
+
+    def f(x: Any) -> Any:
+        y = x * 2.0
+        y *= y
+        return [y]
+
+    x = eg.tensor([1.5])
+    value, slope = jit(lambda x: eg.jvp(f, (x,), (eg.ones_like(x),)))(x)
+    assert (value[0].item(), slope[0].item()) == (9.0, 12.0)
+    mapped = jit(eg.vmap(eg.grad(lambda x: f(x)[0].sum())))(eg.tensor([[1.5], [2.0]]))
+    assert mapped.tolist() == [[12.0], [16.0]]

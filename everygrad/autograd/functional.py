@@ -100,6 +100,14 @@ def _checked(op: str, leaves: list[Any]) -> list[Tensor]:
     return leaves
 
 
+def _check_results(op: str, outs: list[Any]) -> None:
+    # in a function of its own: a loop's variable would hold the last result, which must be gone
+    # before a transformation looks for what lives on
+    for o in outs:
+        if not isinstance(o, Tensor):
+            raise ArgumentError(f"{op}: the function must return tensors, got {type(o).__name__}")
+
+
 class Recorded:
     """A function's result together with what is needed to pull gradients back through it."""
 
@@ -133,11 +141,7 @@ class Recorded:
                 self.aux = map_leaves(self.value_outside, aux)
                 del aux
             outs, self.out_tree = flatten(out)
-            for o in outs:
-                if not isinstance(o, Tensor):
-                    raise ArgumentError(
-                        f"{op}: the function must return tensors, got {type(o).__name__}"
-                    )
+            _check_results(op, outs)
             self.outs = [wrap(shared(o), o._node) for o in outs]
             del out, outs
             if self.transform is not None:
@@ -343,11 +347,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
         duals = [wrap(Dual(transform, x, t, place)) for x, t in zip(leaves, moves, strict=True)]
         out = f(*unflatten(tree, duals))
         outs, out_tree = flatten(out)
-        for o in outs:
-            if not isinstance(o, Tensor):
-                raise ArgumentError(
-                    f"jvp: the function must return tensors, got {type(o).__name__}"
-                )
+        _check_results("jvp", outs)
         parts = [part_of(o, transform) for o in outs]
         values = [wrap(shared(p), p._node) for p, _ in parts]
         slopes = [zeros_like(p) if t is None else t for p, t in parts]
