@@ -13,12 +13,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import wgpu
 
 from everygrad.backends.checks import Check, Checks
+from everygrad.backends.kept import kept
 from everygrad.backends.webgpu import windows
 from everygrad.backends.webgpu.adapters import FORKED, request_device
 from everygrad.backends.webgpu.encoding import Encoder
@@ -40,6 +42,7 @@ WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # what every WebGPU device
 FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts meanwhile
 _SLOT = 256  # bytes between uniforms: the alignment any device accepts
 _ARENA = 1 << 16
+_PIPELINE = 1 << 16  # bytes of a pipeline, about, besides its text
 _KEPT = 8192  # uniforms, and bind groups, remembered before starting afresh
 _USAGE = wgpu.BufferUsage
 _LOST = re.compile(r"\blost\b|device.*(destroyed|invalid)|no longer valid", re.IGNORECASE)
@@ -213,6 +216,7 @@ class Gpu:
         if found is None:
             layout = self.layout(inputs, outputs)[1]
             found = self._pipelines[source] = Pipeline(self._compile(name, source, layout))
+            kept.add(found, _PIPELINE + len(source), partial(_drop, self._pipelines, source))
         found.recent = True
         return found.raw
 
@@ -573,6 +577,12 @@ class Gpu:
         if refusal is not None:
             self.write(self.fault_storage(), b"\0" * 16)
             raise refusal
+
+
+def _drop(pipelines: dict[str, Pipeline], source: str, pipeline: Pipeline) -> None:
+    """Forget a pipeline; kernels that hold it go on."""
+    if pipelines.get(source) is pipeline:
+        del pipelines[source]
 
 
 _gpus: weakref.WeakSet[Gpu] = weakref.WeakSet()
