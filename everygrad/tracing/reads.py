@@ -180,6 +180,8 @@ class Reads(Follower):
     def functions_of(self, frame: FrameType) -> list[FunctionType]:
         """The functions from outside that a frame may be a call of: usually one."""
         code = frame.f_code
+        if code.co_qualname.startswith("__create_fn__"):  # dataclasses': its cells hold types
+            return []
         if code not in self.functions and code not in self.made_inside:
             found = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType)]
             self.functions[code] = [f for f in found if f.__code__ is code]
