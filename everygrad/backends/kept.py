@@ -65,15 +65,18 @@ class Kept:
         left = self.total()
         if left <= bound:
             return
-        for key, item in list(self._items.items()):
-            thing = item.thing()
+        # keys alone: pairs would be new objects, whose making may run the collector, and `gone`
+        for key in list(self._items):
             if left <= bound or key == newest:
                 return
-            if thing is None:
+            item = self._items.get(key)
+            thing = None if item is None else item.thing()
+            if item is None or thing is None:
                 continue
             if thing.recent and left <= 2 * bound:
                 thing.recent = False
-                self._items[key] = self._items.pop(key)  # behind all others
+                self._items.pop(key, None)
+                self._items[key] = item  # behind all others
                 continue
             self._items.pop(key, None)
             item.drop(thing)
