@@ -162,6 +162,9 @@ class _Unlocked:
         library = ctypes.CDLL(ffi.lib._name)
         self._optimise = self._function(library, "LLVMPY_RunNewModulePassManager")
         self._emit = self._function(library, "LLVMPY_TargetMachineEmitToMemory")
+        # llvmlite says what this one takes when it is first used, which threads must not race for
+        self._dispose = library.LLVMPY_DisposeNewModulePassManger
+        self._dispose.argtypes, self._dispose.restype = [self._optimise.argtypes[0]], None
 
     def _function(self, library: ctypes.CDLL, name: str) -> Any:
         function, known = getattr(library, name), getattr(ffi.lib, name)
@@ -171,6 +174,9 @@ class _Unlocked:
     def run(self, passes: Any, module: Any, builder: Any) -> None:
         """Run a pass manager on a module."""
         self._optimise(passes, module, builder)
+
+    def dispose(self, passes: Any) -> None:
+        self._dispose(passes)
 
     def object_code(self, machine: Any, module: Any) -> bytes:
         """The object file of a module."""
@@ -316,7 +322,7 @@ class Engine:
             self._unlocked.run(passes, module, builder)
         finally:
             # llvmlite's class has a close() that does nothing: 90 KB for each module
-            ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+            self._unlocked.dispose(passes)
             passes.detach()
         return module
 
