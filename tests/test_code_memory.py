@@ -13,6 +13,7 @@ import threading
 import weakref
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -227,6 +228,26 @@ def test_code_is_held_while_it_runs_on_another_thread() -> None:
     loaded = engine().loaded
     settle()
     assert engine().loaded < loaded + 1
+
+
+def test_code_that_the_collector_finds_is_closed_once() -> None:
+    """Code dropped in a cycle: the collector finalizes all of the cycle, and must not end the
+    memory that another thread is giving back."""
+    text = "define void @step(ptr %x) {\n  store i64 VALUE, ptr %x\n  ret void\n}"
+    for i in range(3):
+        address = engine().compile(text.replace("VALUE", str(710_000 + i)), "step")
+        cycle: list[Any] = [address]
+        cycle.append(cycle)
+        reachable, pending = [], [address.module.code]
+        while pending:
+            held = pending.pop()
+            reachable.append(held)
+            pending += [x for x in gc.get_referents(held) if not isinstance(x, type)]
+        assert not any(isinstance(held, llvm.ExecutionEngine) for held in reachable)
+        before = len(engine()._linked)
+        del address, cycle, held, reachable
+        settle()
+        assert len(engine()._linked) == before - 1
 
 
 def test_kernels_dropped_from_the_cache_are_made_again() -> None:

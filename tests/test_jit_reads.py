@@ -6,9 +6,11 @@ function must give what the plain one gives before the change, after it, and aft
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -304,3 +306,36 @@ def test_a_tracer_of_another_tool_goes_on() -> None:
         return seen
 
     assert lines_of(eg.jit(f)) == lines_of(f) != []
+
+
+_turns = [0]
+
+
+def test_what_runs_between_instructions_is_not_the_functions_doing() -> None:
+    """Callbacks of the collector, and finalizers, change what they like while a function is
+    traced."""
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        _turns[0] += len(phase)
+
+    def dropped() -> None:
+        _turns[0] += 1
+
+    class Held:
+        pass
+
+    def fn(x: eg.Tensor) -> eg.Tensor:
+        held = Held()
+        weakref.finalize(held, dropped)
+        gc.collect()
+        del held
+        return x * 2
+
+    before = _turns[0]
+    gc.callbacks.append(collected)
+    try:
+        got = eg.jit(fn)(eg.ones(3))
+    finally:
+        gc.callbacks.remove(collected)
+    assert _turns[0] >= before + len("start") + len("stop") + 1
+    np.testing.assert_array_equal(values(got), [2, 2, 2])

@@ -7,8 +7,10 @@ those of everygrad, NumPy and the standard library are passed over, and so are i
 from __future__ import annotations
 
 import functools
+import gc
 import signal
 import sys
+import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
@@ -47,8 +49,8 @@ class Follower:
         self._plans: dict[int, tuple[CodeType, Plan | None]] = {}
         self._ours: set[int] = set()  # ids of code that is not followed
         self._before: Any = None
-        self._aside = 0  # imports, finalizers and signal handlers that run
-        self._handlers = _signal_handlers()
+        self._aside = 0  # imports, finalizers and handlers that run
+        self._handlers = _handlers()
 
     def mark(self, held: Any, text: str) -> None:
         """An object is from outside."""
@@ -123,7 +125,7 @@ class Follower:
         return _runs_aside(code) or id(code) in self._handlers
 
     def aside(self, others: Any, frame: FrameType, event: str, arg: Any) -> Any:
-        """An import, a finalizer or a signal handler, with all it calls: nothing is followed until
+        """An import, a finalizer or a handler, with all it calls: nothing is followed until
         it returns."""
         if event == "return":
             self._aside -= 1
@@ -164,11 +166,12 @@ class Follower:
         return reader.awaited is code
 
 
-def _signal_handlers() -> dict[int, CodeType]:
-    """The code of the signal handlers that are installed, by id."""
+def _handlers() -> dict[int, CodeType]:
+    """The code of what runs between any two instructions, by id: signal handlers, callbacks of the
+    garbage collector, finalizers."""
     found: dict[int, CodeType] = {}
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
+    signals = [signal.getsignal(number) for number in signal.valid_signals()]
+    for handler in (*signals, *gc.callbacks, weakref.finalize.__call__):
         if callable(handler) and not isinstance(handler, signal.Handlers):
             for fn in (handler, vars(type(handler)).get("__call__")):
                 code = getattr(getattr(fn, "__func__", fn), "__code__", None)

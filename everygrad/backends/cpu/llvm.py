@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import hashlib
+import itertools
 import math
 import os
 import struct
@@ -201,15 +202,15 @@ class Code:
     of it going anywhere, inside another call of LLVM, or while locks are held.
     """
 
-    __slots__ = ("__weakref__", "_dropped", "_linked", "nbytes")
+    __slots__ = ("__weakref__", "_dropped", "_number", "nbytes")
 
-    def __init__(self, linked: Any, nbytes: int, dropped: deque[Any]) -> None:
-        self._linked = linked  # an MCJIT engine of its own, which owns the memory
+    def __init__(self, number: int, nbytes: int, dropped: deque[int]) -> None:
+        self._number = number  # of the MCJIT engine that owns the memory
         self._dropped = dropped
         self.nbytes = nbytes
 
     def __del__(self) -> None:
-        self._dropped.append(self._linked)  # atomic
+        self._dropped.append(self._number)  # atomic
 
 
 class _Module:
@@ -267,7 +268,11 @@ class Engine:
         self._environment = self._environment_hash()
         self._modules: weakref.WeakValueDictionary[str, _Module] = weakref.WeakValueDictionary()
         self._pinned: list[_Module] = []  # what lives as long as the process
-        self._dropped: deque[Any] = deque()  # engines whose code nobody holds any more
+        # MCJIT engines, by number: one that `Code` held itself would be closed by the collector,
+        # which finalizes a cycle's objects one by one, while another thread closes it as dropped
+        self._linked: dict[int, Any] = {}
+        self._numbers = itertools.count()
+        self._dropped: deque[int] = deque()  # numbers of those whose code nobody holds any more
         self._lock = threading.Lock()
         if softhalf.needed(self.features):
             for name, address in self.functions(softhalf.SOURCE, softhalf.NAMES).items():
@@ -397,7 +402,9 @@ class Engine:
             for r in requests
         ]
         nbytes = _OVERHEAD + sum(len(objects[r]) for r in requests)
-        code = Code(linked, nbytes, self._dropped)
+        number = next(self._numbers)
+        self._linked[number] = linked
+        code = Code(number, nbytes, self._dropped)
         for request, functions in zip(requests, places, strict=True):
             for name, place in functions.items():
                 if not place:
@@ -407,7 +414,7 @@ class Engine:
     def _give_back(self) -> None:
         """Give the memory of dropped code back."""
         while self._dropped:
-            self._dropped.popleft().close()
+            self._linked.pop(self._dropped.popleft()).close()
 
     def give_back(self) -> None:
         """Give the memory of code that nobody holds back now, not when code is loaded next."""
