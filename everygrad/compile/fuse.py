@@ -98,9 +98,9 @@ class Group:
 
 
 def _making(v: Value) -> tuple[Any, ...]:
-    """How a value is made, in words that an unrolled loop repeats: arguments near it by how far back
-    they are. What is far counts by its op alone, since it is a loop's constant, or, of a backward
-    pass, what the forward pass left, and gets farther away from one turn to the next."""
+    """How a value is made, in words that an unrolled loop repeats: arguments near it count by how
+    far back they are, those that are far by their op alone. These are a loop's constants, or what
+    the forward pass left for its backward pass: each turn is farther away from them."""
     made = (a for a in v.args if view_of(a).base.args)
     back = ((v.number - a.number, a.op) for a in made)
     return (v.op, *(n if n <= MOST_MEMBERS else op for n, op in back))
