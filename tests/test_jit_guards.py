@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 import everygrad as eg
@@ -177,6 +178,31 @@ def test_a_captured_tensor_that_moves_away() -> None:
     w.rebind(w.to("null")._data, None)
     with pytest.raises(DeviceError):
         f(ones(3))
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["loss", "gradient alone"])
+def test_an_index_is_checked_once(kept: bool) -> None:
+    """By whoever uses it first; and even if nobody needs what that one computed."""
+    table: Any = eg.ones((9, 4), requires_grad=True)
+
+    def step(i: Any, j: Any) -> Any:
+        loss = (eg.take(table, i, axis=0) * 2.0).sum() + eg.take(table, j.T, axis=0).sum()
+        loss = loss + (eg.take(table, i.reshape(3, 1), axis=0) * 3.0).sum()
+        table.grad = None
+        loss.backward()
+        return loss if kept else None
+
+    i, j = eg.tensor([0, 3, 8]), eg.tensor([[1, 1], [7, 2]])
+    names = [v.name for v in eg.jit(step).lower(i, j).graph.values]
+    assert 2 <= names.count("check_range") <= 3
+    f = eg.jit(step)
+    for again in range(2):
+        f(i, j)
+        want = np.zeros((9, 4)) + np.array([5, 2, 1, 5, 0, 0, 0, 1, 5])[:, None]
+        np.testing.assert_array_equal(table.grad.numpy(), want)
+        for wrong in ((eg.tensor([0, 9, 8]), j), (i, eg.tensor([[1, 1], [again + 9, 2]]))):
+            with pytest.raises(OutOfRangeError):
+                f(*wrong)
 
 
 def test_an_index_checked_for_another_size_is_checked_again() -> None:
