@@ -180,6 +180,42 @@ def test_a_captured_tensor_that_moves_away() -> None:
         f(ones(3))
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_what_a_hook_reads_is_guarded(several: bool) -> None:
+    """Our own code calls it: nothing of the user's does, whose name for it would be seen."""
+
+    def hook_of(factor: float) -> tuple[Any, Any]:
+        def change(value: float) -> None:
+            nonlocal factor
+            factor = value
+
+        return lambda g: g * factor, change
+
+    w: Any = ones(3).requires_grad_()
+    hook, change = hook_of(2.0)
+    other, change_other = hook_of(2.0)
+    w.register_hook(hook)
+    if several:
+        w.register_hook(other)
+
+    def step() -> None:
+        w.grad = None
+        (w * 5.0).sum().backward()
+
+    f = eg.jit(step)
+    product = 2.0 * (2.0 if several else 1.0)
+    for value in (None, 3.0, 4.0):
+        if value is not None:
+            change(value)
+            product = value * (2.0 if several else 1.0)
+        for _ in range(2):
+            f()
+            assert w.grad.tolist() == [5.0 * product] * 3
+    change_other(7.0)
+    f()
+    assert w.grad.tolist() == [5.0 * 4.0 * (7.0 if several else 1.0)] * 3
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["loss", "gradient alone"])
 def test_an_index_is_checked_once(kept: bool) -> None:
     """By whoever uses it first; and even if nobody needs what that one computed."""
