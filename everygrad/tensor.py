@@ -10,7 +10,6 @@ them is refused (`refuse_lost_write`). Methods and operators are added by the op
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from sys import getrefcount
 from typing import Any
@@ -18,7 +17,7 @@ from weakref import ref
 
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
-from everygrad.autograd.transforms import GRAD, STREAM, VALUE, inside
+from everygrad.autograd.transforms import GRAD, STREAM, VALUE, inside, outlasts_cycles
 from everygrad.backends.base import tracing
 from everygrad.config import fast_limit
 from everygrad.dtypes import FROM_NP, DType
@@ -308,9 +307,8 @@ def held_source(t: Tensor) -> Tensor | None:
 
 def refuse_lost_write(t: Tensor, op: str, cure: str) -> None:
     """Refuse to write to a view of a tensor that somebody still holds: it would not change."""
-    if t._source is None or held_source(t) is None:
+    if t._source is None or not outlasts_cycles(lambda: held_source(t) is not None):
         return
-    gc.collect()  # a cycle that nobody can reach holds nothing
     source = held_source(t)
     if source is not None:
         raise ViewError(

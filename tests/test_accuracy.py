@@ -59,10 +59,7 @@ def off_by(got: Any, want: Any, dtype: str) -> Any:
 @pytest.mark.parametrize("way", ["numpy", "compiled op", "jit"])
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_within_the_table(name: str, dtype: str, way: str, request: pytest.FixtureRequest) -> None:
-    if (name, dtype) == ("tan", "float64") and way != "numpy":
-        why = "three rows near 1e308 are off by one place more than NumPy's table allows"
-        request.applymarker(pytest.mark.xfail(reason=why))
+def test_within_the_table(name: str, dtype: str, way: str) -> None:
     inputs, want, bounds = rows(name, dtype)
     function = getattr(eg, NAMES[name])
     x = eg.tensor(inputs)
@@ -129,7 +126,7 @@ def hard_angles() -> Any:
 
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_huge_angles_in_float64(name: str) -> None:
-    """Compiled, within two units; the C library is off by 100,000 at some of these."""
+    """Compiled, within 1.25 units; the C library is off by 100,000 at some of these."""
     x = hard_angles()
     x = np.concatenate([x[-3::-7], -x[::11], RNG.uniform(-1e9, 1e9, 300)])
     with mpmath.workprec(1400):
@@ -142,7 +139,7 @@ def test_huge_angles_in_float64(name: str) -> None:
         eg.jit(getattr(eg, name))(eg.tensor(x)),
         eg.jit(lambda x: getattr(eg, name)(x) * 1.0)(eg.tensor(np.tile(x, 30)))[: len(x)],
     ):
-        assert accuracy_special.ulps(got.numpy(), np.array(exact), "float64").max() < 2.0
+        assert accuracy_special.ulps(got.numpy(), np.array(exact), "float64").max() < 1.25
     ends = eg.jit(getattr(eg, name))(eg.tensor(np.array([np.inf, -np.inf, np.nan, -0.0, 0.0])))
     assert np.isnan(ends.numpy()[:3]).all()
     assert np.signbit(ends.numpy()[3:]).tolist() == [name != "cos", False]

@@ -38,6 +38,56 @@ def right(f: Any, c: float, device: str = "cpu") -> None:
     np.testing.assert_allclose(got, X * np.float32(c) + X * X, rtol=1e-6, atol=1e-6)
 
 
+def training(x: Any) -> Any:
+    """A step that closes over a module and an optimiser."""
+    model = eg.nn.Sequential(eg.nn.Linear(4, 4), eg.nn.ReLU())
+    optimiser = eg.optim.Adam(model.parameters())
+
+    def step(x: Any) -> Any:
+        optimiser.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        optimiser.step()
+        return loss
+
+    return eg.jit(step)
+
+
+@pytest.mark.parametrize("way", ["clear", "drop"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: eg.jit(lambda x: eg.tanh(x @ x) + 1.0),
+        lambda x: eg.jit(eg.grad(lambda x: eg.tanh(x).sum())),
+        lambda x: eg.jit(lambda x: eg.tanh(x) + 1.0, verify=True),
+        training,
+    ],
+    ids=["plain", "grad", "verify", "training"],
+)
+def test_what_was_compiled_goes_at_once(make: Any, way: str) -> None:
+    """An entry is part of no cycle: its memory, a GPU's too, does not wait for the collector."""
+    x: Any = eg.ones((4, 4), requires_grad=True)
+    f = make(x)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(2):
+            out = f(x)
+            if out.requires_grad:
+                out.sum().backward()
+        entry = weakref.ref(f.latest)
+        assert entry() is not None
+        del out
+        if way == "clear":
+            f.clear()
+        else:
+            del f
+        assert entry() is None
+    finally:
+        if collects:
+            gc.enable()
+
+
 def resident() -> int:
     """Bytes of memory that the process has."""
     with open("/proc/self/statm") as file:

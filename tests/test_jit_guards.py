@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 import everygrad as eg
@@ -177,6 +178,67 @@ def test_a_captured_tensor_that_moves_away() -> None:
     w.rebind(w.to("null")._data, None)
     with pytest.raises(DeviceError):
         f(ones(3))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_a_hook_reads_is_guarded(several: bool) -> None:
+    """Our own code calls it: nothing of the user's does, whose name for it would be seen."""
+
+    def hook_of(factor: float) -> tuple[Any, Any]:
+        def change(value: float) -> None:
+            nonlocal factor
+            factor = value
+
+        return lambda g: g * factor, change
+
+    w: Any = ones(3).requires_grad_()
+    hook, change = hook_of(2.0)
+    other, change_other = hook_of(2.0)
+    w.register_hook(hook)
+    if several:
+        w.register_hook(other)
+
+    def step() -> None:
+        w.grad = None
+        (w * 5.0).sum().backward()
+
+    f = eg.jit(step)
+    product = 2.0 * (2.0 if several else 1.0)
+    for value in (None, 3.0, 4.0):
+        if value is not None:
+            change(value)
+            product = value * (2.0 if several else 1.0)
+        for _ in range(2):
+            f()
+            assert w.grad.tolist() == [5.0 * product] * 3
+    change_other(7.0)
+    f()
+    assert w.grad.tolist() == [5.0 * 4.0 * (7.0 if several else 1.0)] * 3
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["loss", "gradient alone"])
+def test_an_index_is_checked_once(kept: bool) -> None:
+    """By whoever uses it first; and even if nobody needs what that one computed."""
+    table: Any = eg.ones((9, 4), requires_grad=True)
+
+    def step(i: Any, j: Any) -> Any:
+        loss = (eg.take(table, i, axis=0) * 2.0).sum() + eg.take(table, j.T, axis=0).sum()
+        loss = loss + (eg.take(table, i.reshape(3, 1), axis=0) * 3.0).sum()
+        table.grad = None
+        loss.backward()
+        return loss if kept else None
+
+    i, j = eg.tensor([0, 3, 8]), eg.tensor([[1, 1], [7, 2]])
+    names = [v.name for v in eg.jit(step).lower(i, j).graph.values]
+    assert 2 <= names.count("check_range") <= 3
+    f = eg.jit(step)
+    for again in range(2):
+        f(i, j)
+        want = np.zeros((9, 4)) + np.array([5, 2, 1, 5, 0, 0, 0, 1, 5])[:, None]
+        np.testing.assert_array_equal(table.grad.numpy(), want)
+        for wrong in ((eg.tensor([0, 9, 8]), j), (i, eg.tensor([[1, 1], [again + 9, 2]]))):
+            with pytest.raises(OutOfRangeError):
+                f(*wrong)
 
 
 def test_an_index_checked_for_another_size_is_checked_again() -> None:

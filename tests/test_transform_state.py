@@ -299,6 +299,39 @@ def test_tensors_made_inside_may_be_changed() -> None:
     np.testing.assert_allclose(per_example.numpy(), want)
 
 
+def test_the_whole_heap_is_walked_only_for_a_refusal() -> None:
+    """A cycle that the function left is young: looking for it does not take what the heap takes."""
+    walked: list[int] = []
+    buffer = eg.zeros(())
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        walked.extend([info["generation"]] if phase == "start" else [])
+
+    def inside(x: Any) -> Any:
+        total = eg.zeros(())
+        total += x.sum()
+        cycle: list[Any] = [total]
+        cycle.append(cycle)
+        return total * 2.0
+
+    def outside(x: Any) -> Any:
+        buffer[...] = x.sum()
+        return x
+
+    gc.collect()
+    gc.disable()
+    gc.callbacks.append(note)
+    try:
+        assert eg.vmap(inside)(eg.ones((3, 2))).tolist() == [4.0, 4.0, 4.0]
+        assert walked == [0]
+        with pytest.raises(TraceError, match="differs by example"):
+            eg.vmap(outside)(eg.ones((3, 2)))
+        assert walked[-1] == 2
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+
+
 def test_constants_and_modules_may_be_made_inside_and_kept() -> None:
     kept: dict[str, Any] = {}
 

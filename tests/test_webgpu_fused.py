@@ -6,7 +6,6 @@ Everything runs twice: as a software adapter walks rows (one thread each), and a
 
 from __future__ import annotations
 
-import gc
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +17,15 @@ import pytest
 import everygrad as eg
 from everygrad import nn
 from everygrad.backends import base
+from everygrad.backends.groups import fusable, without_strays
+from everygrad.backends.webgpu import fused
+from everygrad.backends.webgpu.fusedrows import RowWriter
+from everygrad.compile.fuse import fuse, used_outside
 from everygrad.errors import DeviceError
+from everygrad.tracing.stages import prepared
 from tests import test_export_web as web
 from tests.support import values
+from tests.test_compile_time import PROGRAMS, step_of
 
 pytestmark = pytest.mark.skipif(
     "webgpu" not in os.environ.get("EVERYGRAD_TEST_DEVICES", ""),
@@ -417,6 +422,29 @@ def test_browsers_accept_the_kernels(gpu: Any, browser: Any, tmp_path: Path) -> 
     assert [(sources[code], said) for code, said in wrong] == []
 
 
+@pytest.mark.parametrize("buffers", [2, 3, 5, 8])
+def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
+    """Those that cannot be are told without writing them: the kernels are those of a search."""
+    compared = 0
+    for program in PROGRAMS:
+        graph = prepared(eg.jit(step_of(program, 12, "cpu")[0]).lower().graph)
+        groups = without_strays(fuse(graph, fusable, max(1, buffers - 1), 0, weigh=fused.weigh))
+        stored = used_outside(groups, graph.outputs)
+        fuser = fused.Fuser(buffers, 1 << 14, True, lambda nbytes: 1 + (nbytes > 32))
+        for group in groups:
+            wanted = [v for v in group.members if v in stored]
+            for part in fused._parts(group, wanted) if wanted else []:
+                writers = [
+                    RowWriter(fused.task_of(group, part[: n + 1], True), 1 << 14)
+                    for n in range(len(part))
+                ]
+                fits = [n + 1 for n, w in enumerate(writers) if fuser.bound(w) <= buffers]
+                _, count = fuser.largest(group, part)
+                assert count == max(fits, default=1)
+                compared += len(part) > count
+    assert compared
+
+
 # --- memory --------------------------------------------------------------------------------------
 
 
@@ -442,13 +470,11 @@ def test_blocks_go_back_with_the_function(gpu: Any) -> None:
     f = eg.jit(chain)
     f(x, x).to("cpu")
     f.clear()
-    gc.collect()
     gpu.pool.take(64)  # looks at what was given back
     before, free = gpu.pool.taken_bytes, gpu.pool.free_bytes
     for _ in range(3):
         f(x, x).to("cpu")
         f.clear()
-        gc.collect()  # an entry is part of a cycle
         gpu.pool.take(64)
     assert gpu.pool.taken_bytes == before
     assert gpu.pool.free_bytes == free

@@ -172,7 +172,6 @@ def test_without_gifts_nothing_is_copied() -> None:
     close(kept[0], np.arange(1000) / 2, 1e-6)
 
 
-@pytest.mark.xfail(strict=False, reason="the pieces of a gradient check their indices again")
 def test_an_index_is_checked_once() -> None:
     table = eg.ones((9, 4), device=DEVICE, requires_grad=True)
 

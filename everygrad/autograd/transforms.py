@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType
@@ -41,6 +41,17 @@ def line_of(place: Place) -> str:
     code, at = place
     found = (line for start, end, line in code.co_lines() if start <= at < end)
     return f"{code.co_filename}:{next(found, None) or code.co_firstlineno}"
+
+
+def outlasts_cycles(found: Callable[[], Any]) -> bool:
+    """Whether something is found even when cycles that nobody can reach are gone. The young ones go
+    first, and are all there is in most cases: the whole heap, which may take seconds, is walked
+    only for what will be refused, or nearly so."""
+    for generation in range(3):
+        if not found():
+            return False
+        gc.collect(generation)
+    return bool(found())
 
 
 class Change(NamedTuple):
@@ -115,9 +126,7 @@ class Transform:
 
         Called at the end, when nothing of the function's own is held any more.
         """
-        if self.faults():
-            gc.collect()  # a cycle that nobody holds is no one's state
-        for key in self.faults():
+        for key in self.faults() if outlasts_cycles(self.faults) else ():
             change = self.changes[key]
             owner = change.owner()
             message = "" if owner is None else self.refusal(owner, change)
@@ -285,12 +294,13 @@ def _name(owner: Any, what: str) -> _Shown:
     if what not in (VALUE, STREAM, GRAD):
         return _Shown(f"{type(owner).__name__}.{what}", hasattr(owner, "eval"))
     suffix = GRAD if what == GRAD else ""
-    for holder in gc.get_referrers(owner):
-        for thing in [holder, *gc.get_referrers(holder)] if type(holder) is dict else [holder]:
-            held = getattr(thing, "__dict__", None)
-            if isinstance(held, dict) and not isinstance(thing, type(sys)):
-                names = [k for k, v in held.items() if v is owner and isinstance(k, str)]
-                if names:
-                    text = f"{type(thing).__name__}.{names[0]}{suffix}"
-                    return _Shown(text, hasattr(thing, "eval"))
+    holders = gc.get_referrers(owner)
+    dicts = [holder for holder in holders if type(holder) is dict]
+    for thing in [*holders, *(gc.get_referrers(*dicts) if dicts else ())]:  # two walks, not more
+        held = getattr(thing, "__dict__", None)
+        if isinstance(held, dict) and not isinstance(thing, type(sys)):
+            names = [k for k, v in held.items() if v is owner and isinstance(k, str)]
+            if names:
+                text = f"{type(thing).__name__}.{names[0]}{suffix}"
+                return _Shown(text, hasattr(thing, "eval"))
     return _Shown(f"a tensor{suffix and ' with its ' + suffix}", False)

@@ -97,6 +97,15 @@ class Group:
         return f"<group {self.number} size {self.size} row {self.row}: {names}>"
 
 
+def _making(v: Value) -> tuple[Any, ...]:
+    """How a value is made, in words that an unrolled loop repeats: arguments near it count by how
+    far back they are, those that are far by their op alone. These are a loop's constants, or what
+    the forward pass left for its backward pass: each turn is farther away from them."""
+    made = (a for a in v.args if view_of(a).base.args)
+    back = ((v.number - a.number, a.op) for a in made)
+    return (v.op, *(n if n <= MOST_MEMBERS else op for n, op in back))
+
+
 def cuts_of(shape: Shape, scale: int = 1) -> frozenset[int]:
     """The numbers of elements behind one step of each axis: where rows may begin."""
     found, step = {scale}, scale
@@ -146,7 +155,7 @@ class Fuser:
         for v in in_order(reachable(self.graph.outputs)):
             if v.kind in LEAVES or (v.kind == "movement" and view_of(v).base is not v):
                 continue
-            self.lately.append((v.op, *(v.number - a.number for a in v.args if a.args)))
+            self.lately.append(_making(v))
             walks = v.kind in ("elementwise", "reduction") or v.name == "take"
             if walks and v.size and self.fusable(v):
                 self.place(v)

@@ -9,6 +9,7 @@ calls are one value. A graph prints, one line a value::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from everygrad.errors import CompileError
 from everygrad.shapes import Shape, size_of
 
 LEAVES = ("input", "constant", "full")
+# which argument of an op is an index along `axis` of its first one
+INDEXED = {"take": 1, "gather": 1, "index_add": 1, "scatter_add": 1}
 
 
 class Value:
@@ -170,6 +173,20 @@ def _all_equal(array: Any, first: Any) -> bool:
     """Whether every element is `first`, in its sign too: 0.0 and -0.0 are different constants."""
     raw = array.tobytes()
     return raw == first.tobytes() * array.size
+
+
+def index_bound(index: Value) -> float:
+    """Below which all elements of an index are known to lie, since something it is made of was
+    checked, or is made so."""
+    while index.kind == "movement":
+        index = index.args[0]
+    if index.name == "check_range":
+        return float(index.params["size"])
+    if index.name == "max_pool2d_index":
+        return float(size_of(index.args[0].shape[2:]))
+    if index.name == "concat":
+        return max(index_bound(a) for a in index.args)
+    return math.inf
 
 
 def reachable(outputs: Iterable[Value]) -> set[Value]:

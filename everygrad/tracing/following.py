@@ -62,8 +62,9 @@ class Follower:
 
     def begin(self) -> None:
         self._before = sys.gettrace()
-        frame = sys._getframe()
-        frame.f_trace_opcodes = True  # 3.12 sends such events only if one was asked for before
+        # 3.12 sends such events only if one was asked for before; a name for the frame would make a
+        # cycle of it, and of all that its callers know
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self.called if self._before is not None else self.quickly())
 
     def end(self) -> None:

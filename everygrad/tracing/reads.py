@@ -100,6 +100,7 @@ class Reads(Follower):
         self.functions: dict[CodeType, list[FunctionType]] = {}  # those from outside, by their code
         self.tensors: set[int] = set()  # ids of those that were read from Python
         self.property_code: CodeType | None = None
+        self._searched: set[CodeType] = set()  # code all of whose functions are known
         self.mark(fn, getattr(fn, "__qualname__", "the function"))
         for argument in arguments:
             if not isinstance(argument, Tensor):
@@ -168,7 +169,7 @@ class Reads(Follower):
         """A variable of an enclosing function, or one that an inner function shares."""
         value = frame.f_locals.get(name, UNKNOWN)
         code = frame.f_code
-        if name in code.co_freevars:
+        if name in code.co_freevars and name != "__class__":  # which no program sets again
             place = code.co_freevars.index(name)
             for fn in self.functions_of(frame):
                 cell = (fn.__closure__ or ())[place]
@@ -182,14 +183,17 @@ class Reads(Follower):
         code = frame.f_code
         if code.co_qualname.startswith("__create_fn__"):  # dataclasses': its cells hold types
             return []
-        if code not in self.functions and code not in self.made_inside:
+        known = self.functions.setdefault(code, [])
+        variables = frame.f_locals
+        held = [variables.get(n, MISSING) for n in code.co_freevars]
+        fitting = [f for f in known if holds(f, held)]
+        # nothing that is followed names a hook, say: all functions of its code are looked for
+        if not fitting and code not in self.made_inside and code not in self._searched:
+            self._searched.add(code)
             found = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType)]
-            self.functions[code] = [f for f in found if f.__code__ is code]
-        known = self.functions.get(code, [])
-        if len(known) < 2:
-            return known
-        held = [frame.f_locals.get(n, MISSING) for n in code.co_freevars]
-        return [f for f in known if holds(f, held)]
+            known += [f for f in found if f.__code__ is code and f not in known]
+            fitting = [f for f in known if holds(f, held)]
+        return fitting
 
     def attribute(self, held: Any, name: str) -> Any:
         """held.name, without running any code of its class; UNKNOWN where that is needed."""

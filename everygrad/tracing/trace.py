@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import math
 import sys
 import weakref
 from collections import Counter
@@ -26,17 +25,16 @@ from numpy import ndarray
 from everygrad.autograd.graph import Leaf
 from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
-from everygrad.compile.ir import Graph, Value
+from everygrad.compile.ir import INDEXED, Graph, Value, index_bound
 from everygrad.dispatch import backend_of, user_line
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, TraceError
 from everygrad.ops.spec import REGISTRY
 from everygrad.scopes import Setting
-from everygrad.shapes import Shape, size_of
+from everygrad.shapes import Shape
 from everygrad.tensor import Tensor, Wrapped, wrap
 from everygrad.tracing.guards import Count, Guard, Kept
 
-_INDEXED = {"take": 1, "gather": 1, "index_add": 1, "scatter_add": 1}
 _generations = itertools.count(1)
 
 
@@ -106,15 +104,6 @@ class Touch:
         self.seen = seen
 
 
-def _bound(index: Value) -> float:
-    """Below which all elements of an index are known to lie."""
-    if index.name == "check_range":
-        return float(index.params["size"])
-    if index.name == "max_pool2d_index":
-        return float(size_of(index.args[0].shape[2:]))
-    return math.inf
-
-
 def is_array(payload: Any) -> bool:
     """Whether a payload is a backend's array, not what a transformation put around one."""
     return type(payload) is ndarray or not isinstance(payload, Wrapped)
@@ -143,6 +132,7 @@ class Tracer:
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
         self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()
         self.generation = 0
+        self.checks: dict[Value, Value] = {}  # of indices: the latest check of each
         self.proxies: dict[str, _Backend] = {}
 
     # --- the context -----------------------------------------------------------------------------
@@ -359,19 +349,36 @@ class Tracer:
     ) -> list[Tensor]:
         """The inputs, with a check of the indices among them."""
         made = list(inputs)
-        at = _INDEXED.get(op.name)
+        at = INDEXED.get(op.name)
         if at is not None:
             index = made[at]._data.value
-            origin = index
-            while origin.kind == "movement":
-                origin = origin.args[0]
             size = inputs[0].shape[params["axis"]]
-            if _bound(origin) > size:
+            value = self.within(index, size)
+            if value is None:
                 facts = {"size": size, "what": f"{op.name}: index"}
-                check = REGISTRY["check_range"]
-                value = self.graph.call(check, [index], facts, user_line())
+                value = self.graph.call(REGISTRY["check_range"], [index], facts, user_line())
+                self.checks[index] = value
+            if value is not index:
                 made[at] = wrap(self.traced(value, device))
         return made
+
+    def within(self, index: Value, size: int) -> Value | None:
+        """The index, made of what was checked already; None where some of it was not. Who uses it
+        takes the checked values, so that no check is dropped that it relies on."""
+        for known in (index, self.checks.get(index, index)):
+            if index_bound(known) <= size:
+                return known
+        if index.kind != "movement" and index.name != "concat":
+            return None
+        args = [self.within(a, size) for a in index.args]
+        known_args = [a for a in args if a is not None]
+        return self.called(index, known_args) if len(known_args) == len(args) else None
+
+    def called(self, v: Value, args: list[Value]) -> Value:
+        """The same call of other arguments."""
+        if all(a is b for a, b in zip(v.args, args, strict=True)):
+            return v
+        return self.graph.call(v.op, args, v.params, v.where, v.generation)
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +26,7 @@ from everygrad.backends.webgpu.replay import Replay
 from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.dtypes import FROM_NP, DType
-from everygrad.errors import DeviceError, OutOfMemoryError
+from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
 from everygrad.scopes import Attribute
 from everygrad.shapes import Shape, size_of
 
@@ -261,4 +264,14 @@ def open_device(name: str = "webgpu") -> WebGPU:
     """ "webgpu", or "webgpu:" and part of an adapter's name."""
     backend = WebGPU(name, asked_for(name))
     backend.gpu  # noqa: B018  # opened now, so that an absent adapter is named here
+    atexit.register(_finish, backend, os.getpid())
     return backend
+
+
+def _finish(backend: WebGPU, process: int) -> None:
+    """Wait for what still runs when the program ends: drivers that compute on the process's
+    threads crash otherwise. What a check would say is not asked for any more."""
+    gpu = backend._gpu
+    if gpu is not None and gpu.lost is None and os.getpid() == process:
+        with contextlib.suppress(EverygradError):
+            gpu.wait()

@@ -142,12 +142,34 @@ class Fuser:
 
     def largest(self, group: Group, part: list[Value]) -> tuple[RowWriter, int]:
         """The kernel for as many of these values as can be bound, and how many that are."""
-        count = len(part)
+        count = self.at_most(group, part)
         while True:
             writer = RowWriter(task_of(group, part[:count], self.software), self.room)
             if count == 1 or self.bound(writer) <= self.buffers:
                 return writer, count
             count -= 1
+
+    def at_most(self, group: Group, part: list[Value]) -> int:
+        """How many of these values, the first ones, a kernel can have at most: what they read and
+        are written to is bound, whoever writes it. Found without writing any."""
+        seen: set[Value] = set()
+        bound: set[Value] = set()
+        used = 0
+        for count, wanted in enumerate(part):
+            todo = [wanted]
+            fresh = [] if group.members[wanted].role == "final" else [wanted]
+            for v in todo:
+                if v not in seen:
+                    seen.add(v)
+                    refs = group.members[v].refs
+                    todo += [r for r in refs if isinstance(r, Value)]
+                    fresh += [r.value for r in refs if isinstance(r, Load)]
+            more = dict.fromkeys(v for v in fresh if v not in bound)
+            used += sum(self.windows(byte_size(v.dtype, v.size)) for v in more)
+            bound.update(more)
+            if used > self.buffers:
+                return max(1, count)
+        return len(part)
 
     def is_narrow(self, writer: RowWriter) -> bool:
         """Whether each buffer of a kernel is one binding."""

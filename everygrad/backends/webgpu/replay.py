@@ -27,7 +27,7 @@ from everygrad.backends.webgpu.memory import Block, Shelf, Storage
 from everygrad.backends.webgpu.promises import Promised, Promises, shared
 from everygrad.compile.edges import edge
 from everygrad.compile.fuse import Group, fuse, used_outside
-from everygrad.compile.ir import Graph, Value
+from everygrad.compile.ir import INDEXED, Graph, Value, index_bound
 from everygrad.compile.memory import Lifetime, Memory
 from everygrad.compile.views import view_of
 from everygrad.dtypes import FROM_NP
@@ -204,7 +204,11 @@ class Replay:
         if not v.size:
             self.made[v] = self.nothing(v)
             return
+        start = len(self.log)
         out = self.dev.run(v.op, [self.array(a) for a in v.args], v.params)
+        at = INDEXED.get(v.name)
+        if at is not None and index_bound(v.args[at]) <= v.args[0].shape[v.params["axis"]]:
+            self.log[start:] = [c for c in self.log[start:] if not _is_check(c)]
         out = moves.contiguous(self.dev, out)
         if out.offset:
             out = self.dev.elementwise("copy", moves.identity(v.dtype), [out])
@@ -500,7 +504,7 @@ def without_repeats(log: list[Command]) -> list[Command]:
     seen: dict[int, set[Any]] = {}  # checks, by the block they read
     made = []
     for c in log:
-        if c.kernel is not None and c.kernel.name == indexing.CHECK:
+        if c.kernel is not None and _is_check(c):
             words = np.frombuffer(c.kernel.uniform, np.uint32)
             asked = (c.kernel.source, np.delete(words, indexing.MESSAGE).tobytes())
             before = seen.setdefault(c.blocks[0].number, set())
@@ -511,6 +515,10 @@ def without_repeats(log: list[Command]) -> list[Command]:
             seen.pop(block.number, None)
         made.append(c)
     return made
+
+
+def _is_check(command: Command) -> bool:
+    return command.kernel is not None and command.kernel.name == indexing.CHECK
 
 
 def _inputs(command: Command) -> int:
