@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import everygrad as eg
+from everygrad.autograd.api import grad
 from everygrad.errors import AxisError
 from everygrad.ops import reduce
 from tests.beside_torch import beside
@@ -76,6 +77,29 @@ def test_norm_of_complex_numbers() -> None:
 def test_norm_of_nothing(device: str) -> None:
     assert eg.norm(eg.zeros((0,), device=device)).item() == 0
     assert eg.norm(eg.zeros((2, 0), device=device), 3, axis=1).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin", "cumsum", "cumprod"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_of_nothing_are_empty(name: str, compiled: bool, device: str) -> None:
+    """An empty axis has no largest element, but none is needed: as in PyTorch."""
+    theirs = {"softmin": torch.nn.functional.softmin}.get(name) or getattr(torch, name)
+    for shape, axis in (((0,), 0), ((3, 0), 1), ((3, 0), 0), ((2, 0, 4), 1), ((0, 5), -1)):
+        x = here(np.ones(shape), device).requires_grad_()
+
+        def run(x: Any, axis: int = axis) -> Any:
+            y = getattr(eg, name)(x, axis=axis)
+            return y.detach(), *grad((y * 2).sum(), [x])
+
+        out, slope = (eg.jit(run) if compiled else run)(x)
+        assert out.shape == tuple(theirs(torch.ones(shape), axis).shape) == shape
+        assert slope.shape == shape
+        assert (out.dtype, str(out.device)) == (x.dtype, str(x.device))
+    batched = eg.vmap(lambda x: getattr(eg, name)(x, axis=0))(here(np.ones((2, 0)), device))
+    assert batched.shape == (2, 0)
+    none = here(np.ones(0), device)
+    _, tangent = eg.jvp(lambda x: getattr(eg, name)(x, axis=0), [none], [none])
+    assert tangent.shape == (0,)
 
 
 # --- quantiles -----------------------------------------------------------------------------------
