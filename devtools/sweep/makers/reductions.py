@@ -203,7 +203,18 @@ def integers(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "reductions",
-    ("reducing", "fused", "rows", "kernels", "alone", "walk", "finishing", "teams", "fusedrows"),
+    (
+        "reducing",
+        "fused",
+        "loopwriter",
+        "rows",
+        "kernels",
+        "alone",
+        "walk",
+        "finishing",
+        "teams",
+        "fusedrows",
+    ),
     {
         "sum": (3, sums),
         "sum of products": (2, squares),

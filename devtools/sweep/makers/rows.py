@@ -165,7 +165,7 @@ def normalize(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "rows",
-    ("rows", "rowloops", "rowkernels", "fused", "fusedrows", "teams", "folding", "online",
+    ("rows", "rowloops", "loopwriter", "rowkernels", "fused", "fusedrows", "teams", "folding", "online",
      "entropy", "losses", "reducing", "walk"),
     {
         "softmax": (3, softmax),
