@@ -16,8 +16,8 @@ BRANCHES = PAGE.with_name("BRANCHES.md")
 BRANCHES_HEAD = """# Branches of kernel generators that no shape reached
 
 Branch coverage of everygrad/backends during `make sweep ARGS="--branches ..."`: a part for each
-device, written by the command that ran there. A sweep draws what it checks against PyTorch: refusals,
-processors that it does not play, and what needs more memory are not among it.
+device, written by the command that ran there. A sweep draws what it checks against PyTorch:
+refusals, processors that it does not play, and what needs more memory are not among it.
 """
 HEAD = """# Sweeps
 
