@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 
 import everygrad as eg
 from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
-from devtools.sweep.problem import Problem
+from devtools.sweep.problem import Given, Problem
 
 
 def _x_shape(d: Draw) -> tuple[tuple[int, ...], int]:
@@ -89,6 +92,11 @@ def index_add(d: Draw) -> Problem:
     )
 
 
+def _with_zeros(g: Given, zero: float) -> Given:
+    a = g.array
+    return replace(g, array=np.where(a == 0, a.dtype.type(zero), a))
+
+
 def scatter_extreme(d: Draw) -> Problem:
     """The largest or smallest of what falls on a place; constants, for ties share gradients."""
     shape, axis = _x_shape(d)
@@ -98,6 +106,9 @@ def scatter_extreme(d: Draw) -> Problem:
     part[axis] = d.size(max(1, 3 * shape[axis]))
     index = d.integers(part, 0, shape[axis])
     x, s = d.floats(shape, dtype, grad=False), d.floats(part, dtype, grad=False)
+    # of zeros of both signs on one place either is the largest, as the order has it: one sign
+    zero = d.pick((0.0, -0.0))
+    x, s = _with_zeros(x, zero), _with_zeros(s, zero)
     return Problem(
         (x, index, s),
         lambda x, i, s: eg.scatter(x, i, s, axis=axis, reduce=reduce, include_self=keep),
