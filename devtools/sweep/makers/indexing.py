@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,6 +136,30 @@ def put(d: Draw) -> Problem:
     )
 
 
+def assigned(d: Draw) -> Problem:
+    """x[index] = rows, at places that are all different."""
+    shape, _ = _x_shape(d)
+    dtype, count = d.dtype(), d.between(1, shape[0])
+    places = d._values.permutation(shape[0])[:count]
+
+    def ours(x: Any, i: Any, s: Any) -> Any:
+        out = x.clone()
+        out[i] = s
+        return out
+
+    return Problem(
+        (
+            d.floats(shape, dtype),
+            d.given(places, "int64", False, False),
+            d.floats((count, *shape[1:]), dtype),
+        ),
+        ours,
+        lambda x, i, s: x.index_put((i,), s),
+        "exact",
+        dtype=dtype,
+    )
+
+
 def masked(d: Draw) -> Problem:
     shape, dtype = d.any_shape(least=1), d.dtype()
     mask = d.booleans(shape if d.chance(0.6) else shape[-1:], d.pick((0.5, 0.1, 0.9)))
@@ -201,6 +226,7 @@ SECTION = OpSection(
         "index_add": (1, index_add),
         "scatter amax": (0.7, scatter_extreme),
         "index_copy": (0.7, put),
+        "x[index] = rows": (0.7, assigned),
         "where": (1, masked),
         "masked_select": (0.7, selected),
         "nonzero": (0.5, places),
