@@ -136,11 +136,11 @@ def gelu(x: Any) -> Any:
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
-    return special.softmax(x, axis)
+    return special.softmax(x, axis) if x.size else x
 
 
 def log_softmax(x: Any, axis: int = -1) -> Any:
-    return special.log_softmax(x, axis)
+    return special.log_softmax(x, axis) if x.size else x
 
 
 def softmax_move(g: Any, out: Any, axis: int) -> Any:

@@ -207,3 +207,27 @@ def test_bad_indices(index: Any, error: Any, message: str, device: str) -> None:
     with pytest.raises(error, match=message):
         x[index] = 1.0
     assert x.tolist() == np.arange(12.0).reshape(3, 4).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["scatter_add", "index_add"])
+@pytest.mark.parametrize("places", [1, 7, 50_000])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sums_of_halves_are_rounded_once(
+    name: str, dtype: str, places: int, compiled: bool, device: str
+) -> None:
+    """Whatever is added to one place is added in float32: halves that are rounded after each term
+    are soon off by more than the sum."""
+    rng = np.random.default_rng(places)
+    index = rng.integers(0, min(places, 7), 3000)
+    terms = (2 * rng.integers(-16, 16, 3000) + 1) / 16  # exact in every dtype, as their sums are
+    want = np.bincount(index, terms, places) + 1
+
+    def run(x: Any, i: Any, s: Any) -> Any:
+        return getattr(eg, name)(x, i, s, axis=0)
+
+    given = [eg.ones((places,), dtype=dtype, device=device)]
+    given += [eg.tensor(index, device=device), eg.tensor(terms, dtype=dtype, device=device)]
+    got = (eg.jit(run) if compiled else run)(*given).astype("float32").numpy()
+    ulp = {"float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+    assert (np.abs(got - want) <= ulp * np.abs(want)).all()

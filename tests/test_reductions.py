@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import everygrad as eg
+from everygrad.autograd.api import grad
 from everygrad.errors import AxisError
 from everygrad.ops import reduce
 from tests.beside_torch import beside
@@ -76,6 +77,29 @@ def test_norm_of_complex_numbers() -> None:
 def test_norm_of_nothing(device: str) -> None:
     assert eg.norm(eg.zeros((0,), device=device)).item() == 0
     assert eg.norm(eg.zeros((2, 0), device=device), 3, axis=1).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin", "cumsum", "cumprod"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_of_nothing_are_empty(name: str, compiled: bool, device: str) -> None:
+    """An empty axis has no largest element, but none is needed: as in PyTorch."""
+    theirs = {"softmin": torch.nn.functional.softmin}.get(name) or getattr(torch, name)
+    for shape, axis in (((0,), 0), ((3, 0), 1), ((3, 0), 0), ((2, 0, 4), 1), ((0, 5), -1)):
+        x = here(np.ones(shape), device).requires_grad_()
+
+        def run(x: Any, axis: int = axis) -> Any:
+            y = getattr(eg, name)(x, axis=axis)
+            return y.detach(), *grad((y * 2).sum(), [x])
+
+        out, slope = (eg.jit(run) if compiled else run)(x)
+        assert out.shape == tuple(theirs(torch.ones(shape), axis).shape) == shape
+        assert slope.shape == shape
+        assert (out.dtype, str(out.device)) == (x.dtype, str(x.device))
+    batched = eg.vmap(lambda x: getattr(eg, name)(x, axis=0))(here(np.ones((2, 0)), device))
+    assert batched.shape == (2, 0)
+    none = here(np.ones(0), device)
+    _, tangent = eg.jvp(lambda x: getattr(eg, name)(x, axis=0), [none], [none])
+    assert tangent.shape == (0,)
 
 
 # --- quantiles -----------------------------------------------------------------------------------
@@ -240,6 +264,67 @@ def test_sums_do_not_stall(device: str) -> None:
         big = np.full(200_000, 0.1, np.float32)
         want = np.cumsum(big.astype(np.float64))
         close(eg.tensor(big, device=device).cumsum(0), want, 1e-6)
+
+
+LONG_ROWS: dict[str, tuple[Any, Any]] = {
+    "sum": (lambda x: x.sum(axis=-1), lambda x: x.sum(-1)),
+    "mean": (lambda x: x.mean(axis=-1), lambda x: x.mean(-1)),
+    "sum of several axes": (
+        lambda x: x.reshape((-1, 4, x.shape[-1] // 4)).sum(axis=(0, 2)),
+        lambda x: x.reshape((-1, 4, x.shape[-1] // 4)).sum((0, 2)),
+    ),
+    "var": (lambda x: eg.var(x, axis=-1), lambda x: x.var(-1, correction=0)),
+    "var of columns": (lambda x: eg.var(x.T, axis=0), lambda x: x.T.var(0, correction=0)),
+    "norm": (lambda x: eg.norm(x, axis=-1), lambda x: torch.linalg.vector_norm(x, dim=-1)),
+    "logsumexp": (lambda x: eg.logsumexp(x, axis=-1), lambda x: x.logsumexp(-1)),
+    "softmax": (lambda x: eg.softmax(x, axis=-1), lambda x: x.softmax(-1)),
+    "layer_norm": (
+        lambda x: eg.layer_norm(x, x.shape[-1:]),
+        lambda x: torch.layer_norm(x, x.shape[-1:]),
+    ),
+    "rms_norm": (
+        lambda x: eg.rms_norm(x, x.shape[-1:], eps=1e-5),
+        lambda x: torch.rms_norm(x, x.shape[-1:], eps=1e-5),
+    ),
+    "batch_norm": (
+        lambda x: eg.batch_norm(x.T, None, None, training=True),
+        lambda x: torch.nn.functional.batch_norm(x.T, None, None, training=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG_ROWS)
+@pytest.mark.parametrize("shape", [(1, 2_000_000), (3, 700_004), (32, 50_000), (100, 4100)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_long_rows_lose_no_digits(
+    name: str, shape: tuple[int, int], compiled: bool, device: str
+) -> None:
+    """Values and gradients in float32 are as near to float64 as PyTorch's are, up to a factor of 4:
+    sums of thousands of numbers are made of the sums of parts. 8 where there is no float64 in which
+    the parts could be added up."""
+    ours, theirs = LONG_ROWS[name]
+    rng = np.random.default_rng(3)
+    # numbers of many sizes: their squares make small terms of large sums
+    x = (rng.uniform(0.5, 1, shape) * 2.0 ** rng.integers(-6, 3, shape)).astype(np.float32)
+    weights = rng.uniform(0.5, 1, theirs(torch.from_numpy(x)).shape).astype(np.float32)
+
+    def by_torch(dtype: Any) -> list[Any]:
+        t = torch.from_numpy(x).to(dtype).requires_grad_()
+        out = theirs(t)
+        out.backward(torch.from_numpy(weights).to(dtype))
+        return [out.detach().double().numpy(), t.grad.double().numpy()]
+
+    def run(t: Any, w: Any) -> Any:
+        out = ours(t)
+        return out.detach(), *grad(out, [t], [w])
+
+    given = eg.tensor(x, device=device, requires_grad=True), eg.tensor(weights, device=device)
+    got = (eg.jit(run) if compiled else run)(*given)
+    for mine, near, want in zip(got, by_torch(torch.float32), by_torch(torch.float64), strict=True):
+        error = np.linalg.norm(values(mine).astype(np.float64) - want)
+        usual = np.linalg.norm(near - want)
+        half_ulp = 2.0**-24 * np.linalg.norm(want)
+        assert error <= (8 if is_narrow(device) else 4) * max(usual, half_ulp)
 
 
 def test_integers_accumulate_in_64_bits(device: str) -> None:

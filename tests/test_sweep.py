@@ -15,6 +15,7 @@ import torch
 
 import everygrad as eg
 from devtools.sweep import fences, report
+from devtools.sweep.branches import BACKENDS, Ran
 from devtools.sweep.cases import checked, drawn, section_of
 from devtools.sweep.compare import difference
 from devtools.sweep.draw import Draw, numbers_of
@@ -31,7 +32,8 @@ SECONDS = {"cpu": 30.0, "webgpu": 20.0, "cuda": 60.0}  # for all sections togeth
 START = 20_261_116
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+# networks take seconds each: test_networks has two
+@pytest.mark.parametrize("section", [s for s in SECTIONS if s != "networks"])
 def test_a_seeded_part_of_every_section(section: str, device: str) -> None:
     kind = device.split(":")[0]
     context = Context(device, 1 << 15)
@@ -166,6 +168,16 @@ def test_cases_are_kept_once_and_the_page_has_a_part_for_each_device(tmp_path: P
     assert text.count("## cpu") == text.count("## webgpu") == 1
     assert "| rows | 3 | 0 |" in text
     assert "| rows | 2 | 0 |" in text
+
+
+def test_branches_that_no_shape_reached_are_listed_with_their_lines() -> None:
+    ran = [Ran("cpu/fused.py", 10, 9, 4, 3, [(1, 2), (3, -1)])]
+    figures = Figures("cpu")
+    assert "ran: 3 of 4" in report.figures_text(figures, ran)
+    text = report.branches_text(ran, figures)
+    first = (BACKENDS / "cpu" / "fused.py").read_text().splitlines()[0]
+    assert f"- cpu/fused.py:1 to 2: `{first}`" in text
+    assert "- cpu/fused.py:3 to the end: " in text
 
 
 def test_the_referees_random_bits_are_those_of_the_paper() -> None:

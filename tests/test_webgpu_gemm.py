@@ -531,3 +531,15 @@ def test_browsers_accept_the_kernels(
         wrong = page.evaluate(web.COMPILE, list(sources))
     assert [(sources[code], said) for code, said in wrong] == []
     assert len(sources) >= 8
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
+@pytest.mark.parametrize("terms", [16_000, 20_000, 70_000, 129_276])
+def test_long_products_of_small_integers_are_exact(dtype: str, terms: int) -> None:
+    """A thread makes all results of a word, and a software adapter ends the loops of a thread after
+    65,535 turns of all of them together."""
+    low = 0 if dtype == "uint8" else -9
+    a, b = (RNG.integers(low, 9, s).astype(dtype) for s in ((2, terms), (terms, 5)))
+    want = (a.astype(np.int64) @ b.astype(np.int64)).astype(dtype)
+    assert np.array_equal((on(a) @ on(b)).numpy(), want)
+    assert np.array_equal(eg.jit(lambda x, y: x @ y)(on(a), on(b)).numpy(), want)

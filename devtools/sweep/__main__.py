@@ -6,7 +6,7 @@
     make sweep ARGS="--replay"                        # what was kept in tests/sweep_cases.jsonl
 
 What differs is kept there; figures go to benchmarks/SWEEP.md. `--branches` also counts which
-branches of everygrad/backends ran.
+branches of everygrad/backends ran, and lists the others in benchmarks/BRANCHES.md.
 """
 
 from __future__ import annotations
@@ -70,17 +70,15 @@ def again(options: argparse.Namespace) -> int:
 
 def finish(options: argparse.Namespace, figures: Figures, folder: str) -> None:
     """Print the figures, and write them."""
-    text = report.figures_text(figures)
-    print(text)
     ran = branches.gathered(folder, options.device.split(":")[0]) if options.branches else []
-    if ran:
-        taken, total = sum(r.taken for r in ran), sum(r.branches for r in ran)
-        print(f"{taken} of {total} branches of everygrad/backends were taken")
+    text = report.figures_text(figures, ran)
+    print(text)
     if options.no_write:
         return
     report.write(options.device, text)
     if ran:
-        report.write(f"Branches of the generators, {options.device}", report.branches_text(ran))
+        listed = report.branches_text(ran, figures)
+        report.write(options.device, listed, report.BRANCHES, report.BRANCHES_HEAD)
 
 
 def main(arguments: Sequence[str]) -> int:

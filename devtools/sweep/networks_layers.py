@@ -171,6 +171,38 @@ LAYERS: dict[str, Callable[..., Handle]] = {
 }
 
 
+# --- layers with kinks, on the side that another run took ----------------------------------------
+#
+# Rounding decides on which side of a kink a number next to it falls, and each side has another
+# slope. A run in float32 is compared with what float64 gives on the same sides: `seen` is what the
+# layer was given in that run.
+
+
+def _relu_as(lib: Side, x: Handle, seen: Handle) -> Handle:
+    return x * (seen > 0)
+
+
+def _hardswish_as(lib: Side, x: Handle, seen: Handle) -> Handle:
+    return torch.where(seen <= -3, 0 * x, torch.where(seen >= 3, x, x * (x + 3) / 6))
+
+
+def _hardsigmoid_as(lib: Side, x: Handle, seen: Handle) -> Handle:
+    return torch.where(seen <= -3, 0 * x, torch.where(seen >= 3, 0 * x + 1, (x + 3) / 6))
+
+
+def _max_pool_as(lib: Side, x: Handle, seen: Handle, **params: Any) -> Handle:
+    out, index = torch.nn.functional.max_pool2d(seen, return_indices=True, **params)
+    return x.flatten(2).gather(2, index.flatten(2)).reshape(out.shape)
+
+
+ON_SIDES: dict[str, Callable[..., Handle]] = {
+    "relu": _relu_as,
+    "hardswish": _hardswish_as,
+    "hardsigmoid": _hardsigmoid_as,
+    "max_pool": _max_pool_as,
+}
+
+
 class Done(NamedTuple):
     """A layer that ran: what went in and came out."""
 
@@ -187,10 +219,14 @@ class Net:
     """One side's parameters and buffers; runs layers and notes them.
 
     `apart`: each layer gets copies of its inputs whose gradients are kept, so that what it gave
-    back to each of them is known, whatever else used them.
+    back to each of them is known, whatever else used them. `seen`: what each layer gave in another
+    run, whose sides are taken at kinks; of PyTorch only.
     """
 
-    def __init__(self, side: Side, seed: int, apart: bool = False) -> None:
+    def __init__(
+        self, side: Side, seed: int, apart: bool = False, seen: dict[str, Array] | None = None
+    ) -> None:
+        self.seen = seen
         self.side = side
         self.seed = seed
         self.apart = apart
@@ -222,7 +258,7 @@ class Net:
 
     def sharing(self) -> Net:
         """Another run with the same parameters and buffers."""
-        other = Net(self.side, self.seed)
+        other = Net(self.side, self.seed, seen=self.seen)
         other.parameters, other.buffers, other.initial = (
             self.parameters,
             self.buffers,
@@ -238,6 +274,12 @@ class Net:
             self.side.assign(b, self.initial[name])
         return self.sharing()
 
+    def _seen_as(self, x: Handle) -> Handle:
+        """What the other run had where this one has x: the result of some layer."""
+        assert self.seen is not None
+        name = next(done.name for done in reversed(self.done) if done.out is x)
+        return self.side.tensor(self.seen[name])
+
     def __call__(self, kind: str, *inputs: Handle, buffers: Any = (), **attributes: Any) -> Handle:
         """A layer of this kind, noted."""
         number = self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -245,7 +287,10 @@ class Net:
         if self.apart:
             given = [_copied(x) for x in given]
         state = [self.side.array(b) for b in buffers] if self.apart else []
-        out = LAYERS[kind](self.side, *given, *buffers, **attributes)
+        if self.seen is not None and kind in ON_SIDES:
+            out = ON_SIDES[kind](self.side, *given, self._seen_as(given[0]), **attributes)
+        else:
+            out = LAYERS[kind](self.side, *given, *buffers, **attributes)
         if self.apart and out.requires_grad:
             out.retain_grad()
         name = f"{kind} {number}"

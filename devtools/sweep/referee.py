@@ -11,6 +11,7 @@ import torch
 from devtools.sweep.problem import Given, Problem
 
 TRIALS = 3  # of rounded inputs
+MANY = 24  # where a result differs: the chance to be lucky in all of them is none
 BLUR = 0.05
 
 
@@ -69,7 +70,7 @@ def shapes_of(problem: Problem) -> list[tuple[int, ...]]:
     return [tuple(o.shape) for o in as_list(problem.theirs(*(seen for _, seen in pairs)))]
 
 
-def answer(problem: Problem, weights: list[Any], seed: int) -> Answer:
+def answer(problem: Problem, weights: list[Any], seed: int, trials: int = TRIALS) -> Answer:
     """`weights`: what results are multiplied by before they are summed and differentiated."""
     outs, grads = _run(problem, weights)
     if problem.scale == "exact":
@@ -81,7 +82,8 @@ def answer(problem: Problem, weights: list[Any], seed: int) -> Answer:
     if problem.scale == "plain":
         places = range(len(outs), len(sizes))
         return Answer(outs, grads, [_more(s, k in places) for k, s in enumerate(sizes)])
-    spread = _spread(problem, weights, [*outs, *grads], np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    spread = _spread(problem, weights, [*outs, *grads], rng, trials)
     return Answer(
         outs, grads, [_sum(a, b, problem.floor) for a, b in zip(sizes, spread, strict=True)]
     )
@@ -95,7 +97,9 @@ def _sum(a: Any, b: Any, floor: float) -> Any:
     return None if a is None else a + b + floor
 
 
-def _spread(problem: Problem, weights: list[Any], right: list[Any], rng: Any) -> list[Any]:
+def _spread(
+    problem: Problem, weights: list[Any], right: list[Any], rng: Any, trials: int
+) -> list[Any]:
     """How far float32 is from float64, with inputs that were rounded, in epsilons: what the op
     makes of rounding, whatever it is made of."""
     eps = 2.0**-23
@@ -104,12 +108,12 @@ def _spread(problem: Problem, weights: list[Any], right: list[Any], rng: Any) ->
         return a * (1 + eps * rng.choice((-1.0, 1.0), a.shape))
 
     squares: list[Any] = [None if v is None else np.zeros(v.shape) for v in right]
-    for _ in range(TRIALS):
+    for _ in range(trials):
         made = [v for part in _run(problem, weights, nudged, np.float32) for v in part]
         for k, (now, want) in enumerate(zip(made, right, strict=True)):
             if now is not None and want.dtype.kind == "f":
                 with np.errstate(invalid="ignore", over="ignore"):
                     squares[k] += np.nan_to_num((now - want) / eps) ** 2
-    spread = [None if s is None else np.sqrt(s / TRIALS) for s in squares]
+    spread = [None if s is None else np.sqrt(s / trials) for s in squares]
     # few trials: an element that was lucky each time is not more exact than the others
     return [s if s is None or not s.size else s + BLUR * s.mean() for s in spread]

@@ -35,7 +35,8 @@ class Case(Protocol):
 class Section(Protocol):
     """A kind of cases."""
 
-    weight: float  # how many of its cases are drawn, beside other sections
+    weight: float  # how many of its cases are drawn, beside other sections; below 0.25, not in
+    # every round of all sections, and then by a number that counts its cases
     generators: Sequence[str]  # modules of the backends whose numbers its shapes are drawn around
 
     def draw(self, seed: int, context: Context) -> Case:
@@ -72,4 +73,7 @@ def _of_makers(name: str) -> Callable[[], Section]:
     return lambda: import_module(f"devtools.sweep.makers.{name}").SECTION
 
 
-SECTIONS: dict[str, Callable[[], Section]] = {name: _of_makers(name) for name in _MODULES}
+SECTIONS: dict[str, Callable[[], Section]] = {
+    **{name: _of_makers(name) for name in _MODULES},
+    "networks": lambda: import_module("devtools.sweep.networks").SECTION,
+}

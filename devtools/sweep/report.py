@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from devtools.sweep.branches import Ran
+from devtools.sweep.branches import BACKENDS, Ran
 from devtools.sweep.pool import Figures
 
 PAGE = Path(__file__).parents[2] / "benchmarks" / "SWEEP.md"
+BRANCHES = PAGE.with_name("BRANCHES.md")
+BRANCHES_HEAD = """# Branches of kernel generators that no shape reached
+
+Branch coverage of everygrad/backends during `make sweep ARGS="--branches ..."`: a part for each
+device, written by the command that ran there. A sweep draws what it checks against PyTorch:
+refusals, processors that it does not play, and what needs more memory are not among it.
+"""
 HEAD = """# Sweeps
 
 Shapes drawn around the numbers at which each kernel generator changes its ways, every op that can
@@ -19,8 +27,8 @@ by `make sweep`; what differs is kept in tests/sweep_cases.jsonl and replayed by
 """
 
 
-def figures_text(figures: Figures) -> str:
-    """What a sweep did, as Markdown."""
+def figures_text(figures: Figures, ran: Sequence[Ran] = ()) -> str:
+    """What a sweep did, as Markdown; `ran`: of the generators' files, if that was counted."""
     total = sum(figures.cases.values())
     failed: dict[str, int] = {}
     for f in figures.failures:
@@ -31,6 +39,7 @@ def figures_text(figures: Figures) -> str:
         f"- {total} cases of {len(figures.ops)} ops in {figures.seconds / 60:.0f} minutes, "
         f"seeds {figures.first} to {figures.last}",
         f"- cases that differ: {len(figures.failures)}",
+        *_branches_line(ran),
         "",
         "| section | cases | differ |",
         "| --- | ---: | ---: |",
@@ -39,26 +48,36 @@ def figures_text(figures: Figures) -> str:
     return "\n".join(lines)
 
 
-def branches_text(ran: list[Ran]) -> str:
-    """Which branches ran, file by file, as Markdown."""
-    lines = [
-        "| file | lines | ran | branches | taken | never taken |",
-        "| --- | ---: | ---: | ---: | ---: | --- |",
-    ]
-    for r in ran:
-        shown = ", ".join(f"{a}→{b}" if b > 0 else f"{a}→end" for a, b in r.missing[:8])
-        more = f" and {len(r.missing) - 8} more" if len(r.missing) > 8 else ""
-        lines.append(
-            f"| {r.file} | {r.lines} | {r.ran} | {r.branches} | {r.taken} | {shown}{more} |"
-        )
+def _branches_line(ran: Sequence[Ran]) -> list[str]:
+    if not ran:
+        return []
+    taken, total = sum(r.taken for r in ran), sum(r.branches for r in ran)
+    return [f"- branches of generators that ran: {taken} of {total} (BRANCHES.md)"]
+
+
+def branches_text(ran: list[Ran], figures: Figures) -> str:
+    """Which branches ran, file by file, and every one that did not, as Markdown."""
     sums = [sum(r[k] for r in ran) for k in (1, 2, 3, 4)]
-    lines.append(f"| all | {' | '.join(map(str, sums))} | |")
+    lines = [
+        f"{sum(figures.cases.values())} cases in {figures.seconds / 60:.0f} minutes took {sums[3]} "
+        f"of {sums[2]} branches; the import of a module counts.",
+        "",
+        "| file | lines | ran | branches | taken |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [f"| {r.file} | {r.lines} | {r.ran} | {r.branches} | {r.taken} |" for r in ran]
+    lines += [f"| all | {' | '.join(map(str, sums))} |", "", "Never taken:", ""]
+    for r in ran:
+        source = (BACKENDS / r.file).read_text().splitlines()
+        for at, to in r.missing:
+            where = f"to {to}" if to > 0 else "to the end"
+            lines.append(f"- {r.file}:{at} {where}: `{source[at - 1].strip()}`")
     return "\n".join(lines)
 
 
-def write(name: str, text: str, path: Path = PAGE) -> None:
-    """Replace the part called `name`, or add it."""
-    page = path.read_text() if path.exists() else HEAD
+def write(name: str, text: str, path: Path = PAGE, head: str = HEAD) -> None:
+    """Replace the part called `name`, or add it; a page that is not there begins with `head`."""
+    page = path.read_text() if path.exists() else head
     part = f"\n## {name}\n\n{text}\n"
     found = re.search(rf"\n## {re.escape(name)}\n.*?(?=\n## |\Z)", page, re.DOTALL)
     page = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -10,7 +12,7 @@ from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Problem
 
-TF = torch.nn.functional
+SCORES = 1 << 24  # of all heads together
 
 
 def attention(d: Draw) -> Problem:
@@ -19,8 +21,8 @@ def attention(d: Draw) -> Problem:
     budget = d.elements(1 << 18)
     queries, keys = d.shape(2, max(4, budget // 4))
     keys = max(1, keys)  # the softmax of nothing is nothing
-    if d.chance(0.4):
-        keys = queries
+    if d.chance(0.4):  # the referee has all scores at once, in float64, several times
+        keys = queries = min(queries, math.isqrt(SCORES // (batch * heads)))
     width = d.size(160 if d.chance(0.3) else 70)
     depth = width if d.chance(0.7) else d.size(100)
     dtype = d.dtype()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import torch
 
 import everygrad as eg
 from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
-from devtools.sweep.problem import Problem
+from devtools.sweep.problem import Given, Problem
 
 
 def _x_shape(d: Draw) -> tuple[tuple[int, ...], int]:
@@ -89,6 +93,11 @@ def index_add(d: Draw) -> Problem:
     )
 
 
+def _with_zeros(g: Given, zero: float) -> Given:
+    a = g.array
+    return replace(g, array=np.where(a == 0, a.dtype.type(zero), a))
+
+
 def scatter_extreme(d: Draw) -> Problem:
     """The largest or smallest of what falls on a place; constants, for ties share gradients."""
     shape, axis = _x_shape(d)
@@ -98,6 +107,9 @@ def scatter_extreme(d: Draw) -> Problem:
     part[axis] = d.size(max(1, 3 * shape[axis]))
     index = d.integers(part, 0, shape[axis])
     x, s = d.floats(shape, dtype, grad=False), d.floats(part, dtype, grad=False)
+    # of zeros of both signs on one place either is the largest, as the order has it: one sign
+    zero = d.pick((0.0, -0.0))
+    x, s = _with_zeros(x, zero), _with_zeros(s, zero)
     return Problem(
         (x, index, s),
         lambda x, i, s: eg.scatter(x, i, s, axis=axis, reduce=reduce, include_self=keep),
@@ -119,6 +131,30 @@ def put(d: Draw) -> Problem:
         (d.floats(shape, dtype), d.given(places, "int64", False, False), d.floats(part, dtype)),
         lambda x, i, s: eg.index_copy(x, i, s, axis=axis),
         lambda x, i, s: torch.index_copy(x, axis, i, s),
+        "exact",
+        dtype=dtype,
+    )
+
+
+def assigned(d: Draw) -> Problem:
+    """x[index] = rows, at places that are all different."""
+    shape, _ = _x_shape(d)
+    dtype, count = d.dtype(), d.between(1, shape[0])
+    places = d._values.permutation(shape[0])[:count]
+
+    def ours(x: Any, i: Any, s: Any) -> Any:
+        out = x.clone()
+        out[i] = s
+        return out
+
+    return Problem(
+        (
+            d.floats(shape, dtype),
+            d.given(places, "int64", False, False),
+            d.floats((count, *shape[1:]), dtype),
+        ),
+        ours,
+        lambda x, i, s: x.index_put((i,), s),
         "exact",
         dtype=dtype,
     )
@@ -190,6 +226,7 @@ SECTION = OpSection(
         "index_add": (1, index_add),
         "scatter amax": (0.7, scatter_extreme),
         "index_copy": (0.7, put),
+        "x[index] = rows": (0.7, assigned),
         "where": (1, masked),
         "masked_select": (0.7, selected),
         "nonzero": (0.5, places),

@@ -45,7 +45,7 @@ UNARY = {"inv": torch.linalg.inv, "det": torch.linalg.det, "cholesky": torch.lin
 
 def unary(d: Draw) -> Problem:
     name, dtype = d.pick(tuple(UNARY)), _dtype(d)
-    a, n, _ = _matrix(d, dtype, name == "cholesky")
+    a, _, _ = _matrix(d, dtype, name == "cholesky")
 
     def symmetric(x: Any) -> Any:
         return (x + x.mT) / 2 if name == "cholesky" else x
@@ -55,7 +55,7 @@ def unary(d: Draw) -> Problem:
         lambda x: getattr(eg.linalg, name)(symmetric(x)),
         lambda x: UNARY[name](symmetric(x)),
         floor=0.5,
-        looseness=8.0 + n,
+        looseness=8.0,
         dtype=dtype,
     )
 
@@ -77,7 +77,7 @@ def triangular(d: Draw) -> Problem:
 def values(d: Draw) -> Problem:
     """Eigenvalues and singular values: unlike vectors, they have no sign to choose."""
     name, dtype = d.pick(("eigvalsh", "svdvals")), _dtype(d)
-    a, n, _ = _matrix(d, dtype, True)
+    a, _, _ = _matrix(d, dtype, True)
 
     def symmetric(x: Any) -> Any:
         return (x + x.mT) / 2
@@ -87,7 +87,7 @@ def values(d: Draw) -> Problem:
         lambda x: getattr(eg.linalg, name)(symmetric(x)),
         lambda x: getattr(torch.linalg, name)(symmetric(x)),
         floor=2.0,
-        looseness=16.0 + n,  # neighbours that nearly meet exchange their vectors
+        looseness=16.0,  # neighbours that nearly meet exchange their vectors
         dtype=dtype,
     )
 

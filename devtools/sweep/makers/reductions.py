@@ -58,6 +58,24 @@ def squares(d: Draw) -> Problem:
     )
 
 
+def standardized(d: Draw) -> Problem:
+    """Sums over rows, and over some axes of them, of what needs the rows' own sums first."""
+    n, a, b = (max(2, k) for k in d.shape(3))
+    x = d.floats((n, a, b), "float32", -2, 2)
+
+    def ours(t: Any) -> list[Any]:
+        off = t - t.mean(axis=(1, 2), keepdims=True)
+        out = off * eg.rsqrt((off * off).mean(axis=(1, 2), keepdims=True) + 0.01)
+        return [(out * t).sum(axis=axes) for axes in ((0, 2), (0, 1), (0, 1, 2), (1, 2))]
+
+    def theirs(t: Any) -> list[Any]:
+        off = t - t.mean((1, 2), keepdim=True)
+        out = off * torch.rsqrt((off * off).mean((1, 2), keepdim=True) + 0.01)
+        return [(out * t).sum(axes) for axes in ((0, 2), (0, 1), (0, 1, 2), (1, 2))]
+
+    return Problem((x,), ours, theirs, "values")
+
+
 def extremes(d: Draw) -> Problem:
     """amax and amin share the gradient among equals."""
     shape, name, keep = _shape(d), d.pick(("amax", "amin")), d.chance(0.4)
@@ -102,7 +120,6 @@ def products(d: Draw) -> Problem:
         lambda x: eg.prod(x, axis=axis),
         lambda x: torch.prod(x, axis),
         "values",
-        looseness=1.0 + shape[axis] / 64,  # each factor's rounding is a rounding of the product
         dtype=dtype,
     )
 
@@ -204,10 +221,22 @@ def integers(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "reductions",
-    ("reducing", "fused", "rows", "kernels", "alone", "walk", "finishing", "teams", "fusedrows"),
+    (
+        "reducing",
+        "fused",
+        "loopwriter",
+        "rows",
+        "kernels",
+        "alone",
+        "walk",
+        "finishing",
+        "teams",
+        "fusedrows",
+    ),
     {
         "sum": (3, sums),
         "sum of products": (2, squares),
+        "sum of standardized": (1, standardized),
         "amax": (2, extremes),
         "var": (2, moments),
         "prod": (1, products),

@@ -165,8 +165,8 @@ def normalize(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "rows",
-    ("rows", "rowloops", "rowkernels", "fused", "fusedrows", "teams", "folding", "online",
-     "entropy", "losses", "reducing", "walk"),
+    ("rows", "rowloops", "loopwriter", "rowkernels", "fused", "fusedrows", "teams", "folding",
+     "online", "entropy", "losses", "reducing", "walk"),
     {
         "softmax": (3, softmax),
         "layer_norm": (2, layer_norm),

@@ -31,7 +31,6 @@ def cumprod(d: Draw) -> Problem:
         lambda x: eg.cumprod(x, axis),
         lambda x: torch.cumprod(x, axis),
         "values",
-        looseness=1.0 + shape[axis] / 64,
         dtype=dtype,
     )
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.llvm import Value as Reg, engine
 from everygrad.backends.cpu.loopwriter import LoopWriter
-from everygrad.backends.cpu.reducing import Combine, combine_of
+from everygrad.backends.cpu.reducing import Combine, combine_of, long_sum
 from everygrad.backends.cpu.work import Step, Work
 from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
@@ -160,12 +160,18 @@ class Writer:
         self.blocks = -(-rows // self.rows_a_block)
         self.place_partials()
 
+    def partial_of(self, m: Member) -> Combine:
+        """How a block's part of a final result is held. What a whole walk along the last columns
+        is added to is added to seldom, and can be float64 for nothing."""
+        c = combine_of(m.value)
+        return long_sum(c.source) if c.is_widened and not self.follows_last(m) else c
+
     def place_partials(self) -> None:
         at = 0
         self.partials: dict[Value, int] = {}  # byte offsets in the scratch
         for m in self.finals:
             self.partials[m.value] = at
-            at += -(-self.blocks * m.value.size * combine_of(m.value).itemsize // 64) * 64
+            at += -(-self.blocks * m.value.size * self.partial_of(m).itemsize // 64) * 64
         self.scratch = at
 
     # --- addresses -------------------------------------------------------------------------------
@@ -288,16 +294,18 @@ class Writer:
                 base = self.base(self.pointer(v), self.walk.row, (v, v.dtype))
                 self.w.store(self.rows[v], base, v.dtype, grouped=False)
             elif m.role == "final" and m.level == "row":
-                combine = combine_of(v)
+                combine = self.partial_of(m)
                 found = self.operand(m.refs[0], v.args[0], self.rows, self.passes)
                 self.accumulate(combine, combine.enter(self.w.e, found), self.final_base(m))
 
     def final_base(self, m: Member) -> str:
         place, v = self.walk.finals[m.value], m.value
-        return self.base(f"%part{self.finals.index(m)}", place, (v, combine_of(v).dtype))
+        return self.base(f"%part{self.finals.index(m)}", place, (v, self.partial_of(m).dtype))
 
     def accumulate(self, combine: Combine, new: Reg, address: str, grouped: bool = False) -> None:
         held = self.w.load_raw(address, combine.type, grouped)
+        if new.type != held.type:
+            new = self.w.e.cast("fpext", new, held.type)
         self.w.store_raw(combine.step(self.w.e, held, new), address, grouped)
 
     def one_pass(self, k: int) -> None:
@@ -309,7 +317,7 @@ class Writer:
         for m in roots:
             if m.role == "reduce" or (m.role == "final" and not self.follows_last(m)):
                 carried.append((m, combine_of(m.value)))
-        starts = [(c.type, c.start) for _, c in carried]
+        sums = [c for _, c in carried]
         through = [m.role == "reduce" or not self.follows_outer(m) for m, _ in carried]
 
         def body(accumulators: list[Reg]) -> list[Reg]:
@@ -334,18 +342,18 @@ class Writer:
             return made
 
         def after_inner(totals: list[Reg]) -> None:
-            for (m, c), total, whole in zip(carried, totals, through, strict=True):
+            for (m, _), total, whole in zip(carried, totals, through, strict=True):
                 if not whole:
-                    self.accumulate(c, total, self.final_address(m, outer=True))
+                    self.accumulate(self.partial_of(m), total, self.final_address(m, outer=True))
 
         totals = self.w.column_loops(
-            self.walk.columns, self.length, starts, through, body, after_inner
+            self.walk.columns, self.length, sums, through, body, after_inner
         )
         for (m, c), total, whole in zip(carried, totals, through, strict=True):
             if m.role == "reduce":
                 self.rows[m.value] = c.leave(self.w.e, total, m.value)
             elif whole:
-                self.accumulate(c, total, self.final_base(m))
+                self.accumulate(self.partial_of(m), total, self.final_base(m))
 
     def follows_last(self, m: Member) -> bool:
         return self.walk.finals[m.value].columns[-1] != 0
@@ -356,7 +364,7 @@ class Writer:
     def final_address(self, m: Member, outer: bool = False) -> str:
         place = self.walk.finals[m.value]
         strides = (*place.columns[:-1], 0) if outer else place.columns
-        dtype = combine_of(m.value).dtype
+        dtype = self.partial_of(m).dtype
         return self.w.element(self.final_base(m), strides, self.w.columns, dtype)
 
     # --- the whole ---------------------------------------------------------------------------
@@ -371,7 +379,7 @@ class Writer:
             w.lines.append(f"  %kept{i} = alloca [{walk.length} x {memory}], align 64")
         with w.counted("b", "%lo", "%hi") as block:
             for i, m in enumerate(self.finals):
-                c = combine_of(m.value)
+                c = self.partial_of(m)
                 at = self.partials[m.value]
                 w.partial(i, f"%p{count - 1}", at, m.value.size * c.itemsize, block)
                 w.fill(f"%part{i}", c.type, c.start, m.value.size)
@@ -405,7 +413,7 @@ class Writer:
     def finish(self, m: Member, lo: str, hi: str) -> None:
         """Elements [lo, hi) of a final result from the blocks' partial ones."""
         w, v = self.w, m.value
-        c = combine_of(v)
+        c = self.partial_of(m)
         scratch = f"%p{len(self.outputs) + len(self.inputs)}"
         first = w.at(scratch, self.partials[v])
         step = v.size * c.itemsize

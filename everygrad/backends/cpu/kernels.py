@@ -188,13 +188,14 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     if index.size >= alone.LARGE and _adds_natively(x, source):
         return alone.call("scatter_add", *alone.in_order(x, index, source), axis=axis)
     flat = _flat_index(x.shape, index, axis).reshape(-1)
-    values = source.reshape(-1)
-    if x.dtype.kind == "f" and 8 * flat.size > x.size:  # counted in float64, rounded once
+    start, values = widened(x).reshape(-1), widened(source).reshape(-1)
+    if start.dtype.kind == "f" and 8 * flat.size > x.size:  # counted in float64, rounded once
         total = np.bincount(flat, values.astype(np.float64, copy=False), x.size)
-        return (x.reshape(-1) + total.astype(x.dtype)).reshape(x.shape)
-    out = x.copy().reshape(-1)
-    np.add.at(out, flat, values)
-    return out.reshape(x.shape)
+        out = start + total.astype(start.dtype)
+    else:
+        out = start.copy()
+        np.add.at(out, flat, values)
+    return out.astype(x.dtype, copy=False).reshape(x.shape)
 
 
 def last_write(index: Any, size: int) -> Any:

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from everygrad import dtypes
 from everygrad.backends.cpu import intrinsics
 from everygrad.backends.cpu.llvm import Emitter, Value as Reg, literal
 from everygrad.backends.cpu.loops import program_body
+from everygrad.compile.edges import edge
 from everygrad.compile.expr import Program
 from everygrad.dtypes import DType
 from everygrad.shapes import Shape, size_of
 
 Body = Callable[[list[Reg]], list[Reg]]
+# columns that one accumulator takes; what longer rows' stretches come to is joined in float64
+STRETCH = edge(__name__, "STRETCH", 1 << 12, "size")
+
+
+class Carried(Protocol):
+    """An accumulator: its type and first value, and those of one in which several are joined."""
+
+    type: str
+    start: str
+
+    @property
+    def outer(self) -> tuple[str, str]: ...
+
+    def join(self, e: Emitter, held: Reg, total: Reg) -> Reg: ...
+
+    def part(self, e: Emitter, held: Reg) -> Reg: ...
 
 
 class LoopWriter:
@@ -89,44 +107,88 @@ class LoopWriter:
         self,
         columns: Shape,
         length: str,
-        starts: Sequence[tuple[str, str]],
+        sums: Sequence[Carried],
         through: Sequence[bool],
         body: Body,
         after_inner: Callable[[list[Reg]], None],
     ) -> list[Reg]:
-        """Walk the columns, carrying accumulators that begin as `starts` (type, value).
+        """Walk the columns, carrying accumulators.
 
         Those not carried `through` begin anew for each round of the outer columns, after whose
-        inner loop `after_inner` sees them. Returns the accumulators at the end.
+        inner loop `after_inner` sees them. Returns the accumulators at the end. Of more columns
+        than STRETCH, the sums of stretches are added up on their own: a float32 that is added to
+        thousands of times loses digits.
         """
         outer = size_of(columns[:-1])
+        is_long = bool(sums) and size_of(columns) > STRETCH
+        starts = [(s.type, s.start) for s in sums]
         if outer == 1:
             self.columns = [Reg("i64", "0")] * (len(columns) - 1)
-            totals = self._inner(length, starts, body)
+            totals = (
+                self._stretches(length, sums, body)
+                if is_long
+                else self._inner(length, starts, body)
+            )
             after_inner(totals)
             return totals
         name = self._fresh("q")
         held = [f"%{name}.acc{j}" for j in range(len(starts))]
+        kinds = [s.outer if is_long else begin for s, begin in zip(sums, starts, strict=True)]
         index, mark = self._open(name, "0", str(outer), ())
         self.columns = self.indices(index, columns[:-1])
-        inner_starts = [
-            (kind, h if whole else start)
-            for (kind, start), h, whole in zip(starts, held, through, strict=True)
-        ]
-        totals = self._inner(length, inner_starts, body)
-        after_inner(totals)
-        rows = zip(held, starts, totals, through, strict=True)
+        if is_long:
+            totals = (
+                self._stretches(length, sums, body)
+                if columns[-1] > STRETCH
+                else self._inner(length, starts, body)
+            )
+            after_inner(totals)
+            rows = zip(sums, kinds, held, totals, strict=True)
+            totals = [s.join(self.e, Reg(kind, h), t) for s, (kind, _), h, t in rows]
+        else:
+            inner_starts = [
+                (kind, h if whole else start)
+                for (kind, start), h, whole in zip(starts, held, through, strict=True)
+            ]
+            totals = self._inner(length, inner_starts, body)
+            after_inner(totals)
         carried = [
-            (h, kind, start, t.name if whole else start) for h, (kind, start), t, whole in rows
+            (h, kind, start, t.name if whole else start)
+            for h, (kind, start), t, whole in zip(held, kinds, totals, through, strict=True)
         ]
         self._close(name, mark, carried, parallel=False)
-        return [Reg(kind, h) for h, (kind, _) in zip(held, starts, strict=True)]
+        made = [Reg(kind, h) for h, (kind, _) in zip(held, kinds, strict=True)]
+        return [s.part(self.e, m) for s, m in zip(sums, made, strict=True)] if is_long else made
 
-    def _inner(self, length: str, starts: Sequence[tuple[str, str]], body: Body) -> list[Reg]:
+    def _stretches(self, length: str, sums: Sequence[Carried], body: Body) -> list[Reg]:
+        """The innermost columns, STRETCH at a time."""
+        name = self._fresh("s")
+        outer = self.columns[:]
+        held = [Reg(s.outer[0], f"%{name}.acc{j}") for j, s in enumerate(sums)]
+        pieces = -(-int(length) // STRETCH)
+        index, mark = self._open(name, "0", str(pieces), ())
+        first = self.e.op("mul nsw", index, literal("i64", STRETCH))
+        end = self.e.op("add nsw", first, literal("i64", STRETCH))
+        self.columns = outer
+        totals = self._inner(
+            self.smallest(end, int(length)).name,
+            [(s.type, s.start) for s in sums],
+            body,
+            first.name,
+        )
+        rows = zip(sums, held, totals, strict=True)
+        made = [s.join(self.e, h, t) for s, h, t in rows]
+        carried = [(h.name, *s.outer, m.name) for s, h, m in zip(sums, held, made, strict=True)]
+        self._close(name, mark, carried, parallel=False)
+        return [s.part(self.e, h) for s, h in zip(sums, held, strict=True)]
+
+    def _inner(
+        self, length: str, starts: Sequence[tuple[str, str]], body: Body, first: str = "0"
+    ) -> list[Reg]:
         name = self._fresh("c")
         outer = self.columns[:]
         held = [Reg(kind, f"%{name}.acc{j}") for j, (kind, _) in enumerate(starts)]
-        index, mark = self._open(name, "0", length, ())
+        index, mark = self._open(name, first, length, ())
         self.columns = [*outer, index]
         made = body(held)
         rows = zip(held, starts, made, strict=True)

@@ -48,6 +48,28 @@ class Combine:
         # reassoc: many partial sums, one a vector lane, which is also more accurate
         return e.op("fadd reassoc" if self.wide.is_float else "add", held, new)
 
+    @property
+    def is_widened(self) -> bool:
+        """Whether accumulators are joined in one that is wider."""
+        return self.name == "add" and self.type == "float"
+
+    @property
+    def outer(self) -> tuple[str, str]:
+        """Type and start of what joins accumulators of one long row."""
+        if not self.is_widened:
+            return self.type, self.start
+        return "double", literal("double", combining.identity("add", dtypes.float64)).name
+
+    def join(self, e: Emitter, held: Reg, total: Reg) -> Reg:
+        """What was joined so far, and one accumulator more."""
+        if not self.is_widened:
+            return self.step(e, held, total)
+        return e.op("fadd", held, e.cast("fpext", total, "double"))
+
+    def part(self, e: Emitter, held: Reg) -> Reg:
+        """What was joined as one accumulator."""
+        return e.cast("fptrunc", held, self.type) if self.is_widened else held
+
     def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
         """The result of value v."""
         if v.op.mean:
@@ -131,7 +153,8 @@ def _combine(name: str, source: DType) -> Combine:
 
 
 @lru_cache(maxsize=16)
-def _long_sum(source: DType) -> Combine:
+def long_sum(source: DType) -> Combine:
+    """A sum in float64."""
     return LongSum("add", source)
 
 
@@ -141,5 +164,5 @@ def combine_of(v: Value) -> Combine:
     terms = x.size // max(1, v.size)
     narrow_sum = v.op.combine == "add" and x.dtype.is_float and x.dtype.bits < 64
     if narrow_sum and terms > LONG and not trailing(x.shape, v.params["axes"]):
-        return _long_sum(x.dtype)
+        return long_sum(x.dtype)
     return _combine(v.op.combine, x.dtype)

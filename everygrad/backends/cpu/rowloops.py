@@ -20,10 +20,12 @@ from everygrad.backends.cpu.render import address_of
 from everygrad.compile.combining import identity
 from everygrad.compile.edges import edge
 from everygrad.compile.expr import Expr, lower
-from everygrad.dtypes import FROM_NP, DType, float32, int32, int64
+from everygrad.dtypes import FROM_NP, DType, float32, float64, int32, int64
 
 Body = Callable[["Row"], Expr]
 GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements, in whole rows, handed out together
+# elements of a row that are summed in its dtype; sums of a longer row's strips are, in float64
+STRIP = edge(__name__, "STRIP", 1 << 12, "size")
 
 
 class Row:
@@ -47,10 +49,12 @@ class Pass(NamedTuple):
 class _Writer:
     """Writes one kernel: kernel(lo, hi, n, out, *inputs) over rows [lo, hi) of n elements.
 
-    Half floats are computed with in float32, and rounded where they are stored.
+    Half floats are computed with in float32, and rounded where they are stored. `long`: rows may
+    be longer than a strip; strips cost time where rows are short.
     """
 
-    def __init__(self, passes: Sequence[Pass], inputs: int, held: DType) -> None:
+    def __init__(self, passes: Sequence[Pass], inputs: int, held: DType, long: bool) -> None:
+        self.long = long
         self.passes = passes
         self.inputs = inputs
         self.held = held  # in memory
@@ -95,12 +99,17 @@ class _Writer:
         return literal(type_, identity(combine, kind)).name
 
     def walk(self, k: int, one: Pass) -> None:
-        """The loop of pass k. Blocks: before{k} -> loop{k} -> after{k}."""
-        e = self.e
+        """The loops of pass k, over strips and their elements: before{k} -> strip{k} -> loop{k} ->
+        joined{k} -> after{k}. A pass that reduces nothing is one strip, and so is a short row."""
+        e, several = self.e, bool(one.reduce) and self.long
         lines = e.lines
-        lines += [f"  br label %before{k}", f"before{k}:", f"  br label %loop{k}", f"loop{k}:"]
+        lines += [f"  br label %before{k}", f"before{k}:", f"  br label %strip{k}", f"strip{k}:"]
+        outer = len(lines)
+        lines.append("")  # the phis of strips, once the names of what they carry are known
+        end = self.strip_end(k) if several else "%n"
+        lines += [f"  br label %loop{k}", f"loop{k}:"]
         head = len(lines)
-        lines.append("")  # the phis, once the names of what they carry are known
+        lines.append("")  # the phis of elements, likewise
         lines.append(f"  %i.next{k} = add nuw nsw i64 %i{k}, 1")
         mark = len(lines)
         carried: list[tuple[str, str, str, str]] = []  # type, accumulator, next value, start
@@ -120,23 +129,57 @@ class _Writer:
             lines.append(f"  store {value.type} {value.name}, ptr {at.name}, align 1")
         for i in range(mark, len(lines)):
             lines[i] = lines[i].replace(", i64 %i", f", i64 %i{k}")
-        phis = [f"  %i{k} = phi i64 [ 0, %before{k} ], [ %i.next{k}, %loop{k} ]"]
+        phis = [f"  %i{k} = phi i64 [ %s{k}, %strip{k} ], [ %i.next{k}, %loop{k} ]"]
         phis += [
-            f"  {name} = phi {kind} [ {start}, %before{k} ], [ {new}, %loop{k} ]"
+            f"  {name} = phi {kind} [ {start}, %strip{k} ], [ {new}, %loop{k} ]"
             for kind, name, new, start in carried
         ]
         lines[head] = "\n".join(phis)
         lines += [
-            f"  %more{k} = icmp slt i64 %i.next{k}, %n",
-            f"  br i1 %more{k}, label %loop{k}, label %after{k}",
-            f"after{k}:",
+            f"  %more{k} = icmp slt i64 %i.next{k}, {end}",
+            f"  br i1 %more{k}, label %loop{k}, label %joined{k}",
+            f"joined{k}:",
         ]
-        for (kind, _, final, _), (combine, _) in zip(carried, one.reduce, strict=True):
-            self.totals.append(self.finished(Value(kind, final), combine))
+        totals = [Value(kind, final) for kind, _, final, _ in carried]
+        phis = [f"  %s{k} = phi i64 [ 0, %before{k} ]"]
+        if several:
+            phis[0] += f", [ %s.next{k}, %joined{k} ]"
+            for j, (combine, _) in enumerate(one.reduce):
+                totals[j], phi = self.joined(k, j, totals[j], combine)
+                phis.append(phi)
+            lines.append(f"  %s.more{k} = icmp slt i64 %s.next{k}, %n")
+            lines.append(f"  br i1 %s.more{k}, label %strip{k}, label %after{k}")
+        else:
+            lines.append(f"  br label %after{k}")
+        lines[outer] = "\n".join(phis)
+        lines.append(f"after{k}:")
+        for total, (combine, _) in zip(totals, one.reduce, strict=True):
+            self.totals.append(self.finished(total, combine))
+
+    def strip_end(self, k: int) -> str:
+        """Where the strip that begins at %s{k} ends."""
+        self.e.lines.append(f"  %s.next{k} = add nuw nsw i64 %s{k}, {STRIP}")
+        following = Value("i64", f"%s.next{k}")
+        return self.e.call("llvm.smin.i64", "i64", following, Value("i64", "%n")).name
+
+    def joined(self, k: int, j: int, total: Value, combine: str) -> tuple[Value, str]:
+        """The row's j-th number so far, with a strip's, and the phi that carries it: sums in
+        float64, since the strips of a long row are many."""
+        e, name, start = self.e, f"%row.acc{k}.{j}", self.start_of(combine)
+        if combine == "add":
+            kind, start = "double", literal("double", identity(combine, float64)).name
+            wide = total if total.type == kind else e.cast("fpext", total, kind)
+            new = e.emit(kind, f"fadd {kind} {name}, {wide.name}")
+        else:
+            kind = self.word
+            new = e.call(f"llvm.smax.{kind}", kind, Value(kind, name), total)
+        phi = f"  {name} = phi {kind} [ {start}, %before{k} ], [ {new.name}, %joined{k} ]"
+        return new, phi
 
     def finished(self, total: Value, combine: str) -> Value:
         if combine == "add":
-            return total
+            is_wide = self.type == total.type
+            return total if is_wide else self.e.cast("fptrunc", total, self.type)
         e, bits = self.e, self.dtype.bits
         sign = e.op("ashr", total, literal(self.word, bits - 1))
         mask = e.op("and", sign, literal(self.word, 2 ** (bits - 1) - 1))
@@ -176,15 +219,15 @@ class _Writer:
         return "\n".join([*sorted(self.e.declarations), head, *lines, "}", ""])
 
 
-def source(passes: Sequence[Pass], inputs: int, dtype: DType) -> str:
+def source(passes: Sequence[Pass], inputs: int, dtype: DType, long: bool = False) -> str:
     """The LLVM IR of a row kernel, for reading."""
-    return _Writer(passes, inputs, dtype).text()
+    return _Writer(passes, inputs, dtype, long).text()
 
 
 @lru_cache(maxsize=256)
-def _compiled(passes: tuple[Pass, ...], inputs: int, dtype: DType) -> int:
+def _compiled(passes: tuple[Pass, ...], inputs: int, dtype: DType, long: bool) -> int:
     """Where the kernel is."""
-    return engine().compile(source(passes, inputs, dtype), "rows")
+    return engine().compile(source(passes, inputs, dtype, long), "rows")
 
 
 def run(passes: tuple[Pass, ...], arrays: Sequence[Any]) -> Any:
@@ -192,7 +235,7 @@ def run(passes: tuple[Pass, ...], arrays: Sequence[Any]) -> Any:
     count, n = arrays[0].shape
     out = empty((count, n), arrays[0].dtype)
     if out.size:
-        kernel = _compiled(passes, len(arrays), FROM_NP[out.dtype])
+        kernel = _compiled(passes, len(arrays), FROM_NP[out.dtype], n > STRIP)
         given = [n, address_of(out), *(address_of(a) for a in arrays)]
         spread(kernel, count, max(1, GRAIN // n), given)
     return out

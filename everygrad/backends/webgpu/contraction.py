@@ -251,12 +251,13 @@ def simple(operands: Operands, total: DType, out: DType) -> str:
 
 def _simply(dev: Any, product: Product) -> WebGPUArray:
     matrices, rows, columns, terms = product.sizes
-    parts = max(1, -(-terms // MOST_TURNS)) if dev.gpu.is_software else 1
+    per_word = layout(product.dtype).per_word  # results of a thread, one loop after the other
+    parts = max(1, -(-terms * per_word // MOST_TURNS)) if dev.gpu.is_software else 1
     out: WebGPUArray = dev.empty((parts * matrices, rows, columns), product.dtype)
     count = parts * matrices * rows * columns
     source = simple(product.operands, accumulator(product.dtype), product.dtype)
     storages, _ = distinct(product.arrays)
     params = [rows, columns, terms, count, matrices, -(-terms // parts), *product.params]
-    threads = -(-count // layout(product.dtype).per_word)
+    threads = -(-count // per_word)
     dev.launch(product.name, source, storages, out, params, threads)
     return _summed(dev, product, out, parts)
