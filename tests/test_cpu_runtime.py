@@ -16,6 +16,7 @@ import pytest
 
 from everygrad.backends.cpu import runtime, threads, workrun
 from everygrad.backends.cpu.llvm import engine
+from everygrad.backends.cpu.plan import ERROR_WORDS
 from everygrad.backends.cpu.work import Step, Work
 
 # args[0][i] += 1 for each block i
@@ -81,7 +82,7 @@ class Steps:
     """A list of steps for run_steps: (function, blocks, slot numbers) each."""
 
     def __init__(self, steps: Sequence[tuple[int, int, Sequence[int]]], slots: Sequence[int]):
-        self.error = ctypes.c_int64(0)
+        self.error = (ctypes.c_int64 * ERROR_WORDS)()
         self.slots = pointers(ctypes.addressof(self.error), *slots)
         self.count = len(steps)
         self.words = (ctypes.c_int64 * (runtime.STEP_WORDS * self.count))()
@@ -96,6 +97,7 @@ class Steps:
     def run(self) -> None:
         there = (ctypes.addressof(self.words), self.count, ctypes.addressof(self.slots))
         runtime.run_steps(*there)
+        assert self.error[3] == 1  # the last of the four says that the run has ended
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -178,7 +180,7 @@ def test_an_error_stops_the_run() -> None:
     f, fail = address(COUNT), address(FAIL)
     steps = Steps([(f, 8, [1]), (fail, 8, [0]), (f, 8, [1])], [a.ctypes.data])
     steps.run()
-    assert steps.error.value == 7
+    assert list(steps.error) == [7, 0, 0, 1]
     assert a.tolist() == [1] * 8
     Steps([], []).run()  # no steps: nothing happens
 
@@ -330,7 +332,7 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt, daemon=True).start()
 counts = (ctypes.c_int64 * 60_000)()
-error = ctypes.c_int64(0)
+error = (ctypes.c_int64 * 4)()  # plan.ERROR_WORDS
 slots = (ctypes.c_int64 * 2)(ctypes.addressof(error), ctypes.addressof(counts))
 number, n = ctypes.c_int64(1), 20_000
 words = [function, 60_000, 1, ctypes.addressof(number), ctypes.addressof(args)]

@@ -20,14 +20,15 @@ import pytest
 import everygrad as eg
 from everygrad import nn, optim
 from everygrad.errors import TraceError
-from tests import reads_by_names, reads_by_objects
+from everygrad.tracing.bytecode import FrameReader
+from tests import reads_by_classes, reads_by_names, reads_by_objects, reads_by_syntax
 from tests.reads_by_names import Case
 from tests.reads_by_objects import Plain, WithScale
 from tests.support import values
 
 CASES = [
     fn
-    for module in (reads_by_names, reads_by_objects)
+    for module in (reads_by_names, reads_by_objects, reads_by_classes, reads_by_syntax)
     for fn in vars(module).values()
     if isinstance(fn, types.FunctionType) and fn.__annotations__.get("return") == "Case"
 ]
@@ -59,7 +60,7 @@ def test_a_change_of_what_was_read_is_seen(case: Callable[[], Case]) -> None:
 
 
 def test_enough_cases() -> None:
-    assert len(CASES) > 60
+    assert len(CASES) > 180
 
 
 @pytest.mark.parametrize("before", [0.0, -0.0, 1, 1.0, True, math.nan, 2 + 0j, "a", None])
@@ -239,6 +240,22 @@ def test_a_large_array_that_may_change_unseen_is_refused() -> None:
     refused(r"a NumPy array of \d+ bytes", lambda x: x + eg.tensor(a).sum(), eg.ones((2,)))
 
 
+def test_going_on_with_an_iterator_from_outside_is_refused() -> None:
+    """A replay would not take the next element."""
+    ks = [1.0, 2.0]
+    x = eg.ones((2,))
+    for it in (iter(ks), zip(ks, ks, strict=True), map(float, ks), (k for k in ks), enumerate(ks)):
+        refused("an iterator from outside", lambda x, it=it: x * float(len([next(it)])), x)
+        refused("an iterator from outside", lambda x, it=it: x * len([*it]), x)
+        refused("an iterator from outside", lambda x, it=it: x * sum(1 for _ in it), x)
+
+
+def test_an_interpreter_that_tells_of_no_instruction_is_refused(monkeypatch: Any) -> None:
+    """What was not followed cannot be guarded: that is an error, never a function gone stale."""
+    monkeypatch.setattr(FrameReader, "step", lambda self, frame: None)
+    refused("tells of no instruction", lambda x: x * len([x]), eg.ones((2,)))
+
+
 def test_state_made_when_first_needed() -> None:
     """A cache is filled by the first call; the second is traced again, and then no more."""
     cache: dict[str, Any] = {}
@@ -339,3 +356,26 @@ def test_what_runs_between_instructions_is_not_the_functions_doing() -> None:
         gc.callbacks.remove(collected)
     assert _turns[0] >= before + len("start") + len("stop") + 1
     np.testing.assert_array_equal(values(got), [2, 2, 2])
+
+
+@pytest.mark.parametrize("way", ["grad", "vmap of grad", "grad of grad", "jvp of grad", "vmap"])
+def test_facts_of_tensors_that_transformations_make_are_not_kept(way: str) -> None:
+    """A tensor made and changed inside, whose shape is asked for, is nobody's state outside."""
+
+    def f(x: Any) -> Any:
+        y = x * x
+        y += x
+        return (y * float(y.size + y.ndim)).sum() if y.dtype.is_float else y
+
+    ways: dict[str, Callable[[Any], Any]] = {
+        "grad": eg.grad(f),
+        "vmap of grad": eg.vmap(eg.grad(f)),
+        "grad of grad": eg.grad(lambda x: eg.grad(f)(x).sum()),
+        "jvp of grad": lambda x: eg.jvp(eg.grad(f), (x,), (x,))[1],
+        "vmap": eg.vmap(f),
+    }
+    x = eg.tensor([[1.0, 2.0], [3.0, 4.0]])
+    compiled = eg.jit(ways[way])
+    for _ in range(2):
+        np.testing.assert_array_equal(values(compiled(x)), values(ways[way](x)))
+    assert compiled.count == 1

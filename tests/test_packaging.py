@@ -197,6 +197,22 @@ def test_no_pickle_and_no_eval(module: str) -> None:
     assert not found, f"{module}: " + ", ".join(found)
 
 
+def test_nothing_beside_the_package_pickles() -> None:
+    """Our own processes send each other JSON."""
+    files = [
+        f for d in ("devtools", "tests", "benchmarks", "tools") for f in ROOT.glob(f"{d}/**/*.py")
+    ]
+    found = []
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [str(node.module)]
+            found += [f"{file.name}: {n}" for n in names if n.split(".")[0] in PICKLES]
+    assert len(files) > 200
+    assert not found, ", ".join(found)
+
+
 # the package itself gathers all the others
 @pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) != "everygrad"])
 def test_imports_point_upwards_in_the_list(module: str) -> None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import itertools
+import json
 import multiprocessing
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,6 +158,17 @@ class Answer(NamedTuple):
     found: dict[str, bytes]
     refused: str
 
+    def encoded(self) -> bytes:
+        """As JSON, the way it travels between processes."""
+        found = {task: value.hex() for task, value in self.found.items()}
+        return json.dumps({"found": found, "refused": self.refused}).encode()
+
+    @staticmethod
+    def decoded(text: bytes) -> Answer:
+        given = json.loads(text)
+        found = {task: bytes.fromhex(value) for task, value in given["found"].items()}
+        return Answer(found, given["refused"])
+
 
 def answer(device: str, setting: Setting | None) -> Answer:
     faulthandler.dump_traceback_later(LIMIT / 2, exit=True)  # who hangs says where
@@ -174,7 +186,7 @@ def forked(device: str, setting: Setting) -> Answer:
         try:
             os.close(read)
             with os.fdopen(write, "wb") as pipe:
-                pickle.dump(answer(device, setting), pipe)
+                pipe.write(answer(device, setting).encoded())
             code = 0
         finally:
             os._exit(code)
@@ -183,21 +195,22 @@ def forked(device: str, setting: Setting) -> Answer:
         text = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status == 0, f"the child ended with {status}"
-    return pickle.loads(text)  # our own child wrote it
+    return Answer.decoded(text)
 
 
-def _in_child(device: str, setting: Setting | None, queue: Any) -> None:
-    queue.put(answer(device, setting))
+def _in_child(device: str, setting: Setting | None, pipe: Connection) -> None:
+    pipe.send_bytes(answer(device, setting).encoded())
 
 
 def by_multiprocessing(method: str) -> Callable[[str, Setting], Answer]:
     def make(device: str, setting: Setting) -> Answer:
         context: Any = multiprocessing.get_context(method)
-        queue = context.SimpleQueue()
+        read, write = context.Pipe(duplex=False)
         given = setting if method == "fork" else None  # tensors are never pickled
-        child = context.Process(target=_in_child, args=(device, given, queue))
+        child = context.Process(target=_in_child, args=(device, given, write))
         child.start()
-        found: Answer = queue.get()
+        write.close()  # so that a child that ends without a word is seen
+        found = Answer.decoded(read.recv_bytes())
         child.join()
         assert child.exitcode == 0, f"the child ended with {child.exitcode}"
         return found

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from everygrad.errors import TraceError
 from everygrad.tracing.guards import MISSING
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ class Some(tuple[Any, ...]):
     read of it is read of all of them."""
 
 
+class Fresh(list[Any]):
+    """What goes into a container that is being made, in order; of a dict the values alone."""
+
+    is_list = False  # its items can be read again by their places
+
+
 Handler = Callable[["FrameReader", FrameType, Any, Any], None]
 Plan = dict[int, tuple[Handler, Any, Any, str]]
 HANDLERS: dict[str, Handler] = {}
@@ -53,39 +60,6 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return keep
 
 
-def plan_of(code: CodeType) -> Plan:
-    """The handler and the argument of each instruction, by its offset."""
-    return {
-        i.offset: (
-            HANDLERS.get(i.opname, _other),
-            i.arg,
-            i.argrepr if i.opname == "BINARY_OP" else i.argval,
-            i.opname,
-        )
-        for i in dis.get_instructions(code)
-        if i.opname not in _NOTHING
-    }
-
-
-_NOTHING = {  # neither takes nor gives a value
-    "CACHE",
-    "COPY_FREE_VARS",
-    "DELETE_FAST",
-    "EXTENDED_ARG",
-    "JUMP_BACKWARD",
-    "JUMP_BACKWARD_NO_INTERRUPT",
-    "JUMP_FORWARD",
-    "KW_NAMES",
-    "MAKE_CELL",
-    "NOP",
-    "NOT_TAKEN",
-    "PRECALL",
-    "RESUME",
-    "RETURN_GENERATOR",
-    "SETUP_ANNOTATIONS",
-}
-
-
 class FrameReader:
     """One frame."""
 
@@ -95,30 +69,48 @@ class FrameReader:
         self.next_tracer = next_tracer  # a debugger's or a coverage tool's, which goes on
         self.stack: list[Any] = []
         self.undecided: tuple[str, int] | None = None  # a jump whose outcome is not known yet
-        # the code of a function whose result is on top of the stack; UNKNOWN: one made inside
+        self.told = False  # whether an instruction was seen
+        self.loaded: str | None = None  # a variable on top of the stack, to be looked up
+        # the code of a function whose result is on top of the stack; UNKNOWN: of any that is called
         self.awaited: Any = None
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "opcode":
             self.reads.guarded(self.step, frame)
         elif event == "return":
-            self.reads.guarded(self.reads.returned, frame, arg)
+            self.reads.guarded(self.ended, frame, arg)
         elif event == "exception":
+            self.told = True
             self.stack.clear()
-            self.undecided = None
+            self.undecided = self.loaded = None
         if self.next_tracer is not None and event != "opcode":
             self.next_tracer = self.next_tracer(frame, event, arg)
         return self
 
     def step(self, frame: FrameType) -> None:
+        self.told = True
         offset = frame.f_lasti
         if self.undecided is not None:
             self.decide(offset)
+        if self.loaded is not None:
+            self.stack[-1:] = [frame.f_locals.get(self.loaded, UNKNOWN)]
+            self.loaded = None
         found = self.plan.get(offset)
         if found is not None:
             self.awaited = None
             handler, arg, value, _ = found
             handler(self, frame, arg, value)
+            top = self.below(1)
+            if self.awaited is None and (top is UNKNOWN or isinstance(top, Some)):
+                self.awaited = UNKNOWN
+
+    def ended(self, frame: FrameType, value: Any) -> None:
+        if not self.told:
+            raise TraceError(
+                f"jit: this Python tells of no instruction of {frame.f_code.co_name}, so that what "
+                f"it reads cannot be guarded; another tool may have taken sys.settrace"
+            )
+        self.reads.returned(frame, value)
 
     def decide(self, offset: int) -> None:
         """Where a conditional jump went."""
@@ -128,8 +120,9 @@ class FrameReader:
         if kind == "or pop":
             if offset != target:
                 self.pop()
-        elif offset == target or offset > target:  # a loop that is over
-            self.pop()
+        elif offset >= target:  # a loop that is over
+            if offset not in self.plan or self.plan[offset][3] != "POP_ITER":  # from 3.14 on
+                self.pop()
         else:
             self.push(UNKNOWN)
 
@@ -169,8 +162,9 @@ def _two_fast(f: FrameReader, frame: FrameType, arg: Any, names: Any) -> None:
 
 @handles("STORE_FAST_LOAD_FAST")
 def _store_and_load(f: FrameReader, frame: FrameType, arg: Any, names: Any) -> None:
-    stored = f.pop()
-    f.push(stored if names[0] == names[1] else frame.f_locals.get(names[1], UNKNOWN))
+    f.pop()
+    f.push(UNKNOWN)
+    f.loaded = names[1]
 
 
 @handles("STORE_FAST", "STORE_NAME", "POP_TOP", "STORE_FAST_MAYBE_NULL", "POP_ITER")
@@ -191,9 +185,26 @@ def _global(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
 
 
 @handles("LOAD_NAME")
-def _name(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
+def load_name(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
     local = frame.f_locals.get(name, MISSING)
     f.push(f.reads.name(frame.f_globals, name) if local is MISSING else local)
+
+
+class Made:
+    """A function that is made inside."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+
+
+class Imported:
+    """A module that is about to be imported."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def module(self) -> Any:
+        return sys.modules.get(self.name, UNKNOWN)
 
 
 @handles("STORE_GLOBAL", "DELETE_GLOBAL")
@@ -203,7 +214,7 @@ def _store_global(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None
 
 
 @handles("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_CLOSURE")
-def _deref(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
+def load_cell(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
     f.push(f.reads.cell(frame, name))
 
 
@@ -257,10 +268,27 @@ def _method(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
 
 @handles("LOAD_SUPER_ATTR")
 def _super_attribute(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
-    _, cls, self = f.pops(3)
+    callee, cls, held = f.pops(3)
+    value = f.reads.attribute(_super(frame, callee, [cls, held]), name)
     if arg & 1:
         f.push(NULL)
-    f.push(f.reads.inherited(cls, self, name))
+    f.push(value)
+    f.awaited = f.reads.property_code
+
+
+def _super(frame: FrameType, callee: Any, args: list[Any]) -> Any:
+    """super(), or super(cls, held), as the object it is: making it runs nothing of the user's."""
+    if callee is not super:
+        return UNKNOWN
+    if not args and frame.f_code.co_argcount:
+        names = ("__class__", frame.f_code.co_varnames[0])
+        args = [frame.f_locals.get(name, UNKNOWN) for name in names]
+    if len(args) != 2 or not isinstance(args[0], type) or args[1] is UNKNOWN:
+        return UNKNOWN
+    try:
+        return super(*args)
+    except TypeError:  # the instruction itself is about to raise it
+        return UNKNOWN
 
 
 @handles("STORE_ATTR")
@@ -372,7 +400,7 @@ def _contains(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
 
 
 @handles("UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_POSITIVE")
-def _unary(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
+def unary(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
     f.reads.consumed(f.pop())
     f.push(UNKNOWN)
 
@@ -439,112 +467,36 @@ def _unpack_more(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None
     f.push(*[UNKNOWN] * (1 + (arg & 0xFF) + (arg >> 8)))
 
 
-# --- containers made inside ----------------------------------------------------------------------
-
-
-@handles("BUILD_TUPLE")
-def _tuple(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    parts = f.pops(arg)
-    f.push(UNKNOWN if any(p is UNKNOWN for p in parts) else tuple(parts))
-
-
-class Fresh(list[Any]):
-    """What goes into a container that is being made, in order; of a dict the values alone."""
-
-    is_list = False  # its items can be read again by their places
-
-
-@handles("BUILD_LIST", "BUILD_SET")
-def _fresh(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    made = Fresh(f.pops(arg))
-    made.is_list = f.plan[frame.f_lasti][3] == "BUILD_LIST"
-    f.push(made)
-
-
-@handles("BUILD_MAP")
-def _map(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.push(Fresh(f.pops(2 * arg)[1::2]))
-
-
-@handles("BUILD_CONST_KEY_MAP")
-def _const_map(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.push(Fresh(f.pops(arg + 1)[:-1]))
-
-
-@handles("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
-def _extend(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    held = f.pop()
-    f.reads.content(held)
-    made = f.below(arg)
-    if isinstance(made, Fresh):
-        known = isinstance(held, tuple | list) and made.is_list
-        made.extend(held if known else [held])
-        made.is_list = known
-
-
-@handles("LIST_APPEND", "SET_ADD", "MAP_ADD")
-def _append(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    item = f.pop()
-    if f.plan[frame.f_lasti][3] == "MAP_ADD":
-        f.pop()
-    made = f.below(arg)
-    if isinstance(made, Fresh):
-        made.append(item)
-
-
-@handles("LIST_TO_TUPLE")
-def _to_tuple(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    pass  # read like the list
-
-
-@handles("BUILD_STRING")
-def _string(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    parts = f.pops(arg)
-    f.push("".join(parts) if all(type(p) is str for p in parts) else UNKNOWN)
-
-
-@handles("FORMAT_VALUE")
-def _format(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    if arg & 4:
-        f.pop()
-    _formatted(f, simple=arg == 0)
-
-
-@handles("FORMAT_SIMPLE")
-def _format_simple(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    _formatted(f, simple=True)
-
-
-def _formatted(f: FrameReader, simple: bool) -> None:
-    value = f.pop()
-    f.reads.consumed(value)
-    f.push(format(value) if simple and type(value) in (int, str) else UNKNOWN)
-
-
 # --- functions -----------------------------------------------------------------------------------
 
 
 @handles("MAKE_FUNCTION")
 def _function(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
     code = f.pop()
-    if isinstance(code, CodeType):
-        f.reads.made_inside.add(code)
     if "SET_FUNCTION_ATTRIBUTE" not in dis.opmap:
         f.pops(bin(arg or 0).count("1"))
-    f.push(UNKNOWN)
+    if isinstance(code, CodeType):
+        f.reads.made_inside.add(code)
+        f.push(Made(code))
+    else:
+        f.push(UNKNOWN)
 
 
 @handles("SET_FUNCTION_ATTRIBUTE")
 def _function_attribute(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.pops(2)
-    f.push(UNKNOWN)
+    made = f.pop()
+    f.pop()
+    f.push(made)
 
 
 @handles("CALL")
 def _call(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
     args = f.pops(arg)
     callee = _callee(*f.pops(2))
-    _result(f, callee, args)
+    if callee is super:
+        f.push(_super(frame, callee, args))
+    else:
+        _result(f, callee, args)
 
 
 @handles("CALL_KW")
@@ -553,28 +505,34 @@ def _call_with_names(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> 
     _call(f, frame, arg, value)
 
 
+_ALWAYS_KEYWORDS = sys.version_info >= (3, 14)  # CALL_FUNCTION_EX takes them, NULL if none
+
+
 @handles("CALL_FUNCTION_EX")
 def _call_spread(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    held = f.pops(2 if arg is not None and arg & 1 else 1)
+    held = f.pops(2 if _ALWAYS_KEYWORDS or (arg is not None and arg & 1) else 1)
     for part in held:
         f.reads.content(part)
     callee = _callee(*f.pops(2))
-    given = held[0] if isinstance(held[0], tuple) else ()
-    _result(f, callee, [*given] if callee is not UNKNOWN else held)
+    known = isinstance(held[0], tuple) and not isinstance(held[0], Some)
+    _result(f, callee, [*held[0], *held[1:]] if known else held)
 
 
 def _callee(a: Any, b: Any) -> Any:
     """The callable among the two places that it may take."""
+    if isinstance(a, Made):  # a comprehension, before 3.12
+        return a
     return b if a is NULL else a if b is NULL else UNKNOWN
 
 
 def _result(f: FrameReader, callee: Any, args: list[Any]) -> None:
     f.push(f.reads.call(callee, args))
-    f.awaited = UNKNOWN if callee is UNKNOWN or callee is next else None
     fn = callee.__func__ if isinstance(callee, MethodType) else callee
     fn = getattr(fn, "__init__", None) if isinstance(fn, type) else fn
     if isinstance(fn, FunctionType):
         f.awaited = fn.__code__
+    elif isinstance(fn, Made):
+        f.awaited = fn.code
 
 
 @handles("RETURN_VALUE", "YIELD_VALUE")
@@ -582,19 +540,3 @@ def _return(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
     f.pop()
     if f.plan[frame.f_lasti][3] == "YIELD_VALUE":
         f.push(UNKNOWN)
-
-
-def _other(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    """An instruction without a handler: what it may take counts as looked at."""
-    name = f.plan[frame.f_lasti][3]
-    try:
-        effect = dis.stack_effect(dis.opmap[name], arg, jump=False)
-    except ValueError:
-        effect = dis.stack_effect(dis.opmap[name], None, jump=False)
-    f.reads.consumed(*f.stack[-3:])
-    if effect < 0:
-        f.pops(-effect)
-    else:
-        f.push(*[UNKNOWN] * effect)
-    for k in range(1, min(3, len(f.stack)) + 1):
-        f.stack[-k] = UNKNOWN

@@ -11,13 +11,14 @@ import gc
 import signal
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from everygrad.scopes import Scope
-from everygrad.tracing.bytecode import UNKNOWN, FrameReader, Plan, plan_of
+from everygrad.tracing.bytecode import UNKNOWN, FrameReader, Plan
 from everygrad.tracing.inspection import has_attributes, is_ours
+from everygrad.tracing.instructions import plan_of
 
 if TYPE_CHECKING:
     from everygrad.tracing.reads import Reads
@@ -54,6 +55,10 @@ class Follower:
 
     def mark(self, held: Any, text: str) -> None:
         """An object is from outside."""
+        raise NotImplementedError
+
+    def some(self, found: Sequence[Any]) -> Any:
+        """One of these values."""
         raise NotImplementedError
 
     def following(self) -> Following:
@@ -113,6 +118,7 @@ class Follower:
             reader = FrameReader(cast("Reads", self), plan, others)
             self.guarded(self.entered, frame)
         frame.f_trace_lines = self._before is not None
+        frame.f_trace = reader  # 3.13 sends opcode events to a frame that has a tracer by then
         frame.f_trace_opcodes = True
         return reader
 
@@ -151,20 +157,18 @@ class Follower:
                     self.mark(held, name)
 
     def returned(self, frame: FrameType, value: Any) -> None:
-        """The result of a followed function is what its caller goes on with."""
-        caller = frame.f_back
-        reader = self.reader_of(caller)
+        """The result of a followed function is what its caller goes on with, or may be."""
+        reader = self.reader_of(frame.f_back)
+        if reader is None or not reader.stack:
+            return
         code = frame.f_code
-        if reader is not None and reader.stack and self.is_awaited(reader, code):
-            made = code.co_name == "__init__" and code.co_argcount  # the object, not None
-            reader.stack[-1] = frame.f_locals.get(code.co_varnames[0]) if made else value
+        if code.co_name == "__init__" and code.co_argcount:  # the object, not None
+            value = frame.f_locals.get(code.co_varnames[0])
+        if reader.awaited is code:
+            reader.stack[-1] = value
             reader.awaited = None
-
-    def is_awaited(self, reader: FrameReader, code: CodeType) -> bool:
-        """Whether a caller goes on with what this code gives."""
-        if reader.awaited is UNKNOWN:  # a comprehension, or next() of a generator expression
-            return code in self.made_inside
-        return reader.awaited is code
+        elif reader.awaited is UNKNOWN:  # an operator's, a descriptor's, one that a builtin calls
+            reader.stack[-1] = self.some([reader.stack[-1], value])
 
 
 def _handlers() -> dict[int, CodeType]:

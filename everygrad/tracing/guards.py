@@ -8,6 +8,8 @@ by one, what it was and is.
 
 from __future__ import annotations
 
+import gc
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -149,10 +151,13 @@ class Method(Guard):
     def now(self) -> Any:
         if self.held is not None and self.name in getattr(self.held, "__dict__", ()):
             return self.held.__dict__[self.name]
-        return getattr(self.kind, self.name, MISSING)
+        kind = self.kind if self.held is None else self.held.__class__
+        return getattr(kind, self.name, MISSING)
 
     def join(self, all_of: Alike) -> None:
         all_of.attribute(self.kind, self.name, self.value)
+        if getattr(self.held, "__class__", None) is self.kind:  # it may be given another
+            all_of.attribute(self.held, "__class__", self.kind)
         if hasattr(self.held, "__dict__"):
             all_of.item(self.held.__dict__, self.name, MISSING)
 
@@ -218,7 +223,9 @@ class Content(Guard):
 
     def join(self, all_of: Alike) -> None:
         held, value = self.held, self.value
-        if isinstance(held, dict):
+        if isinstance(held, OrderedDict):
+            all_of.others.append(self.holds)  # its order is not that of the dict it is
+        elif isinstance(held, dict):
             all_of.others.append(partial(_same_items, held, value[::2], value[1::2]))
         else:
             all_of.others.append(partial(_same_elements, held, value))
@@ -245,6 +252,53 @@ class Array(Guard):
 
     def __str__(self) -> str:
         return f"the values of {self.text}, a NumPy array, are not what they were"
+
+
+class Memory(Guard):
+    """The bytes of an array.array, a memoryview or the like; `value` is a copy, with its kind."""
+
+    def now(self) -> Any:
+        return memory_of(self.held)
+
+    def changed_by_the_function(self) -> bool:
+        return not self.holds()
+
+    def __str__(self) -> str:
+        return f"the values of {self.text} are not what they were"
+
+
+@dataclass(slots=True)
+class Descriptor(Guard):
+    """What a class has under a name, where asking for it would run something; `held` is the
+    class."""
+
+    name: str
+
+    def now(self) -> Any:
+        return in_class(self.held, self.name)
+
+
+class Memo(Guard):
+    """The results that a functools.cache holds: those that were there still are."""
+
+    def now(self) -> Any:
+        return results_of(self.held)
+
+    def holds(self) -> bool:
+        return {id(v) for v in self.value} <= {id(v) for v in self.now()}
+
+    def changed_by_the_function(self) -> bool:
+        return not self.holds()
+
+    def __str__(self) -> str:
+        return f"the cache of {self.text} was cleared"
+
+
+class Variable(Guard):
+    """The value of a context variable."""
+
+    def now(self) -> Any:
+        return self.held.get(MISSING)
 
 
 class Facts(Guard):
@@ -294,10 +348,31 @@ def facts_of(t: Tensor) -> tuple[Any, ...]:
     return (t.shape, t.dtype, t.device, t._node is not None)
 
 
+def in_class(kind: type, name: str) -> Any:
+    """What a class or one above it has under a name."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def results_of(cache: Any) -> list[Any]:
+    """What a function decorated with functools.cache or lru_cache has kept."""
+    held = [x for x in gc.get_referents(cache) if x is not vars(cache) and not isinstance(x, type)]
+    whole = [v for x in held if type(x) is dict for v in x.values()]  # without a bound: a dict
+    return [*held, *whole]
+
+
+def memory_of(held: Any) -> tuple[Any, ...]:
+    view = memoryview(held)
+    return (view.format, view.shape, view.tobytes())
+
+
 def content_of(held: Any) -> list[Any]:
     """The items of a container in order; of a dict, keys and values in turn."""
     if isinstance(held, dict):
-        return [x for pair in dict.items(held) for x in pair]
+        pairs = OrderedDict.items(held) if isinstance(held, OrderedDict) else dict.items(held)
+        return [x for pair in pairs for x in pair]
     return list(held)
 
 

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sysconfig
 from collections import deque
 from enum import Enum
-from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from everygrad.dtypes import DType
 from everygrad.tensor import Tensor
-from everygrad.tracing.guards import MISSING, Cell, is_plain
+from everygrad.tracing.bytecode import UNKNOWN, Fresh, Some
+from everygrad.tracing.guards import Cell, in_class, is_plain
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _PATHS = sysconfig.get_paths()
 _LIBRARY = tuple(_PATHS[k] + os.sep for k in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(_PATHS[k] + os.sep for k in ("purelib", "platlib"))
 _NUMPY = os.path.dirname(np.__file__) + os.sep
+
+
+NOT_LOOKED_INTO = (  # functions, whose reads are followed when they are called; and namespaces
+    type,
+    ModuleType,
+    FunctionType,
+    MethodType,
+    BuiltinFunctionType,
+    functools.partial,
+    staticmethod,
+    classmethod,
+)
 
 
 def is_ours(filename: str) -> bool:
@@ -55,13 +69,6 @@ def slots_of(kind: type) -> list[str]:
     return [name for name in slots if not name.startswith("__")]
 
 
-def in_class(kind: type, name: str) -> Any:
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return MISSING
-
-
 def overrides(held: Any, name: str) -> bool:
     return isinstance(in_class(type(held), name), FunctionType)
 
@@ -71,6 +78,22 @@ def elements_of(held: Any) -> list[Any]:
     if isinstance(held, dict):
         return [*dict.keys(held), *dict.values(held)]
     return list(held) if isinstance(held, list | tuple | set | frozenset | deque) else []
+
+
+def is_known(key: Any) -> bool:
+    """Whether a key is an object of the program's, with all that a tuple holds."""
+    if isinstance(key, Some | Fresh):
+        return False
+    return all(map(is_known, key)) if type(key) is tuple else key is not UNKNOWN
+
+
+def is_memory(held: Any) -> bool:
+    """Whether an object is a piece of memory: an array.array, a memoryview, an array of ctypes."""
+    try:
+        memoryview(held).release()
+    except (TypeError, ValueError, BufferError):
+        return False
+    return not isinstance(held, bytes | bytearray)
 
 
 def hashable(key: Any) -> bool:

@@ -474,15 +474,29 @@ _engine: Engine | None = None
 _engine_lock = threading.Lock()
 
 
+# llvmlite puts one lock around all its calls. A child forked while another thread is in such a call
+# would wait for it for ever, so a fork waits until nobody is in one. The lock's own methods are
+# the handlers: no signal's exception comes between taking it and knowing that it is taken.
+_LLVM_LOCK = ffi.lib._lock._lock
+
+
 def _after_fork() -> None:
     global _engine_lock
     _engine_lock = threading.Lock()
     if _engine is not None:
         _engine.after_fork()
+    if _LLVM_LOCK._is_owned():
+        _LLVM_LOCK.release()
+    else:  # a signal handler's exception ended the wait for it
+        _LLVM_LOCK._at_fork_reinit()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_LLVM_LOCK.acquire,
+        after_in_parent=_LLVM_LOCK.release,
+        after_in_child=_after_fork,
+    )
 
 
 def engine() -> Engine:
