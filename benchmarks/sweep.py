@@ -24,7 +24,7 @@ import everygrad as eg
 from benchmarks.sweepcalls import CALLS, THEIRS, UNTIMED, Call, F, I, Spec, arguments, is_spec
 from benchmarks.sweepmore import Pair, pairs, tensors
 from everygrad import ops
-from everygrad.ops.spec import REGISTRY, Op
+from everygrad.ops.record.spec import REGISTRY, Op
 
 THREADS = 2
 PAUSE_S = 0.01  # a pool of threads spins a while before it sleeps

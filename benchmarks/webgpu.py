@@ -25,7 +25,7 @@ from benchmarks.process import Setup
 from benchmarks.rates import Rate, Sizes, rates, timed
 from benchmarks.report import Report
 from benchmarks.workloads import WORKLOADS, Workload, select
-from everygrad.backends.webgpu.timing import FEATURE, device_time, device_times
+from everygrad.backends.webgpu.driver.timing import FEATURE, device_time, device_times
 
 SOFTWARE_STEPS = 5  # of a round: one takes a tenth of a second there
 PARTS = ("rates", "gpt", "mlp")

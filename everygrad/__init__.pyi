@@ -1,4 +1,4 @@
-# Made by `python -m everygrad.tools.stubs`: change the ops, not this file.
+# Made by `python -m devtools.stubs`: change the ops, not this file.
 
 import builtins
 from collections.abc import Sequence
@@ -16,16 +16,24 @@ from everygrad import (
     special as special,
     tools as tools,
 )
-from everygrad.autograd.anomaly import find_nan as find_nan
+from everygrad._jit.jit import jit as jit
+from everygrad.amp.autocast import autocast as autocast
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
-from everygrad.autograd.autocast import autocast as autocast
-from everygrad.autograd.batching import vmap as vmap
-from everygrad.autograd.checkpoint import (
+from everygrad.autograd.modes import (
+    detect_anomaly as detect_anomaly,
+    enable_grad as enable_grad,
+    inference_mode as inference_mode,
+    is_grad_enabled as is_grad_enabled,
+    no_grad as no_grad,
+    set_grad_enabled as set_grad_enabled,
+)
+from everygrad.autograd.transforms.anomaly import find_nan as find_nan
+from everygrad.autograd.transforms.checkpoint import (
     checkpoint as checkpoint,
     checkpoint_sequential as checkpoint_sequential,
 )
-from everygrad.autograd.function import Function as Function
-from everygrad.autograd.functional import (
+from everygrad.autograd.transforms.function import Function as Function
+from everygrad.autograd.transforms.functional import (
     grad as grad,
     hessian as hessian,
     hvp as hvp,
@@ -35,20 +43,17 @@ from everygrad.autograd.functional import (
     value_and_grad as value_and_grad,
     vjp as vjp,
 )
-from everygrad.autograd.gradcheck import gradcheck as gradcheck, gradgradcheck as gradgradcheck
-from everygrad.autograd.modes import (
-    detect_anomaly as detect_anomaly,
-    enable_grad as enable_grad,
-    inference_mode as inference_mode,
-    is_grad_enabled as is_grad_enabled,
-    no_grad as no_grad,
-    set_grad_enabled as set_grad_enabled,
+from everygrad.autograd.transforms.gradcheck import (
+    gradcheck as gradcheck,
+    gradgradcheck as gradgradcheck,
 )
-from everygrad.config import (
+from everygrad.autograd.transforms.vmap import vmap as vmap
+from everygrad.core.config import (
     Config,
     get_matmul_precision as get_matmul_precision,
     set_matmul_precision as set_matmul_precision,
 )
+from everygrad.core.tensor import Tensor as Tensor, _TensorLike
 from everygrad.dtypes import (
     DType,
     can_cast as can_cast,
@@ -57,14 +62,11 @@ from everygrad.dtypes import (
     isdtype as isdtype,
     result_type as result_type,
 )
-from everygrad.ops.building import (
-    broadcast_shapes as broadcast_shapes,
-    logspace as logspace,
-    tril_indices as tril_indices,
-    triu_indices as triu_indices,
-)
-from everygrad.ops.comparing import allclose as allclose
-from everygrad.ops.creation import (
+from everygrad.ops.elementwise.comparison import allclose as allclose
+from everygrad.ops.index.search import Histogram
+from everygrad.ops.index.sort import ValuesAndIndices
+from everygrad.ops.index.unique import UniqueAll, UniqueCounts, UniqueInverse
+from everygrad.ops.python.creation import (
     arange as arange,
     asarray as asarray,
     empty as empty,
@@ -81,7 +83,14 @@ from everygrad.ops.creation import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
-from everygrad.ops.discrete import (
+from everygrad.ops.python.namespace_info import __array_namespace_info__ as __array_namespace_info__
+from everygrad.ops.random.continuous import (
+    beta as beta,
+    dirichlet as dirichlet,
+    exponential as exponential,
+    gamma as gamma,
+)
+from everygrad.ops.random.discrete import (
     binomial as binomial,
     categorical as categorical,
     gumbel_softmax as gumbel_softmax,
@@ -89,15 +98,7 @@ from everygrad.ops.discrete import (
     permutation as permutation,
     poisson as poisson,
 )
-from everygrad.ops.distributions import (
-    beta as beta,
-    dirichlet as dirichlet,
-    exponential as exponential,
-    gamma as gamma,
-)
-from everygrad.ops.inspection import __array_namespace_info__ as __array_namespace_info__
-from everygrad.ops.order import ValuesAndIndices
-from everygrad.ops.random import (
+from everygrad.ops.random.generators import (
     Generator as Generator,
     bernoulli as bernoulli,
     manual_seed as manual_seed,
@@ -109,18 +110,20 @@ from everygrad.ops.random import (
     randn_like as randn_like,
     uniform as uniform,
 )
-from everygrad.ops.search import Histogram
-from everygrad.ops.spectra import istft as istft, stft as stft
-from everygrad.ops.unique import UniqueAll, UniqueCounts, UniqueInverse
-from everygrad.ops.windows import (
+from everygrad.ops.shape.builders import (
+    broadcast_shapes as broadcast_shapes,
+    logspace as logspace,
+    tril_indices as tril_indices,
+    triu_indices as triu_indices,
+)
+from everygrad.ops.signal.stft import istft as istft, stft as stft
+from everygrad.ops.signal.window_functions import (
     bartlett_window as bartlett_window,
     blackman_window as blackman_window,
     hamming_window as hamming_window,
     hann_window as hann_window,
     kaiser_window as kaiser_window,
 )
-from everygrad.tensor import Tensor as Tensor, _TensorLike
-from everygrad.tracing.jit import jit as jit
 
 __array_api_version__: str
 bfloat16: DType

@@ -16,17 +16,17 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes
-from everygrad.autograd.autocast import cast_to, converted, policy, uncast
+from everygrad.amp.autocast import cast_to, converted, policy, uncast
 from everygrad.autograd.graph import MarkedNode, Node
 from everygrad.autograd.modes import CAREFUL, anomaly_enabled, no_grad, recording
-from everygrad.autograd.saving import recorder
-from everygrad.autograd.watching import watcher
+from everygrad.autograd.op_hooks import watcher
+from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
 from everygrad.compile.expr import Expr
-from everygrad.config import fast_limit
+from everygrad.core.config import fast_limit
+from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError, DtypeError, EverygradError
-from everygrad.tensor import Tensor, Wrapped, wrap
 
 # NumPy warns of overflow and of division by zero; tensors carry inf and NaN instead, as GPUs do.
 # Where a filter turns warnings into errors, the fast path's `except` sends the op to the slow one.

@@ -1,6 +1,6 @@
 """Fourier transforms of any length, and their frequencies."""
 
-from everygrad.ops.fourier import (
+from everygrad.ops.signal.fft import (
     fft as fft,
     fft2 as fft2,
     fftn as fftn,
@@ -20,7 +20,7 @@ from everygrad.ops.fourier import (
     rfft2 as rfft2,
     rfftn as rfftn,
 )
-from everygrad.ops.spectra import (
+from everygrad.ops.signal.stft import (
     fftfreq as fftfreq,
     fftshift as fftshift,
     ifftshift as ifftshift,

@@ -1,14 +1,22 @@
 """Linear algebra: decompositions, solutions and norms of matrices and batches of them."""
 
-from everygrad.ops.contractions import tensordot as tensordot
-from everygrad.ops.decompositions import (
+from everygrad.ops.linalg.cholesky_qr import (
     QRResult as QRResult,
     cholesky as cholesky,
     householder_product as householder_product,
     qr as qr,
 )
-from everygrad.ops.linalg import matmul as matmul, outer as outer, vecdot as vecdot
-from everygrad.ops.matrixfunctions import (
+from everygrad.ops.linalg.eigen import (
+    EighResult as EighResult,
+    EigResult as EigResult,
+    eig as eig,
+    eigh as eigh,
+    eigvals as eigvals,
+    eigvalsh as eigvalsh,
+)
+from everygrad.ops.linalg.einsum import tensordot as tensordot
+from everygrad.ops.linalg.matmul import matmul as matmul, outer as outer, vecdot as vecdot
+from everygrad.ops.linalg.matrix_functions import (
     SlogdetResult as SlogdetResult,
     det as det,
     matrix_exp as matrix_exp,
@@ -16,8 +24,7 @@ from everygrad.ops.matrixfunctions import (
     multi_dot as multi_dot,
     slogdet as slogdet,
 )
-from everygrad.ops.movement import matrix_transpose as matrix_transpose
-from everygrad.ops.norms import (
+from everygrad.ops.linalg.norms import (
     cond as cond,
     cross as cross,
     diagonal as diagonal,
@@ -25,16 +32,7 @@ from everygrad.ops.norms import (
     trace as trace,
     vector_norm as vector_norm,
 )
-from everygrad.ops.singular import (
-    LstsqResult as LstsqResult,
-    SVDResult as SVDResult,
-    lstsq as lstsq,
-    matrix_rank as matrix_rank,
-    pinv as pinv,
-    svd as svd,
-    svdvals as svdvals,
-)
-from everygrad.ops.solving import (
+from everygrad.ops.linalg.solve import (
     LUFactorResult as LUFactorResult,
     LUResult as LUResult,
     cholesky_solve as cholesky_solve,
@@ -45,11 +43,13 @@ from everygrad.ops.solving import (
     solve as solve,
     solve_triangular as solve_triangular,
 )
-from everygrad.ops.spectral import (
-    EighResult as EighResult,
-    EigResult as EigResult,
-    eig as eig,
-    eigh as eigh,
-    eigvals as eigvals,
-    eigvalsh as eigvalsh,
+from everygrad.ops.linalg.svd import (
+    LstsqResult as LstsqResult,
+    SVDResult as SVDResult,
+    lstsq as lstsq,
+    matrix_rank as matrix_rank,
+    pinv as pinv,
+    svd as svd,
+    svdvals as svdvals,
 )
+from everygrad.ops.shape.movement import matrix_transpose as matrix_transpose

@@ -4,13 +4,8 @@ Names are SciPy's, and PyTorch's for the orthogonal polynomials. SciPy's `gammal
 `expit` are `lgamma`, `digamma` and `eg.sigmoid`.
 """
 
-from everygrad.ops.functions import (
-    erf as erf,
-    sigmoid,
-    sinc as sinc,
-    xlogy as xlogy,
-)
-from everygrad.ops.special_bessel import (
+from everygrad.ops.elementwise.math import erf as erf, sigmoid, sinc as sinc, xlogy as xlogy
+from everygrad.ops.special.bessel import (
     i0 as i0,
     i0e as i0e,
     i1 as i1,
@@ -21,7 +16,7 @@ from everygrad.ops.special_bessel import (
     y0 as y0,
     y1 as y1,
 )
-from everygrad.ops.special_error import (
+from everygrad.ops.special.erf import (
     entr as entr,
     erfc as erfc,
     erfcx as erfcx,
@@ -32,7 +27,7 @@ from everygrad.ops.special_error import (
     ndtri as ndtri,
     xlog1py as xlog1py,
 )
-from everygrad.ops.special_gamma import (
+from everygrad.ops.special.gamma import (
     beta as beta,
     betaln as betaln,
     digamma as digamma,
@@ -40,8 +35,8 @@ from everygrad.ops.special_gamma import (
     polygamma as polygamma,
     zeta as zeta,
 )
-from everygrad.ops.special_gammainc import gammainc as gammainc, gammaincc as gammaincc
-from everygrad.ops.special_polynomials import (
+from everygrad.ops.special.gammainc import gammainc as gammainc, gammaincc as gammaincc
+from everygrad.ops.special.polynomials import (
     chebyshev_polynomial_t as chebyshev_polynomial_t,
     chebyshev_polynomial_u as chebyshev_polynomial_u,
     hermite_polynomial_h as hermite_polynomial_h,

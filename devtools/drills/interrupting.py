@@ -28,12 +28,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.autograd import api, autocast, modes, randomness
-from everygrad.autograd.saving import recorder
-from everygrad.autograd.watching import watcher
+from everygrad.amp import autocast
+from everygrad.autograd import api, modes, randomness
+from everygrad.autograd.op_hooks import watcher
+from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
-from everygrad.config import fast_limit
-from everygrad.ops.random import default_generator
+from everygrad.core.config import fast_limit
+from everygrad.ops.random.generators import default_generator
 
 SIGNAL = signal.SIGINT
 HANG = 60  # seconds after which a trial is taken for a hang

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import everygrad as eg
-from everygrad.backends.cpu.llvm import engine
-from everygrad.backends.kept import kept
-from everygrad.config import config
+from everygrad.backends.code_cache import kept
+from everygrad.backends.cpu.llvm.compiler import engine
+from everygrad.core.config import config
 
 ROWS = 20
 

@@ -25,8 +25,8 @@ import numpy as np
 
 import everygrad as eg
 from everygrad import nn
+from everygrad.core.tensor import Wrapped
 from everygrad.errors import EverygradError
-from everygrad.tensor import Wrapped
 from everygrad.tools.profiler import profile
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ import numpy as np
 
 from devtools.fuzz import guards, program as p
 from devtools.fuzz.program import Input, Program, Ref, Step, refs_in
+from everygrad.core.shapes import Shape, size_of
+from everygrad.core.tensor import Tensor
 from everygrad.errors import EverygradError
-from everygrad.shapes import Shape, size_of
-from everygrad.tensor import Tensor
 
 SIZES = (1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33)
 MOST_INPUTS = 7

@@ -13,8 +13,8 @@ import numpy as np
 
 from devtools.fuzz.program import Step, replaced
 from everygrad.autograd import grad
-from everygrad.ops.creation import ones_like, tensor
-from everygrad.ops.spec import REGISTRY
+from everygrad.ops.python.creation import ones_like, tensor
+from everygrad.ops.record.spec import REGISTRY
 
 GAP = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")

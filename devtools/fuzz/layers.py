@@ -7,8 +7,8 @@ from typing import Any
 
 from devtools.fuzz.generate import Builder, Rejected
 from devtools.fuzz.program import Ref
-from everygrad.shapes import size_of
-from everygrad.tensor import Tensor
+from everygrad.core.shapes import size_of
+from everygrad.core.tensor import Tensor
 
 
 def scaled(b: Builder, x: Ref, length: int) -> Ref:

@@ -13,9 +13,9 @@ from devtools.fuzz.generate import Builder, Rejected
 from devtools.fuzz.guards import COMPARISONS
 from devtools.fuzz.program import Ref
 from devtools.fuzz.sampled import elementwise, from_sample
-from everygrad.ops.spec import REGISTRY
-from everygrad.shapes import Shape, size_of
-from everygrad.tensor import Tensor
+from everygrad.core.shapes import Shape, size_of
+from everygrad.core.tensor import Tensor
+from everygrad.ops.record.spec import REGISTRY
 
 
 class Domain(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.ops import creation
-from everygrad.ops.spec import REGISTRY, Op
-from everygrad.shapes import Shape
-from everygrad.tensor import Tensor
+from everygrad.core.shapes import Shape
+from everygrad.core.tensor import Tensor
+from everygrad.ops.python import creation
+from everygrad.ops.record.spec import REGISTRY, Op
 
 PLAIN, TRANSPOSED, STRIDED = "plain", "transposed", "strided"
 FLIPPED, REPEATED = "flipped", "repeated"
@@ -29,8 +29,8 @@ HEADER = """\
 import numpy as np
 import everygrad as eg
 from everygrad import fft, linalg, special
-from everygrad.ops.conv import Window
-from everygrad.ops.spec import REGISTRY
+from everygrad.ops.nn.conv2d import Window
+from everygrad.ops.record.spec import REGISTRY
 from devtools.fuzz.program import function_of
 """
 

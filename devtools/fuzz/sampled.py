@@ -12,10 +12,10 @@ from devtools.fuzz.generate import Builder, Rejected
 from devtools.fuzz.program import Ref, function_of
 from everygrad import ops
 from everygrad.autograd import grad
+from everygrad.core.tensor import Tensor
 from everygrad.errors import GradientError
-from everygrad.ops.creation import ones_like, tensor
-from everygrad.ops.spec import REGISTRY, Op, Sample
-from everygrad.tensor import Tensor
+from everygrad.ops.python.creation import ones_like, tensor
+from everygrad.ops.record.spec import REGISTRY, Op, Sample
 
 ops.load_all()
 

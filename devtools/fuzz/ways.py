@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from devtools.fuzz.surroundings import amid
-from everygrad.autograd.batching import vmap
-from everygrad.autograd.checkpoint import checkpoint
-from everygrad.autograd.functional import grad, jvp, vjp
+from everygrad._jit.jit import jit
 from everygrad.autograd.modes import no_grad
-from everygrad.backends.cpu.threads import num_threads, set_num_threads
-from everygrad.ops.creation import arange, ones_like, tensor, zeros, zeros_like
-from everygrad.ops.functions import cos
-from everygrad.ops.joining import stack
+from everygrad.autograd.transforms.checkpoint import checkpoint
+from everygrad.autograd.transforms.functional import grad, jvp, vjp
+from everygrad.autograd.transforms.vmap import vmap
+from everygrad.backends.thread_pool import num_threads, set_num_threads
+from everygrad.core.tensor import Tensor
+from everygrad.ops.elementwise.math import cos
+from everygrad.ops.python.creation import arange, ones_like, tensor, zeros, zeros_like
+from everygrad.ops.shape.joining import stack
 from everygrad.optim import SGD
-from everygrad.tensor import Tensor
-from everygrad.tracing.jit import jit
 
 Arrays = list[Any]
 Function = Callable[..., Any]

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from devtools.sweep.problem import LAYOUTS, Given
-from everygrad.compile import edges
-from everygrad.config import config
+from everygrad.compile import thresholds
+from everygrad.core.config import config
 
 T = TypeVar("T")
 LANES = (2, 4, 8, 16, 32, 64)  # of vectors, warps and subgroups, whatever the machine
@@ -24,15 +24,18 @@ NARROW = ("webgpu",)  # devices without float64 and complex numbers
 
 
 @cache
-def numbers_of(kind: str) -> list[edges.Edge]:
+def numbers_of(kind: str) -> list[thresholds.Edge]:
     """Every number that a device's generators declare, whatever was imported before."""
-    package = Path(edges.__file__).parents[1]
+    package = Path(thresholds.__file__).parents[1]
     for folder in ("compile", "backends", f"backends/{kind}"):
-        for path in sorted((package / folder).glob("*.py")):
+        for path in sorted((package / folder).glob("*.py" if folder == "backends" else "**/*.py")):
             if "edge(__name__" in path.read_text():
-                import_module(f"everygrad.{folder.replace('/', '.')}.{path.stem}")
-    threshold = edges.Edge(kind, "render", "native_threshold", config.native_threshold, "elements")
-    return [*edges.declared(kind), *([threshold] if kind == "cpu" else [])]
+                module = path.relative_to(package.parent).with_suffix("")
+                import_module(".".join(module.parts))
+    threshold = thresholds.Edge(
+        kind, "render", "native_threshold", config.native_threshold, "elements"
+    )
+    return [*thresholds.declared(kind), *([threshold] if kind == "cpu" else [])]
 
 
 class Draw:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu import pool
+from everygrad.backends.cpu.runtime import pool
 
 WIDTH = 512  # bytes on each side; a vector has 64
 _JUNK = 0xFF  # NaN in every floating dtype, -1 in integers

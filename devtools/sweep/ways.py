@@ -11,7 +11,7 @@ import everygrad as eg
 from devtools.sweep.problem import Given, Problem
 from devtools.sweep.referee import as_list
 from everygrad.autograd.api import grad
-from everygrad.backends.cpu.threads import num_threads, set_num_threads
+from everygrad.backends.thread_pool import num_threads, set_num_threads
 
 Arrays = list[Any]
 

@@ -10,9 +10,9 @@ from typing import Any
 from everygrad.autograd.engine import LeafReady, Pass
 from everygrad.autograd.graph import HookHandle, Leaf, Node
 from everygrad.autograd.modes import _Mode
+from everygrad.core.scopes import Settings, drain
+from everygrad.core.tensor import Tensor, set_grad, stand_in
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, ShapeError
-from everygrad.scopes import Settings, drain
-from everygrad.tensor import Tensor, set_grad, stand_in
 
 _leaf_ready: ContextVar[tuple[LeafReady, ...]] = ContextVar("everygrad_leaf_ready", default=())
 

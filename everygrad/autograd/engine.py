@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from typing import Any
 
-from everygrad.autograd.autocast import policy, uncast
+from everygrad.amp.autocast import policy, uncast
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import (
     OFF,
@@ -23,9 +23,9 @@ from everygrad.autograd.modes import (
     set_recording,
 )
 from everygrad.backends.base import tracing
+from everygrad.core.scopes import drain
+from everygrad.core.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
-from everygrad.scopes import drain
-from everygrad.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 
 LeafReady = Callable[[Tensor], None]
 _GRAD = repeat("_grad")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from everygrad.tensor import Tensor
+    from everygrad.core.tensor import Tensor
 
 Hook = Callable[[Any], Any]
 _handle_ids = itertools.count()

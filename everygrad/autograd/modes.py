@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from copy import copy
 from typing import ParamSpec, TypeVar
 
-from everygrad.autograd.decorating import decorated
-from everygrad.autograd.saving import recorder
-from everygrad.scopes import Scope, Settings
+from everygrad.autograd.saved_tensor_hooks import recorder
+from everygrad.core.decorators import decorated
+from everygrad.core.scopes import Scope, Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")

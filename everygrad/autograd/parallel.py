@@ -20,7 +20,7 @@ from typing import Any
 
 from everygrad.autograd.engine import Grad, Pass, add, complete, fitted
 from everygrad.autograd.graph import Node
-from everygrad.scopes import drain
+from everygrad.core.scopes import drain
 
 
 def _sequence(work: Pass) -> list[Node]:

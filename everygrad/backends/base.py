@@ -9,10 +9,10 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Protocol
 
-from everygrad.config import fast_limit
+from everygrad.core.config import fast_limit
+from everygrad.core.scopes import Setting
+from everygrad.core.shapes import Shape
 from everygrad.errors import DeviceError
-from everygrad.scopes import Setting
-from everygrad.shapes import Shape
 
 
 class Pending(Protocol):
@@ -126,13 +126,13 @@ class Backend:
         raise NotImplementedError
 
 
-# The tracer that sees every op of this context, if any: see tracing/trace.py. Looked at only while
+# The tracer that sees every op of this context, if any: see _jit/trace.py. Looked at only while
 # fast_limit() is below 0, which the tracer sees to.
 tracing: ContextVar[Any] = ContextVar("everygrad_tracing", default=None)
 
 
-# The records of ops by name. `ops/spec` puts its registry here: a backend that hands an op of its
-# own to the compiler asks for the record, which alone knows the op's result.
+# The records of ops by name. `ops/record/spec` puts its registry here: a backend that hands an
+# op of its own to the compiler asks for the record, which alone knows the op's result.
 records: dict[str, Any] = {}
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends import views
+from everygrad.backends import strided_views
 from everygrad.backends.base import Backend
+from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType, rounded
 from everygrad.errors import ArgumentError
-from everygrad.shapes import Shape, size_of
 
 _INTERNED = 1 << 14  # elements up to which arange's results are remembered
 _MOST_MADE = 1 << 10  # constants that are remembered
@@ -49,7 +49,7 @@ class GpuBackend(Backend):
         stretched = [n > 1 and s == 0 for n, s in zip(array.shape, array.strides, strict=True)]
         if any(stretched) and array.size:  # broadcast: send it once
             index = tuple(slice(0, 1) if s else slice(None) for s in stretched)
-            return views.broadcast_to(self, self.from_numpy(array[index]), array.shape)
+            return strided_views.broadcast_to(self, self.from_numpy(array[index]), array.shape)
         return self.upload(array)
 
     def full(self, shape: Shape, value: Any, dtype: DType) -> Any:
@@ -63,7 +63,7 @@ class GpuBackend(Backend):
                 f"{value} does not fit into {dtype}; choose a wider dtype"
             ) from None
         found = self.intern((one.tobytes(), dtype), lambda: one)
-        return found if not shape else views.broadcast_to(self, found, shape)
+        return found if not shape else strided_views.broadcast_to(self, found, shape)
 
     def arange(self, start: Any, count: int, step: Any, dtype: DType) -> Any:
         def values() -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everygrad.compile.ir import Value
-from everygrad.shapes import Shape, size_of
+from everygrad.core.shapes import Shape, size_of
 
 
 def flops(

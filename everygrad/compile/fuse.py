@@ -21,11 +21,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from everygrad.compile.dependencies import Dependencies
-from everygrad.compile.edges import edge
 from everygrad.compile.ir import LEAVES, Graph, Value, in_order, reachable
 from everygrad.compile.recompute import Recompute
+from everygrad.compile.thresholds import edge
 from everygrad.compile.views import View, expand, is_whole, row_major, view_of
-from everygrad.shapes import Shape, size_of
+from everygrad.core.shapes import Shape, size_of
 
 # members of one group; by weight, where a backend says what its values weigh
 MOST_MEMBERS = edge(__name__, "MOST_MEMBERS", 96, "count")

@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from everygrad import shapes
+from everygrad.core import shapes
+from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType, bfloat16, bool_, rounded
 from everygrad.errors import CompileError
-from everygrad.shapes import Shape, size_of
 
 LEAVES = ("input", "constant", "full")
 # which argument of an op is an index along `axis` of its first one

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from everygrad.compile.edges import edge
 from everygrad.compile.ir import Value
+from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole, view_of
-from everygrad.shapes import size_of
+from everygrad.core.shapes import size_of
 
 if TYPE_CHECKING:
     from everygrad.compile.fuse import Fuser, Group, Load, Member, Ref

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile import combining
-from everygrad.compile.edges import edge
+from everygrad.compile import accumulate
 from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.thresholds import edge
 from everygrad.compile.views import View, apply_move, view_of
+from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
-from everygrad.shapes import size_of
 
 Evaluate = Callable[[Any, Sequence[Any], dict[str, Any]], Any]  # (op, arrays, params) -> array
 # elements up to which constants are computed while compiling
@@ -79,12 +79,12 @@ class Simplifier:
         axes = v.params["axes"]
         count = size_of(tuple(x.shape[a] for a in axes))
         if not count and v.size:
-            value = combining.of_nothing(v.op.combine, v.dtype, v.op.mean)
+            value = accumulate.of_nothing(v.op.combine, v.dtype, v.op.mean)
             return self.graph.full(v.shape, value, v.dtype)
         if count == 1:  # nothing to combine
             return self.alone(self.reshaped(x, v.shape), v.op.combine)
         if x.kind == "full" and count and v.op.combine in ("add", "max", "min"):
-            value = combining.of_equal(v.op.combine, x.params["value"], count, v.op.mean)
+            value = accumulate.of_equal(v.op.combine, x.params["value"], count, v.op.mean)
             return self.graph.full(v.shape, value, v.dtype) if _fits(value, v.dtype) else None
         return None
 
@@ -93,10 +93,10 @@ class Simplifier:
         if combine != "add" or not x.dtype.is_differentiable:
             return x
         if x.kind == "full":
-            value = combining.of_equal(combine, x.params["value"], 1, False)
+            value = accumulate.of_equal(combine, x.params["value"], 1, False)
             return self.graph.full(x.shape, value, x.dtype)
         if x.dtype.is_complex:  # each of its parts
-            start = self.graph.full(x.shape, combining.identity(combine, x.dtype), x.dtype)
+            start = self.graph.full(x.shape, accumulate.identity(combine, x.dtype), x.dtype)
             return self.graph.call(self.moves["add"], [start, x], {}, x.where)
         return self.graph.call(self.moves["sum_alone"], [x], {}, x.where)
 

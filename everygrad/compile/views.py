@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from everygrad.compile.ir import Value
-from everygrad.shapes import Shape
+from everygrad.core.shapes import Shape
 
 
 class View(NamedTuple):

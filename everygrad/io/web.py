@@ -9,17 +9,17 @@ from typing import Any
 
 from safetensors.numpy import save
 
+from everygrad._jit.pipeline import prepared
+from everygrad._jit.record import Record, Source, Target, trace
+from everygrad._jit.verify import interpreted, values_of
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
-from everygrad.backends.webgpu.layout import LAYOUTS
+from everygrad.backends.webgpu.source.word_layout import LAYOUTS
 from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.io.files import replace
 from everygrad.io.webmodel import IN_BROWSER, Exported, recorded
-from everygrad.tensor import Tensor
-from everygrad.tracing.record import Record, Source, Target, trace
-from everygrad.tracing.stages import prepared
-from everygrad.tracing.verify import interpreted, values_of
 
 PAGE = Path(__file__).parent / "page"
 _RANDOM = ("philox", "mulhi")  # the ops that only random numbers are made of

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.core.scopes import Scope
 from everygrad.errors import CompileError, OutOfMemoryError
-from everygrad.scopes import Scope
 
 STORAGE_BUFFERS = 8  # WebGPU's default limits: what a page gets without asking
 BINDING = 128 << 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.creation import full
-from everygrad.tensor import Tensor
+from everygrad.ops.python.creation import full
 
 
 class ReLU(Module):

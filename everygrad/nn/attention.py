@@ -6,16 +6,16 @@ import math
 from typing import Any
 
 from everygrad import dtypes
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn import functional as F, init
 from everygrad.nn.dropout import check_probability
 from everygrad.nn.linear import Linear, check_sizes
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.creation import empty, zeros
-from everygrad.ops.elementwise import where
-from everygrad.ops.linalg import matmul
-from everygrad.tensor import Tensor
+from everygrad.ops.elementwise.basic import where
+from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.python.creation import empty, zeros
 
 
 class MultiheadAttention(Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from everygrad import shapes
+from everygrad.core import shapes
 from everygrad.errors import ArgumentError, OutOfRangeError
 from everygrad.nn.module import Module
 

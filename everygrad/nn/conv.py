@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn import functional as F, init
 from everygrad.nn.linear import check_sizes
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.conv import PADDING_MODES, integers, is_plain, padding_widths
-from everygrad.ops.creation import empty
-from everygrad.tensor import Tensor
+from everygrad.ops.nn.conv2d import PADDING_MODES, integers, is_plain, padding_widths
+from everygrad.ops.python.creation import empty
 
 _FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
-from everygrad.ops.random import Generator
-from everygrad.tensor import Tensor
+from everygrad.ops.random.generators import Generator
 
 
 def check_probability(layer: str, name: str, p: float) -> None:

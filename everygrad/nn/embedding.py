@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from everygrad.autograd.modes import no_grad
+from everygrad.core.tensor import Tensor
 from everygrad.nn import functional as F, init
 from everygrad.nn.linear import check_sizes
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.creation import arange, empty
-from everygrad.ops.elementwise import where
-from everygrad.ops.inplace import assign
-from everygrad.tensor import Tensor
+from everygrad.ops.elementwise.basic import where
+from everygrad.ops.python.creation import arange, empty
+from everygrad.ops.python.inplace import assign
 
 
 class Embedding(Module):

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
-from everygrad import shapes
+from everygrad.core import shapes
+from everygrad.core.tensor import Tensor
 from everygrad.dispatch import operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
-from everygrad.ops.activations import (
+from everygrad.ops.elementwise.activations import (
     celu as celu,
     elu as elu,
     gelu_tanh,
@@ -31,36 +32,18 @@ from everygrad.ops.activations import (
     tanhshrink as tanhshrink,
     threshold as threshold,
 )
-from everygrad.ops.adaptive import (
-    adaptive_avg_pool1d as adaptive_avg_pool1d,
-    adaptive_avg_pool2d as adaptive_avg_pool2d,
-    adaptive_avg_pool3d as adaptive_avg_pool3d,
-    adaptive_max_pool1d as adaptive_max_pool1d,
-    adaptive_max_pool2d as adaptive_max_pool2d,
-    adaptive_max_pool3d as adaptive_max_pool3d,
-    max_unpool1d as max_unpool1d,
-    max_unpool2d as max_unpool2d,
-    max_unpool3d as max_unpool3d,
+from everygrad.ops.elementwise.basic import where
+from everygrad.ops.elementwise.math import (
+    gelu as _gelu,
+    relu as relu,
+    sigmoid as sigmoid,
+    silu as silu,
+    softplus as _softplus,
+    tanh as tanh,
 )
-from everygrad.ops.arguments import taking
-from everygrad.ops.attention import attention, attention_masked
-from everygrad.ops.building import one_hot as one_hot
-from everygrad.ops.conv import (
-    conv2d as conv2d,
-)
-from everygrad.ops.convolutions import (
-    conv1d as conv1d,
-    conv3d as conv3d,
-    conv_transpose1d as conv_transpose1d,
-    conv_transpose2d as conv_transpose2d,
-    conv_transpose3d as conv_transpose3d,
-)
-from everygrad.ops.creation import ones, zeros
-from everygrad.ops.ctc import (
-    ctc_loss as ctc_loss,
-)
-from everygrad.ops.discrete import gumbel_softmax as gumbel_softmax
-from everygrad.ops.distances import (
+from everygrad.ops.linalg.matmul import linear as _linear, linear_bias, matmul
+from everygrad.ops.loss.ctc import ctc_loss as ctc_loss
+from everygrad.ops.loss.distances import (
     cosine_embedding_loss as cosine_embedding_loss,
     cosine_similarity as cosine_similarity,
     hinge_embedding_loss as hinge_embedding_loss,
@@ -72,50 +55,55 @@ from everygrad.ops.distances import (
     soft_margin_loss as soft_margin_loss,
     triplet_margin_loss as triplet_margin_loss,
 )
-from everygrad.ops.elementwise import where
-from everygrad.ops.functions import (
-    gelu as _gelu,
-    relu as relu,
-    sigmoid as sigmoid,
-    silu as silu,
-    softplus as _softplus,
-    tanh as tanh,
-)
-from everygrad.ops.images import (
-    channel_shuffle as channel_shuffle,
-    col2im,
-    im2col,
-    pixel_shuffle as pixel_shuffle,
-    pixel_unshuffle as pixel_unshuffle,
-)
-from everygrad.ops.joining import pad as _pad
-from everygrad.ops.linalg import linear as _linear, linear_bias, matmul
-from everygrad.ops.losses import (
+from everygrad.ops.loss.losses import (
     cross_entropy as cross_entropy,
     mse_loss as mse_loss,
     nll_loss as nll_loss,
 )
-from everygrad.ops.margins import (
+from everygrad.ops.loss.margins import (
     cdist as cdist,
     multilabel_margin_loss as multilabel_margin_loss,
     pdist as pdist,
     triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
 )
-from everygrad.ops.neural import (
-    dropout as dropout,
-    embedding as _embedding,
-    layer_norm as layer_norm,
-    log_softmax as log_softmax,
-    softmax as softmax,
+from everygrad.ops.loss.pointwise import (
+    binary_cross_entropy as binary_cross_entropy,
+    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+    gaussian_nll_loss as gaussian_nll_loss,
+    huber_loss as huber_loss,
+    kl_div as kl_div,
+    l1_loss as l1_loss,
+    poisson_nll_loss as poisson_nll_loss,
+    smooth_l1_loss as smooth_l1_loss,
 )
-from everygrad.ops.normalisation import (
+from everygrad.ops.nn.adaptive_pooling import (
+    adaptive_avg_pool1d as adaptive_avg_pool1d,
+    adaptive_avg_pool2d as adaptive_avg_pool2d,
+    adaptive_avg_pool3d as adaptive_avg_pool3d,
+    adaptive_max_pool1d as adaptive_max_pool1d,
+    adaptive_max_pool2d as adaptive_max_pool2d,
+    adaptive_max_pool3d as adaptive_max_pool3d,
+    max_unpool1d as max_unpool1d,
+    max_unpool2d as max_unpool2d,
+    max_unpool3d as max_unpool3d,
+)
+from everygrad.ops.nn.attention import attention, attention_masked
+from everygrad.ops.nn.conv2d import conv2d as conv2d
+from everygrad.ops.nn.conv_nd import (
+    conv1d as conv1d,
+    conv3d as conv3d,
+    conv_transpose1d as conv_transpose1d,
+    conv_transpose2d as conv_transpose2d,
+    conv_transpose3d as conv_transpose3d,
+)
+from everygrad.ops.nn.normalisation import (
     batch_norm as batch_norm,
     group_norm as group_norm,
     instance_norm as instance_norm,
     local_response_norm as local_response_norm,
     rms_norm as rms_norm,
 )
-from everygrad.ops.pooling import (
+from everygrad.ops.nn.pooling import (
     avg_pool1d as avg_pool1d,
     avg_pool2d as avg_pool2d,
     avg_pool3d as avg_pool3d,
@@ -126,22 +114,30 @@ from everygrad.ops.pooling import (
     max_pool2d as max_pool2d,
     max_pool3d as max_pool3d,
 )
-from everygrad.ops.regression import (
-    binary_cross_entropy as binary_cross_entropy,
-    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
-    gaussian_nll_loss as gaussian_nll_loss,
-    huber_loss as huber_loss,
-    kl_div as kl_div,
-    l1_loss as l1_loss,
-    poisson_nll_loss as poisson_nll_loss,
-    smooth_l1_loss as smooth_l1_loss,
-)
-from everygrad.ops.resampling import (
+from everygrad.ops.nn.resampling import (
     affine_grid as affine_grid,
     grid_sample as grid_sample,
     interpolate as interpolate,
 )
-from everygrad.tensor import Tensor
+from everygrad.ops.nn.softmax_and_norm import (
+    dropout as dropout,
+    embedding as _embedding,
+    layer_norm as layer_norm,
+    log_softmax as log_softmax,
+    softmax as softmax,
+)
+from everygrad.ops.nn.unfold import (
+    channel_shuffle as channel_shuffle,
+    col2im,
+    im2col,
+    pixel_shuffle as pixel_shuffle,
+    pixel_unshuffle as pixel_unshuffle,
+)
+from everygrad.ops.python.creation import ones, zeros
+from everygrad.ops.random.discrete import gumbel_softmax as gumbel_softmax
+from everygrad.ops.record.arguments import taking
+from everygrad.ops.shape.builders import one_hot as one_hot
+from everygrad.ops.shape.joining import pad as _pad
 
 fold, unfold = col2im, im2col  # PyTorch's names; a tensor's own `unfold` is another thing
 

@@ -9,12 +9,12 @@ import math
 from typing import Any
 
 from everygrad.autograd.modes import no_grad
+from everygrad.core.tensor import Tensor, refuse_lost_write
 from everygrad.errors import ArgumentError, GradientError, ShapeError
-from everygrad.ops import random
-from everygrad.ops.creation import eye, full_like
-from everygrad.ops.inplace import assign
-from everygrad.ops.random import Generator
-from everygrad.tensor import Tensor, refuse_lost_write
+from everygrad.ops.python.creation import eye, full_like
+from everygrad.ops.python.inplace import assign
+from everygrad.ops.random import generators
+from everygrad.ops.random.generators import Generator
 
 _GAINS = {
     "linear": 1.0,
@@ -38,14 +38,14 @@ def uniform_(
     t: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
     """Uniform numbers in [a, b)."""
-    return _fill(t, random.uniform(a, b, t.shape, t.dtype, t.device, generator), "uniform_")
+    return _fill(t, generators.uniform(a, b, t.shape, t.dtype, t.device, generator), "uniform_")
 
 
 def normal_(
     t: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
     """Normal numbers."""
-    return _fill(t, random.normal(mean, std, t.shape, t.dtype, t.device, generator), "normal_")
+    return _fill(t, generators.normal(mean, std, t.shape, t.dtype, t.device, generator), "normal_")
 
 
 def constant_(t: Tensor, val: float) -> Tensor:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F, init
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.creation import empty
-from everygrad.ops.spec import REGISTRY
-from everygrad.tensor import Tensor
+from everygrad.ops.python.creation import empty
+from everygrad.ops.record.spec import REGISTRY
 
 
 def check_sizes(layer: str, **sizes: Any) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
-from everygrad.tensor import Tensor
 
 
 class _Loss(Module):

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 from everygrad import dtypes
+from everygrad._jit.guards import same
 from everygrad.autograd.graph import HookHandle
 from everygrad.autograd.modes import no_grad
-from everygrad.autograd.transforms import inside
+from everygrad.autograd.transform_scope import inside
 from everygrad.backends.base import tracing
-from everygrad.config import fast_limit
+from everygrad.core.config import fast_limit
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.conversion import moved
-from everygrad.ops.creation import tensor, zeros_like
-from everygrad.tensor import Tensor
-from everygrad.tracing.guards import same
+from everygrad.ops.python.conversion import moved
+from everygrad.ops.python.creation import tensor, zeros_like
 
 T = TypeVar("T")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from everygrad import shapes
+from everygrad.core import shapes
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn import functional as F, init
 from everygrad.nn.linear import check_sizes
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.creation import ones, zeros
-from everygrad.tensor import Tensor
+from everygrad.ops.python.creation import ones, zeros
 
 
 class LayerNorm(Module):

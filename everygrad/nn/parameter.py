@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
-from everygrad.tensor import Tensor
 
 
 class Parameter(Tensor):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
-from everygrad.ops.conv import integers
-from everygrad.tensor import Tensor
+from everygrad.ops.nn.conv2d import integers
 
 _MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
-from everygrad.ops.conv import integers
-from everygrad.tensor import Tensor
+from everygrad.ops.nn.conv2d import integers
 
 
 class Upsample(Module):

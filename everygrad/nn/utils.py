@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable
 
 from everygrad.autograd.modes import no_grad
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, GradientError
-from everygrad.ops.creation import zeros
-from everygrad.ops.elementwise import clamp, isfinite
-from everygrad.ops.joining import stack
-from everygrad.ops.summaries import norm
-from everygrad.tensor import Tensor
+from everygrad.ops.elementwise.basic import clamp, isfinite
+from everygrad.ops.python.creation import zeros
+from everygrad.ops.reduce.norms_and_counts import norm
+from everygrad.ops.shape.joining import stack
 
 
 def _with_grads(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -7,29 +7,29 @@ Importing this package loads the ones that most programs use. The others are kno
 
 from importlib import import_module
 
-from everygrad.ops import (
+from everygrad.ops.elementwise import basic as basic, math as math
+from everygrad.ops.index import gather as gather
+from everygrad.ops.linalg import matmul as matmul
+from everygrad.ops.loss import losses as losses
+from everygrad.ops.nn import (
     attention as attention,
-    conv as conv,
+    conv2d as conv2d,
+    softmax_and_norm as softmax_and_norm,
+)
+from everygrad.ops.python import (
     conversion as conversion,
     creation as creation,
     einops as einops,
-    elementwise as elementwise,
-    functions as functions,
     getitem as getitem,
-    indexing as indexing,
     inplace as inplace,
-    joining as joining,
-    linalg as linalg,
-    losses as losses,
-    movement as movement,
-    neural as neural,
     printing as printing,
-    random as random,
-    reduce as reduce,
     ufuncs as ufuncs,
 )
-from everygrad.ops.later import OPS
-from everygrad.ops.spec import promise_methods
+from everygrad.ops.random import generators as generators
+from everygrad.ops.record.lazy_index import OPS
+from everygrad.ops.record.spec import promise_methods
+from everygrad.ops.reduce import reductions as reductions
+from everygrad.ops.shape import joining as joining, movement as movement
 
 promise_methods()
 

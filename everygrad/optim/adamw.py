@@ -8,10 +8,11 @@ from typing import Any
 
 from everygrad.backends.base import untraced
 from everygrad.compile.expr import call
+from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
-from everygrad.ops.creation import zeros, zeros_like
-from everygrad.ops.elementwise import maximum
+from everygrad.ops.elementwise.basic import maximum
+from everygrad.ops.python.creation import zeros, zeros_like
 from everygrad.optim.optimizer import (
     Change,
     Group,
@@ -23,7 +24,6 @@ from everygrad.optim.optimizer import (
     beside,
     descent,
 )
-from everygrad.tensor import Tensor
 
 
 def _squared(x: Any) -> Any:

@@ -15,14 +15,14 @@ from everygrad import dtypes
 from everygrad.autograd.modes import enable_grad, no_grad
 from everygrad.backends import base
 from everygrad.backends.base import tracing, untraced
-from everygrad.config import fast_limit
+from everygrad.core.config import fast_limit
+from everygrad.core.tensor import Tensor, shared, wrap
 from everygrad.dispatch import as_tensor, update
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
-from everygrad.ops.creation import tensor, zeros_like
-from everygrad.ops.elementwise import where
-from everygrad.ops.families import Elementwise
-from everygrad.tensor import Tensor, shared, wrap
+from everygrad.ops.elementwise.basic import where
+from everygrad.ops.python.creation import tensor, zeros_like
+from everygrad.ops.record.families import Elementwise
 
 
 class State(dict[str, Any]):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
 from everygrad.optim.optimizer import Change, Group, Optimizer, Rule, Shared, State, Update, descent
-from everygrad.tensor import Tensor
 
 PLAIN = Update(
     "sgd",

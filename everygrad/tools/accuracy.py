@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.config import config
-from everygrad.ops.creation import tensor
-from everygrad.ops.spec import REGISTRY
+from everygrad.core.config import config
+from everygrad.ops.python.creation import tensor
+from everygrad.ops.record.spec import REGISTRY
 
 COUNT = 20_000
 _LIMIT = 2.0**128  # where float32 ends; infinity counts as this
@@ -330,7 +330,7 @@ On the CPU an op on a large tensor, and everything under `eg.jit`, runs in compi
 on a small tensor (up to `eg.config.native_threshold` elements) is NumPy's. NumPy's own validation
 table (inputs, correctly rounded results and bounds for 20 functions, in float32 and float64) holds
 on the CPU as well, row by row, in NumPy's way, compiled, and under `eg.jit`:
-`tests/test_accuracy.py` enforces it.
+`tests/registry/test_accuracy.py` enforces it.
 {remarks}
 This page is made by
 
@@ -360,9 +360,9 @@ sum or not. Drivers do. The functions of the table are written for that:
   end in one: `softplus`, `silu`, `gelu`. `python -m everygrad doctor` says whether it does
   ("subnormals"), and the rows `add` and `multiply` show it.
 
-`tests/test_webgpu_math.py` enforces this on the worst device that WGSL allows: it rewrites every
-kernel so that arithmetic flushes, divisions are off by 2.5 ulp, square roots by 4.5, and products
-are fused.
+`tests/backends/webgpu/test_math.py` enforces this on the worst device that WGSL allows: it rewrites
+every kernel so that arithmetic flushes, divisions are off by 2.5 ulp, square roots by 4.5, and
+products are fused.
 """
 REMARKABLE = 10.0  # ulp from which on a reason is owed
 REMARKS = {

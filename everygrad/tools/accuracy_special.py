@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.ops.creation import tensor
-from everygrad.ops.spec import REGISTRY
+from everygrad.ops.python.creation import tensor
+from everygrad.ops.record.spec import REGISTRY
 from everygrad.tools import accuracy
 
 COUNT = 400

@@ -24,15 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends import base
-from everygrad.backends.cpu import diskcache, threads
+from everygrad.backends import base, disk_cache, thread_pool
 from everygrad.errors import DeviceError, OutOfRangeError
-from everygrad.ops.creation import tensor
-from everygrad.ops.spec import REGISTRY
+from everygrad.ops.python.creation import tensor
+from everygrad.ops.record.spec import REGISTRY
 from everygrad.tools import accuracy, accuracy_special
 
 try:
-    from everygrad.tracing.jit import jit
+    from everygrad._jit.jit import jit
 except ImportError as missing:  # without llvmlite there is no jit, and a doctor is needed
     _no_jit: ImportError | None = missing
 else:
@@ -112,7 +111,7 @@ def cache_facts() -> Facts:
     """Where compiled kernels are kept, and how much of it is used."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        kept = diskcache.from_environment(os.environ)
+        kept = disk_cache.from_environment(os.environ)
     if kept is None:
         why = [str(w.message) for w in caught] or ["switched off (EVERYGRAD_CACHE=0, or Windows)"]
         return {"on": False, "why": " ".join(why)}
@@ -128,7 +127,7 @@ def cache_facts() -> Facts:
 def machine() -> Facts:
     """What all devices share."""
     cores = os.cpu_count() or 1
-    return {"threads": threads.num_threads(), "cores": cores, "cache": guarded(cache_facts)}
+    return {"threads": thread_pool.num_threads(), "cores": cores, "cache": guarded(cache_facts)}
 
 
 # --- devices -------------------------------------------------------------------------------------

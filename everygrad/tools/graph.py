@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from everygrad.autograd.graph import Leaf, Node
+from everygrad.core.shapes import Shape
+from everygrad.core.tensor import Tensor
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError, GradientError
-from everygrad.shapes import Shape
-from everygrad.tensor import Tensor
 
 LIMIT = 2000  # nodes: a larger picture shows nothing
 UNKNOWN = "_"  # an input that needs no gradient and was not saved

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from everygrad.backends import base
 from everygrad.compile import costs
 from everygrad.compile.ir import Graph, Value
+from everygrad.core.scopes import Scope, Settings
+from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError
-from everygrad.scopes import Scope, Settings
-from everygrad.shapes import size_of
 
 Shown = Callable[[], tuple[Any, Graph]]  # steps with `steps()` and `step_bytes()`, and a graph
 

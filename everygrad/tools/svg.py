@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from everygrad.tensor import Tensor
+from everygrad.core.tensor import Tensor
 from everygrad.tools.graph import LIMIT, Graph, GraphNode, Names, label_lines, read_graph
 
 TITLE, DETAIL = 13, 11  # font sizes

@@ -63,6 +63,6 @@ def attention(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "attention",
-    ("attention", "attentiontiles", "flash", "flashengines", "flashgrads", "rewriting"),
+    ("attention", "attention_tiles", "flash", "flash_engines", "flash_gradients", "rewriting"),
     {"attention": (1, attention)},
 )

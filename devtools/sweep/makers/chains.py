@@ -46,8 +46,15 @@ class Chain:
 
 
 Step = Callable[[Chain], None]
-UNARY = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "sin": torch.sin, "gelu": TF.gelu,
-         "exp": lambda x: torch.exp(x), "square": torch.square, "silu": TF.silu}  # fmt: skip
+UNARY = {
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "sin": torch.sin,
+    "gelu": TF.gelu,
+    "exp": lambda x: torch.exp(x),
+    "square": torch.square,
+    "silu": TF.silu,
+}
 
 
 def unary(c: Chain) -> None:
@@ -206,8 +213,28 @@ def chain(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "chains",
-    ("fused", "rows", "reducing", "walk", "moves", "loops", "fusedrows", "teams", "folding",
-     "finishing", "fuse", "online", "epilogues", "recompute", "simplify", "replay", "fusedvalues"),
+    (
+        "accumulator",
+        "copy_index",
+        "copy_kernels",
+        "epilogues",
+        "fuse",
+        "fused",
+        "loops",
+        "numpy_reduce",
+        "online_softmax",
+        "recompute",
+        "reduction",
+        "replay",
+        "row_kernel",
+        "row_kernels",
+        "rows",
+        "second_stage",
+        "simplify",
+        "thread_mapping",
+        "values",
+        "walk",
+    ),
     {"chain": (1, chain)},
     weight=2.0,
-)  # fmt: skip
+)

@@ -23,8 +23,12 @@ def _window(d: Draw, axes: int) -> dict[str, Any]:
         return {"size": size, "stride": stride, "padding": [0] * axes, "dilation": [1] * axes}
     if kind == "plain":
         k = d.pick((2, 3, 3, 5))
-        return {"size": [k] * axes, "stride": [d.pick((1, 1, 2))] * axes,
-                "padding": [k // 2] * axes, "dilation": [1] * axes}  # fmt: skip
+        return {
+            "size": [k] * axes,
+            "stride": [d.pick((1, 1, 2))] * axes,
+            "padding": [k // 2] * axes,
+            "dilation": [1] * axes,
+        }
     return {
         "size": [d.between(1, 4 if axes == 3 else 7) for _ in range(axes)],
         "stride": [d.between(1, 3) for _ in range(axes)],
@@ -54,8 +58,10 @@ def convolution(d: Draw) -> Problem:
     work = batch * groups * c_in * c_out * taps
     places = max(1, min(MOST_PRODUCTS // max(work, 1), d.elements(1 << 14)))
     size = d.shape(axes, places)
-    least = [(k - 1) * s + 1 - 2 * p
-             for k, s, p in zip(w["size"], w["dilation"], w["padding"], strict=True)]  # fmt: skip
+    least = [
+        (k - 1) * s + 1 - 2 * p
+        for k, s, p in zip(w["size"], w["dilation"], w["padding"], strict=True)
+    ]
     size = tuple(max(n, low, 1) for n, low in zip(size, least, strict=True))
     dtype, bias = d.dtype(), d.chance(0.3)
     inputs = [
@@ -144,7 +150,18 @@ def transposed(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "convolutions",
-    ("convolution", "convtiles", "convsums", "convcode", "kernels", "products", "contraction"),
+    (
+        "choose_kernel",
+        "conv_sums",
+        "conv_tiles",
+        "convolution",
+        "eager_matmul",
+        "matmul",
+        "matmul_conv",
+        "operand_reads",
+        "registry",
+        "vector_emitter",
+    ),
     {
         "conv": (3, convolution),
         "pointwise conv": (2, pointwise),

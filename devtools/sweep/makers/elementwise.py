@@ -107,10 +107,19 @@ def comparing(d: Draw) -> Problem:
 
 def specials(d: Draw) -> Problem:
     """NaN, infinities and zeros of both signs, lane by lane."""
-    names = {"maximum": torch.maximum, "minimum": torch.minimum, "less": torch.lt,
-             "equal": torch.eq, "not_equal": torch.ne, "multiply": torch.mul,
-             "add": torch.add, "isnan": None, "isfinite": None, "abs": None,
-             "sign": None}  # fmt: skip
+    names = {
+        "maximum": torch.maximum,
+        "minimum": torch.minimum,
+        "less": torch.lt,
+        "equal": torch.eq,
+        "not_equal": torch.ne,
+        "multiply": torch.mul,
+        "add": torch.add,
+        "isnan": None,
+        "isfinite": None,
+        "abs": None,
+        "sign": None,
+    }
     name, shape, dtype = d.pick(tuple(names)), d.any_shape(), d.dtype()
     first, other = d.specials(shape, dtype), names[name]
     if other is None:
@@ -124,10 +133,16 @@ def specials(d: Draw) -> Problem:
 
 def integers(d: Draw) -> Problem:
     """Exact, at every width of integers."""
-    names = {"add": torch.add, "subtract": torch.sub, "multiply": torch.mul,
-             "bitwise_and": torch.bitwise_and, "bitwise_xor": torch.bitwise_xor,
-             "maximum": torch.maximum, "floor_divide": torch.floor_divide,
-             "remainder": torch.remainder}  # fmt: skip
+    names = {
+        "add": torch.add,
+        "subtract": torch.sub,
+        "multiply": torch.mul,
+        "bitwise_and": torch.bitwise_and,
+        "bitwise_xor": torch.bitwise_xor,
+        "maximum": torch.maximum,
+        "floor_divide": torch.floor_divide,
+        "remainder": torch.remainder,
+    }
     name, shape = d.pick(tuple(names)), d.any_shape()
     kind = d.pick(("int8", "uint8", "int16", "int32", "int64"))
     low = 0 if kind == "uint8" else -11
@@ -153,17 +168,17 @@ def ternary(d: Draw) -> Problem:
 SECTION = OpSection(
     "elementwise",
     (
-        "render",
-        "loops",
-        "lowering",
+        "chunked",
+        "device",
         "elementwise",
         "fused",
-        "fours",
-        "pieces",
-        "ranges",
-        "writer",
         "gpu",
-        "device",
+        "loops",
+        "lowering",
+        "parallel_for",
+        "render",
+        "vec4",
+        "writer",
     ),
     {
         "unary": (3, unary),

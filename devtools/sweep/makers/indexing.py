@@ -217,7 +217,16 @@ def slices(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "indexing",
-    ("indexing", "scattering", "kernels", "moves", "alone", "entropy"),
+    (
+        "copy_index",
+        "copy_kernels",
+        "cross_entropy",
+        "gather",
+        "gather_scatter",
+        "registry",
+        "scatter",
+        "single_op",
+    ),
     {
         "take": (2, take),
         "gather": (2, gather),

@@ -138,7 +138,15 @@ def inverse(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "linalg",
-    ("factoring", "lapack", "slabs", "matrixkernels", "library", "transforms"),
+    (
+        "batched_lapack",
+        "cufft",
+        "factorisations",
+        "lapack",
+        "library_calls",
+        "matrix_kernels",
+        "threaded_numpy",
+    ),
     {
         "solve": (1, solve),
         "inv": (1.5, unary),

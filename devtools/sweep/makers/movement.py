@@ -139,9 +139,12 @@ def rolled(d: Draw) -> Problem:
     shift = d.between(-shape[axis], shape[axis])
     x, dtype = _any(d, shape)
     return Problem(
-        (x,), lambda t: eg.roll(t, shift, axis), lambda t: torch.roll(t, shift, axis), "exact",
+        (x,),
+        lambda t: eg.roll(t, shift, axis),
+        lambda t: torch.roll(t, shift, axis),
+        "exact",
         dtype=dtype,
-    )  # fmt: skip
+    )
 
 
 def triangle(d: Draw) -> Problem:
@@ -198,7 +201,17 @@ def cast(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "movement",
-    ("moves", "transposing", "layouts", "views", "kernels", "alone", "fused"),
+    (
+        "copy_index",
+        "copy_kernels",
+        "fused",
+        "loop_order",
+        "registry",
+        "single_op",
+        "strided_views",
+        "transpose",
+        "views",
+    ),
     {
         "permute": (3, permute),
         "concat": (2, concat),

@@ -14,7 +14,7 @@ from devtools.sweep.draw import Draw
 from devtools.sweep.registry import Context
 
 STEPS = 3
-GENERATORS = ("bundles", "fused", "together", "batching", "render")
+GENERATORS = ("elementwise", "fused", "multi_tensor", "render")
 
 
 @dataclass(frozen=True)

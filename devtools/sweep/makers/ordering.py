@@ -132,7 +132,7 @@ def searchsorted(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "ordering",
-    ("sorting", "searching", "ordering", "alone", "library", "slabs"),
+    ("library_calls", "ordering", "search", "single_op", "sort", "threaded_numpy"),
     {
         "sort": (2, sort),
         "argsort": (2, argsort),

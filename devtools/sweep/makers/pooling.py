@@ -90,6 +90,6 @@ def adaptive(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "pooling",
-    ("pooling", "convcode", "kernels", "moves", "scattering"),
+    ("copy_index", "copy_kernels", "pooling", "registry", "scatter", "vector_emitter"),
     {"max_pool": (3, max_pool), "avg_pool": (1, avg_pool), "adaptive_pool": (1, adaptive)},
 )

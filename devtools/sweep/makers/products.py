@@ -128,8 +128,17 @@ def integers(d: Draw) -> Problem:
     return Problem(inputs, eg.matmul, torch.matmul, "exact")
 
 
-EQUATIONS = ("ij,kj->ik", "ij,ik->jk", "bij,bkj->bik", "bij,bik->bjk", "bhid,bhjd->bhij",
-             "bihd,bjhd->bhij", "ij,ij->i", "i,j->ij", "bij,jk->ibk")  # fmt: skip
+EQUATIONS = (
+    "ij,kj->ik",
+    "ij,ik->jk",
+    "bij,bkj->bik",
+    "bij,bik->bjk",
+    "bhid,bhjd->bhij",
+    "bihd,bjhd->bhij",
+    "ij,ij->i",
+    "i,j->ij",
+    "bij,jk->ibk",
+)
 
 
 def einsum(d: Draw) -> Problem:
@@ -149,7 +158,20 @@ def einsum(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "products",
-    ("gemm", "gemmtile", "blas", "kernels", "products", "contraction", "thin", "cooperative", "lt"),
+    (
+        "blas",
+        "choose_kernel",
+        "cooperative_matrix",
+        "cublaslt",
+        "eager_matmul",
+        "gemm",
+        "gemm_tile",
+        "gemv",
+        "matmul",
+        "matmul_conv",
+        "operand_reads",
+        "registry",
+    ),
     {
         "matmul": (3, matmul),
         "transposed": (3, transposed),

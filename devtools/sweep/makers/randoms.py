@@ -96,7 +96,7 @@ def dropout(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "randoms",
-    ("drawing", "bits", "kernels", "fused"),
+    ("fused", "philox_llvm", "random_bits", "registry"),
     {"rand": (2, rand), "randn": (1, randn), "randint": (1, randint), "dropout": (1, dropout)},
     weight=0.5,
 )

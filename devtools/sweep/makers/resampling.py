@@ -10,8 +10,11 @@ from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Problem
 
 TF = torch.nn.functional
-MODES = {1: ("nearest", "linear"), 2: ("nearest", "bilinear", "bicubic"),
-         3: ("nearest", "trilinear")}  # fmt: skip
+MODES = {
+    1: ("nearest", "linear"),
+    2: ("nearest", "bilinear", "bicubic"),
+    3: ("nearest", "trilinear"),
+}
 
 
 def interpolate(d: Draw) -> Problem:
@@ -56,6 +59,6 @@ def grid_sample(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "resampling",
-    ("weighing", "kernels", "indexing", "moves"),
+    ("copy_index", "copy_kernels", "gather", "gather_scatter", "registry", "sparse_interp"),
     {"interpolate": (3, interpolate), "grid_sample": (1, grid_sample)},
 )

@@ -76,11 +76,16 @@ def batch_norm(d: Draw) -> Problem:
     shape[0] += 3
     dtype, training = d.dtype(), d.chance(0.7)
     n = shape[1]
-    inputs = [d.floats(shape, dtype, -2, 2), d.floats((n,), dtype, 0.5, 1.5, False),
-              d.floats((n,), dtype, -1, 1, False)]  # fmt: skip
+    inputs = [
+        d.floats(shape, dtype, -2, 2),
+        d.floats((n,), dtype, 0.5, 1.5, False),
+        d.floats((n,), dtype, -1, 1, False),
+    ]
     if not training:
-        inputs += [d.floats((n,), dtype, -1, 1, False, False),
-                   d.floats((n,), dtype, 0.5, 2, False, False)]  # fmt: skip
+        inputs += [
+            d.floats((n,), dtype, -1, 1, False, False),
+            d.floats((n,), dtype, 0.5, 2, False, False),
+        ]
 
     def ours(x: Any, w: Any, b: Any, mean: Any = None, var: Any = None) -> Any:
         return eg.batch_norm(x, mean, var, w, b, training=training)
@@ -99,8 +104,10 @@ def group_norm(d: Draw) -> Problem:
     dtype = d.dtype()
     inputs = [d.floats(shape, dtype, -2, 2)]
     if d.chance(0.6):
-        inputs += [d.floats(shape[1:2], dtype, 0.5, 1.5, False),
-                   d.floats(shape[1:2], dtype, -1, 1, False)]  # fmt: skip
+        inputs += [
+            d.floats(shape[1:2], dtype, 0.5, 1.5, False),
+            d.floats(shape[1:2], dtype, -1, 1, False),
+        ]
     return Problem(
         inputs,
         lambda x, *wb: eg.group_norm(x, groups, *wb),
@@ -165,8 +172,22 @@ def normalize(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "rows",
-    ("rows", "rowloops", "loopwriter", "rowkernels", "fused", "fusedrows", "teams", "folding",
-     "online", "entropy", "losses", "reducing", "walk"),
+    (
+        "accumulator",
+        "cross_entropy",
+        "fused",
+        "loop_writer",
+        "losses",
+        "numpy_reduce",
+        "online_softmax",
+        "reduction",
+        "row_kernel",
+        "row_kernels",
+        "row_loops",
+        "rows",
+        "thread_mapping",
+        "walk",
+    ),
     {
         "softmax": (3, softmax),
         "layer_norm": (2, layer_norm),
@@ -178,4 +199,4 @@ SECTION = OpSection(
         "normalize": (0.5, normalize),
     },
     weight=1.5,
-)  # fmt: skip
+)

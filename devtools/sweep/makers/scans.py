@@ -87,7 +87,7 @@ def integers(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "scans",
-    ("scans", "alone", "ordering", "kernels", "walk"),
+    ("ordering", "registry", "scan", "single_op", "sort", "walk"),
     {
         "cumsum": (2, cumsum),
         "cumprod": (1, cumprod),

@@ -45,8 +45,14 @@ def _complex(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 BINARY = {"add": torch.add, "multiply": torch.mul, "divide": torch.div, "subtract": torch.sub}
-UNARY = {"exp": torch.exp, "sin": torch.sin, "sqrt": torch.sqrt, "abs": torch.abs,
-         "conj": torch.conj_physical, "tanh": torch.tanh}  # fmt: skip
+UNARY = {
+    "exp": torch.exp,
+    "sin": torch.sin,
+    "sqrt": torch.sqrt,
+    "abs": torch.abs,
+    "conj": torch.conj_physical,
+    "tanh": torch.tanh,
+}
 
 
 def complexes(d: Draw) -> Problem:
@@ -87,7 +93,7 @@ def complex_products(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "sequences",
-    ("ctc", "complex_functions", "scans"),
+    ("complex_functions", "ctc", "scan"),
     {"ctc_loss": (1, ctc), "complex": (1, complexes), "complex matmul": (0.5, complex_products)},
     weight=0.5,
     absent={"webgpu": ("complex", "complex matmul")},

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends.base import Backend
-from everygrad.backends.cpu import alone, native
-from everygrad.backends.cpu.kernels import KERNELS, REDUCERS
-from everygrad.backends.cpu.numpy_render import render
-from everygrad.backends.cpu.pool import empty, rewritable
-from everygrad.config import config
+from everygrad.backends.cpu import lazy_native
+from everygrad.backends.cpu.kernels import single_op
+from everygrad.backends.cpu.kernels.numpy_render import render
+from everygrad.backends.cpu.registry import KERNELS, REDUCERS
+from everygrad.backends.cpu.runtime.pool import empty, rewritable
+from everygrad.core.config import config
+from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType, bfloat16, rounded
 from everygrad.errors import ArgumentError, OutOfMemoryError
-from everygrad.shapes import Shape
 
 
 class CPU(Backend):
@@ -46,22 +47,22 @@ class CPU(Backend):
             return kernel(*arrays, **params)
         if op.family == "elementwise":
             return self.elementwise(op, arrays, params)
-        if alone.reduces(arrays[0], params["axes"]):
-            return alone.run(op, arrays, params)
+        if single_op.reduces(arrays[0], params["axes"]):
+            return single_op.run(op, arrays, params)
         return REDUCERS[op.combine](arrays[0], mean=op.mean, **params)
 
     def elementwise(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         """A scalar body over arrays that broadcast."""
         program = op.program([FROM_NP[a.dtype] for a in arrays], params)
         largest = max(a.size for a in arrays)
-        if largest > config.native_threshold and native.supports(program):
+        if largest > config.native_threshold and lazy_native.supports(program):
             shape = (
                 arrays[0].shape
                 if len(arrays) == 1
                 else np.broadcast_shapes(*[a.shape for a in arrays])
             )
             out = empty(shape, program.dtype.np)
-            native.run(program, arrays, out)
+            lazy_native.run(program, arrays, out)
             return out
         return render(program, len(arrays))(*arrays)
 
@@ -73,19 +74,19 @@ class CPU(Backend):
         if any(a.shape not in (payload.shape, ()) for a in others):
             return None
         program = op.program([FROM_NP[a.dtype] for a in (payload, *others)], params)
-        if program.dtype.np != payload.dtype or not native.supports(program):
+        if program.dtype.np != payload.dtype or not lazy_native.supports(program):
             return None
         del payload  # one name fewer: the count of references decides
         out = rewritable(t)
         if out is not None:
-            native.run(program, [t._data, *others], out)
+            lazy_native.run(program, [t._data, *others], out)
         return out
 
     def warm_up(self) -> None:
-        native.warm_up()
+        lazy_native.warm_up()
 
     def compile(self, graph: Any, donated: Any = ()) -> Any:
-        return native.compiled(graph, donated)
+        return lazy_native.compiled(graph, donated)
 
     def from_numpy(self, array: Any) -> Any:
         return array

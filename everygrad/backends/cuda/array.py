@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad.backends import base
-from everygrad.backends.cuda.memory import Small, Storage
-from everygrad.backends.strided import StridedArray, row_major
+from everygrad.backends.cuda.driver.memory import Small, Storage
+from everygrad.backends.strided_array import StridedArray, row_major
+from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import DtypeError
-from everygrad.shapes import Shape
 
 _LAYOUTS_MOST = 1 << 14
 _PLANS_MOST = 1 << 14

@@ -10,24 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from everygrad import dtypes, shapes
-from everygrad.backends.cuda import dlpack, elementwise, kernels, library, moves, reducing, together
+from everygrad import dtypes
+from everygrad.backends.cuda import dlpack, registry
 from everygrad.backends.cuda.array import ALIGNED, CudaArray, Plan, layout, layout_of, remember
-from everygrad.backends.cuda.driver import Driver
-from everygrad.backends.cuda.dry import DryDriver
-from everygrad.backends.cuda.gpu import Gpu, Kernel, Reading
-from everygrad.backends.cuda.recording import recorder
-from everygrad.backends.cuda.render import used_inputs
-from everygrad.backends.cuda.replay import Replay
-from everygrad.backends.cuda.shortcuts import Shortcuts
-from everygrad.backends.cuda.writer import Written
+from everygrad.backends.cuda.driver.driver import Driver
+from everygrad.backends.cuda.driver.dry_driver import DryDriver
+from everygrad.backends.cuda.driver.gpu import Gpu, Kernel, Reading
+from everygrad.backends.cuda.graph import library_calls
+from everygrad.backends.cuda.graph.launch_cache import Shortcuts
+from everygrad.backends.cuda.graph.recording import recorder
+from everygrad.backends.cuda.graph.replay import Replay
+from everygrad.backends.cuda.kernels import copy_kernels, elementwise, multi_tensor, reduction
+from everygrad.backends.cuda.source.render import used_inputs
+from everygrad.backends.cuda.source.writer import Written
 from everygrad.backends.gpu import GpuBackend
-from everygrad.backends.strided import span, spread
+from everygrad.backends.strided_array import span, spread
 from everygrad.compile.expr import Program
-from everygrad.config import config
+from everygrad.core import shapes
+from everygrad.core.config import config
+from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
-from everygrad.shapes import Shape, size_of
 
 _PLANS = 1 << 14  # kernels remembered with their shapes
 _HEAD_START = 200_000  # cycles, about 100 us: as long as launching what is timed takes
@@ -45,7 +48,7 @@ class Cuda(GpuBackend):
         self.plans: dict[Any, Any] = {}
         self.shortcuts = Shortcuts()
         self.kernels: dict[str, Callable[..., Any]] = {
-            name: partial(fn, self) for name, fn in kernels.KERNELS.items()
+            name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
 
     def synchronize(self) -> None:
@@ -56,7 +59,7 @@ class Cuda(GpuBackend):
         is asked to do while it is timed."""
         self.synchronize()
         start = perf_counter()
-        kernel = self.planned("delay", lambda: kernels.write_delay(_HEAD_START))
+        kernel = self.planned("delay", lambda: registry.write_delay(_HEAD_START))
         with self.gpu.unlogged():
             self.gpu.launch(kernel)
         stop = self.gpu.driver.stopwatch()
@@ -92,7 +95,7 @@ class Cuda(GpuBackend):
         if kernel is not None:
             return kernel(*arrays, **params)
         if op.family == "reduction":
-            return reducing.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
+            return reduction.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
         raise DeviceError(f"{op.name}: the cuda backend has no kernel for it")
 
     def _applied(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
@@ -182,14 +185,14 @@ class Cuda(GpuBackend):
         return self._keep(key, self.gpu.prepare(write())) if found is None else found
 
     def rewrite_all(self, rule: Any, given: list[Any]) -> list[Any]:
-        return together.rewrite(self, rule, given)
+        return multi_tensor.rewrite(self, rule, given)
 
     def compile(self, graph: Any, donated: Any = ()) -> Replay:
         return Replay(self, graph, donated)
 
     def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
         """Where no library does it, found out by recording the op on promised arrays."""
-        by_library = library.serves(self, op.name, given, params)
+        by_library = library_calls.serves(self, op.name, given, params)
         if by_library is not None:
             return by_library
         made = recorder(self)
@@ -206,10 +209,10 @@ class Cuda(GpuBackend):
         return CudaArray(self.device, shape, dtype.np, storage)
 
     def contiguous(self, x: CudaArray) -> CudaArray:
-        return moves.contiguous(self, x)
+        return copy_kernels.contiguous(self, x)
 
     def join(self, out: CudaArray, arrays: Sequence[CudaArray], axis: int) -> None:
-        moves.join(self, out, arrays, axis)
+        copy_kernels.join(self, out, arrays, axis)
 
     def upload(self, array: Any) -> CudaArray:
         out = self.empty(array.shape, dtypes.as_dtype(array.dtype))
@@ -227,14 +230,14 @@ class Cuda(GpuBackend):
         if any(s < 0 for s in array.strides):  # PyTorch aborts the process on these
             if copy is False:
                 raise BufferError("__dlpack__: copy=False, but no other library takes such strides")
-            array = moves.contiguous(self, array)
+            array = copy_kernels.contiguous(self, array)
         elif copy:
-            array = moves.copied(self, array)
+            array = copy_kernels.copied(self, array)
         return dlpack.exported(self, array, stream)
 
     def from_dlpack(self, x: Any, copy: bool) -> CudaArray:
         array = dlpack.imported(self, x)
-        return moves.copied(self, array) if copy and array.storage is not None else array
+        return copy_kernels.copied(self, array) if copy and array.storage is not None else array
 
     def to_numpy(self, array: CudaArray) -> Any:
         """Waits for the GPU; raises what checks found since the last time."""
@@ -249,7 +252,7 @@ class Cuda(GpuBackend):
             return Readback(array, None, 0)
         low, high = span(array)
         if high - low + 1 > 2 * size_of(array.shape) + 64:  # mostly gaps
-            array = moves.contiguous(self, array)
+            array = copy_kernels.contiguous(self, array)
             low, high = 0, size_of(array.shape) - 1
         size = array.dtype.itemsize
         assert array.storage is not None

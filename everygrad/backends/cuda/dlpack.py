@@ -12,11 +12,11 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.memory import Storage
-from everygrad.backends.strided import row_major
+from everygrad.backends.cuda.driver.memory import Storage
+from everygrad.backends.strided_array import row_major
+from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
-from everygrad.shapes import size_of
 
 GPU = 2  # DLPack's number for CUDA
 DEFAULT_STREAM = 1  # what None means to a producer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from everygrad import shapes
 from everygrad.backends.base import Backend
+from everygrad.core import shapes
+from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType, bool_, complex_of
 from everygrad.errors import TraceError
-from everygrad.shapes import Shape
 
 
 class NullArray:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.reference.expected import Expected, Way, accumulated, growth, off, wide
-from everygrad.shapes import Shape
+from everygrad.backends.reference.tolerance import Expected, Way, accumulated, growth, off, wide
+from everygrad.core.shapes import Shape
 
 # --- softmax and its like ------------------------------------------------------------------------
 

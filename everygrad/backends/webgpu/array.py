@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
-from everygrad.backends.strided import StridedArray, row_major
-from everygrad.backends.webgpu.memory import Storage
-from everygrad.shapes import Shape, size_of
+from everygrad.backends.strided_array import StridedArray, row_major
+from everygrad.backends.webgpu.driver.memory import Storage
+from everygrad.core.shapes import Shape, size_of
 
 
 class WebGPUArray(StridedArray):

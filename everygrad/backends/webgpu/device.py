@@ -11,24 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from everygrad import dtypes, shapes
+from everygrad import dtypes
 from everygrad.backends.base import Pending, Ready
 from everygrad.backends.gpu import GpuBackend
-from everygrad.backends.strided import collapse, span, spread
-from everygrad.backends.webgpu import cooperative, fours, kernels, moves, pieces, reducing, render
-from everygrad.backends.webgpu.adapters import asked_for, find_adapter
+from everygrad.backends.strided_array import collapse, span, spread
+from everygrad.backends.webgpu import registry
 from everygrad.backends.webgpu.array import WebGPUArray, count_of, distinct
-from everygrad.backends.webgpu.gpu import WORKGROUP, Gpu, Kernel
-from everygrad.backends.webgpu.layout import byte_size, layout, thread_count
-from everygrad.backends.webgpu.memory import Storage
-from everygrad.backends.webgpu.readback import Fetch, Part
-from everygrad.backends.webgpu.replay import Replay
-from everygrad.compile.edges import edge
+from everygrad.backends.webgpu.driver.adapters import asked_for, find_adapter
+from everygrad.backends.webgpu.driver.gpu import WORKGROUP, Gpu, Kernel
+from everygrad.backends.webgpu.driver.memory import Storage
+from everygrad.backends.webgpu.driver.readback import Fetch, Part
+from everygrad.backends.webgpu.gemm import cooperative_matrix
+from everygrad.backends.webgpu.graph.replay import Replay
+from everygrad.backends.webgpu.kernels import chunked, copy_kernels, reduction, vec4
+from everygrad.backends.webgpu.source import render
+from everygrad.backends.webgpu.source.word_layout import byte_size, layout, thread_count
 from everygrad.compile.expr import Program
+from everygrad.compile.thresholds import edge
+from everygrad.core import shapes
+from everygrad.core.scopes import Attribute
+from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
-from everygrad.scopes import Attribute
-from everygrad.shapes import Shape, size_of
 
 _PLANS = 1 << 14  # kernels remembered with their shapes
 MOST_ELEMENTS = edge(__name__, "MOST_ELEMENTS", (1 << 31) - 1, "elements")
@@ -45,7 +49,7 @@ class WebGPU(GpuBackend):
         self._gpu: Gpu | None = None
         self.plans: dict[Any, tuple[Kernel, Program]] = {}
         self.kernels: dict[str, Callable[..., Any]] = {
-            name: partial(fn, self) for name, fn in kernels.KERNELS.items()
+            name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
 
     @property
@@ -78,7 +82,7 @@ class WebGPU(GpuBackend):
             return self.elementwise(op.name, program, arrays)
         if op.family == "reduction":
             check_count(op.name, size_of(arrays[0].shape))
-            return reducing.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
+            return reduction.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
         raise DeviceError(f"{op.name}: the webgpu backend has no kernel for it")
 
     def elementwise(
@@ -91,9 +95,9 @@ class WebGPU(GpuBackend):
         if out.storage is None:
             return out
         if len(arrays) >= gpu.limits.storage_buffers:
-            arrays = moves.bound(self, arrays)
-        if gpu.largest > gpu.limits.binding_size and pieces.wanted(gpu, arrays, out):
-            pieces.elementwise(self, name, program, arrays, out)
+            arrays = copy_kernels.bound(self, arrays)
+        if gpu.largest > gpu.limits.binding_size and chunked.wanted(gpu, arrays, out):
+            chunked.elementwise(self, name, program, arrays, out)
             return out
         storages, bindings = distinct(arrays)
         key = (id(program), bindings, *[(a.shape, a.strides, a.offset) for a in arrays])
@@ -118,9 +122,9 @@ class WebGPU(GpuBackend):
         sizes, strides = collapse(shape, [spread(a.shape, a.strides, shape) for a in arrays])
         given = tuple(FROM_NP[a.dtype] for a in arrays)
         offsets = [a.offset for a in arrays]
-        if fours.serves(program, given, offsets, strides):
+        if vec4.serves(program, given, offsets, strides):
             ones = tuple(steps == (0,) for steps in strides)
-            source = fours.kernel(program, given, bindings, ones)
+            source = vec4.kernel(program, given, bindings, ones)
             groups = -(-size_of(shape) // (4 * WORKGROUP))
             params = [size_of(shape), *offsets]
             return self.gpu.prepare(name, source, max(bindings) + 1, 1, params, groups)
@@ -150,7 +154,7 @@ class WebGPU(GpuBackend):
 
     def cooperative_matrices(self) -> str:
         """Whether float16 products use the device's own small matrices, in words."""
-        return cooperative.state(self.gpu)
+        return cooperative_matrix.state(self.gpu)
 
     # --- arrays ----------------------------------------------------------------------------------
 
@@ -162,10 +166,10 @@ class WebGPU(GpuBackend):
         return WebGPUArray(self.device, shape, dtype.np, storage)
 
     def contiguous(self, x: WebGPUArray) -> WebGPUArray:
-        return moves.contiguous(self, x)
+        return copy_kernels.contiguous(self, x)
 
     def join(self, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
-        moves.join(self, out, arrays, axis)
+        copy_kernels.join(self, out, arrays, axis)
 
     def upload(self, array: Any) -> WebGPUArray:
         dtype = dtypes.as_dtype(array.dtype)
@@ -202,7 +206,7 @@ class WebGPU(GpuBackend):
             raise DeviceError(array.storage.gpu.lost)
         low, high = span(array)
         if high - low + 1 > 2 * count_of(array) + 64:
-            array = moves.contiguous(self, array)
+            array = copy_kernels.contiguous(self, array)
             low, high = span(array)
         assert array.storage is not None
         size = array.dtype.itemsize

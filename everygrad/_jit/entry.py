@@ -1,0 +1,417 @@
+"""One compiled kind of call: where inputs are read, how it runs, who gets the outputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain, repeat
+from operator import call
+from sys import getrefcount
+from typing import Any
+from weakref import getweakrefcount
+
+import numpy as np
+from numpy import ndarray
+
+from everygrad._jit.gradient import attach
+from everygrad._jit.host_subgraph import split
+from everygrad._jit.lowered import described
+from everygrad._jit.pipeline import aligned, compiled, donations_of
+from everygrad._jit.record import Record, Target
+from everygrad._jit.trace import device_of, is_array
+from everygrad._jit.verify import check
+from everygrad.autograd.trees import unflatten
+from everygrad.backends import base
+from everygrad.core.config import config, fast_limit
+from everygrad.core.scopes import drain
+from everygrad.core.tensor import Tensor, wrap
+from everygrad.errors import TraceError
+
+_AN_ENTRY = 1 << 15  # bytes of an entry's own objects
+MOST_ARENAS = 16  # entries that are kept, whatever memory they compute in
+_DATA, _GRAD = repeat("_data"), repeat("_grad")
+
+
+class Entry:
+    """A record, compiled."""
+
+    def __init__(
+        self,
+        record: Record,
+        fn: Callable[..., Any],
+        tree: Any,
+        verify: bool,
+        escaped: bool,
+        pinned: Sequence[Tensor] | None,
+    ) -> None:
+        self.record = record
+        self.pinned = pinned  # arguments that must be these very tensors
+        self.tree = tree  # of the arguments
+        self.fn = fn
+        self.name = getattr(fn, "__qualname__", type(fn).__name__)
+        self.escaped = escaped
+        self.used = False
+        self.recent = True  # used since somebody looked for what to drop
+        graph, self.host = split(record)
+        apart = () if self.host is None else self.host.outputs
+        donated = [(i, k) for i, k in donations_of(record) if k not in apart]
+        self.replay = compiled(graph, record.device, donated)
+        self.backward: Any = None
+        self.verify = verify
+        self.sources = record.sources
+        self.outside = [
+            (i, s.tensor, s.tensor._node is None)
+            for i, s in enumerate(record.sources)
+            if s.tensor is not None and not s.grad
+        ]
+        self.hooks = [(t, _hooks(t)) for _, t, plain in self.outside if not plain]
+        self.modules_seen = -1
+        self.known = {id(t) for _, t, _ in self.outside}
+        self.others = [(i, s) for i, s in enumerate(record.sources) if s.tensor is None or s.grad]
+        self.facts = [(v.shape, v.dtype.np) for v in record.graph.inputs]
+        self.devices = {i: device_of(t._data) for i, t, _ in self.outside}
+        self.targets = record.targets
+        read = {id(s.tensor) for s in record.sources if s.grad}
+        own = self.replay.own_memory()
+        self.elsewhere = record.device != "cpu"
+        self.replaced = [  # gradients that the function never looks at, and makes anew: a slot each
+            (t.tensor, own[t.output])
+            for t in self.targets
+            if t.grad
+            and not t.same
+            and t.tensor is not None
+            and id(t.tensor) not in read
+            and t.output in own
+        ]
+        self.sort_targets()
+        possible = self.replay.donated()
+        self.gifts = [
+            (*possible[t.output], t.tensor)  # a slot, the number of the input, whose memory it is
+            for t in self.targets
+            if t.tensor is not None and not t.grad and t.output in possible
+        ]
+
+    def sort_targets(self) -> None:
+        """Who gets which output; what is not as simple is looked at in each call."""
+        values = [t for t in self.targets if self.is_simple(t) and not t.grad]
+        grads = [t for t in self.targets if self.is_simple(t) and t.grad]
+        self.value_owners: list[Any] = [t.tensor for t in values]
+        self.value_outputs: list[Any] = [t.output for t in values]
+        self.grad_owners: list[Any] = [t.tensor for t in grads]
+        self.grad_outputs: list[Any] = [t.output for t in grads]
+        self.other_targets = [t for t in self.targets if not self.is_simple(t)]
+
+    def note_hooks(self, tensors: Sequence[Tensor]) -> None:
+        """The hooks of arguments must stay as they are."""
+        self.argument_hooks = [_hooks(t) for t in tensors]
+
+    def nbytes(self) -> int:
+        """About what the entry takes. Of a large arena a part: a few of them are kept in any case,
+        or a training step and its validation would take turns in being compiled."""
+        return _AN_ENTRY + int(self.replay.held_bytes(config.code_bytes // MOST_ARENAS))
+
+    # --- does it fit -----------------------------------------------------------------------------
+
+    def misfit(self, tensors: Sequence[Tensor]) -> str | None:
+        """What is not as it was when traced. A payload seen before is not looked at again."""
+        if self.used and (self.escaped or self.record.once):
+            return "it made new state in its first call"
+        if self.pinned is not None and any(
+            a is not b for a, b in zip(tensors, self.pinned, strict=True)
+        ):
+            return "an argument was also used from outside, and is another one now"
+        if self.targets and any(id(t) in self.known for t in tensors):
+            return "an argument is also used from outside"
+        if (changed := self.record.guards.changed()) is not None:
+            return changed
+        if self.argument_hooks != [_hooks(t) for t in tensors]:
+            return "a hook was added to an argument, or removed"
+        seen = self.replay.arrays
+        for i, t, plain in self.outside:
+            if t._data is not seen[i] and not self.suits(i, t._data):
+                shape, dtype = self.facts[i]
+                return f"a tensor from outside is no longer {dtype}{list(shape)}"
+            if (t._node is None) is not plain:
+                return "a tensor from outside requires grad now, or no longer does"
+        for i, source in self.others:
+            if source.grad:
+                grad = getattr(_whose(source, tensors), "_grad", None)
+                if grad is None or not self.suits(i, grad._data):
+                    return "a gradient it read is gone, or another one"
+        for guard in self.record.grad_guards:
+            if (getattr(_whose(guard, tensors), "_grad", None) is not None) is not guard.there:
+                return "a gradient is there that was not, or is gone"
+        for t, twin in self.record.twins:
+            if t._data is not twin._data or t._node is not None:
+                return "two tensors from outside no longer share one value"
+        for a, b in self.record.shared_grads:
+            if getattr(a, "_grad", None) is not getattr(b, "_grad", None):
+                return "two tensors no longer share one gradient"
+        for t, hooks in self.hooks:
+            if _hooks(t) != hooks:
+                return "a hook was added to a tensor, or removed"
+        return self.module_misfit() if self.record.modules else None
+
+    def module_misfit(self) -> str | None:
+        """A module that is not as it was; looked for only when some module has changed."""
+        modules = self.record.modules
+        now = modules[0][0].changes
+        if now != self.modules_seen:
+            for module, fingerprint in modules:
+                if module.fingerprint() != fingerprint:
+                    return f"{type(module).__name__} was changed (an attribute, a hook, train())"
+            self.modules_seen = now
+        return None
+
+    def suits(self, i: int, array: Any) -> bool:
+        """Whether an array can be input i."""
+        shape, dtype = self.facts[i]
+        if not is_array(array) or array.shape != shape or array.dtype != dtype:
+            return False
+        return i not in self.devices or device_of(array) == self.devices[i]
+
+    # --- a call ----------------------------------------------------------------------------------
+
+    def gather(self, tensors: Sequence[Tensor]) -> None:
+        """Put the inputs where the replay reads them."""
+        replay = self.replay
+        arrays = replay.arrays
+        for i, t, _ in self.outside:
+            array = t._data
+            if array is not arrays[i]:
+                if not self.suits(i, array):
+                    raise TraceError("jit: a tensor was changed by another thread; call it again")
+                replay.put(i, aligned(array))
+        for i, source in self.others:
+            found: Any = _whose(source, tensors)
+            replay.put(i, aligned((found.grad if source.grad else found)._data))
+
+    def call(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
+        """The results for these arguments, of which `tensors` are the tensors."""
+        record, replay = self.record, self.replay
+        with replay.lock:
+            if replay.running:
+                raise TraceError("jit: called again, by a signal handler or __del__, while it runs")
+            replay.running = True
+            try:
+                outputs, interrupted = self.run(tensors)
+            finally:
+                replay.running = False
+        self.used = self.recent = True
+        if interrupted is not None:
+            raise interrupted
+        results = [wrap(a) for a in outputs[: record.results]]
+        if record.gradients is not None:
+            attach(self, leaves, tensors, results, outputs)
+        return unflatten(record.tree, results)
+
+    def run(self, tensors: Sequence[Tensor]) -> tuple[list[Any], BaseException | None]:
+        """The outputs, all tensors given their new values; and what a signal handler raised while
+        they were computed, such as Ctrl-C. A step is done wholly or not at all."""
+        replay = self.replay
+        self.gather(tensors)
+        states = () if self.host is None else self.host.run(replay.arrays)
+        profiler = base.profiling.get() if fast_limit() < 0 else None
+        if not self.targets and not self.verify and profiler is None:
+            outputs, interrupted = replay.run({})
+        else:
+            outputs, interrupted = self.run_step(tensors, states, profiler)
+        for i, _ in self.others:  # arguments are not kept
+            replay.arrays[i] = None
+        return outputs, interrupted
+
+    def run_step(
+        self, tensors: Sequence[Tensor], states: Sequence[Any], profiler: Any
+    ) -> tuple[list[Any], BaseException | None]:
+        """The same for what gives tensors new values, or is looked at."""
+        record, replay = self.record, self.replay
+        # where results are looked at before they are given to anyone, inputs must still be there
+        apart = self.verify or profiler is not None or (self.elsewhere and self.fetches(tensors))
+        given = self.donated_memory() if self.gifts and not apart else {}
+        owners: list[Tensor] = []  # of gradients that are hidden meanwhile
+        grads: list[Tensor | None] = []
+        restore = partial(drain, map(setattr, owners, _GRAD, grads))
+        prepare = partial(self.commit, tensors, states, owners.clear)
+        try:
+            self.hide_gradients(owners, grads, {} if apart else given)
+            if not apart:
+                return replay.run(given, prepare)
+            interrupted = None
+            if profiler is not None:
+                shown = partial(described, replay, record.graph)
+                outputs = profiler.replay(self.name, shown, record.device, replay)
+            else:
+                outputs, interrupted = replay.run(given)
+            commit = prepare(outputs)
+            if self.verify:
+                check(record.graph, record.device, replay.arrays, outputs)
+            commit()
+            return outputs, interrupted
+        finally:
+            restore()  # nobody, if the results were put in their places
+
+    def fetches(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a tensor of the CPU gets what another device computes."""
+        near = () if self.host is None else self.host.outputs
+        return any(
+            not t.grad and t.output not in near and type(_whose(t, tensors)._data) is ndarray
+            for t in self.targets
+        )
+
+    def hide_gradients(
+        self, owners: list[Tensor], grads: list[Tensor | None], given: dict[int, Any]
+    ) -> None:
+        """Take away the gradients that are made anew, as zero_grad does, so that no other thread
+        sees them change: their memory is given to the new ones."""
+        for t, slot in self.replaced:
+            g = getattr(t, "_grad", None)
+            grads.append(g)
+            owners.append(t)
+            t._grad = None
+            if slot >= 0 and g is not None and _only_hidden(g):
+                array = g._data
+                if self.replay.may_write(slot, array):
+                    given[slot] = array
+
+    def commit(
+        self,
+        tensors: Sequence[Tensor],
+        states: Sequence[Any],
+        last: Callable[[], None],
+        outputs: list[Any],
+    ) -> Callable[[], None]:
+        """One native call that gives every tensor its new value, and then makes a last one."""
+        if self.host is not None:
+            for k, array in zip(self.host.outputs, states, strict=True):
+                outputs[k] = array
+        if self.elsewhere and any(type(t._data) is ndarray for t in self.value_owners):
+            self.sort_targets()  # one was moved here since
+        changes = [
+            map(setattr, self.value_owners, _DATA, map(outputs.__getitem__, self.value_outputs)),
+            map(setattr, self.grad_owners, _GRAD, [wrap(outputs[k]) for k in self.grad_outputs]),
+        ]
+        if self.other_targets:
+            found = [self.change(target, tensors, outputs) for target in self.other_targets]
+            changes.append(map(setattr, *zip(*found, strict=True)))
+        if self.elsewhere:  # payloads whose finalisers are Python: they go when all is done
+            before = [t._data for t in self.value_owners]
+            before += [getattr(t, "_grad", None) for t in self.grad_owners]
+            return partial(drain, chain(*changes, map(call, (last,)), before))
+        return partial(drain, chain(*changes, map(call, (last,))))
+
+    def donated_memory(self) -> dict[int, Any]:
+        """The memory of inputs that nobody but the tensor to be given a new value can see."""
+        found: dict[int, Any] = {}
+        if _others_may_look():
+            return found
+        arrays = self.replay.arrays
+        for slot, number, tensor in self.gifts:
+            array = tensor._data
+            if array is arrays[number] and _ours_alone(array):
+                found[slot] = array
+        return found
+
+    def backward_replay(self) -> Any:
+        """The compiled derivative."""
+        gradients = self.record.gradients
+        if self.backward is None and gradients is not None:
+            self.backward = compiled(gradients.graph, self.record.device)
+        return self.backward
+
+    def is_simple(self, target: Target) -> bool:
+        """Whether a tensor from outside, and on the device, gets an output as it is."""
+        t = target.tensor
+        if t is None or target.output is None or target.same:
+            return False
+        return target.grad or not self.elsewhere or type(t._data) is not ndarray
+
+    def change(self, target: Target, tensors: Sequence[Tensor], outputs: Sequence[Any]) -> Any:
+        """Whose attribute gets which value."""
+        t = _whose(target, tensors)
+        payload = None if target.output is None else outputs[target.output]
+        if not target.grad:
+            if type(t._data) is ndarray and type(payload) is not ndarray:  # made from the device's
+                payload = base.get(self.record.device).to_numpy(payload)
+            return t, "_data", payload
+        if payload is None:
+            return t, "_grad", None
+        if target.same and t.grad is not None:
+            return t.grad, "_data", payload
+        return t, "_grad", wrap(payload)
+
+
+def _whose(what: Any, tensors: Sequence[Tensor]) -> Tensor:
+    """The tensor that a source, a target or a guard is about."""
+    t: Tensor = what.tensor if what.argument is None else tensors[what.argument]
+    return t
+
+
+def _hooks(t: Tensor) -> tuple[int, ...]:
+    node = t._node
+    return tuple(node.hooks) if node is not None and node.hooks else ()
+
+
+def _others_may_look() -> bool:
+    """Whether other threads run Python, who could take a value while it is being overwritten."""
+    return threading.active_count() > 1 and any(
+        not t.name.startswith("everygrad") and not type(t).__module__.startswith("wgpu.")
+        for t in threading.enumerate()[1:]
+    )
+
+
+def _ours_alone(array: Any) -> bool:
+    """Whether only the tensor, the replay's list of inputs and our own names know the array."""
+    if type(array) is not ndarray:
+        return getrefcount(array) <= _KNOWN and not getweakrefcount(array) and array.is_alone
+    alone = getrefcount(array) <= _KNOWN and array.base is None
+    return alone and array.flags.writeable and not getweakrefcount(array)
+
+
+def _only_hidden(g: Tensor) -> bool:
+    """Whether only a list of hidden gradients knows a gradient, and only it its array."""
+    array = g._data
+    known = getrefcount(g) <= _KNOWN_HIDDEN and getrefcount(array) <= _KNOWN_HIDDEN_ARRAY
+    return known and not getweakrefcount(array)
+
+
+def _known_hidden() -> tuple[int, int]:
+    """What getrefcount says of a gradient, and of its array, that one list holds."""
+
+    class Holder:
+        _data: Any
+
+    def look(g: Any) -> tuple[int, int]:
+        array = g._data
+        return getrefcount(g), getrefcount(array)
+
+    t = Holder()
+    t._data = np.empty(1)
+    grads = [t]
+    del t
+    g = grads[0]
+    return look(g)
+
+
+def _known() -> int:
+    """What getrefcount says of an array held by a tensor and by a replay's list of inputs."""
+
+    class Holder:
+        _data: Any
+
+    t = Holder()
+    t._data = np.empty(1)
+    inputs = [t._data]
+
+    def look() -> int:
+        array = t._data
+        return inner(array) if array is inputs[0] else 0
+
+    def inner(array: Any) -> int:
+        return getrefcount(array)
+
+    return look()
+
+
+_KNOWN = _known()
+_KNOWN_HIDDEN, _KNOWN_HIDDEN_ARRAY = _known_hidden()

@@ -1,0 +1,302 @@
+"""`eg.jit`: a function traced once for each kind of call, compiled, and replayed from then on."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from enum import Enum
+from functools import partial, update_wrapper
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from everygrad._jit.entry import Entry
+from everygrad._jit.lowered import Lowered
+from everygrad._jit.record import trace
+from everygrad._jit.trace import Elsewhere, is_array
+from everygrad._jit.verify import interpreted
+from everygrad.amp.autocast import policy
+from everygrad.autograd.modes import recording
+from everygrad.autograd.op_hooks import watcher
+from everygrad.autograd.saved_tensor_hooks import recorder
+from everygrad.autograd.trees import flatten
+from everygrad.backends import base
+from everygrad.backends.code_cache import kept
+from everygrad.compile.memory import Memory
+from everygrad.core.config import config, fast_limit
+from everygrad.core.tensor import Tensor
+from everygrad.dtypes import DType
+from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
+
+log = logging.getLogger("everygrad.jit")
+MOST_ENTRIES = 64  # kinds of call that one function is kept compiled for
+_FALLBACKS = (None, "eager")
+
+
+class Jitted:
+    """A compiled function; made by `jit`."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        verify: bool = False,
+        fallback: str | None = None,
+    ) -> None:
+        fn = getattr(fn, "uncompiled", fn)
+        if not callable(fn):
+            raise ArgumentError(f"jit: takes a function, got {type(fn).__name__}")
+        if fallback not in _FALLBACKS:
+            raise ArgumentError(f'jit: fallback must be None or "eager", got {fallback!r}')
+        update_wrapper(self, fn)
+        self.fn = self.uncompiled = fn
+        self.verify = verify
+        self.fallback = fallback
+        self.entries: dict[Any, list[Entry]] = {}
+        self.latest: Entry | None = None
+        self.count = 0
+        self.warned = False  # of many kinds of call: once
+        base.get("cpu").warm_up()  # now, so that the first call need not
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return Bound(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if recorder.get() is not None or (fast_limit() < 0 and _watched()):
+            # inside a checkpoint or find_nan, which see every op, or another trace: part of that
+            return self.fn(*args, **kwargs)
+        leaves: Sequence[Any] = args
+        tree: Any = len(args)  # stands for the structure where there is none
+        if kwargs or not all(isinstance(a, Tensor) for a in args):
+            leaves, tree = flatten((args, kwargs))
+        cast = policy() if fast_limit() < 0 else None
+        signature: list[Any] = [tree, recording(), cast, config.matmul_precision]
+        tensors: list[Tensor] = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                array = leaf._data
+                if not is_array(array):  # inside another transformation: op by op
+                    return self.fn(*args, **kwargs)
+                tensors.append(leaf)
+                place = "cpu" if type(array) is ndarray else array.device
+                signature += (array.shape, array.dtype, place, leaf._node is None)
+            else:
+                signature.append(_static(leaf))
+        if len(tensors) > 1 and len({id(t) for t in tensors}) < len(tensors):
+            first = {id(t): i for i, t in reversed(list(enumerate(tensors)))}
+            signature.append(tuple(first[id(t)] for t in tensors))
+        key = tuple(signature)
+        for entry in self.entries.get(key, ()):
+            if entry.misfit(tensors) is None:
+                self.latest = entry
+                return entry.call(leaves, tensors)
+        return self.first_call(key, tensors, (args, kwargs))
+
+    def first_call(self, key: Any, tensors: list[Tensor], given: Any) -> Any:
+        args, kwargs = given
+        leaves, tree = flatten(given)
+        try:
+            collects = gc.isenabled()
+            try:  # compiling makes many objects and little garbage: looking takes a fifth of it
+                gc.disable()
+                entry = self.compile(key, leaves, tree, tensors)
+            finally:
+                if collects:
+                    gc.enable()
+        except Elsewhere:
+            return self.fn(*args, **kwargs)
+        except CompileError:
+            if self.fallback != "eager":
+                raise
+            log.warning("jit: %s falls back to eager", self.fn, exc_info=True)
+            return self.fn(*args, **kwargs)
+        self.latest = entry
+        return entry.call(leaves, tensors)
+
+    def compile(self, key: Any, leaves: list[Any], tree: Any, tensors: list[Tensor]) -> Entry:
+        known = self.entries.setdefault(key, [])
+        if known:
+            log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit(tensors))
+        elif len(self.entries) > 1:
+            log.info("jit: %s is traced for a new kind of call", self.fn)
+        record, escaped = trace(self.fn, leaves, tree, escapes=True)
+        if escaped and any(e.escaped for e in known):
+            record, escaped = trace(self.fn, leaves, tree, escapes=False)
+        pinned = tensors if record.read_arguments or _closes_over(self.fn, tensors) else None
+        try:
+            entry = Entry(record, self.fn, tree, self.verify, bool(escaped), pinned)
+            entry.note_hooks(tensors)
+        except EverygradError:
+            raise
+        except RecursionError:
+            raise
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"jit: no memory for what the function computes: {error}"
+            ) from None
+        except Exception as error:
+            raise CompileError(
+                f"jit: the compiler failed on {getattr(self.fn, '__qualname__', self.fn)}: "
+                f"{type(error).__name__}: {error}; please report it with the output of "
+                f"eg.jit(f).lower(...), or use jit(fallback='eager')"
+            ) from error
+        fitting = [e for e in known if not (e.used and (e.escaped or e.record.once))]
+        self.count += 1 + len(fitting) - len(known)
+        known[:] = [*fitting, entry]
+        if self.count > MOST_ENTRIES:
+            if not self.warned:
+                self.warned = True
+                log.warning(
+                    "jit: %s was compiled %d times; older code is dropped, here and from now on",
+                    self.fn,
+                    self.count,
+                )
+            oldest = next(iter(self.entries))
+            self.count -= len(self.entries.pop(oldest))
+        kept.add(entry, entry.nbytes(), partial(_drop, weakref.ref(self), key))
+        return entry
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
+        return Jitted(deepcopy(self.fn, memo), self.verify, self.fallback)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """What the compiler makes of a call with these arguments, as text; nothing is run."""
+        leaves, tree = flatten((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        record, escaped = trace(self.fn, leaves, tree, escapes=True)
+        if escaped:  # state that the function made: it must be what a call would have made it
+            arrays = [_input(s, tensors) for s in record.sources]
+            made = [t for t in record.targets if t.new]
+            values = [record.graph.outputs[t.output or 0] for t in made]
+            known = interpreted(record.graph, arrays, values)
+            for target, value in zip(made, values, strict=True):
+                assert target.tensor is not None
+                target.tensor.rebind(known[value], None)
+        return Lowered(record, self.fn)
+
+    def memory(self) -> Memory:
+        """The memory plan of the latest call."""
+        if self.latest is None:
+            raise ArgumentError("jit: memory() before the first call: there is no plan yet")
+        plan: Memory = self.latest.replay.memory()
+        return plan
+
+    def clear(self) -> None:
+        """Forget everything compiled."""
+        self.entries.clear()
+        self.latest = None
+        self.count = 0
+
+
+def _drop(owner: weakref.ref[Jitted], key: Any, entry: Entry) -> None:
+    """Forget an entry that was not used for long; a call that is running on it goes on."""
+    jitted = owner()
+    known = [] if jitted is None else jitted.entries.get(key, [])
+    if jitted is not None and entry in known:
+        known.remove(entry)
+        jitted.count -= 1
+        if not known:
+            jitted.entries.pop(key, None)
+        if jitted.latest is entry:
+            jitted.latest = None
+
+
+class Bound:
+    """A jitted method of one object."""
+
+    def __init__(self, jitted: Jitted, instance: Any) -> None:
+        self.jitted = jitted
+        self.instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted(self.instance, *args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted.lower(self.instance, *args, **kwargs)
+
+    def memory(self) -> Any:
+        return self.jitted.memory()
+
+
+def _input(source: Any, tensors: Sequence[Tensor]) -> Any:
+    """The array an input would have."""
+    t = source.tensor if source.argument is None else tensors[source.argument]
+    return (t.grad if source.grad else t)._data
+
+
+def _watched() -> bool:
+    return base.tracing.get() is not None or watcher.get() is not None
+
+
+def _static(leaf: Any) -> Any:
+    """A Python value as part of the key: plain ones by value, 1, 1.0 and True apart, 0.0 and -0.0
+    too; others by identity, and kept alive by it."""
+    if isinstance(leaf, float | complex):
+        return (type(leaf), repr(leaf))
+    if isinstance(leaf, np.ndarray | set | bytearray):
+        raise ArgumentError(
+            f"jit: an argument is a {type(leaf).__name__}, whose content may change unseen; "
+            f"make it a tensor with eg.tensor(), or a tuple"
+        )
+    plain = leaf is None or isinstance(leaf, int | str | bytes | DType | Enum)
+    return (type(leaf), leaf) if plain else _Same(leaf)
+
+
+class _Same:
+    """Equal to itself around the same object only."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.held is other.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+
+def _closes_over(fn: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
+    """Whether a function holds one of its arguments itself, directly or in a module."""
+    wanted = {id(t) for t in tensors}
+    for cell in getattr(fn, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        parameters = getattr(held, "parameters", None)
+        found = [held, *parameters()] if callable(parameters) else [held]
+        if any(id(t) in wanted for t in found):
+            return True
+    return False
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    verify: bool = False,
+    fallback: str | None = None,
+) -> Any:
+    """fn, compiled on its first call for each combination of shapes, dtypes and Python values.
+
+    Tensors it closes over (parameters, optimiser state) are read anew at each call, and what it
+    gives them is written back, so that a whole training step compiles unchanged. Python numbers
+    are constants of the compiled code.
+
+    verify    check every op at each call by NumPy alone, and name the first that is wrong
+    fallback  "eager": run uncompiled, with a warning, where the compiler itself fails
+
+    >>> import everygrad as eg
+    >>> f = eg.jit(lambda x: (x * x).sum())
+    >>> f(eg.tensor([1.0, 2.0]))
+    tensor(5.)
+    """
+    if fn is None:
+        return lambda real: jit(real, verify=verify, fallback=fallback)
+    return Jitted(fn, verify, fallback)

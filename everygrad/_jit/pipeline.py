@@ -1,0 +1,63 @@
+"""From a traced graph to something that runs: the stages between, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad._jit.record import Record
+from everygrad.backends import base
+from everygrad.compile.expr import call
+from everygrad.compile.ir import Graph
+from everygrad.compile.simplify import simplify
+from everygrad.ops.record.families import Elementwise
+from everygrad.ops.record.spec import REGISTRY
+
+COPY = Elementwise("copy", lambda x: x, kinds="any")
+# The sum of one term, 0.0 + x. Not as an addition: drivers of GPUs take x + 0.0 for x
+SUM_ALONE = Elementwise("sum_alone", lambda x: call("select", x == 0.0, 0.0, x), kinds="any")
+MOVES = {
+    "copy": COPY,
+    "sum_alone": SUM_ALONE,
+    "add": REGISTRY["add"],
+    "reshape": REGISTRY["reshape"],
+    "broadcast_to": REGISTRY["broadcast_to"],
+}
+
+
+def evaluate(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
+    """An op on NumPy arrays, as eager mode computes it."""
+    return base.get("cpu").run(op, list(arrays), params)
+
+
+def prepared(graph: Graph) -> Graph:
+    return simplify(graph, evaluate, MOVES)
+
+
+def compiled(graph: Graph, device: str, donated: Sequence[tuple[int, int]] = ()) -> Any:
+    """A traced graph, simplified and compiled for a device."""
+    return base.get(device).compile(prepared(graph), donated)
+
+
+def aligned(array: Any) -> Any:
+    """The array as native code takes it: in order, and at an address that fits its elements."""
+    if type(array) is not np.ndarray:  # another device's
+        return array
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
+    return np.ascontiguousarray(array) if flags.aligned else array.copy()
+
+
+def donations_of(record: Record) -> list[tuple[int, int]]:
+    """(input, output) pairs of tensors that are read and given a new value."""
+    inputs = {
+        id(s.tensor): i for i, s in enumerate(record.sources) if s.tensor is not None and not s.grad
+    }
+    return [
+        (inputs[id(t.tensor)], t.output)
+        for t in record.targets
+        if t.tensor is not None and not t.grad and t.output is not None and id(t.tensor) in inputs
+    ]

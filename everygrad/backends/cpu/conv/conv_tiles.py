@@ -1,0 +1,329 @@
+"""Kernels moved over images: the inner loop of convolutions, as LLVM IR.
+
+A tile of output channels times a few vectors of places stays in registers while every tap of the
+kernel goes by. Places lie one after the other in memory, so a tap is a constant offset, and nothing
+is unfolded into columns. Tiles at an edge move back to end at it and do some places twice, with the
+same result, which costs less code than a second kernel for the rest. Where the depth is cut into
+slabs that add to what is in memory, a tile stores only the places that no tile before it has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+from everygrad.backends.cpu.llvm.compiler import Value
+from everygrad.backends.cpu.llvm.vector_emitter import (
+    NEAR,
+    Code,
+    Image,
+    Int,
+    Machine,
+    machine,
+    places_of,
+)
+from everygrad.backends.cpu.llvm.work import Step
+from everygrad.compile.thresholds import edge
+from everygrad.dtypes import DType
+
+Tap = tuple[int, int]  # where it reads, from a place's own element on: in the image, in the kernel
+
+
+class Correlation(NamedTuple):
+    """out[phase, n, g, m, place] = sum over c and the phase's taps of
+    w[g, m, c, tap] * image[n, g, c, place + tap]; places are `size` of the image's rows."""
+
+    dtype: DType
+    batch: int
+    groups: int
+    rows: int  # output channels of a group
+    depth: int  # input channels of a group
+    size: tuple[int, int]
+    image: Image
+    weight: tuple[int, int, int, int, int]  # argument, offset, strides by g, m, c
+    taps: tuple[tuple[Tap, ...], ...]  # for each phase
+    out: tuple[int, int]  # argument, offset; contiguous
+
+
+class Tile(NamedTuple):
+    """rows x vectors of places. mode: "row", `across` vectors to each of `down` rows; "narrow", the
+    same with rows shorter than a vector; "flat", vectors one after the other over the image's rows
+    and the gaps between them, which are left out when they are stored."""
+
+    mode: str
+    rows: int
+    down: int
+    across: int
+
+    @property
+    def vectors(self) -> int:
+        return self.down * self.across
+
+
+def _shapes(p: Correlation, m: Machine) -> Iterator[tuple[Tile, int]]:
+    """Every tile that fits, with the number of them an image takes."""
+    (h, w), lanes = p.size, m.lanes
+    room = [(r, v) for r, v in product(range(1, 17), range(1, 9)) if r * v + v + 2 <= m.registers]
+    for rows, vectors in room:
+        if rows > p.rows:
+            continue
+        flat = places_of(p.size, p.image.pitch)
+        if m.masks and vectors * lanes <= flat and w != lanes:
+            yield Tile("flat", rows, 1, vectors), -(-flat // (vectors * lanes))
+        for down in (d for d in range(1, vectors + 1) if vectors % d == 0 and d <= h):
+            across = vectors // down
+            if across * lanes <= w:
+                count = -(-h // down) * -(-w // (across * lanes))
+                yield Tile("row", rows, down, across), count
+            elif across == 1:
+                yield Tile("narrow", rows, down, 1), -(-h // down)
+
+
+def _cycles(p: Correlation, tile: Tile, count: int) -> float:
+    """An estimate: two fused operations or two loads a cycle; vectors lie across cache lines."""
+    sums = tile.rows * tile.vectors
+    bound = max(sums / 2, (tile.rows + 2 * tile.vectors) / 2, 4.0)
+    each = bound + 0.4 * tile.vectors + 0.15 * tile.rows + 0.3
+    taps = p.depth * sum(len(t) for t in p.taps) / len(p.taps)
+    stores = sums * (4 if tile.mode == "flat" else 1)
+    return count * -(-p.rows // tile.rows) * (taps * each + stores + 20)
+
+
+def best_tile(p: Correlation) -> tuple[Tile, int]:
+    """The tile that should take the least time, and how many cover an image."""
+    return min(_shapes(p, machine(p.dtype)), key=lambda t: _cycles(p, *t))
+
+
+def _split(p: Correlation, tile: Tile, count: int) -> tuple[int, int]:
+    """Into how many chunks the places and the channels of one image are cut, so that threads find
+    enough blocks. From shapes alone."""
+    outer = len(p.taps) * p.batch * p.groups
+    taps = sum(len(t) for t in p.taps)
+    work = p.batch * p.groups * p.rows * p.depth * taps * p.size[0] * p.size[1]
+    wanted = max(1, min(64, work >> 19))
+    places = min(count, -(-wanted // outer))
+    channels = min(-(-p.rows // tile.rows), -(-wanted // (outer * places)))
+    return places, channels
+
+
+_DEEP = edge(__name__, "_DEEP", 32, "size")  # channels of images that one tap reads far apart
+# bytes of images for the tiles of places that one tile of channels goes through
+_RUN = edge(__name__, "_RUN", 1 << 19, "bytes")
+
+
+def _run(p: Correlation, tile: Tile, lanes: int) -> int:
+    """How many tiles of places the same kernels do before the next kernels do them: many write
+    longer stretches of each channel, few find the images in a nearer cache."""
+    taps = max(len(t) for t in p.taps)
+    rows = tile.down + min(taps, p.size[0]) ** 0.5
+    each = p.depth * int(rows * tile.across * lanes) * p.dtype.itemsize
+    return 4 if taps == 1 and p.depth > _DEEP else max(1, min(16, _RUN // each))
+
+
+class _Correlate:
+    """Writes one correlation."""
+
+    def __init__(self, p: Correlation) -> None:
+        self.p = p
+        m = machine(p.dtype)
+        self.tile, self.count = best_tile(p)
+        self.code = Code(p.dtype, m.lanes)
+        taps = [t for phase in p.taps for t in phase]
+        self.many = len(taps) > 1
+        self.slabs = self.slab_count()
+        if self.many:
+            self.reads = self.code.table([t[0] for t in taps])
+            self.weights = self.code.table([t[1] for t in taps])
+        if len(p.taps) > 1:
+            starts = [0]
+            for phase in p.taps:
+                starts.append(starts[-1] + len(phase))
+            self.starts = self.code.table(starts)
+
+    def write(self) -> Step:
+        p, c, tile = self.p, self.code, self.tile
+        places, channels = _split(p, tile, self.count)
+        run = _run(p, tile, c.lanes)
+        tiles = -(-p.rows // tile.rows)
+        size = p.size[0] * p.size[1]
+        image, weight, out = (
+            c.argument(p.image.argument, p.image.offset),
+            c.argument(*p.weight[:2]),
+            c.argument(*p.out),
+        )
+        with c.loop(*c.blocks) as block:
+            rest, channel = c.divmod(block.index, channels)
+            rest, place = c.divmod(rest, places)
+            upper, g = c.divmod(rest, p.groups)
+            phase, n = c.divmod(upper, p.batch)
+            self.taps = self.taps_of(phase)
+            shift = c.add(c.mul(n, p.image.batch), c.mul(g, p.depth * p.image.channel))
+            self.image = c.at(image, shift)
+            self.weight = c.at(weight, c.mul(g, p.weight[2]))
+            self.out = c.at(out, c.mul(rest, p.rows * size))
+            low, high = c.share(place, places, self.count)
+            rounds, _ = c.divmod(c.add(c.minus(high, low), run - 1), run)
+            with c.loop(0, rounds) as r:
+                first = c.add(low, c.mul(r.index, run))
+                last = c.least(c.add(first, run), high)
+                with c.loop(0, self.slabs) as slab:
+                    self.depth = c.share(slab.index, self.slabs, p.depth)
+                    kernels = c.share(channel, channels, tiles)
+                    with c.loop(*kernels) as m, c.loop(first, last) as t:
+                        self.locate(t.index)
+                        self.one(m.index, slab.index)
+        return c.step(len(p.taps) * p.batch * p.groups * places * channels)
+
+    def slab_count(self) -> int:
+        """Into how many slabs the channels of the images are cut, to stay in the nearest cache."""
+        p, tile = self.p, self.tile
+        if self.many or tile.mode != "row":
+            return 1
+        size = tile.vectors * self.code.lanes * p.dtype.itemsize
+        return -(-p.depth * size // NEAR)
+
+    def taps_of(self, phase: Int) -> tuple[Int, Int]:
+        """The range of a phase in the tables of taps."""
+        c = self.code
+        if len(self.p.taps) == 1:
+            return 0, len(self.p.taps[0])
+        return c.lookup(self.starts, phase), c.lookup(self.starts, c.add(phase, 1))
+
+    def locate(self, t: Int) -> None:
+        """Tile t of places: where it reads, and where each of its vectors is stored."""
+        p, c, tile = self.p, self.code, self.tile
+        (h, w), pitch, lanes = p.size, p.image.pitch, c.lanes
+        self.masks: list[tuple[Value, Value]] = []
+        if tile.mode == "flat":
+            first = c.bounded(t, tile.across * lanes, places_of(p.size, pitch))
+            self.base = c.at(self.image, first)
+            self.offsets = [k * lanes for k in range(tile.across)]
+            self.stored: list[Int] = [self.dense(first, k) for k in self.offsets]
+            return
+        columns = -(-w // (tile.across * lanes)) if tile.mode == "row" else 1
+        row, column = c.divmod(t, columns)
+        y = c.bounded(row, tile.down, h)
+        x = c.bounded(column, tile.across * lanes, w) if tile.mode == "row" else 0
+        self.base = c.at(self.image, c.add(c.mul(y, pitch), x))
+        pairs = list(product(range(tile.down), range(tile.across)))
+        self.offsets = [r * pitch + k * lanes for r, k in pairs]
+        start = c.add(c.mul(y, w), x)
+        self.stored = [c.add(start, r * w + k * lanes) for r, k in pairs]
+        if self.slabs > 1:
+            above = c.repeated(row, tile.down, h)
+            left = c.repeated(column, tile.across * lanes, w)
+            self.new = [self.new_places(r, k * lanes, above, left) for r, k in pairs]
+
+    def new_places(self, row: int, first: int, above: Int, left: Int) -> Value | None:
+        """The mask of a vector's places that are not among the first `above` rows and `left`
+        columns of its tile; None if that is known to be all of them."""
+        c, tile = self.code, self.tile
+        if above == 0 and left == 0:
+            return None
+        mask = c.below(c.minus(first, left), tile.across * c.lanes)
+        return mask if above == 0 else c.none_if(c.compare_ints("slt", row, above), mask)
+
+    def dense(self, first: Int, offset: int) -> Int:
+        """Where the places from `first + offset` on are stored; their mask is noted."""
+        c, (_, w), pitch = self.code, self.p.size, self.p.image.pitch
+        row, column = c.divmod(c.add(first, offset), pitch)
+        kind = f"<{c.lanes} x i32>"
+        narrow = self.code.cast("trunc", c.i64(column), "i32")
+        numbers = c.op("add", c.splat(narrow, kind), c.lane_numbers(1, "i32"))
+        period = c.splat(Value("i32", str(pitch)), kind)
+        column_of = c.op("urem", numbers, period)
+        width = c.splat(Value("i32", str(w)), kind)
+        mask = c.emit(c.mask, f"icmp ult {kind} {column_of.name}, {width.name}")
+        self.masks.append((mask, self.as_many(mask)))
+        return c.add(c.mul(row, w), c.least(column, w))
+
+    def one(self, index: Int, slab: Int) -> None:
+        """Tile `index` of the output channels, at the places that were located."""
+        p, c, tile = self.p, self.code, self.tile
+        m = c.bounded(index, tile.rows, p.rows)
+        weight = c.at(self.weight, c.mul(m, p.weight[3]))
+        size = p.size[0] * p.size[1]
+        out = c.at(self.out, c.mul(m, size))
+        places = [
+            c.at(c.at(out, self.stored[k]), row * size)
+            for row, k in product(range(tile.rows), range(tile.vectors))
+        ]
+        with c.loop(*self.depth, self.begun(places, slab)) as depth:
+            image = c.at(self.base, c.mul(depth.index, p.image.channel))
+            kernel = c.at(weight, c.mul(depth.index, p.weight[4]))
+            with c.loop(*self.taps, depth.values) as tap:
+                tap.next = self.multiply(tap.values, *self.tap_at(image, kernel, tap.index))
+            depth.next = tap.values
+        done = c.repeated(index, tile.rows, p.rows) if self.slabs > 1 else 0
+        for k, total in enumerate(depth.values):
+            row, vector = divmod(k, tile.vectors)
+            self.save(
+                total, places[k], vector, None if done == 0 else c.compare_ints("slt", row, done)
+            )
+
+    def begun(self, places: list[Value], slab: Int) -> list[Value]:
+        """What the slabs before have left."""
+        c = self.code
+        if slab == 0:
+            return [c.zero] * len(places)
+        first = c.splat(c.compare_ints("ne", slab, 0), c.mask)
+        return [c.load_where(address, first) for address in places]
+
+    def tap_at(self, image: Value, kernel: Value, tap: Int) -> tuple[Value, Value]:
+        c = self.code
+        if not self.many:
+            read, weight = next(t for phase in self.p.taps for t in phase)
+            return c.at(image, read), c.at(kernel, weight)
+        return (
+            c.at(image, c.lookup(self.reads, tap)),
+            c.at(kernel, c.lookup(self.weights, tap)),
+        )
+
+    def multiply(self, sums: list[Value], image: Value, kernel: Value) -> list[Value]:
+        """What one tap of one channel adds."""
+        c, tile = self.code, self.tile
+        seen = [c.load(c.at(image, k)) for k in self.offsets]
+        if not self.many:  # each element is read once a tile: the next tile would wait for all
+            for k in self.offsets:
+                c.prefetch(c.at(image, k + tile.vectors * c.lanes))
+        new = []
+        for m in range(tile.rows):
+            weight = c.splat(c.load(c.at(kernel, m * self.p.weight[3]), c.element))
+            mine = sums[m * tile.vectors :]
+            new += [c.fused(weight, x, total) for x, total in zip(seen, mine, strict=False)]
+        return new
+
+    def save(self, total: Value, address: Value, vector: int, done: Value | None) -> None:
+        """Store a vector, unless its channel is `done`."""
+        c, mode = self.code, self.tile.mode
+        if mode == "row":
+            mask = self.new[vector] if self.slabs > 1 else None
+            if done is not None:
+                mask = c.none_if(done, mask or c.first_lanes(c.lanes))
+            if mask is None:
+                c.store(total, address)
+            else:
+                c.store_where(total, address, mask)
+        elif mode == "narrow":
+            c.store_where(total, address, c.first_lanes(self.p.size[1]))
+        else:
+            # not LLVM's compressing store: into memory it is very slow on some processors
+            mask, ones = self.masks[vector]
+            name = f"llvm.x86.avx512.mask.compress.{c.suffix}"
+            c.store_where(c.call(name, c.vector, total, c.zero, mask), address, ones)
+
+    def as_many(self, mask: Value) -> Value:
+        """The mask of as many lanes as are set in `mask`, the first ones."""
+        c, bits = self.code, f"i{self.code.lanes}"
+        count = c.intrinsic("ctpop", c.cast("bitcast", mask, bits))
+        wide = c.op("shl", Value("i64", "1"), c.cast("zext", count, "i64"))
+        ones = c.cast("trunc", c.op("sub", wide, Value("i64", "1")), bits)
+        return c.cast("bitcast", ones, c.mask)
+
+
+def correlate(p: Correlation) -> Step:
+    """The step that fills the output."""
+    if p.image.pitch == p.size[1]:  # no gaps between rows: one long row
+        p = p._replace(size=(1, p.size[0] * p.size[1]))
+    return _Correlate(p).write()

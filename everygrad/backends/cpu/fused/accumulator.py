@@ -1,0 +1,168 @@
+"""How reductions accumulate: what an accumulator holds, and how values enter and leave it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from everygrad import dtypes
+from everygrad.backends.cpu.llvm import intrinsics
+from everygrad.backends.cpu.llvm.compiler import Emitter, Value as Reg, literal
+from everygrad.compile import accumulate
+from everygrad.compile.fuse import trailing
+from everygrad.compile.ir import Value
+from everygrad.compile.thresholds import edge
+from everygrad.core.shapes import size_of
+from everygrad.dtypes import DType
+
+# terms of a column from which it is summed in float64
+LONG = edge(__name__, "LONG", 1 << 15, "size")
+_HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+class Combine:
+    """Sums, in float32 for half floats; `dtype` is the accumulator's."""
+
+    def __init__(self, name: str, source: DType) -> None:
+        self.name = name
+        self.source = source
+        self.wide = dtypes.float32 if source in _HALVES else source
+        self.dtype = self.accumulator()
+        self.type = intrinsics.register_type(self.dtype)
+        self.itemsize = self.dtype.itemsize
+        self.start = self.first()
+
+    def accumulator(self) -> DType:
+        return self.wide
+
+    def first(self) -> str:
+        """What accumulating begins with."""
+        kind = self.source if self.source is dtypes.bool_ else self.dtype
+        return literal(self.type, accumulate.identity(self.name, kind)).name
+
+    def enter(self, e: Emitter, x: Reg) -> Reg:
+        """An element as the accumulator takes it."""
+        return intrinsics.cast(e, x, self.source, self.wide)
+
+    def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
+        # reassoc: many partial sums, one a vector lane, which is also more accurate
+        return e.op("fadd reassoc" if self.wide.is_float else "add", held, new)
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether accumulators are joined in one that is wider."""
+        return self.name == "add" and self.type == "float"
+
+    @property
+    def outer(self) -> tuple[str, str]:
+        """Type and start of what joins accumulators of one long row."""
+        if not self.is_widened:
+            return self.type, self.start
+        return "double", literal("double", accumulate.identity("add", dtypes.float64)).name
+
+    def join(self, e: Emitter, held: Reg, total: Reg) -> Reg:
+        """What was joined so far, and one accumulator more."""
+        if not self.is_widened:
+            return self.step(e, held, total)
+        return e.op("fadd", held, e.cast("fpext", total, "double"))
+
+    def part(self, e: Emitter, held: Reg) -> Reg:
+        """What was joined as one accumulator."""
+        return e.cast("fptrunc", held, self.type) if self.is_widened else held
+
+    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
+        """The result of value v."""
+        if v.op.mean:
+            shape = v.args[0].shape
+            count = size_of(tuple(shape[a] for a in v.params["axes"]))
+            total = e.op("fdiv", total, literal(self.type, float(count)))
+        return intrinsics.cast(e, total, self.wide, v.dtype)
+
+
+class LongSum(Combine):
+    """Sums of many rows, term after term in each column: in float64, or digits would be lost."""
+
+    def __init__(self, name: str, source: DType) -> None:
+        super().__init__(name, source)
+        self.wide = self.dtype = dtypes.float64
+        self.type, self.itemsize = "double", 8
+        self.start = self.first()
+
+
+class Extreme(Combine):
+    """max and min. Floats become integers that sort as they do, with NaN as the winner: integers
+    reduce by vectors, floats with NaN do not."""
+
+    def accumulator(self) -> DType:
+        if not self.wide.is_float:
+            return self.wide
+        return dtypes.int64 if self.wide.bits == 64 else dtypes.int32
+
+    @property
+    def winner(self) -> int:
+        top = 2 ** (self.dtype.bits - 1)
+        return top - 1 if self.name == "max" else -top
+
+    def flipped(self, e: Emitter, word: Reg) -> Reg:
+        """Bits of floats to integers in the same order, and back."""
+        bits = self.dtype.bits
+        sign = e.op("ashr", word, literal(word.type, bits - 1))
+        mask = e.op("and", sign, literal(word.type, 2 ** (bits - 1) - 1))
+        return e.op("xor", word, mask)
+
+    def enter(self, e: Emitter, x: Reg) -> Reg:
+        x = super().enter(e, x)
+        if not self.wide.is_float:
+            return x
+        word = self.flipped(e, e.cast("bitcast", x, self.type))
+        return e.select(e.compare("uno", x, x), literal(self.type, self.winner), word)
+
+    def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
+        prefix = "u" if self.dtype.kind == "uint" else "s"
+        return e.intrinsic(prefix + self.name, held, new)
+
+    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
+        if self.wide.is_float:
+            register = intrinsics.register_type(self.wide)
+            total = e.cast("bitcast", self.flipped(e, total), register)
+        return intrinsics.cast(e, total, self.wide, v.dtype)
+
+
+class Logical(Combine):
+    """all and any, and max and min of bools, in bytes."""
+
+    def accumulator(self) -> DType:
+        return dtypes.uint8
+
+    def enter(self, e: Emitter, x: Reg) -> Reg:
+        return e.cast("zext", x, "i8")
+
+    def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
+        return e.op("and" if self.name in ("and", "min") else "or", held, new)
+
+    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
+        return e.compare("ne", total, literal("i8", 0))
+
+
+@lru_cache(maxsize=256)
+def _combine(name: str, source: DType) -> Combine:
+    kinds: dict[str, Any] = {"add": Combine, "max": Extreme, "min": Extreme}
+    kind = Logical if source is dtypes.bool_ else kinds[name]
+    made: Combine = kind(name, source)
+    return made
+
+
+@lru_cache(maxsize=16)
+def long_sum(source: DType) -> Combine:
+    """A sum in float64."""
+    return LongSum("add", source)
+
+
+def combine_of(v: Value) -> Combine:
+    """The accumulator of a reduction."""
+    x = v.args[0]
+    terms = x.size // max(1, v.size)
+    narrow_sum = v.op.combine == "add" and x.dtype.is_float and x.dtype.bits < 64
+    if narrow_sum and terms > LONG and not trailing(x.shape, v.params["axes"]):
+        return long_sum(x.dtype)
+    return _combine(v.op.combine, x.dtype)

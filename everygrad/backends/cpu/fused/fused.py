@@ -1,0 +1,532 @@
+"""The LLVM IR of a fused group: rows, and passes over each row while it is in the cache.
+
+A pass computes everything it can before a row reduction's result is needed; the next pass goes on
+with it. Values a later pass needs are read again from where they were stored, kept in a small
+array of the row if they are dear (exp), or computed again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from everygrad.backends.cpu.fused.accumulator import Combine, combine_of, long_sum
+from everygrad.backends.cpu.llvm import intrinsics
+from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
+from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
+from everygrad.backends.cpu.llvm.work import Step, Work
+from everygrad.compile.expr import Program
+from everygrad.compile.fuse import Group, Load, Member, Number
+from everygrad.compile.ir import Value
+from everygrad.compile.thresholds import edge
+from everygrad.compile.walk import Place, Walk, walk
+from everygrad.dtypes import int64
+
+COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+DEAR = frozenset(  # intrinsics that take longer than a load from the cache
+    {
+        "exp", "expm1", "log", "log1p", "log2", "erf", "ndtr", "pow", "floordiv", "mod", "sin",
+        "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
+        "atanh",
+    }
+)  # fmt: skip
+# elements of a block: about 10 us, a thread's smallest share
+GRAIN = edge(__name__, "GRAIN", 1 << 14, "elements")
+MOST_BLOCKS = edge(__name__, "MOST_BLOCKS", 64, "count")
+# elements of all blocks' partial results together
+MOST_PARTIAL = edge(__name__, "MOST_PARTIAL", 1 << 21, "elements")
+# bytes of a row kept between passes, on the stack
+MOST_KEPT = edge(__name__, "MOST_KEPT", 1 << 15, "bytes")
+MEMO = dict[Any, Reg]  # by member, and by load
+
+
+class Fused(NamedTuple):
+    """A group as work: its arguments are the outputs, then the inputs, then the scratch."""
+
+    work: Work
+    outputs: list[Value]
+    inputs: list[tuple[Value, int]]  # and how many elements into it the argument points
+
+
+class Writer:
+    """Writes one group."""
+
+    def __init__(self, group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> None:
+        self.group = group
+        self.bounds = bounds  # the rows at which blocks begin, if someone else decides
+        self.walk: Walk = walk(group, bounds[-1] if bounds else 0)
+        members = group.members
+        self.outputs = [v for v in members if v in stored]
+        loads = [r for m in members.values() for r in m.refs if isinstance(r, Load)]
+        self.inputs = list(dict.fromkeys((r.value, r.offset) for r in loads))
+        self.finals = [m for m in members.values() if m.role == "final" and m.value in stored]
+        self.programs = {v: _program(v) for v in members if v.kind == "elementwise"}
+        self.stages: dict[Value, int] = {}
+        for v, m in members.items():
+            self.stages[v] = max((self.stage(r) for r in m.refs), default=0)
+        self.passes = 1 + max(
+            (self.stages[v] for v, m in members.items() if self.in_loop(m)), default=-1
+        )
+        self.kept = self.choose_kept()
+        self.exact = self.choose_exact()
+        self.choose_blocks()
+        self.w = LoopWriter()
+        self.rows: MEMO = {}  # values of the row being walked
+        self.row_loads: dict[Load, Reg] = {}
+        self.row_bases: dict[Any, str] = {}
+        self.picked_rows: dict[Value, str] = {}  # where a row's index points
+
+    # --- what goes where -------------------------------------------------------------------------
+
+    def stage(self, ref: Any) -> int:
+        """The pass from which on a reference can be used."""
+        if not isinstance(ref, Value):
+            return 0
+        return self.stages[ref] + (self.group.members[ref].role == "reduce")
+
+    def in_loop(self, m: Member) -> bool:
+        """Whether a member is something a pass must produce."""
+        if m.role == "reduce":
+            return True
+        if m.role == "final":
+            return m.level == "full" and m.value in self.outputs
+        return m.role == "full" and m.value in self.outputs
+
+    def roots(self, k: int) -> list[Member]:
+        members = self.group.members
+        return [m for v, m in members.items() if self.in_loop(m) and self.stages[v] == k]
+
+    def choose_kept(self) -> dict[Value, int]:
+        """The full values to keep between passes, with the numbers of their arrays."""
+        kept: dict[Value, int] = {}
+        room = MOST_KEPT
+        for k in range(1, self.passes):
+            todo = [r for m in self.roots(k) for r in self.needs(m)]
+            seen = set(todo)
+            while todo:
+                v = todo.pop()
+                m = self.group.members[v]
+                if m.role != "full":
+                    continue
+                if self.stages[v] < k:
+                    if v in self.outputs or v in kept:
+                        continue
+                    cost = self.walk.length * v.dtype.itemsize
+                    if cost <= room and self.is_dear(v):
+                        kept[v] = len(kept)
+                        room -= cost
+                        continue
+                for r in self.needs(m):
+                    if r not in seen:
+                        seen.add(r)
+                        todo.append(r)
+        return kept
+
+    def choose_exact(self) -> set[Value]:
+        """The values under an extreme, if something is compared: one pass finds which is largest,
+        another asks which equals it, and both must have rounded alike."""
+        if not any(i.fn in COMPARING for p in self.programs.values() for i in p.insts):
+            return set()
+        extremes = [m for v, m in self.group.members.items() if v.name in ("max", "min")]
+        todo = [r for m in extremes if m.role == "reduce" for r in self.needs(m)]
+        found: set[Value] = set()
+        while todo:
+            v = todo.pop()
+            if v not in found:
+                found.add(v)
+                todo += self.needs(self.group.members[v])
+        return found
+
+    def is_dear(self, v: Value) -> bool:
+        """Whether computing v again takes longer than reading it again."""
+        program = self.programs.get(v)
+        return program is not None and any(inst.fn in DEAR for inst in program.insts)
+
+    def needs(self, m: Member) -> list[Value]:
+        return [r for r in m.refs if isinstance(r, Value)]
+
+    def choose_blocks(self) -> None:
+        rows = self.walk.row_count
+        if self.bounds:
+            self.blocks = len(self.bounds) - 1
+            self.place_partials()
+            return
+        blocks = max(1, min(rows, MOST_BLOCKS, self.group.size * max(1, self.passes) // GRAIN))
+        width = sum(m.value.size for m in self.finals)
+        if width:
+            blocks = max(1, min(blocks, MOST_PARTIAL // width))
+            if width > 1024:  # partial results cost memory traffic too
+                blocks = min(blocks, max(1, self.group.size // (4 * width)))
+        self.rows_a_block = -(-rows // blocks)
+        self.blocks = -(-rows // self.rows_a_block)
+        self.place_partials()
+
+    def partial_of(self, m: Member) -> Combine:
+        """How a block's part of a final result is held. What a whole walk along the last columns
+        is added to is added to seldom, and can be float64 for nothing."""
+        c = combine_of(m.value)
+        return long_sum(c.source) if c.is_widened and not self.follows_last(m) else c
+
+    def place_partials(self) -> None:
+        at = 0
+        self.partials: dict[Value, int] = {}  # byte offsets in the scratch
+        for m in self.finals:
+            self.partials[m.value] = at
+            at += -(-self.blocks * m.value.size * self.partial_of(m).itemsize // 64) * 64
+        self.scratch = at
+
+    # --- addresses -------------------------------------------------------------------------------
+
+    def base(self, pointer: str, place: Place, key: Any) -> str:
+        """Where the row being walked begins in an operand."""
+        found = self.row_bases.get(key)
+        if found is None:
+            found = self.w.offset(pointer, place.offset, place.rows, self.row_index, key[1])
+            self.row_bases[key] = found
+        return found
+
+    def pointer(self, v: Value) -> str:
+        return f"%p{self.outputs.index(v)}"
+
+    def load_base(self, r: Load) -> str:
+        place = self.walk.loads[r]._replace(offset=0)  # the argument points there already
+        number = len(self.outputs) + self.inputs.index((r.value, r.offset))
+        return self.base(f"%p{number}", place, (r, r.value.dtype))
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def load(self, r: Load, memo: MEMO) -> Reg:
+        """A value from outside: once a row if it does not follow the columns."""
+        place = self.walk.loads[r]
+        if not place.follows_columns:
+            return self.row_loads[r]
+        if r not in memo:
+            at = self.w.element(self.load_base(r), place.columns, self.w.columns, r.value.dtype)
+            memo[r] = self.w.load(at, r.value.dtype, grouped=True)
+        return memo[r]
+
+    def operand(self, ref: Any, arg: Value, memo: MEMO, k: int) -> Reg:
+        if isinstance(ref, Number):
+            return intrinsics.constant(arg.dtype, ref.value)
+        if isinstance(ref, Load):
+            return self.load(ref, memo)
+        return self.value(ref, memo, k)
+
+    def value(self, v: Value, memo: MEMO, k: int) -> Reg:
+        """A member's value at the element (or row) being walked, in pass k."""
+        if v in self.rows:
+            return self.rows[v]
+        if v not in memo:
+            memo[v] = self.compute(v, memo, k)
+        return memo[v]
+
+    def compute(self, v: Value, memo: MEMO, k: int) -> Reg:
+        m = self.group.members[v]
+        if m.role == "full" and self.stages[v] < k:
+            if v in self.outputs:
+                return self.w.load(self.full_address(v), v.dtype, grouped=True)
+            if v in self.kept:
+                return self.w.load(self.kept_address(v), v.dtype, grouped=True)
+        if v.name == "take":
+            return self.picked(m, memo, k)
+        inputs = {i: self.operand(r, a, memo, k) for i, (r, a) in _operands(m)}
+        self.w.e.exact = v in self.exact
+        made = self.w.body(self.programs[v], inputs)
+        self.w.e.exact = False
+        return made
+
+    def picked(self, m: Member, memo: MEMO, k: int) -> Reg:
+        """The element that an index names."""
+        r, where = m.refs
+        base = self.picked_rows.get(m.value)
+        if base is None:
+            index = self.operand(where, m.value.args[1], memo, k)
+            base = self.picked_base(r, index, m.value.args[1])
+        at = self.w.element(base, self.walk.loads[r].columns, self.w.columns, r.value.dtype)
+        return self.w.load(at, r.value.dtype, grouped=True)
+
+    def picked_base(self, r: Load, index: Reg, arg: Value) -> str:
+        wide = intrinsics.cast(self.w.e, index, arg.dtype, int64)
+        return self.w.offset(self.load_base(r), 0, (r.step or 0,), [wide], r.value.dtype)
+
+    def full_address(self, v: Value) -> str:
+        place = self.walk.full
+        base = self.base(self.pointer(v), place, (v, v.dtype))
+        return self.w.element(base, place.columns, self.w.columns, v.dtype)
+
+    def kept_address(self, v: Value) -> str:
+        place = self.walk.full
+        return self.w.element(f"%kept{self.kept[v]}", place.columns, self.w.columns, v.dtype)
+
+    # --- one row -----------------------------------------------------------------------------
+
+    def row(self) -> None:
+        self.rows, self.row_loads, self.row_bases = {}, {}, {}
+        for r in self.walk.loads:
+            base = self.load_base(r)
+            if r.step is None and not self.walk.loads[r].follows_columns:
+                self.row_loads[r] = self.w.load(base, r.value.dtype, grouped=False)
+        self.picked_rows = {
+            v: self.picked_base(m.refs[0], self.row_loads[m.refs[1]], v.args[1])
+            for v, m in self.group.members.items()
+            if v.name == "take" and m.refs[1] in self.row_loads
+        }
+        for v in self.outputs:
+            if self.group.members[v].role == "full":
+                self.base(self.pointer(v), self.walk.full, (v, v.dtype))
+        for m in self.finals:
+            self.final_base(m)
+        for k in range(self.passes + 1):
+            self.row_values(k)
+            if k < self.passes:
+                self.one_pass(k)
+        self.store_rows()
+
+    def row_values(self, k: int) -> None:
+        """The values of the row that pass k is the first to see."""
+        for v, m in self.group.members.items():
+            if m.role == "row" and self.stages[v] == k:
+                self.rows[v] = self.compute(v, self.rows, k)
+
+    def store_rows(self) -> None:
+        for v in self.outputs:
+            m = self.group.members[v]
+            if m.role in ("row", "reduce"):
+                base = self.base(self.pointer(v), self.walk.row, (v, v.dtype))
+                self.w.store(self.rows[v], base, v.dtype, grouped=False)
+            elif m.role == "final" and m.level == "row":
+                combine = self.partial_of(m)
+                found = self.operand(m.refs[0], v.args[0], self.rows, self.passes)
+                self.accumulate(combine, combine.enter(self.w.e, found), self.final_base(m))
+
+    def final_base(self, m: Member) -> str:
+        place, v = self.walk.finals[m.value], m.value
+        return self.base(f"%part{self.finals.index(m)}", place, (v, self.partial_of(m).dtype))
+
+    def accumulate(self, combine: Combine, new: Reg, address: str, grouped: bool = False) -> None:
+        held = self.w.load_raw(address, combine.type, grouped)
+        if new.type != held.type:
+            new = self.w.e.cast("fpext", new, held.type)
+        self.w.store_raw(combine.step(self.w.e, held, new), address, grouped)
+
+    def one_pass(self, k: int) -> None:
+        """The loops of pass k: over outer columns, if any, and the innermost ones."""
+        roots = self.roots(k)
+        kept = [v for v in self.kept if self.stages[v] == k]
+        written = [m.value for m in roots if m.role == "full"]
+        carried: list[tuple[Member, Combine]] = []
+        for m in roots:
+            if m.role == "reduce" or (m.role == "final" and not self.follows_last(m)):
+                carried.append((m, combine_of(m.value)))
+        sums = [c for _, c in carried]
+        through = [m.role == "reduce" or not self.follows_outer(m) for m, _ in carried]
+
+        def body(accumulators: list[Reg]) -> list[Reg]:
+            memo: MEMO = {}
+            made = []
+            for (m, c), held in zip(carried, accumulators, strict=True):
+                x = self.operand(m.refs[0], m.value.args[0], memo, k)
+                made.append(c.step(self.w.e, held, c.enter(self.w.e, x)))
+            added = [
+                (m, self.operand(m.refs[0], m.value.args[0], memo, k))
+                for m in roots
+                if m.role == "final" and self.follows_last(m)
+            ]
+            # all loads before the first store: an output may lie where an input does
+            found = [(v, self.value(v, memo, k), self.full_address(v)) for v in written]
+            found += [(v, self.value(v, memo, k), self.kept_address(v)) for v in kept]
+            for v, value, address in found:
+                self.w.store(value, address, v.dtype, grouped=True)
+            for m, x in added:
+                c = combine_of(m.value)
+                self.accumulate(c, c.enter(self.w.e, x), self.final_address(m), True)
+            return made
+
+        def after_inner(totals: list[Reg]) -> None:
+            for (m, _), total, whole in zip(carried, totals, through, strict=True):
+                if not whole:
+                    self.accumulate(self.partial_of(m), total, self.final_address(m, outer=True))
+
+        totals = self.w.column_loops(
+            self.walk.columns, self.length, sums, through, body, after_inner
+        )
+        for (m, c), total, whole in zip(carried, totals, through, strict=True):
+            if m.role == "reduce":
+                self.rows[m.value] = c.leave(self.w.e, total, m.value)
+            elif whole:
+                self.accumulate(self.partial_of(m), total, self.final_base(m))
+
+    def follows_last(self, m: Member) -> bool:
+        return self.walk.finals[m.value].columns[-1] != 0
+
+    def follows_outer(self, m: Member) -> bool:
+        return any(self.walk.finals[m.value].columns[:-1])
+
+    def final_address(self, m: Member, outer: bool = False) -> str:
+        place = self.walk.finals[m.value]
+        strides = (*place.columns[:-1], 0) if outer else place.columns
+        dtype = self.partial_of(m).dtype
+        return self.w.element(self.final_base(m), strides, self.w.columns, dtype)
+
+    # --- the whole ---------------------------------------------------------------------------
+
+    def text(self) -> str:
+        w, walk = self.w, self.walk
+        count = len(self.outputs) + len(self.inputs) + bool(self.scratch)
+        w.lines.append("entry:")
+        w.arguments(count)
+        for v, i in self.kept.items():
+            memory = intrinsics.memory_type(v.dtype)
+            w.lines.append(f"  %kept{i} = alloca [{walk.length} x {memory}], align 64")
+        with w.counted("b", "%lo", "%hi") as block:
+            for i, m in enumerate(self.finals):
+                c = self.partial_of(m)
+                at = self.partials[m.value]
+                w.partial(i, f"%p{count - 1}", at, m.value.size * c.itemsize, block)
+                w.fill(f"%part{i}", c.type, c.start, m.value.size)
+            first, end = self.rows_of(block)
+            with w.counted("r", first.name, end.name) as row:
+                self.row_index = w.indices(row, walk.rows)
+                self.length = str(walk.columns[-1])
+                if walk.tail:
+                    last = w.e.compare("eq", row, Reg("i64", str(walk.row_count - 1)))
+                    pair = (Reg("i64", str(walk.tail)), Reg("i64", self.length))
+                    self.length = w.e.select(last, *pair).name
+                self.row()
+        if self.blocks == 1:
+            for m in self.finals:
+                self.finish(m, "0", str(m.value.size))
+        w.lines.append("  ret void")
+        return w.module(engine().attributes)
+
+    def rows_of(self, block: Reg) -> tuple[Reg, Reg]:
+        """The first row of a block, and the row after its last."""
+        w = self.w
+        if self.bounds:
+            after = w.e.op("add", block, Reg("i64", "1"))
+            return w.table("bounds", self.bounds, block), w.table("bounds", self.bounds, after)
+        first = w.e.op("mul", block, Reg("i64", str(self.rows_a_block)))
+        end = w.e.op("add", first, Reg("i64", str(self.rows_a_block)))
+        if self.blocks * self.rows_a_block != self.walk.row_count:
+            end = w.smallest(end, self.walk.row_count)
+        return first, end
+
+    def finish(self, m: Member, lo: str, hi: str) -> None:
+        """Elements [lo, hi) of a final result from the blocks' partial ones."""
+        w, v = self.w, m.value
+        c = self.partial_of(m)
+        scratch = f"%p{len(self.outputs) + len(self.inputs)}"
+        first = w.at(scratch, self.partials[v])
+        step = v.size * c.itemsize
+        if self.blocks > 1:
+            with w.counted("b", "1", str(self.blocks)) as block:
+                here = w.moved(first, block, step)
+                with w.counted("i", lo, hi, parallel=True) as i:
+                    total = w.load_raw(w.indexed(first, i, c.type), c.type, True)
+                    part = w.load_raw(w.indexed(here, i, c.type), c.type, True)
+                    w.store_raw(c.step(w.e, total, part), w.indexed(first, i, c.type), True)
+        with w.counted("i", lo, hi, parallel=True) as i:
+            total = w.load_raw(w.indexed(first, i, c.type), c.type, True)
+            out = c.leave(w.e, total, v)
+            target = w.indexed(self.pointer(v), i, intrinsics.memory_type(v.dtype))
+            w.store(out, target, v.dtype, grouped=True)
+
+    def finishing_after(self, text: str) -> tuple[Step, ...]:
+        """The steps: `text`, and one that brings blocks together where there are several."""
+        first = Step(text, self.blocks)
+        if self.blocks == 1 or not self.finals:
+            return (first,)
+        self.w = LoopWriter()
+        w = self.w
+        w.lines.append("entry:")
+        w.arguments(len(self.outputs) + len(self.inputs) + 1)
+        largest = max(m.value.size for m in self.finals)
+        piece = 1 << 12
+        with w.counted("c", "%lo", "%hi") as chunk:
+            lo = w.e.op("mul", chunk, Reg("i64", str(piece)))
+            for m in self.finals:
+                start = w.smallest(lo, m.value.size)
+                end = w.smallest(w.e.op("add", lo, Reg("i64", str(piece))), m.value.size)
+                self.finish(m, start.name, end.name)
+        w.lines.append("  ret void")
+        return first, Step(w.module(engine().attributes), -(-largest // piece))
+
+
+def _operands(m: Member) -> Any:
+    return enumerate(zip(m.refs, m.value.args, strict=True))
+
+
+def _program(v: Value) -> Program:
+    program: Program = v.op.program([a.dtype for a in v.args], v.params)
+    return program
+
+
+def fusable(v: Value) -> bool:
+    """Whether this backend has loops for a value."""
+    if v.dtype.is_complex or any(a.dtype.is_complex for a in v.args):
+        return False
+    if v.kind == "reduction":
+        return v.op.combine in ("add", "max", "min", "and", "or")
+    if v.name == "take":
+        return True
+    insts = _program(v).insts
+    return all(
+        intrinsics.supported(i.fn, insts[i.args[-1]].dtype if i.args else i.dtype) for i in insts
+    )
+
+
+def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> Fused:
+    """The work of a group, of which the values in `stored` must be in memory afterwards.
+
+    `bounds`: the rows at which its blocks are to begin, and their number: see `walks_by_row`.
+    """
+    loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
+    inputs = list(dict.fromkeys((r.value, r.offset) for r in loads))
+    outputs = [v for v in group.members if v in stored]
+    key = (bounds, likeness(group, stored))
+    work = _written.get(key)
+    if work is None:
+        writer = Writer(group, stored, bounds)
+        last = writer.finishing_after(writer.text())
+        work = _written[key] = Work(last, writer.scratch)
+        if len(_written) > _REMEMBERED:
+            _written.pop(next(iter(_written)))
+    return Fused(work, outputs, inputs)
+
+
+def walks_by_row(group: Group, rows: int) -> bool:
+    """Whether the group can be walked in so many equal rows."""
+    found = walk(group, rows)
+    return found.row_count == rows and not found.tail
+
+
+_written: dict[Any, Work] = {}  # layers of one shape are written once
+_REMEMBERED = 512
+
+
+def likeness(group: Group, stored: set[Value], sized: bool = True) -> Any:
+    """Equal for groups that become the same code. Not `sized`: but for the sizes of what is read,
+    of which only single numbers are told from the others."""
+    loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
+    inputs = dict.fromkeys((r.value, r.offset) for r in loads)
+    places: dict[Any, int] = {v: i for i, v in enumerate((*inputs, *group.members))}
+
+    def of_load(r: Load) -> Any:
+        where = places[r.value, r.offset]
+        return (where, r.shape, r.strides, r.step) if sized else (where, r.value.size == 1)
+
+    parts: list[Any] = [group.row, tuple(v.dtype for v, _ in inputs)]
+    if sized:
+        parts.append(group.size)
+    for v, m in group.members.items():
+        refs = tuple(
+            places[r]
+            if isinstance(r, Value)
+            else of_load(r)
+            if isinstance(r, Load)
+            else repr(r.value)  # 0.0 and -0.0 are different
+            for r in m.refs
+        )
+        dtypes_of = tuple(a.dtype for a in v.args)
+        level = m[1:3] if sized else (m.role, m.level)
+        parts.append((v.op, *v.params.items(), v.dtype, dtypes_of, level, refs, v in stored))
+    return tuple(parts)

@@ -1,0 +1,1 @@
+"""Matrix products: generated kernels, and BLAS where it is faster."""

@@ -1,0 +1,152 @@
+"""Matrix products on NumPy's BLAS: who brings the threads.
+
+OpenBLAS's own threads are best for one large product. On a busy machine, though, they wait for
+each other far longer than a product takes (20 ms for one of 1 ms was seen), and kernels of ours
+that follow them run slower than alone. So medium products and batches of small ones are split over
+the pool that everything else here uses, with BLAS held to one thread meanwhile. The limits were
+found by timing training steps, not products alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cpu.runtime.pool import empty
+from everygrad.backends.thread_pool import num_threads, parallel_for
+from everygrad.compile.accumulate import identity
+from everygrad.compile.thresholds import edge
+from everygrad.core.scopes import Scope
+from everygrad.core.shapes import size_of
+from everygrad.dtypes import float64
+
+# multiply-adds up to which holding BLAS back costs more than it gains
+SMALL = edge(__name__, "SMALL", 1 << 21, "products")
+SPLIT = edge(__name__, "SPLIT", 1 << 22, "products")  # from which a second thread of ours pays
+LARGE = edge(__name__, "LARGE", 1 << 23, "products")  # from which BLAS's own threads are better
+_START = identity("add", float64)  # products are sums of products, if only of one
+# from which BLAS splits a product with a vector, 0.1 ms of reading memory
+THIN = edge(__name__, "THIN", 1 << 19, "products")
+
+
+def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
+    """OpenBLAS's functions to set and get its number of threads; None for another BLAS."""
+    folder = Path(np.__file__).parent.parent / "numpy.libs"
+    for path in sorted(folder.glob("*openblas*")):
+        lib = ctypes.CDLL(str(path))  # already loaded by NumPy: the same library
+        for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
+            try:
+                put = getattr(lib, f"{prefix}openblas_set_num_threads{suffix}")
+                get = getattr(lib, f"{prefix}openblas_get_num_threads{suffix}")
+            except AttributeError:
+                continue
+            return put, get
+    return None
+
+
+class _Blas:
+    """How many threads BLAS has: one while somebody asks for that, else what it had before."""
+
+    def __init__(self) -> None:
+        self.controls: Any = None
+        self.looked = False
+        self.lock = threading.Lock()
+        self.askers: set[object] = set()
+        self.lowered = False  # it has one thread, and had `before`
+        self.before = 1
+
+    def lower(self, asker: object) -> None:
+        if not self.looked:
+            self.controls, self.looked = _controls(), True
+        if self.controls is not None:
+            put, get = self.controls
+            with self.lock:
+                self.askers.add(asker)
+                if not self.lowered:
+                    self.before = get()
+                    self.lowered = True
+                    put(1)
+
+    def settle(self) -> None:
+        """Give BLAS its threads back if nobody asks for one any more."""
+        with self.lock:
+            if self.lowered and not self.askers:
+                self.controls[0](self.before)
+                self.lowered = False
+
+
+_blas = _Blas()
+
+
+class OneThread(Scope):
+    """A block in which BLAS uses one thread; blocks may overlap in different threads. One that is
+    interrupted as it is left leaves it to the next large product to give BLAS its threads back."""
+
+    def enter(self) -> None:
+        _blas.lower(self)
+
+    def leaving(self) -> tuple[Callable[[], Any], ...]:
+        return (partial(_blas.askers.discard, self), _blas.settle)
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """np.matmul of float32, float64 and complex arrays of two or more dimensions."""
+    m, k = x.shape[-2:]
+    n = y.shape[-1]
+    one = m * n * k
+    if x.ndim == y.ndim == 2:
+        if k == 1 == y.shape[0] and one <= SMALL:
+            out = np.multiply(x, y)  # a column times a row: BLAS takes several times as long
+            out += _START
+            return out
+        if one > THIN and 1 in (m, n):
+            with OneThread():  # waiting for a second thread was seen to take 8 ms
+                return np.matmul(x, y)
+        if one <= SMALL:
+            return np.matmul(x, y)
+        if one > LARGE:
+            if _blas.lowered:
+                _blas.settle()
+            return np.matmul(x, y)
+        batch: tuple[int, ...] = ()
+        count = 1
+    else:
+        batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        count = size_of(batch)
+        if count * one <= SMALL:
+            return np.matmul(x, y)
+    with OneThread():
+        if count * one <= SPLIT or num_threads() == 1:
+            return np.matmul(x, y)
+        out = empty((*batch, m, n), x.dtype)
+        if count > 1:
+            _by_matrix(x, y, out, batch, count)
+        elif m >= n:
+            _split(m, lambda lo, hi: np.matmul(x[..., lo:hi, :], y, out=out[..., lo:hi, :]))
+        else:
+            _split(n, lambda lo, hi: np.matmul(x, y[..., lo:hi], out=out[..., lo:hi]))
+        return out
+
+
+def _split(count: int, task: Callable[[int, int], Any]) -> None:
+    """Two parts for each thread: one that wakes late leaves little undone."""
+    parallel_for(count, max(1, -(-count // (2 * num_threads()))), task)
+
+
+def _by_matrix(x: Any, y: Any, out: Any, batch: tuple[int, ...], count: int) -> None:
+    if len(batch) == 1 and x.ndim == y.ndim == 3 and len(x) == len(y):
+        _split(count, lambda lo, hi: np.matmul(x[lo:hi], y[lo:hi], out=out[lo:hi]))
+        return
+    x = np.broadcast_to(x, (*batch, *x.shape[-2:]))
+    y = np.broadcast_to(y, (*batch, *y.shape[-2:]))
+    first = batch[0]
+    if first > 1:
+        _split(first, lambda lo, hi: np.matmul(x[lo:hi], y[lo:hi], out=out[lo:hi]))
+    else:
+        np.matmul(x, y, out=out)

@@ -1,0 +1,540 @@
+"""Matrix products as generated code: float32 and float64, any strides, any batch.
+
+The result is cut into tiles that fit the vector registers (`gemmtile`). Columns of B are copied,
+a panel at a time, to where they stay in the first cache while all tiles of a block's rows use
+them; A is read in place, or copied when transposed and used by many panels. Sums run over k in a
+fixed order, in stretches that fit that cache, so a result depends on the shapes and layouts alone,
+not on how blocks fall to threads.
+
+Blocks are whole rows of the result where there are rows enough, else rows by columns; a long sum
+with a small result is cut along k instead, its parts summed by a second step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from everygrad.backends.cpu.gemm.gemm_tile import (
+    Code,
+    Machine,
+    Strides,
+    Tile,
+    machine,
+    pack_any,
+    pack_columns,
+    pack_rows,
+    tile,
+    vectors_of,
+)
+from everygrad.backends.cpu.llvm.compiler import engine
+from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.compile.thresholds import edge
+from everygrad.dtypes import DType, float32, float64
+from everygrad.errors import ArgumentError
+
+PANEL = edge(__name__, "PANEL", 32 << 10, "bytes")  # bytes of B that stay in the first cache
+# bytes of A, and of the result, that stay in the second
+CHUNK = edge(__name__, "CHUNK", 512 << 10, "bytes")
+SMALL = edge(__name__, "SMALL", 50_000, "products")  # multiply-adds worth a block of their own
+BLOCKS = edge(__name__, "BLOCKS", 16, "count")  # wanted for a large product
+LONG = edge(__name__, "LONG", 1024, "size")  # k that may be cut, for
+WIDE = edge(__name__, "WIDE", 1 << 16, "elements")  # elements of the result
+VERY_LONG = edge(__name__, "VERY_LONG", 1 << 18, "size")  # k that is cut into more parts
+FEW = edge(__name__, "FEW", 4, "count")  # products of a batch whose sums may be cut
+TILES = edge(__name__, "TILES", 16, "count")  # along m that a panel should serve; more, when B
+BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from afar
+PANELS = edge(__name__, "PANELS", 6, "count")  # that a copy of A should serve
+
+
+class Batch(NamedTuple):
+    """One batch dimension: its size, and the strides of a, b and out."""
+
+    size: int
+    a: int
+    b: int
+    out: int
+
+
+class Product(NamedTuple):
+    """out[..., i, j] = sum over k of a[..., i, k] b[..., k, j]; strides as
+    (along i or k, k or j); bases: for a, b and out, which argument, and the offset in it."""
+
+    dtype: DType
+    m: int
+    k: int
+    n: int
+    a: tuple[int, int]
+    b: tuple[int, int]
+    out_row: int
+    batch: tuple[Batch, ...]
+    bases: tuple[tuple[int, int], ...]
+
+    @property
+    def entries(self) -> int:
+        """How many products the batch holds."""
+        total = 1
+        for dim in self.batch:
+            total *= dim.size
+        return total
+
+
+@lru_cache(maxsize=1024)
+def matmul(a: Operand, b: Operand, out: Operand) -> Work:
+    """out = a @ b; args are out, a, b. Rows of `out` must be contiguous."""
+    product = _product(a, b, out)
+    if 0 in out.shape:
+        return Work(())
+    parts = _parts(product)
+    if parts == 1:
+        step, scratch = _step(product, 0)
+        rows = _rows(product) if len(out.shape) == 2 and product.m == out.shape[0] else ()
+        return Work((step,), scratch * out.dtype.itemsize, rows)
+    kept = _whole(parts * out.size, 16)
+    step, scratch = _step(_split(product, parts), kept)
+    return Work((step, _sum_step(product, parts)), (kept + scratch) * out.dtype.itemsize)
+
+
+def _whole(n: int, unit: int) -> int:
+    """n rounded up to whole units."""
+    return -(-n // unit) * unit
+
+
+# --- what is asked for ---------------------------------------------------------------------------
+
+
+def _product(a: Operand, b: Operand, out: Operand) -> Product:
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if a.dtype not in (float32, float64) or not a.dtype == b.dtype == out.dtype:
+        raise ArgumentError(f"matmul: no code for {a.dtype} @ {b.dtype} -> {out.dtype}")
+    if b.shape[-2] != k or out.shape != (*a.shape[:-2], m, n) or a.shape[:-2] != b.shape[:-2]:
+        raise ArgumentError(f"matmul: {a.shape} @ {b.shape} does not make {out.shape}")
+    if n > 1 and out.size and out.strides[-1] != 1:
+        raise ArgumentError(f"matmul: rows of out must be contiguous, not {out.strides}")
+    dims = zip(a.shape[:-2], a.strides[:-2], b.strides[:-2], out.strides[:-2], strict=True)
+    batch = _merged(Batch(*dim) for dim in dims)
+    whole = Product(
+        a.dtype,
+        m,
+        k,
+        n,
+        (a.strides[-2], a.strides[-1]),
+        (b.strides[-2], b.strides[-1]),
+        out.strides[-2],
+        batch,
+        ((1, a.offset), (2, b.offset), (0, out.offset)),
+    )
+    return _swapped(_tall(whole))
+
+
+def _merged(dims: Iterable[Batch]) -> tuple[Batch, ...]:
+    """Dimensions of size 1 dropped, neighbours that step alike made one."""
+    made: list[Batch] = []
+    for dim in dims:
+        if dim.size == 1:
+            continue
+        last = made[-1] if made else None
+        if last is not None and last[1:] == tuple(dim.size * s for s in dim[1:]):
+            made[-1] = dim._replace(size=last.size * dim.size)
+        else:
+            made.append(dim)
+    return tuple(made)
+
+
+def _tall(p: Product) -> Product:
+    """A stack of matrices times one matrix is one tall product."""
+    if not p.batch or p.batch[-1].b != 0:
+        return p
+    last = p.batch[-1]
+    if p.m == 1:
+        p = p._replace(a=(last.a, p.a[1]), out_row=last.out)
+    elif last.a != p.m * p.a[0] or last.out != p.m * p.out_row:
+        return p
+    return p._replace(m=p.m * last.size, batch=p.batch[:-1])
+
+
+def _swapped(p: Product) -> Product:
+    """A matrix times a column, as the row times the matrix: the result fills vectors."""
+    if p.n > 1 or p.m == 1 or p.out_row != 1:
+        return p
+    return p._replace(
+        m=1,
+        n=p.m,
+        a=(p.b[1], p.b[0]),
+        b=(p.a[1], p.a[0]),
+        out_row=p.m,
+        batch=tuple(Batch(d.size, d.b, d.a, d.out) for d in p.batch),
+        bases=(p.bases[1], p.bases[0], p.bases[2]),
+    )
+
+
+def _parts(p: Product) -> int:
+    """Into how many parts, a divisor of k, to cut k: when it is long and the result small, each
+    part reads its own A and B, once, where chunks of the result would read them over and over."""
+    if p.k < LONG or p.m * p.n > WIDE or p.entries > FEW:
+        return 1
+    wanted = (8, 4) if p.m * p.n <= WIDE // 4 else (4,)  # the parts are summed at the end
+    if p.k >= VERY_LONG and p.m * p.n <= WIDE // 32:  # each is the more exact
+        wanted = (64, 32, 16, *wanted)
+    found = [parts for parts in (*wanted, 7, 5, 6, 3, 2) if p.k % parts == 0]
+    return found[0] if found else 1
+
+
+def _split(p: Product, parts: int) -> Product:
+    """The parts of a sum over k as a batch, in scratch memory."""
+    k = p.k // parts
+    batch, step = [], p.m * p.n
+    for dim in reversed(p.batch):
+        batch.append(dim._replace(out=step))
+        step *= dim.size
+    whole = Batch(parts, k * p.a[1], k * p.b[0], step)
+    bases = (*p.bases[:2], (3, 0))
+    return p._replace(k=k, out_row=p.n, batch=(whole, *reversed(batch)), bases=bases)
+
+
+# --- how it is cut -------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """Tiles of `rows` rows, the first `tall` of `tiles` of them, and of one row fewer, the others;
+    panels of `width` columns, the last maybe narrower; stretches of `depth` of k.
+
+    A batch entry is `down` x `across` chunks, a block is `group` chunks.
+    """
+
+    rows: int
+    tiles: int
+    tall: int
+    width: int
+    panels: int
+    depth: int
+    down: int
+    across: int
+    group: int
+    packs: str
+    a_packs: bool
+
+    @property
+    def a_area(self) -> int:
+        """Elements of scratch memory for the packed A of a chunk."""
+        if not self.a_packs:
+            return 0
+        return _whole(-(-self.tiles // self.down) * self.rows * self.depth + 64, 64)
+
+
+def _plan(p: Product, target: Machine) -> Plan:
+    lanes = target.width // p.dtype.itemsize
+    rows, vectors = _tile_of(p, lanes, target.registers)
+    tiles = -(-p.m // rows)
+    width = vectors * lanes
+    panels = -(-p.n // width)
+    packs = _packing(p, width, tiles)
+    depth = _depth(p, width, in_place=packs == "none")
+    down, across = _chunks(p, tiles, panels, depth)
+    chunk = p.m * p.n * p.k // (down * across)
+    group = max(1, SMALL // max(chunk, 1))
+    tall = p.m - tiles * (rows - 1)
+    # tile by tile, where the neighbours in memory are rows: they lie together then
+    a_packs = p.a[0] == 1 != p.a[1] and p.m > 16 and panels // across >= PANELS
+    return Plan(rows, tiles, tall, width, panels, depth, down, across, group, packs, a_packs)
+
+
+def _cycles(rows: int, vectors: int, k: int, depth: int) -> float:
+    """About what a tile takes: for each k two sums a cycle, one load, four cycles a sum; for each
+    stretch, to fetch and to store it."""
+    sums, loads = rows * vectors / 2, rows + vectors
+    each = max((sums**4 + loads**4) ** 0.25, 4)  # the lesser one shows, too, as timing says
+    return k * each + -(-k // depth) * (40 + 2 * rows * vectors)
+
+
+def _tile_of(p: Product, lanes: int, registers: int) -> tuple[int, int]:
+    """Rows, and vectors of columns, of the tiles that take least time."""
+    total = -(-p.n // lanes)
+    found = []
+    for vectors in range(1, min(total, 8) + 1):
+        most = (registers - 1 - vectors) // vectors
+        if most < 1:
+            break
+        tiles = -(-p.m // most)
+        rows = -(-p.m // tiles)
+        depth = _depth(p, vectors * lanes)
+        full, rest = divmod(total, vectors)
+        cost = full * _cycles(rows, vectors, p.k, depth)
+        cost += _cycles(rows, rest, p.k, depth) if rest else 0
+        found.append((tiles * cost, rows, vectors))
+    _, rows, vectors = min(found)
+    return rows, vectors
+
+
+def _depth(p: Product, width: int, in_place: bool = False) -> int:
+    """The stretches of k, equal but for the last. Each has a sum of its own, so that of a very long
+    k there should not be many: nor are there where no panel has to fit the cache."""
+    most = max(16, PANEL // (width * p.dtype.itemsize), math.isqrt(p.k) if in_place else 0)
+    depth = max(1, -(-p.k // max(1, -(-p.k // most))))
+    while p.k >= 4 and (p.k - 1) % depth + 1 < 4:  # packing takes up to four at a time
+        depth -= 1
+    return depth
+
+
+def _packing(p: Product, width: int, tiles: int) -> str:
+    """How panels are made: "none", when B can be read in place, "rows", "columns" or "any"."""
+    b_k, b_n = p.b
+    if b_n == 1 or p.n == 1:
+        in_place = tiles <= 2 or b_k == width == p.n
+        return "none" if in_place else "rows"
+    if b_k == 1 and p.k * p.dtype.itemsize >= 16:
+        return "columns"
+    return "any"
+
+
+def _chunks(p: Product, tiles: int, panels: int, depth: int) -> tuple[int, int]:
+    """Into how many chunks along m and along n the product is cut.
+
+    Along m first: whole rows of the result are complete together. But each panel is packed once
+    for all tiles of a chunk, so there should be many, or the packing shows.
+    """
+    size = p.dtype.itemsize
+    most = BLOCKS if p.entries == 1 else BLOCKS // 2
+    wanted = -(-min(most, p.m * p.n * p.k * p.entries // SMALL) // p.entries)
+    cached = -(-p.m * depth * size // CHUNK)  # A's part stays in the second cache
+    serve = TILES if p.k * p.n * size <= BIG else 2 * TILES
+    down = max(1, min(wanted, tiles // serve), min(cached, tiles))
+    cached = -(-p.m * p.n * size // (2 * CHUNK * down))
+    across = max(1, -(-wanted // down), cached)
+    return down, min(across, panels)
+
+
+# --- the code ------------------------------------------------------------------------------------
+
+
+def _step(p: Product, scratch: int) -> tuple[Step, int]:
+    """The step, and the elements of scratch memory it uses, from element `scratch` on."""
+    plan = _plan(p, machine())
+    chunks = p.entries * plan.down * plan.across
+    blocks = -(-chunks // plan.group)
+    step = Step(_Writer(p, plan, scratch).text(), blocks, vectorise=False)
+    return step, blocks * plan.a_area
+
+
+def _rows(p: Product) -> tuple[int, ...]:
+    """The rows at which blocks begin, where each block is one chunk of whole rows."""
+    plan = _plan(p, machine())
+    if p.entries > 1 or plan.across > 1 or plan.group > 1 or plan.down < 2:
+        return ()
+    tiles = [i * plan.tiles // plan.down for i in range(plan.down + 1)]
+    return tuple(min(p.m, i * plan.rows - max(0, i - plan.tall)) for i in tiles)
+
+
+def _sum_step(p: Product, parts: int) -> Step:
+    """out = the sum of the parts in scratch memory; a block is one row."""
+    code = Code(p.dtype, machine())
+    code.lines += [f"define void @step(i64 %lo, i64 %hi, ptr %args) {engine().attributes} {{", "e:"]
+    bases = code.bases([(3, 0), p.bases[2]])
+    with code.loop("%lo", "%hi") as i:
+        source = code.at(bases[0], code.times(i, p.n))
+        row = code.integer("urem", i, p.m)
+        (target,) = code.entry(
+            code.integer("udiv", i, p.m), [bases[1]], [(dim.size, (dim.out,)) for dim in p.batch]
+        )
+        target = code.at(target, code.times(row, p.out_row))
+        whole = p.n // code.lanes * code.lanes
+        with code.loop(0, whole, code.lanes) as j:
+            _sum_parts(code, code.at(source, j), code.at(target, j), parts, p, code.lanes)
+        if whole < p.n:
+            at = code.at(source, whole), code.at(target, whole)
+            _sum_parts(code, *at, parts, p, p.n - whole)
+    code.lines += ["  ret void", "}"]
+    return Step(code.text(), p.entries * p.m, vectorise=False)
+
+
+def _sum_parts(code: Code, source: str, target: str, parts: int, p: Product, lanes: int) -> None:
+    """One vector of the sum."""
+    total = code.load(source, lanes)
+    for part in range(1, parts):
+        more = code.load(code.at(source, part * p.entries * p.m * p.n), lanes)
+        total = code.op("fadd", total, more)
+    code.store(total, target, lanes)
+
+
+class _Writer:
+    """Writes the module of one product."""
+
+    def __init__(self, p: Product, plan: Plan, scratch: int) -> None:
+        self.p, self.plan, self.scratch = p, plan, scratch
+        self.code = Code(p.dtype, machine())
+        self.edge = p.n - (plan.panels - 1) * plan.width  # columns of the last panel
+        self.full = plan.panels if self.edge == plan.width else plan.panels - 1
+        self.packed = plan.packs != "none"
+        # one function serves tiles of both heights, if registers can hold each row's address
+        self.short = plan.tall != plan.tiles and plan.rows <= 8 and not plan.a_packs
+
+    def text(self) -> str:
+        widths = ([self.plan.width] if self.full else []) + (
+            [self.edge] if self.edge != self.plan.width else []
+        )
+        for width in widths:
+            self.parts(width)
+        if self.plan.a_packs:
+            for rows in self.heights():
+                pack_rows(self.code, f"packa{rows}", rows, self.p.a[1], rows)
+        self.step()
+        return self.code.text()
+
+    # --- functions -------------------------------------------------------------------------------
+
+    def heights(self) -> list[int]:
+        plan = self.plan
+        one = plan.tall == plan.tiles or self.short
+        return [plan.rows] if one else [plan.rows, plan.rows - 1]
+
+    def parts(self, width: int) -> None:
+        """The tiles and the packing of panels of `width` columns."""
+        p, plan, code = self.p, self.plan, self.code
+        b_k = plan.width if self.packed else p.b[0]
+        for rows in self.heights():
+            strides = Strides(*((1, rows) if plan.a_packs else p.a), b_k, p.out_row)
+            what = Tile(rows, width, not self.packed, self.short, p.k > 0, p.k > plan.depth)
+            tile(code, f"tile{rows}x{width}", what, strides)
+        if plan.packs == "rows":
+            pack_rows(code, f"pack{width}", width, p.b[0], plan.width)
+        elif plan.packs == "any":
+            pack_any(code, f"pack{width}", width, p.b[0], p.b[1], plan.width)
+        elif plan.packs == "columns":
+            self.pack_columns(width)
+
+    def pack_columns(self, width: int) -> None:
+        """A panel is packed a vector at a time; few columns of its own for the last one."""
+        p, code = self.p, self.code
+        counts = vectors_of(code, width)
+        for count in sorted(set(counts)):
+            name = f"pack{width}.{count}"
+            pack_columns(code, name, count, p.b[1], self.plan.width)
+        with code.function(f"pack{width}", "ptr %b", "ptr %to", "i64 %k"):
+            for j, count in enumerate(counts):
+                source = code.at("%b", j * code.lanes * p.b[1])
+                target = code.at("%to", j * code.lanes)
+                given = f"ptr {source}, ptr {target}, i64 %k"
+                code.lines.append(f"  call void @pack{width}.{count}({given})")
+
+    # --- loops -----------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        p, plan, code = self.p, self.plan, self.code
+        attributes = engine().attributes
+        code.lines += [f"define void @step(i64 %lo, i64 %hi, ptr %args) {attributes} {{", "e:"]
+        if self.packed:
+            size = plan.depth * plan.width
+            code.lines.append(f"  %panel = alloca [{size} x {code.type}], align 64")
+        bases = code.bases([*p.bases, (3, self.scratch)] if plan.a_packs else p.bases)
+        if plan.a_packs:  # no two calls have the same %lo
+            bases[3] = code.at(bases[3], code.times("%lo", plan.a_area))
+        chunks = p.entries * plan.down * plan.across
+        first = code.times("%lo", plan.group)
+        last = code.least(code.times("%hi", plan.group), chunks)
+        with code.loop(first, last) as chunk:
+            self.chunk(chunk, bases)
+        code.lines += ["  ret void", "}"]
+
+    def chunk(self, index: str, given: list[str]) -> None:
+        """One chunk of one batch entry."""
+        plan, code = self.plan, self.code
+        bases = given.copy()
+        entry = code.integer("udiv", index, plan.down * plan.across)
+        place = code.integer("urem", index, plan.down * plan.across)
+        batch = [(dim.size, dim[1:]) for dim in self.p.batch]
+        bases[:3] = code.entry(entry, bases[:3], batch)
+        row = self.share(code.integer("udiv", place, plan.across), plan.tiles, plan.down)
+        column = self.share(code.integer("urem", place, plan.across), plan.panels, plan.across)
+        with code.loop(0, max(self.p.k, 1), plan.depth) as k:
+            self.stretch(k, bases, row, column)
+
+    def share(self, index: str, total: int, parts: int) -> tuple[str, str]:
+        """Part `index` of [0, total) cut into equal parts."""
+        code = self.code
+        after = code.integer("add", index, 1)
+        low, high = (code.integer("udiv", code.times(i, total), parts) for i in (index, after))
+        return low, high
+
+    def stretch(
+        self, k: str, bases: list[str], row: tuple[str, str], column: tuple[str, str]
+    ) -> None:
+        """A stretch of k: all panels of the chunk, for each all tiles."""
+        p, plan, code = self.p, self.plan, self.code
+        a, b, out = bases[:3]
+        a = code.at(a, code.times(k, p.a[1]))
+        b = code.at(b, code.times(k, p.b[0]))
+        length = code.least(code.integer("sub", str(p.k), k), plan.depth)
+        more = code.emit("i1", f"icmp ne i64 {k}, 0").name
+        if plan.a_packs:
+            a = self.pack_a(a, bases[3], row, length)
+        low, high = column
+        if self.full:
+            end = high if self.full == plan.panels else code.least(high, self.full)
+            with code.loop(low, end) as panel:
+                self.panel(panel, plan.width, (a, b, out), row, length, more)
+        if self.full < plan.panels:
+            with code.loop(code.least(low, self.full, largest=True), high) as panel:
+                self.panel(panel, self.edge, (a, b, out), row, length, more)
+
+    def panel(
+        self,
+        index: str,
+        width: int,
+        bases: tuple[str, str, str],
+        row: tuple[str, str],
+        length: str,
+        more: str,
+    ) -> None:
+        """All tiles of one panel."""
+        p, plan, code = self.p, self.plan, self.code
+        a, b, out = bases
+        column = code.times(index, plan.width)
+        b = code.at(b, code.times(column, p.b[1]))
+        out = code.at(out, column)
+        if self.packed:
+            code.lines.append(f"  call void @pack{width}(ptr {b}, ptr %panel, i64 {length})")
+            b = "%panel"
+        a_step = plan.depth if plan.a_packs else p.a[0]
+        for rows, (low, high) in self.tiles(row):
+            with code.loop(low, high) as i:
+                at = self.first_row(i) if self.short else self.row_of(i, rows)
+                source = code.at(a, code.times(at, a_step))
+                target = code.at(out, code.times(at, p.out_row))
+                given = f"ptr {source}, ptr {b}, ptr {target}, i64 {length}, i1 {more}"
+                if self.short:
+                    tall = code.emit("i1", f"icmp slt i64 {i}, {plan.tall}").name
+                    given += f", i1 {tall}"
+                code.lines.append(f"  call void @tile{rows}x{width}({given})")
+
+    def tiles(self, row: tuple[str, str]) -> list[tuple[int, tuple[str, str]]]:
+        """The heights of tiles, and which of the tiles in `row` have them."""
+        plan, code = self.plan, self.code
+        if len(self.heights()) == 1:
+            return [(plan.rows, row)]
+        tall = row[0], code.least(row[1], plan.tall)
+        short = code.least(row[0], plan.tall, largest=True), row[1]
+        return [(plan.rows, tall), (plan.rows - 1, short)]
+
+    def row_of(self, i: str, rows: int) -> str:
+        """The first row of tile i, which has `rows` rows."""
+        at = self.code.times(i, rows)
+        return at if rows == self.plan.rows else self.code.integer("add", at, self.plan.tall)
+
+    def pack_a(self, a: str, area: str, row: tuple[str, str], length: str) -> str:
+        """A's part of the chunk copied to `area`; where its row 0 would be."""
+        plan, code = self.plan, self.code
+        area = code.at(area, code.integer("mul", self.first_row(row[0]), -plan.depth))
+        for rows, (low, high) in self.tiles(row):
+            with code.loop(low, high) as i:
+                at = self.row_of(i, rows)
+                given = f"ptr {code.at(a, at)}, ptr {code.at(area, code.times(at, plan.depth))}"
+                code.lines.append(f"  call void @packa{rows}({given}, i64 {length})")
+        return area
+
+    def first_row(self, i: str) -> str:
+        """The first row of tile i."""
+        at = self.code.times(i, self.plan.rows)
+        past = self.code.least(self.code.integer("sub", i, self.plan.tall), 0, largest=True)
+        return self.code.integer("sub", at, past)

@@ -1,0 +1,389 @@
+"""The small functions a matrix product is made of, as LLVM IR: tiles, and copies into panels.
+
+A tile is a few rows times a few vectors of columns of the result, held in registers while the
+sum runs over k: one element of A, spread over a vector, times a vector of B. Vectors are written
+out, so the source needs no vectoriser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine
+from everygrad.dtypes import DType
+
+I64 = "i64"
+
+
+class Machine(NamedTuple):
+    """What of the processor matters here: bytes and number of its vector registers."""
+
+    width: int
+    registers: int
+    has_fma: bool
+
+
+def machine() -> Machine:
+    """The processor this runs on."""
+    has = engine().features.get
+    if has("avx512f"):
+        return Machine(64, 32, True)
+    if has("avx2"):
+        return Machine(32, 16, bool(has("fma")))
+    if has("neon"):
+        return Machine(16, 32, True)
+    return Machine(16, 16, bool(has("fma")))
+
+
+class Code(Emitter):
+    """An emitter that knows functions, loops and vectors of one element type."""
+
+    def __init__(self, dtype: DType, target: Machine) -> None:
+        super().__init__()
+        self.size = dtype.itemsize
+        self.type = "float" if self.size == 4 else "double"
+        self.suffix = "f32" if self.size == 4 else "f64"
+        self.target = target
+        self.lanes = target.width // self.size
+        self.vector = f"<{self.lanes} x {self.type}>"
+        self._labels = 0
+
+    # --- integers and addresses ------------------------------------------------------------------
+
+    def integer(self, name: str, a: str, b: str | int) -> str:
+        """A binary instruction on i64: add, mul, udiv..."""
+        return self.emit(I64, f"{name} i64 {a}, {b}").name
+
+    def least(self, a: str, b: str | int, largest: bool = False) -> str:
+        """The smaller (or larger) of two integers."""
+        name = "smax" if largest else "smin"
+        return self.call(f"llvm.{name}.i64", I64, Value(I64, a), Value(I64, str(b))).name
+
+    def at(self, pointer: str, elements: str | int) -> str:
+        """The address `elements` elements on."""
+        if elements == 0:
+            return pointer
+        text = f"getelementptr {self.type}, ptr {pointer}, i64 {elements}"
+        return self.emit("ptr", text).name
+
+    def times(self, value: str, factor: int) -> str:
+        return value if factor == 1 else self.integer("mul", value, factor)
+
+    def bases(self, wanted: Sequence[tuple[int, int]]) -> list[str]:
+        """Pointers from %args: for each, which, and the offset of its first element."""
+        found = []
+        for index, offset in wanted:
+            at = self.emit("ptr", f"getelementptr ptr, ptr %args, i64 {index}").name
+            found.append(self.at(self.emit("ptr", f"load ptr, ptr {at}").name, offset))
+        return found
+
+    def entry(
+        self, index: str, bases: list[str], batch: Sequence[tuple[int, tuple[int, ...]]]
+    ) -> list[str]:
+        """Where the matrices of a batch entry begin; `batch`: sizes, and a stride for each base."""
+        for size, strides in reversed(batch):
+            at = self.integer("urem", index, size)
+            index = self.integer("udiv", index, size)
+            bases = [
+                self.at(base, self.times(at, stride)) if stride else base
+                for base, stride in zip(bases, strides, strict=True)
+            ]
+        return bases
+
+    # --- control ---------------------------------------------------------------------------------
+
+    def label(self, name: str) -> str:
+        """Begin a block, entered from the one before; its name."""
+        self._labels += 1
+        label = f"{name}{self._labels}"
+        self.lines += [f"  br label %{label}", f"{label}:"]
+        return label
+
+    @contextmanager
+    def loop(self, start: str | int, end: str | int, step: int = 1) -> Iterator[str]:
+        """The body runs for each index in [start, end)."""
+        before = self.label("before")
+        head, n = self.label("head"), self._labels
+        self.lines += [
+            f"  %i{n} = phi i64 [ {start}, %{before} ], [ %next{n}, %again{n} ]",
+            f"  %go{n} = icmp slt i64 %i{n}, {end}",
+            f"  br i1 %go{n}, label %body{n}, label %end{n}",
+            f"body{n}:",
+        ]
+        yield f"%i{n}"
+        self.lines += [
+            f"  br label %again{n}",
+            f"again{n}:",
+            f"  %next{n} = add nuw nsw i64 %i{n}, {step}",
+            f"  br label %{head}",
+            f"end{n}:",
+        ]
+
+    @contextmanager
+    def function(self, name: str, *params: str) -> Iterator[None]:
+        """A function of this module's own: many calls share one copy of the code."""
+        attributes = f"noinline {engine().attributes}"
+        self.lines += [f"define internal void @{name}({', '.join(params)}) {attributes} {{", "e:"]
+        yield
+        self.lines += ["  ret void", "}"]
+
+    def text(self) -> str:
+        return "\n".join([*sorted(self.declarations), *self.lines, ""])
+
+    # --- vectors ---------------------------------------------------------------------------------
+
+    def mask(self, count: int) -> Value:
+        """The first `count` lanes."""
+        bits = ", ".join(f"i1 {int(lane < count)}" for lane in range(self.lanes))
+        return Value(f"<{self.lanes} x i1>", f"<{bits}>")
+
+    def load(self, pointer: str, count: int) -> Value:
+        """The first `count` lanes from memory, zeros in the others."""
+        if count == self.lanes:
+            return self.emit(self.vector, f"load {self.vector}, ptr {pointer}, align {self.size}")
+        return self.call(
+            f"llvm.masked.load.v{self.lanes}{self.suffix}.p0",
+            self.vector,
+            Value("ptr", pointer),
+            Value("i32", str(self.size)),
+            self.mask(count),
+            Value(self.vector, "zeroinitializer"),
+        )
+
+    def store(self, value: Value, pointer: str, count: int) -> None:
+        """The first `count` lanes to memory."""
+        if count == self.lanes:
+            text = f"store {self.vector} {value.name}, ptr {pointer}, align {self.size}"
+            self.lines.append(f"  {text}")
+            return
+        name = f"llvm.masked.store.v{self.lanes}{self.suffix}.p0"
+        mask = self.mask(count)
+        self.declarations.add(f"declare void @{name}({self.vector}, ptr, i32, {mask.type})")
+        self.lines.append(
+            f"  call void @{name}({self.vector} {value.name}, ptr {pointer}, i32 {self.size}, "
+            f"{mask.type} {mask.name})"
+        )
+
+    def spread(self, pointer: str) -> Value:
+        """One element of memory in every lane."""
+        one = self.emit(self.type, f"load {self.type}, ptr {pointer}, align {self.size}")
+        low = self.emit(
+            self.vector, f"insertelement {self.vector} poison, {self.type} {one.name}, i64 0"
+        )
+        zeros = f"<{self.lanes} x i32> zeroinitializer"
+        return self.emit(
+            self.vector, f"shufflevector {self.vector} {low.name}, {self.vector} poison, {zeros}"
+        )
+
+    def shuffle(self, a: Value, b: Value, lanes: list[int]) -> Value:
+        """Lanes of a and b, counted through both."""
+        picked = ", ".join(f"i32 {lane}" for lane in lanes)
+        element = a.type.split(" x ")[1]
+        return self.emit(
+            f"<{len(lanes)} x {element}",
+            f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picked}>",
+        )
+
+    def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c; rounded once where the processor can."""
+        if self.target.has_fma:
+            return self.call(f"llvm.fma.v{self.lanes}{self.suffix}", self.vector, a, b, c)
+        product = self.op("fmul", a, b)
+        return self.op("fadd", product, c)
+
+
+class Strides(NamedTuple):
+    """How tiles find their elements: A along m and k, B along k, the result along m."""
+
+    a_row: int
+    a_k: int
+    b_k: int
+    out_row: int
+
+
+def vectors_of(code: Code, columns: int) -> list[int]:
+    """How many lanes of each vector a row of `columns` uses."""
+    return [min(code.lanes, columns - j) for j in range(0, columns, code.lanes)]
+
+
+class Tile(NamedTuple):
+    """Which tile: its rows and columns, and what its function must be able to do.
+
+    masked: B must not be read past its columns (else there is memory there, of no matter what);
+    short: the function takes a last argument, whether the last row counts; sums: there is
+    something to sum, k not being 0; resumes: sums may have been begun.
+    """
+
+    rows: int
+    columns: int
+    masked: bool
+    short: bool
+    sums: bool
+    resumes: bool
+
+
+_Sums = dict[tuple[int, int], Value]
+
+
+def tile(code: Code, name: str, t: Tile, s: Strides) -> None:
+    """@name(a, b, out, k, more[, tall]): out = A B for one tile, or out += A B if `more`."""
+    counts = vectors_of(code, t.columns)
+    places = [(i, j) for i in range(t.rows) for j in range(len(counts))]
+    params = ["ptr %a", "ptr %b", "ptr %out", "i64 %k", "i1 %more", *(["i1 %tall"] * t.short)]
+    with code.function(name, *params):
+        a_rows = [code.at("%a", i * s.a_row) for i in range(t.rows)] if t.short else []
+        rows = [code.at("%out", i * s.out_row) for i in range(t.rows)]
+        if t.short:  # the row before the last, twice: the same is computed and stored
+            for each in (a_rows, rows):
+                each[-1] = code.select(Value("i1", "%tall"), *_pointers(each[-1], each[-2])).name
+        at = {(i, j): code.at(rows[i], j * code.lanes) for i, j in places}
+        totals = {place: Value(code.vector, "zeroinitializer") for place in places}
+        if t.sums:
+            code.lines += ["  br label %sum", "sum:"]
+            lanes = counts if t.masked else [code.lanes] * len(counts)
+            totals = _sum_loop(code, t, lanes, s, a_rows)
+            if t.resumes:
+                _add_to(code, t, counts, at, totals)
+        for i, j in places:
+            code.store(totals[i, j], at[i, j], counts[j])
+
+
+def _add_to(
+    code: Code, t: Tile, counts: list[int], at: dict[tuple[int, int], str], totals: _Sums
+) -> None:
+    """The way out where sums were begun: what is there, and this stretch of k. It has a sum of its
+    own: one that runs through all of a long k loses two digits by 2**25."""
+    code.lines += ["  br i1 %more, label %resume, label %fresh", "resume:"]
+    together = 2 if t.short else 1  # the last rows may be one: read both before either is written
+    for first in [*range(t.rows - together), t.rows - together]:
+        some = range(first, t.rows if first == t.rows - together else first + 1)
+        sums = {
+            (i, j): code.op("fadd", code.load(at[i, j], count), totals[i, j])
+            for i in some
+            for j, count in enumerate(counts)
+        }
+        for (i, j), total in sums.items():
+            code.store(total, at[i, j], counts[j])
+    code.lines += ["  ret void", "fresh:"]
+
+
+def _pointers(*names: str) -> list[Value]:
+    return [Value("ptr", name) for name in names]
+
+
+def _sum_loop(code: Code, t: Tile, lanes: list[int], s: Strides, a_rows: list[str]) -> _Sums:
+    """The loop over k of a tile, in block "sum", from zero."""
+    head = len(code.lines)
+    code.lines.append("")  # the phis, once the names of what they carry are known
+    b = [code.load(code.at("%pb", j * code.lanes), count) for j, count in enumerate(lanes)]
+    totals: _Sums = {}
+    for i in range(t.rows):
+        a = code.spread(code.at(a_rows[i], "%at") if t.short else code.at("%pa", i * s.a_row))
+        for j, v in enumerate(b):
+            totals[i, j] = code.multiply_add(a, v, Value(code.vector, f"%acc{i}.{j}"))
+    carried = [("i64", "%left", "%k"), ("ptr", "%pb", "%b")]
+    carried.append(("i64", "%at", "0") if t.short else ("ptr", "%pa", "%a"))
+    phis = [(kind, name, start, f"{name}.next") for kind, name, start in carried]
+    phis += [
+        (code.vector, f"%acc{i}.{j}", "zeroinitializer", total.name)
+        for (i, j), total in totals.items()
+    ]
+    code.lines[head] = "\n".join(
+        f"  {name} = phi {kind} [ {start}, %e ], [ {new}, %sum ]" for kind, name, start, new in phis
+    )
+    code.lines += [
+        "  %left.next = add nsw i64 %left, -1",
+        f"  %pb.next = getelementptr {code.type}, ptr %pb, i64 {s.b_k}",
+        f"  %at.next = add nsw i64 %at, {s.a_k}"
+        if t.short
+        else f"  %pa.next = getelementptr {code.type}, ptr %pa, i64 {s.a_k}",
+        "  %done = icmp eq i64 %left.next, 0",
+        "  br i1 %done, label %finish, label %sum",
+        "finish:",
+    ]
+    return totals
+
+
+# --- panels: columns of B, one vector after the other, k by k -----------------------------------
+
+
+def pack_rows(code: Code, name: str, columns: int, b_k: int, panel: int) -> None:
+    """@name(b, to, k): copy k rows of `columns` neighbours; rows of the panel hold `panel`."""
+    with code.function(name, "ptr %b", "ptr %to", "i64 %k"), code.loop(0, "%k") as k:
+        source, target = code.at("%b", code.times(k, b_k)), code.at("%to", code.times(k, panel))
+        for j, count in enumerate(vectors_of(code, columns)):
+            value = code.load(code.at(source, j * code.lanes), count)
+            code.store(value, code.at(target, j * code.lanes), code.lanes)
+
+
+def pack_columns(code: Code, name: str, columns: int, b_n: int, panel: int) -> None:
+    """@name(b, to, k): as pack_rows for a B whose k-neighbours lie together; one vector wide.
+
+    Squares of 16 bytes a side are transposed in registers; the last may overlap the one before.
+    At least `square(code)` rows. Missing columns repeat the last.
+    """
+    side = square(code)
+    part = f"<{side} x {code.type}>"
+    with code.function(name, "ptr %b", "ptr %to", "i64 %k"), code.loop(0, "%k", side) as i:
+        k = code.least(i, code.integer("sub", "%k", side))
+        source, target = code.at("%b", k), code.at("%to", code.times(k, panel))
+        rows = []
+        for j in range(side):
+            parts = []
+            for column in range(j, code.lanes, side):
+                at = code.at(source, min(column, columns - 1) * b_n)
+                parts.append(code.emit(part, f"load {part}, ptr {at}, align {code.size}"))
+            rows.append(_joined(code, parts))
+        for j, value in enumerate(_transposed(code, rows)):
+            code.store(value, code.at(target, j * panel), code.lanes)
+
+
+def pack_any(code: Code, name: str, columns: int, b_k: int, b_n: int, panel: int) -> None:
+    """@name(b, to, k): element by element."""
+    with (
+        code.function(name, "ptr %b", "ptr %to", "i64 %k"),
+        code.loop(0, "%k") as k,
+        code.loop(0, columns) as j,
+    ):
+        row = code.at("%b", code.times(k, b_k))
+        at = code.at(row, code.times(j, b_n))
+        value = code.emit(code.type, f"load {code.type}, ptr {at}, align {code.size}")
+        to = code.at(code.at("%to", code.times(k, panel)), j)
+        code.lines.append(f"  store {value.type} {value.name}, ptr {to}, align {code.size}")
+
+
+def square(code: Code) -> int:
+    """Elements in 16 bytes: shuffles within these are cheap on every processor."""
+    return 16 // code.size
+
+
+def _joined(code: Code, parts: list[Value]) -> Value:
+    """Short vectors one after the other in a long one."""
+    count = 16 // code.size
+    while len(parts) > 1:
+        count *= 2
+        lanes = list(range(count))
+        parts = [code.shuffle(a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _transposed(code: Code, rows: list[Value]) -> list[Value]:
+    """Each 16 bytes of the vectors, seen as a square matrix, transposed."""
+    side, lanes = len(rows), code.lanes
+
+    def mixed(a: Value, b: Value, width: int, half: int) -> Value:
+        """From each 16 bytes of a and b, alternately, `width` elements of the given half."""
+        picked: list[int] = []
+        for start in range(half * side // 2, lanes, side):
+            for j in range(0, side // 2, width):
+                picked += range(start + j, start + j + width)
+                picked += range(lanes + start + j, lanes + start + j + width)
+        return code.shuffle(a, b, picked)
+
+    if side == 2:
+        return [mixed(rows[0], rows[1], 1, half) for half in (0, 1)]
+    # pairs (0, 1) and (2, 3) by single elements, then their halves by pairs
+    first = {(i, h): mixed(rows[i], rows[i + 1], 1, h) for i in (0, 2) for h in (0, 1)}
+    return [mixed(first[0, h], first[2, h], 2, half) for h in (0, 1) for half in (0, 1)]

@@ -1,0 +1,1 @@
+"""Compiled functions on the CPU: a graph lowered to steps, memory planned, replayed."""

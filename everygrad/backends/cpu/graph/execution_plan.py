@@ -1,0 +1,538 @@
+"""A graph as a list of steps over numbered slots of memory: what a replay goes through.
+
+Groups of fused values become loops, kernels what `lowering` has for them; the rest is called on
+NumPy arrays between two runs of native code. Slot 0 is the error word. Inputs and results get their
+memory for each call, constants and what is computed on the way have theirs from the start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad.backends.cpu.fused import multi_tensor
+from everygrad.backends.cpu.fused.fused import Fused, fusable, fused, walks_by_row
+from everygrad.backends.cpu.graph import lowering
+from everygrad.backends.cpu.kernels import copy_index
+from everygrad.backends.cpu.llvm.work import Operand, Step, Work, contiguous
+from everygrad.compile.fuse import Group, Load, fuse, used_outside
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.memory import Lifetime, Memory, Plan, plan
+from everygrad.compile.views import View, is_whole, view_of
+
+
+class NativeStep(NamedTuple):
+    """One function and the slots of its arguments. `name` is for reading."""
+
+    step: Step
+    slots: tuple[int, ...]
+    name: str
+    linked: bool = False  # to the next step, block by block
+
+
+class HostStep(NamedTuple):
+    """A call on NumPy arrays: the values in `inputs` by slot and view, the result into `out`."""
+
+    call: Callable[..., Any]
+    inputs: tuple[tuple[int, View], ...]
+    out: int
+    name: str
+
+
+class Result(NamedTuple):
+    """An output of the graph: a view of what is in a slot."""
+
+    slot: int
+    view: View
+
+
+class Program(NamedTuple):
+    """Everything a replay needs, in plain data."""
+
+    steps: list[NativeStep | HostStep]
+    inputs: list[int]  # their slots
+    constants: dict[int, Any]  # arrays by slot
+    outputs: dict[int, Value]  # what is given memory for each call, by slot
+    results: list[Result]
+    temporaries: dict[int, int]  # offsets in the arena, by slot
+    lifetimes: list[Lifetime]
+    arena: int
+    slots: int
+    checks: list[str]  # what the error word's number minus 1 means
+    offsets: dict[int, list[tuple[int, int]]]  # by slot: slots that point into it, and how far
+    donations: dict[int, int]  # slots of outputs that may take an input's memory, and that input's
+    certain: set[int]  # slots of outputs that are written when nothing can fail any more
+    groups: list[Group]
+
+    def memory(self) -> Memory:
+        """What the program takes: on the way, for results, for constants."""
+        placed = list(zip(self.temporaries.values(), self.lifetimes, strict=True))
+        outputs = sum(v.nbytes for v in self.outputs.values())
+        constants = sum(a.nbytes for a in self.constants.values())
+        return Memory(self.arena, placed, outputs, constants, len(self.donations))
+
+
+class Planner:
+    """Builds the program of one graph."""
+
+    def __init__(self, graph: Graph, donated: Sequence[tuple[int, int]]) -> None:
+        self.graph = graph
+        self.groups = fuse(graph, fusable)
+        self.stored = used_outside(self.groups, graph.outputs)
+        self.steps: list[NativeStep | HostStep] = []
+        self.slots: dict[Any, int] = {}
+        self.count = 1
+        self.constants: dict[int, Any] = {}
+        self.outputs: dict[int, Value] = {}
+        self.spans: dict[int, list[int]] = {}  # first and last step of temporaries, by slot
+        self.sizes: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.checks: list[str] = []
+        self.readers: dict[int, int] = {}  # the last step that reads a slot
+        self.writers: dict[int, int] = {}
+        self.first_writers: dict[int, int] = {}
+        self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
+        self.donated = donated
+        self.reads = {g.number: _reads(g) for g in self.groups}
+        self.read_by: dict[Value, list[Group]] = {}  # in the order of the groups
+        for g in self.groups:
+            for v in self.reads[g.number]:
+                self.read_by.setdefault(v, []).append(g)
+        self.left = {v: len(found) for v, found in self.read_by.items()}  # how many wait still
+        self.behind: dict[int, list[Group]] = {}  # the groups that take something from a group
+        for g in self.groups:
+            for n in g.before:
+                self.behind.setdefault(n, []).append(g)
+        self.offsets: dict[tuple[int, int], int] = {}  # slots that point into others, by bytes
+        self.base: dict[int, tuple[int, int]] = {}  # the slots they point into, and where
+        self.shared: set[int] = set()  # slots of two values at once
+        self.busy: set[int] = set()  # slots that the step linked to this one reads
+        self.waiting: dict[int, Group] = {}  # groups without steps yet
+        self.blocked: dict[int, int] = {}  # how many of those each of them waits for
+        self.kinds: dict[int, Any] = {}  # which groups one kernel can serve together
+        self.ready: dict[Any, dict[int, Group]] = {}  # by kind: those that could run now
+        self.results = {view_of(v).base for v in graph.outputs}
+
+    # --- slots -----------------------------------------------------------------------------------
+
+    def new_slot(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def slot(self, v: Value) -> int:
+        """Where a value is, or will be."""
+        found = self.slots.get(v)
+        if found is None:
+            found = self.slots[v] = self.new_slot()
+            if v.kind == "constant":
+                self.constants[found] = np.ascontiguousarray(v.params["array"])
+            elif v.kind == "full":
+                self.constants[found] = np.full(v.shape, v.params["value"], v.dtype.np)
+            elif v.kind != "input":
+                self.names[found] = f"%{v.number} {v.name}"
+                if v in self.results:
+                    self.outputs[found] = v
+                else:
+                    self.temporary(found, v.nbytes)
+        return found
+
+    def temporary(self, slot: int, nbytes: int) -> None:
+        self.sizes[slot] = nbytes
+        self.spans[slot] = [len(self.steps), len(self.steps)]
+
+    def scratch(self, nbytes: int) -> int:
+        slot = self.new_slot()
+        self.names[slot] = "scratch"
+        self.temporary(slot, nbytes)
+        return slot
+
+    def operand(self, v: Value) -> tuple[int, Operand]:
+        """A value as an argument: its slot and how it lies there."""
+        view = view_of(v)
+        slot = self.at(self.slot(view.base), view.offset * v.dtype.itemsize)
+        return slot, Operand(v.dtype, v.shape, view.strides)
+
+    def at(self, slot: int, nbytes: int) -> int:
+        """A slot that points so many bytes behind another: code need not know offsets, and
+        slices of one tensor share theirs. One that points behind a pointer points into its base."""
+        if not nbytes:
+            return slot
+        base, before = self.base.get(slot, (slot, 0))
+        key = (base, before + nbytes)
+        found = self.offsets.get(key)
+        if found is None:
+            found = self.offsets[key] = self.new_slot()
+            self.base[found] = key
+        return found
+
+    def in_order(self, v: Value) -> tuple[int, Operand]:
+        """The same, copied first if its elements do not lie one after the other."""
+        slot, operand = self.operand(v)
+        if is_whole(operand.shape, operand.strides, operand.offset):
+            return slot, operand
+        key = ("copy", v)
+        made = self.slots.get(key)
+        target = contiguous(v.dtype, v.shape)
+        if made is None:
+            made = self.slots[key] = self.new_slot()
+            self.names[made] = f"copy of %{v.number}"
+            self.temporary(made, v.nbytes)
+            self.emit(Work((copy_index.copy(operand, target),)), [made, slot], f"copy %{v.number}")
+        return made, target
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def emit(self, work: Work, slots: Sequence[int], name: str) -> None:
+        """All steps of a work; slots[0] is written, the others are read."""
+        given = [*slots, self.scratch(work.scratch)] if work.scratch else list(slots)
+        for step in work.steps:
+            self.steps.append(NativeStep(step, tuple(given), name))
+        self.use(given)
+        self.note(slots[:1], slots[1:], len(work.steps))
+
+    def note(self, written: Sequence[int], read: Sequence[int], steps: int = 1) -> None:
+        """The last `steps` steps write some slots and read others."""
+        last = len(self.steps) - 1
+        first = last + 1 - steps
+        for slot in map(self.root, read):
+            self.readers[slot] = last
+        for slot in map(self.root, written):
+            self.writers[slot] = last
+            self.first_writers.setdefault(slot, first)
+
+    def root(self, slot: int) -> int:
+        return self.base.get(slot, (slot, 0))[0]
+
+    def use(self, slots: Sequence[int]) -> None:
+        for slot in map(self.root, slots):
+            if slot in self.spans:
+                self.spans[slot][1] = len(self.steps) - 1
+
+    def host(self, v: Value, call: Callable[..., Any]) -> None:
+        args = tuple((self.slot(view_of(a).base), view_of(a)) for a in v.args)
+        out = self.slot(v)
+        self.steps.append(HostStep(call, args, out, f"%{v.number} {v.name} (NumPy)"))
+        self.use([out, *(slot for slot, _ in args)])
+        self.note([out], [slot for slot, _ in args])
+
+    def straight(self, group: Group) -> Group:
+        """The group, with what it would read across the cache's lines copied into order first."""
+        loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
+        turned = {
+            r: self.turned(r) for r in dict.fromkeys(loads) if copy_index.is_turned(r[1], r[2])
+        }
+        if not turned:
+            return group
+        made = copy(group)
+        made.members = {}
+        for v, m in group.members.items():
+            refs = [turned.get(r, r) if isinstance(r, Load) else r for r in m.refs]
+            made.members[v] = m._replace(refs=tuple(refs))
+        return made
+
+    def turned(self, r: Load) -> Load:
+        """A load from a copy that lies in order."""
+        source, dtype = r.value, r.value.dtype
+        made = Value("movement", "copy", None, (source,), {}, r.shape, dtype, source.number, "")
+        slot = self.slots[made] = self.new_slot()
+        self.names[slot] = f"copy of %{source.number}"
+        self.temporary(slot, made.nbytes)
+        target = contiguous(dtype, r.shape)
+        work = Work((copy_index.copy(Operand(dtype, r.shape, r.strides), target),))
+        start = self.at(self.slot(source), r.offset * dtype.itemsize)
+        self.emit(work, [slot, start], f"copy %{source.number}")
+        return Load(made, r.shape, target.strides, 0)
+
+    def copying(self, group: Group) -> bool:
+        """Whether the group was no more than a copy into order, which is done now."""
+        ((v, m), *others) = group.members.items()
+        if others or v.name != "copy" or not isinstance(m.refs[0], Load):
+            return False
+        r = m.refs[0]
+        if not copy_index.is_turned(r.shape, r.strides):
+            return False
+        step = copy_index.copy(Operand(v.dtype, r.shape, r.strides), contiguous(v.dtype, r.shape))
+        start = self.at(self.slot(r.value), r.offset * v.dtype.itemsize)
+        self.emit(Work((step,)), [self.slot(v), start], f"%{v.number} copy")
+        return True
+
+    def group(self, group: Group, bounds: tuple[int, ...] = ()) -> None:
+        if not bounds:
+            if self.copying(group):
+                return
+            group = self.straight(group)
+        made: Fused = fused(group, self.stored, bounds)
+        ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in made.inputs]
+        self.reuse(group, made)
+        outs = [self.slot(v) for v in made.outputs]
+        given = [*outs, *ins]
+        if made.work.scratch:
+            given.append(self.scratch(made.work.scratch))
+        name = " ".join(f"%{v.number}" for v in made.outputs)
+        names = dict.fromkeys(v.name for v in group.members)
+        for step in made.work.steps:
+            self.steps.append(NativeStep(step, tuple(given), f"{name} fused {' '.join(names)}"))
+        self.use(given)
+        self.note(outs, ins, len(made.work.steps))
+        if group.row is None and len(made.work.steps) == 1:
+            self.whole_reads[len(self.steps) - 1] = {
+                self.slot(v) for v, _ in made.inputs if _read_in_place(group, v)
+            }
+
+    def begin(self) -> None:
+        """All groups wait."""
+        for g in self.groups:
+            self.waiting[g.number] = g
+            self.kinds[g.number] = multi_tensor.kind_of(g, self.stored)
+            self.blocked[g.number] = len(g.before)
+            if not g.before:
+                self.is_ready(g)
+
+    def is_ready(self, group: Group) -> None:
+        kind = self.kinds[group.number]
+        if kind is not None:
+            self.ready.setdefault(kind, {})[group.number] = group
+
+    def leave(self, group: Group) -> None:
+        """A group's steps are about to be written."""
+        del self.waiting[group.number]
+        kind = self.kinds[group.number]
+        if kind is not None:
+            del self.ready[kind][group.number]
+        for v in self.reads[group.number]:
+            self.left[v] -= 1
+        for other in self.behind.get(group.number, ()):
+            self.blocked[other.number] -= 1
+            if not self.blocked[other.number]:
+                self.is_ready(other)
+
+    def alike(self, group: Group) -> list[Group]:
+        """This group, and those behind it that one kernel can do together with it now."""
+        kind = self.kinds[group.number]
+        return [group] if kind is None else list(self.ready[kind].values())
+
+    def bundle(self, groups: Sequence[Group]) -> None:
+        """Groups of one kind as one step."""
+        made = multi_tensor.bundled(groups, self.stored)
+        table = self.new_slot()
+        self.constants[table] = made.table
+        given, written = [table], []
+        whole: Counter[int] = Counter()  # slots, by how many of the groups read them whole
+        for group, outputs, inputs in zip(groups, made.outputs, made.inputs, strict=True):
+            outs = [self.slot(v) for v in outputs]
+            ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in inputs]
+            given += (*outs, *ins)
+            written += outs
+            whole.update(self.slot(v) for v in multi_tensor.whole_inputs(group))
+        names = dict.fromkeys(v.name for v in groups[0].members)
+        numbers = " ".join(f"%{v.number}" for v in made.outputs[0])
+        name = f"{numbers} and {len(groups) - 1} like it, fused {' '.join(names)}"
+        self.steps.append(NativeStep(made.step, tuple(given), name))
+        self.use(given)
+        results = set(written)
+        self.note(written, [s for s in given[1:] if s not in results])
+        # what two of the groups read cannot be overwritten by one of them
+        self.whole_reads[len(self.steps) - 1] = {s for s, count in whole.items() if count == 1}
+
+    def reuse(self, group: Group, made: Fused) -> None:
+        """Let results take the memory of what is read here for the last time, in the same place."""
+        if group.row is not None:  # a later pass may read what an earlier one has overwritten
+            return
+        free = [
+            v
+            for v in dict.fromkeys(v for v, _ in made.inputs)
+            if self.slots[v] in self.spans
+            and self.slots[v] not in self.busy
+            and not self.left.get(v)
+            and _read_in_place(group, v)
+        ]
+        for out in made.outputs:
+            if out in self.results or group.members[out].role != "full":
+                continue
+            for v in free:
+                fits = v.nbytes == out.nbytes and v.dtype.itemsize == out.dtype.itemsize
+                if fits and self.slots[v] not in self.shared:
+                    self.slots[out] = self.slots[v]
+                    free.remove(v)
+                    break
+
+    def guard(self, v: Value, slot: int, index: Operand, what: str, size: int) -> None:
+        """No step behind this one runs if an index of v lies outside an axis of `size`."""
+        self.checks.append(what)
+        work = copy_index.check_range(index, size, len(self.checks))
+        for step in work.steps:
+            self.steps.append(NativeStep(step, (0, slot), f"check %{v.number} {what}"))
+        self.use([slot])
+        self.note([], [slot])
+
+    def check(self, v: Value) -> None:
+        """A check of indices; the value itself is its argument's."""
+        slot, operand = self.in_order(v.args[0])
+        self.guard(v, slot, operand, v.params["what"], v.params["size"])
+        key_slot = self.slots.get(v)
+        assert key_slot is None, "a check is used before it is made"
+        self.slots[v] = slot
+        self.shared.add(slot)
+        if v in self.results:  # a result of its own: a copy
+            del self.slots[v]
+            out = self.slot(v)
+            whole = contiguous(v.dtype, v.shape)
+            self.emit(Work((copy_index.copy(operand, whole),)), [out, slot], f"copy %{v.number}")
+
+    # --- the whole -------------------------------------------------------------------------------
+
+    def run(self) -> Program:
+        inputs = [self.slot(v) for v in self.graph.inputs]
+        self.begin()
+        for group in self.groups:
+            if group.number in self.waiting:
+                alike = self.alike(group)
+                for one in alike:
+                    self.leave(one)
+                if len(alike) > 1:
+                    self.bundle(alike)
+                else:
+                    self.one(group)
+        views = [view_of(v) for v in self.graph.outputs]
+        results = [Result(self.slot(view.base), view) for view in views]
+        order = list(self.spans)
+        lifetimes = [
+            Lifetime(self.sizes[s], self.spans[s][0], self.spans[s][1], self.names.get(s, ""))
+            for s in order
+        ]
+        placed: Plan = plan(lifetimes)
+        return Program(
+            self.steps,
+            inputs,
+            self.constants,
+            self.outputs,
+            results,
+            dict(zip(order, placed.offsets, strict=True)),
+            lifetimes,
+            placed.size,
+            self.count,
+            self.checks,
+            self.pointers(),
+            self.donations(inputs, results),
+            self.certain(),
+            self.groups,
+        )
+
+    def pointers(self) -> dict[int, list[tuple[int, int]]]:
+        found: dict[int, list[tuple[int, int]]] = {}
+        for (base, nbytes), slot in self.offsets.items():
+            found.setdefault(base, []).append((slot, nbytes))
+        return found
+
+    def one(self, group: Group) -> None:
+        """All steps of a group."""
+        v = group.opaque
+        if v is None:
+            self.group(group)
+        elif v.name == "check_range":
+            self.check(v)
+        elif not v.size:
+            self.slot(v)
+        else:
+            lowering.lower(self, v)
+
+    def product(self, work: Work, v: Value, slots: Sequence[int]) -> None:
+        """The steps of a matrix product, linked to those of a group that goes on with its rows."""
+        name = f"%{v.number} {v.name}"
+        follower = self.follower(v, work.rows) if work.rows else None
+        self.emit(work, slots, name)
+        if follower is not None:
+            at = len(self.steps) - 1
+            last = self.steps[at]
+            assert isinstance(last, NativeStep)
+            self.steps[at] = last._replace(linked=True)
+            self.leave(follower)
+            # blocks of both run at the same time: what the product reads must stay as it is
+            self.busy = {*map(self.root, last.slots[1:])}
+            self.group(follower, work.rows)
+            self.use(last.slots)
+            for slot in self.busy:
+                self.readers[slot] = len(self.steps)
+            self.busy = set()
+
+    def follower(self, v: Value, rows: tuple[int, ...]) -> Group | None:
+        """A group that can run right behind v, taking its rows as they are done."""
+        readers = (g for g in self.read_by.get(v, ()) if g.opaque is None)
+        group = next((g for g in readers if g.number in self.waiting), None)
+        if group is None or self.blocked[group.number]:
+            return None
+        in_step = group.size == v.size and _read_in_place(group, v)
+        return group if in_step and walks_by_row(group, rows[-1]) else None
+
+    def certain(self) -> set[int]:
+        """The outputs that no step writes before all checks, and calls that may raise, are behind
+        it: after an exception, what was in their memory is still there."""
+        checked = max(
+            (
+                i
+                for i, s in enumerate(self.steps)
+                if isinstance(s, HostStep) or s.name.startswith("check")
+            ),
+            default=-1,
+        )
+        return {out for out in self.outputs if self.first_writers.get(out, -1) > checked}
+
+    def donations(self, inputs: list[int], results: list[Result]) -> dict[int, int]:
+        """Which outputs can be written over which inputs: nobody reads the input afterwards, and
+        the step that writes reads it, if at all, element by element in step."""
+        found: dict[int, int] = {}
+        overwritten: set[int] = set()
+        certain = self.certain()
+        read_afterwards = {r.slot for r in results}
+        for i, k in self.donated:
+            source, out = inputs[i], results[k].slot
+            if source in read_afterwards:
+                continue
+            v = self.outputs.get(out)
+            x = self.graph.inputs[i]
+            fits = v is not None and v.shape == x.shape and v.dtype is x.dtype
+            if not fits or out in found or source in overwritten:
+                continue
+            if not is_whole(*results[k].view[1:]):
+                continue
+            written = self.writers.get(out, -1)
+            first = self.first_writers.get(out, -1)
+            if out not in certain:
+                continue
+            read = self.readers.get(source, -1)
+            in_step = source in self.whole_reads.get(written, ())
+            if read < first or (read == first == written and in_step):
+                found[out] = source
+                overwritten.add(source)
+        return found
+
+
+def _reads(group: Group) -> set[Value]:
+    """What a group reads from memory."""
+    if group.opaque is not None:
+        return {view_of(a).base for a in group.opaque.args}
+    refs = (r for m in group.members.values() for r in m.refs)
+    return {r.value for r in refs if isinstance(r, Load)}
+
+
+def _read_in_place(group: Group, v: Value) -> bool:
+    """Whether every load of v reads element i of it while element i of the group is walked."""
+    loads = [
+        r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
+    ]
+    return all(
+        r.value.size == group.size and r.step is None and is_whole(r.shape, r.strides, r.offset)
+        for r in loads
+    )
+
+
+def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Program:
+    """The program of a graph; `donated` pairs inputs with outputs that take their place."""
+    return Planner(graph, donated).run()
+
+
+ERROR_WORDS = 4  # number of the check, the index, the size; 1 once a run has ended

@@ -1,0 +1,268 @@
+"""What each kernel of a graph becomes: native work where there is a generator, else NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes
+from everygrad.backends.cpu.attention import attention
+from everygrad.backends.cpu.conv import convolution, pooling
+from everygrad.backends.cpu.gemm.eager_matmul import batched
+from everygrad.backends.cpu.gemm.gemm import matmul as product
+from everygrad.backends.cpu.kernels import copy_index, ctc, scan, search, sort
+from everygrad.backends.cpu.kernels.numpy_render import render
+from everygrad.backends.cpu.kernels.ordering import SHORT
+from everygrad.backends.cpu.llvm.work import Operand, Work, contiguous
+from everygrad.backends.cpu.registry import KERNELS, REDUCERS
+from everygrad.compile.ir import Value
+from everygrad.core.shapes import size_of
+from everygrad.errors import CompileError
+
+REAL = (dtypes.float32, dtypes.float64)
+HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+def lower(p: Any, v: Value) -> None:
+    """Add the steps of value v to planner p."""
+    rule = RULES.get(v.name)
+    if rule is None or not rule(p, v):
+        p.host(v, host_call(v))
+
+
+def host_call(v: Value) -> Callable[..., Any]:
+    """The op on NumPy arrays."""
+    params = v.params
+    kernel = KERNELS.get(v.name)
+    if kernel is not None:
+        return lambda *arrays: kernel(*arrays, **params)
+    if v.kind == "elementwise":
+        function = render(v.op.program([a.dtype for a in v.args], params), len(v.args))
+        return lambda *arrays: _quiet(function, *arrays)
+    if v.kind == "reduction":
+        reduce = REDUCERS[v.op.combine]
+        return lambda x: reduce(x, mean=v.op.mean, **params)
+    raise CompileError(f"{v.name}: neither the compiler nor NumPy knows this op on {v.type}")
+
+
+def _quiet(function: Callable[..., Any], *arrays: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return function(*arrays)
+
+
+def _out(p: Any, v: Value) -> tuple[int, Operand]:
+    return p.slot(v), contiguous(v.dtype, v.shape)
+
+
+def _matmul(p: Any, v: Value) -> bool:
+    if v.dtype not in REAL:
+        return False
+    (a_slot, a), (b_slot, b) = (p.operand(x) for x in v.args)
+    if v.name == "linear":
+        b = Operand(b.dtype, b.shape[::-1], b.strides[::-1], b.offset)
+    if len(b.shape) == 2 and len(a.shape) > 2 and a.is_contiguous:  # one tall product
+        a = Operand(a.dtype, (size_of(a.shape[:-1]), a.shape[-1]), (a.shape[-1], 1), a.offset)
+    batch = v.shape[:-2] if len(a.shape) > 2 or len(b.shape) > 2 else ()
+    out = contiguous(v.dtype, (*batch, a.shape[-2], v.shape[-1]))
+    a, b = batched(a, batch), batched(b, batch)
+    out_slot = p.slot(v)
+    p.product(product(a, b, out), v, [out_slot, a_slot, b_slot])
+    return True
+
+
+def _conv(p: Any, v: Value) -> bool:
+    if v.dtype not in REAL:
+        return False
+    (x_slot, x), (w_slot, w) = (p.in_order(a) for a in v.args)
+    out_slot, out = _out(p, v)
+    work = getattr(convolution, v.name)(x, w, v.params["window"], out)
+    p.emit(work, [out_slot, x_slot, w_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _pool_index(p: Any, v: Value) -> bool:
+    if v.args[0].dtype not in REAL:
+        return False
+    x_slot, x = p.in_order(v.args[0])
+    out_slot, out = _out(p, v)
+    work = pooling.max_pool2d_index(x, v.params["window"], out)
+    p.emit(work, [out_slot, x_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _attention(p: Any, v: Value) -> bool:
+    """Attention over four axes; its arguments need only be in order along the last."""
+    grads = v.name.endswith("grads")
+    masked = "masked" in v.name
+    q = v.args[1] if grads else v.args[0]
+    if v.dtype not in REAL or len(q.shape) < 3 or masked:
+        return False
+    given = [p.operand(a) for a in v.args]
+    if any(o.strides[-1] != 1 or len(o.shape) != 4 for _, o in given):
+        given = [_four_axes(*p.in_order(a)) for a in v.args]
+    slots = [slot for slot, _ in given]
+    operands = [operand for _, operand in given]
+    scale, causal = v.params["scale"], v.params["causal"]
+    out_slot, out = _out(p, v)
+    if grads:
+        g, q_, k, u = operands
+        work = attention.attention_grads(g, q_, k, u, out, scale, causal)
+    else:
+        q_, k, u = operands
+        work = attention.attention(q_, k, u, _four_axes(out_slot, out)[1], scale, causal)
+    p.emit(work, [out_slot, *slots], f"%{v.number} {v.name}")
+    return True
+
+
+def _four_axes(slot: int, x: Operand) -> tuple[int, Operand]:
+    """A contiguous operand as (batch, heads, rows, width)."""
+    heads = x.shape[-3]
+    shape = (size_of(x.shape[:-3]), heads, *x.shape[-2:])
+    return slot, contiguous(x.dtype, shape)._replace(offset=x.offset)
+
+
+def _gather(p: Any, v: Value) -> bool:
+    (x_slot, x), (i_slot, index) = (p.in_order(a) for a in v.args)
+    if v.dtype.is_complex:
+        return False
+    work = copy_index.gather(x, index, v.params["axis"])
+    p.emit(work, [p.slot(v), x_slot, i_slot], f"%{v.number} gather")
+    return True
+
+
+def _last_write(p: Any, v: Value) -> bool:
+    if not v.size:
+        return False
+    slot, index = p.in_order(v.args[0])
+    p.guard(v, slot, index, "setitem: index", v.params["size"])
+    work = copy_index.last_write(index, v.params["size"])
+    p.emit(work, [p.slot(v), slot], f"%{v.number} last_write")
+    return True
+
+
+def _index_put(p: Any, v: Value) -> bool:
+    if v.dtype.is_complex or not v.size or not v.args[1].size:
+        return False
+    (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
+    p.guard(v, i_slot, index, "setitem: index", x.shape[0])
+    work = copy_index.index_put(x, index)
+    p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} index_put")
+    return True
+
+
+def _adding(p: Any, v: Value) -> bool:
+    if v.dtype.is_complex or v.dtype.itemsize == 2 or v.dtype is dtypes.bool_:
+        return False
+    (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
+    work = getattr(copy_index, v.name)(x, index, v.params["axis"])
+    p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _scan(p: Any, v: Value) -> bool:
+    if not scan.serves(v.args[0].dtype) or not v.size:
+        return False
+    given = [p.in_order(a) for a in v.args]
+    work = scan.scan(v.name, given[0][1], **v.params)
+    p.emit(work, [p.slot(v), *(slot for slot, _ in given)], f"%{v.number} {v.name}")
+    return True
+
+
+def _ctc(p: Any, v: Value) -> bool:
+    if v.dtype not in REAL or v.args[-1].dtype is not dtypes.int64 or not v.size:
+        return False
+    slots = [p.in_order(a)[0] for a in v.args]
+    work = ctc.work(v.name, v.dtype, v.shape)
+    p.emit(work, [p.slot(v), *slots], f"%{v.number} {v.name}")
+    return True
+
+
+def _order(p: Any, v: Value) -> bool:
+    """argsort and top_index along the last axis; NumPy moves others there."""
+    (x,), axis = v.args, v.params["axis"]
+    last = axis == len(x.shape) - 1
+    if not last or not v.size or x.shape[axis] < SHORT or x.dtype.is_complex:
+        return False
+    x_slot, operand = p.in_order(x)
+    down = v.params["descending"] if v.name == "argsort" else v.params["largest"]
+    work = sort.order(operand, v.shape[axis], down)
+    p.emit(work, [p.slot(v), x_slot], f"%{v.number} {v.name}")
+    return True
+
+
+def _search(p: Any, v: Value) -> bool:
+    x = v.args[0]
+    if x.dtype.is_complex or x.dtype in HALVES or not v.size:
+        return False
+    (x_slot, x), (v_slot, values) = (p.in_order(a) for a in v.args)
+    work = search.searchsorted(x, values, v.params["right"])
+    p.emit(work, [p.slot(v), x_slot, v_slot], f"%{v.number} searchsorted")
+    return True
+
+
+def _concat(p: Any, v: Value) -> bool:
+    if v.dtype.is_complex:
+        return False
+    out_slot, out = _out(p, v)
+    axis, at = v.params["axis"], 0
+    for part in v.args:
+        slot, source = p.operand(part)
+        if part.size:
+            here = p.at(out_slot, at * out.strides[axis] * v.dtype.itemsize)
+            target = Operand(out.dtype, part.shape, out.strides)
+            p.emit(Work((copy_index.copy(source, target),)), [here, slot], f"%{v.number} concat")
+        at += part.shape[axis]
+    return True
+
+
+def _unslice(p: Any, v: Value) -> bool:
+    if v.dtype.is_complex:
+        return False
+    out_slot, out = _out(p, v)
+    slot, source = p.operand(v.args[0])
+    slices = v.params["slices"]
+    p.emit(Work((copy_index.zero(out),)), [out_slot], f"%{v.number} unslice: zeros")
+    if source.size:
+        far = sum(start * s for (start, _, _), s in zip(slices, out.strides, strict=True))
+        steps = tuple(by * s for (_, _, by), s in zip(slices, out.strides, strict=True))
+        here = p.at(out_slot, far * v.dtype.itemsize)
+        target = Operand(out.dtype, source.shape, steps)
+        p.emit(Work((copy_index.copy(source, target),)), [here, slot], f"%{v.number} unslice")
+    return True
+
+
+def _reshape(p: Any, v: Value) -> bool:
+    """A move that no strides express: its argument copied in order."""
+    if v.dtype.is_complex or v.name != "reshape":
+        return False
+    slot, source = p.operand(v.args[0])
+    target = contiguous(v.dtype, v.args[0].shape)
+    p.emit(Work((copy_index.copy(source, target),)), [p.slot(v), slot], f"%{v.number} reshape")
+    return True
+
+
+RULES: dict[str, Callable[[Any, Value], bool]] = {
+    "matmul": _matmul,
+    "linear": _matmul,
+    "conv2d": _conv,
+    "conv2d_input": _conv,
+    "conv2d_weight": _conv,
+    "max_pool2d_index": _pool_index,
+    "attention": _attention,
+    "attention_grads": _attention,
+    "gather": _gather,
+    "last_write": _last_write,
+    "index_put": _index_put,
+    "index_add": _adding,
+    "scatter_add": _adding,
+    **dict.fromkeys(scan.OPS, _scan),
+    **dict.fromkeys(ctc.OPS, _ctc),
+    "argsort": _order,
+    "top_index": _order,
+    "searchsorted": _search,
+    "concat": _concat,
+    "unslice": _unslice,
+    "reshape": _reshape,
+}

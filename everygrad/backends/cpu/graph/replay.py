@@ -1,0 +1,348 @@
+"""A program ready to run: compiled steps, memory in place, one foreign call a stretch of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from everygrad.backends.cpu.graph.execution_plan import (
+    ERROR_WORDS,
+    HostStep,
+    NativeStep,
+    Program,
+    build,
+)
+from everygrad.backends.cpu.kernels.elementwise import address_of
+from everygrad.backends.cpu.llvm.compiler import engine
+from everygrad.backends.cpu.runtime import native_threads
+from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, is_ours
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.memory import Memory
+from everygrad.compile.views import View, is_whole
+from everygrad.core.shapes import size_of
+from everygrad.errors import OutOfRangeError
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+_A_VALUE = 4096  # bytes of a value's objects, and of its step's
+Segment = Callable[[dict[int, Any]], None]  # of outputs by slot, for host steps
+Around = Callable[[range, Callable[[], None]], None]
+Prepare = Callable[[list[Any]], Callable[[], None]]
+
+
+def _run_steps(where: int, count: int, slots: int, arrays: dict[int, Any]) -> None:
+    native_threads.run_steps(where, count, slots)
+
+
+def _none(arrays: dict[int, Any]) -> None:
+    """The work of a program without steps."""
+
+
+def compiled(graph: Graph, donated: Sequence[tuple[int, int]]) -> Replay:
+    """A graph, ready to run."""
+    return Replay(build(graph, donated))
+
+
+_REPLAYS: weakref.WeakSet[Replay] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child: whoever held a lock is gone."""
+    for replay in _REPLAYS:
+        replay.lock = threading.RLock()
+        replay.running = False
+        replay.error[0] = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Replay:
+    """Runs one program again and again. Calls from several threads take turns."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.lock = threading.RLock()
+        self.running = False
+        _REPLAYS.add(self)
+        self.error = (ctypes.c_int64 * ERROR_WORDS)()
+        self.slots = (ctypes.c_int64 * max(1, program.slots))()
+        self.slots[0] = ctypes.addressof(self.error)
+        block = np.empty(program.arena + 64, np.uint8)
+        start = -address_of(block) % 64
+        self.arena = block[start : start + program.arena]
+        base = address_of(self.arena) if program.arena else 0
+        for slot, offset in program.temporaries.items():
+            self.point(slot, base + offset)
+        for slot, array in program.constants.items():
+            self.point(slot, address_of(array))
+        self.arrays: list[Any] = [None] * len(program.inputs)  # the inputs of the latest call
+        self.input_at = {slot: i for i, slot in enumerate(program.inputs)}
+        self.output_at = {slot: i for i, slot in enumerate(program.outputs)}
+        self.inside = {  # slots that point into others: which, and how many bytes behind its start
+            slot: (base, nbytes)
+            for base, pointers in program.offsets.items()
+            for slot, nbytes in pointers
+        }
+        self.outputs = [(slot, self.memory_for(slot, v)) for slot, v in program.outputs.items()]
+        self.has_host_steps = any(isinstance(s, HostStep) for s in program.steps)
+        self.segments = self.link()
+        self.first: list[Segment] = self.segments[:-1]
+        self.last: Segment = self.segments[-1] if self.segments else _none
+        self.givers = [self.giver(r.slot, r.view) for r in program.results]
+        self.places = [self.place(r.slot) for r in program.results]
+
+    def memory(self) -> Memory:
+        return self.program.memory()
+
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        program = self.program
+        code = {id(a.module.code): a.nbytes for a in self.code}
+        texts = {s.step.source for s in program.steps if isinstance(s, NativeStep)}
+        constants = sum(a.nbytes for a in program.constants.values())
+        members = sum(len(g.values) for g in program.groups)
+        kept = sum(code.values()) + sum(map(len, texts)) + constants + _A_VALUE * members
+        return kept + min(most, program.arena)
+
+    def memory_for(self, slot: int, v: Value) -> Callable[[], Any]:
+        """What gives an output its memory, of earlier results that nobody holds any more; that of
+        a tensor which stays in its place is its own."""
+        if slot in self.program.donations:
+            return partial(np.empty, v.shape, v.dtype.np)
+        if v.nbytes < SMALLEST:
+            return Recycled(v.shape, v.dtype.np).take
+        return partial(empty, v.shape, v.dtype.np)
+
+    def place(self, slot: int) -> tuple[int, Any]:
+        """Where a result is found: 0, an input; 1, an output; 2, the constant array itself."""
+        if slot in self.input_at:
+            return 0, self.input_at[slot]
+        if slot in self.output_at:
+            return 1, self.output_at[slot]
+        return 2, self.program.constants[slot]
+
+    def link(self) -> list[Callable[[dict[int, Any]], None]]:
+        """Compile all steps, and make each stretch of native ones a single call."""
+        native = [s for s in self.program.steps if isinstance(s, NativeStep)]
+        sources = [(s.step.source, s.step.vectorise) for s in native]
+        self.code = engine().compile_all(sources)  # held: what is compiled lives as long as we do
+        addresses = iter(self.code)
+        self.kept: list[Any] = []  # memory that native code points to
+        segments: list[Callable[[dict[int, Any]], None]] = []
+        words: list[int] = []
+        self.stretches: list[tuple[int, int]] = []  # of segments: an address, the number of steps
+
+        def close() -> None:
+            if words:
+                table = (ctypes.c_int64 * len(words))(*words)
+                self.kept.append(table)
+                where, count = ctypes.addressof(table), len(words) // native_threads.STEP_WORDS
+                slots = ctypes.addressof(self.slots)
+                segments.append(lambda arrays: native_threads.run_steps(where, count, slots))
+                self.stretches.append((where, count))
+                words.clear()
+
+        for s in self.program.steps:
+            if isinstance(s, HostStep):
+                close()
+                segments.append(lambda arrays, s=s: self.call(s, arrays))  # type: ignore[misc]
+                self.stretches.append((0, 1))
+                continue
+            numbers = (ctypes.c_int64 * len(s.slots))(*s.slots)
+            args = (ctypes.c_int64 * len(s.slots))()
+            self.kept += (numbers, args)
+            places = (ctypes.addressof(numbers), ctypes.addressof(args))
+            blocks = -s.step.blocks if s.linked else s.step.blocks
+            words += (next(addresses), blocks, len(s.slots), *places)
+        close()
+        return segments
+
+    def giver(self, slot: int, view: View) -> Callable[[Any], Any]:
+        """What makes an output's array out of the array in its slot."""
+        shape = view.shape
+        if size_of(shape) == view.base.size and is_whole(shape, view.strides, view.offset):
+            if shape == view.base.shape:
+                return lambda array: array
+            return lambda array: array.reshape(shape)
+        strides = tuple(s * view.base.dtype.itemsize for s in view.strides)
+        return lambda array: as_strided(array.reshape(-1)[view.offset :], shape, strides)
+
+    def array(self, slot: int, view: View, arrays: dict[int, Any]) -> Any:
+        """A value in memory as a NumPy array, for a host step."""
+        slot, start = self.inside.get(slot, (slot, 0))
+        base = arrays.get(slot)
+        if base is None and slot in self.input_at:
+            base = self.arrays[self.input_at[slot]]
+        if base is None:
+            base = self.program.constants.get(slot)
+        if base is None:
+            offset = self.program.temporaries[slot]
+            base = self.arena[offset : offset + start + view.base.nbytes].view(view.base.dtype.np)
+        # a checked index lies where its argument does: in another shape, or in part of an array
+        first = start // view.base.dtype.itemsize
+        part = base.reshape(-1)[first : first + view.base.size]
+        return self.giver(slot, view)(part.reshape(view.base.shape))
+
+    def call(self, s: HostStep, arrays: dict[int, Any]) -> None:
+        made = s.call(*[self.array(slot, view, arrays) for slot, view in s.inputs])
+        out = arrays.get(s.out)
+        if out is None:
+            nbytes = made.size * made.dtype.itemsize
+            offset = self.program.temporaries[s.out]
+            out = self.arena[offset : offset + nbytes].view(made.dtype).reshape(made.shape)
+        np.copyto(out, made)
+
+    def donated(self) -> dict[int, tuple[int, int]]:
+        """By output: the slot to give it memory in, and the input whose memory it may take."""
+        program = self.program
+        return {
+            k: (r.slot, self.input_at[program.donations[r.slot]])
+            for k, r in enumerate(program.results)
+            if r.slot in program.donations
+        }
+
+    def own_memory(self) -> dict[int, int]:
+        """By output: the slot to give it memory in, where what is in that memory stays there until
+        nothing can fail any more; of outputs that share it with no other."""
+        program = self.program
+        slots = [r.slot for r in program.results]
+        return {
+            k: r.slot
+            for k, r in enumerate(program.results)
+            if r.slot in program.certain
+            and program.outputs[r.slot].nbytes >= SMALLEST  # small ones take turns by themselves
+            and slots.count(r.slot) == 1
+            and r.view.shape == r.view.base.shape
+            and is_whole(r.view.shape, r.view.strides, r.view.offset)
+        }
+
+    def may_write(self, slot: int, array: Any) -> bool:
+        """Whether nobody but an array sees its memory, and it lies as results do."""
+        flags = array.flags
+        return flags.c_contiguous and flags.aligned and flags.writeable and is_ours(array)
+
+    def put(self, i: int, array: Any) -> None:
+        """Make an array (C-contiguous and aligned) input i of the calls to come."""
+        address = address_of(array)
+        self.arrays[i] = None  # whoever is interrupted between here and the end points again
+        self.point(self.program.inputs[i], address)
+        self.arrays[i] = array
+
+    def point(self, slot: int, address: int) -> None:
+        """Let a slot, and those that point into it, point somewhere."""
+        self.slots[slot] = address
+        for other, nbytes in self.program.offsets.get(slot, ()):
+            self.slots[other] = address + nbytes
+
+    def run_on(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for these arrays."""
+        with self.lock:
+            for i, array in enumerate(inputs):
+                self.put(i, array)
+            made, interrupted = self.run({})
+            self.arrays = [None] * len(self.arrays)
+        if interrupted is not None:
+            raise interrupted
+        return made
+
+    def apart(self) -> list[tuple[range, Segment]]:
+        """The steps one by one, those that are linked together: which they are, and their call."""
+        slots, steps = ctypes.addressof(self.slots), self.program.steps
+        found: list[tuple[range, Segment]] = []
+        first = 0
+        for segment, (where, count) in zip(self.segments, self.stretches, strict=True):
+            at = begin = first
+            first += count
+            for k in range(begin, first):
+                s = steps[k]
+                if isinstance(s, HostStep):
+                    found.append((range(k, k + 1), segment))
+                elif not s.linked:
+                    place = where + (at - begin) * native_threads.STEP_WORDS * _POINTER
+                    run = partial(_run_steps, place, k + 1 - at, slots)
+                    found.append((range(at, k + 1), run))
+                    at = k + 1
+        return found
+
+    def run_apart(self, around: Around) -> list[Any]:
+        """As `run`, but step by step: `around(steps, work)` does the work of these steps."""
+
+        def within(steps: range, segment: Segment) -> Segment:
+            return lambda arrays: around(steps, partial(segment, arrays))
+
+        # results in memory of their own: the call can be stopped between any two steps
+        made, interrupted = self.run({}, None, [within(*part) for part in self.apart()])
+        if interrupted is not None:
+            raise interrupted
+        return made
+
+    def run(
+        self,
+        given: dict[int, Any],
+        prepare: Prepare | None = None,
+        segments: Sequence[Segment] | None = None,
+    ) -> tuple[list[Any], BaseException | None]:
+        """The outputs for the arrays that were put; the caller holds the lock.
+
+        `given` has memory for outputs that need none of their own, by slot. `prepare` is shown the
+        outputs before they are computed, and gives one native call that puts them in their places:
+        it is made if, and only if, all has been computed. What a signal handler raised meanwhile
+        (Ctrl-C) is returned; what it raised before the last stretch is raised, and nothing changes.
+        """
+        made = []
+        for slot, fresh in self.outputs:
+            array = given.get(slot)
+            if array is None:
+                array = fresh()
+            self.point(slot, address_of(array))
+            made.append(array)
+        known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
+        outputs = self.collected(made)
+        commit = None if prepare is None else prepare(outputs)
+        error, interrupted = self.error, None
+        if segments is None:
+            first, last = self.first, self.last
+        else:
+            *first, last = segments or (_none,)
+        for segment in first:
+            segment(known)
+            if error[0]:
+                self.refuse()
+        # From here to the end no handler of signals can come between: only the last stretch writes
+        # over memory that somebody sees, it cannot be stopped halfway, and no function is called
+        # between what a handler may raise in it, or behind it, and the commit.
+        error[3] = last is _none
+        try:
+            last(known)
+        except BaseException as raised:
+            if not error[3] or error[0]:
+                raise
+            interrupted = raised
+        if error[0]:
+            self.refuse()
+        if commit is not None:
+            commit()
+        return outputs, interrupted
+
+    def collected(self, made: Sequence[Any]) -> list[Any]:
+        """The outputs, from the memory they were computed in."""
+        arrays = self.arrays
+        return [
+            give(arrays[i] if kind == 0 else made[i] if kind == 1 else i)
+            for give, (kind, i) in zip(self.givers, self.places, strict=True)
+        ]
+
+    def refuse(self) -> None:
+        number, index, size, _ = self.error
+        self.error[0] = 0
+        what = self.program.checks[number - 1]
+        raise OutOfRangeError(f"{what} {index} is out of range for an axis of size {size}")

@@ -1,0 +1,55 @@
+"""Random bits: Philox 4x32-10 by NumPy, and by a compiled kernel where that is loaded or pays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cpu import lazy_native
+from everygrad.backends.cpu.runtime.pool import empty
+from everygrad.core.config import config
+
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # what the key grows by each round
+_ALL = 0xFFFFFFFF
+_U32 = np.dtype(np.uint32)
+_PAIR = np.array(MULTIPLIERS, np.uint64)[:, None]
+_LOW, _HALF = np.uint64(_ALL), np.uint64(32)
+
+
+def philox(state: Any, count: int) -> Any:
+    """`count` words from the state (two words of key, two of counter) on."""
+    blocks = -(-count // 4)
+    out = empty((blocks, 4), _U32)
+    k0, k1, low, high = state.tolist()
+    first = high << 32 | low
+    if blocks > config.native_threshold or lazy_native.is_loaded():
+        lazy_native.drawing().draw(out, blocks, k1 << 32 | k0, first)
+    else:
+        _by_numpy(out, first, k0, k1)
+    flat = out.reshape(-1)
+    return flat if flat.size == count else flat[:count]
+
+
+def _by_numpy(out: Any, first: int, k0: int, k1: int) -> None:
+    """The words c0 and c2 of all blocks lie in one array, c1 and c3 in another: both products of a
+    round are one call."""
+    places = np.arange(len(out), dtype=np.uint64) + np.uint64(first)
+    even, odd = np.zeros((2, *places.shape), np.uint64), np.zeros((2, *places.shape), np.uint64)
+    even[0], odd[0] = places & _LOW, places >> _HALF
+    for _ in range(ROUNDS):
+        product = even * _PAIR
+        even = odd ^ (product >> _HALF)[::-1]
+        even ^= np.array([[k0], [k1]], np.uint64)
+        odd = (product & _LOW)[::-1]
+        k0, k1 = (k0 + WEYL[0]) & _ALL, (k1 + WEYL[1]) & _ALL
+    out[:, 0::2], out[:, 1::2] = even.T, odd.T
+
+
+def advanced(state: Any, blocks: int) -> Any:
+    """The state so many blocks later."""
+    k0, k1, low, high = state.tolist()
+    at = ((high << 32 | low) + blocks) & 0xFFFFFFFFFFFFFFFF
+    return np.array((k0, k1, at & _ALL, at >> 32), _U32)

@@ -1,0 +1,74 @@
+"""Runs a `Work` on NumPy arrays: what eager ops, and tests of generators, use."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.code_cache import kept
+from everygrad.backends.cpu.kernels.elementwise import address_of
+from everygrad.backends.cpu.llvm.compiler import engine
+from everygrad.backends.cpu.llvm.work import Operand, Step, Work, contiguous
+from everygrad.backends.cpu.runtime import native_threads
+from everygrad.backends.cpu.runtime.pool import empty
+from everygrad.dtypes import FROM_NP
+
+
+class _Functions:
+    """The compiled functions of some steps."""
+
+    __slots__ = ("__weakref__", "addresses", "recent")
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.addresses = engine().compile_all([(s.source, s.vectorise) for s in steps])
+        self.recent = True
+
+
+_compiled: dict[tuple[Step, ...], _Functions] = {}
+
+
+def functions_of(steps: tuple[Step, ...]) -> _Functions:
+    """Where the steps' functions are, for as long as this is held."""
+    found = _compiled.get(steps)
+    if found is None:
+        found = _compiled[steps] = _Functions(steps)
+        nbytes = sum(a.nbytes for a in found.addresses) + sum(len(s.source) for s in steps)
+        kept.add(found, nbytes, partial(_drop, steps))
+    found.recent = True
+    return found
+
+
+def _drop(steps: tuple[Step, ...], compiled: _Functions) -> None:
+    if _compiled.get(steps) is compiled:
+        del _compiled[steps]
+
+
+def operand(array: Any) -> Operand:
+    """The layout of an array, from its own first element on."""
+    strides = tuple(s // array.itemsize for s in array.strides)
+    return Operand(FROM_NP[array.dtype], array.shape, strides)
+
+
+def copied(copy: Callable[[Operand, Operand], Step], array: Any) -> Any:
+    """An array copied into order by a generator of copies."""
+    source = operand(array)
+    out = empty(array.shape, array.dtype)
+    run(Work((copy(source, contiguous(source.dtype, source.shape)),)), [out], [array])
+    return out
+
+
+def run(work: Work, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """Fill `outputs`. Arrays must be laid out as the work was written for."""
+    given = [address_of(a) for a in (*outputs, *inputs)]
+    scratch = empty((work.scratch + 64,), np.dtype(np.uint8)) if work.scratch else None
+    if scratch is not None:
+        given.append(-(-address_of(scratch) // 64) * 64)
+    args = (ctypes.c_void_p * len(given))(*given)
+    where = ctypes.addressof(args)
+    compiled = functions_of(work.steps)
+    for step, function in zip(work.steps, compiled.addresses, strict=True):
+        native_threads.parallel(function, step.blocks, where)

@@ -1,0 +1,65 @@
+"""Places in sorted rows, by halving without branches, as native work."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from everygrad.backends.cpu.llvm import intrinsics
+from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
+from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
+from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.compile.thresholds import edge
+
+_GRAIN = edge(__name__, "_GRAIN", 1 << 13, "elements")  # values of a block
+
+
+def _before(e: Emitter, x: Operand, there: Value, value: Value, right: bool) -> Value:
+    """Whether an element stands before the place of a value; NaN counts as the largest."""
+    if not x.dtype.is_float:
+        sign = "s" if x.dtype.kind == "int" else "u"
+        return e.compare(sign + ("le" if right else "lt"), there, value)
+    odd = e.compare("uno", value, value)
+    smaller = e.compare("ole" if right else "olt", there, value)
+    if not right:
+        odd = e.op("and", odd, e.compare("ord", there, there))
+    return e.op("or", smaller, odd)
+
+
+def _place(w: LoopWriter, x: Operand, line: str, value: Value, right: bool) -> Value:
+    """How many elements of a row stand before a value, found bit by bit from the highest."""
+    e, n = w.e, x.shape[1]
+    kind = intrinsics.memory_type(x.dtype)
+    place = literal("i64", 0)
+    for bit in reversed(range(n.bit_length())):
+        tried = e.op("add", place, literal("i64", 1 << bit))
+        last = e.op("sub", w.smallest(tried, n), literal("i64", 1))
+        there = w.load_raw(w.indexed(line, last, kind), kind, True)
+        fits = e.compare("sle", tried, literal("i64", n))
+        better = e.op("and", fits, _before(e, x, there, value, right))
+        place = e.select(better, tried, place)
+    return place
+
+
+@lru_cache(maxsize=1024)
+def searchsorted(x: Operand, values: Operand, right: bool) -> Work:
+    """For rows (count, n) and values (count, m) places (count, m), int64; args: out, x, values, all
+    contiguous, of one dtype that is no half."""
+    (rows, n), m = x.shape, values.shape[1]
+    kind = intrinsics.memory_type(x.dtype)
+    pieces = -(-m // _GRAIN)
+    w = LoopWriter()
+    w.lines.append("entry:")
+    w.arguments(3)
+    with w.counted("b", "%lo", "%hi") as block:
+        row, piece = w.indices(block, (rows, pieces))
+        start = w.e.op("mul", piece, literal("i64", _GRAIN))
+        end = w.smallest(w.e.op("add", start, literal("i64", _GRAIN)), m)
+        line = w.indexed("%p1", w.e.op("mul", row, literal("i64", n)), kind)
+        own = w.e.op("mul", row, literal("i64", m))
+        with w.counted("i", start.name, end.name, parallel=True) as i:
+            at = w.e.op("add", own, i)
+            value = w.load_raw(w.indexed("%p2", at, kind), kind, True)
+            place = _place(w, x, line, value, right)
+            w.store_raw(place, w.indexed("%p0", at, "i64"), True)
+    w.lines.append("  ret void")
+    return Work((Step(w.module(engine().attributes), rows * pieces),))

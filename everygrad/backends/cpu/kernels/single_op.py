@@ -1,0 +1,83 @@
+"""Large eager ops by the compiler: a graph of one op, planned and run as any compiled function is.
+
+Reductions, and moves that NumPy does on one core. The code is made for the shape, as that of large
+matrix products is: the first call on a new one compiles for about 10 ms, or finds it on disk.
+Elementwise ops have kernels for all shapes (`render`), rows have theirs (`rowkernels`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends import base
+from everygrad.backends.cpu import lazy_native
+from everygrad.compile.ir import Graph
+from everygrad.compile.thresholds import edge
+from everygrad.core.shapes import Shape
+from everygrad.dtypes import FROM_NP
+
+# elements from which a compiled kernel's start is worth it
+LARGE = edge(__name__, "LARGE", 1 << 18, "elements")
+_REMEMBERED = 256  # compiled ops, and
+_MOST_BYTES = 1 << 26  # of the memory they keep for partial results
+_replays: dict[Any, Any] = {}
+_lock = threading.Lock()
+
+
+def in_order(*arrays: Any) -> tuple[Any, ...]:
+    """The arrays, copied where they do not lie as compiled code reads them."""
+    return tuple(np.require(a, requirements=("C", "A")) for a in arrays)
+
+
+def serves(arrays: Sequence[Any]) -> bool:
+    """Whether these arrays are many enough, and lie as compiled code reads them."""
+    size = 0
+    for a in arrays:
+        if a.dtype.kind == "c" or not a.flags.c_contiguous or not a.flags.aligned:
+            return False
+        size += a.size
+    return size >= LARGE
+
+
+def reduces(x: Any, axes: Shape) -> bool:
+    """Whether x is served, and has more than one element along the axes: there is no kernel that
+    combines nothing."""
+    return serves((x,)) and any(x.shape[a] > 1 for a in axes)
+
+
+def run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
+    """The op on arrays that are served."""
+    key = (op.name, *params.items(), *[(a.dtype, a.shape) for a in arrays])
+    with _lock:
+        replay = _replays.pop(key, None)
+        if replay is None:
+            graph = Graph()
+            inputs = [graph.input(a.shape, FROM_NP[a.dtype]) for a in arrays]
+            graph.outputs = [graph.call(op, inputs, params)]
+            replay = lazy_native.compiled(graph, ())
+            while len(_replays) >= _REMEMBERED or (_replays and _kept(replay) > _MOST_BYTES):
+                del _replays[next(iter(_replays))]
+        _replays[key] = replay  # the latest comes last
+    return replay.run_on(arrays)[0]
+
+
+def _kept(more: Any) -> int:
+    return sum(replay.program.arena for replay in (more, *_replays.values()))
+
+
+def call(name: str, *arrays: Any, **params: Any) -> Any:
+    """The op of this name on arrays that are served."""
+    return run(base.records[name], arrays, params)
+
+
+def compiled(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that is `usual` on what is small, and compiled on what is large."""
+
+    def kernel(*arrays: Any, **params: Any) -> Any:
+        return call(name, *arrays, **params) if serves(arrays) else usual(*arrays, **params)
+
+    return kernel

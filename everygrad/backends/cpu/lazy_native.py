@@ -1,0 +1,85 @@
+"""The door to compiled kernels: loads LLVM when the first one is needed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from everygrad.compile.expr import Program
+
+
+@cache
+def _render() -> Any:
+    return import_module(
+        "everygrad.backends.cpu.kernels.elementwise"
+    )  # llvmlite takes 0.1 s to import
+
+
+def is_loaded() -> bool:
+    """Whether LLVM is there already, so that a kernel costs no more than its own compilation."""
+    return "everygrad.backends.cpu.llvm.compiler" in sys.modules
+
+
+@cache
+def supports(program: Program) -> bool:
+    """Whether `run` can take the program."""
+    return bool(_render().supports(program))
+
+
+@cache
+def kernel(module: str, name: str) -> Any:
+    """One of the kernels of a module here, by its op's name."""
+    return import_module(f"everygrad.backends.cpu.{module}").KERNELS[name]
+
+
+@cache
+def convolution() -> Any:
+    """The module for convolutions."""
+    return import_module("everygrad.backends.cpu.conv.convolution")
+
+
+@cache
+def warm_up() -> None:
+    """Load LLVM and start it."""
+    import_module("everygrad.backends.cpu.graph.replay").engine()
+
+
+def compiled(graph: Any, donated: Any) -> Any:
+    """A graph as a program ready to run."""
+    return import_module("everygrad.backends.cpu.graph.replay").compiled(graph, donated)
+
+
+@cache
+def products() -> Any:
+    """The module for large matrix products."""
+    return import_module("everygrad.backends.cpu.gemm.eager_matmul")
+
+
+@cache
+def drawing() -> Any:
+    """The module for many random bits."""
+    return import_module("everygrad.backends.cpu.kernels.philox_llvm")
+
+
+@cache
+def weighing() -> Any:
+    """The module for weighted sums along an axis."""
+    return import_module("everygrad.backends.cpu.kernels.sparse_interp")
+
+
+def in_order(array: Any) -> Any:
+    """A copy of an array, one element after the other; None where NumPy does it as well."""
+    moves = import_module("everygrad.backends.cpu.kernels.copy_index")
+    workrun = import_module("everygrad.backends.cpu.kernels.run_work")
+    source = workrun.operand(array)
+    if array.dtype.kind == "c" or not moves.is_turned(source.shape, source.strides):
+        return None
+    return workrun.copied(moves.copy, array)
+
+
+def run(program: Program, arrays: Sequence[Any], out: Any) -> None:
+    """Compute the program over `arrays`, broadcast to the shape of `out`."""
+    _render().run(program, arrays, out)

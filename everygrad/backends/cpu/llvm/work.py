@@ -1,0 +1,75 @@
+"""Work for native code: a list of steps, each one function of generated LLVM IR.
+
+A generator (matrix products, convolutions, attention, fused loops) turns shapes and layouts into a
+`Work`; whoever runs it, eagerly or in a replay, knows nothing else about it. A step is a module
+that defines
+
+    define void @step(i64 %lo, i64 %hi, ptr %args)
+
+and does blocks [lo, hi) of its `blocks` independent blocks; any split over any threads gives the
+same bits. `args` is an array of pointers: the outputs, the inputs, then the scratch memory if there
+is any (64-byte aligned, the same for all steps, undefined at first). Sizes and strides are
+constants of the source: shapes are known when it is written. Steps run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from everygrad.core.shapes import Shape, size_of
+from everygrad.dtypes import DType
+
+
+class Operand(NamedTuple):
+    """An array as a step sees it. Strides and offset count elements; a stride may be 0."""
+
+    dtype: DType
+    shape: Shape
+    strides: Shape
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        return size_of(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one after the other, in order."""
+        step = 1
+        for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if n != 1 and stride != step:
+                return False
+            step *= n
+        return True
+
+
+def contiguous(dtype: DType, shape: Sequence[int]) -> Operand:
+    """The layout of a fresh array."""
+    strides = []
+    step = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return Operand(dtype, tuple(shape), tuple(reversed(strides)))
+
+
+class Step(NamedTuple):
+    """One function. `vectorise`: its loops are scalar and LLVM is to vectorise them; a source with
+    vectors written out compiles several times faster without."""
+
+    source: str
+    blocks: int
+    vectorise: bool = True
+
+
+class Work(NamedTuple):
+    """What one op becomes: steps, and the scratch memory they share, in bytes.
+
+    `rows`: where each block of a single step completes whole rows of a two-dimensional output, the
+    rows at which blocks begin, and their number at the end; empty where blocks cut it otherwise.
+    """
+
+    steps: tuple[Step, ...]
+    scratch: int = 0
+    rows: tuple[int, ...] = ()

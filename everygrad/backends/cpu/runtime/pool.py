@@ -1,0 +1,146 @@
+"""Recycled memory for large results: fresh pages cost more than the arithmetic.
+
+A block is a plain NumPy array the pool keeps. An array handed out is a view of it and holds a
+reference; when the last view is gone, the block's reference count says so and it is given out
+again. No finalisers, nothing to free by hand.
+"""
+
+from __future__ import annotations
+
+import threading
+from sys import getrefcount
+from typing import Any
+from weakref import getweakrefcount
+
+import numpy as np
+
+from everygrad.core.shapes import Shape
+
+SMALLEST = 1 << 18  # bytes; below this malloc recycles well by itself
+MOST_BYTES = 1 << 30  # of idle memory kept
+ALIGNMENT = 64  # a cache line, and the widest vector: loads and stores that cross lines cost twice
+
+
+def _idle_count() -> int:
+    """What getrefcount says of a block that only the pool's list and its loop know."""
+    for block in [np.empty(1)]:
+        return getrefcount(block)
+    raise AssertionError
+
+
+def _named_counts() -> tuple[int, int]:
+    """What getrefcount says, in a function's local names, of an array that one attribute holds and
+    of its block that one list and the array hold."""
+
+    class Holder:
+        _data: Any
+
+    t, kept = Holder(), [np.empty(8, np.uint8)]
+    t._data = kept[0][:4].view(np.uint8)
+    payload = t._data
+    block = payload.base
+    return getrefcount(payload), getrefcount(block)
+
+
+_IDLE = _idle_count()
+_ONE_NAME, _ONE_VIEW = _named_counts()
+
+
+class Pool:
+    """Blocks by size class."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, list[Any]] = {}
+        self.kept = 0
+        self.lock = threading.Lock()
+
+    def empty(self, shape: Shape, dtype: Any) -> Any:
+        """An uninitialised C-contiguous array."""
+        nbytes = dtype.itemsize
+        for n in shape:
+            nbytes *= n
+        if nbytes < SMALLEST:
+            return np.empty(shape, dtype)
+        size = _size_class(nbytes)
+        with self.lock:
+            blocks = self.blocks.setdefault(size, [])
+            for block in blocks:
+                if getrefcount(block) == _IDLE:
+                    return _aligned(block, nbytes).view(dtype).reshape(shape)
+            if self.kept + size > MOST_BYTES:
+                self.trim()
+            block = np.empty(size + ALIGNMENT, np.uint8)
+            self.kept += size  # first: counted too much is forgotten with the next trim
+            self.blocks.setdefault(size, []).append(block)
+            return _aligned(block, nbytes).view(dtype).reshape(shape)
+
+    def holds(self, block: Any) -> bool:
+        """Whether a block is one of ours."""
+        return any(block is b for b in self.blocks.get(block.nbytes - ALIGNMENT, ()))
+
+    def trim(self) -> None:
+        """Forget every block: idle ones are freed now, the others when their last view goes."""
+        self.blocks.clear()
+        self.kept = 0
+
+
+def _aligned(block: Any, nbytes: int) -> Any:
+    """So many bytes of the block from its first whole cache line on."""
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + nbytes]
+
+
+def _size_class(nbytes: int) -> int:
+    """Rounded up so that at most an eighth is wasted."""
+    step = 1 << max(16, nbytes.bit_length() - 4)
+    return -(-nbytes // step) * step
+
+
+class Recycled:
+    """Small arrays of one shape: those that nobody holds any more are given out again.
+
+    Two take turns where each is dropped after the next was made, as the loss of a step is.
+    """
+
+    MOST = 2
+
+    def __init__(self, shape: Shape, dtype: Any) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.arrays: list[Any] = []
+
+    def take(self) -> Any:
+        """An uninitialised C-contiguous array. Callers take turns by a lock of their own."""
+        for array in self.arrays:
+            if getrefcount(array) == _IDLE and array.flags.owndata and not getweakrefcount(array):
+                return array
+        fresh = np.empty(self.shape, self.dtype)
+        self.arrays = [*self.arrays[1 - self.MOST :], fresh]
+        return fresh
+
+
+_pool = Pool()
+empty = _pool.empty
+
+
+def is_ours(array: Any) -> bool:
+    """Whether nobody but this array can see its memory: its own, or a block of the pool's."""
+    block = array.base
+    if block is None:
+        return bool(array.flags.owndata)
+    return type(block) is np.ndarray and getrefcount(block) <= _ONE_VIEW and _pool.holds(block)
+
+
+def rewritable(t: Any) -> Any:
+    """A view of the memory of tensor `t` for a new value, or None where someone else may see it.
+
+    Only memory of the pool qualifies: the array's one reference is the tensor's, and the block's
+    are the pool's and the array's. A new view is a new payload, so whoever remembers the old one
+    weakly sees that the value changed.
+    """
+    payload = t._data
+    block = payload.base
+    if type(block) is not np.ndarray or getrefcount(payload) != _ONE_NAME:
+        return None
+    if getrefcount(block) != _ONE_VIEW or not _pool.holds(block):
+        return None
+    return payload.view()

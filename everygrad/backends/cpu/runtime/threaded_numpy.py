@@ -1,0 +1,27 @@
+"""NumPy functions along one axis, run on several threads: NumPy lets go of the lock inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from everygrad.backends import thread_pool
+from everygrad.compile.thresholds import edge
+
+# elements of a slab that are worth a thread's waking up
+_LEAST = edge(__name__, "_LEAST", 1 << 15, "elements")
+
+
+def in_slabs(fn: Callable[[Any, Any], object], x: Any, out: Any, axis: int) -> None:
+    """fn(x, out) where fn fills `out` along `axis`: on slabs of both that cut another axis."""
+    others = [a for a in range(x.ndim) if a != axis]
+    cut = max(others, key=lambda a: x.shape[a], default=None)
+    if cut is None or x.size < 2 * _LEAST:
+        fn(x, out)
+        return
+
+    def run(lo: int, hi: int) -> None:
+        part = (slice(None),) * cut + (slice(lo, hi),)
+        fn(x[part], out[part])
+
+    thread_pool.parallel_for(x.shape[cut], max(1, _LEAST * x.shape[cut] // x.size), run)

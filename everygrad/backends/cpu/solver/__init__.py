@@ -1,0 +1,1 @@
+"""Factorisations and Fourier transforms by NumPy's libraries."""

@@ -1,0 +1,208 @@
+"""LAPACK called matrix by matrix, in the matrices' own precision, on all cores.
+
+NumPy takes float32 through float64 and a batch one matrix after the other, which pays for small
+matrices, where a call from Python is dear. Here each matrix of a batch is a call of its own, BLAS
+held to one thread meanwhile; one matrix alone has BLAS's own threads if it is large.
+
+LAPACK's matrices are column by column: what lies row by row in C's order is their transpose, and
+nothing is turned over where that does as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cpu.gemm.blas import OneThread
+from everygrad.backends.thread_pool import parallel_for
+from everygrad.core.shapes import size_of
+
+SMALL = 24  # rows up to which NumPy's loop over a batch beats one call for each matrix
+_ALONE = 256  # rows from which BLAS's own threads pay for one matrix
+_BLOCK = 64  # columns that LAPACK takes at once: what its work space is a multiple of
+LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}  # of routines
+
+
+@lru_cache
+def library() -> Any:
+    """NumPy's own OpenBLAS with 64-bit integers; None where NumPy was built with another BLAS."""
+    folder = Path(np.__file__).parent.parent / "numpy.libs"
+    for path in sorted(folder.glob("*openblas64*")):
+        lib = ctypes.CDLL(str(path))  # already loaded by NumPy: the same library
+        if hasattr(lib, "scipy_dgetrf_64_") and hasattr(lib, "scipy_cblas_dtrsm64_"):
+            return lib
+    return None
+
+
+def serves(x: Any) -> bool:
+    """Whether these matrices are large enough for a call each, and there is something to call."""
+    return min(x.shape[-2:]) > SMALL and x.size > 0 and library() is not None
+
+
+def matrices(x: Any) -> Any:
+    """A C-ordered copy with one leading axis; of something that is not empty."""
+    return np.array(x, order="C").reshape((-1, *x.shape[-2:]))
+
+
+def each(x: Any, task: Callable[[int], None]) -> None:
+    """task(i) for each matrix of (count, m, n)."""
+    count, rows = len(x), x.shape[-1]
+
+    def run(lo: int, hi: int) -> None:
+        for i in range(lo, hi):
+            task(i)
+
+    with nullcontext() if count == 1 and rows >= _ALONE else OneThread():
+        parallel_for(count, 1, run)
+
+
+def apart(fn: Callable[..., Any], x: Any, *more: Any) -> Any:
+    """NumPy's fn of a batch of matrices, and of what `more` has for each, as `each` goes over it.
+    The result may be a tuple of arrays."""
+    if not serves(x):
+        return fn(x, *more)
+    batch = x.shape[:-2]
+    flat = x.reshape((-1, *x.shape[-2:]))
+    others = [a.reshape(-1) for a in more]
+    found: list[Any] = [None] * len(flat)
+
+    def one(i: int) -> None:
+        found[i] = fn(flat[i], *[a[i] for a in others])
+
+    each(flat, one)
+    if not isinstance(found[0], tuple):
+        return np.stack(found).reshape((*batch, *found[0].shape))
+    return tuple(np.stack(f).reshape((*batch, *f[0].shape)) for f in zip(*found, strict=True))
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, int):
+        return ctypes.byref(ctypes.c_int64(value))
+    return ctypes.c_void_p(value.ctypes.data)
+
+
+def lapack(name: str, dtype: Any, *args: Any) -> int:
+    """A routine on arrays, numbers and letters, all by reference; what it says of its success."""
+    info = ctypes.c_int64(0)
+    call = getattr(library(), f"scipy_{LETTERS[dtype.name]}{name}_64_")
+    call(*map(_argument, args), ctypes.byref(info))
+    return info.value
+
+
+def factored(x: Any) -> tuple[Any, Any, Any]:
+    """The LU factors of x's transposes, the rows exchanged (from 1), and where a pivot is 0."""
+    work = matrices(x)
+    count, n, _ = work.shape
+    pivots = np.empty((count, n), np.int64)
+    bad = np.zeros(count, bool)
+
+    def factor(i: int) -> None:
+        bad[i] = lapack("getrf", work.dtype, n, n, work[i], n, pivots[i]) > 0
+
+    each(work, factor)
+    return work, pivots, bad
+
+
+def _refuse_singular(bad: Any) -> None:
+    if bad.any():
+        raise np.linalg.LinAlgError("a pivot is 0")
+
+
+def solve(a: Any, b: Any) -> Any:
+    """X with a X = b, for matrices of one batch."""
+    work, pivots, bad = factored(a)
+    _refuse_singular(bad)
+    n, wide = b.shape[-2:]
+    turned = matrices(b.mT)
+
+    def substitute(i: int) -> None:
+        lapack("getrs", work.dtype, b"T", n, wide, work[i], n, pivots[i], turned[i], n)
+
+    each(turned, substitute)
+    return np.ascontiguousarray(turned.mT).reshape(b.shape)
+
+
+def inv(x: Any) -> Any:
+    work, pivots, bad = factored(x)
+    _refuse_singular(bad)
+    return inverse(work, pivots).reshape(x.shape)
+
+
+def inverse(work: Any, pivots: Any) -> Any:
+    """From what `factored` gives, in its memory."""
+    n = work.shape[-1]
+
+    def invert(i: int) -> None:
+        space = np.empty(n * _BLOCK, work.dtype)
+        lapack("getri", work.dtype, n, work[i], n, pivots[i], space, n * _BLOCK)
+
+    each(work, invert)
+    return work
+
+
+def signed_diagonals(work: Any, pivots: Any) -> Any:
+    """U's diagonals, each exchange of rows a change of sign: what determinants are products of."""
+    diagonals = work.diagonal(axis1=-2, axis2=-1)
+    kept = pivots == np.arange(1, pivots.shape[-1] + 1)
+    return np.where(kept, diagonals, -diagonals)
+
+
+def cholesky(x: Any) -> Any:
+    """L of the lower triangles."""
+    work = matrices(x)
+    n = work.shape[-1]
+    bad = np.zeros(len(work), bool)
+
+    def factor(i: int) -> None:
+        bad[i] = lapack("potrf", work.dtype, b"U", n, work[i], n) > 0
+        work[i][above] = 0
+
+    above = np.triu_indices(n, 1)
+    each(work, factor)
+    if bad.any():
+        raise np.linalg.LinAlgError("a leading minor is not positive")
+    return work.reshape(x.shape)
+
+
+def qr(x: Any) -> tuple[Any, Any]:
+    """Q of as many columns as x, and R, of matrices that have as many rows as columns or more."""
+    turned = matrices(x.mT)
+    count, n, m = turned.shape
+    upper = np.zeros((count, n, n), x.dtype)
+
+    def factor(i: int) -> None:
+        one = turned[i]
+        scales, space = np.empty(n, x.dtype), np.empty(n * _BLOCK, x.dtype)
+        lapack("geqrf", x.dtype, m, n, one, m, scales, space, n * _BLOCK)
+        upper[i] = np.triu(one[:, :n].T)
+        make = "ungqr" if x.dtype.kind == "c" else "orgqr"
+        lapack(make, x.dtype, m, n, n, one, m, scales, space, n * _BLOCK)
+
+    each(turned, factor)
+    batch = x.shape[:-2]
+    return turned.mT.reshape((*batch, m, n)), upper.reshape((*batch, n, n))
+
+
+def lu_factor(x: Any) -> Any:
+    """L below the diagonal, U on and above it, and a last column with the rows exchanged; any
+    number of rows and columns."""
+    m, n = x.shape[-2:]
+    count, least = size_of(x.shape[:-2]), min(m, n)
+    out = np.zeros((count, m, n + 1), x.dtype)
+    turned = matrices(x.mT)
+
+    def factor(i: int) -> None:
+        pivots = np.ones(least, np.int64)
+        lapack("getrf", x.dtype, m, n, turned[i], m, pivots)
+        out[i, :, :n], out[i, :least, n] = turned[i].T, pivots - 1
+
+    each(turned, factor)
+    return out.reshape((*x.shape[:-1], n + 1))

@@ -1,0 +1,393 @@
+"""Linear algebra and Fourier transforms by NumPy's LAPACK and pocketfft, on batches of matrices.
+
+Arrays are float32, float64 or complex: halves were widened before. What LAPACK calls an error is an
+ArgumentError here, with the op's name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cpu.runtime.pool import empty
+from everygrad.backends.cpu.runtime.threaded_numpy import in_slabs
+from everygrad.backends.cpu.solver import batched_lapack
+from everygrad.core.shapes import size_of
+from everygrad.errors import ArgumentError, EverygradError
+
+_ROW_MAJOR, _NO_TRANS, _LEFT = 101, 111, 141  # of CBLAS
+_UPPER, _LOWER, _PLAIN, _UNIT = 121, 122, 131, 132
+_ADDRESS = ctypes.c_void_p
+_INT = ctypes.c_int64
+
+
+@contextmanager
+def _named(op: str, why: str) -> Iterator[None]:
+    try:
+        yield
+    except np.linalg.LinAlgError:
+        raise ArgumentError(f"{op}: {why}") from None
+
+
+# what is refused; definitions for devices without LAPACK say the same
+SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
+NOT_POSITIVE = "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?"
+NO_POWERS = "the input has a NaN or an infinity"
+NOT_FINITE = "the iteration does not converge; is a NaN or an infinity in the input?"
+
+
+# --- what NumPy's OpenBLAS has and NumPy does not show -------------------------------------------
+
+
+def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    """By trsm where the matrices are large enough, else by LAPACK's general solver."""
+    n = a.shape[-1]
+    if not unit and (a.diagonal(axis1=-2, axis2=-1) == 0).any():
+        raise ArgumentError("solve_triangular: " + SINGULAR)
+    if b.size and batched_lapack.serves(a):
+        return _trsm(a, b, upper, unit)
+    part = np.triu(a) if upper else np.tril(a)
+    if unit:
+        part[..., range(n), range(n)] = 1
+    return np.linalg.solve(part, b)
+
+
+def _trsm(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    letter = batched_lapack.LETTERS[a.dtype.name]
+    call = getattr(batched_lapack.library(), f"scipy_cblas_{letter}trsm64_")
+    one: Any = {"s": ctypes.c_float(1), "d": ctypes.c_double(1)}.get(letter)
+    if one is None:
+        held = np.ones((), a.dtype)
+        one = _ADDRESS(held.ctypes.data)
+    rows, out = np.ascontiguousarray(a).reshape((-1, *a.shape[-2:])), batched_lapack.matrices(b)
+    sides = (_ROW_MAJOR, _LEFT, _UPPER if upper else _LOWER, _NO_TRANS, _UNIT if unit else _PLAIN)
+    m, n = (_INT(size) for size in out.shape[-2:])
+
+    def substitute(i: int) -> None:
+        at = (_ADDRESS(rows[i].ctypes.data), m, _ADDRESS(out[i].ctypes.data), n)
+        call(*sides, m, n, one, *at)
+
+    batched_lapack.each(out, substitute)
+    return out.reshape(b.shape)
+
+
+def lu_factor(x: Any) -> Any:
+    """L below the diagonal, U on and above it, and a last column with the rows exchanged."""
+    m, n = x.shape[-2:]
+    count = size_of(x.shape[:-2])
+    one_by_one = batched_lapack.library() is not None and (
+        m > batched_lapack.SMALL or count <= min(m, n)
+    )
+    if x.size and one_by_one:
+        return batched_lapack.lu_factor(x)
+    out = np.zeros((count, m, n + 1), x.dtype)
+    out[:, :, :n], out[:, : min(m, n), n] = _eliminated(x.reshape((count, m, n)))
+    return out.reshape((*x.shape[:-1], n + 1))
+
+
+def _eliminated(x: Any) -> tuple[Any, Any]:
+    """Gaussian elimination of all matrices at once, column by column: for many small ones, and for
+    a NumPy without OpenBLAS."""
+    work = x.copy()
+    count, m, n = work.shape
+    each = np.arange(count)
+    pivots = np.zeros((count, min(m, n)), np.int64)
+    for k in range(min(m, n)):
+        column = work[:, k:, k]
+        p = pivots[:, k] = k + np.argmax(np.abs(column.real) + np.abs(column.imag), axis=1)
+        work[each, k], work[each, p] = work[each, p], work[each, k].copy()
+        corner = work[:, k, k, None]
+        work[:, k + 1 :, k] /= np.where(corner == 0, 1, corner)
+        work[:, k + 1 :, k + 1 :] -= work[:, k + 1 :, k, None] * work[:, k, None, k + 1 :]
+    return work, pivots
+
+
+def row_order(pivots: Any, size: int) -> Any:
+    """The permutation that exchanging rows one after the other makes."""
+    flat = pivots.reshape(size_of(pivots.shape[:-1]), pivots.shape[-1])
+    order = np.tile(np.arange(size), (len(flat), 1))
+    each = np.arange(len(flat))
+    for k in range(flat.shape[1]):
+        p = flat[:, k]
+        order[each, k], order[each, p] = order[each, p], order[each, k].copy()
+    return order.reshape((*pivots.shape[:-1], size))
+
+
+# --- solutions -----------------------------------------------------------------------------------
+
+
+def solve(a: Any, b: Any) -> Any:
+    with _named("solve", SINGULAR):
+        if b.size and a.shape[:-2] == b.shape[:-2] and batched_lapack.serves(a):
+            return batched_lapack.solve(a, b)
+        return np.linalg.solve(a, b)
+
+
+def inv(x: Any) -> Any:
+    with _named("inv", SINGULAR):
+        return batched_lapack.inv(x) if batched_lapack.serves(x) else np.linalg.inv(x)
+
+
+def slogdet(x: Any) -> Any:
+    if batched_lapack.serves(x):
+        sign, size = _slogdet(batched_lapack.signed_diagonals(*batched_lapack.factored(x)[:2]))
+    else:
+        sign, size = np.linalg.slogdet(x)
+    both = np.stack((sign, size.astype(x.dtype)), axis=-1)
+    return both.reshape((*x.shape[:-2], 2))
+
+
+def _slogdet(diagonals: Any) -> tuple[Any, Any]:
+    with np.errstate(all="ignore"):
+        sizes = np.abs(diagonals)
+        sign = np.where(sizes == 0, 0, diagonals / sizes).prod(axis=-1)
+        return sign, np.log(sizes).sum(axis=-1, dtype=np.float64)
+
+
+def det(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        if batched_lapack.serves(x):
+            return _det(*batched_lapack.factored(x)[:2], x.dtype).reshape(x.shape[:-2])
+        return np.linalg.det(x)
+
+
+def _det(work: Any, pivots: Any, dtype: Any) -> Any:
+    """In float64: on the way to a number that fits, a product may be one that does not."""
+    diagonals = batched_lapack.signed_diagonals(work, pivots)
+    return diagonals.prod(axis=-1, dtype=np.result_type(dtype, np.float64)).astype(dtype)
+
+
+def adjugate(x: Any) -> Any:
+    """det(x) x^-1, or where a matrix is singular or near it, from its singular values."""
+    count, n = size_of(x.shape[:-2]), x.shape[-1]
+    matrices = x.reshape((count, n, n))
+    with np.errstate(all="ignore"):
+        size = np.abs(matrices).sum(axis=-1).max(axis=-1, initial=0)
+        try:
+            inverse, dets = _inverses(matrices)
+            far = size * np.abs(inverse).sum(axis=-1).max(axis=-1, initial=0) < _FAR[x.dtype.name]
+            out = inverse * dets[:, None, None]
+        except np.linalg.LinAlgError:  # one of them is exactly singular
+            far, out = np.zeros(count, bool), np.empty_like(matrices)
+        if not far.all():
+            out[~far] = _adjugate_of_any(matrices[~far])
+    return out.reshape(x.shape)
+
+
+def _inverses(x: Any) -> tuple[Any, Any]:
+    """The inverses of (count, n, n) matrices, and their determinants."""
+    if not batched_lapack.serves(x):
+        return np.linalg.inv(x), np.linalg.det(x)
+    work, pivots, bad = batched_lapack.factored(x)
+    if bad.any():
+        raise np.linalg.LinAlgError("a pivot is 0")
+    dets = _det(work, pivots, x.dtype)
+    return batched_lapack.inverse(work, pivots), dets
+
+
+_FAR = {"float32": 1e3, "complex64": 1e3, "float64": 1e7, "complex128": 1e7}  # condition numbers
+
+
+def _adjugate_of_any(x: Any) -> Any:
+    u, values, vh = np.linalg.svd(x)
+    n = x.shape[-1]
+    others = np.where(np.eye(n, dtype=bool), 1, values[..., None, :]).prod(axis=-1)
+    turn = np.linalg.det(u) * np.linalg.det(vh)
+    return (vh.mT.conj() * others[..., None, :]) @ u.mT.conj() * turn[..., None, None]
+
+
+def pinv(x: Any, rtol: Any) -> Any:
+    return batched_lapack.apart(np.linalg.pinv, x, np.broadcast_to(rtol, x.shape[:-2]))
+
+
+# --- decompositions ------------------------------------------------------------------------------
+
+
+def cholesky(x: Any) -> Any:
+    with _named("cholesky", NOT_POSITIVE):
+        return batched_lapack.cholesky(x) if batched_lapack.serves(x) else np.linalg.cholesky(x)
+
+
+def qr(x: Any) -> Any:
+    """Q's rows, then R's: side by side in one array of m + n rows."""
+    tall = x.shape[-2] >= x.shape[-1] and batched_lapack.serves(x)
+    return np.concatenate(batched_lapack.qr(x) if tall else np.linalg.qr(x), axis=-2)
+
+
+def qr_complete(x: Any) -> Any:
+    """Q and R side by side."""
+    return np.concatenate(np.linalg.qr(x, mode="complete"), axis=-1)
+
+
+def _side_by_side(values: Any, vectors: Any) -> Any:
+    """[values | vectors]."""
+    return np.concatenate((values[..., None].astype(vectors.dtype), vectors), axis=-1)
+
+
+def eigh(x: Any) -> Any:
+    with _named("eigh", NOT_FINITE):
+        return _side_by_side(*batched_lapack.apart(np.linalg.eigh, x))
+
+
+def eigvalsh(x: Any) -> Any:
+    with _named("eigvalsh", NOT_FINITE):
+        return batched_lapack.apart(np.linalg.eigvalsh, x)
+
+
+def eig(x: Any) -> Any:
+    with _named("eig", NOT_FINITE):
+        values, vectors = batched_lapack.apart(np.linalg.eig, x)
+    return _side_by_side(values, vectors.astype(np.result_type(x.dtype, np.complex64)))
+
+
+def eigvals(x: Any) -> Any:
+    with _named("eigvals", NOT_FINITE):
+        return batched_lapack.apart(np.linalg.eigvals, x).astype(
+            np.result_type(x.dtype, np.complex64)
+        )
+
+
+def _thin_svd(x: Any) -> Any:
+    return np.linalg.svd(x, full_matrices=False)
+
+
+def svd(x: Any) -> Any:
+    """U's rows, one of singular values, then V's rows, each of k elements."""
+    with _named("svd", NOT_FINITE):
+        u, values, vh = batched_lapack.apart(_thin_svd, x)
+    return np.concatenate((u, values[..., None, :].astype(x.dtype), vh.mT.conj()), axis=-2)
+
+
+def svd_complete(x: Any) -> Any:
+    """[U, values, V^H] one after the other, flat."""
+    with _named("svd", NOT_FINITE):
+        u, values, vh = np.linalg.svd(x)
+    m, n = x.shape[-2:]
+    flat = ((u, m * m), (values, min(m, n)), (vh, n * n))
+    parts = [np.asarray(part, x.dtype).reshape((*x.shape[:-2], size)) for part, size in flat]
+    return np.concatenate(parts, axis=-1)
+
+
+def svdvals(x: Any) -> Any:
+    with _named("svdvals", NOT_FINITE):
+        return batched_lapack.apart(np.linalg.svdvals, x)
+
+
+# --- the matrix exponential ----------------------------------------------------------------------
+
+PADE = (
+    *(64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000),
+    *(10559470521600, 670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1),
+)
+PADE_REACH = 5.371920351148152  # the 1-norm up to which degree 13 is as good as float64
+
+
+def matrix_exp(x: Any) -> Any:
+    """Scaling and squaring: a Pade approximant of x / 2^s, squared s times, s by each matrix."""
+    if not x.size:
+        return x.copy()
+    size = np.abs(x).sum(axis=-2).max(axis=-1)
+    if not np.isfinite(size).all():
+        raise ArgumentError("matrix_exp: " + NO_POWERS)
+    steps = np.ceil(np.log2(np.maximum(size / PADE_REACH, 1))).astype(np.int64)
+    with np.errstate(all="ignore"):
+        out = _pade((x / 2.0 ** steps[..., None, None]).astype(x.dtype))
+        for step in range(int(steps.max())):
+            out = np.where((step < steps)[..., None, None], out @ out, out)
+    return out
+
+
+def _pade(x: Any) -> Any:
+    b = [v / PADE[0] for v in PADE]
+    one = np.eye(x.shape[-1], dtype=x.dtype)
+    x2 = x @ x
+    x4 = x2 @ x2
+    x6 = x4 @ x2
+    odd = x6 @ (b[13] * x6 + b[11] * x4 + b[9] * x2)
+    odd = x @ (odd + b[7] * x6 + b[5] * x4 + b[3] * x2 + b[1] * one)
+    even = x6 @ (b[12] * x6 + b[10] * x4 + b[8] * x2)
+    even = even + b[6] * x6 + b[4] * x4 + b[2] * x2 + b[0] * one
+    return np.linalg.solve(even - odd, even + odd)
+
+
+# --- checks, transforms --------------------------------------------------------------------------
+
+
+def check_true(ok: Any, what: str, error: type[EverygradError]) -> Any:
+    """`ok`, if all of it holds."""
+    if not ok.all():
+        raise error(what)
+    return ok
+
+
+def ensure(x: Any, ok: Any, what: str, error: type[EverygradError]) -> Any:
+    """x, if all of `ok` holds."""
+    check_true(ok, what, error)
+    return x
+
+
+def _complex_of(dtype: Any) -> Any:
+    return np.result_type(dtype, np.complex64)
+
+
+def dft(x: Any, axis: int, inverse: bool) -> Any:
+    if not x.size:
+        return x
+    out = empty(x.shape, x.dtype)
+    if inverse:
+        in_slabs(lambda a, b: np.fft.ifft(a, axis=axis, norm="forward", out=b), x, out, axis)
+    else:
+        in_slabs(lambda a, b: np.fft.fft(a, axis=axis, out=b), x, out, axis)
+    return out
+
+
+def real_dft(x: Any, axis: int) -> Any:
+    shape = (*x.shape[:axis], x.shape[axis] // 2 + 1, *x.shape[axis + 1 :])
+    if not x.size:
+        return np.zeros(shape, _complex_of(x.dtype))
+    out = empty(shape, _complex_of(x.dtype))
+    in_slabs(lambda a, b: np.fft.rfft(a, axis=axis, out=b), x, out, axis)
+    return out
+
+
+def half_dft(x: Any, axis: int, size: int) -> Any:
+    """The real sequence of `size` elements whose transform begins with x, not divided by size."""
+    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    if not x.size:
+        return np.zeros(shape, x.real.dtype)
+    out = empty(shape, x.real.dtype)
+    in_slabs(lambda a, b: np.fft.irfft(a, size, axis=axis, norm="forward", out=b), x, out, axis)
+    return out
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "solve_triangular": solve_triangular,
+    "lu_factor": lu_factor,
+    "row_order": row_order,
+    "solve": solve,
+    "inv": inv,
+    "det": det,
+    "slogdet": slogdet,
+    "adjugate": adjugate,
+    "pinv": pinv,
+    "cholesky": cholesky,
+    "qr": qr,
+    "qr_complete": qr_complete,
+    "eigh": eigh,
+    "eigvalsh": eigvalsh,
+    "eig": eig,
+    "eigvals": eigvals,
+    "svd": svd,
+    "svd_complete": svd_complete,
+    "svdvals": svdvals,
+    "matrix_exp": matrix_exp,
+    "check_true": check_true,
+    "ensure": ensure,
+    "dft": dft,
+    "real_dft": real_dft,
+    "half_dft": half_dft,
+}

@@ -1,0 +1,1 @@
+"""Flash attention: kernels for Hopper, Ampere and float32."""

@@ -1,0 +1,252 @@
+"""Attention through the flash kernels, where they serve: else the portable definitions do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from everygrad import dtypes
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.attention import flash
+from everygrad.backends.cuda.driver.gpu import Loading
+from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
+from everygrad.backends.strided_array import reshaped, spread
+from everygrad.backends.strided_views import reshape
+from everygrad.core.shapes import Shape, size_of
+from everygrad.dtypes import FROM_NP
+
+
+def _leading(shape: Shape) -> Shape:
+    """Batch and heads of an operand of any number of axes. Heads are the last of them: there keys
+    that several queries share have a step of 0, and need no copy."""
+    *rest, heads = (1, *shape[:-2])
+    return size_of(tuple(rest)), heads
+
+
+def _four(dev: Any, x: CudaArray) -> CudaArray:
+    """(batch, heads, tokens, width), the last axis contiguous and steps not negative."""
+    if x.strides[-1] != 1 or min(x.strides) < 0:
+        x = contiguous(dev, x)
+    shape = (*_leading(x.shape), *x.shape[-2:])
+    if shape == x.shape:
+        return x
+    strides = reshaped(x.shape, x.strides, shape)
+    return reshape(dev, x, shape) if strides is None else x.view(shape, strides)
+
+
+def _operand(x: CudaArray) -> flash.Operand:
+    """Steps of axes of one element say nothing, and are what the kernels like."""
+    steps = [s if n > 1 else 0 for n, s in zip(x.shape[:3], x.strides[:3], strict=True)]
+    return flash.Operand(x.ptr, *steps)
+
+
+def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
+    lead = x.shape[:-2]
+    rest = x.strides[-2:]
+    if len(lead) == 2:
+        four = (*x.strides[:2], *rest)
+    else:
+        four = (0, x.strides[0] if lead else 0, *rest)
+    sizes = (*((1,) * (2 - len(lead))), *x.shape)
+    return flash.Mask(x.ptr, *spread(sizes, four, shape))
+
+
+def _begun(driver: Any, call: flash.Call) -> Loading:
+    """The kernel of a call, compiled by another thread from now on."""
+    made = driver.nvrtc.compile_later("attention", call.text, call.architecture)
+    return Loading(lambda: driver.load(made.result(), flash.NAME, call.shared))
+
+
+def _launch(kernel: Loading, call: flash.Call, stream: int) -> None:
+    flash.launch(kernel.function, call, stream)
+
+
+class _Call:
+    """One attention: its inputs as the kernels take them, or `serves` is False."""
+
+    def __init__(
+        self,
+        dev: Any,
+        q: CudaArray,
+        k: CudaArray,
+        v: CudaArray,
+        mask: CudaArray | None,
+        scale: float,
+        causal: bool,
+    ) -> None:
+        self.dev = dev
+        self.serves = False
+        if dev.gpu.driver.lt is None or any(a.storage is None for a in (q, k, v)):
+            return
+        if mask is not None and len(q.shape) > 4:
+            return
+        self.dtype = FROM_NP[q.dtype]
+        batch, heads = _leading(q.shape)
+        queries, keys = q.shape[-2], k.shape[-2]
+        self.problem = flash.Problem(
+            *(self.dtype, batch, heads, queries, keys, q.shape[-1], v.shape[-1], scale, causal),
+            mask="" if mask is None else "add",
+        )
+        driver = dev.gpu.driver
+        # decided by shapes alone, so that a compiled function finds what it was promised
+        self.serves = flash.serves(self.problem, driver.capability, driver.shared)
+        if not self.serves:
+            return
+        self.q, self.k, self.v = (self.taken(a) for a in (q, k, v))
+        seen = None if mask is None else _mask(mask, (batch, heads, queries, keys))
+        self.inputs = flash.Inputs(_operand(self.q), _operand(self.k), _operand(self.v), seen)
+
+    def taken(self, x: CudaArray) -> CudaArray:
+        """x of four axes as the kernels read it: copied where its address or a step is no multiple
+        of 16 bytes."""
+        x = _four(self.dev, x)
+        return x if flash.aligned(self.dtype, _operand(x)) else copied(self.dev, x)
+
+    def statistics(self, size: int) -> CudaArray:
+        made: CudaArray = self.dev.empty((size,), dtypes.float32)
+        return made
+
+    def launch(self, calls: list[flash.Call]) -> None:
+        dev = self.dev
+        driver = dev.gpu.driver
+        for call in calls:
+            key = ("flash", call.text, call.architecture)
+            function = dev.plans.get(key)
+            if function is None:
+                function = dev.plans[key] = _begun(driver, call)
+            dev.gpu.call(_launch, function, call, driver.stream)
+
+    def forward(self) -> CudaArray:
+        out: CudaArray = self.dev.empty((*self.q.shape[:3], self.problem.depth), self.dtype)
+        self.forward_into(out, self.statistics(self.problem.lse_size).ptr)
+        return out
+
+    def forward_into(self, out: CudaArray, lse: int) -> None:
+        capability = self.dev.gpu.driver.capability
+        self.launch(flash.forward(self.problem, capability, self.inputs, _operand(out), lse))
+
+    def kept(self, flat: CudaArray) -> tuple[CudaArray, int]:
+        """The result and the address of lse in what a forward keeps: heads are side by side."""
+        _, heads, tokens, width = self.q.shape
+        strides = (tokens * heads * width, width, heads * width, 1)
+        out = CudaArray(flat.device, self.q.shape, flat.dtype, flat.storage, flat.offset, strides)
+        return out, flat.ptr + size_of(out.shape) * flat.dtype.itemsize
+
+    def backward(self, g: CudaArray) -> CudaArray:
+        """The derivatives by q, k and v, one after the other."""
+        p, capability = self.problem, self.dev.gpu.driver.capability
+        counts = [size_of(a.shape) for a in (self.q, self.k, self.v)]
+        flat: CudaArray = self.dev.empty((sum(counts),), self.dtype)
+        parts, start = [], 0
+        for a, count in zip((self.q, self.k, self.v), counts, strict=True):
+            parts.append(CudaArray(a.device, a.shape, a.dtype, flat.storage, start))
+            start += count
+        lse, delta = self.statistics(p.lse_size), self.statistics(p.delta_size)
+        given = _operand(g)
+        self.launch(flash.statistics(p, capability, self.inputs, given, lse.ptr, delta.ptr))
+        dq, dk, dv = (_operand(a) for a in parts)
+        self.launch(
+            flash.backward(p, capability, self.inputs, given, lse.ptr, delta.ptr, dq, dk, dv)
+        )
+        return flat
+
+    def backward_kept(self, g: CudaArray, flat: CudaArray) -> CudaArray:
+        """The derivatives side by side, from what a forward kept."""
+        p, capability = self.problem, self.dev.gpu.driver.capability
+        batch, heads, tokens, width = self.q.shape
+        made: CudaArray = self.dev.empty((batch, tokens, 3, heads, width), self.dtype)
+        row = heads * width
+        strides = (tokens * 3 * row, width, 3 * row, 1)
+        parts = [
+            CudaArray(made.device, self.q.shape, made.dtype, made.storage, i * row, strides)
+            for i in range(3)
+        ]
+        out, lse = self.kept(flat)
+        delta, given = self.statistics(p.delta_size), _operand(g)
+        self.launch(flash.delta(p, capability, self.inputs, given, _operand(out), delta.ptr))
+        dq, dk, dv = (_operand(a) for a in parts)
+        self.launch(flash.backward(p, capability, self.inputs, given, lse, delta.ptr, dq, dk, dv))
+        return made
+
+
+def _attention(
+    dev: Any,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    mask: CudaArray | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    call = _Call(dev, q, k, v, mask, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    out = call.forward()
+    return reshape(dev, out, (*q.shape[:-1], v.shape[-1]))
+
+
+def _grads(
+    dev: Any,
+    g: CudaArray,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    mask: CudaArray | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    call = _Call(dev, q, k, v, mask, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    return call.backward(call.taken(g))
+
+
+def _attention_kept(
+    dev: Any,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    mask: CudaArray | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    """The result as (batch, tokens, heads, width), flat, and lse behind it."""
+    call = _Call(dev, q, k, v, mask, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    statistics = call.problem.lse_size * 4 // q.dtype.itemsize
+    flat: CudaArray = dev.empty((size_of(q.shape) + statistics,), call.dtype)
+    call.forward_into(*call.kept(flat))
+    return flat
+
+
+def _kept_grads(
+    dev: Any,
+    g: CudaArray,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    kept: CudaArray,
+    mask: CudaArray | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    """The derivatives as (batch, tokens, 3, heads, width)."""
+    call = _Call(dev, q, k, v, mask, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    return call.backward_kept(call.taken(g), kept)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "attention_kept": _attention_kept,
+    "attention_kept_grads": _kept_grads,
+    "attention": _attention,
+    "attention_masked": _attention,
+    "attention_grads": _grads,
+    "attention_masked_grads": _grads,
+}

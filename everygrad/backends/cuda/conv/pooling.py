@@ -1,0 +1,282 @@
+"""What windows over images give, and where their gradients go: one kernel each.
+
+A gradient is gathered: each element of the image looks at the windows that it lies in, so that
+nothing is added by several threads, and sums have one order. Which element of a window was the
+largest is found again from the image, which costs less than keeping it: where windows do not
+overlap, while their gradients are written; where they do, by a kernel before. Images whose channels
+lie together give results that lie likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from everygrad import dtypes
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.driver.cudnn import last_strides, lies_last
+from everygrad.backends.cuda.kernels.elementwise import grid
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.render import constant
+from everygrad.backends.cuda.source.writer import NARROW, Writer, Written, extent, is_wide
+from everygrad.backends.strided_array import row_major
+from everygrad.compile.accumulate import identity
+from everygrad.compile.thresholds import edge
+from everygrad.core.shapes import Shape, size_of
+from everygrad.dtypes import FROM_NP, DType
+
+_PLAIN = (0, 1, 2, 3)  # axes in the order in which they are walked
+_LAST = (0, 2, 3, 1)
+# elements of a window up to which its code is written out
+_UNROLLED = edge(__name__, "_UNROLLED", 16, "count")
+
+
+class Walk(NamedTuple):
+    """What a kernel goes over: an image or the results of its windows, and what it reads."""
+
+    name: str
+    window: Any
+    image: Shape
+    out: Shape  # of the result
+    strides: Shape  # of the result
+    order: Shape
+    dtypes: tuple[DType, ...]  # of what is read, and of the result
+    shapes: tuple[Shape, ...]
+    steps: tuple[Shape, ...]
+
+    @property
+    def places(self) -> Shape:
+        """How often the window fits."""
+        height, width = self.window.out_size(self.image)
+        return (*self.image[:2], height, width)
+
+
+def _walk(
+    name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, out: Shape, dtype: DType
+) -> Walk:
+    last = lies_last(arrays[-1].shape, arrays[-1].strides)
+    return Walk(
+        *(name, window, image, out),
+        last_strides(out) if last else row_major(out),
+        _LAST if last else _PLAIN,
+        (*(FROM_NP[a.dtype] for a in arrays), dtype),
+        tuple(a.shape for a in arrays),
+        tuple(a.strides for a in arrays),
+    )
+
+
+def _begun(at: Walk, *names: str, over: Shape = ()) -> Writer:
+    """A kernel with its loop over the results, or what else is told, by coordinates n, c, r, q."""
+    over = over or at.out
+    reach = [extent(n, s) for n, s in zip(at.shapes, at.steps, strict=True)]
+    w = Writer(at.name, is_wide(size_of(at.out), size_of(at.image), *reach))
+    for name, dtype in zip((*names, "out"), at.dtypes, strict=True):
+        w.pointer(LAYOUTS[dtype].memory, name, written=name == "out")
+    w.thread()
+    w.add(f"for ({w.index} e = thread; e < {w.number(size_of(over), 'count')}; e += threads) {{")
+    lines, found = w.split("e", tuple(over[a] for a in at.order), "i")
+    w.add(*lines)
+    for axis, name in zip(at.order, found, strict=True):
+        w.add(f"const {w.index} {'ncrq'[axis]} = {name};")
+    for name, size in zip(("h", "w_", "oh", "ow"), (*at.image[2:], *at.places[2:]), strict=True):
+        w.number(size, name)
+    return w
+
+
+def _search(w: Writer, at: Walk, which: int, r: str, q: str) -> list[str]:
+    """Lines that find the largest element of the window at (r, q) of input `which`, a NaN before
+    all: `best`, and `found`, its place in the image or -1."""
+    window, lay = at.window, LAYOUTS[at.dtypes[which]]
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = window[:4]
+    place = w.address(["n", "c", "y", "z"], at.steps[which])
+    nan = "|| (v != v && best == best)" if at.dtypes[which].is_float else ""
+    worst = constant(identity("max", at.dtypes[which]), at.dtypes[which])
+    unroll = "#pragma unroll" if kh * kw <= _UNROLLED else "#pragma unroll 1"
+    return [
+        f"{lay.register} best = {worst};",  # the result where a window lies in the padding
+        f"{w.index} found = -1;",
+        unroll,
+        f"for (int i = 0; i < {kh}; ++i) {{",
+        f"  const {w.index} y = {r} * {sh} + i * {dh} - {ph};",
+        "  if (y < 0 || y >= h) continue;",
+        f"  {unroll}",
+        f"  for (int j = 0; j < {kw}; ++j) {{",
+        f"    const {w.index} z = {q} * {sw} + j * {dw} - {pw};",
+        "    if (z < 0 || z >= w_) continue;",
+        f"    const {lay.register} v = {lay.load.format(f'x[{place}]')};",
+        f"    if (found < 0 || v > best {nan}) {{ best = v; found = y * w_ + z; }}",
+        "  }",
+        "}",
+    ]
+
+
+def _windows(w: Writer, at: Walk, axis: int) -> list[str]:
+    """Lines that begin a loop over the windows, at a or b, which a place of the image lies in
+    along an axis."""
+    place, name, most = (("r", "a", "oh"), ("q", "b", "ow"))[axis]
+    size, step, around, spread = (part[axis] for part in at.window[:4])
+    if spread == 1:
+        first = f"{name}_first"
+        return [
+            f"const {w.index} {first} = {place} + {around - size + 1};",
+            f"const {w.index} {name}_last = ({place} + {around}) / {step};",
+            f"for ({w.index} {name} = {first} > 0 ? ({first} + {step - 1}) / {step} : 0; "
+            f"{name} <= {name}_last && {name} < {most}; ++{name}) {{",
+        ]
+    return [
+        f"for (int {name}_tap = 0; {name}_tap < {size}; ++{name}_tap) {{",
+        f"  const {w.index} {name}_at = {place} + {around} - {name}_tap * {spread};",
+        f"  const {w.index} {name} = {name}_at / {step};",
+        f"  if ({name}_at < 0 || {name} * {step} != {name}_at || {name} >= {most}) continue;",
+    ]
+
+
+def _around(w: Writer, at: Walk, *inside: str) -> list[str]:
+    """Lines that go over the windows, at (a, b), which the element (r, q) of the image lies in."""
+    return [*_windows(w, at, 0), *_windows(w, at, 1), *inside, "}", "}"]
+
+
+def _ended(w: Writer, at: Walk, value: str, multiprocessors: int) -> Written:
+    lay = LAYOUTS[at.dtypes[-1]]
+    place = w.address(list("ncrq"), at.strides)
+    w.add(f"out[{place}] = {lay.store.format(value)};", "}")
+    return w.finish(grid(size_of(at.out), multiprocessors))
+
+
+def _write_largest(at: Walk, multiprocessors: int) -> Written:
+    """The largest element of each window, or its place."""
+    w = _begun(at, "x")
+    w.add(*_search(w, at, 0, "r", "q"))
+    value = "best" if at.name == "max_pool2d_value" else f"({LAYOUTS[at.dtypes[-1]].memory})found"
+    return _ended(w, at, value, multiprocessors)
+
+
+def _write_max_spread(at: Walk, multiprocessors: int) -> Written:
+    """By the places of the largest elements: each element adds what windows give to it."""
+    w = _begun(at, "g", "index")
+    lay = LAYOUTS[at.dtypes[0]]
+    a, b = (w.address(list("ncab"), steps) for steps in at.steps)
+    given = f"if (index[{b}] == r * w_ + q) total += {lay.load.format(f'g[{a}]')};"
+    w.add(f"{lay.register} total = 0;", *_around(w, at, given))
+    return _ended(w, at, "total", multiprocessors)
+
+
+def _cells(at: Walk) -> Shape:
+    """How many windows side by side cover the image."""
+    down, across = (-(-n // k) for n, k in zip(at.image[2:], at.window.size, strict=True))
+    return (*at.image[:2], down, across)
+
+
+def _write_max_cells(at: Walk, multiprocessors: int) -> Written:
+    """Of windows side by side: each writes all of its elements, and so does what is left of one at
+    the edge, which is no window."""
+    w = _begun(at, "g", "x", over=_cells(at))
+    (kh, kw), lay = at.window.size, LAYOUTS[at.dtypes[0]]
+    given = lay.load.format(f"g[{w.address(list('ncrq'), at.steps[0])}]")
+    place = w.address(["n", "c", "y", "z"], at.strides)
+    zero = lay.store.format(f"({lay.register})0")
+    w.add(
+        *_search(w, at, 1, "r", "q"),
+        "const bool whole = r < oh && q < ow;",
+        f"const {lay.memory} given = whole ? {lay.store.format(given)} : {zero};",
+        f"for (int i = 0; i < {kh}; ++i)",
+        f"  for (int j = 0; j < {kw}; ++j) {{",
+        f"    const {w.index} y = r * {kh} + i, z = q * {kw} + j;",
+        f"    if (y < h && z < w_) out[{place}] = found == y * w_ + z ? given : {zero};",
+        "  }",
+        "}",
+    )
+    return w.finish(grid(size_of(_cells(at)), multiprocessors))
+
+
+def _write_sum(at: Walk, multiprocessors: int) -> Written:
+    w = _begun(at, "x")
+    lay = LAYOUTS[at.dtypes[0]]
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = at.window[:4]
+    given = lay.load.format(f"x[{w.address(list('ncyz'), at.steps[0])}]")
+    w.add(
+        f"{LAYOUTS[accumulator(at.dtypes[0])].register} total = 0;",
+        f"for (int i = 0; i < {kh}; ++i) {{",
+        f"  const {w.index} y = r * {sh} + i * {dh} - {ph};",
+        "  if (y < 0 || y >= h) continue;",
+        f"  for (int j = 0; j < {kw}; ++j) {{",
+        f"    const {w.index} z = q * {sw} + j * {dw} - {pw};",
+        f"    if (z >= 0 && z < w_) total += {given};",
+        "  }",
+        "}",
+    )
+    return _ended(w, at, "total", multiprocessors)
+
+
+def _write_sum_spread(at: Walk, multiprocessors: int) -> Written:
+    w = _begun(at, "g")
+    lay = LAYOUTS[at.dtypes[0]]
+    given = lay.load.format(f"g[{w.address(list('ncab'), at.steps[0])}]")
+    w.add(f"{lay.register} total = 0;", *_around(w, at, f"total += {given};"))
+    return _ended(w, at, "total", multiprocessors)
+
+
+_WRITERS: dict[str, Callable[[Walk, int], Written]] = {
+    "max_pool2d_index": _write_largest,
+    "max_pool2d_value": _write_largest,
+    "max_pool2d_place": _write_largest,
+    "max_pool2d_spread": _write_max_spread,
+    "max_pool2d_cells_spread": _write_max_cells,
+    "sum_pool2d": _write_sum,
+    "sum_pool2d_spread": _write_sum_spread,
+}
+
+
+def _run(
+    dev: Any, name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, dtype: DType
+) -> Any:
+    """A kernel over images of this shape; what is spread has their shape, the rest that of the
+    windows."""
+    out = image if name.endswith("spread") else (*image[:2], *window.out_size(image))
+    if any(FROM_NP[a.dtype].is_complex for a in arrays):
+        return NotImplemented
+    made: CudaArray = dev.empty(out, dtype)
+    if made.storage is None or any(a.storage is None for a in arrays):
+        return made
+    at = _walk(name, arrays, window, image, out, dtype)
+    kernel = dev.planned(at, lambda: _WRITERS[name](at, dev.multiprocessors))
+    dev.gpu.launch(kernel, *(a.ptr for a in arrays), made.ptr)
+    return made.view(out, at.strides)
+
+
+def max_pool2d_index(dev: Any, x: CudaArray, window: Any) -> Any:
+    return _run(dev, "max_pool2d_index", [x], window, x.shape, dtypes.int64)
+
+
+def max_pool2d_value(dev: Any, x: CudaArray, window: Any) -> Any:
+    return _run(dev, "max_pool2d_value", [x], window, x.shape, FROM_NP[x.dtype])
+
+
+def max_pool2d_spread(dev: Any, g: CudaArray, x: CudaArray, window: Any) -> Any:
+    dtype = FROM_NP[g.dtype]
+    side_by_side = window.stride == window.size and not any(window.padding)
+    if side_by_side and window.dilation == (1, 1):
+        return _run(dev, "max_pool2d_cells_spread", [g, x], window, x.shape, dtype)
+    narrow = size_of(x.shape[2:]) < NARROW
+    kept = dtypes.int32 if narrow else dtypes.int64
+    index = _run(dev, "max_pool2d_place", [x], window, x.shape, kept)
+    if index is NotImplemented:
+        return index
+    return _run(dev, "max_pool2d_spread", [g, index], window, x.shape, dtype)
+
+
+def sum_pool2d(dev: Any, x: CudaArray, window: Any) -> Any:
+    return _run(dev, "sum_pool2d", [x], window, x.shape, FROM_NP[x.dtype])
+
+
+def sum_pool2d_spread(dev: Any, g: CudaArray, window: Any, image: Shape) -> Any:
+    return _run(dev, "sum_pool2d_spread", [g], window, image, FROM_NP[g.dtype])
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "max_pool2d_index": max_pool2d_index,
+    "max_pool2d_value": max_pool2d_value,
+    "max_pool2d_spread": max_pool2d_spread,
+    "sum_pool2d": sum_pool2d,
+    "sum_pool2d_spread": sum_pool2d_spread,
+}

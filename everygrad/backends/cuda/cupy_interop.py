@@ -1,0 +1,60 @@
+"""CuPy's library functions on our arrays: on our stream, in memory of our pool, without copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.driver.driver import Driver, load_cupy
+from everygrad.backends.strided_array import span
+
+
+class _Stream:
+    """Our stream, as other libraries ask for one."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def has_libraries(dev: Any) -> bool:
+    """Whether there is a GPU for libraries to work on: not on a dry device."""
+    return isinstance(dev.gpu.driver, Driver)
+
+
+def is_eager(dev: Any) -> bool:
+    """Whether ops run now, on a GPU that is there: not on a dry one, nor while recording."""
+    return has_libraries(dev) and getattr(dev.gpu, "real", None) is None
+
+
+@contextmanager
+def on_our_stream(dev: Any) -> Iterator[Any]:
+    """CuPy, with what it launches inside on our stream, and what it makes in our memory."""
+    cupy = load_cupy()
+    index = dev.gpu.driver.index
+    handle = dev.gpu.driver.stream
+    with dev.gpu.lock:
+        dev.gpu.driver.enter()
+        made = getattr(cupy.cuda.Stream, "from_external", None)  # since CuPy 14
+        stream = made(_Stream(handle)) if made else cupy.cuda.ExternalStream(handle, index)
+        memory = cupy.cuda.using_allocator(lambda size: dev.gpu.memory.take(size).holder)
+        with cupy.cuda.Device(index), stream, memory:
+            yield cupy
+
+
+def lent(cupy: Any, x: CudaArray, address: int | None = None) -> Any:
+    """An array as CuPy's, on its own memory, or on what lies at an address. CuPy must not write to
+    an array's own memory: arrays never change."""
+    low, high = span(x)
+    size = x.dtype.itemsize
+    first = x.ptr if address is None else address
+    memory = cupy.cuda.UnownedMemory(
+        first - (x.offset - low) * size, (high - low + 1) * size, x.storage
+    )
+    at = cupy.cuda.MemoryPointer(memory, (x.offset - low) * size)
+    steps = tuple(s * size for s in x.strides)
+    return cupy.ndarray(x.shape, x.dtype, memptr=at, strides=steps)

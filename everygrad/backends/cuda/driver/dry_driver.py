@@ -1,0 +1,112 @@
+"""A driver without a GPU: memory is the host's, kernels are collected and never run.
+
+Tests use it to see that every kernel there is compiles, and that launches are as planned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cuda.source.writer import Text
+
+
+class DryDriver:
+    """What `driver.Driver` does, as bookkeeping. `texts` are the kernels seen, by name."""
+
+    name = "a dry device"
+    arch = "sm_90"
+    capability = (9, 0)
+    multiprocessors = 132
+    shared = 227 << 10
+    index = 0
+    recycles = False  # what no kernel writes here is to be zeros, not what was there before
+    lt = None  # no library: products by our own kernels
+    cudnn = None  # and convolutions by their definition
+    cusolver = None  # as linear algebra
+
+    def __init__(self) -> None:
+        self.texts: dict[str, Text] = {}
+        self.launches: Counter[str] = Counter()
+        self.limit = 1 << 40
+        self.used = 0
+        self.stream = 0
+
+    def enter(self) -> None:
+        return
+
+    def function(self, text: Text) -> str:
+        self.texts[text.name] = text
+        return text.name
+
+    def begin(self, text: Text) -> Callable[[], str]:
+        return partial(self.function, text)
+
+    def unload(self) -> None:
+        return
+
+    def launch(self, kernel: Any) -> None:
+        self.launches[kernel.function] += 1
+
+    def launcher(self, kernel: Any) -> Callable[[], None]:
+        return partial(self.launch, kernel)
+
+    def recover(self, kernel: Any, error: Exception) -> None:
+        raise error
+
+    def malloc(self, size: int) -> tuple[Any, int] | None:
+        if size > self.limit:
+            return None
+        room = np.zeros(size + 512, np.uint8)  # as aligned as the pool's
+        start = -room.ctypes.data % 512
+        return room, room.ctypes.data + start
+
+    def upload(self, ptr: int, data: Any) -> None:
+        _bytes_at(ptr, data.size)[:] = data
+
+    def download(self, ptr: int, size: int) -> Download:
+        return Download(_bytes_at(ptr, size).copy())
+
+    def clear(self, ptr: int, size: int) -> None:
+        _bytes_at(ptr, size)[:] = 0
+
+    def copy_from(self, other: DryDriver, target: int, source: int, size: int) -> None:
+        _bytes_at(target, size)[:] = _bytes_at(source, size)
+
+    def stopwatch(self) -> Callable[[], float]:
+        """The host's clock: nothing else runs here."""
+        start = perf_counter()
+        return lambda: perf_counter() - start
+
+    def order(self, first: int, second: int) -> None:
+        return
+
+    def synchronize(self) -> None:
+        return
+
+    def trim(self) -> None:
+        return
+
+    def statistics(self) -> dict[str, int]:
+        return {"used": 0, "held": 0, "free": self.limit, "total": self.limit}
+
+
+class Download:
+    """Bytes on their way to the host; here they have arrived."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def wait(self) -> Any:
+        return self.data
+
+
+def _bytes_at(ptr: int, size: int) -> Any:
+    """The host's memory at an address, as an array."""
+    facts = {"data": (ptr, False), "shape": (size,), "typestr": "|u1", "version": 3}
+    return np.asarray(type("Bytes", (), {"__array_interface__": facts})())

@@ -1,0 +1,1 @@
+"""Kernels of fused groups: rows, values, partial sums and their second stage."""

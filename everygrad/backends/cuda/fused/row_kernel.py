@@ -1,0 +1,596 @@
+"""CUDA C++ of one kernel of a fused group: walks over elements, over rows, or down columns.
+
+`flat` takes all elements one after the other. `along` gives each row to a warp or a block, which
+keeps it in registers where it is short: passes compute what they can before the result of a row's
+reduction is needed, and the next one goes on with it. `down` gives columns to threads, which go
+through rows. Sums that end the group ("finals") leave one part for each block, in an order that
+depends on shapes alone; another kernel brings the parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from everygrad.backends.cuda.fused import online_softmax
+from everygrad.backends.cuda.fused.second_stage import Parts
+from everygrad.backends.cuda.fused.values import Task, Values, fold_of, stored
+from everygrad.backends.cuda.kernels.elementwise import grid
+from everygrad.backends.cuda.kernels.reduction import Walk
+from everygrad.backends.cuda.source.c_types import LAYOUTS
+from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written
+from everygrad.compile.fuse import Load, Member, Number
+from everygrad.compile.ir import Value
+from everygrad.compile.thresholds import edge
+
+_BYTES = 16  # of one load or store
+# elements that a thread keeps of a row, all values together
+_REGISTERS = edge(__name__, "_REGISTERS", 64, "size")
+_WAVES = 32  # blocks for each multiprocessor, at most
+_PARTS = 16  # the same, where blocks leave parts of columns' sums
+# threads for each multiprocessor that go through rows and sum columns
+_SUMMING = edge(__name__, "_SUMMING", 768, "size")
+_COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # threads side by side where columns are summed
+_NAME = 48  # letters of a kernel's name
+
+
+class Made(NamedTuple):
+    """A written kernel: its pointers are those of the inputs, the outputs, then the parts."""
+
+    written: Written
+    inputs: list[Value]
+    outputs: list[Value]
+    parts: list[Parts]
+    in_place: bool  # each element is read and written by one thread, and not read after that
+    loops: Sequence[set[Any]] = ()  # what each loop reads and makes, where there are several
+
+    def may_replace(self, v: Value, out: Value) -> bool:
+        """Whether a result may be written over an operand: no later loop reads it."""
+        return not self.loops or any(v in loop and out in loop for loop in self.loops)
+
+
+class _Plain(Writer):
+    """Results may take the memory of operands: pointers promise nothing."""
+
+    def pointer(self, type: str, name: str, written: bool = False) -> str:
+        self._pointers.append(f"{'' if written else 'const '}{type}* {name}")
+        return name
+
+
+def vector_of(task: Task, flat: bool) -> int:
+    """How many neighbours a thread takes at once: 16 bytes of what is read or written as a whole,
+    if rows can be cut so."""
+    last, whole = task.columns[-1], task.row_count * task.length
+    sizes = [v.dtype.itemsize for v in task.wanted if task.members[v].role == "full"]
+    sizes += [r.value.dtype.itemsize for r in task.places if r.value.size == whole]
+    count = _BYTES // max(sizes, default=4)
+    ends_anywhere = flat and len(task.columns) == 1
+    while count > 1 and last % count and not (ends_anywhere and last > count):
+        count //= 2
+    return count
+
+
+class FusedWriter:
+    """Writes one task as one kernel."""
+
+    def __init__(self, task: Task, multiprocessors: int) -> None:
+        self.task = task
+        self.members = task.members
+        self.multiprocessors = multiprocessors
+        self.folds = {
+            v: fold_of(m) for v, m in task.members.items() if m.role in ("reduce", "final")
+        }
+        self.finals = [v for v, m in task.members.items() if m.role == "final"]
+        self.stored = [v for v in task.wanted if v not in self.finals]
+        self.online: dict[Value, Value] = {}  # sums of exponentials, and maxima found with them
+        self.stages: dict[Value, int] = {}
+        self._find_stages()
+        self.parts: dict[Value, Parts] = {}
+        self.meeting: dict[Value, int] = {}  # where parts of a row's sum are left
+        self.meeting_size = 0
+        names = "_".join(dict.fromkeys(v.name for v in task.members))
+        self.w = _Plain(f"fused_{names}"[:_NAME], False)
+
+    # --- what is there ---------------------------------------------------------------------------
+
+    def _find_stages(self) -> None:
+        for v, m in self.members.items():
+            stage = max((self._stage(r) for r in m.refs), default=0)
+            self.stages[v] = self.stages[self.online[v]] if v in self.online else stage
+
+    def _stage(self, ref: Any) -> int:
+        """The pass from which on a reference can be used."""
+        if not isinstance(ref, Value):
+            return 0
+        return self.stages[ref] + (self.members[ref].role == "reduce")
+
+    def in_pass(self, v: Value) -> bool:
+        """Whether a pass over columns must produce a member."""
+        m = self.members[v]
+        if m.role == "full":
+            return v in self.task.wanted
+        return m.role == "reduce" or (m.role == "final" and m.level == "full")
+
+    def kind(self, v: Value) -> str:
+        return self.task.kinds.get(v, "")
+
+    def of_kind(self, kind: str) -> list[Value]:
+        return [v for v in self.finals if self.kind(v) == kind]
+
+    def number(self, v: Value) -> int:
+        return self.values.numbers[v]
+
+    # --- the beginning and the end -------------------------------------------------------------
+
+    def begin(self, vector: int, held: int = 0) -> None:
+        self.values = Values(self.task, vector, held)
+        self.vector, self.held = vector, held
+        self.index = self.values.index
+
+    def declare(self) -> None:
+        """Pointers, how sums are joined, and sums over all rows."""
+        w = self.w
+        for i, v in enumerate(self.values.inputs):
+            w.pointer(LAYOUTS[v.dtype].memory, f"a{i}")
+        for v in self.task.wanted:
+            if v not in self.parts:
+                w.pointer(LAYOUTS[v.dtype].memory, f"o{self.number(v)}", written=True)
+        for v, p in self.parts.items():
+            w.pointer(LAYOUTS[p.fold.total].memory, f"p{self.number(v)}", written=True)
+        for v, f in self.folds.items():
+            n = self.number(v)
+            join = f.join("a", "b")
+            w.add(f"auto j{n} = [&]({f.kind} a, {f.kind} b) -> {f.kind} {{ return {join}; }};")
+        for v in self.of_kind("total"):
+            f = self.folds[v]
+            w.add(f"{f.kind} s{self.number(v)} = {f.start};")
+
+    def room(self) -> None:
+        self.w.add("__shared__ alignas(16) u32 room[128];")
+
+    def part(self, v: Value, size: int, walk: Walk) -> None:
+        """Note that a final has parts, where it has several."""
+        if walk.terms > 1:
+            self.parts[v] = Parts(self.folds[v], size, walk)
+
+    def leave(self, v: Value, value: str, place: str) -> str:
+        """Store a final, or its part number `place`."""
+        n, f = self.number(v), self.folds[v]
+        if v in self.parts:
+            return f"p{n}[{place}] = {LAYOUTS[f.total].store.format(value)};"
+        return f"o{n}[{place}] = {LAYOUTS[v.dtype].store.format(f.leave(value))};"
+
+    def totals(self, block: int, place: str) -> None:
+        """Sums of the whole block, each to its place."""
+        found = self.of_kind("total")
+        for v in found:
+            n, f = self.number(v), self.folds[v]
+            self.w.add(f"s{n} = gathered<{block}>(s{n}, j{n}, ({f.kind}){f.start}, room);")
+            self.w.add(f"if (threadIdx.x == 0) {self.leave(v, f's{n}', place)}")
+
+    def total_parts(self, blocks: int) -> None:
+        for v in self.of_kind("total"):
+            self.part(v, blocks, Walk((1,), (0,), (blocks,), (1,)))
+
+    def made(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> Made:
+        written = self.w.finish(blocks, block)
+        outputs = [v for v in self.task.wanted if v not in self.parts]
+        return Made(written, self.values.inputs, outputs, list(self.parts.values()), in_place)
+
+    # --- elements ------------------------------------------------------------------------------
+
+    def block(self, roots: Sequence[Member], k: int, guard: str = "") -> list[str]:
+        """The lines that take the elements from `c` on: stores, and what is added to sums."""
+        values, outs, after = self.values, [], []
+        values.start_pass(k)
+        loop = ("#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{")
+        highest = self._highest(roots, loop)
+        inner = self._elements(roots, k, guard)
+        if self.vector == 1:
+            lines = [*values.column_lines(), *values.outer, *highest]
+            return [*lines, "{ constexpr int j = 0;", *inner, "}"]
+        for m in roots:
+            if m.role == "full":
+                n = self.number(m.value)
+                kind = f"Pack<{LAYOUTS[m.value.dtype].memory}, {self.vector}>"
+                outs.append(f"{kind} w{n};")
+                after.append(f"{self._store(n, guard, kind)} = w{n};")
+        body = [*loop, *inner, "}"]
+        hit = values.hit()
+        if hit:  # most elements are not the one that is looked for: they need not be asked
+            values.again(values.counting)
+            missed = self._elements(roots, k, guard)
+            body = [f"if ({hit}) {{", *body, "} else {", *loop, *missed, "}", "}"]
+        return [*values.column_lines(), *values.outer, *outs, *highest, *body, *after]
+
+    def _highest(self, roots: Sequence[Member], loop: Sequence[str]) -> list[str]:
+        """Maxima of the elements at hand, and what they do to sums that are relative to them."""
+        lines: list[str] = []
+        values = self.values
+        for v in (m.value for m in roots if m.value in self.online):
+            top, n = self.online[v], self.number(v)
+            x = values.get(self.members[top].refs[0], top.args[0])
+            lines += [f"float high{n} = __uint_as_float(0xff800000u);", *loop, *values.inner]
+            lines += [f"high{n} = max_f(high{n}, {x});", "}"]
+            lines += online_softmax.update(f"t{self.number(top)}", f"t{n}", f"high{n}")
+            values.again()
+        return lines
+
+    def _store(self, n: int, guard: str, kind: str = "") -> str:
+        place = "c" if not self.task.rows else f"row * {self.task.length} + c"
+        at = f"*({kind}*)(o{n} + {place})" if kind else f"o{n}[{place}]"
+        return f"if ({guard}) {at}" if guard else at
+
+    def _elements(self, roots: Sequence[Member], k: int, guard: str) -> list[str]:
+        """What is done with one element, `j` of those at hand. All loads come before the first
+        store: a result may lie where an operand does."""
+        values, stores = self.values, []
+        for m in roots:
+            v, n = m.value, self.number(m.value)
+            if v in self.online:
+                top = self.online[v]
+                x = values.get(self.members[top].refs[0], top.args[0])
+                values.inner.append(online_softmax.add(f"t{self.number(top)}", f"t{n}", x))
+            elif m.role == "full":
+                value = stored(v, values.get(v, v))
+                target = f"w{n}.v[j]" if self.vector > 1 else self._store(n, guard)
+                stores.append(f"{target} = {value};")
+            elif v not in self.online.values() and not values.is_nothing(m):
+                f, name = self.folds[v], self.sum_name(m)
+                term = f.enter(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
+                condition = f"if ({guard}) " if guard and m.role == "final" else ""
+                values.inner.append(f"{condition}{name} = j{n}({name}, {term});")
+        for r in (*values.owed(k), *(values.early if not k else ())):
+            values.get(r, r.value if isinstance(r, Load) else r)
+        values.inner += stores
+        return values.inner
+
+    def sum_name(self, m: Member) -> str:
+        n, kind = self.number(m.value), self.kind(m.value)
+        if kind == "columns":
+            return f"g{n}[h * {self.vector} + j]"
+        return f"s{n}" if kind == "total" else f"t{n}"
+
+    def roots(self, k: int) -> list[Member]:
+        return [m for v, m in self.members.items() if self.in_pass(v) and self.stages[v] == k]
+
+    # --- all elements, one after the other -------------------------------------------------------
+
+    def flat(self) -> Made:
+        size = self.task.length
+        self.begin(vector_of(self.task, True))
+        vector, has_sums = self.vector, bool(self.finals)
+        blocks = grid(size // vector, self.multiprocessors)
+        self.total_parts(blocks)
+        self.declare()
+        if has_sums:
+            self.room()
+        w, index = self.w, self.index
+        w.add(f"const {index} thread = ({index})blockIdx.x * {BLOCK} + threadIdx.x;")
+        w.add(*self.values.row_lines("0"))
+        sets = self.apart()
+        for some in sets:
+            w.add(f"for ({index} e = thread; e < {size // vector}; e += {blocks * BLOCK}) {{")
+            w.add(f"const {index} c = e * {vector};", *self.block(some, 0), "}")
+        if size % vector:
+            self._rest(size // vector * vector, size)
+        if has_sums:
+            self.totals(BLOCK, "blockIdx.x")
+        loops = [set().union(*map(self._uses, some)) for some in sets]
+        return self.made(blocks, BLOCK, True)._replace(loops=loops)
+
+    def _rest(self, first: int, size: int) -> None:
+        """The last elements, fewer than a thread takes at once."""
+        whole, self.vector = self.values, 1
+        self.values = Values(self.task, 1)
+        self.values.of_row = whole.of_row
+        for some in self.apart():
+            self.w.add(f"if (thread < {size - first}) {{")
+            self.w.add(f"const {self.index} c = {first} + thread;", *self.block(some, 0), "}")
+
+    def apart(self) -> list[list[Member]]:
+        """What is made, in sets that have no operand in common: one after the other needs fewer
+        registers."""
+        sets: list[tuple[set[Any], list[Member]]] = []
+        for m in self.roots(0):
+            uses = self._uses(m)
+            mine = [m]
+            for other in [s for s in sets if s[0] & uses]:
+                uses |= other[0]
+                mine = [*other[1], *mine]
+                sets.remove(other)
+            sets.append((uses, mine))
+        return [found for _, found in sets]
+
+    def _uses(self, m: Member) -> set[Any]:
+        todo: list[Any] = [m.value]
+        seen: set[Any] = {m.value}
+        for r in todo:
+            for other in self.members[r].refs if isinstance(r, Value) else ():
+                if isinstance(other, Number) or other in self.values.of_row or other in seen:
+                    continue
+                seen.add(other)
+                todo.append(other)
+        return {r.value if isinstance(r, Load) else r for r in seen}
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def along(self) -> Made:
+        t = self.task
+        vector = vector_of(t, False)
+        share, block, held = self._geometry(vector)
+        self.begin(vector, held)
+        teams = block // share
+        many = max(2, _SUMMING // block) if self.of_kind("columns") else _WAVES
+        limit = self.multiprocessors * many
+        blocks = max(1, min(-(-t.row_count // teams), limit))
+        self.total_parts(blocks)
+        for v in self.of_kind("columns"):
+            n = t.length
+            self.part(v, blocks * n, Walk((n,), (1,), (blocks,), (n,)))
+        for v in self.of_kind("rows"):
+            self.part(v, t.row_count, _cycles(v.size, t.row_count, t.pieces))
+        if not held:
+            self.online = online_softmax.pairs(self.members)
+            self._find_stages()
+        self.passes = 1 + max((self.stages[v] for v in t.members if self.in_pass(v)), default=-1)
+        self.values.plan([self._begins(k) for k in range(self.passes)])
+        self.declare()
+        self._rows(share, teams, blocks)
+        for v in self.of_kind("columns"):
+            self._columns_out(v, share)
+        if self.of_kind("total"):
+            self.totals(block, "blockIdx.x")
+        return self.made(blocks, block, self._written_last() and t.row_count % teams == 0)
+
+    def _written_last(self) -> bool:
+        """Whether whole rows are written in the last pass alone: an element is then read by the
+        thread that writes it, and not after that."""
+        full = [v for v in self.stored if self.members[v].role == "full"]
+        return all(self.stages[v] == self.passes - 1 for v in full)
+
+    def _begins(self, k: int) -> list[Any]:
+        found = [m for m in self.roots(k) if m.value not in self.online]
+        return [m.value if m.role == "full" else m.refs[0] for m in found]
+
+    def _geometry(self, vector: int) -> tuple[int, int, int]:
+        """Threads that share a row, threads of a block, and takes of a row that a thread keeps;
+        0 where it keeps none."""
+        takes = -(-self.task.length // vector)
+        several = bool(self.of_kind("columns"))
+        if takes <= 128 and not several:
+            share = 1
+            while share < 32 and share < takes:
+                share *= 2
+            return share, BLOCK, -(-takes // share)
+        for held in (2, 1):
+            block = -(-takes // (32 * held)) * 32
+            if 64 <= block <= 1024 and held * vector * 4 <= _REGISTERS:
+                return block, block, held
+        if several:
+            return 1024, 1024, -(-takes // 1024)
+        return 1024, 1024, 4 if takes <= 4096 else 0
+
+    def _rows(self, share: int, teams: int, blocks: int) -> None:
+        w, t, index = self.w, self.task, self.index
+        if self.of_kind("total"):
+            self.room()
+        if share > 32:
+            self._meeting_places()
+        for v in self.of_kind("columns"):
+            f, size = self.folds[v], self.held * self.vector
+            w.add(f"{f.kind} g{self.number(v)}[{size}];", "#pragma unroll")
+            w.add(f"for (int i = 0; i < {size}; ++i) g{self.number(v)}[i] = {f.start};")
+        w.add(f"const int lane = threadIdx.x % {share}, team = threadIdx.x / {share};")
+        first = f"({index})blockIdx.x * {teams}"
+        w.add(f"for ({index} top = {first}; top < {t.row_count}; top += {blocks * teams}) {{")
+        guard = "there" if t.row_count % teams else ""
+        if guard:
+            w.add(f"const bool there = top + team < {t.row_count};")
+        whose = f"there ? top + team : {t.row_count - 1}" if guard else "top + team"
+        w.add(f"const {index} row = {whose};", *self.values.row_lines("row"))
+        w.add(*self.values.kept_lines())
+        last = max([*self.stages.values(), self.passes - 1], default=0)
+        for k in range(last + 1):
+            self._row_members(k)
+            if k < self.passes:
+                self._pass(k, share, guard)
+        self._row_ends(guard)
+        w.add(*(["flip ^= 1;"] if self.meeting else []), "}")
+
+    def _meeting_places(self) -> None:
+        """Shared memory in which the warps of a block leave the parts of each row's sums. Rows
+        take turns between two places: so nobody can be overtaken by more than one row, and one
+        barrier a pass is enough."""
+        size = 0
+        for v, m in self.members.items():
+            if m.role == "reduce" or self.kind(v) == "rows":
+                self.meeting[v] = size
+                size += 32 * max(4, self.folds[v].total.itemsize)
+        if size:
+            self.w.add(f"__shared__ alignas(16) char meeting[{2 * size}];", "int flip = 0;")
+        self.meeting_size = size
+
+    def _gather(self, sums: Sequence[Member], share: int) -> None:
+        """Bring the parts of threads that share a row together, each sum to all of them."""
+        w = self.w
+        if share <= 32:
+            for m in sums:
+                n, f = self.number(m.value), self.folds[m.value]
+                none = f"({f.kind}){f.start}, (u32*)nullptr"
+                w.add(f"t{n} = gathered<{share}>(t{n}, j{n}, {none});")
+            return
+        places = {}
+        for m in sums:
+            n, f = self.number(m.value), self.folds[m.value]
+            at = f"flip * {self.meeting_size} + {self.meeting[m.value]}"
+            places[n] = f"(({f.kind}*)(meeting + {at}))"
+            w.add(f"t{n} = lanes<32>(t{n}, j{n});")
+            w.add(f"if (threadIdx.x % 32 == 0) {places[n]}[threadIdx.x / 32] = t{n};")
+        w.add("__syncthreads();")
+        warps, wide = share // 32, 2
+        while wide < warps:
+            wide *= 2
+        for m in sums:
+            n, f = self.number(m.value), self.folds[m.value]
+            mine = f"threadIdx.x % {wide}"
+            w.add(f"t{n} = {mine} < {warps} ? {places[n]}[{mine}] : ({f.kind}){f.start};")
+            w.add(f"t{n} = lanes<{wide}>(t{n}, j{n});")
+
+    def _row_members(self, k: int) -> None:
+        for v, m in self.members.items():
+            if m.role == "row" and self.stages[v] == k:
+                self.w.add(*self.values.row_member(v))
+
+    def _pass(self, k: int, share: int, guard: str) -> None:
+        w, t, index = self.w, self.task, self.index
+        roots = self.roots(k)
+        sums = [m for m in roots if m.role == "reduce" or self.kind(m.value) == "rows"]
+        for m in sums:
+            f = self.folds[m.value]
+            w.add(f"{f.kind} t{self.number(m.value)} = {f.start};")
+            if m.value in self.online.values():
+                w.add(f"float from_t{self.number(m.value)} = 0.0f;")
+        if not roots:
+            return
+        lines = self.block(roots, k, guard)
+        if self.held:
+            w.add("#pragma unroll", f"for (int h = 0; h < {self.held}; ++h) {{")
+            w.add(f"const {index} c = (lane + h * {share}) * {self.vector};")
+            whole = share * self.held * self.vector == t.length
+            w.add("{" if whole else f"if (c < {t.length}) {{", *lines, "}", "}")
+        else:
+            step = share * self.vector
+            w.add(f"for ({index} c = lane * {self.vector}; c < {t.length}; c += {step}) {{")
+            w.add(*lines, "}")
+        after = [m for m in sums if m.value in self.online]  # they wait for their maxima
+        before = [m for m in sums if m not in after]
+        for m in after:
+            w.add(f"const float own{self.number(m.value)} = t{self.number(self.online[m.value])};")
+        if before:
+            self._gather(before, share)
+        for m in after:
+            n, top = self.number(m.value), self.number(self.online[m.value])
+            w.add(f"t{n} *= exp(own{n} - t{top});")
+        if after:
+            self._gather(after, share)
+        for m in sums:
+            n, f = self.number(m.value), self.folds[m.value]
+            if m.role == "reduce":
+                register = LAYOUTS[m.value.dtype].register
+                w.add(f"const {register} m{n} = {f.leave(f't{n}')};")
+                self.values.of_row[m.value] = f"m{n}"
+
+    def _row_ends(self, guard: str) -> None:
+        """What a row has one of: stored, and added to sums, by its first thread."""
+        lines = []
+        for v in self.stored:
+            if self.members[v].role != "full":
+                n, lay = self.number(v), LAYOUTS[v.dtype]
+                lines.append(f"o{n}[row] = {lay.store.format(self.values.of_row[v])};")
+        for v in self.finals:
+            m, n = self.members[v], self.number(v)
+            if self.kind(v) == "rows":
+                lines.append(self.leave(v, f"t{n}", "row"))
+            elif m.level == "row":
+                arg = v.args[0]
+                term = self.folds[v].enter(self.values.get(m.refs[0], arg), arg.dtype)
+                lines.append(f"s{n} = j{n}(s{n}, {term});")
+        if lines:
+            condition = f"lane == 0 && {guard}" if guard else "lane == 0"
+            self.w.add(f"if ({condition}) {{", *lines, "}")
+
+    def _columns_out(self, v: Value, share: int) -> None:
+        """The columns' sums of a block that takes one row at a time."""
+        n, length = self.number(v), self.task.length
+        place = f"blockIdx.x * {length} + c" if v in self.parts else "c"
+        self.w.add(
+            "#pragma unroll",
+            f"for (int i = 0; i < {self.held * self.vector}; ++i) {{",
+            f"const {self.index} c = (lane + i / {self.vector} * {share}) * {self.vector} "
+            f"+ i % {self.vector};",
+            f"if (c < {length}) {self.leave(v, f'g{n}[i]', place)}",
+            "}",
+        )
+
+    # --- columns ---------------------------------------------------------------------------------
+
+    def down(self) -> Made:
+        t = self.task
+        vector = vector_of(t, False)
+        self.begin(vector)
+        takes = t.length // vector
+        across = 1
+        while across < _COLUMNS and across < takes:
+            across *= 2
+        beside = BLOCK // across
+        columns = -(-takes // across)
+        pieces = max(
+            1, min(self.multiprocessors * _PARTS // columns, t.row_count // (4 * beside), 512)
+        )
+        chunk = -(-t.row_count // (pieces * beside)) * beside
+        pieces = -(-t.row_count // chunk)
+        n = t.length
+        for v in self.of_kind("columns"):
+            self.part(v, pieces * n, Walk((n,), (1,), (pieces,), (n,)))
+        self.total_parts(pieces * columns)
+        self.declare()
+        self._down_rows(across, beside, chunk)
+        for v in self.of_kind("columns"):
+            self._meet(v, across, beside)
+        if self.of_kind("total"):
+            self.room()
+            self.totals(BLOCK, f"blockIdx.y * {columns} + blockIdx.x")
+        return self.made((columns, pieces, 1), BLOCK, True)
+
+    def _down_rows(self, across: int, beside: int, chunk: int) -> None:
+        w, t, index = self.w, self.task, self.index
+        finals = self.of_kind("columns")
+        size = max(self.folds[v].total.itemsize for v in finals)
+        w.add(
+            f"__shared__ alignas(16) char sums[{BLOCK * self.vector * size}];",
+            f"const int tx = threadIdx.x % {across}, ty = threadIdx.x / {across};",
+            f"const {index} c = ({index})(blockIdx.x * {across} + tx) * {self.vector};",
+            f"const {index} first = ({index})blockIdx.y * {chunk};",
+            f"const {index} last = {t.row_count}, left = last - first;",
+            f"const {index} end = left < {chunk} ? last : first + {chunk};",
+            "constexpr int h = 0;",
+        )
+        for v in finals:
+            f, n = self.folds[v], self.number(v)
+            w.add(f"{f.kind} g{n}[{self.vector}];")
+            w.add(f"for (int j = 0; j < {self.vector}; ++j) g{n}[j] = {f.start};")
+        w.add(f"if (c < {t.length})")
+        w.add(f"for ({index} row = first + ty; row < end; row += {beside}) {{")
+        w.add(*self.values.row_lines("row"), *self.block(self.roots(0), 0), "}")
+
+    def _meet(self, v: Value, across: int, beside: int) -> None:
+        """The sums of threads that have the same columns."""
+        f, n = self.folds[v], self.number(v)
+        place = f"blockIdx.y * {self.task.length} + c + j" if v in self.parts else "c + j"
+        self.w.add(
+            f"{{ {f.kind}* part = ({f.kind}*)sums;",
+            "__syncthreads();",
+            f"for (int j = 0; j < {self.vector}; ++j) part[j * {BLOCK} + threadIdx.x] = g{n}[j];",
+            f"for (int d = {beside // 2}; d > 0; d /= 2) {{",
+            "__syncthreads();",
+            f"if (ty < d) for (int j = 0; j < {self.vector}; ++j)",
+            f"  part[j * {BLOCK} + threadIdx.x] = j{n}(part[j * {BLOCK} + threadIdx.x], "
+            f"part[j * {BLOCK} + threadIdx.x + d * {across}]);",
+            "}",
+            f"if (ty == 0 && c < {self.task.length})",
+            f"  for (int j = 0; j < {self.vector}; ++j) "
+            f"{{ {self.leave(v, f'part[j * {BLOCK} + tx]', place)} }}",
+            "}",
+        )
+
+
+def _cycles(size: int, count: int, pieces: int) -> Walk:
+    """Parts of sums, one a row of `count`: pieces of a row follow one another, and rows of the same
+    sum come again after those of all others."""
+    many = count // (size * pieces)
+    if pieces == 1:
+        return Walk((size,), (1,), (many,), (size,))
+    if many == 1:
+        return Walk((size,), (pieces,), (pieces,), (1,))
+    return Walk((size,), (pieces,), (many, pieces), (size * pieces, 1))

@@ -1,0 +1,408 @@
+"""The values of a fused kernel: loads, members' bodies, and which of them later passes use again.
+
+A thread takes `vector` neighbouring elements of a row at a time. What is read or written as a whole
+stands outside the loop over these elements, everything else inside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad import dtypes
+from everygrad.backends.cuda.kernels.reduction import combined
+from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator
+from everygrad.backends.cuda.source.render import body, cast, constant
+from everygrad.backends.cuda.source.writer import is_wide
+from everygrad.compile.accumulate import identity
+from everygrad.compile.fuse import Load, Member, Number
+from everygrad.compile.ir import Value
+from everygrad.compile.thresholds import edge
+from everygrad.compile.walk import Place
+from everygrad.core.shapes import Shape, size_of
+
+# of these, halves are computed with functions that are right to 20 bits, not to the last of 24
+_SMOOTH = {"gelu", "gelu.d0"}
+_LOW = re.compile(r"\b(normcdf|exp)\(")
+# elements that a thread keeps from one pass to the next, with what it reads early
+_KEPT = edge(__name__, "_KEPT", 64, "size")
+
+
+class Task(NamedTuple):
+    """What a kernel is to do: `wanted` of the group's members. `rows` and `columns` are the sizes
+    of the axes walked, `places` say where loads are; `kinds` what each final is. `pieces`: into how
+    many rows one was cut. `exact`: values that must come out alike wherever they are computed."""
+
+    members: dict[Value, Member]
+    wanted: list[Value]
+    rows: Shape
+    columns: Shape
+    places: dict[Load, Place]
+    kinds: dict[Value, str]
+    pieces: int = 1
+    exact: Set[Value] = frozenset()
+
+    @property
+    def row_count(self) -> int:
+        return size_of(self.rows)
+
+    @property
+    def length(self) -> int:
+        return size_of(self.columns)
+
+
+def split(index: str, sizes: Shape, prefix: str, kind: str) -> tuple[list[str], list[str]]:
+    """Lines that split a place in C order into coordinates, and these coordinates' names."""
+    word = "u64" if kind == "i64" else "u32"
+    names = [f"{prefix}{k}" for k in range(len(sizes))]
+    lines, rest = [], index
+    for k in range(len(sizes) - 1, 0, -1):
+        lines.append(f"const {kind} {names[k]} = ({kind})(({word})({rest}) % {sizes[k]}u);")
+        lines.append(f"const {kind} {prefix}q{k} = ({kind})(({word})({rest}) / {sizes[k]}u);")
+        rest = f"{prefix}q{k}"
+    if sizes:
+        lines.append(f"const {kind} {names[0]} = {rest};")
+    return lines, names
+
+
+def total(names: Sequence[str], strides: Shape) -> str:
+    """The sum of coordinates times strides."""
+    terms = [n if s == 1 else f"{n} * {s}" for n, s in zip(names, strides, strict=True) if s]
+    return " + ".join(terms) or "0"
+
+
+class Fold(NamedTuple):
+    """How a reduction's terms come together."""
+
+    value: Value
+    total: Any  # the dtype of the sum
+    kind: str
+    start: str
+    divisor: int  # of a mean, or 0
+
+    def join(self, a: str, b: str) -> str:
+        return combined(self.value.op.combine, self.total, a, b)
+
+    def enter(self, value: str, source: Any) -> str:
+        return f"({cast(value, source, self.total)})"
+
+    def leave(self, value: str) -> str:
+        """The result from the whole sum, rounded as memory would."""
+        if self.divisor:
+            part = LAYOUTS[dtypes.real_of(self.total)].register
+            times = f"* ({part})({1 / self.divisor!r})"
+            value = f"({value} {times if self.total.is_complex else f'/ ({part}){self.divisor}'})"
+        return cast(value, self.total, self.value.dtype)
+
+
+def fold_of(m: Member) -> Fold:
+    v = m.value
+    dtype = accumulator(v.dtype)
+    start = constant(identity(v.op.combine, dtype), dtype)
+    count = size_of(m.shape) // v.size if v.op.mean else 0
+    return Fold(v, dtype, LAYOUTS[dtype].register, start, count)
+
+
+class Operand:
+    """A load in a walk."""
+
+    def __init__(self, number: int, load: Load, place: Place, vector: int) -> None:
+        self.number = number
+        self.load = load
+        self.place = place
+        self.lay = LAYOUTS[load.value.dtype]
+        self.progression = progression(load)
+        self.step = place.columns[-1] if place.columns else 0
+        self.is_of_row = not any(place.columns) and load.step is None
+        others = (*place.rows, *place.columns[:-1], place.offset)
+        aligned = all(s % vector == 0 for s in others)
+        in_order = self.step == 1 and aligned and load.step is None
+        self.is_pack = vector > 1 and in_order and self.progression is None
+
+    def element(self, source: str, place: str) -> str:
+        """The element at a place as a register; where elements are counted off, nothing is read."""
+        if self.progression is None:
+            return self.lay.load.format(f"{source}[{place}]")
+        start, step = self.progression
+        kind = self.lay.register
+        return f"({kind})(({self.lay.word})({kind})({place}) * {step}u + ({self.lay.word}){start})"
+
+
+def progression(load: Load) -> tuple[int, int] | None:
+    """First element and step of a constant that counts, as the numbers of classes do."""
+    v = load.value
+    if v.kind != "constant" or not v.dtype.is_integer or v.size < 2 or load.step is not None:
+        return None
+    flat = v.params["array"].reshape(-1)
+    start, step = int(flat[0]), int(flat[1]) - int(flat[0])
+    if start < 0 or step < 0 or v.dtype.itemsize < 4:
+        return None
+    counted = start + step * np.arange(v.size, dtype=np.int64)
+    return (start, step) if np.array_equal(flat, counted) else None
+
+
+class Values:
+    """Writes loads and members. `held`: each thread keeps its elements of a row from one pass to
+    the next, in arrays of `held` times `vector` elements."""
+
+    def __init__(self, task: Task, vector: int, held: int = 0) -> None:
+        self.task = task
+        self.members = task.members
+        self.vector = vector
+        self.held = held
+        self.numbers = {v: k for k, v in enumerate(task.members)}
+        loads = dict.fromkeys(
+            r for m in task.members.values() for r in m.refs if isinstance(r, Load)
+        )
+        self.inputs = list(dict.fromkeys(r.value for r in loads if progression(r) is None))
+        self.operands = {r: Operand(n, r, task.places[r], vector) for n, r in enumerate(loads)}
+        sizes = [_reach(task, o) for o in self.operands.values()]
+        self.index = "i64" if is_wide(task.row_count * task.length, *sizes) else "i32"
+        self.of_row: dict[Any, str] = {}
+        self.keep: set[Any] = set()
+        self.computed: dict[Any, int] = {}  # by reference: the pass that computed it
+        self.early: list[Load] = []  # read in the first pass for a later one
+        self.counting: set[Value] = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.known: dict[Any, str] = {}
+        self.outer: list[str] = []
+        self.inner: list[str] = []
+        self.at_pass = 0
+        self.loaded: set[int] = set()  # numbers of operands that `outer` reads
+        self.never: Set[Value] = frozenset()  # comparisons that none of the elements at hand passes
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def row_lines(self, row: str) -> list[str]:
+        """Where the row begins in each operand, and what it has one element of."""
+        lines, names = split(row, self.task.rows, "r", self.index)
+        for r, o in self.operands.items():
+            offset = f" + {o.place.offset}" if o.place.offset else ""
+            lines.append(f"const {self.index} b{o.number} = {total(names, o.place.rows)}{offset};")
+            if o.is_of_row:
+                value = o.element(self.source(r), f"b{o.number}")
+                lines.append(f"const {o.lay.register} x{o.number} = {value};")
+                self.of_row[r] = f"x{o.number}"
+        return lines
+
+    def source(self, r: Load) -> str:
+        """The name of the pointer to what a load reads."""
+        return f"a{self.inputs.index(r.value)}" if r.value in self.inputs else ""
+
+    def row_member(self, v: Value) -> list[str]:
+        """A value of the row."""
+        self._begin()
+        self.of_row[v] = self._member(v)
+        return self.inner
+
+    # --- elements --------------------------------------------------------------------------------
+
+    def plan(self, passes: Sequence[Sequence[Any]]) -> None:
+        """Find what later passes use again; `passes` have the references each begins with."""
+        first: dict[Any, int] = {}
+        for k, roots in enumerate(passes):
+            todo, seen = list(roots), set(roots)
+            for r in todo:
+                if isinstance(r, Number) or self.is_of_row(r):
+                    continue
+                if first.setdefault(r, k) < k:
+                    self.keep.add(r)
+                    continue
+                for other in self.made_of(r):
+                    if other not in seen:
+                        seen.add(other)
+                        todo.append(other)
+        self._plan_early([r for r, k in first.items() if k and isinstance(r, Load)])
+
+    def _plan_early(self, later: Sequence[Load]) -> None:
+        """Let what later passes read be on its way while rows are reduced, if registers allow."""
+        each = self.held * self.vector
+        for r in later:
+            if each and self.operands[r].is_pack and (len(self.keep) + 1) * each <= _KEPT:
+                self.early.append(r)
+                self.keep.add(r)
+
+    def is_of_row(self, r: Any) -> bool:
+        if isinstance(r, Load):
+            return self.operands[r].is_of_row
+        return self.members[r].role in ("row", "reduce")
+
+    def made_of(self, r: Any) -> Sequence[Any]:
+        if isinstance(r, Load):
+            return ()
+        refs = self.members[r].refs
+        return refs[1:] if r.name == "take" else refs
+
+    def start_pass(self, k: int) -> None:
+        """From here on, `outer` and `inner` collect the lines of pass k."""
+        self._begin()
+        self.at_pass = k
+
+    def get(self, ref: Any, arg: Value) -> str:
+        """A reference's value at the element that the loops are at."""
+        if isinstance(ref, Number):
+            return constant(ref.value, arg.dtype)
+        if ref in self.of_row:
+            return self.of_row[ref]
+        found = self.known.get(ref)
+        if found is None:
+            before = self.held and ref in self.keep and self.computed.get(ref, 99) < self.at_pass
+            if before:
+                return f"{self.kept(ref)}[h * {self.vector} + j]"
+            found = self._read(ref) if isinstance(ref, Load) else self._member(ref)
+            self.known[ref] = found
+            if self.held and ref in self.keep:
+                self.computed.setdefault(ref, self.at_pass)
+                self.inner.append(f"{self.kept(ref)}[h * {self.vector} + j] = {found};")
+        return found
+
+    def owed(self, k: int) -> list[Any]:
+        """What pass k keeps and the lines so far have no need of: where elements are taken in two
+        ways, both must keep it."""
+        kept = [r for r, at in self.computed.items() if at == k and r in self.keep]
+        return [r for r in kept if r not in self.known] if self.held and self.never else []
+
+    def kept(self, ref: Any) -> str:
+        if isinstance(ref, Load):
+            return f"kx{self.operands[ref].number}"
+        return f"km{self.numbers[ref]}"
+
+    def kept_lines(self) -> list[str]:
+        """The arrays that elements are kept in."""
+        if not self.held:
+            return []
+        size = self.held * self.vector
+        return sorted(
+            f"{LAYOUTS[(r.value if isinstance(r, Load) else r).dtype].register} "
+            f"{self.kept(r)}[{size}];"
+            for r in self.keep
+        )
+
+    def column_lines(self) -> list[str]:
+        """The coordinates of the first element at hand, `c`."""
+        return split("c", self.task.columns, "c", self.index)[0]
+
+    def _column(self, o: Operand) -> str:
+        names = [f"c{k}" for k in range(len(self.task.columns))]
+        return f"b{o.number} + {total(names, o.place.columns)}"
+
+    def _read(self, r: Load) -> str:
+        o = self.operands[r]
+        source, n = self.source(r), o.number
+        if o.is_pack:
+            kind = f"Pack<{o.lay.memory}, {self.vector}>"
+            place = f"({source} + {self._column(o)})"
+            self._once(n, f"const {kind} y{n} = *(const {kind}*){place};")
+            value = o.lay.load.format(f"y{n}.v[j]")
+        elif o.step == 0 or self.vector == 1:
+            found = o.element(source, self._column(o))
+            self._once(n, f"const {o.lay.register} y{n} = {found};")
+            value = f"y{n}"
+        else:
+            value = o.element(source, f"{self._column(o)} + j * {o.step}")
+        self.inner.append(f"const {o.lay.register} x{n} = {value};")
+        return f"x{n}"
+
+    def _once(self, n: int, line: str) -> None:
+        if n not in self.loaded:
+            self.loaded.add(n)
+            self.outer.append(line)
+
+    # --- the one element that is looked for ----------------------------------------------------
+
+    def hit(self) -> str:
+        """Whether an index of the row may be the number of an element at hand: what is compared
+        element by element, to choose one of a row, is then compared once for all of them. Empty
+        where nothing is."""
+        found = {v: self._looked_for(v) for v in self.known if isinstance(v, Value)}
+        wanted = next((w for w in found.values() if w), "")
+        self.counting = {v for v, w in found.items() if w == wanted}
+        return wanted
+
+    def _looked_for(self, v: Value) -> str:
+        m = self.members[v]
+        if v.name != "equal" or m.role != "full":
+            return ""
+        for index, counted in (m.refs, m.refs[::-1]):
+            o = self.operands.get(counted)
+            if o is None or o.progression is None or index not in self.of_row:
+                continue
+            start, step = o.progression
+            place = o.place
+            if step == 1 and place.columns == (1,) and not any(place.rows):
+                first = f"(i64)c + {start + place.offset}"
+                return f"(u64)((i64){self.of_row[index]} - ({first})) < {self.vector}u"
+        return ""
+
+    def again(self, never: Set[Value] = frozenset()) -> None:
+        """Write the elements a second time; there, these comparisons are never passed."""
+        self.known, self.inner = {}, []
+        self.never = never
+
+    def is_nothing(self, m: Member) -> bool:
+        """Whether a sum's term is 0: the element is not the one that is looked for."""
+        chosen = self._chosen(m.refs[0])
+        return m.value.op.combine == "add" and isinstance(chosen, Number) and chosen.value == 0
+
+    def _chosen(self, ref: Any) -> Any:
+        """What a choice by a comparison that is never passed comes to."""
+        if isinstance(ref, Value) and ref.name == "where" and self.never:
+            condition, _, other = self.members[ref].refs
+            if condition in self.never and ref.args[2].dtype is ref.dtype:
+                return self._chosen(other)
+        return ref
+
+    def _member(self, v: Value) -> str:
+        m, name = self.members[v], f"m{self.numbers[v]}"
+        if v in self.never:
+            return "false"
+        if (other := self._chosen(v)) is not v:
+            return self.get(other, v)
+        register = LAYOUTS[v.dtype].register
+        if v.name == "take":
+            self._picked(m, name)
+            return name
+        inputs = {i: self.get(r, a) for i, (r, a) in enumerate(zip(m.refs, v.args, strict=True))}
+        program = v.op.program([a.dtype for a in v.args], v.params)
+        lines = body(program, inputs, "result", v in self.task.exact)
+        made = "result"
+        if v.dtype in HALVES:  # rounded as memory would round it
+            made = cast("result", dtypes.float32, v.dtype)
+            if v.name in _SMOOTH:
+                lines = [_LOW.sub(r"\1_low(", line) for line in lines]
+        self.inner.append(f"{register} {name}; {{")
+        self.inner += [f"  {line}" for line in lines]
+        self.inner.append(f"  {name} = {made}; }}")
+        return name
+
+    def _picked(self, m: Member, name: str) -> None:
+        """The element an index names; a bad index, of which the check behind it tells, is 0."""
+        r, where = m.refs
+        o, v = self.operands[r], m.value
+        index = self.get(where, v.args[1])
+        size = v.args[0].shape[v.params["axis"]]
+        move = f" + j * {o.step}" if o.step and self.vector > 1 and m.role == "full" else ""
+        place = self._column(o) if m.role == "full" else f"b{o.number}"
+        source = self.source(r)
+        self.inner.append(f"i64 at_{name} = (i64){index};")
+        self.inner.append(f"if (at_{name} < 0 || at_{name} >= {size}) at_{name} = 0;")
+        found = f"{source}[{place}{move} + at_{name} * {r.step}]"
+        self.inner.append(f"const {o.lay.register} {name} = {o.lay.load.format(found)};")
+
+
+def stored(v: Value, value: str) -> str:
+    """A member as it is stored; what is rounded already need not be rounded again."""
+    if v.dtype is dtypes.bfloat16:
+        return f"brain_top({value})"
+    return LAYOUTS[v.dtype].store.format(value)
+
+
+def _reach(task: Task, o: Operand) -> int:
+    """How far an operand's elements lie from its first."""
+    pairs = zip((*task.rows, *task.columns), (*o.place.rows, *o.place.columns), strict=True)
+    return o.place.offset + sum((n - 1) * abs(s) for n, s in pairs)

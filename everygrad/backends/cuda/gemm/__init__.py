@@ -1,0 +1,1 @@
+"""Matrix products by cuBLASLt, and their epilogues."""

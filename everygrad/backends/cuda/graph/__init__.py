@@ -1,0 +1,1 @@
+"""Compiled functions on CUDA: launches recorded, rewritten, captured into CUDA graphs."""

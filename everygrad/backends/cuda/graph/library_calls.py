@@ -1,0 +1,92 @@
+"""Ops of a compiled function that libraries do: as steps on the memory planned for them.
+
+What CuPy does between taking memory and giving it back no graph can hold. Such an op is a `Call`: a
+step that the host makes between two graphs, on our stream, and whose result is copied to where it
+was planned. Transforms need no memory but what their plan has, factorisations are called directly
+(`factoring`), and both stay inside a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.cupy_interop import has_libraries, lent, on_our_stream
+from everygrad.backends.cuda.kernels import sort
+from everygrad.backends.cuda.solver import cufft, factorisations, solver
+from everygrad.compile.ir import Value
+from everygrad.compile.thresholds import edge
+from everygrad.core.shapes import size_of
+
+# elements of a row up to which the portable network sorts it
+_NETWORK = edge(__name__, "_NETWORK", 1024, "size")
+_UNROLLED = (
+    *("cholesky", "solve", "inv", "det", "slogdet"),
+    *("lu_factor", "solve_triangular", "qr", "qr_complete"),
+)
+_FEW = 4  # columns up to which portable definitions of these are used
+_FEWER = 3  # the same, where the library's call stays inside the graph
+_MANY = 64  # the same, where a library has no function for a batch: as many as are unrolled
+
+Work = Callable[..., Any]  # of arrays in a list, and of `cupy`
+
+
+class Call:
+    """A library's work on arrays that lie so, of which the last is the result. Called with their
+    addresses it is done there; never while the stream is being captured."""
+
+    def __init__(self, dev: Any, op: str, work: Work, arrays: Sequence[CudaArray]) -> None:
+        self.__name__ = op
+        self._dev = dev
+        self._work = work
+        self._arrays = arrays
+
+    def __call__(self, *addresses: int) -> None:
+        with on_our_stream(self._dev) as cupy:
+            pairs = zip(self._arrays, addresses, strict=True)
+            *given, out = [lent(cupy, array, address) for array, address in pairs]
+            out[...] = self._work(given, cupy=cupy)
+
+
+def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool | None:
+    """Whether a library does an op on values of these shapes, inside a compiled function; None: no
+    library has to do with it. The portable definition is faster where it is a few kernels, which
+    are fused with what is around them."""
+    called = op in solver.FUNCTIONS or op == "argsort"
+    if not called or not all(size_of(v.shape) for v in given):
+        return None
+    if factorisations.serves(dev, op, given[0].shape):
+        return min(given[0].shape[-2:]) > _FEWER
+    if not has_libraries(dev):
+        return None
+    if op == "argsort":
+        return bool(given[0].shape[params["axis"]] > _NETWORK)
+    if op in _UNROLLED:
+        *batch, m, n = given[0].shape
+        columns = min(m, n)
+        one_by_one = op == "lu_factor" and columns < size_of(tuple(batch))
+        return columns > (_MANY if one_by_one else _FEW)
+    return True
+
+
+def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArray:
+    """The result of an op that a library does on promised arrays."""
+    if v.name in cufft.TRANSFORMS:
+        return cufft.record(dev, rec, arrays[0], v)
+    if factorisations.serves(rec, v.name, arrays[0].shape):
+        return factorisations.done(rec, v.name, *arrays, **v.params)
+    if v.name == "argsort":
+        arrays = [sort.sortable(rec, arrays[0])]
+        work: Work = partial(_sorted, v.params)
+    else:
+        work = partial(solver.computed, dev, v.name, params=v.params)
+    out: CudaArray = rec.empty(v.shape, v.dtype)
+    bound = (*arrays, out)
+    rec.gpu.call(Call(dev, v.name, work, bound), *(a.ptr for a in bound))
+    return out
+
+
+def _sorted(params: dict[str, Any], arrays: Sequence[Any], cupy: Any) -> Any:
+    return sort.order(cupy, *arrays, **params)

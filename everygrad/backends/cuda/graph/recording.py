@@ -1,0 +1,194 @@
+"""Launches recorded instead of made: what eager mode would do, on memory that is only promised.
+
+A recorder is a device like the real one whose arrays have addresses that no memory has. What was
+launched on them can be run later, with real addresses in their place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from collections.abc import Sequence
+from copy import copy
+from functools import partial
+from typing import Any, NamedTuple
+
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.attention import flash
+from everygrad.backends.cuda.driver.cublaslt import Plan
+from everygrad.backends.cuda.driver.gpu import Command, Gpu, Kernel, Loading
+from everygrad.backends.cuda.driver.memory import Storage
+from everygrad.backends.cuda.source.writer import Written
+from everygrad.errors import DeviceError
+
+NOWHERE = 1 << 46  # where promised addresses begin: no device has memory there
+ALIGN = 512  # of a promised address, as of the pool's
+
+
+class Promises:
+    """Memory that is promised: addresses, one after the other, which nothing stands behind."""
+
+    def __init__(self, gpu: Any) -> None:
+        self.gpu = gpu
+        self.starts: list[int] = []
+        self.sizes: list[int] = []
+        self._next = NOWHERE
+
+    def take(self, size: int) -> Storage:
+        ptr = self._next
+        self.starts.append(ptr)
+        self.sizes.append(size)
+        self._next += -(-size // ALIGN) * ALIGN
+        return Storage(self.gpu, None, ptr, size)
+
+    def holds(self, address: int) -> bool:
+        """Whether an address was promised."""
+        return NOWHERE <= address < self._next
+
+    def find(self, address: int) -> int:
+        """The number of the promise in which an address lies."""
+        return bisect_right(self.starts, address) - 1
+
+
+class Recorder(Gpu):
+    """A GPU that notes what it is told to launch; kernels are compiled, and not run: other
+    threads compile them, and `settle` waits for those."""
+
+    def __init__(self, real: Gpu) -> None:
+        super().__init__(real.name, real.driver)
+        self.real = real
+        self.promises = Promises(self)
+        self.memory = self.promises  # type: ignore[assignment]  # takes as Memory does
+        self.commands: list[Command] = []
+        self.checks = False
+        self._functions = real._functions
+
+    def prepare(self, written: Written) -> Kernel:
+        """A kernel that is compiled while recording goes on."""
+        if written.text.name not in self._functions:
+            self.know(written, Loading(self.driver.begin(written.text)))
+        return super().prepare(written)
+
+    def unload(self) -> None:
+        """Another thread may be recording a graph: the real device does it, under its lock."""
+
+    def settle(self) -> None:
+        """Wait for the kernels of all commands; raises what the compiler found."""
+        for command in self.commands:
+            if isinstance(command.what, Kernel):
+                self.ready(command.what)
+            for argument in command.arguments:
+                if isinstance(argument, Loading):
+                    argument.function  # noqa: B018  # waits
+
+    def launch(self, kernel: Kernel, *pointers: int) -> None:
+        self.commands.append(Command(kernel, pointers))
+
+    def call(self, function: Any, *arguments: Any) -> None:
+        self.commands.append(Command(function, arguments))
+
+    def faults(self) -> int:
+        self.checks = True
+        return self.real.faults()
+
+    def check_number(self, *check: Any) -> int:
+        return self.real.check_number(*check)
+
+    def read(self, storage: Storage, start: int, size: int) -> Any:
+        raise DeviceError("jit on cuda: an op reads a value to decide what to do; run it eagerly")
+
+
+def recorder(dev: Any) -> Any:
+    """A device that records, like `dev` otherwise: it shares its kernels, and its constants are
+    real ones, which it holds in `kept`."""
+    made = copy(dev)
+    made.gpu = Recorder(dev.gpu)
+    made.kernels = {name: partial(p.func, made) for name, p in dev.kernels.items()}
+    made.kept = []
+
+    def holding(make: Any) -> Any:
+        def hold(*args: Any) -> CudaArray:
+            found: CudaArray = make(*args)
+            made.kept.append(found)
+            return found
+
+        return hold
+
+    for name in ("from_numpy", "full", "arange", "intern"):
+        setattr(made, name, holding(getattr(dev, name)))
+    return made
+
+
+class Place(NamedTuple):
+    """A word of a command that is an address: which argument, which promise, how far into it."""
+
+    at: int
+    slot: int
+    offset: int
+
+
+class Step(NamedTuple):
+    """A command with the places at which real addresses go."""
+
+    what: Any
+    arguments: tuple[Any, ...]
+    places: tuple[Place, ...]
+    words: tuple[tuple[int, tuple[Place, ...]], ...]  # by argument: addresses inside a structure
+
+    @property
+    def title(self) -> str:
+        """What it is called in lists: a kernel's name, or the product that a library is to do."""
+        if isinstance(self.what, Kernel):
+            return self.what.name
+        first = self.arguments[0] if self.arguments else None
+        if isinstance(first, Plan):
+            return str(first.problem)
+        calls = [a for a in self.arguments if isinstance(a, flash.Call)]
+        return calls[0].title if calls else str(getattr(self.what, "__name__", self.what))
+
+    @property
+    def slots(self) -> set[int]:
+        inside = {p.slot for _, places in self.words for p in places}
+        return {p.slot for p in self.places} | inside
+
+    def filled(self, addresses: Sequence[int]) -> list[Any]:
+        """The arguments, with real addresses by slot."""
+        made = list(self.arguments)
+        for at, slot, offset in self.places:
+            made[at] = addresses[slot] + offset
+        for at, places in self.words:
+            params = type(made[at].params).from_buffer_copy(made[at].params)
+            words = _words(params)
+            for word, slot, offset in places:
+                words[word] = addresses[slot] + offset
+            flash.remap(params)
+            made[at] = made[at]._replace(params=params)
+        return made
+
+
+def _words(params: ctypes.Structure) -> Any:
+    """The addresses in a structure as words of 64 bits, to read and to write. What is behind them
+    is no address, whatever it looks like: two sizes side by side may."""
+    plain = getattr(params, "plain", params)  # maps of the copy engine are made anew
+    return (ctypes.c_uint64 * flash.ADDRESSES).from_buffer(plain)
+
+
+def steps_of(gpu: Recorder) -> list[Step]:
+    """What was recorded, with the addresses in it found."""
+    promises = gpu.promises
+
+    def place(at: int, address: int) -> Place:
+        slot = promises.find(address)
+        return Place(at, slot, address - promises.starts[slot])
+
+    made = []
+    for what, arguments in gpu.commands:
+        places, words = [], []
+        for i, a in enumerate(arguments):
+            if isinstance(a, int) and promises.holds(a):
+                places.append(place(i, a))
+            elif isinstance(a, flash.Call):
+                found = [place(k, w) for k, w in enumerate(_words(a.params)) if promises.holds(w)]
+                words.append((i, tuple(found)))
+        made.append(Step(what, arguments, tuple(places), tuple(words)))
+    return made

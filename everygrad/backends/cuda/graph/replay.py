@@ -1,0 +1,365 @@
+"""A compiled function on CUDA: its launches recorded once, then run again and again.
+
+Groups of fused values are kernels of their own; everything else is what eager mode would launch.
+What is computed on the way lies in one arena, taken from the pool when the first call runs. Inputs
+and results have the memory of each call: the launches are captured as a CUDA graph for the
+addresses of a call, and the graph serves as long as these come again. What comes at ever new
+addresses is copied. What a library does that no graph can hold is called between two of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.driver.gpu import Kernel
+from everygrad.backends.cuda.fused import fused
+from everygrad.backends.cuda.fused.row_kernel import Made
+from everygrad.backends.cuda.fused.second_stage import Parts, together, write_finish
+from everygrad.backends.cuda.graph import library_calls
+from everygrad.backends.cuda.graph.epilogues import with_epilogues
+from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps_of
+from everygrad.backends.cuda.graph.rewriting import rewritten
+from everygrad.backends.cuda.graph.runner import Plan, Prepare, Runner
+from everygrad.backends.cuda.graph.segments import gathered, is_hosted, stage_names
+from everygrad.backends.cuda.kernels import copy_kernels
+from everygrad.backends.group_sums import fusable, under_extremes, without_strays
+from everygrad.compile.fuse import Group, fuse, used_outside
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.memory import Lifetime, Memory, plan
+from everygrad.compile.thresholds import edge
+from everygrad.compile.views import is_whole, view_of
+from everygrad.errors import CompileError
+
+_MOST_LOADS = edge(__name__, "_MOST_LOADS", 64, "count")  # values that a fused kernel reads
+_A_VALUE = 4096  # bytes of a value's objects, and of its launch's
+_CONSTANT = 1 << 16  # bytes of one number, repeated, that are kept
+# elements of groups so small that several are one kernel
+_SMALL = edge(__name__, "_SMALL", 1 << 15, "elements")
+
+
+class Replay:
+    """Runs one graph again and again on one device."""
+
+    def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
+        self.dev = dev
+        self.gpu = dev.gpu
+        self.graph = with_epilogues(dev, rewritten(graph))
+        self.lock = threading.RLock()
+        self.running = False
+        self.arrays: list[Any] = [None] * len(self.graph.inputs)
+        self.recorder = recorder(dev)
+        self.made: dict[Value, CudaArray] = {}
+        self.in_place: dict[int, list[tuple[int, int]]] = {}  # by command: slots, read and written
+        self.record()
+        self.steps_: list[Step] = steps_of(self.recorder.gpu)
+        self.arrange({self.slot(self.results[k]) for _, k in donated})
+        self.plan(donated)
+        self.recorder.gpu.settle()  # kernels were compiled meanwhile
+        self.gpu.unload()
+        self.runner = Runner(dev, self.runner_plan())
+
+    # --- recording -------------------------------------------------------------------------------
+
+    def record(self) -> None:
+        graph = self.graph
+        for v in graph.inputs:
+            self.made[v] = self.recorder.empty(v.shape, v.dtype)
+        found = fuse(graph, fusable, _MOST_LOADS, siblings=_SMALL, recompute=True)
+        groups = without_strays(found, fused.LONGEST)
+        stored = used_outside(groups, graph.outputs)
+        exact = under_extremes(graph)
+        for group in groups:
+            if group.opaque is not None:
+                self.alone(group.opaque)
+            else:
+                for made in fused.kernels(group, stored, self.dev.multiprocessors, exact):
+                    self.group(group, made)
+        results = {v: self.array(v) for v in graph.outputs}
+        self.results = [results[v] for v in graph.outputs]  # one value, one array
+
+    def array(self, v: Value) -> CudaArray:
+        """A value as an array: a view of what was computed."""
+        view = view_of(v)
+        if view.base.kind == "full" and v.nbytes > _CONSTANT:  # one element, however it is seen
+            found: CudaArray = self.recorder.full(v.shape, view.base.params["value"], v.dtype)
+            return found
+        base = self.base(view.base)
+        return base.view(view.shape, view.strides, base.offset + view.offset)
+
+    def base(self, v: Value) -> CudaArray:
+        found = self.made.get(v)
+        if found is None:  # constants: computed values are there already
+            if v.kind == "full":
+                values = np.full(v.shape, v.params["value"], v.dtype.np)
+            else:
+                values = np.ascontiguousarray(v.params["array"])
+            found = self.made[v] = self.recorder.from_numpy(values)
+        return found
+
+    def group(self, group: Group, made: Made) -> None:
+        """A kernel of a group, and those that bring parts of its sums together."""
+        rec = self.recorder
+        kernel = rec.gpu.prepare(made.written)
+        for v in (*made.outputs, *(p.fold.value for p in made.parts)):
+            self.made[v] = rec.empty(v.shape, v.dtype)
+        parts = {p.fold.value: rec.empty((p.size,), p.fold.total) for p in made.parts}
+        bound = [self.base(v) for v in (*made.inputs, *made.outputs)]
+        if made.in_place:
+            self.note_in_place(group, made)
+        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *parts.values())))
+        sets, others = together(made.parts)
+        for some in sets:
+            finish = write_finish(some)
+            bound = [*(parts[v] for v in finish.values), *(self.made[v] for v in finish.values)]
+            rec.gpu.launch(rec.gpu.prepare(finish.written), *(a.ptr for a in bound))
+        for p in others:
+            self.finish(p, parts[p.fold.value])
+
+    def finish(self, p: Parts, array: CudaArray) -> None:
+        """The kernels that bring the parts of one sum together."""
+        rec = self.recorder
+        *between, (last, _) = p.finish()
+        for written, count in between:
+            fewer = rec.empty((count,), p.fold.total)
+            rec.gpu.launch(rec.gpu.prepare(written), array.ptr, fewer.ptr)
+            array = fewer
+        rec.gpu.launch(rec.gpu.prepare(last), array.ptr, self.made[p.fold.value].ptr)
+
+    def note_in_place(self, group: Group, made: Made) -> None:
+        """Which results of the next launch may take the memory of which of its operands."""
+        at = len(self.recorder.gpu.commands)
+        sources = [v for v in made.inputs if fused.read_in_place(group, v)]
+        self.in_place[at] = [
+            (self.slot(self.base(v)), self.slot(self.made[out]))
+            for v in sources
+            for out in made.outputs
+            if v.dtype.itemsize == out.dtype.itemsize
+            and out.size == v.size
+            and made.may_replace(v, out)
+        ]
+
+    def alone(self, v: Value) -> None:
+        rec = self.recorder
+        if not v.size:
+            self.made[v] = rec.empty(v.shape, v.dtype)
+            return
+        arrays = [self.array(a) for a in v.args]
+        if library_calls.serves(self.dev, v.name, v.args, v.params):
+            out = library_calls.record(self.dev, rec, v, arrays)
+        else:
+            out = rec.run(v.op, arrays, v.params)
+        if out is NotImplemented:
+            out = rec.run(v.op, [copy_kernels.contiguous(rec, a) for a in arrays], v.params)
+        if out is NotImplemented:
+            raise CompileError(f"jit on cuda: there is no kernel for {v}; please report it")
+        out = copy_kernels.contiguous(rec, out)
+        if out.offset:
+            out = copy_kernels.copied(rec, out)
+        self.made[v] = out
+
+    def slot(self, array: CudaArray) -> int:
+        """The number of the memory that an array lies in; -1: of its own."""
+        promises = self.recorder.gpu.promises
+        if array.storage is None or not promises.holds(array.ptr):
+            return -1
+        return int(promises.find(array.ptr))
+
+    def arrange(self, gifts: set[int]) -> None:
+        """Bring the calls of libraries together."""
+        inputs = {self.slot(self.made[v]) for v in self.graph.inputs}
+        order = gathered(self.steps_, inputs, gifts)
+        self.steps_ = [self.steps_[k] for k in order]
+        now = {k: i for i, k in enumerate(order)}
+        self.in_place = {now[k]: pairs for k, pairs in self.in_place.items()}
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def plan(self, donated: Sequence[tuple[int, int]]) -> None:
+        """Decide which memory is whose."""
+        sizes = self.recorder.gpu.promises.sizes
+        self.spans: dict[int, tuple[int, int]] = {}
+        for k, step in enumerate(self.steps_):
+            for slot in step.slots:
+                self.spans[slot] = (self.spans.get(slot, (k, k))[0], k)
+        self.inputs = [self.slot(self.made[v]) for v in self.graph.inputs]
+        self.outputs: dict[int, int] = {}  # sizes, by slot
+        inputs = set(self.inputs)
+        for array in self.results:
+            slot = self.slot(array)
+            if slot >= 0 and slot not in inputs:
+                self.outputs[slot] = sizes[slot]
+        outside = {*self.inputs, *self.outputs}
+        temporaries = [s for s in self.spans if s not in outside]
+        heirs = self.find_heirs(temporaries)
+        spans = {s: self.spans[s] for s in temporaries if s not in heirs}
+        for heir, owner in heirs.items():  # in order: an owner's place may go on to several
+            owner = heirs[heir] = heirs.get(owner, owner)
+            spans[owner] = (spans[owner][0], self.spans[heir][1])
+        self.lifetimes = [
+            Lifetime(-(-sizes[s] // ALIGN) * ALIGN, first, last, self.name_of(s))
+            for s, (first, last) in spans.items()
+        ]
+        placed = plan(self.lifetimes)
+        self.offsets = dict(zip(spans, placed.offsets, strict=True))
+        self.offsets |= {heir: self.offsets[owner] for heir, owner in heirs.items()}
+        self.arena = placed.size
+        self.donations = self.find_donations(donated)
+
+    def find_heirs(self, temporaries: Sequence[int]) -> dict[int, int]:
+        """Which temporaries take the place of which operand of the kernel that makes them, read
+        there for the last time."""
+        sizes = self.recorder.gpu.promises.sizes
+        found: dict[int, int] = {}
+        known, owners = {*temporaries}, set[int]()
+        for k in sorted(self.in_place):
+            for source, out in self.in_place[k]:
+                free = source in known and out in known and sizes[source] == sizes[out]
+                taken = out in found or source in owners
+                if free and not taken and self.spans[source][1] == k == self.spans[out][0]:
+                    found[out] = source
+                    owners.add(source)
+        return found
+
+    def name_of(self, slot: int) -> str:
+        return self.steps_[self.spans[slot][0]].title
+
+    def find_donations(self, donated: Sequence[tuple[int, int]]) -> dict[int, int]:
+        """Which results, by output, can be written over which inputs: nobody uses the input after
+        the result is begun, or only the kernel that makes it, in step. And no library is called
+        after that: where one fails, inputs are what they were."""
+        found: dict[int, int] = {}
+        calls = [k for k, step in enumerate(self.steps_) if is_hosted(step)]
+        kept = {self.slot(array) for array in self.results}
+        taken: set[int] = set()
+        for i, k in donated:
+            source, out = self.inputs[i], self.slot(self.results[k])
+            x, v = self.graph.inputs[i], self.graph.outputs[k]
+            view = view_of(v)
+            whole = is_whole(*view[1:]) and view.base.size == v.size
+            if source < 0 or out not in self.outputs or not whole or source in kept:
+                continue
+            if x.shape != v.shape or x.dtype is not v.dtype or out in taken:
+                continue
+            last, first = self.spans.get(source, (-1, -1))[1], self.spans[out][0]
+            if calls and first <= calls[-1]:
+                continue
+            if last < first or (last == first and (source, out) in self.in_place.get(first, ())):
+                found[k] = i
+                taken.add(out)
+        return found
+
+    def runner_plan(self) -> Plan:
+        return Plan(
+            self.steps_,
+            self.inputs,
+            [v.nbytes for v in self.graph.inputs],
+            self.outputs,
+            [(self.slot(array), array) for array in self.results],
+            self.offsets,
+            self.arena,
+            {i: self.slot(self.results[k]) for k, i in self.donations.items()},
+            len(self.recorder.gpu.promises.sizes),
+        )
+
+    def memory(self) -> Memory:
+        """What the function takes: on the way, for results, for constants."""
+        placed = list(zip(self.offsets.values(), self.lifetimes, strict=False))
+        held = {id(a.storage): a.storage.size for a in self.recorder.kept if a.storage is not None}
+        outputs = sum(self.outputs.values())
+        return Memory(self.arena, placed, outputs, sum(held.values()), len(self.donations))
+
+    # --- for people to read ----------------------------------------------------------------------
+
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        texts = {s.what.source for s in self.steps_ if isinstance(s.what, Kernel)}
+        kept = sum(map(len, texts)) + _A_VALUE * len(self.graph.values)
+        return kept + min(most, self.arena)
+
+    def steps(self) -> list[str]:
+        """What each launch is, its blocks, and of several graphs which one it is in."""
+        lines = []
+        for s, stage in zip(self.steps_, stage_names(self.steps_), strict=True):
+            where = f", {stage}" if stage else ""
+            if isinstance(s.what, Kernel):
+                shown = " x ".join(str(n) for i, n in enumerate(s.what.grid) if n > 1 or not i)
+                lines.append(f"{s.what.name}: {shown} blocks of {s.what.block}{where}")
+            else:
+                lines.append(f"{s.title}: a library's{where}")
+        return lines
+
+    def sources(self) -> dict[str, str]:
+        """The texts, each with a comment that names its kernel."""
+        found: dict[str, str] = {}
+        for s in self.steps_:
+            if isinstance(s.what, Kernel):
+                found.setdefault(s.what.source, f"// {s.what.name}")
+        return found
+
+    def nbytes(self) -> int:
+        """Bytes of the memory that launches read and write."""
+        return sum(self.step_bytes())
+
+    def step_bytes(self) -> list[int]:
+        """The same, launch by launch."""
+        sizes = self.recorder.gpu.promises.sizes
+        return [sum(sizes[slot] for slot in s.slots) for s in self.steps_]
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def donated(self) -> dict[int, tuple[int, int]]:
+        """By output: the slot to give it memory in, and the input whose memory it may take."""
+        return {k: (self.slot(self.results[k]), i) for k, i in self.donations.items()}
+
+    def put(self, i: int, array: Any) -> None:
+        """Make an array input i of the calls to come."""
+        self.runner.changed.add(i)  # first: whoever is interrupted in between looks again
+        self.arrays[i] = array
+
+    def run_on(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for these arrays."""
+        with self.lock:
+            for i, array in enumerate(inputs):
+                self.put(i, array)
+            made, _ = self.run({})
+            self.arrays = [None] * len(self.arrays)
+        return made
+
+    def own_memory(self) -> dict[int, int]:
+        """By output: the slot to give it memory in, of outputs that are all of it and share it with
+        no other. Of one graph only: what comes before the last of several can be interrupted."""
+        slots = [self.slot(array) for array in self.results]
+        return {
+            k: slot
+            for k, (slot, v) in enumerate(zip(slots, self.graph.outputs, strict=True))
+            if slot in self.runner.kept
+            and not self.runner.hosted
+            and slots.count(slot) == 1
+            and view_of(v).base.size == v.size
+            and is_whole(*view_of(v)[1:])
+        }
+
+    def may_write(self, slot: int, array: Any) -> bool:
+        """Whether nobody but an array, and perhaps the ring of its slot, sees its memory."""
+        return self.runner.may_write(slot, array)
+
+    def run(
+        self, given: dict[int, Any], prepare: Prepare | None = None, around: Any = None
+    ) -> tuple[list[Any], BaseException | None]:
+        """The outputs for the arrays that were put; `given` has memory for outputs that need none
+        of their own, by slot. `prepare` is shown the outputs before they are computed, and gives
+        one native call that puts them in their places: it is made if, and only if, all was
+        launched. What a signal handler raised meanwhile is returned."""
+        with self.gpu.lock:
+            if self.recorder.gpu.checks:
+                self.gpu.faults()  # the next read looks at what the checks found
+            return self.runner.run(self.arrays, given, prepare, around)
+
+    def run_apart(self, around: Any) -> list[Any]:
+        """As `run`, but one launch at a time: `around(steps, work)` does the work of these."""
+        return self.run({}, None, around)[0]

@@ -1,0 +1,367 @@
+"""The memory of a compiled function, and the CUDA graphs made for its addresses.
+
+A call finds its inputs where they are and gives its results memory of their own, so the addresses
+may be others each time. The first call with a set of addresses launches one by one, the second is
+captured, later ones are one launch, or one for each of several `stages`. An input that moves is
+copied to a place that stays; tiny results are copied out together; large ones alternate between two
+places, so that what the user holds is never written to; what is donated stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from operator import call
+from sys import getrefcount
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.driver.capture import Captured, copy, timed
+from everygrad.backends.cuda.driver.cublaslt import Plan as Product
+from everygrad.backends.cuda.driver.dry_driver import DryDriver
+from everygrad.backends.cuda.driver.gpu import Kernel
+from everygrad.backends.cuda.driver.memory import Storage
+from everygrad.backends.cuda.graph.recording import ALIGN, Step
+from everygrad.backends.cuda.graph.segments import Staged, is_hosted
+from everygrad.backends.cuda.kernels import copy_kernels
+from everygrad.backends.strided_array import row_major
+from everygrad.errors import EverygradError
+
+_TINY = 1 << 10  # bytes of a result that is copied out with others
+_COPIED = 1 << 24  # bytes up to which an input that moves is copied
+_PATIENCE = 2  # moves of an input before it is no longer expected to stay in place
+_GRAPHS = 4  # sets of addresses that graphs are kept for
+_TARGET = 5  # which of a product's arguments is the address of its result
+_RING = 2  # places of a large result: what the user holds, and what is written next
+
+
+Prepare = Callable[[list[Any]], Callable[[], None]]
+
+
+def _nothing() -> None:
+    """A commit of nothing."""
+
+
+class Plan(NamedTuple):
+    """What runs, and whose memory is whose, by slot."""
+
+    steps: list[Step]
+    inputs: list[int]  # slots; -1: nothing to read
+    input_sizes: list[int]
+    outputs: dict[int, int]  # sizes
+    results: list[tuple[int, CudaArray]]  # slots (-1: a constant) and views of what is in them
+    offsets: dict[int, int]  # in the arena
+    arena: int
+    donations: dict[int, int]  # by input: the output that may take its memory
+    slots: int
+
+
+class Runner:
+    """Runs a plan."""
+
+    def __init__(self, dev: Any, plan: Plan) -> None:
+        self.dev, self.gpu = dev, dev.gpu
+        self.plan = plan
+        self.addresses = [0] * plan.slots
+        self.changed = set(range(len(plan.inputs)))  # inputs that were put since the last call
+        self.seen: dict[tuple[int, ...], Captured | Staged | None] = {}
+        self.hosted = any(map(is_hosted, plan.steps))  # more than one graph
+        self.places: dict[int, tuple[int, int]] = {}  # by input: its address, how often it moved
+        self.static: dict[int, Storage] = {}  # by input: where it is copied to
+        self.converted: dict[int, CudaArray] = {}  # inputs that had to be put in order
+        self.ring: dict[int, list[Storage]] = {}
+        in_place = set(plan.donations.values())
+        self.tiny = {s: n for s, n in plan.outputs.items() if n <= _TINY}
+        self.large = {s: n for s, n in plan.outputs.items() if n > _TINY}
+        self.kept = {s for s in self.large if s not in in_place}  # alternate between places
+        self.tiny_gifts = {s: i for i, s in plan.donations.items() if s in self.tiny}
+        self.outside = [*(s for s in plan.inputs if s >= 0), *self.large, *self.tiny_gifts]
+        self.memory: list[Storage] = []
+        self.tuned = isinstance(self.gpu.driver, DryDriver)
+
+    def settle(self) -> None:
+        """Take the memory that stays."""
+        sizes = [-(-n // ALIGN) * ALIGN for n in self.tiny.values()]
+        starts = [0, *accumulate(sizes)]
+        self.tiny_at = dict(zip(self.tiny, starts, strict=False))
+        arena = self.gpu.memory.take(max(1, self.plan.arena))
+        tiny = self.gpu.memory.take(max(1, starts[-1]))
+        for slot, offset in self.plan.offsets.items():
+            self.addresses[slot] = arena.ptr + offset
+        for slot, offset in self.tiny_at.items():
+            self.addresses[slot] = tiny.ptr + offset
+        self.memory = [arena, tiny]
+        self.tiny_bytes = starts[-1]
+
+    def run(
+        self,
+        arrays: Sequence[Any],
+        given: dict[int, Any],
+        prepare: Prepare | None = None,
+        around: Any = None,
+    ) -> tuple[list[Any], BaseException | None]:
+        """The results; `given` has memory for outputs that need none of their own, by slot.
+        `prepare` makes of the results a native call for when all is launched; `around(steps,
+        work)`, where given, does the work of each step apart."""
+        if not self.memory:
+            self.settle()
+        for i in self.changed:
+            if self.plan.inputs[i] >= 0:
+                self.put_input(i, arrays[i])
+        # what is written in place changes under a copy that was made of it
+        self.changed = {i for i in self.static if i in self.plan.donations}
+        outputs = self.put_outputs(given)
+        if not self.tuned:
+            self.tune()
+        small = None
+        if any(slot not in given and slot not in outputs for slot in self.tiny):
+            small = self.gpu.memory.take(self.tiny_bytes)
+        made: dict[int, CudaArray] = {}
+        for slot, array in self.plan.results:  # one value, one array
+            if id(array) not in made:
+                made[id(array)] = self.result(slot, array, arrays, outputs, small, given)
+        results = [made[id(array)] for _, array in self.plan.results]
+        commit = _nothing if prepare is None else prepare(results)
+        if around is not None:
+            for i, step in enumerate(self.plan.steps):
+                around(range(i, i + 1), partial(self.one_step, step))
+            self.copy_small(small)
+            commit()
+            return results, None
+        launched: list[Any] = []  # filled by the native call of the last launch
+        interrupted = None
+        try:
+            self.launch(launched, set(given))
+            self.copy_small(small)
+        except BaseException as error:
+            if not launched:
+                raise
+            interrupted = error
+            self.copy_small(small)  # perhaps again, which changes nothing
+        commit()
+        return results, interrupted
+
+    def copy_small(self, small: Storage | None) -> None:
+        """Tiny results to where they are seen."""
+        if small is not None:
+            self.copy(small.ptr, self.memory[1].ptr, self.tiny_bytes)
+
+    def tune(self) -> None:
+        """Find the fastest algorithm for each large product that writes into the arena, before
+        anything is there that it could write over."""
+        self.tuned = True
+        driver = self.gpu.driver
+        timer = partial(timed, driver)
+        for step in self.plan.steps:
+            product = step.arguments[0] if step.arguments else None
+            if not (isinstance(product, Product) and product.is_worth_tuning):
+                continue
+            out = {p.slot for p in step.places if p.at == _TARGET}
+            if out <= self.plan.offsets.keys():
+                driver.enter()
+                _, *arguments = step.filled(self.addresses)
+                driver.lt.tune(product, driver.name, timer, *arguments)
+
+    # --- inputs ----------------------------------------------------------------------------------
+
+    def put_input(self, i: int, given: Any) -> None:
+        """Let input i be read where it is, or copy it to where it was first."""
+        array = self.in_order(given)
+        if array is not given:
+            self.converted[i] = array
+        else:
+            self.converted.pop(i, None)
+        slot, size = self.plan.inputs[i], self.plan.input_sizes[i]
+        before, moved = self.places.get(i, (array.ptr, 0))
+        moved += before != array.ptr
+        self.places[i] = (array.ptr, moved)
+        patience, most = (_PATIENCE, _TINY) if i in self.plan.donations else (0, _COPIED)
+        if moved > patience and size <= most and i not in self.static:
+            self.static[i] = self.gpu.memory.take(size)
+        storage = self.static.get(i)
+        if storage is None:
+            self.addresses[slot] = array.ptr
+        else:
+            self.copy(storage.ptr, array.ptr, size)
+            self.addresses[slot] = storage.ptr
+
+    def in_order(self, array: Any) -> CudaArray:
+        """An input as its kernels expect it: one element after the other, from an even address."""
+        if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
+            array = self.dev.from_numpy(array)
+        found: CudaArray = copy_kernels.contiguous(self.dev, array)
+        return copy_kernels.copied(self.dev, found) if found.ptr % ALIGN else found
+
+    # --- outputs ---------------------------------------------------------------------------------
+
+    def put_outputs(self, given: dict[int, Any]) -> dict[int, Storage]:
+        """The memory of each large result of this call."""
+        made: dict[int, Storage] = {}
+        for slot, i in self.tiny_gifts.items():
+            array = given.get(slot)
+            if array is not None:
+                self.addresses[slot] = array.ptr
+            elif i in self.static:  # it will not stay in place: copied in, and out with the others
+                self.addresses[slot] = self.memory[1].ptr + self.tiny_at[slot]
+            else:
+                made[slot] = self.gpu.memory.take(self.tiny[slot])
+                self.addresses[slot] = made[slot].ptr
+        for slot, size in self.large.items():
+            donated = given.get(slot)
+            if donated is not None:
+                self.addresses[slot] = donated.ptr
+                continue
+            made[slot] = self.fresh(slot, size) if slot in self.kept else self.gpu.memory.take(size)
+            self.addresses[slot] = made[slot].ptr
+        return made
+
+    def fresh(self, slot: int, size: int) -> Storage:
+        """Memory that nobody holds: what an earlier call had, or more."""
+        ring = self.ring.setdefault(slot, [])
+        for i in range(len(ring)):
+            if getrefcount(ring[i]) <= _ALONE:
+                return ring[i]
+        made: Storage = self.gpu.memory.take(size)
+        ring.append(made)
+        if len(ring) > _RING:
+            del ring[0]
+        return made
+
+    def may_write(self, slot: int, array: CudaArray) -> bool:
+        """Whether nobody but an array, and perhaps the ring of its slot, sees its memory."""
+        storage = array.storage
+        if storage is None or array.offset or array.strides != row_major(array.shape):
+            return False
+        if storage.size < self.large[slot] or storage.ptr % ALIGN:
+            return False
+        known = sum(storage is held for held in self.ring.get(slot, ()))
+        return getrefcount(storage) <= _ONE_ARRAY + known
+
+    def result(
+        self,
+        slot: int,
+        array: CudaArray,
+        arrays: Sequence[Any],
+        outputs: dict[int, Storage],
+        small: Storage | None,
+        given: dict[int, Any],
+    ) -> CudaArray:
+        """A result on the memory of this call; constants stay where they are."""
+        if slot < 0:
+            return array
+        if slot in given:
+            found: CudaArray = given[slot]
+            return found
+        storage, offset = outputs.get(slot), array.offset
+        if storage is None and slot in self.tiny:
+            storage, offset = small, offset + self.tiny_at[slot] // array.dtype.itemsize
+        elif storage is None:
+            i = self.plan.inputs.index(slot)
+            source = self.converted.get(i) or arrays[i]
+            storage, offset = source.storage, source.offset + offset
+        return CudaArray(array.device, array.shape, array.dtype, storage, offset, array.strides)
+
+    # --- launching -------------------------------------------------------------------------------
+
+    def launch(self, launched: list[Any], given: set[int]) -> None:
+        """All launches: one by one for addresses that were never seen, else as one graph. The last
+        of them leaves something in `launched`: until then, nothing has changed that anyone sees,
+        which is what is in the `given` slots."""
+        key = tuple([self.addresses[s] for s in self.outside])
+        found = self.seen.get(key)
+        if found is not None:
+            found.launch(launched)
+            return
+        again = key in self.seen and not isinstance(self.gpu.driver, DryDriver)
+        if not again:
+            self.to_the_end(launched, given)
+        else:
+            found = self.captured(launched)
+        self.seen.pop(key, None)
+        self.seen[key] = found
+        if len(self.seen) > _GRAPHS:
+            del self.seen[next(iter(self.seen))]
+
+    def captured(self, launched: list[Any]) -> Captured | Staged:
+        """The launches on the addresses of this call, as a graph or several, which are run."""
+        capture = partial(Captured, self.gpu.driver)
+        if self.hosted:
+            return Staged(self.plan.steps, capture, self.one_step, self.addresses, launched)
+        found = capture(self.one_by_one)
+        found.launch(launched)
+        return found
+
+    def to_the_end(self, launched: list[Any], given: set[int]) -> None:
+        """One by one. What a handler of signals raises once memory that somebody sees may have been
+        written is raised at the end: a step is done wholly or not at all."""
+        steps = self.plan.steps
+        first = next((k for k, step in enumerate(steps) if step.slots & given), len(steps))
+        done: list[Any] = []  # one for each step, put there by its launch
+        raised: BaseException | None = None
+        while len(done) < len(steps):
+            before = len(done)
+            try:
+                for step in steps[before:]:
+                    self.one_step(step, done)
+            except BaseException as error:
+                failed = isinstance(error, EverygradError) or len(done) == before
+                if failed or len(done) <= first:
+                    raise
+                raised = error
+        launched.append(None)
+        if raised is not None:
+            raise raised
+
+    def one_by_one(self) -> None:
+        for step in self.plan.steps:
+            self.one_step(step)
+
+    def one_step(self, step: Step, done: list[Any] | None = None) -> None:
+        """One launch, on the addresses of this call; noted in `done` by the same native call. (A
+        library's may be made twice: it writes over nothing that it reads.)"""
+        driver, what = self.gpu.driver, step.what
+        arguments = step.filled(self.addresses)
+        done = [] if done is None else done
+        if isinstance(what, Kernel):
+            self.gpu.ready(what)
+            what.put(what.buffer, 0, *arguments)
+            before = len(done)
+            try:
+                done.extend(map(call, (what.fire,)))
+            except Exception as error:
+                if len(done) > before:  # a handler's
+                    raise
+                driver.recover(what, error)
+                done.append(None)
+        else:
+            driver.enter()
+            what(*arguments)
+            done.append(None)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        driver = self.gpu.driver
+        if isinstance(driver, DryDriver):
+            driver.copy_from(driver, target, source, size)
+        else:
+            copy(driver, target, source, size)
+
+
+def _alone() -> int:
+    """What getrefcount says of a storage that only a ring holds, asked as `fresh` asks."""
+    ring = [Storage(None, None, 0, 0)]
+    i = 0
+    return getrefcount(ring[i])
+
+
+def _one_array() -> int:
+    """What getrefcount says of a storage that only an array holds, asked as `may_write` asks."""
+    array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
+    storage = array.storage
+    return getrefcount(storage)
+
+
+_ALONE = _alone()
+_ONE_ARRAY = _one_array()

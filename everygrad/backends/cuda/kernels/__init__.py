@@ -1,0 +1,1 @@
+"""Kernels of single ops, and the registry of them."""

@@ -1,0 +1,264 @@
+"""An optimiser's rule over all its parameters, in few launches.
+
+A rule is a list of changes, each an elementwise op that gives one of its tensors a new value. The
+kernel does them one after the other on elements in registers, so each tensor is read and written
+once; and it is given a table of many parameters, among which its blocks are shared out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad.backends.cuda.array import ALIGNED, CudaArray, layout_of
+from everygrad.backends.cuda.driver.memory import Storage
+from everygrad.backends.cuda.source.c_types import LAYOUTS
+from everygrad.backends.cuda.source.render import body
+from everygrad.backends.cuda.source.writer import BLOCK, Text, Written
+from everygrad.backends.strided_array import fits
+from everygrad.compile.thresholds import edge
+from everygrad.core.shapes import Shape, size_of
+from everygrad.dtypes import FROM_NP, DType
+
+_ROOM = 4096  # bytes of arguments that every GPU takes
+# elements of a parameter that one block does
+_CHUNK = edge(__name__, "_CHUNK", 1 << 13, "elements")
+_BYTES = 16  # of one load or store
+
+
+class Form(NamedTuple):
+    """What a kernel's text depends on: a rule, and its tensors."""
+
+    rule: Any
+    dtypes: tuple[DType, ...]
+    single: tuple[bool, ...]  # a number for all elements
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The tensors that get new values."""
+        return tuple(sorted({change.places[0] for change in self.rule.changes}))
+
+    @property
+    def pointers(self) -> int:
+        return len(self.dtypes) + len(self.written)
+
+    @property
+    def most(self) -> int:
+        """Parameters in one table: the addresses of each, its size, and its first block."""
+        return _ROOM // (8 * (self.pointers + 2))
+
+    def room(self, count: int) -> int:
+        """Places in a table for so many parameters; few sizes, so that few kernels serve all."""
+        return min(1 << (count - 1).bit_length(), self.most)
+
+
+class Job(NamedTuple):
+    """One parameter's tensors, and their arrays as they were."""
+
+    tensors: Sequence[Any]
+    arrays: list[CudaArray]
+
+
+# --- the kernel ----------------------------------------------------------------------------------
+
+
+def _element(form: Form) -> list[str]:
+    """The changes of one element, in registers x0, x1..."""
+    lines = []
+    for op, places, params in form.rule.changes:
+        program = op.program([form.dtypes[k] for k in places], params)
+        given = {i: f"x{k}" for i, k in enumerate(places)}
+        lay = LAYOUTS[form.dtypes[places[0]]]
+        kept = lay.load.format(lay.store.format("result"))  # as the next op would read it
+        inner = [*body(program, given, "result"), f"x{places[0]} = {kept};"]
+        lines += ["{", *(f"  {line}" for line in inner), "}"]
+    return lines
+
+
+def _loop(form: Form, vector: int) -> list[str]:
+    """The elements from `e` on, `vector` at a time."""
+    full = [k for k, single in enumerate(form.single) if not single]
+    lines = []
+    for k in full:
+        kind = f"Pack<{LAYOUTS[form.dtypes[k]].memory}, {vector}>"
+        lines.append(f"{kind} y{k} = *({kind}*)(a{k} + e);")
+    lines += ["#pragma unroll", f"for (int j = 0; j < {vector}; ++j) {{"]
+    for k in full:
+        lay = LAYOUTS[form.dtypes[k]]
+        lines.append(f"  {lay.register} x{k} = {lay.load.format(f'y{k}.v[j]')};")
+    lines += [f"  {line}" for line in _element(form)]
+    for k in form.written:
+        lines.append(f"  y{k}.v[j] = {LAYOUTS[form.dtypes[k]].store.format(f'x{k}')};")
+    lines.append("}")
+    for k in form.written:
+        kind = f"Pack<{LAYOUTS[form.dtypes[k]].memory}, {vector}>"
+        lines.append(f"*({kind}*)(o{k} + e) = y{k};")
+    return [f"  {line}" for line in lines]
+
+
+def _lines(form: Form, room: int) -> list[str]:
+    """The kernel's body. The table is read in place: no pointer into it is ever made."""
+    width = max(d.itemsize for d, one in zip(form.dtypes, form.single, strict=True) if not one)
+    vector = _BYTES // width
+    lines = [
+        "int k = 0;  // whose block this is",
+        f"for (int step = {1 << room.bit_length() - 1}; step; step >>= 1)",
+        f"  if (k + step < {room} && table.first[k + step] <= (i64)blockIdx.x) k += step;",
+        f"const i64 begin = ((i64)blockIdx.x - table.first[k]) * {_CHUNK};",
+        "const i64 size = table.size[k];",
+        f"const i64 end = begin + {_CHUNK} < size ? begin + {_CHUNK} : size;",
+    ]
+    names = [*(f"a{k}" for k in range(len(form.dtypes))), *(f"o{k}" for k in form.written)]
+    whose = [*form.dtypes, *(form.dtypes[k] for k in form.written)]
+    for i, (name, dtype) in enumerate(zip(names, whose, strict=True)):
+        memory = LAYOUTS[dtype].memory
+        lines.append(f"{memory}* {name} = ({memory}*)table.at[k * {form.pointers} + {i}];")
+    for k, single in enumerate(form.single):
+        if single:
+            lay = LAYOUTS[form.dtypes[k]]
+            lines.append(f"const {lay.register} x{k} = {lay.load.format(f'a{k}[0]')};")
+    step = BLOCK * vector
+    lines += [
+        f"for (i64 e = begin + threadIdx.x * {vector}; e + {vector} <= end; e += {step}) {{",
+        *_loop(form, vector),
+        "}",
+    ]
+    if vector > 1:
+        lines += [
+            f"for (i64 e = end - (end - begin) % {vector} + threadIdx.x; e < end; e += {BLOCK}) {{",
+            *_loop(form, 1),
+            "}",
+        ]
+    return lines
+
+
+def _write(form: Form, sizes: Sequence[int]) -> Written:
+    """The kernel for parameters of these sizes; its pointers are those of each in turn."""
+    room = form.room(len(sizes))
+    sizes = [*sizes, *[0] * (room - len(sizes))]
+    blocks = [-(-size // _CHUNK) for size in sizes]
+    first = [sum(blocks[:k]) for k in range(room)]  # of an empty place: behind all there are
+    text = "\n".join(f"  {line}" for line in _lines(form, room))
+    table = f"{{ u64 at[{room * form.pointers}]; i64 size[{room}]; i64 first[{room}]; }}"
+    title = form.rule.changes[-1].op.name.replace(".", "_")
+    digest = hashlib.sha256(f"{table}{text}".encode()).hexdigest()[:12]
+    name = f"together_{title}_{digest}"
+    source = (
+        f"struct Table_{digest} {table};\n"
+        f'extern "C" __global__ void __launch_bounds__({BLOCK})\n'
+        f"{name}(const Table_{digest} table) {{\n{text}\n}}\n"
+    )
+    numbers = (*sizes, *first)
+    grid = (sum(blocks), 1, 1)
+    return Written(Text(name, source), room * form.pointers, numbers, True, grid, BLOCK)
+
+
+# --- what can be done so -------------------------------------------------------------------------
+
+
+def _is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether elements lie one after the other, in whatever order of the axes."""
+    axes = sorted(range(len(shape)), key=lambda a: -strides[a])
+    return fits(tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
+
+
+def _lie_alike(a: CudaArray, b: CudaArray) -> bool:
+    """Whether the same element of both is at the same place."""
+    steps = zip(a.shape, a.strides, b.strides, strict=True)
+    return all(n == 1 or s == t for n, s, t in steps)
+
+
+def _form(rule: Any, arrays: Sequence[CudaArray]) -> Form | None:
+    """How a rule is done on arrays that lie as these do; None where it must be op by op. Its ops
+    give what they change the dtype that it has."""
+    first = arrays[rule.changes[0].places[0]]
+    single = tuple(not a.shape and bool(first.shape) for a in arrays)
+    made = Form(rule, tuple(FROM_NP[a.dtype] for a in arrays), single)
+    for k, a in enumerate(arrays):
+        if a.storage is None or (single[k] and k in made.written):
+            return None
+        if single[k]:
+            continue
+        if a.shape != first.shape or a.ptr % ALIGNED or not _lie_alike(a, first):
+            return None
+    if not _is_dense(first.shape, first.strides):
+        return None
+    return None if any(d.is_complex for d in made.dtypes) else made
+
+
+def rewrite(dev: Any, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Do a rule on each list of tensors; those for which it must be done op by op are returned."""
+    left = []
+    jobs: dict[Form, list[Job]] = {}
+    for tensors in given:
+        arrays = [t._data for t in tensors]
+        if any(type(a) is not CudaArray or a.device != dev.device for a in arrays):
+            left.append(tensors)
+            continue
+        key = ("together", rule, *[a.layout or layout_of(a) for a in arrays])
+        form = dev.plans[key] if key in dev.plans else dev._keep(key, _form(rule, arrays))
+        if form is None:
+            left.append(tensors)
+        else:
+            jobs.setdefault(form, []).append(Job(tensors, arrays))
+    for form, some in jobs.items():
+        for start in range(0, len(some), form.most):
+            _launch(dev, form, some[start : start + form.most])
+    return left
+
+
+def _launch(dev: Any, form: Form, jobs: Sequence[Job]) -> None:
+    """One kernel for so many parameters; their tensors get their new values."""
+    gpu = dev.gpu
+    written, sizes = form.written, []
+    pointers: list[int] = []
+    made = []
+    for tensors, arrays in jobs:
+        pointers += [a.ptr for a in arrays]
+        for k in written:
+            out = _target(gpu, arrays, k)
+            pointers.append(out.ptr)
+            made.append((tensors[k], out))
+        sizes.append(size_of(arrays[written[0]].shape))
+    kernel = dev.planned(("together", form, *sizes), lambda: _write(form, sizes))
+    empty = (form.room(len(jobs)) - len(jobs)) * form.pointers
+    gpu.launch(kernel, *pointers, *[0] * empty)
+    for t, out in made:
+        t.rebind(out, t._node)
+
+
+def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
+    """Where a new value goes: to the old one's memory where nobody else can see it. It is a new
+    array in either case, so that whoever remembers the old one sees that the value changed."""
+    old = arrays[k]
+    if getrefcount(old) <= _KNOWN and old.is_alone:
+        storage = old.storage
+    else:
+        storage = gpu.memory.take(size_of(old.shape) * old.dtype.itemsize)
+    made = CudaArray(old.device, old.shape, old.dtype, storage, 0, old.strides)
+    made.layout = old.layout
+    return made
+
+
+def _known() -> int:
+    """What getrefcount says of an array that a tensor holds, asked as `_target` asks."""
+
+    class Holder:
+        _data: Any
+
+    t = Holder()
+    t._data = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
+    arrays = [t._data]
+
+    def look(arrays: list[CudaArray]) -> int:
+        old = arrays[0]
+        return getrefcount(old)
+
+    return look(arrays)
+
+
+_KNOWN = _known()

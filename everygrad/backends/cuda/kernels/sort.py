@@ -1,0 +1,55 @@
+"""Sorting by CuPy. It takes memory while it runs, which no graph can hold: a compiled function has
+it done between graphs (`library`), and sorts short rows by the portable network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from everygrad import dtypes
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.cupy_interop import is_eager, lent, on_our_stream
+from everygrad.backends.cuda.kernels import copy_kernels
+from everygrad.compile import expr
+from everygrad.compile.expr import Expr, Program
+from everygrad.dtypes import FROM_NP, DType
+
+
+@cache
+def _cast(source: DType, target: DType) -> Program:
+    return expr.lower(Expr.inputs(1)[0].cast(target), [source], target)
+
+
+def sortable(dev: Any, x: CudaArray) -> CudaArray:
+    """x in C order, in a dtype of the same order that CuPy sorts."""
+    dtype = FROM_NP[x.dtype]
+    wider = {
+        dtypes.bool_: dtypes.uint8,
+        dtypes.float16: dtypes.float32,
+        dtypes.bfloat16: dtypes.float32,
+    }.get(dtype)
+    if wider is not None:
+        x = dev.elementwise("astype", _cast(dtype, wider), [x], ordered=True)
+    return copy_kernels.contiguous(dev, x)
+
+
+def order(cupy: Any, keys: Any, axis: int, descending: bool) -> Any:
+    """Stable, NaN as the largest; flipped for descending, so that equal elements keep order."""
+    if not descending:
+        return cupy.argsort(keys, axis=axis, kind="stable")
+    found = cupy.argsort(cupy.flip(keys, axis), axis=axis, kind="stable")
+    return keys.shape[axis] - 1 - cupy.flip(found, axis)
+
+
+def argsort(dev: Any, x: CudaArray, axis: int, descending: bool) -> Any:
+    if not is_eager(dev) or x.storage is None:
+        return NotImplemented
+    x = sortable(dev, x)
+    out: CudaArray = dev.empty(x.shape, dtypes.int64)
+    with on_our_stream(dev) as cupy:
+        lent(cupy, out)[...] = order(cupy, lent(cupy, x), axis, descending)
+    return out
+
+
+KERNELS: dict[str, Callable[..., Any]] = {"argsort": argsort}

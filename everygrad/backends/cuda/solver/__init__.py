@@ -1,0 +1,1 @@
+"""Factorisations and Fourier transforms by cuSOLVER, cuBLAS and cuFFT; kernels around them."""

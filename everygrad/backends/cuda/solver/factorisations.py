@@ -1,0 +1,334 @@
+"""Linear algebra inside graphs: factorisations and solutions by cuSOLVER and cuBLAS, put on the
+stream without the host's waiting. What is wrong with a matrix is raised by the next read.
+
+The libraries' matrices are column-major. A row-major matrix read so is its transpose, and where
+that serves as well nothing is turned: a Cholesky factor, an inverse, a determinant, a triangular
+system. Other results lie column by column, and say so by their strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from everygrad import dtypes
+from everygrad.backends.cpu.solver.lapack import NOT_POSITIVE, SINGULAR
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.driver import cusolver
+from everygrad.backends.cuda.solver.matrix_kernels import (
+    Stretch,
+    addresses,
+    determinants,
+    keep_lower,
+    place,
+    put_pivots,
+    refuse_zeros,
+    settle,
+    take_triangle,
+    unit_matrices,
+)
+from everygrad.backends.strided_array import collapse, row_major
+from everygrad.core.shapes import Shape, size_of
+from everygrad.dtypes import FROM_NP, DType
+
+# found by trying on an H200
+_ALONE = 600  # columns from which on one matrix keeps the GPU as busy as a batch of two
+_SLOW = 200  # the same of LU, whose function for a batch takes the square of that as long
+_SMALL = 32  # columns up to which LU of one matrix is done as a batch of one
+_TINY = 16  # columns up to which cuBLAS inverts in one kernel
+_LOOP = 64  # matrices that are done one after the other, where no function takes a batch
+
+
+def _facts(x: CudaArray) -> tuple[DType, int, int, int]:
+    """The dtype, how many matrices, their rows and columns."""
+    *batch, m, n = x.shape
+    return FROM_NP[x.dtype], size_of(tuple(batch)), m, n
+
+
+def _turned(x: CudaArray) -> CudaArray:
+    """The transpose of each matrix."""
+    shape, strides = x.shape, x.strides
+    return x.view((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
+
+
+def _by_columns(memory: CudaArray, shape: Shape) -> CudaArray:
+    """Memory of column-major matrices, as an array of this shape."""
+    m, n = shape[-2:]
+    outer = tuple(m * n * s for s in row_major(shape[:-2]))
+    return memory.view(shape, (*outer, 1, m))
+
+
+def _by_rows(dev: Any, x: CudaArray) -> CudaArray:
+    """A copy in C order."""
+    dtype, _, m, n = _facts(x)
+    out: CudaArray = dev.empty(x.shape, dtype)
+    place(dev, x, out.ptr, (m * n, n, 1))
+    return out
+
+
+def _call(dev: Any, routine: str, dtype: DType, numbers: tuple[int, ...], *at: int) -> None:
+    dev.gpu.call(dev.gpu.driver.cusolver.routine(routine, dtype, *numbers), *at)
+
+
+def _workspace(dev: Any, routine: str, dtype: DType, *sizes: int) -> tuple[int, int]:
+    """The address of memory for a routine to work in, and how many elements it has."""
+    count = max(1, dev.gpu.driver.cusolver.elements(routine, dtype, *sizes))
+    return dev.gpu.workspace(count * dtype.itemsize), count
+
+
+def _one_by_one(count: int, n: int) -> bool:
+    """Whether matrices are done so, and not at once."""
+    return count == 1 or count * _ALONE < n
+
+
+def _each(count: int, *stretches: tuple[int, int]) -> Iterator[list[int]]:
+    """The addresses of one matrix after the other: of each stretch, first addresses and steps in
+    bytes."""
+    for k in range(count):
+        yield [first + k * step for first, step in stretches]
+
+
+# --- Cholesky ------------------------------------------------------------------------------------
+
+
+def cholesky(dev: Any, x: CudaArray) -> CudaArray:
+    """The upper factor of the transpose, which is the lower one as rows lie."""
+    dtype, count, n, _ = _facts(x)
+    out = _by_rows(dev, x)
+    info: CudaArray = dev.empty((count,), dtypes.int32)
+    step = n * n * dtype.itemsize
+    if _one_by_one(count, n):
+        work, room = _workspace(dev, "potrf", dtype, cusolver.UPPER, n, n)
+        numbers = (cusolver.UPPER, n, n, room)
+        for matrix, word in _each(count, (out.ptr, step), (info.ptr, 4)):
+            _call(dev, "potrf", dtype, numbers, matrix, work, word)
+    else:
+        at = addresses(dev, count, (out.ptr, step)).ptr
+        numbers = (cusolver.UPPER, n, n, count)
+        _call(dev, "potrfBatched", dtype, numbers, at, info.ptr, out.ptr)
+    keep_lower(dev, out, info, f"cholesky: {NOT_POSITIVE}")
+    return out
+
+
+# --- LU, and what is made of it ------------------------------------------------------------------
+
+
+class _Factors(NamedTuple):
+    """The LU factors of column-major matrices: their memory, the rows exchanged, and words that say
+    whether a pivot is 0. `lists`: where there are addresses of a batch, those of its matrices."""
+
+    memory: CudaArray  # of all matrices, as (matrices, columns, rows)
+    pivots: CudaArray
+    info: CudaArray
+    lists: CudaArray | None
+
+    @property
+    def step(self) -> int:
+        """Bytes from one matrix to the next."""
+        _, columns, m = self.memory.shape
+        return int(columns * m * self.memory.dtype.itemsize)
+
+
+def _factored(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
+    """The factors of each matrix, with `spare` columns behind them. A batch of small square ones is
+    done at once."""
+    dtype, count, m, n = _facts(x)
+    memory: CudaArray = dev.empty((count, n + spare, m), dtype)
+    pivots: CudaArray = dev.empty((count, min(m, n)), dtypes.int32)
+    info: CudaArray = dev.empty((count,), dtypes.int32)
+    made = _Factors(memory, pivots, info, None)
+    place(dev, x, memory.ptr, ((n + spare) * m, 1, m))
+    at_once = n <= _SMALL if count == 1 else count > (n / _SLOW) ** 2
+    if m != n or not at_once:
+        work, _ = _workspace(dev, "getrf", dtype, m, n, m)
+        stretches = ((memory.ptr, made.step), (pivots.ptr, 4 * min(m, n)), (info.ptr, 4))
+        for matrix, rows, word in _each(count, *stretches):
+            _call(dev, "getrf", dtype, (m, n, m), matrix, work, rows, word)
+        return made
+    lists = addresses(dev, count, (memory.ptr, made.step))
+    given = (lists.ptr, pivots.ptr, info.ptr, memory.ptr)
+    _call(dev, "getrfBatched", dtype, (n, n, count), *given)
+    return made._replace(lists=lists)
+
+
+def _stretch(results: CudaArray, size: int | None = None) -> Stretch:
+    """Results of matrices, along the first axis: so many elements of each, or all."""
+    step = size_of(results.shape[1:])
+    return Stretch(results.ptr, step, step if size is None else size)
+
+
+def _solved(dev: Any, f: _Factors, right: CudaArray) -> None:
+    """Solutions in place of right sides, column-major as (matrices, columns, rows)."""
+    dtype = FROM_NP[right.dtype]
+    count, columns, n = right.shape
+    step = columns * n * dtype.itemsize
+    numbers = (cusolver.PLAIN, n, columns, n, n)
+    if f.lists is not None:
+        at = addresses(dev, count, (right.ptr, step)).ptr
+        given = (f.lists.ptr, f.pivots.ptr, at, f.memory.ptr, right.ptr)
+        _call(dev, "getrsBatched", dtype, (*numbers, count), *given)
+        return
+    word: CudaArray = dev.empty((1,), dtypes.int32)  # of a wrong argument, which there is not
+    stretches = ((f.memory.ptr, f.step), (f.pivots.ptr, 4 * n), (right.ptr, step))
+    for matrix, rows, b in _each(count, *stretches):
+        _call(dev, "getrs", dtype, numbers, matrix, rows, b, word.ptr)
+
+
+def lu_factor(dev: Any, x: CudaArray) -> CudaArray:
+    """L and U in one matrix, and a last column with the rows exchanged."""
+    n = x.shape[-1]
+    f = _factored(dev, x, spare=1)
+    put_pivots(dev, f.memory, f.pivots)
+    settle(dev, x, f.info, _stretch(f.memory, n * x.shape[-2]), None)
+    return _by_columns(f.memory, (*x.shape[:-1], n + 1))
+
+
+def solve(dev: Any, a: CudaArray, b: CudaArray) -> CudaArray:
+    dtype, count, n, columns = _facts(b)
+    f = _factored(dev, a)
+    out: CudaArray = dev.empty((count, columns, n), dtype)
+    place(dev, b, out.ptr, (columns * n, 1, n))
+    _solved(dev, f, out)
+    settle(dev, a, f.info, _stretch(out), f"solve: {SINGULAR}")
+    return _by_columns(out, b.shape)
+
+
+def inv(dev: Any, x: CudaArray) -> CudaArray:
+    """The inverse of the transpose, which is that of x as rows lie."""
+    dtype, count, n, _ = _facts(x)
+    if n <= _TINY:
+        return _inverted_at_once(dev, x)
+    f = _factored(dev, _turned(x))
+    out = unit_matrices(dev, count, n, dtype)
+    _solved(dev, f, out)
+    settle(dev, x, f.info, _stretch(out), f"inv: {SINGULAR}")
+    return out.view(x.shape, None)
+
+
+def _inverted_at_once(dev: Any, x: CudaArray) -> CudaArray:
+    dtype, count, n, _ = _facts(x)
+    x = x if x.is_contiguous else _by_rows(dev, x)
+    out: CudaArray = dev.empty(x.shape, dtype)
+    info: CudaArray = dev.empty((count,), dtypes.int32)
+    step = n * n * dtype.itemsize
+    lists = addresses(dev, count, (x.ptr, step), (out.ptr, step))
+    given = (lists.ptr, lists.ptr + 8 * count, info.ptr, x.ptr, out.ptr)
+    _call(dev, "matinvBatched", dtype, (n, n, n, count), *given)
+    settle(dev, x, info, Stretch(out.ptr, n * n, n * n), f"inv: {SINGULAR}")
+    return out
+
+
+def _determined(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
+    dtype, *_ = _facts(x)
+    f = _factored(dev, _turned(x))
+    shape = (*x.shape[:-2], 2) if logs else x.shape[:-2]
+    out: CudaArray = dev.empty(shape, dtype)
+    determinants(dev, f.memory, f.pivots, out, logs)
+    numbers = 2 if logs else 1
+    settle(dev, x, f.info, Stretch(out.ptr, numbers, numbers), None)
+    return out
+
+
+# --- triangular systems --------------------------------------------------------------------------
+
+
+class _Triangles(NamedTuple):
+    """Triangular matrices as cuBLAS takes them: stored turned or not, steps in elements."""
+
+    array: CudaArray
+    by_columns: bool
+    leading: int  # from one stored row or column to the next
+    step: int  # from one matrix to the next
+
+
+def _triangles(dev: Any, a: CudaArray) -> _Triangles:
+    """Where they lie, if that can be said so; else copied."""
+    n = a.shape[-1]
+    down, along = a.strides[-2:]
+    _, ((*outer, step),) = collapse(a.shape[:-2], [a.strides[:-2]])
+    if not outer and step >= 0:
+        if along == 1 and down >= n:
+            return _Triangles(a, False, down, step)
+        if down == 1 and along >= n:
+            return _Triangles(a, True, along, step)
+    return _Triangles(_by_rows(dev, a), False, n, n * n)
+
+
+def solve_triangular(dev: Any, a: CudaArray, b: CudaArray, upper: bool, unit: bool) -> CudaArray:
+    """x^T a^T = b^T, which is a x = b as rows lie."""
+    dtype, count, n, columns = _facts(b)
+    if not unit:
+        refuse_zeros(dev, a, f"solve_triangular: {SINGULAR}")
+    t = _triangles(dev, a)
+    out = _by_rows(dev, b)
+    is_upper = upper == t.by_columns  # as it is stored
+    how = (
+        cusolver.RIGHT,
+        cusolver.UPPER if is_upper else cusolver.LOWER,
+        cusolver.TRANSPOSED if t.by_columns else cusolver.PLAIN,
+        cusolver.UNIT if unit else cusolver.NOT_UNIT,
+    )
+    numbers = (*how, columns, n, t.leading, columns)
+    steps = (t.step * dtype.itemsize, n * columns * dtype.itemsize)
+    stretches = tuple(zip((t.array.ptr, out.ptr), steps, strict=True))
+    if _one_by_one(count, n):
+        for one in _each(count, *stretches):
+            _call(dev, "trsm", dtype, numbers, *one)
+    else:
+        lists = addresses(dev, count, *stretches)
+        given = (lists.ptr, lists.ptr + 8 * count, t.array.ptr, out.ptr)
+        _call(dev, "trsmBatched", dtype, (*numbers, count), *given)
+    return out
+
+
+# --- QR ------------------------------------------------------------------------------------------
+
+
+def _qr(dev: Any, x: CudaArray, complete: bool) -> CudaArray:
+    """Reflections where Q is to be, R beside them, then Q in their place: R lies below Q, or on the
+    right of a square Q."""
+    dtype, count, m, n = _facts(x)
+    rows, columns = (m, m + n) if complete else (m + n, n)
+    memory: CudaArray = dev.empty((count, columns, rows), dtype)
+    place(dev, x, memory.ptr, (rows * columns, 1, rows))
+    scale: CudaArray = dev.empty((count, n), dtype)
+    word: CudaArray = dev.empty((1,), dtypes.int32)
+    size, wide = dtype.itemsize, m if complete else n
+    stretches = ((memory.ptr, rows * columns * size), (scale.ptr, n * size))
+    work, room = _workspace(dev, "geqrf", dtype, m, n, rows)
+    for matrix, factors in _each(count, *stretches):
+        _call(dev, "geqrf", dtype, (m, n, rows, room), matrix, factors, work, word.ptr)
+    take_triangle(dev, memory, n, m if complete else n, m * rows if complete else m)
+    work, room = _workspace(dev, "orgqr", dtype, m, wide, n, rows)
+    for matrix, factors in _each(count, *stretches):
+        _call(dev, "orgqr", dtype, (m, wide, n, rows, room), matrix, factors, work, word.ptr)
+    return _by_columns(memory, (*x.shape[:-2], rows, columns))
+
+
+_DIRECT: dict[str, Callable[..., Any]] = {
+    "cholesky": cholesky,
+    "lu_factor": lu_factor,
+    "solve": solve,
+    "inv": inv,
+    "det": partial(_determined, logs=False),
+    "slogdet": partial(_determined, logs=True),
+    "solve_triangular": solve_triangular,
+    "qr": partial(_qr, complete=False),
+    "qr_complete": partial(_qr, complete=True),
+}
+
+
+def serves(dev: Any, op: str, shape: Shape) -> bool:
+    """Whether an op on matrices of this shape is done here."""
+    if op not in _DIRECT or dev.gpu.driver.cusolver is None:
+        return False
+    *batch, m, n = shape
+    one_by_one = op in ("qr", "qr_complete") or (op == "lu_factor" and m != n)
+    return not one_by_one or size_of(tuple(batch)) <= _LOOP
+
+
+def done(dev: Any, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
+    """The result of an op that is served, now or when what is recorded runs."""
+    out: CudaArray = _DIRECT[op](dev, *arrays, **params)
+    return out

@@ -1,0 +1,211 @@
+"""Linear algebra and Fourier transforms by cuSOLVER, cuBLAS and cuFFT.
+
+Factorisations and what they solve are called directly (`factoring`). The others, and all of them on
+a machine that lacks a library, are as CuPy calls them: arrays are handed over without a copy, CuPy
+works on our stream with our memory, and what it makes is taken over. A compiled function calls the
+same functions between its graphs (`library`). Without a GPU the portable definitions serve.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from everygrad.backends.cpu.solver.lapack import NOT_FINITE, NOT_POSITIVE, SINGULAR
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.cupy_interop import is_eager, lent, on_our_stream
+from everygrad.backends.cuda.driver.memory import Storage
+from everygrad.backends.cuda.kernels.gather import check_true
+from everygrad.backends.cuda.solver import factorisations, matrix_kernels
+from everygrad.core.shapes import size_of
+from everygrad.errors import ArgumentError
+
+
+def _taken(dev: Any, cupy: Any, x: Any) -> CudaArray:
+    """CuPy's array as ours, on its memory."""
+    if not x.flags.c_contiguous:  # of a 0-d array ascontiguousarray makes one of one element
+        x = cupy.ascontiguousarray(x)
+    dtype = np.dtype(x.dtype)
+    if not x.size:
+        return CudaArray(dev.device, x.shape, dtype, None)
+    storage = Storage(dev.gpu, x.data, x.data.ptr, x.nbytes)
+    return CudaArray(dev.device, x.shape, dtype, storage)
+
+
+def _kernel(op: str) -> Callable[..., Any]:
+    """The kernel of an op, for where there are a library and elements to work on."""
+
+    def kernel(dev: Any, *arrays: CudaArray, **params: Any) -> Any:
+        if any(a.storage is None for a in arrays):
+            return NotImplemented
+        if factorisations.serves(dev, op, arrays[0].shape):
+            return factorisations.done(dev, op, *arrays, **params)
+        if not is_eager(dev):
+            return NotImplemented
+        with on_our_stream(dev) as cupy:
+            return _taken(
+                dev, cupy, computed(dev, op, [lent(cupy, a) for a in arrays], params, cupy)
+            )
+
+    return kernel
+
+
+# --- what can go wrong ---------------------------------------------------------------------------
+
+_ITERATING = (
+    *("eigh", "eigvalsh", "eig", "eigvals"),
+    *("svd", "svd_complete", "svdvals"),
+)
+_REFUSED = {
+    **dict.fromkeys(("solve", "inv", "solve_triangular"), SINGULAR),
+    "cholesky": NOT_POSITIVE,
+    **dict.fromkeys(_ITERATING, NOT_FINITE),
+}
+
+
+def computed(dev: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], cupy: Any) -> Any:
+    """An op by its library, on CuPy's arrays. Where it fails there is an ArgumentError, as on the
+    CPU: a kernel looks, and the next read raises it. Who iterates waits, and may raise at once."""
+    function, why = FUNCTIONS[op], _REFUSED.get(op)
+    if why is None:
+        return function(cupy, *arrays, **params)
+    message = f"{op.removesuffix('_complete')}: {why}"
+    if op in _ITERATING:
+        with import_module("cupyx").errstate(linalg="raise"):
+            try:
+                out = function(cupy, *arrays, **params)
+            except np.linalg.LinAlgError:
+                raise ArgumentError(message) from None
+    else:
+        out = function(cupy, *arrays, **params)
+    ok = _succeeded(cupy, op, arrays, params, out)
+    check_true(dev, _taken(dev, cupy, ok.reshape(-1)), message, ArgumentError)
+    return out
+
+
+def _succeeded(cupy: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], out: Any) -> Any:
+    """Of which matrices there is a result. cuSOLVER leaves NaN or the number itself on the diagonal
+    where it would take the root of a negative one, and dividing by a pivot of 0 gives what is not
+    finite."""
+    if op == "cholesky":
+        return (cupy.diagonal(out, 0, -2, -1).real > 0).all(axis=-1)
+    if op == "solve_triangular":
+        return (cupy.diagonal(arrays[0], 0, -2, -1) != 0).all(axis=-1) | params["unit"]
+    finite = [cupy.isfinite(x).all(axis=(-2, -1)) for x in arrays]
+    if op in _ITERATING:
+        return finite[0]
+    ok = cupy.isfinite(out).all(axis=(-2, -1))
+    for given in finite:  # NaN of NaN is no failure
+        ok = ok | ~given
+    return ok
+
+
+# --- one matrix after the other ------------------------------------------------------------------
+
+
+def _matrices(x: Any) -> Any:
+    return x.reshape((size_of(x.shape[:-2]), *x.shape[-2:]))
+
+
+def _lu_factor(cupy: Any, x: Any) -> Any:
+    """L and U in one matrix, and a last column with the rows exchanged."""
+    lu_factor = import_module("cupyx.scipy.linalg").lu_factor
+    m, n = x.shape[-2:]
+    out = cupy.zeros((*x.shape[:-1], n + 1), x.dtype)
+    for one, place in zip(_matrices(x), _matrices(out), strict=True):
+        with warnings.catch_warnings():  # of a zero on the diagonal: U has it
+            warnings.simplefilter("ignore", RuntimeWarning)
+            factors, pivots = lu_factor(one, check_finite=False)
+        place[:, :n] = factors
+        place[: min(m, n), n] = pivots
+    return out
+
+
+def _solve_triangular(cupy: Any, a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    """A batch at once, one matrix as one: that has a faster function."""
+    solve_triangular = import_module("cupyx.scipy.linalg").solve_triangular
+    batch = () if size_of(a.shape[:-2]) == 1 else a.shape[:-2]
+    left, right = (x.reshape((*batch, *x.shape[-2:])) for x in (a, b))
+    out = solve_triangular(left, right, lower=not upper, unit_diagonal=unit, check_finite=False)
+    return out.reshape(b.shape)
+
+
+# --- packed results ------------------------------------------------------------------------------
+
+
+def _adjoint(x: Any) -> Any:
+    return x.swapaxes(-1, -2).conj()
+
+
+def _slogdet(cupy: Any, x: Any) -> Any:
+    sign, size = cupy.linalg.slogdet(x)
+    return cupy.stack((sign.astype(x.dtype), size.astype(x.dtype)), axis=-1)
+
+
+def _eigh(cupy: Any, x: Any) -> Any:
+    values, vectors = cupy.linalg.eigh(x)
+    return cupy.concatenate((values[..., None].astype(x.dtype), vectors), axis=-1)
+
+
+def _complex(x: Any, made: Any) -> Any:
+    return made.astype(np.result_type(x.dtype, np.complex64), copy=False)
+
+
+def _eig(cupy: Any, x: Any) -> Any:
+    values, vectors = cupy.linalg.eig(x)
+    return cupy.concatenate((_complex(x, values)[..., None], _complex(x, vectors)), axis=-1)
+
+
+def _svd(cupy: Any, x: Any) -> Any:
+    u, values, vh = cupy.linalg.svd(x, full_matrices=False)
+    return cupy.concatenate((u, values[..., None, :].astype(x.dtype), _adjoint(vh)), axis=-2)
+
+
+def _svd_complete(cupy: Any, x: Any) -> Any:
+    batch = x.shape[:-2]
+    parts = [p.astype(x.dtype).reshape((*batch, -1)) for p in cupy.linalg.svd(x)]
+    return cupy.concatenate(parts, axis=-1)
+
+
+# --- transforms ----------------------------------------------------------------------------------
+
+
+def _dft(cupy: Any, x: Any, axis: int, inverse: bool) -> Any:
+    if inverse:
+        return cupy.fft.ifft(x, axis=axis, norm="forward")
+    return cupy.fft.fft(x, axis=axis)
+
+
+def _half_dft(cupy: Any, x: Any, axis: int, size: int) -> Any:
+    return cupy.fft.irfft(x, size, axis=axis, norm="forward")
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {  # of CuPy, its arrays, and parameters
+    "solve_triangular": _solve_triangular,
+    "lu_factor": _lu_factor,
+    "solve": lambda cupy, a, b: cupy.linalg.solve(a, b),
+    "inv": lambda cupy, x: cupy.linalg.inv(x),
+    "det": lambda cupy, x: cupy.linalg.det(x),
+    "slogdet": _slogdet,
+    "cholesky": lambda cupy, x: cupy.linalg.cholesky(x),
+    "qr": lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x), axis=-2),
+    "qr_complete": lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x, mode="complete"), axis=-1),
+    "eigh": _eigh,
+    "eigvalsh": lambda cupy, x: cupy.linalg.eigvalsh(x),
+    "eig": _eig,
+    "eigvals": lambda cupy, x: _complex(x, cupy.linalg.eigvals(x)),
+    "svd": _svd,
+    "svd_complete": _svd_complete,
+    "svdvals": lambda cupy, x: cupy.linalg.svd(x, compute_uv=False),
+    "dft": _dft,
+    "real_dft": lambda cupy, x, axis: cupy.fft.rfft(x, axis=axis),
+    "half_dft": _half_dft,
+}
+KERNELS: dict[str, Callable[..., Any]] = {
+    **{op: _kernel(op) for op in FUNCTIONS},
+    "row_order": matrix_kernels.row_order,
+}

@@ -1,0 +1,107 @@
+"""What WebGPU and CUDA ask of a fused group: its kinds of sums, and the walks that serve them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from everygrad.backends.strided_array import collapse
+from everygrad.compile.fuse import Group, Member, final_strides
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.walk import Walk, walk
+from everygrad.core.shapes import Shape
+
+
+class Kind(NamedTuple):
+    """What a final is ("total", "columns", "rows", or "" for none of these), and along rows of
+    which length."""
+
+    name: str
+    length: int
+
+
+def fusable(v: Value) -> bool:
+    """Elementwise values, reductions, and picks by an index: all that groups are made of."""
+    return v.kind in ("elementwise", "reduction") or v.name == "take"
+
+
+def under_extremes(graph: Graph) -> set[Value]:
+    """The values of which a largest or smallest is looked for. One kernel finds it, another may
+    compute them again and ask which of them it was: they must be rounded alike in both."""
+    todo = [a for v in graph.values if v.name in ("max", "min") for a in v.args]
+    found: set[Value] = set()
+    for v in todo:
+        if v not in found and v.kind in ("elementwise", "movement"):
+            found.add(v)
+            todo += v.args
+    return found
+
+
+def kind_of(m: Member) -> Kind:
+    if m.value.size == 1:
+        return Kind("total", 0)
+    if m.level == "row":
+        return Kind("", 0)
+    shape: Shape = m.shape
+    sizes, (steps,) = collapse(shape, [final_strides(shape, m.value.params["axes"])])
+    if steps in ((0, 1), (1,)):
+        return Kind("columns", sizes[-1])
+    if steps in ((1, 0), (0, 1, 0)):
+        return Kind("rows", sizes[-1])
+    return Kind("", 0)
+
+
+def finals(members: dict[Value, Member]) -> list[Member]:
+    return [m for m in members.values() if m.role == "final"]
+
+
+def is_by_rows(members: dict[Value, Member]) -> bool:
+    """Whether rows are reduced, or have values: then they are what is walked."""
+    return any(m.role in ("reduce", "row") or m.level == "row" for m in members.values())
+
+
+def needed(group: Group, wanted: Sequence[Value]) -> dict[Value, Member]:
+    """The members that the wanted values are made of, in order."""
+    todo, seen = list(wanted), set(wanted)
+    for v in todo:
+        for r in group.members[v].refs:
+            if isinstance(r, Value) and r not in seen:
+                seen.add(r)
+                todo.append(r)
+    return {v: m for v, m in group.members.items() if v in seen}
+
+
+def _is_stray(group: Group, m: Member, longest: float) -> bool:
+    """Whether no walk of the group serves a final."""
+    kind = kind_of(m)
+    if not kind.name:
+        return True
+    if not is_by_rows(needed(group, [m.value])):
+        return False
+    return kind.length not in (0, group.row) or (kind.name == "columns" and kind.length > longest)
+
+
+def without_strays(groups: Sequence[Group], longest: float = math.inf) -> list[Group]:
+    """The groups, with the sums that no walk of theirs serves as kernels behind them. `longest`:
+    elements of a row that is reduced and whose columns can be summed on the way."""
+    made: list[Group] = []
+    for group in groups:
+        apart = [m.value for m in finals(group.members) if _is_stray(group, m, longest)]
+        for v in apart:
+            del group.members[v]
+        made += [group] if group.values else []
+        for v in apart:
+            alone = Group(group.number)
+            alone.opaque = v
+            made.append(alone)
+    return made
+
+
+def walked(group: Group, members: dict[Value, Member], row: int) -> Walk:
+    """How some members of a group are walked, in rows of so many elements; 0: in the group's."""
+    like = Group(group.number, group.size)
+    like.members, like.cuts, like.row = members, group.cuts, group.row
+    if row:
+        like.row, like.cuts = row, group.cuts | {row}
+    return walk(like)

@@ -1,0 +1,4 @@
+"""wgpu: adapters, devices, buffers, commands, reading back.
+
+May know: `backends`. Nothing here knows an op.
+"""

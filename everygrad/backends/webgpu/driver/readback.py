@@ -1,0 +1,166 @@
+"""Reading back: copies into staging buffers are recorded and handed over at once, and waited for
+when somebody asks. Meanwhile other commands go on.
+
+A staging buffer is mapped while its bytes are fetched, and at no other time: the GPU never sees
+one that is mapped, and handing commands over never waits for one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import wgpu
+
+from everygrad.backends.webgpu.driver.mapping import Mapping
+from everygrad.backends.webgpu.driver.memory import Storage
+
+STAGED = 1 << 28  # bytes of one staging buffer at most
+_KEPT = 1 << 26  # bytes up to which one is kept for later
+_SMALLEST = 1 << 12
+_FAULTS = 16  # bytes behind the data: what checks found
+_USAGE = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+
+
+class Part(NamedTuple):
+    """Bytes of a storage, from `start` on; both are multiples of 4."""
+
+    storage: Storage
+    start: int
+    size: int
+
+
+class _Piece(NamedTuple):
+    """`size` bytes at `at` of a staging buffer, which belong to part `of`, at its byte `into`."""
+
+    at: int
+    of: int
+    into: int
+    size: int
+
+
+class _Load:
+    """One staging buffer, and what lies in it."""
+
+    def __init__(self, room: int, raw: Any) -> None:
+        self.room = room
+        self.raw = raw
+        self.pieces: list[_Piece] = []
+        self.used = 0
+        self.mapping = Mapping(raw)
+
+
+class Fetch:
+    """Bytes on their way from the GPU."""
+
+    def __init__(self, readback: Readback, parts: Sequence[Part], loads: list[_Load]) -> None:
+        gpu = readback.gpu
+        self._readback = readback
+        self._loads = loads
+        self._sizes = [p.size for p in parts]
+        self._submission = gpu.submission
+        self._checks = gpu.checks_made if gpu.checks_are_unread else None
+        self._raised = gpu.raised
+        self._values: list[Any] | None = None
+
+    def result(self) -> list[Any]:
+        """The bytes of each part, when they are here; raises what a check found."""
+        gpu = self._readback.gpu
+        with gpu.lock:
+            if self._values is None:
+                values = [np.empty(size, np.uint8) for size in self._sizes]
+                gpu.guard(gpu.calls.wait, gpu.calls.handle(gpu.device), self._submission)
+                words = [gpu.guard(self._emptied, load, values) for load in self._loads]
+                self._values = values
+                self._give_back()
+                if self._checks is not None:
+                    gpu.raise_fault(words[-1], self._checks, self._raised)
+            return self._values
+
+    def _emptied(self, load: _Load, values: list[Any]) -> Any:
+        """What lies in a staging buffer moved out, and the four words of the checks."""
+        size, gpu = load.used + _FAULTS, self._readback.gpu
+        gpu.calls.close(load.mapping)  # of an earlier try that was interrupted
+        try:
+            device = gpu.calls.handle(gpu.device)
+            start = gpu.calls.map(load.mapping, size, device, self._submission)
+            for at, of, into, count in load.pieces:
+                ctypes.memmove(values[of].ctypes.data + into, start + at, count)
+            words = np.empty(_FAULTS // 4, np.uint32)
+            ctypes.memmove(words.ctypes.data, start + load.used, _FAULTS)
+            return words
+        finally:
+            gpu.calls.close(load.mapping)
+
+    def _give_back(self) -> None:
+        """The staging buffers can serve again. (Those of a fetch that is dropped are dropped too:
+        as part of a garbage cycle, such as an exception's, they may be finalised already.)"""
+        loads, self._loads = self._loads, []
+        self._readback.returned.extend([load for load in loads if not load.mapping.is_open])
+
+
+class Readback:
+    """The staging buffers of one GPU."""
+
+    def __init__(self, gpu: Any) -> None:
+        self.gpu = gpu
+        self.returned: deque[_Load] = deque()
+        self._free: dict[int, list[Any]] = defaultdict(list)
+
+    def start(self, parts: Sequence[Part]) -> Fetch:
+        """Begin to fetch these bytes, after all that came before."""
+        with self.gpu.lock:
+            loads = self._filled(parts)
+            encoder = self.gpu.guard(self.gpu.outside_pass)
+            for load in loads:
+                self.gpu.guard(self._copy, encoder, load, parts)
+            self.gpu.submit()
+            return Fetch(self, parts, loads)
+
+    def _filled(self, parts: Sequence[Part]) -> list[_Load]:
+        """Which piece of which part goes where."""
+        sizes = [-(-p.size // 8) * 8 for p in parts]
+        left = sum(sizes)
+        load = self._take(left)
+        loads = [load]
+        for of, part in enumerate(parts):
+            into = 0
+            while into < part.size:
+                if load.used >= STAGED:
+                    load = self._take(left)
+                    loads.append(load)
+                count = min(part.size - into, STAGED - load.used)
+                load.pieces.append(_Piece(load.used, of, into, count))
+                load.used += -(-count // 8) * 8
+                left -= -(-count // 8) * 8
+                into += count
+        return loads
+
+    def _copy(self, encoder: Any, load: _Load, parts: Sequence[Part]) -> None:
+        epoch = self.gpu.epoch
+        for at, of, into, count in load.pieces:
+            block = parts[of].storage.block
+            start = parts[of].start + into
+            block.epoch = epoch
+            encoder.copy_buffer_to_buffer(block.raw, start, load.raw, at, count)
+        if self.gpu.checks_are_unread:
+            faults = self.gpu.fault_storage().block
+            faults.epoch = epoch
+            encoder.copy_buffer_to_buffer(faults.raw, 0, load.raw, load.used, _FAULTS)
+
+    def _take(self, size: int) -> _Load:
+        """A staging buffer for so many bytes, or as many as one holds."""
+        while self.returned:
+            load = self.returned.popleft()
+            if load.room <= _KEPT:
+                self._free[load.room].append(load.raw)
+        size = min(size, STAGED) + _FAULTS
+        room = max(_SMALLEST, 1 << (size - 1).bit_length() if size < _KEPT else size)
+        kept = self._free[room]
+        if kept:
+            return _Load(room, kept.pop())
+        create = self.gpu.device.create_buffer
+        return _Load(room, self.gpu.guard(create, size=-(-room // 8) * 8, usage=_USAGE))

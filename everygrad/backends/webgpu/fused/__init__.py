@@ -1,0 +1,1 @@
+"""Kernels of fused groups: threads mapped to rows, accumulators, partial sums."""

@@ -1,0 +1,216 @@
+"""The kernels of a fused group: which of its values each makes, and how it walks the group.
+
+One kernel makes everything where it can. A group becomes several where a kernel would bind more
+buffers than the device does, or where sums of different shapes want different walks; each then
+computes what it needs again. A sum that no walk serves is left to a kernel of its own
+(`groups.without_strays`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from everygrad.backends.group_sums import Kind, finals, is_by_rows, kind_of, needed, walked
+from everygrad.backends.webgpu.fused import second_stage, thread_mapping
+from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
+from everygrad.backends.webgpu.fused.row_kernel import Parts, RowWriter, Task
+from everygrad.backends.webgpu.source.render import with_library
+from everygrad.backends.webgpu.source.word_layout import byte_size
+from everygrad.compile.fuse import Group, Load
+from everygrad.compile.ir import Value
+from everygrad.compile.walk import Place
+from everygrad.core.shapes import Shape
+
+_A_VALUE = 8  # lines of our functions that weigh as much as one plain value
+
+
+class Scratch:
+    """Memory that lives between two kernels of a group."""
+
+    def __init__(self, words: int) -> None:
+        self.nbytes = 4 * words
+
+
+Buffer = Value | Scratch
+
+
+class Kernel(NamedTuple):
+    """One dispatch of a group: its text, what it binds, its workgroups. `in_place`: by input, the
+    output that is written over it; the input is not among those that are bound to be read."""
+
+    name: str
+    source: str
+    inputs: list[Buffer]
+    outputs: list[Buffer]
+    workgroups: int
+    in_place: Pairs
+
+
+@cache
+def _lines(name: str) -> int:
+    """How much text our function for an intrinsic is, with all that it calls."""
+    return len(with_library(f"{name}_f(").splitlines())
+
+
+def weigh(v: Value) -> int:
+    """How much a value adds to a kernel: drivers write functions out wherever they are called, and
+    take time that grows with the square of it."""
+    if v.kind != "elementwise":
+        return 1
+    insts = v.op.program([a.dtype for a in v.args], v.params).insts
+    return 1 + sum(_lines(inst.fn) // _A_VALUE for inst in insts)
+
+
+def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
+    """The wanted values by the walk that makes them: one along rows that are reduced, one for each
+    other kind of sum, and whatever goes anywhere with the first of these."""
+    along = Kind("", group.row or 0)
+    walks: dict[Kind, list[Value]] = {}
+    anywhere: list[Value] = []
+    for v in wanted:
+        members = needed(group, [v])
+        if is_by_rows(members):
+            walks.setdefault(along, []).append(v)
+        elif members[v].role == "final" and kind_of(members[v]).length:
+            walks.setdefault(kind_of(members[v]), []).append(v)
+        else:
+            anywhere.append(v)
+    if not walks:
+        return [anywhere]
+    first = along if along in walks else next(iter(walks))
+    walks[first] += anywhere
+    if first == along:  # sums of such rows go along
+        for kind in [k for k in walks if k.length == group.row and k != along]:
+            walks[along] += walks.pop(kind)
+    return list(walks.values())
+
+
+def task_of(group: Group, wanted: list[Value], software: bool) -> Task:
+    """How these values are made."""
+    members = needed(group, wanted)
+    kinds = {m.value: kind_of(m) for m in finals(members)}
+    names = {v: k.name for v, k in kinds.items()}
+    has = set(names.values())
+    lengths = {k.length for k in kinds.values() if k.length}  # one at most: see _parts
+    if is_by_rows(members):
+        row = group.row or 1
+        size = group.size // row
+        shape = thread_mapping.along(
+            size, row, len(members), software, "total" in has, "columns" in has
+        )
+    elif lengths:
+        (row,) = lengths
+        choose = thread_mapping.piecewise if "rows" in has else thread_mapping.across
+        shape = choose(group.size // row, row, software)
+    else:
+        row, shape = 0, thread_mapping.flat(group.size, software, "total" in has)
+    rows, columns, places = _laid(group, row)
+    return Task(members, wanted, shape, (rows, columns), places, names)
+
+
+def _laid(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, Place]]:
+    """The sizes of the axes of rows and of columns, and where loads are; row 0: all are columns."""
+    found = walked(group, group.members, row)
+    if row:
+        return found.rows, found.columns, found.loads
+    flat = {r: Place((), (*p.rows, *p.columns), p.offset) for r, p in found.loads.items()}
+    return (), (*found.rows, *found.columns), flat
+
+
+class Fuser:
+    """Writes the kernels of groups for a device with these limits; `windows` says how many
+    bindings a buffer of so many bytes takes."""
+
+    def __init__(
+        self, buffers: int, room: int, software: bool, windows: Callable[[int], int]
+    ) -> None:
+        self.buffers = buffers
+        self.room = room
+        self.software = software
+        self.windows = windows
+
+    def writers(self, group: Group, stored: set[Value]) -> list[RowWriter]:
+        """What writes the kernels of a group, in the order they run."""
+        wanted = [v for v in group.members if v in stored]
+        made: list[RowWriter] = []
+        for part in _parts(group, wanted):
+            while part:
+                writer, count = self.largest(group, part)
+                made.append(writer)
+                part = part[count:]
+        return made
+
+    def largest(self, group: Group, part: list[Value]) -> tuple[RowWriter, int]:
+        """The kernel for as many of these values as can be bound, and how many that are."""
+        count = self.at_most(group, part)
+        while True:
+            writer = RowWriter(task_of(group, part[:count], self.software), self.room)
+            if count == 1 or self.bound(writer) <= self.buffers:
+                return writer, count
+            count -= 1
+
+    def at_most(self, group: Group, part: list[Value]) -> int:
+        """How many of these values, the first ones, a kernel can have at most: what they read and
+        are written to is bound, whoever writes it. Found without writing any."""
+        seen: set[Value] = set()
+        bound: set[Value] = set()
+        used = 0
+        for count, wanted in enumerate(part):
+            todo = [wanted]
+            fresh = [] if group.members[wanted].role == "final" else [wanted]
+            for v in todo:
+                if v not in seen:
+                    seen.add(v)
+                    refs = group.members[v].refs
+                    todo += [r for r in refs if isinstance(r, Value)]
+                    fresh += [r.value for r in refs if isinstance(r, Load)]
+            more = dict.fromkeys(v for v in fresh if v not in bound)
+            used += sum(self.windows(byte_size(v.dtype, v.size)) for v in more)
+            bound.update(more)
+            if used > self.buffers:
+                return max(1, count)
+        return len(part)
+
+    def is_narrow(self, writer: RowWriter) -> bool:
+        """Whether each buffer of a kernel is one binding."""
+        values = [*writer.values.inputs, *writer.outputs()]
+        return all(self.windows(byte_size(v.dtype, v.size)) == 1 for v in values)
+
+    def bound(self, writer: RowWriter) -> int:
+        """How many bindings a kernel takes."""
+        values = [*writer.values.inputs, *writer.outputs()]
+        count = sum(self.windows(byte_size(v.dtype, v.size)) for v in values)
+        return count + (self.windows(4 * writer.scratch_words) if writer.parts else 0)
+
+    def written(self, writer: RowWriter, pairs: Pairs) -> list[Kernel]:
+        """A kernel, and the small ones behind it."""
+        for x, v in pairs.items():
+            writer.write_over(x, v)
+        apart = {v: Scratch(v.size) for v in writer.packed}
+        outputs: list[Buffer] = [apart.get(v, v) for v in writer.outputs()]
+        scratch = Scratch(writer.scratch_words)
+        if writer.parts:
+            outputs.append(scratch)
+        name = _named(writer)
+        inputs: list[Buffer] = [v for v in writer.values.inputs if v not in pairs]
+        groups = writer.teams.workgroups
+        made = [Kernel(name, writer.source(), inputs, outputs, groups, pairs)]
+        parts = list(writer.parts.values())
+        most = max(1, self.buffers - 1)
+        for at in range(0, len(parts), most):
+            made.append(self.finished(parts[at : at + most], scratch, name))
+        for v, words in apart.items():
+            source, groups = second_stage.pack(v.dtype, v.size)
+            made.append(Kernel(f"pack {v.name}", source, [words], [v], groups, {}))
+        return made
+
+    def finished(self, parts: list[Parts], scratch: Scratch, name: str) -> Kernel:
+        source, groups = second_stage.finish(parts, self.room)
+        return Kernel(f"finish {name}", source, [scratch], [p.value for p in parts], groups, {})
+
+
+def _named(writer: RowWriter) -> str:
+    names = dict.fromkeys(v.name for v in writer.members)
+    return "fused " + " ".join(names)

@@ -1,0 +1,91 @@
+"""Where the operands of a fused kernel lie, as WGSL: addresses, and fours read at once.
+
+An address is an offset, terms of the row `r`, and terms of the column. Divisions, which are dear,
+appear only where an operand's own strides leave no other way. Arithmetic is in u32 throughout: a
+stride below zero wraps around, and the sum is right again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everygrad.backends.strided_array import collapse
+from everygrad.compile.fuse import Load
+from everygrad.compile.walk import Place
+from everygrad.core.shapes import Shape
+from everygrad.dtypes import DType
+
+_FOUR = {1: "u32", 2: "vec2<u32>", 4: "vec4<u32>", 8: "vec4<u32>"}  # by the bytes of an element
+
+
+def four_of(dtype: DType) -> str:
+    """The type of a buffer's items where four elements are read or written at once."""
+    return _FOUR[dtype.itemsize]
+
+
+def terms(index: str, sizes: Shape, strides: Shape) -> list[str]:
+    """What an address grows by at `index`, which counts through axes of these sizes.
+
+    >>> terms("c", (2, 3, 4), (4, 0, 1)), terms("c", (6, 4), (8, 2))
+    (['(c % 4u)', '(c / 12u) * 4u'], ['c * 2u'])
+    """
+    sizes, (steps,) = collapse(sizes, [strides])
+    made, behind = [], 1
+    for k in reversed(range(len(sizes))):
+        if steps[k]:
+            at = index if behind == 1 else f"({index} / {behind}u)"
+            at = f"({at} % {sizes[k]}u)" if k else at
+            made.append(at if steps[k] == 1 else f"{at} * {steps[k] % (1 << 32)}u")
+        behind *= sizes[k]
+    return made
+
+
+def total(parts: Sequence[str], offset: int = 0) -> str:
+    """A sum of terms."""
+    shown = [*parts, *([f"{offset % (1 << 32)}u"] if offset or not parts else [])]
+    return " + ".join(shown)
+
+
+class Operand:
+    """A load, number `n`, of a kernel whose lanes take `vector` columns at a time."""
+
+    def __init__(
+        self, n: int, load: Load, place: Place, sizes: tuple[Shape, Shape], vector: int
+    ) -> None:
+        self.n = n
+        self.load = load
+        self.dtype = load.value.dtype
+        self.place = place
+        self.rows, self.columns = sizes
+        self.vector = vector
+        merged, (steps,) = collapse(self.columns, [place.columns])
+        # whether the columns of one take differ by the last stride alone
+        self.together = vector == 1 or len(merged) == 1 or merged[-1] % vector == 0
+        self.step = steps[-1]
+
+    @property
+    def is_of_row(self) -> bool:
+        """Whether all columns have the same element."""
+        return self.load.step is None and not any(self.place.columns)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the columns of one take have the same element."""
+        return self.together and self.step == 0
+
+    def is_four(self, steady_index: bool) -> bool:
+        """Whether a take is four elements one after the other, from a multiple of four on."""
+        if self.vector != 4 or not self.together or self.step != 1:
+            return False
+        if self.load.step is not None and (self.load.step % 4 or not steady_index):
+            return False
+        _, (steps,) = collapse(self.columns, [self.place.columns])
+        _, (over,) = collapse(self.rows, [self.place.rows])
+        return not any(s % 4 for s in (*steps[:-1], *over, self.place.offset))
+
+    def base(self) -> str:
+        """Where the row begins."""
+        return total(terms("r", self.rows, self.place.rows), self.place.offset)
+
+    def column(self, index: str) -> list[str]:
+        return terms(index, self.columns, self.place.columns)

@@ -1,0 +1,135 @@
+"""How the threads of a workgroup share the rows and columns of a fused group.
+
+A workgroup has 256 threads: `teams`, each with a row of its own, of `lanes` threads that share the
+row's columns. A lane takes `vector` neighbouring columns at a time. Short rows are held: each lane
+has `held` such takes in registers, written out one by one, so that nothing is read or computed
+twice. Long rows are walked in loops, once for each reduction that others wait for. Rows without
+reductions may be cut into tiles of columns, each for another workgroup; a team may walk several
+rows, so that sums over rows leave few partial results.
+
+All of it depends on shapes alone (and on whether there is a GPU at all), never on what else runs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from everygrad.compile.thresholds import edge
+
+WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")
+MOST_HELD = edge(__name__, "MOST_HELD", 16, "size")  # elements of a row in one thread's registers
+# members times elements held: what a driver compiles at ease
+MOST_TEXT = edge(__name__, "MOST_TEXT", 512, "count")
+# workgroups whose partial results are brought together
+MOST_PARTS = edge(__name__, "MOST_PARTS", 1024, "count")
+# rows, or takes, that one workgroup walks rather than leave partial results
+FEW_STEPS = edge(__name__, "FEW_STEPS", 32, "size")
+# elements from which a thread of an elementwise kernel takes several fours;
+LARGE = edge(__name__, "LARGE", 1 << 20, "elements")
+# a software adapter has no threads to keep busy
+SOFTWARE_LARGE = edge(__name__, "SOFTWARE_LARGE", 1 << 14, "elements")
+BUSY = edge(__name__, "BUSY", 256, "count")  # workgroups that keep a large GPU busy
+# rows added up one after the other: a longer sum would lose digits
+LONGEST = edge(__name__, "LONGEST", 128, "size")
+
+
+class Teams(NamedTuple):
+    """See above. `held` is 0 where columns are walked in a loop."""
+
+    rows: int
+    length: int
+    lanes: int
+    vector: int
+    held: int
+    tile: int
+    steps: int
+
+    @property
+    def teams(self) -> int:
+        return WORKGROUP // self.lanes
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.length // self.tile)
+
+    @property
+    def blocks(self) -> int:
+        """Of rows: a workgroup has one of them."""
+        return -(-self.rows // (self.teams * self.steps))
+
+    @property
+    def workgroups(self) -> int:
+        return self.tiles * self.blocks
+
+    @property
+    def busy(self) -> int:
+        """Teams that have a row at all; they are the first ones."""
+        before = (self.blocks - 1) * self.teams
+        return before + min(self.teams, self.rows - before * self.steps)
+
+    @property
+    def turns(self) -> int:
+        """How often a lane takes columns in a tile."""
+        return -(-min(self.tile, self.length) // (self.lanes * self.vector))
+
+
+def power_of_two(n: int) -> int:
+    """The smallest one that is not less than n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def flat(size: int, software: bool, totals: bool) -> Teams:
+    """All elements as one row; `totals` if some are summed to one number."""
+    if size == 1:
+        return Teams(1, 1, WORKGROUP, 1, 0, WORKGROUP, 1)
+    step = WORKGROUP * 4
+    turns = 1 if size < (SOFTWARE_LARGE if software else LARGE) else 4
+    if totals:
+        needed = -(-size // step)
+        turns = needed if needed <= FEW_STEPS else max(turns, -(-needed // MOST_PARTS))
+    return Teams(1, size, WORKGROUP, 4, 0, step * turns, 1)
+
+
+def along(
+    rows: int, length: int, members: int, software: bool, totals: bool, columns: bool
+) -> Teams:
+    """Rows that are reduced; `totals` and `columns` if there are sums over rows too."""
+    # beyond the end of a single row is nobody's, so its last four need not be whole
+    vector = 4 if length % 4 == 0 or (rows == 1 < length and not columns) else 1
+    lanes = min(WORKGROUP, power_of_two(-(-length // vector)))
+    if software:  # there are no threads to be had, and barriers cost more than all the rest
+        lanes = 1 if rows >= 128 or length < 64 else 16
+    held = -(-length // (lanes * vector))
+    if held * vector > MOST_HELD or held * vector * members > MOST_TEXT or length % vector:
+        held = 0
+    made = Teams(rows, length, lanes, vector, held, length, 1)
+    if not (totals or columns):
+        return made
+    each = -(-rows // made.teams)  # rows of a team, were there one workgroup
+    few = FEW_STEPS if software or length <= WORKGROUP else FEW_STEPS // 4
+    steps = each if each <= few else max(-(-each // MOST_PARTS), 1)
+    if columns and steps < each:  # partial results cost as much as what they are made of
+        steps = max(steps, 8 if software else min(8, each // BUSY))
+    return made._replace(steps=min(steps, each))
+
+
+def across(rows: int, length: int, software: bool) -> Teams:
+    """Rows that are not reduced, but columns are: a lane keeps its columns and walks rows."""
+    vector = 4 if length % 4 == 0 else 1
+    widest = WORKGROUP if software else 32
+    lanes = min(widest, power_of_two(length // vector))
+    made = Teams(rows, length, lanes, vector, 1, lanes * vector, 1)
+    each = -(-rows // made.teams)
+    if each <= FEW_STEPS:
+        return made._replace(steps=each)
+    parts = max(1, MOST_PARTS // made.tiles)
+    least = FEW_STEPS if software else max(4, min(FEW_STEPS, each * made.tiles // (2 * BUSY)))
+    return made._replace(steps=min(LONGEST, max(least, -(-each // parts))))
+
+
+def piecewise(rows: int, length: int, software: bool) -> Teams:
+    """Few long rows, each summed: tiles of columns leave partial results for each row."""
+    vector = 4 if length % 4 == 0 else 1
+    lanes = 1 if software else min(WORKGROUP, power_of_two(length // vector))
+    tile = lanes * vector * (256 if software else 16)
+    return Teams(rows, length, lanes, vector, 0, min(tile, length), 1)

@@ -1,0 +1,1 @@
+"""Matrix products and convolutions: which kernel serves, tiled and thin ones, epilogues."""

@@ -1,0 +1,271 @@
+"""Which kernel makes a product, and running it.
+
+Tiles for most; the device's own small matrices (`cooperative`) for float16 where it has them;
+`thin` kernels for few rows or columns; a thread for each result for integers and what is tiny.
+Where the results alone would not keep a GPU busy, the terms are cut into parts whose sums are added
+in a second kernel: how depends on sizes and on the kind of device, so the same bits come again.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from everygrad.backends.webgpu.array import WebGPUArray, distinct
+from everygrad.backends.webgpu.gemm import cooperative_matrix, gemm, gemv
+from everygrad.backends.webgpu.gemm.gemm import Operands, Tile
+from everygrad.backends.webgpu.gemm.result_writes import Epilogue, in_fours, plain
+from everygrad.backends.webgpu.kernels.reduction import accumulator, as_dtype, reduce
+from everygrad.backends.webgpu.source.render import (
+    cast,
+    constant,
+    element_kernel,
+    instruction,
+    slot,
+)
+from everygrad.backends.webgpu.source.word_layout import layout
+from everygrad.compile.expr import Inst
+from everygrad.compile.thresholds import edge
+from everygrad.core.shapes import Shape
+from everygrad.dtypes import DType, float32
+
+# multiplications up to which a thread a result is as good as anything
+TINY = edge(__name__, "TINY", 1 << 16, "products")
+SHORT = edge(__name__, "SHORT", 64, "size")  # terms below which nobody shares them
+ENOUGH = edge(__name__, "ENOUGH", 128, "count")  # large tiles from which they keep a GPU busy
+BUSY, BUSY_SOFTWARE = 256, 8  # workgroups that keep a device busy
+# of all loops of a thread: Mesa's software adapter ends them after 65,535
+MOST_TURNS = edge(__name__, "MOST_TURNS", 60_000, "size")
+TERMS_A_TURN = 3  # at least, in tiles
+# terms below which a part is not worth its second kernel, where that is dear
+PART = edge(__name__, "PART", 256, "size")
+LEAST = edge(__name__, "LEAST", 64, "size")  # terms of a part on a GPU
+# what a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds up
+SLICE_NS, KERNEL_NS, PART_NS = 1300, 5500, 200
+
+Sizes = tuple[int, int, int, int]  # matrices, rows, columns, terms
+
+
+class Product(NamedTuple):
+    """(matrices, rows, columns) results of `terms` terms each: `kind` says by which kernel."""
+
+    name: str
+    kind: str  # simple, thin, tiled or cooperative
+    operands: Operands
+    arrays: list[WebGPUArray]
+    params: list[int]  # of the uniform, after its head
+    sizes: Sizes
+    dtype: DType
+    shape: Shape  # of the result as its op has it
+
+
+def kind_of(dev: Any, sizes: Sizes, dtype: DType) -> str:
+    matrices, rows, columns, terms = sizes
+    fits = max(rows, columns) <= gemm.FLAT_TILE.rows * dev.gpu.limits.groups
+    if not dtype.is_float or not fits or matrices * rows * columns * terms < TINY:
+        return "simple"
+    if min(rows, columns) < gemv.FEW:
+        return "thin" if terms >= SHORT else "simple"
+    if cooperative_matrix.serves(dev, sizes, dtype):
+        return "cooperative"
+    return "tiled"
+
+
+def run(dev: Any, product: Product) -> WebGPUArray:
+    """The product in its dtype."""
+    if product.kind == "simple":
+        out = as_dtype(dev, _simply(dev, product), product.dtype)
+    elif product.kind == "thin":
+        out = as_dtype(dev, _thinly(dev, product), product.dtype)
+    else:
+        fours = product.sizes[2] % 4 == 0
+        whole = fours and parts_of(dev, product) == 1
+        stored = product.dtype if whole else float32
+        (out,) = run_with(dev, product, plain(stored), [])
+        out = as_dtype(dev, out, product.dtype)
+    return WebGPUArray(dev.device, product.shape, product.dtype.np, out.storage)
+
+
+def takes_epilogue(dev: Any, product: Product, epilogue: Epilogue) -> bool:
+    """Whether `run_with` can finish this product with more than its sums."""
+    buffers = len(product.operands.words) + epilogue.inputs + len(epilogue.outputs)
+    return (
+        product.kind in ("tiled", "cooperative")
+        and product.sizes[2] % 4 == 0
+        and in_fours(epilogue.outputs)
+        and buffers <= dev.gpu.limits.storage_buffers
+        and parts_of(dev, product) == 1
+    )
+
+
+def run_with(
+    dev: Any, product: Product, epilogue: Epilogue, inputs: list[Any]
+) -> list[WebGPUArray]:
+    """The epilogue's results, each in C order over the product's elements. `inputs` are the
+    storages it reads. Parts of the terms are summed only where the result is the sum itself."""
+    tile, source = _text(dev, product, epilogue)
+    matrices, rows, columns, _ = product.sizes
+    parts = parts_of(dev, product)
+    outs = [dev.empty((parts * matrices, rows, columns), dtype) for dtype in epilogue.outputs]
+    groups = (-(-columns // tile.columns), -(-rows // tile.rows))
+    _dispatch(dev, product, source, groups, parts, inputs, outs)
+    return [_summed(dev, product, out, parts) for out in outs]
+
+
+def _dispatch(
+    dev: Any,
+    product: Product,
+    source: str,
+    groups: tuple[int, int],
+    parts: int,
+    inputs: list[Any],
+    outs: list[WebGPUArray],
+) -> None:
+    matrices, rows, columns, terms = product.sizes
+    storages, _ = distinct(product.arrays)
+    most = dev.gpu.limits.groups
+    for first in range(0, parts * matrices, most):
+        grid = (*groups, min(most, parts * matrices - first))
+        head = [rows, columns, terms, first, matrices, _part(terms, parts)]
+        dev.gpu.dispatch(
+            product.name, source, [*storages, *inputs], [out.storage for out in outs],
+            head + product.params, grid,
+        )  # fmt: skip
+
+
+def _text(dev: Any, product: Product, epilogue: Epilogue) -> tuple[Tile, str]:
+    fours_out = product.sizes[2] % 4 == 0
+    if product.kind == "cooperative":
+        return cooperative_matrix.TILE, cooperative_matrix.kernel(
+            product.operands, epilogue, fours_out
+        )
+    tile = _tile(dev, product)
+    if tile is gemm.DIRECT:
+        return tile, gemm.direct(product.operands, epilogue, fours_out)
+    return tile, gemm.kernel(product.operands, tile, epilogue, fours_out)
+
+
+def _tile(dev: Any, product: Product) -> Tile:
+    matrices, rows, columns, terms = product.sizes
+    if dev.gpu.is_software and product.operands.fours and terms % 4 == 0 and columns >= 4:
+        return gemm.DIRECT
+    if rows <= gemm.FLAT_TILE.rows:
+        return gemm.FLAT_TILE
+    if columns <= gemm.TALL_TILE.columns:
+        return gemm.TALL_TILE
+    large = gemm.LARGE_TILE
+    tiles = (rows // large.rows) * (columns // large.columns) * matrices
+    return large if tiles >= ENOUGH else gemm.TILE
+
+
+# --- parts of the terms --------------------------------------------------------------------------
+
+
+def parts_of(dev: Any, product: Product) -> int:
+    """Into how many parts the terms are cut."""
+    matrices, rows, columns, terms = product.sizes
+    if product.kind == "thin":
+        plan = _thin_plan(dev, product)
+        groups = matrices * -(-max(rows, columns) // plan.tile)
+    else:
+        tile = cooperative_matrix.TILE if product.kind == "cooperative" else _tile(dev, product)
+        groups = matrices * -(-rows // tile.rows) * -(-columns // tile.columns)
+    if dev.gpu.is_software:
+        parts = max(
+            min(BUSY_SOFTWARE // groups, terms // PART), -(-terms // (TERMS_A_TURN * MOST_TURNS))
+        )
+    elif product.kind == "thin":
+        parts = min(BUSY // groups, terms // PART)
+    else:
+        parts = _fastest(groups, terms)
+    return -(-terms // _part(terms, max(1, parts)))
+
+
+@lru_cache(maxsize=4096)
+def _fastest(groups: int, terms: int) -> int:
+    """The number of parts with which tiles should take the least time: parts run at the same time
+    until the GPU is busy, and what they leave is read again."""
+
+    def nanoseconds(parts: int) -> float:
+        slices = _part(terms, parts) // gemm.TERMS * max(1.0, groups * parts / BUSY)
+        again = KERNEL_NS + PART_NS * parts if parts > 1 else 0
+        return slices * SLICE_NS + again
+
+    return min((1 << k for k in range(7) if not k or terms >> k >= LEAST), key=nanoseconds)
+
+
+def _part(terms: int, parts: int) -> int:
+    """Terms of a part: whole slices."""
+    return -(-terms // (parts * gemm.TERMS)) * gemm.TERMS
+
+
+def _summed(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebGPUArray:
+    if parts == 1:
+        return out
+    shape = (parts, *product.sizes[:3])
+    whole = WebGPUArray(dev.device, shape, out.dtype, out.storage)
+    return reduce(dev, product.name, "add", whole, (0,), keepdims=False)
+
+
+# --- few rows or columns -------------------------------------------------------------------------
+
+
+def _thin_plan(dev: Any, product: Product) -> gemv.Thin:
+    _, rows, columns, terms = product.sizes
+    few_left = rows <= columns
+    wide = product.operands.sides[1 if few_left else 0]
+    by_terms = wide.along == "terms" or (not wide.along and wide.near == "terms")
+    return gemv.plan(
+        min(rows, columns), max(rows, columns), terms, few_left, by_terms,
+        "subgroup" in dev.gpu.features,
+    )  # fmt: skip
+
+
+def _thinly(dev: Any, product: Product) -> WebGPUArray:
+    matrices, rows, columns, _ = product.sizes
+    plan, parts = _thin_plan(dev, product), parts_of(dev, product)
+    out = dev.empty((parts * matrices, rows, columns), float32)
+    groups = (-(-max(rows, columns) // plan.tile), 1)
+    source = gemv.kernel(product.operands, plan)
+    _dispatch(dev, product, source, groups, parts, [], [out])
+    return _summed(dev, product, out, parts)
+
+
+# --- a thread for each result --------------------------------------------------------------------
+
+
+def _multiply_add(dtype: DType, a: str, b: str, c: str) -> str:
+    product = instruction(Inst("mul", dtype, (0, 1)), [a, b], [dtype, dtype])
+    return instruction(Inst("add", dtype, (0, 1)), [c, f"({product})"], [dtype, dtype])
+
+
+@lru_cache(maxsize=512)
+def simple(operands: Operands, total: DType, out: DType) -> str:
+    """Words 3 to 5 of the uniform: how many results there are, matrices, terms of a part."""
+    register = layout(total).register
+    text = operands.text + (
+        f"fn element(e: u32) -> {layout(out).register} {{\n  let n = e % {slot(1)};\n"
+        f"  let m = (e / {slot(1)}) % {slot(0)};\n  let z = e / ({slot(1)} * {slot(0)});\n"
+        f"  let b = z % {slot(4)};\n  let start = (z / {slot(4)}) * {slot(5)};\n"
+        f"  let end = min({slot(2)}, start + {slot(5)});\n"
+        f"  var acc: {register} = {constant(0, total)};\n"
+        f"  for (var k = start; k < end; k = k + 1u) {{\n"
+        f"    let x = left(b, m, k);\n    let y = right(b, k, n);\n"
+        f"    acc = {_multiply_add(total, 'x', 'y', 'acc')};\n  }}\n"
+        f"  return {cast('acc', total, out)};\n}}\n"
+    )
+    return element_kernel(len(operands.words), operands.params, out, text, slot(3))
+
+
+def _simply(dev: Any, product: Product) -> WebGPUArray:
+    matrices, rows, columns, terms = product.sizes
+    per_word = layout(product.dtype).per_word  # results of a thread, one loop after the other
+    parts = max(1, -(-terms * per_word // MOST_TURNS)) if dev.gpu.is_software else 1
+    out: WebGPUArray = dev.empty((parts * matrices, rows, columns), product.dtype)
+    count = parts * matrices * rows * columns
+    source = simple(product.operands, accumulator(product.dtype), product.dtype)
+    storages, _ = distinct(product.arrays)
+    params = [rows, columns, terms, count, matrices, -(-terms // parts), *product.params]
+    threads = -(-count // per_word)
+    dev.launch(product.name, source, storages, out, params, threads)
+    return _summed(dev, product, out, parts)

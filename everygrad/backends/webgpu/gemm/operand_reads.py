@@ -1,0 +1,406 @@
+"""Matrix products and convolutions: how their kernels read their operands, by functions of their
+own (an image is never unfolded in memory). `contraction` chooses the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from everygrad import dtypes
+from everygrad.backends.strided_array import collapse, spread
+from everygrad.backends.strided_views import permute_dims, reshape
+from everygrad.backends.webgpu.array import WebGPUArray, distinct
+from everygrad.backends.webgpu.gemm import choose_kernel
+from everygrad.backends.webgpu.gemm.choose_kernel import Product, Sizes, kind_of
+from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, Operands, Side
+from everygrad.backends.webgpu.gemm.result_writes import Epilogue
+from everygrad.backends.webgpu.kernels.reduction import accumulator
+from everygrad.backends.webgpu.source.render import address, cast, constant, places, slot
+from everygrad.backends.webgpu.source.word_layout import layout, load
+from everygrad.compile.expr import Inst, Program
+from everygrad.core import shapes
+from everygrad.core.shapes import Shape, size_of
+from everygrad.dtypes import FROM_NP, DType
+
+_PAIRS = {  # how four numbers of 16 bits are made of two words
+    dtypes.float16: "half_f({w} & 65535u), half_f({w} >> 16u)",
+    dtypes.bfloat16: "bits_f({w} << 16u), bits_f({w} & 0xffff0000u)",
+}
+
+
+class Reading(NamedTuple):
+    """How numbers get from a buffer into registers. `native`: the buffer holds WGSL's own f16.
+    `half`: so do the registers; else small floats are widened."""
+
+    dtype: DType
+    native: bool = False
+    half: bool = False
+
+    @property
+    def register(self) -> str:
+        return "f16" if self.half else layout(accumulator(self.dtype)).register
+
+    @property
+    def zero(self) -> str:
+        return "f16(0.0)" if self.half else constant(0, accumulator(self.dtype))
+
+    @property
+    def enable(self) -> str:
+        return "enable f16;\n" if self.native else ""
+
+    def word(self, fours: bool) -> str:
+        """What the buffer is an array of."""
+        if self.native:
+            return "vec4<f16>" if fours else "f16"
+        if fours:
+            return "vec4<u32>" if self.dtype.itemsize == 4 else "vec2<u32>"
+        return "u32"
+
+    def one(self, buffer: str) -> str:
+        """Lines that return the element at p."""
+        if self.native:
+            value = f"{buffer}[p]"
+            return f"  return {value if self.half else f'f32({value})'};\n}}\n"
+        value = load(self.dtype, buffer, "p")
+        found = cast("found", self.dtype, accumulator(self.dtype))
+        return f"  let found: {layout(self.dtype).register} = {value};\n  return {found};\n}}\n"
+
+    def four(self, buffer: str) -> str:
+        """Lines that return the elements from p on."""
+        value = f"{buffer}[p >> 2u]"
+        if self.native:
+            return f"  return {value if self.half else f'vec4<f32>({value})'};\n}}\n"
+        if self.dtype.itemsize == 4:
+            return f"  return bitcast<vec4<f32>>({value});\n}}\n"
+        pair = _PAIRS[self.dtype]
+        parts = f"{pair.format(w='found.x')}, {pair.format(w='found.y')}"
+        return f"  let found = {value};\n  return vec4<f32>({parts});\n}}\n"
+
+
+def _reading(dev: Any, kind: str, dtype: DType) -> Reading:
+    native = dtype is dtypes.float16 and "shader-f16" in dev.gpu.features and kind != "simple"
+    return Reading(dtype, native, kind == "cooperative")
+
+
+# --- matrices ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def _matrices(
+    reading: Reading, rank: int, bindings: tuple[int, int], sides: tuple[Side, Side]
+) -> Operands:
+    """Uniform after the head: rank - 1 sizes of the batch; for each side its offset, strides of
+    the batch, strides of its two axes."""
+    first = HEAD + rank - 1
+    text = ""
+    for i, (side, one, two) in enumerate(zip(sides, "mk", "kn", strict=True)):
+        lines, names = places(rank, HEAD, "b")
+        at = address(first + i * (rank + 3), [*names, one, two])
+        buffer = f"a{bindings[i]}"
+        args = f"(b: u32, {one}: u32, {two}: u32)"
+        where = "\n".join(lines) + f"\n  let p = {at};\n"
+        if side.along:
+            text += f"fn {side.fn}4{args} -> vec4<{reading.register}> {{\n{where}"
+            text += reading.four(buffer)
+        else:
+            text += f"fn {side.fn}{args} -> {reading.register} {{\n{where}{reading.one(buffer)}"
+    words = [""] * (max(bindings) + 1)
+    for side, binding in zip(sides, bindings, strict=True):
+        words[binding] = reading.word(bool(side.along))
+    return Operands(text, first + 2 * (rank + 3), tuple(words), sides, reading.enable)
+
+
+def _ways(a: WebGPUArray, fn: str) -> list[str]:
+    """Along what a matrix can be read in fours: whole ones, at places that suit."""
+    tile, terms = (-2, -1) if fn == "left" else (-1, -2)
+    found = []
+    for name, axis in (("tile", tile), ("terms", terms)):
+        rest = [
+            st
+            for i, (n, st) in enumerate(zip(a.shape, a.strides, strict=True))
+            if i != len(a.shape) + axis and n != 1
+        ]
+        whole = a.shape[axis] % 4 == 0 and a.offset % 4 == 0
+        if a.strides[axis] == 1 and whole and all(st % 4 == 0 for st in rest):
+            found.append(name)
+    return found
+
+
+def _sides(
+    x: WebGPUArray, y: WebGPUArray, kind: str, sizes: Sizes, shared: bool
+) -> tuple[Side, Side]:
+    """How both are read. One storage that both are in is read one way: in fours or one by one."""
+    ways = [_ways(x, "left"), _ways(y, "right")]
+    if kind == "simple":
+        ways = [[], []]
+    if kind == "thin":
+        few = 0 if sizes[1] <= sizes[2] else 1
+        if "terms" in ways[0] and "terms" in ways[1]:
+            ways = [["terms"], ["terms"]]
+        else:  # the wide one along its tile, the other one by one
+            ways[few] = []
+            ways[1 - few] = [way for way in ways[1 - few] if way == "tile"]
+    if shared and not all(ways):
+        ways = [[], []]
+    sides = []
+    for a, fn, found in zip((x, y), ("left", "right"), ways, strict=True):
+        along_terms = abs(a.strides[-1 if fn == "left" else -2]) == 1
+        sides.append(Side(fn, found[0] if found else "", "terms" if along_terms else "tile"))
+    return sides[0], sides[1]
+
+
+def product_of(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
+    """The product of two (stacks of) matrices; None where it has no results or no terms."""
+    batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
+    shape = (*batch, x.shape[-2], y.shape[-1])
+    dtype = FROM_NP[x.dtype]
+    if not size_of(shape) or x.storage is None or y.storage is None:
+        return None
+    sizes, strides = collapse(batch, [spread(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)])
+    _, bindings = distinct([x, y])
+    size = (size_of(batch), x.shape[-2], y.shape[-1], x.shape[-1])
+    kind = kind_of(dev, size, dtype)
+    sides = _sides(x, y, kind, size, bindings[0] == bindings[1])
+    reading = _reading(dev, kind, dtype)
+    operands = _matrices(reading, len(sizes), (bindings[0], bindings[1]), sides)
+    params = [*sizes[1:]]
+    for a, steps in zip((x, y), strides, strict=True):
+        params += (a.offset, *steps, *a.strides[-2:])
+    return Product("matmul", kind, operands, [x, y], params, size, dtype, shape)
+
+
+def matrices(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
+    """As `product_of`; a stack times one matrix is one taller matrix."""
+    if x.shape[-1] != y.shape[-2]:
+        raise ValueError("inner sizes differ")
+    if len(y.shape) == 2 and len(x.shape) > 2 and x.is_contiguous:
+        tall = reshape(dev, x, (size_of(x.shape[:-1]), x.shape[-1]))
+        found = product_of(dev, tall, y)
+        return found and found._replace(shape=(*x.shape[:-1], y.shape[-1]))
+    return product_of(dev, x, y)
+
+
+def _made(dev: Any, found: Product | None, shape: Shape, like: WebGPUArray) -> WebGPUArray:
+    """The product's result; zeros where it has no terms."""
+    if found is not None:
+        return choose_kernel.run(dev, found)
+    zeros: WebGPUArray = dev.full(shape, 0, FROM_NP[like.dtype])
+    return zeros
+
+
+def matmul(dev: Any, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
+    found = matrices(dev, x, y)
+    batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
+    return _made(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)
+
+
+def linear(dev: Any, x: WebGPUArray, w: WebGPUArray) -> WebGPUArray:
+    return matmul(dev, x, permute_dims(dev, w, (1, 0)))
+
+
+@lru_cache
+def _with_bias(dtype: DType, first: int) -> Epilogue:
+    """The sum, rounded as memory would round it, and a column's bias."""
+    text = (
+        "struct Results { r0: f32 }\nfn results(e: u32, value: f32) -> Results {\n"
+        f"  let n = e % {COLUMNS};\n  let bias: f32 = {load(dtype, f'a{first}', 'n')};\n"
+        f"  return Results({cast('value', dtypes.float32, dtype)} + bias);\n}}\n"
+    )
+    return Epilogue(text, 1, (dtype,))
+
+
+@lru_cache
+def _addition(dtype: DType) -> Program:
+    inputs = tuple(Inst("input", dtype, (), i) for i in range(2))
+    return Program((*inputs, Inst("add", dtype, (0, 1))))
+
+
+def linear_bias(dev: Any, x: WebGPUArray, w: WebGPUArray, b: WebGPUArray) -> WebGPUArray:
+    """One kernel where tiles make the product, else an addition behind it."""
+    found = matrices(dev, x, permute_dims(dev, w, (1, 0)))
+    if found is not None and b.is_contiguous and not b.offset:
+        epilogue = _with_bias(found.dtype, len(found.operands.words))
+        if choose_kernel.takes_epilogue(dev, found, epilogue):
+            (out,) = choose_kernel.run_with(dev, found, epilogue, [b.storage])
+            return WebGPUArray(dev.device, found.shape, x.dtype, out.storage)
+    product = _made(dev, found, (*x.shape[:-1], w.shape[0]), x)
+    added: WebGPUArray = dev.elementwise("add", _addition(FROM_NP[x.dtype]), [product, b])
+    return added
+
+
+# --- convolutions --------------------------------------------------------------------------------
+
+
+class Geometry(NamedTuple):
+    """The sizes a convolution's kernels read from their uniform, in this order."""
+
+    images: int
+    groups: int
+    inner: int  # channels of a group
+    outer: int  # results of a group
+    height: int
+    width: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+    oh: int
+    ow: int
+
+
+# what is part of the text: numbers are divided by them for each element that is read, and a
+# division by a constant is a multiplication
+_WINDOW = ("kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
+
+
+def _sizes(first: int, window: tuple[int, ...]) -> dict[str, str]:
+    known = {name: f"{n}u" for name, n in zip(_WINDOW, window, strict=True)}
+    return {name: slot(first + i) for i, name in enumerate(Geometry._fields)} | known
+
+
+def _geometry(window: Any, image: Shape, results: int) -> Geometry:
+    n, c, height, width = image
+    g = window.groups
+    return Geometry(
+        n, g, c // g, results // g, height, width, *window.size, *window.stride, *window.padding,
+        *window.dilation, *window.out_size(image),
+    )  # fmt: skip
+
+
+def _value(reading: Reading, buffer: str, at: str) -> str:
+    return f"  let p = {at};\n{reading.one(buffer)}"
+
+
+# two arrays of four axes: the image or the result, and the kernel or the result
+_FIRST, _SECOND = HEAD, HEAD + 5
+_CONV_PARAMS = HEAD + 10 + len(Geometry._fields)
+
+
+@lru_cache(maxsize=512)
+def _conv_operands(
+    form: str, reading: Reading, bindings: tuple[int, int], window: tuple[int, ...]
+) -> Operands:
+    s = _sizes(HEAD + 10, window)
+    head = f"-> {reading.register} {{\n"
+    b0, b1 = (f"a{b}" for b in bindings)
+    image = (  # channel c of group u of image `at`, tap (i, j), place (y, x)
+        f"  let row = y * {s['sh']} + i * {s['dh']} - {s['ph']};\n"
+        f"  let col = x * {s['sw']} + j * {s['dw']} - {s['pw']};\n"
+        f"  if (row >= {s['height']} || col >= {s['width']}) {{ return {reading.zero}; }}\n"
+    )
+    channel = f"(u * {s['inner']} + c)"
+    result = f"(u * {s['outer']} + o)"
+    split = (
+        f"  let j = {{k}} % {s['kw']};\n  let i = ({{k}} / {s['kw']}) % {s['kh']};\n"
+        f"  let {{name}} = {{k}} / ({s['kw']} * {s['kh']});\n"
+    )
+    which = f"  let u = b % {s['groups']};\n  let at = b / {s['groups']};\n"
+    near = "tile"
+    if form == "conv2d":  # rows: results, columns: places, terms: channels and taps
+        text = f"fn left(b: u32, o: u32, k: u32) {head}{which}" + split.format(k="k", name="c")
+        text += _value(reading, b1, address(_SECOND, [result, "c", "i", "j"]))
+        text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="c")
+        text += f"  let x = n % {s['ow']};\n  let y = n / {s['ow']};\n{image}"
+        text += _value(reading, b0, address(_FIRST, ["at", channel, "row", "col"]))
+    elif form == "conv2d_input":  # rows: channels, columns: pixels, terms: results and taps
+        text = f"fn left(b: u32, c: u32, k: u32) {head}{which}" + split.format(k="k", name="o")
+        text += _value(reading, b1, address(_SECOND, [result, "c", "i", "j"]))
+        text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="o")
+        text += (
+            f"  let h = n / {s['width']} + {s['ph']} - i * {s['dh']};\n"
+            f"  let v = n % {s['width']} + {s['pw']} - j * {s['dw']};\n"
+            f"  let y = h / {s['sh']};\n  let z = v / {s['sw']};\n"
+            f"  if (h >= 0x80000000u || v >= 0x80000000u || y * {s['sh']} != h || "
+            f"z * {s['sw']} != v || y >= {s['oh']} || z >= {s['ow']}) "
+            f"{{ return {reading.zero}; }}\n"
+        )
+        text += _value(reading, b0, address(_FIRST, ["at", result, "y", "z"]))
+    else:  # conv2d_weight; rows: results, columns: channels and taps, terms: places of all images
+        near = "terms"
+        place = (
+            f"  let x = k % {s['ow']};\n  let y = (k / {s['ow']}) % {s['oh']};\n"
+            f"  let at = k / ({s['ow']} * {s['oh']});\n"
+        )
+        text = f"fn left(u: u32, o: u32, k: u32) {head}{place}"
+        text += _value(reading, b1, address(_SECOND, ["at", result, "y", "x"]))
+        text += f"fn right(u: u32, k: u32, n: u32) {head}{place}" + split.format(k="n", name="c")
+        text += image + _value(reading, b0, address(_FIRST, ["at", channel, "row", "col"]))
+    sides = (Side("left", "", "terms"), Side("right", "", near))
+    words = (reading.word(fours=False),) * (max(bindings) + 1)
+    return Operands(text, _CONV_PARAMS, words, sides, reading.enable)
+
+
+def _convolve(
+    dev: Any,
+    form: str,
+    a: WebGPUArray,
+    b: WebGPUArray,
+    geometry: Geometry,
+    sizes: Sizes,
+    shape: Shape,
+) -> Product | None:
+    dtype = FROM_NP[a.dtype]
+    if not size_of(shape) or a.storage is None or b.storage is None:
+        return None
+    _, bindings = distinct([a, b])
+    params = [a.offset, *a.strides, b.offset, *b.strides, *geometry]
+    kind = kind_of(dev, sizes, dtype)
+    window = tuple(getattr(geometry, name) for name in _WINDOW)
+    reading = _reading(dev, kind, dtype)
+    operands = _conv_operands(form, reading, (bindings[0], bindings[1]), window)
+    return Product(form, kind, operands, [a, b], params, sizes, dtype, shape)
+
+
+def convolution(dev: Any, x: WebGPUArray, w: WebGPUArray, window: Any) -> Product | None:
+    g = _geometry(window, x.shape, w.shape[0])
+    sizes = (g.images * g.groups, g.outer, g.oh * g.ow, g.inner * g.kh * g.kw)
+    return _convolve(dev, "conv2d", x, w, g, sizes, (g.images, w.shape[0], g.oh, g.ow))
+
+
+def input_gradient(
+    dev: Any, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
+) -> Product | None:
+    g = _geometry(window, image, w.shape[0])._replace(oh=y.shape[2], ow=y.shape[3])
+    sizes = (g.images * g.groups, g.inner, g.height * g.width, g.outer * g.kh * g.kw)
+    return _convolve(dev, "conv2d_input", y, w, g, sizes, image)
+
+
+def weight_gradient(
+    dev: Any, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
+) -> Product | None:
+    g = _geometry(window, x.shape, weight[0])._replace(oh=y.shape[2], ow=y.shape[3])
+    sizes = (g.groups, g.outer, g.inner * g.kh * g.kw, g.images * g.oh * g.ow)
+    return _convolve(dev, "conv2d_weight", x, y, g, sizes, weight)
+
+
+def conv2d(dev: Any, x: WebGPUArray, w: WebGPUArray, window: Any) -> WebGPUArray:
+    shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
+    return _made(dev, convolution(dev, x, w, window), shape, x)
+
+
+def conv2d_input(
+    dev: Any, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
+) -> WebGPUArray:
+    return _made(dev, input_gradient(dev, y, w, window, image), image, y)
+
+
+def conv2d_weight(
+    dev: Any, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
+) -> WebGPUArray:
+    return _made(dev, weight_gradient(dev, x, y, window, weight), weight, x)
+
+
+# by the op's name: what a compiled function finishes with the values that follow
+PRODUCTS: dict[str, Callable[..., Product | None]] = {
+    "matmul": matrices,
+    "linear": lambda dev, x, w: matrices(dev, x, permute_dims(dev, w, (1, 0))),
+    "conv2d": convolution,
+    "conv2d_input": input_gradient,
+    "conv2d_weight": weight_gradient,
+}

@@ -1,0 +1,96 @@
+"""What becomes of the sums of a product before they are stored.
+
+A product's kernel hands every sum to `results(e, value)`, which the epilogue defines: plainly the
+sum in the product's dtype, or what a group of fused values makes of it. Four neighbours in memory
+are stored at once where the rows have whole fours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from everygrad.backends.webgpu.source.word_layout import layout
+from everygrad.dtypes import DType
+
+_FOUR_WORDS = {1: "vec4<u32>", 2: "vec2<u32>", 4: "u32"}  # of four elements, by elements in a word
+
+
+class Epilogue(NamedTuple):
+    """`text` defines `struct Results { r0: ..., r1: ... }`, a register for each output, and
+    `fn results(e: u32, value: f32) -> Results` for element e. It reads `inputs` more buffers of
+    words, whose names follow those of the product: a{bindings}, a{bindings + 1}, ..."""
+
+    text: str
+    inputs: int
+    outputs: tuple[DType, ...]
+
+
+@lru_cache
+def plain(dtype: DType) -> Epilogue:
+    """The sum itself, rounded as its dtype is."""
+    text = (
+        f"struct Results {{ r0: {layout(dtype).register} }}\n"
+        "fn results(e: u32, value: f32) -> Results {\n"
+        "  return Results(value);\n}\n"
+    )
+    return Epilogue(text, 0, (dtype,))
+
+
+def in_fours(outputs: Sequence[DType]) -> bool:
+    """Whether four elements of each output are whole words, and few enough."""
+    return all(layout(dtype).words == 1 for dtype in outputs)
+
+
+def bindings(words: Sequence[str], epilogue: Epilogue, params: int, fours: bool) -> str:
+    """What is read as arrays of `words`, then by the epilogue; what is written; the uniform."""
+    lines = [
+        f"@group(0) @binding({i}) var<storage, read> a{i}: array<{word}>;\n"
+        for i, word in enumerate((*words, *("u32",) * epilogue.inputs))
+    ]
+    for q, dtype in enumerate(epilogue.outputs):
+        word = _FOUR_WORDS[layout(dtype).per_word] if fours else "u32"
+        at = len(lines)
+        lines.append(
+            f"@group(0) @binding({at}) var<storage, read_write> {_out(q)}: array<{word}>;\n"
+        )
+    at = len(lines)
+    lines.append(f"struct Params {{ v: array<vec4<u32>, {-(-params // 4)}> }}\n")
+    lines.append(f"@group(0) @binding({at}) var<uniform> P: Params;\n")
+    return "".join(lines)
+
+
+def _out(q: int) -> str:
+    return "out" if q == 0 else f"out{q}"
+
+
+def _word(dtype: DType, parts: Sequence[str]) -> str:
+    """Four registers as the words they are in memory."""
+    bits = [f"({layout(dtype).bits.format(v=part)})" for part in parts]
+    each = layout(dtype).per_word
+    width = 32 // each
+    words = [
+        " | ".join(f"({b} << {width * i}u)" if i else b for i, b in enumerate(bits[at : at + each]))
+        for at in range(0, 4, each)
+    ]
+    return words[0] if each == 4 else f"{_FOUR_WORDS[each]}({', '.join(words)})"
+
+
+def stored(epilogue: Epilogue, value: str, at: str, count: str, fours: bool) -> str:
+    """Lines that store the vec4 `value`, elements `at`.. of a row; `count` says how many of the
+    four there are, where there may be fewer (in `fours` there are always four)."""
+    lines = [f"    let e = {at};\n    let v = {value};\n"]
+    if fours:
+        lines += [f"    let q{i} = results(e + {i}u, v.{p});\n" for i, p in enumerate("xyzw")]
+        for q, dtype in enumerate(epilogue.outputs):
+            word = _word(dtype, [f"q{i}.r{q}" for i in range(4)])
+            lines.append(f"    {_out(q)}[e >> 2u] = {word};\n")
+        return "".join(lines)
+    for i, p in enumerate("xyzw"):
+        lines.append(f"    if ({i}u < {count}) {{\n      let q = results(e + {i}u, v.{p});\n")
+        for q, dtype in enumerate(epilogue.outputs):
+            bits = layout(dtype).bits.format(v=f"q.r{q}")
+            lines.append(f"      {_out(q)}[e + {i}u] = {bits};\n")
+        lines.append("    }\n")
+    return "".join(lines)

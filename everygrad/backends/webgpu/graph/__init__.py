@@ -1,0 +1,1 @@
+"""Compiled functions on WebGPU: recorded on placeholders, submitted by one native call."""

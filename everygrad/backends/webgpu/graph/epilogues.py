@@ -1,0 +1,164 @@
+"""Products of a compiled function finished with the values that follow: biases, activations.
+
+A group of elementwise values that walks exactly a product's elements, and is the only one to use
+them, becomes the product's epilogue: the sums go through it in registers, and never through memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from everygrad.backends.webgpu.array import WebGPUArray
+from everygrad.backends.webgpu.gemm.choose_kernel import run_with, takes_epilogue
+from everygrad.backends.webgpu.gemm.operand_reads import PRODUCTS
+from everygrad.backends.webgpu.gemm.result_writes import Epilogue
+from everygrad.backends.webgpu.source.render import body, constant
+from everygrad.backends.webgpu.source.word_layout import layout, load
+from everygrad.compile.fuse import Group, Load, Member, Number
+from everygrad.compile.ir import Value
+from everygrad.compile.views import is_whole, view_of
+from everygrad.compile.walk import Walk, walk
+
+_NAME = re.compile(r"\bt(\d+)\b")
+_ROUNDED = {"float16": "half_round({})", "bfloat16": "brain_round({})"}
+
+
+# --- which groups follow which products ----------------------------------------------------------
+
+
+def links(groups: Sequence[Group], outputs: Iterable[Value]) -> dict[Group, Value]:
+    """For each group that may finish a product, that product. Nothing else uses it, so it can wait
+    until all that the group needs is there."""
+    users: dict[Value, set[Group | None]] = {view_of(v).base: {None} for v in outputs}
+    for group in groups:
+        for used in _used(group):
+            users.setdefault(used, set()).add(group)
+    made: dict[Group, Value] = {}
+    for v in (group.opaque for group in groups):
+        if v is None or v.name not in PRODUCTS or len(users.get(v, ())) != 1:
+            continue
+        (user,) = users[v]
+        if user is not None and user.opaque is None and _walks(user, v):
+            made[user] = v  # of several the last one: the others are read from memory
+    return made
+
+
+def _used(group: Group) -> set[Value]:
+    """What a group takes from others."""
+    if group.opaque is not None:
+        return {view_of(a).base for a in group.opaque.args}
+    return {r.value for m in group.members.values() for r in m.refs if isinstance(r, Load)}
+
+
+def _walks(group: Group, v: Value) -> bool:
+    """Whether the group is elementwise, and takes each of v's elements where it is."""
+    if group.size != v.size:
+        return False
+    for m in group.members.values():
+        if m.role != "full" or m.value.name == "take":
+            return False
+        for r in m.refs:
+            of_v = isinstance(r, Load) and r.value is v
+            if of_v and not is_whole(r.shape, r.strides, r.offset):
+                return False
+    return True
+
+
+# --- their text ----------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes the values in `wanted` of a group that follows the product v. The buffers it reads
+    are numbered from `first` on."""
+
+    def __init__(self, group: Group, v: Value, wanted: Sequence[Value], first: int) -> None:
+        self.v = v
+        self.wanted = wanted
+        self.first = first
+        self.members = list(group.members.values())
+        self.walk: Walk = walk(group)
+        loads = [r for m in self.members for r in m.refs if isinstance(r, Load)]
+        self.loads = list(dict.fromkeys(r for r in loads if r.value is not v))
+        self.inputs = list(dict.fromkeys(r.value for r in self.loads))
+        self.names: dict[Any, str] = {r: "sum" for r in loads if r.value is v}
+
+    def epilogue(self) -> Epilogue:
+        for k, m in enumerate(self.members):
+            self.names[m.value] = f"m{k}"
+        registers = [layout(v.dtype).register for v in self.wanted]
+        fields = ", ".join(f"r{q}: {register}" for q, register in enumerate(registers))
+        rounded = _ROUNDED.get(str(self.v.dtype), "{}").format("value")
+        lines = [f"struct Results {{ {fields} }}", "fn results(e: u32, value: f32) -> Results {"]
+        lines += [f"  let sum = {rounded};", *self.coordinates()]
+        for n, r in enumerate(self.loads):
+            lines += self.loaded(n, r)
+        for k, m in enumerate(self.members):
+            lines += self.member(k, m)
+        results = ", ".join(self.names[v] for v in self.wanted)
+        lines.append(f"  return Results({results});\n}}\n")
+        return Epilogue("\n".join(lines), len(self.inputs), tuple(v.dtype for v in self.wanted))
+
+    def coordinates(self) -> list[str]:
+        """i0, i1, ...: where element e is, if an operand asks."""
+        full = self.walk.full
+        if all(self.walk.loads[r]._replace(offset=0) == full for r in self.loads):
+            return []
+        sizes = (*self.walk.rows, *self.walk.columns)
+        lines = ["  var rest = e;"]
+        for k in range(len(sizes) - 1, 0, -1):
+            lines.append(f"  let i{k} = rest % {sizes[k]}u;\n  rest = rest / {sizes[k]}u;")
+        return [*lines, "  let i0 = rest;"]
+
+    def loaded(self, n: int, r: Load) -> list[str]:
+        place = self.walk.loads[r]
+        terms = [f"{place.offset}u"]
+        if place._replace(offset=0) == self.walk.full:
+            terms.append("e")
+        else:  # a stride below zero wraps around, and the sum is right again
+            steps = enumerate((*place.rows, *place.columns))
+            terms += [f"i{k} * {step % (1 << 32)}u" for k, step in steps if step]
+        dtype = r.value.dtype
+        value = load(dtype, f"a{self.first + self.inputs.index(r.value)}", f"p{n}")
+        self.names[r] = f"x{n}"
+        register = layout(dtype).register
+        return [f"  let p{n} = {' + '.join(terms)};", f"  let x{n}: {register} = {value};"]
+
+    def member(self, k: int, m: Member) -> list[str]:
+        v = m.value
+        given = {
+            i: constant(r.value, arg.dtype) if isinstance(r, Number) else self.names[r]
+            for i, (r, arg) in enumerate(zip(m.refs, v.args, strict=True))
+        }
+        program = v.op.program([a.dtype for a in v.args], v.params)
+        lines = [_NAME.sub(rf"m{k}t\1", line) for line in body(program, given, f"raw{k}")]
+        value = _ROUNDED.get(str(v.dtype), "{}").format(f"raw{k}")
+        return [*lines, f"  let m{k}: {layout(v.dtype).register} = {value};"]
+
+
+def finish(
+    dev: Any,
+    v: Value,
+    arrays: Sequence[WebGPUArray],
+    group: Group,
+    stored: set[Value],
+    base: Callable[[Value], WebGPUArray],
+) -> dict[Value, WebGPUArray] | None:
+    """The group's stored values, made by the kernel of the product v of `arrays`; None where that
+    cannot be. `base` gives the array of a value that is there already."""
+    product = PRODUCTS[v.name](dev, *arrays, **v.params)
+    if product is None:
+        return None
+    wanted = [m for m in group.members if m in stored]
+    writer = Writer(group, v, wanted, len(product.operands.words))
+    epilogue = writer.epilogue()
+    if not takes_epilogue(dev, product, epilogue):
+        return None
+    inputs = [base(value).storage for value in writer.inputs]
+    names = dict.fromkeys((v.name, *(m.name for m in group.members)))
+    made = run_with(dev, product._replace(name=" ".join(names)), epilogue, inputs)
+    return {
+        value: WebGPUArray(dev.device, value.shape, value.dtype.np, out.storage)
+        for value, out in zip(wanted, made, strict=True)
+    }

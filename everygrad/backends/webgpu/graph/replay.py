@@ -1,0 +1,533 @@
+"""A compiled function on WebGPU: its commands recorded once, then handed over again and again.
+
+Groups of fused values are kernels of their own; everything else is what eager mode would launch.
+While the commands are recorded, memory comes from a pool that belongs to the replay alone, so that
+buffers and bind groups stay valid. The buffers of inputs and results are those of each call: the
+few commands that touch them are bound anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everygrad.backends.group_sums import fusable, without_strays
+from everygrad.backends.webgpu.array import WebGPUArray
+from everygrad.backends.webgpu.driver import binding_windows
+from everygrad.backends.webgpu.driver.gpu import Command
+from everygrad.backends.webgpu.driver.memory import Block, Shelf, Storage
+from everygrad.backends.webgpu.fused import inplace_reuse
+from everygrad.backends.webgpu.fused.fused import Fuser, Kernel, Scratch, weigh
+from everygrad.backends.webgpu.fused.multi_tensor import Batch
+from everygrad.backends.webgpu.fused.row_kernel import RowWriter
+from everygrad.backends.webgpu.graph import epilogues
+from everygrad.backends.webgpu.graph.placeholders import Promised, Promises, shared
+from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
+from everygrad.compile.fuse import Group, fuse, used_outside
+from everygrad.compile.ir import INDEXED, Graph, Value, index_bound
+from everygrad.compile.memory import Lifetime, Memory
+from everygrad.compile.thresholds import edge
+from everygrad.compile.views import view_of
+from everygrad.core.shapes import Shape
+from everygrad.dtypes import FROM_NP
+from everygrad.errors import CompileError, DeviceError
+
+_A_VALUE = 4096  # bytes of a value's objects, and of its command's
+_MOST_READY = 16  # sets of blocks whose commands are kept prepared
+# elements up to which starting a kernel costs a GPU more than its work
+SMALL = edge(__name__, "SMALL", 1 << 20, "elements")
+
+
+Prepare = Callable[[list[Any]], Callable[[], None]]
+
+
+def _nothing() -> None:
+    """A commit of nothing."""
+
+
+class Gift(NamedTuple):
+    """A result that is written over an input, and memory for it where that must not be."""
+
+    output: int
+    input: int
+    shelf: Shelf
+
+
+class Replay:
+    """Runs one graph again and again on one device."""
+
+    def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
+        self.dev = dev
+        self.gpu = dev.gpu
+        self.graph = graph
+        self.lock = threading.RLock()
+        self.running = False
+        self.around: Any = None  # who runs the commands one by one (`timing`)
+        self.arrays: list[Any] = [None] * len(graph.inputs)
+        self.log: list[Command] = []
+        self.made: dict[Value, WebGPUArray] = {}
+        self.in_place: inplace_reuse.Pairs = {}
+        with self.gpu.lock:
+            self.gpu.fault_storage()  # not ours: it outlives us
+            outside = self.gpu.pool
+            self.gpu.pool = Promises(outside)
+            self.gpu.log = self.log
+            try:
+                self.record(inplace_reuse.wanted(graph, donated))
+            finally:
+                self.gpu.pool, self.gpu.log = outside, None
+        self.log = without_repeats(self.log)
+        self.plan()
+        self.beside: Replay | None = None  # the same without anything in place
+        faults = self.gpu.fault_storage().block.number
+        self.checks = any(b.number == faults for c in self.log for b in c.blocks)
+
+    # --- recording -------------------------------------------------------------------------------
+
+    def record(self, pairs: inplace_reuse.Pairs) -> None:
+        graph, dev = self.graph, self.dev
+        for v in graph.inputs:
+            self.made[v] = dev.empty(v.shape, v.dtype)
+        limits = self.gpu.limits
+        most = max(1, limits.storage_buffers - 1)
+        groups = without_strays(fuse(graph, fusable, most, 0, weigh=weigh))
+        stored = used_outside(groups, graph.outputs)
+        fuser = Fuser(
+            limits.storage_buffers,
+            limits.shared_bytes,
+            self.gpu.is_software,
+            lambda nbytes: len(binding_windows.cut(nbytes, limits.binding_size)),
+        )
+        links = epilogues.links(groups, graph.outputs)
+        waiting = set(links.values())
+        last = inplace_reuse.last_users(groups, links)
+        by_group: dict[Group | None, inplace_reuse.Pairs] = {}
+        for x, v in pairs.items():
+            by_group.setdefault(last.get(x), {})[x] = v
+        self.fuser, self.batch = fuser, Batch(limits.storage_buffers)
+        for group in groups:
+            if group.opaque in waiting:
+                continue
+            link = links.get(group)
+            used = inplace_reuse.used(group) | (
+                inplace_reuse.used_by(link) if link is not None else set()
+            )
+            over = by_group.get(group, {})
+            if link is None and group.opaque is None:
+                self.fused(group, fuser.writers(group, stored), over)
+                continue
+            self.flush(used, set())
+            if group.opaque is not None:
+                self.alone(group.opaque)
+            elif link is not None and not self.finished(link, group, stored):
+                self.fused(group, fuser.writers(group, stored), over)
+        self.flush(set(self.batch.writes), set())
+        self.results = {v: self.array(v).known() for v in graph.outputs}
+
+    def array(self, v: Value) -> WebGPUArray:
+        """A value as an array: a view of what was computed."""
+        if not v.size:
+            return self.nothing(v)
+        view = view_of(v)
+        base = self.base(view.base)
+        return base.view(view.shape, view.strides, base.offset + view.offset)
+
+    def nothing(self, v: Value) -> WebGPUArray:
+        """A value without elements: it lies nowhere."""
+        made: WebGPUArray = self.dev.empty(v.shape, v.dtype)
+        return made
+
+    def base(self, v: Value) -> WebGPUArray:
+        found = self.made.get(v)
+        if found is None:  # constants: computed values are there already
+            if v.kind == "full":
+                found = self.dev.from_numpy(np.full(v.shape, v.params["value"], v.dtype.np))
+            else:
+                found = self.dev.from_numpy(np.ascontiguousarray(v.params["array"]))
+            self.made[v] = found
+        return found
+
+    def fused(self, group: Group, writers: list[RowWriter], pairs: inplace_reuse.Pairs) -> None:
+        """A group's kernels: recorded now, or as part of a batch that waits."""
+        decided = inplace_reuse.decided(writers, pairs, group.size)
+        if self.may_wait(group, writers):
+            if not self.batch.takes(writers[0], decided[0]):
+                self.flush(set(self.batch.writes), set())
+            self.batch.add(writers[0], decided[0])
+            return
+        self.flush(inplace_reuse.used(group), {x for over in decided for x in over})
+        for writer, over in zip(writers, decided, strict=True):
+            self.group(self.fuser.written(writer, over))
+
+    def may_wait(self, group: Group, writers: list[RowWriter]) -> bool:
+        """Whether a group costs a GPU little but its start, and can be part of another kernel."""
+        small = not self.gpu.is_software and group.size <= SMALL
+        return (
+            small and len(writers) == 1 and writers[0].is_plain and self.fuser.is_narrow(writers[0])
+        )
+
+    def flush(self, used: set[Value], over: set[Value]) -> None:
+        """Record what waits, if somebody is about to use it, or to write over what it reads."""
+        if self.batch.is_needed(used, over):
+            waiting, self.batch = self.batch, Batch(self.batch.buffers)
+            self.group([waiting.kernel()])
+
+    def group(self, kernels: list[Kernel]) -> None:
+        """A group's kernels, one after the other."""
+        between: dict[Scratch, Any] = {}
+        for kernel in kernels:
+            for x, v in kernel.in_place.items():
+                self.made[v] = self.made[x]
+                self.in_place[x] = v
+            for b in kernel.outputs:
+                if isinstance(b, Scratch):
+                    between[b] = self.gpu.pool.take(b.nbytes)
+                elif b not in self.made:
+                    self.made[b] = self.dev.empty(b.shape, b.dtype)
+            storages = [
+                [between[b] if isinstance(b, Scratch) else self.base(b).storage for b in bound]
+                for bound in (kernel.inputs, kernel.outputs)
+            ]
+            self.gpu.dispatch(kernel.name, kernel.source, *storages, [0], kernel.workgroups)
+
+    def finished(self, v: Value, group: Group, stored: set[Value]) -> bool:
+        """The product v, and whether its kernel could make the group's values at once."""
+        arrays = [self.array(a) for a in v.args]
+        made = epilogues.finish(self.dev, v, arrays, group, stored, self.base)
+        if made is None:
+            self.alone(v)
+            return False
+        self.made.update(made)
+        return True
+
+    def alone(self, v: Value) -> None:
+        if not v.size:
+            self.made[v] = self.nothing(v)
+            return
+        start = len(self.log)
+        out = self.dev.run(v.op, [self.array(a) for a in v.args], v.params)
+        at = INDEXED.get(v.name)
+        if at is not None and index_bound(v.args[at]) <= v.args[0].shape[v.params["axis"]]:
+            self.log[start:] = [c for c in self.log[start:] if not _is_check(c)]
+        out = copy_kernels.contiguous(self.dev, out)
+        if out.offset:
+            out = self.dev.elementwise("copy", copy_kernels.identity(v.dtype), [out])
+        self.made[v] = out
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def plan(self) -> None:
+        """Decide which memory is whose. Inputs and results get theirs at each call, constants
+        have it, and what is computed on the way shares blocks, taken when the first call runs."""
+        written = {b.number for c in self.log for b in c.blocks[_inputs(c) :]}
+        arrays = [(i, self.made[v]) for i, v in enumerate(self.graph.inputs)]
+        self.inputs = [  # the numbers of their blocks, and the strides they come with
+            (i, a.storage.block.number, a.strides) for i, a in arrays if a.storage is not None
+        ]
+        given = {number for _, number, _ in self.inputs}
+        self.outputs: dict[int, int] = {}  # sizes, by the number of the block
+        for array in self.results.values():
+            storage = array.storage
+            if storage is not None and storage.block.number in written - given:
+                self.outputs[storage.block.number] = storage.size
+        spans: dict[Promised, list[int]] = {}
+        constants: dict[int, int] = {}
+        for step, command in enumerate(self.log):
+            for b in command.blocks:
+                if not isinstance(b, Promised) or b.number in given or b.number in self.outputs:
+                    continue
+                if b.held is None:
+                    spans.setdefault(b, [step, step])[1] = step
+                elif b.number in written:
+                    raise CompileError("webgpu: a kernel writes over a constant; please report it")
+                else:
+                    constants[b.number] = b.held.size
+        self.lifetimes = [
+            Lifetime(b.size, first, last, self.name_of(first)) for b, (first, last) in spans.items()
+        ]
+        places = shared(self.lifetimes, self.gpu.limits.binding_size)
+        self.places = dict(zip(spans, places, strict=True))
+        self.constants = sum(constants.values())
+        self.commands: list[Command] = []  # as they run; those that are bound name no blocks
+        # promised blocks whose memory is that of each call, and where it is in the list of them
+        self.changing = [*(number for _, number, _ in self.inputs), *self.outputs]
+        self.place_of = {number: at for at, number in enumerate(self.changing)}
+        self.shelves = [Shelf(self.gpu, size) for size in self.outputs.values()]
+        self.gifts = self.find_gifts()
+        self.placed = [(array, self.place(array)) for array in self.results.values()]
+        numbers = {v: k for k, v in enumerate(self.results)}
+        self.order = [numbers[v] for v in self.graph.outputs]
+        self.ready: dict[tuple[int, ...], Any] = {}  # prepared commands, by blocks
+        self.forgotten = self.gpu.forgotten
+
+    def place(self, array: WebGPUArray) -> int:
+        """Where the memory of a result is among the blocks of a call; -1: it is a constant's."""
+        storage = array.storage
+        return -1 if storage is None else self.place_of.get(storage.block.number, -1)
+
+    def find_gifts(self) -> dict[int, Gift]:
+        """What is written in place, by the place of the input among the blocks of a call."""
+        numbers = {v: k for k, v in enumerate(self.graph.outputs)}
+        sources = {v: i for i, v in enumerate(self.graph.inputs)}
+        found: dict[int, Gift] = {}
+        for x, v in self.in_place.items():
+            storage = self.made[x].storage
+            assert storage is not None
+            at = self.place_of[storage.block.number]
+            found[at] = Gift(numbers[v], sources[x], Shelf(self.gpu, storage.size))
+        return found
+
+    def name_of(self, step: int) -> str:
+        """Who makes what a step is the first to use."""
+        kernel = self.log[step].kernel
+        return "copy" if kernel is None else kernel.name
+
+    def block_sizes(self) -> dict[int, int]:
+        """Bytes of the blocks that values share, by number."""
+        sizes: dict[int, int] = {}
+        for b, place in self.places.items():
+            sizes[place] = max(b.size, sizes.get(place, 0))
+        return sizes
+
+    def settle(self) -> None:
+        """Take the blocks, and bind the commands that touch nothing else."""
+        sizes = self.block_sizes()
+        self.storages = {place: self.gpu.pool.take(size) for place, size in sizes.items()}
+        real = {b.number: self.storages[place].block for b, place in self.places.items()}
+        changing = set(self.changing)
+        commands = []
+        for kernel, promised, bound in self.log:
+            blocks = tuple(real.get(b.number, b) for b in promised)
+            if kernel is not None and not any(b.number in changing for b in blocks):
+                bound, blocks = self.gpu.bind_group(kernel, list(blocks)), ()
+            commands.append(Command(kernel, blocks, bound))
+        self.commands = commands
+
+    def memory(self) -> Memory:
+        """What the function takes: on the way, for results, for constants."""
+        sizes: dict[int, int] = {}
+        for life, place in zip(self.lifetimes, self.places.values(), strict=True):
+            sizes[place] = max(life.nbytes, sizes.get(place, 0))
+        starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+        placed = [
+            (starts[p], life) for life, p in zip(self.lifetimes, self.places.values(), strict=True)
+        ]
+        results = sum(self.outputs.values()) + sum(g.shelf.size for g in self.gifts.values())
+        return Memory(sum(sizes.values()), placed, results, self.constants, len(self.gifts))
+
+    # --- for people to read ----------------------------------------------------------------------
+
+    def held_bytes(self, most: int) -> int:
+        """About what this keeps for the next call, of it at most so much to compute in."""
+        texts = {c.kernel.source for c in self.log if c.kernel is not None}
+        kept = sum(map(len, texts)) + self.constants + _A_VALUE * len(self.graph.values)
+        return kept + min(most, sum(self.block_sizes().values()))
+
+    def steps(self) -> list[str]:
+        """What each command is, and its workgroups."""
+        lines = []
+        for c in self.log:
+            if c.kernel is None:
+                lines.append(f"copy: {c.bound[1]} bytes")
+            else:
+                grid = " x ".join(str(n) for i, n in enumerate(c.kernel.grid) if n > 1 or not i)
+                lines.append(f"{c.kernel.name}: {grid} workgroup{'s' if grid != '1' else ''}")
+        return lines
+
+    def sources(self) -> dict[str, str]:
+        """The texts, each with a comment that names the first command that has it."""
+        found: dict[str, str] = {}
+        for c in self.log:
+            if c.kernel is not None:
+                found.setdefault(c.kernel.source, f"// {c.kernel.name}")
+        return found
+
+    def nbytes(self) -> int:
+        """Bytes of the blocks that commands read and write."""
+        return sum(b.size for c in self.log for b in c.blocks)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def donated(self) -> dict[int, tuple[int, int]]:
+        """By output: the slot to give it memory in (where its input is among the blocks of a call),
+        and the input whose memory it may take."""
+        return {gift.output: (at, gift.input) for at, gift in self.gifts.items()}
+
+    def put(self, i: int, array: Any) -> None:
+        """Make an array input i of the calls to come."""
+        self.arrays[i] = array
+
+    def own_memory(self) -> dict[int, int]:
+        """By output: the slot to give it memory in (its place among the blocks of a call), of
+        outputs that are all of it and share it with no other."""
+        places = [at for _, at in self.placed]
+        found: dict[int, int] = {}
+        for k, number in enumerate(self.order):
+            array, at = self.placed[number]
+            alone = places.count(at) == 1 and self.order.count(number) == 1
+            if at >= len(self.inputs) and alone and array.in_order:
+                found[k] = at
+        return found
+
+    def may_write(self, slot: int, array: Any) -> bool:
+        """Whether nobody but an array sees its memory."""
+        return type(array) is WebGPUArray and array.is_alone
+
+    def run_on(self, inputs: Sequence[Any]) -> list[Any]:
+        with self.lock:
+            for i, array in enumerate(inputs):
+                self.put(i, array)
+            return self.run({})[0]
+
+    def step_bytes(self) -> list[int]:
+        """Bytes of the blocks that each command reads and writes."""
+        return [sum(b.size for b in c.blocks) for c in self.log]
+
+    def run_apart(self, around: Any) -> list[Any]:
+        """As `run`, but one command at a time: `around(steps, work)` does the work of these."""
+        return self.run({}, None, around)[0]
+
+    def run(
+        self, given: dict[int, Any], prepare: Prepare | None = None, around: Any = None
+    ) -> tuple[list[Any], BaseException | None]:
+        """The outputs for the arrays that were put; `given` are those of them, by slot, that may
+        be written over. `prepare` is shown the outputs before they are computed, and gives one
+        native call that puts them in their places: it is made if, and only if, the commands will
+        run. The second result is for devices that wait: what a signal handler raised meanwhile."""
+        if self.gpu.lost is not None:
+            raise DeviceError(self.gpu.lost)
+        around = around or self.around
+        if self.gifts and around is None and not any(at in self.gifts for at in given):
+            return self.run_beside(prepare)
+        with self.gpu.lock:
+            if len(self.commands) < len(self.log):
+                self.settle()
+            held = self.given_blocks()
+            for at, gift in self.gifts.items():
+                if at not in given:
+                    held[at] = self.copied(held[at], gift.shelf)
+            for at, shelf in enumerate(self.shelves, len(held)):
+                held.append(given[at].storage if at in given else shelf.take())
+            made = [self.result(array, at, held, given) for array, at in self.placed]
+            outputs = [made[k] for k in self.order]  # one value, one array
+            commit = _nothing if prepare is None else prepare(outputs)
+            if self.checks:
+                self.gpu.expect_checks()
+            if around is None:
+                recorded = self.gpu.recorded_apart(self.prepared(held))
+            else:
+                self.apart(held, around)
+            epoch = self.gpu.epoch
+            for storage in held:
+                storage.block.epoch = epoch
+            # no handler of signals comes between these two: nothing is called but what they do
+            if around is None:
+                self.gpu.take_over(recorded)
+            commit()
+            self.gpu.submit()
+        return outputs, None
+
+    def run_beside(self, prepare: Prepare | None) -> tuple[list[Any], BaseException | None]:
+        """As `run`, where nothing may be written over: by kernels that read here and write there.
+        To copy every parameter first would cost more than all else."""
+        if self.beside is None:
+            self.beside = Replay(self.dev, self.graph)
+        self.beside.arrays = self.arrays
+        return self.beside.run({}, prepare)
+
+    def prepared(self, held: list[Storage]) -> Any:
+        """The commands on these blocks. The same ones come again: results take turns."""
+        if self.forgotten != self.gpu.forgotten:  # what is prepared would keep dropped buffers
+            self.forgotten = self.gpu.forgotten
+            self.ready.clear()
+        key = tuple([s.block.number for s in held])
+        found = self.ready.get(key)
+        if found is None:
+            if len(self.ready) >= _MOST_READY:
+                del self.ready[next(iter(self.ready))]
+            found = self.ready[key] = self.gpu.prepared(self.commands, self.instead(held))
+        return found
+
+    def instead(self, held: list[Storage]) -> dict[int, Block]:
+        """Blocks in the place of what was promised, by the number of the promised one."""
+        return {number: s.block for number, s in zip(self.changing, held, strict=True)}
+
+    def apart(self, held: list[Storage], around: Any) -> None:
+        """The commands one by one."""
+        instead = self.instead(held)
+        for i, command in enumerate(self.commands):
+            one = self.gpu.prepared([command], instead)
+            around(range(i, i + 1), partial(self.gpu.hand_over, one, 1))
+
+    def given_blocks(self) -> list[Storage]:
+        """The memory of the inputs, in order."""
+        held, arrays = [], self.arrays
+        for i, _, steps in self.inputs:
+            a = arrays[i]
+            plain = type(a) is WebGPUArray and a.in_order
+            held.append(a.storage if plain else self.in_order(a, steps))
+        return held
+
+    def in_order(self, array: Any, steps: Shape) -> Storage:
+        """An input as its kernels expect it: from the start of a buffer, one after the other."""
+        if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
+            array = self.dev.from_numpy(array)
+        if array.offset or array.strides != steps:
+            array = copy_kernels.contiguous(self.dev, array)
+        if array.offset:
+            array = self.dev.elementwise(
+                "copy", copy_kernels.identity(FROM_NP[array.dtype]), [array]
+            )
+        storage: Storage = array.storage
+        return storage
+
+    def copied(self, source: Storage, shelf: Shelf) -> Storage:
+        """The same bytes in memory that may be written."""
+        target = shelf.take()
+        self.gpu.copy(source, target, 0, -(-source.size // 4) * 4)
+        return target
+
+    def result(
+        self, array: WebGPUArray, at: int, held: list[Storage], given: dict[int, WebGPUArray]
+    ) -> WebGPUArray:
+        """A result on the memory of this call, number `at` of it; constants (-1) stay."""
+        if at < 0:
+            return array
+        if at in given:
+            return given[at]
+        strides = None if array.in_order else array.strides
+        storage = held[at]
+        return WebGPUArray(array.device, array.shape, array.dtype, storage, array.offset, strides)
+
+
+def without_repeats(log: list[Command]) -> list[Command]:
+    """The commands without checks of indices that were checked since they were written. Which op
+    asks does not matter: the first one raises."""
+    seen: dict[int, set[Any]] = {}  # checks, by the block they read
+    made = []
+    for c in log:
+        if c.kernel is not None and _is_check(c):
+            words = np.frombuffer(c.kernel.uniform, np.uint32)
+            asked = (c.kernel.source, np.delete(words, gather_scatter.MESSAGE).tobytes())
+            before = seen.setdefault(c.blocks[0].number, set())
+            if asked in before:
+                continue
+            before.add(asked)
+        for block in c.blocks[_inputs(c) :]:
+            seen.pop(block.number, None)
+        made.append(c)
+    return made
+
+
+def _is_check(command: Command) -> bool:
+    return command.kernel is not None and command.kernel.name == gather_scatter.CHECK
+
+
+def _inputs(command: Command) -> int:
+    """How many of its blocks a command only reads."""
+    return 1 if command.kernel is None else command.kernel.inputs

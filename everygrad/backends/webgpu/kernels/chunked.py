@@ -1,0 +1,115 @@
+"""Elementwise kernels on tensors larger than one binding: cut along the outermost axis.
+
+A piece binds only those bytes of each tensor that it touches. If even the smallest piece touches
+more of one than a binding holds (a transposed matrix: each row is spread over all of it), that one
+is bound as several windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any, NamedTuple
+
+from everygrad.backends.strided_array import collapse, span, spread
+from everygrad.backends.webgpu.array import WebGPUArray, distinct
+from everygrad.backends.webgpu.driver import binding_windows
+from everygrad.backends.webgpu.driver.memory import Block, Storage
+from everygrad.compile.expr import Program
+from everygrad.compile.thresholds import edge
+from everygrad.core.shapes import Shape, size_of
+from everygrad.errors import OutOfMemoryError
+
+_MANY = edge(__name__, "_MANY", 64, "count")  # pieces, from which windows pay
+
+
+class _Piece(NamedTuple):
+    """Some bytes of a storage, in the place of a storage: they keep it alive, and its block."""
+
+    of: Storage
+    block: Block
+
+
+def wanted(gpu: Any, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool:
+    """Whether a tensor is larger than a binding, and slices of it can be bound: the commands of a
+    compiled function name whole blocks."""
+    most = gpu.limits.binding_size
+    large = any(a.storage is not None and a.storage.block.size > most for a in (*arrays, out))
+    return large and gpu.log is None
+
+
+def elementwise(
+    dev: Any, name: str, program: Program, arrays: Sequence[WebGPUArray], out: WebGPUArray
+) -> None:
+    """A scalar program over arrays that broadcast to `out`, which is in C order."""
+    steps = [spread(a.shape, a.strides, out.shape) for a in arrays]
+    sizes, strides = collapse(out.shape, steps)
+    flat = [a.view(sizes, s) for a, s in zip(arrays, strides, strict=True)]
+    result = out.view(sizes, _row_major(sizes))
+    rows = _rows(dev, name, flat, result)
+    for first in range(0, sizes[0], rows):
+        count = min(rows, sizes[0] - first)
+        parts = [_cut(dev, a, first, count) for a in (*flat, result)]
+        _record(dev, name, program, parts[:-1], parts[-1])
+
+
+def _row_major(sizes: Shape) -> Shape:
+    return tuple(size_of(sizes[i + 1 :]) for i in range(len(sizes)))
+
+
+def _rows(dev: Any, name: str, arrays: list[WebGPUArray], out: WebGPUArray) -> int:
+    """How many steps of the first axis a piece takes: as many as touch one binding's worth of each
+    array, unless that makes very small pieces; else as many as all bindings hold. Pieces of the
+    result begin where a binding may."""
+    limits, whole = dev.gpu.limits, out.shape[0]
+    grain = binding_windows.ALIGNMENT // gcd(size_of(out.shape[1:]), binding_windows.ALIGNMENT)
+    several = 0
+    rows = whole
+    while True:
+        counts = [_windows(a, rows, limits.binding_size) for a in (*arrays, out)]
+        if max(counts) == 1:
+            return several if several and whole > _MANY * rows else rows
+        if sum(counts) <= limits.storage_buffers:
+            several = several or rows
+        if rows <= grain:
+            break
+        rows = max(grain, rows // 2 // grain * grain)
+    if several:
+        return several
+    raise OutOfMemoryError(
+        f"webgpu: {name}: {rows} rows of its result, the fewest that can be made at once, touch "
+        f"{sum(counts)} bindings of {limits.binding_size} bytes (max-storage-buffer-binding-size), "
+        f"and this device binds {limits.storage_buffers} at once "
+        f"(max-storage-buffers-per-shader-stage); split the tensors"
+    )
+
+
+def _windows(a: WebGPUArray, rows: int, most: int) -> int:
+    """How many bindings hold what `rows` steps touch, wherever they begin."""
+    low, high = span(a.view((rows, *a.shape[1:]), a.strides))
+    nbytes = (high - low + 1) * a.dtype.itemsize + binding_windows.ALIGNMENT + 16
+    return -(-nbytes // binding_windows.span(most))
+
+
+def _cut(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
+    """`count` steps of an array, on the slice of its block that they touch."""
+    assert a.storage is not None
+    size = a.dtype.itemsize
+    shown = a.view((count, *a.shape[1:]), a.strides, a.offset + first * a.strides[0])
+    low, high = span(shown)
+    start = low * size // binding_windows.ALIGNMENT * binding_windows.ALIGNMENT
+    end = min(-(-(high + 1) * size // 16) * 16, a.storage.block.size)
+    block = dev.gpu.slice(a.storage.block, start, end - start)
+    storage: Any = _Piece(a.storage, block)
+    offset = shown.offset - start // size
+    return WebGPUArray(a.device, shown.shape, a.dtype, storage, offset, a.strides)
+
+
+def _record(
+    dev: Any, name: str, program: Program, arrays: list[WebGPUArray], out: WebGPUArray
+) -> None:
+    storages, bindings = distinct(arrays)
+    kernel = dev.plan(name, program, arrays, out.shape, bindings)
+    assert out.storage is not None
+    assert not out.offset
+    dev.gpu.record(kernel, [s.block for s in (*storages, out.storage)])

@@ -1,0 +1,135 @@
+"""The ops this backend has a better way for than their portable definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from everygrad import dtypes
+from everygrad.backends import base, strided_views
+from everygrad.backends.webgpu.array import WebGPUArray
+from everygrad.backends.webgpu.attention import attention
+from everygrad.backends.webgpu.gemm import operand_reads
+from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter, reduction, row_kernels
+from everygrad.backends.webgpu.source.render import (
+    address,
+    cast,
+    constant,
+    element_kernel,
+    places,
+    slot,
+)
+from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
+from everygrad.core.shapes import size_of
+from everygrad.dtypes import FROM_NP, DType
+
+
+def transfer(dev: Any, x: WebGPUArray, device: str, source: str) -> Any:
+    return base.get(device).from_numpy(dev.to_numpy(x))
+
+
+# --- random bits ---------------------------------------------------------------------------------
+
+
+@lru_cache
+def _philox_text() -> str:
+    """Uniform: the count, the state's offset and stride."""
+    words = "".join(
+        f"  let p{i} = {slot(1)} + {i}u * {slot(2)};\n  let s{i} = a0[p{i}];\n" for i in range(4)
+    )
+    text = (
+        "fn element(e: u32) -> u32 {\n" + words + "  let block = e >> 2u;\n"
+        "  let low = s2 + block;\n"
+        "  var c = vec4<u32>(low, s3 + select(0u, 1u, low < s2), 0u, 0u);\n"
+        "  var key = vec2<u32>(s0, s1);\n"
+        "  for (var i = 0u; i < 10u; i = i + 1u) {\n"
+        "    c = vec4<u32>(mulhi_u(0xcd9e8d57u, c.z) ^ c.y ^ key.x, 0xcd9e8d57u * c.z,\n"
+        "                  mulhi_u(0xd2511f53u, c.x) ^ c.w ^ key.y, 0xd2511f53u * c.x);\n"
+        "    key = key + vec2<u32>(0x9e3779b9u, 0xbb67ae85u);\n  }\n"
+        "  return c[e & 3u];\n}\n"
+    )
+    return element_kernel(1, 3, dtypes.uint32, text, slot(0))
+
+
+def philox(dev: Any, state: WebGPUArray, count: int) -> WebGPUArray:
+    out: WebGPUArray = dev.empty((count,), dtypes.uint32)
+    if count:
+        params = [count, state.offset, state.strides[0]]
+        dev.launch("philox", _philox_text(), [state.storage], out, params, count)
+    return out
+
+
+# --- pooling -------------------------------------------------------------------------------------
+
+
+@lru_cache
+def _pool_text(dtype: DType) -> str:
+    """The place of the largest element in each window; a NaN wins, a place in the image over one
+    in the padding. Uniform: count, sizes, offset and strides, then the window."""
+    lines, _ = places(4, 1)
+    first = 4 + 5
+    h, w, kh, kw, sh, sw, ph, pw, dh, dw = (slot(first + i) for i in range(10))
+    register = layout(dtype).register
+    total = reduction.accumulator(dtype)
+    value = cast("x", dtype, total)
+    nan = " || (is_nan(v) && !is_nan(best))" if layout(dtype).kind == "f" else ""
+    compare = "lt_l(best, v)" if layout(dtype).words == 2 else "v > best"
+    if dtype is dtypes.uint64:
+        compare = "lt_ul(best, v)"
+    text = (
+        "fn element(e: u32) -> vec2<u32> {\n" + "\n".join(lines) + "\n"
+        f"  var best: {layout(total).register} = {constant(0, total)};\n  var found = 0u;\n"
+        f"  for (var i = 0u; i < {kh}; i = i + 1u) {{\n"
+        f"  for (var j = 0u; j < {kw}; j = j + 1u) {{\n"
+        f"    let row = i2 * {sh} + i * {dh} - {ph};\n    let col = i3 * {sw} + j * {dw} - {pw};\n"
+        f"    if (row < {h} && col < {w}) {{\n"
+        f"      let p = {address(4, ['i0', 'i1', 'row', 'col'])};\n"
+        f"      let x: {register} = {load(dtype, 'a0', 'p')};\n"
+        f"      let v: {layout(total).register} = {value};\n"
+        f"      if (found == 0u || {compare}{nan}) {{\n"
+        f"        best = v;\n        found = row * {w} + col + 1u;\n      }}\n    }}\n  }}\n  }}\n"
+        "  return sub_l(vec2<u32>(found, 0u), vec2<u32>(1u, 0u));\n}\n"
+    )
+    return element_kernel(1, first + 10, dtypes.int64, text, slot(0))
+
+
+def max_pool2d_index(dev: Any, x: WebGPUArray, window: Any) -> WebGPUArray:
+    shape = (*x.shape[:2], *window.out_size(x.shape))
+    out: WebGPUArray = dev.empty(shape, dtypes.int64)
+    if out.storage is None or x.storage is None:
+        return out
+    count = size_of(shape)
+    params = [count, *shape[1:], x.offset, *x.strides, *x.shape[2:], *window.size, *window.stride]
+    params += (*window.padding, *window.dilation)
+    source = _pool_text(FROM_NP[x.dtype])
+    threads = thread_count(dtypes.int64, count)
+    dev.launch("max_pool2d_index", source, [x.storage], out, params, threads)
+    return out
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    **strided_views.KERNELS,
+    "unslice": copy_kernels.unslice,
+    "to": transfer,
+    "matmul": operand_reads.matmul,
+    "linear": operand_reads.linear,
+    "linear_bias": operand_reads.linear_bias,
+    "conv2d": operand_reads.conv2d,
+    "conv2d_input": operand_reads.conv2d_input,
+    "conv2d_weight": operand_reads.conv2d_weight,
+    "max_pool2d_index": max_pool2d_index,
+    "take": gather_scatter.take,
+    "gather": gather_scatter.gather,
+    "index_add": gather_scatter.index_add,
+    "scatter_add": gather_scatter.scatter_add,
+    "last_write": gather_scatter.last_write,
+    "check_range": gather_scatter.check_range,
+    "check_true": gather_scatter.check_true,
+    "prod": reduction.prod,
+    "argmax": lambda dev, x, axis, keepdims: reduction.arg(dev, True, x, axis, keepdims),
+    "argmin": lambda dev, x, axis, keepdims: reduction.arg(dev, False, x, axis, keepdims),
+    "philox": philox,
+    **row_kernels.KERNELS,
+    **attention.KERNELS,
+}

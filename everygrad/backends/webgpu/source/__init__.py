@@ -1,0 +1,1 @@
+"""WGSL as text: words and dtypes, scalar programs, functions that WGSL lacks."""

@@ -1,0 +1,1 @@
+"""Elementwise ops: a scalar body and its derivatives."""

@@ -1,0 +1,1 @@
+"""Gathering, scattering, masks, sorting and searching."""

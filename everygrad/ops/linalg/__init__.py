@@ -1,0 +1,1 @@
+"""Matrix products, factorisations, solutions, eigenvalues."""

@@ -1,0 +1,312 @@
+"""Ops of neural networks: softmax, normalisation, dropout, embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everygrad.core import shapes
+from everygrad.core.tensor import Tensor
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, AxisError, DtypeError, OutOfRangeError, ShapeError
+from everygrad.ops.elementwise.basic import rsqrt, where
+from everygrad.ops.elementwise.math import exp, log
+from everygrad.ops.index.gather import check_index, taken
+from everygrad.ops.random import generators
+from everygrad.ops.record import samples as s
+from everygrad.ops.record.families import Kernel, check_kind
+from everygrad.ops.record.spec import composite, refuse, register, same, sample
+
+
+def _shifted(x: Tensor, axis: int) -> Tensor:
+    return x - x.max(axis=axis, keepdims=True).detach()
+
+
+def _softmax_portable(x: Tensor, axis: int) -> Tensor:
+    e = exp(_shifted(x, axis))
+    return e / e.sum(axis=axis, keepdims=True)
+
+
+def _softmax_move(g: Tensor, out: Tensor, axis: int) -> Tensor:
+    """The Jacobian diag(out) - out out^T times g; it is symmetric and serves both modes."""
+    return apply(SOFTMAX_MOVE, g, out, axis=axis)
+
+
+def _softmax_move_portable(g: Tensor, out: Tensor, axis: int) -> Tensor:
+    gout = g * out
+    return gout - out * gout.sum(axis=axis, keepdims=True)
+
+
+def _symmetric(move: Any) -> Any:
+    """Forward mode of an op whose Jacobian is symmetric: the reverse rule on the tangent."""
+    return lambda out, inputs, tangents, axis: move(tangents[0], out, axis)
+
+
+def _rows(op: Any) -> Any:
+    return lambda xs, axis: apply(op(), *xs, axis=axis + 1)
+
+
+SOFTMAX: Kernel = Kernel(
+    "softmax",
+    _softmax_portable,
+    ("x",),
+    (_softmax_move,),
+    jvp=_symmetric(_softmax_move),
+    batch=_rows(lambda: SOFTMAX),
+)
+# no rules: differentiated again through the portable definition
+SOFTMAX_MOVE: Kernel = Kernel(
+    "softmax_move", _softmax_move_portable, ("g", "out"), batch=_rows(lambda: SOFTMAX_MOVE)
+)
+
+
+def _log_softmax_portable(x: Tensor, axis: int) -> Tensor:
+    moved = _shifted(x, axis)
+    return moved - log(exp(moved).sum(axis=axis, keepdims=True))
+
+
+def _log_softmax_vjp(g: Tensor, out: Tensor, axis: int) -> Tensor:
+    return apply(LOG_SOFTMAX_VJP, g, out, axis=axis)
+
+
+LOG_SOFTMAX: Kernel = Kernel(
+    "log_softmax",
+    _log_softmax_portable,
+    ("x",),
+    (_log_softmax_vjp,),
+    jvp=lambda out, inputs, tangents, axis: (
+        tangents[0] - (exp(out) * tangents[0]).sum(axis=axis, keepdims=True)
+    ),
+    batch=_rows(lambda: LOG_SOFTMAX),
+)
+LOG_SOFTMAX_VJP: Kernel = Kernel(
+    "log_softmax_vjp",
+    lambda g, out, axis: g - exp(out) * g.sum(axis=axis, keepdims=True),
+    ("g", "out"),
+    batch=_rows(lambda: LOG_SOFTMAX_VJP),
+)
+
+
+def _along(op: str, x: Tensor, axis: int) -> int:
+    check_kind(op, x.dtype, "real float")
+    return shapes.axis_index(axis, x.ndim, op)
+
+
+# an axis without elements has no largest, and needs none: the result is empty, as x is
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x) scaled to sum to 1 along the axis."""
+    at = _along("softmax", x, axis)
+    return apply(SOFTMAX, x, axis=at) if x.shape[at] else same(x)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """The logarithm of softmax, without going through it."""
+    at = _along("log_softmax", x, axis)
+    return apply(LOG_SOFTMAX, x, axis=at) if x.shape[at] else same(x)
+
+
+def _row_samples() -> Any:
+    yield sample(s.real(2, 3))
+    yield sample(s.real(2, 3, 4), axis=1)
+    yield sample(s.real(5), axis=0)
+    yield sample(s.real(0, 3), axis=-1)
+    yield sample(s.real(2, 0, 3), axis=1)
+    yield sample(s.real(0))
+
+
+def _row_refusals(name: str) -> tuple[Any, ...]:
+    return (
+        refuse(AxisError, f"{name}: axis 2 is out of range", s.real(2, 3), axis=2),
+        refuse(DtypeError, f"{name}: does not take int64", s.integers(3)),
+    )
+
+
+register(
+    SOFTMAX,
+    softmax,
+    methods=("softmax",),
+    kinds="real float",
+    reference="tests.support.references:softmax",
+    samples=_row_samples,
+    refuses=_row_refusals("softmax"),
+)
+register(
+    LOG_SOFTMAX,
+    log_softmax,
+    methods=("log_softmax",),
+    kinds="real float",
+    reference="tests.support.references:log_softmax",
+    samples=_row_samples,
+    refuses=_row_refusals("log_softmax"),
+)
+for _op in (SOFTMAX_MOVE, LOG_SOFTMAX_VJP):
+    register(
+        _op,
+        (lambda op: lambda g, out, axis: apply(op, g, out, axis=axis))(_op),
+        reference=f"tests.support.references:{_op.name}",
+        namespace="internal",
+        samples=lambda: iter((sample(s.real(2, 3), s.real(2, 3, seed=1), 1),)),
+    )
+
+# --- normalisation -------------------------------------------------------------------------------
+
+
+def _standardize_portable(x: Tensor, axes: shapes.Shape, eps: float) -> Tensor:
+    off = x - x.mean(axis=axes, keepdims=True)
+    return off * rsqrt((off * off).mean(axis=axes, keepdims=True) + eps)
+
+
+class _Standardize(Kernel):
+    """(x - mean) / sqrt(variance + eps) along axes. Its Jacobian is symmetric."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        out, x = self.restore(node, create_graph)
+        return [apply(STANDARDIZE_MOVE, g, out, x, **node.params)]
+
+    def jvp(self, out: Tensor, inputs: Any, tangents: Any, params: dict[str, Any]) -> Tensor | None:
+        return (
+            None
+            if tangents[0] is None
+            else apply(STANDARDIZE_MOVE, tangents[0], out, inputs[0], **params)
+        )
+
+
+def _standardize_move_portable(
+    g: Tensor, out: Tensor, x: Tensor, axes: shapes.Shape, eps: float
+) -> Tensor:
+    scale = rsqrt(x.var(axis=axes, keepdims=True) + eps)
+    along = (g * out).mean(axis=axes, keepdims=True)
+    return scale * (g - g.mean(axis=axes, keepdims=True) - out * along)
+
+
+def _axes_batch(op: Any) -> Any:
+    return lambda xs, axes, eps: apply(op(), *xs, axes=tuple(a + 1 for a in axes), eps=eps)
+
+
+STANDARDIZE: Kernel = _Standardize(
+    "standardize",
+    _standardize_portable,
+    ("x",),
+    (lambda g, out, x: g,),
+    batch=_axes_batch(lambda: STANDARDIZE),
+)
+STANDARDIZE_MOVE: Kernel = Kernel(
+    "standardize_move",
+    _standardize_move_portable,
+    ("g", "out", "x"),
+    batch=_axes_batch(lambda: STANDARDIZE_MOVE),
+)
+
+
+def standardize(x: Tensor, axis: Any = -1, eps: float = 1e-5) -> Tensor:
+    """x moved and scaled to mean 0 and variance 1 along the axes."""
+    check_kind("standardize", x.dtype, "real float")
+    axes = tuple(sorted(shapes.axis_tuple(axis, x.ndim, "standardize")))
+    return apply(STANDARDIZE, x, axes=axes, eps=float(eps))
+
+
+register(
+    STANDARDIZE,
+    standardize,
+    kinds="real float",
+    reference="tests.support.references:standardize",
+    samples=lambda: iter((sample(s.real(2, 4)), sample(s.real(3, 2, 4), axis=(0, 2), eps=1e-3))),
+    refuses=(refuse(AxisError, "standardize: axis 2", s.real(2, 3), axis=2),),
+)
+register(
+    STANDARDIZE_MOVE,
+    lambda g, out, x, axes, eps: apply(STANDARDIZE_MOVE, g, out, x, axes=axes, eps=eps),
+    reference="tests.support.references:standardize_move",
+    namespace="internal",
+    samples=lambda: iter(
+        (sample(s.real(2, 4), s.real(2, 4, seed=1), s.real(2, 4, seed=2), (1,), 1e-5),)
+    ),
+)
+
+
+@composite(
+    kinds="real float",
+    reference="tests.support.references:layer_norm",
+    samples=lambda: iter(
+        (
+            sample(s.real(2, 4), (4,)),
+            sample(s.real(2, 3, 4), (4,), s.real(4, seed=1), s.real(4, seed=2)),
+            sample(s.real(2, 3, 4), (3, 4), s.real(3, 4, seed=1), None, 1e-3),
+        )
+    ),
+    refuses=(
+        refuse(ShapeError, r"layer_norm: \(2, 4\) does not end in \(3,\)", s.real(2, 4), (3,)),
+        refuse(ShapeError, "layer_norm: weight .* must have shape", s.real(2, 4), (4,), s.real(3)),
+    ),
+)
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """x standardised over its last axes, then scaled by weight and shifted by bias."""
+    last = shapes.as_shape(normalized_shape, "layer_norm")
+    if not last or x.shape[-len(last) :] != last:
+        raise ShapeError(f"layer_norm: {x.shape} does not end in {last}")
+    for name, value in (("weight", weight), ("bias", bias)):
+        if value is not None and value.shape != last:
+            raise ShapeError(f"layer_norm: {name} {value.shape} must have shape {last}")
+    out = standardize(x, tuple(range(x.ndim - len(last), x.ndim)), eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+# --- dropout and embedding -----------------------------------------------------------------------
+
+
+@composite(reference=None)
+def dropout(
+    x: Tensor, p: float = 0.5, training: bool = True, generator: generators.Generator | None = None
+) -> Tensor:
+    """Each element 0 with probability p, else scaled by 1 / (1 - p); x itself if not training."""
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"dropout: p must be between 0 and 1, got {p!r}")
+    check_kind("dropout", x.dtype, "float")
+    if not training or p == 0:
+        return same(x)
+    if p == 1:
+        return x * 0.0
+    keep = generators.bernoulli(1 - p, x.shape, generator=generator, device=x.device)
+    return where(keep, x * (1 / (1 - p)), 0.0)
+
+
+@composite(
+    methods=(),
+    reference="tests.support.references:embedding",
+    samples=lambda: iter(
+        (
+            sample(np.array([0, 2, 2]), s.real(4, 3)),
+            sample(np.array([[1], [3]]), s.real(4, 2)),
+            sample(np.array([[0, 1]], np.uint8), s.real(4, 2)),
+        )
+    ),
+    refuses=(
+        refuse(
+            OutOfRangeError,
+            "index 4 is out of range for an axis of size 4",
+            np.array([4]),
+            s.real(4, 3),
+        ),
+        refuse(
+            DtypeError, "embedding: the index must be an integer tensor", s.real(2), s.real(4, 3)
+        ),
+        refuse(ShapeError, "embedding: the table must have 2 dimensions", np.array([0]), s.real(4)),
+    ),
+)
+def embedding(indices: Tensor, weight: Tensor) -> Tensor:
+    """The rows of the table `weight` that the indices name."""
+    check_index("embedding", indices)
+    if weight.ndim != 2:
+        raise ShapeError(f"embedding: the table must have 2 dimensions, got {weight.shape}")
+    return taken(weight, indices, axis=0)

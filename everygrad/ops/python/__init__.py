@@ -1,0 +1,1 @@
+"""Tensors as Python objects: creation, conversion, indexing, assignment, printing, protocols."""

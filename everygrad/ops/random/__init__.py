@@ -1,0 +1,1 @@
+"""Random numbers: Philox, generators, distributions."""

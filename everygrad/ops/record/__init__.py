@@ -1,0 +1,1 @@
+"""What an op is: the record and the registry, the five families, what arguments an op takes."""

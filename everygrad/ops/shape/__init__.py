@@ -1,0 +1,1 @@
+"""Ops that move elements and compute nothing: views, joins, splits, tiles, diagonals."""

@@ -1,0 +1,1 @@
+"""Fourier transforms, short-time transforms, window functions."""

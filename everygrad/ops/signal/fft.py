@@ -1,0 +1,527 @@
+"""Discrete Fourier transforms: three kernels, and the functions of the Array API made of them.
+
+`dft` takes complex numbers to complex ones along one axis, `real_dft` real numbers to the first
+half of their transform, `half_dft` such a half back to real numbers. None of them divides by the
+length: norms are factors of the functions around. All are linear, and each one's derivative is
+another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from everygrad import dtypes
+from everygrad.core import shapes
+from everygrad.core.tensor import Tensor
+from everygrad.dispatch import apply
+from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
+from everygrad.ops.elementwise.basic import real
+from everygrad.ops.linalg.checks import constant
+from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.record import samples as s
+from everygrad.ops.record.families import Kernel, check_kind
+from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.shape.joining import concat
+from everygrad.ops.shape.movement import flip, slice_axis
+
+_DIRECT = 32  # the length up to which a transform is a product with the matrix of all waves
+_ABSENT = {"webgpu": "complex"}
+
+# --- portable: Cooley and Tukey, Bluestein -------------------------------------------------------
+
+
+def _constant(values: Any, like: Tensor) -> Tensor:
+    return constant(values.astype(like._data.dtype), like.device)
+
+
+@lru_cache(maxsize=64)
+def _waves(rows: int, columns: int, length: int, sign: int) -> Any:
+    """exp(sign 2 pi i j k / length)."""
+    turns = np.outer(np.arange(rows), np.arange(columns)) % length
+    return np.exp(sign * 2j * np.pi / length * turns)
+
+
+def _factor(n: int) -> int:
+    """The largest factor up to the direct length, 1 for a large prime."""
+    return max((f for f in range(1, _DIRECT + 1) if n % f == 0), default=1)
+
+
+def _transformed(x: Tensor, sign: int) -> Tensor:
+    """Along the last axis."""
+    n = x.shape[-1]
+    if n <= _DIRECT:
+        if n <= 1:
+            return x
+        flat = x.reshape((shapes.size_of(x.shape[:-1]), n))
+        return matmul(flat, _constant(_waves(n, n, n, sign), x)).reshape(x.shape)
+    f = _factor(n)
+    return _bluestein(x, sign) if f == 1 else _split(x, f, sign)
+
+
+def _split(x: Tensor, f: int, sign: int) -> Tensor:
+    """Cooley and Tukey: n = f * m as f transforms of length m, turned, then m of length f."""
+    n = x.shape[-1]
+    m = n // f
+    batch = x.shape[:-1]
+    inner = _transformed(x.reshape((*batch, m, f)).matrix_transpose(), sign)  # (f, m)
+    inner = inner * _constant(_waves(f, m, n, sign), x)
+    outer = _transformed(inner.matrix_transpose(), sign)  # (m, f)
+    return outer.matrix_transpose().reshape((*batch, n))
+
+
+def _bluestein(x: Tensor, sign: int) -> Tensor:
+    """A length with a large prime factor as a convolution, done at a power of two."""
+    n = x.shape[-1]
+    size = 1 << (2 * n - 1).bit_length()
+    k = np.arange(n, dtype=np.int64)
+    chirp = np.exp(sign * 1j * np.pi / n * (k * k % (2 * n)))
+    kernel = np.zeros(size, np.complex128)
+    kernel[:n] = chirp.conj()
+    kernel[size - n + 1 :] = chirp[:0:-1].conj()
+    spectrum = np.fft.fft(kernel) / size
+    turned = _constant(chirp, x)
+    padded = (x * turned).pad((*((0, 0),) * (x.ndim - 1), (0, size - n)))
+    product = _transformed(padded, -1) * _constant(spectrum, x)
+    return slice_axis(_transformed(product, 1), x.ndim - 1, 0, n) * turned
+
+
+def _dft_portable(x: Tensor, axis: int, inverse: bool) -> Tensor:
+    if not x.size:
+        return x
+    last = x.ndim - 1
+    moved = x if axis == last else x.moveaxis(axis, last)
+    out = _transformed(moved, 1 if inverse else -1)
+    return out if axis == last else out.moveaxis(last, axis)
+
+
+DFT: Kernel = Kernel(
+    "dft",
+    _dft_portable,
+    ("x",),
+    (lambda g, axis, inverse: apply(DFT, g, axis=axis, inverse=not inverse),),
+    linear=(0,),
+    batch=lambda xs, axis, inverse: apply(DFT, xs[0], axis=axis + 1, inverse=inverse),
+    result=lambda x, axis, inverse: (x.shape, x.dtype),
+)
+
+
+# --- real numbers --------------------------------------------------------------------------------
+
+
+def _halved(x: Tensor, axis: int, size: int, once: float, twice: float) -> Tensor:
+    """Half a transform times `once` where it has an element that stands for itself alone, `twice`
+    where one stands for its mirror image too; `size` is the whole length."""
+    weights = np.full(size // 2 + 1, twice)
+    weights[0] = once
+    if size % 2 == 0:
+        weights[-1] = once
+    rest = x.ndim - axis - 1
+    dtype = dtypes.real_of(x.dtype)
+    return x * constant(weights.astype(dtype.np).reshape((-1, *(1,) * rest)), x.device)
+
+
+def _real_portable(x: Tensor, axis: int) -> Tensor:
+    whole = apply(DFT, x.astype(dtypes.complex_of(x.dtype)), axis=axis, inverse=False)
+    return slice_axis(whole, axis, 0, x.shape[axis] // 2 + 1)
+
+
+def _half_portable(x: Tensor, axis: int, size: int) -> Tensor:
+    """The other half is the mirror image of the first, conjugated."""
+    first = 1  # the mirror image lacks element 0, and for an even length the last
+    count = size - x.shape[axis]
+    mirror = flip(slice_axis(x, axis, first, count), axis).conj()
+    return real(apply(DFT, concat([x, mirror], axis=axis), axis=axis, inverse=True))
+
+
+def _cut(shape: shapes.Shape, axis: int, size: int) -> shapes.Shape:
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+REAL_DFT: Kernel = Kernel(
+    "real_dft",
+    _real_portable,
+    ("x",),
+    (
+        lambda g, shape, axis: apply(
+            HALF_DFT, _halved(g, axis, shape[axis], 1.0, 0.5), axis=axis, size=shape[axis]
+        ),
+    ),
+    linear=(0,),
+    batch=lambda xs, axis: apply(REAL_DFT, xs[0], axis=axis + 1),
+    result=lambda x, axis: (
+        _cut(x.shape, axis, x.shape[axis] // 2 + 1),
+        dtypes.complex_of(x.dtype),
+    ),
+)
+HALF_DFT: Kernel = Kernel(
+    "half_dft",
+    _half_portable,
+    ("x",),
+    (lambda g, axis, size: _halved(apply(REAL_DFT, g, axis=axis), axis, size, 1.0, 2.0),),
+    linear=(0,),
+    batch=lambda xs, axis, size: apply(HALF_DFT, xs[0], axis=axis + 1, size=size),
+    result=lambda x, axis, size: (_cut(x.shape, axis, size), dtypes.real_of(x.dtype)),
+)
+register(
+    DFT,
+    lambda x, axis, inverse: apply(DFT, as_complex(x), axis=axis, inverse=inverse),
+    reference=lambda x, axis, inverse: (
+        np.fft.ifft(x, axis=axis, norm="forward") if inverse else np.fft.fft(x, axis=axis)
+    ),
+    namespace="internal",
+    absent=_ABSENT,
+    samples=lambda: iter((sample(s.real(2, 5), 1, False), sample(s.real(37), 0, True))),
+)
+register(
+    REAL_DFT,
+    lambda x, axis: apply(REAL_DFT, _widened(x), axis=axis),
+    reference=lambda x, axis: np.fft.rfft(x, axis=axis),
+    namespace="internal",
+    absent=_ABSENT,
+    samples=lambda: iter((sample(s.real(2, 5), 1), sample(s.real(4, 2), 0))),
+)
+register(
+    HALF_DFT,
+    lambda x, axis, size: _rounded(apply(HALF_DFT, as_complex(x), axis=axis, size=size), x),
+    reference=lambda x, axis, size: np.fft.irfft(x, size, axis=axis, norm="forward"),
+    namespace="internal",
+    absent=_ABSENT,
+    samples=lambda: iter((sample(s.real(2, 3), 1, 5), sample(s.real(3, 2), 0, 4))),
+)
+
+
+# --- what the functions share --------------------------------------------------------------------
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.astype(dtypes.float32) if x.dtype in (dtypes.float16, dtypes.bfloat16) else x
+
+
+def _rounded(out: Tensor, x: Tensor) -> Tensor:
+    """A real result in the dtype of the half floats it was made from."""
+    return out.astype(x.dtype) if x.dtype in (dtypes.float16, dtypes.bfloat16) else out
+
+
+def as_complex(x: Tensor) -> Tensor:
+    """x as complex numbers; there are none smaller than complex64."""
+    return x if x.dtype.is_complex else x.astype(dtypes.complex_of(x.dtype))
+
+
+def _checked(op: str, x: Any, kinds: str = "float") -> Tensor:
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"{op}: takes tensors, got {type(x).__name__}; use eg.tensor()")
+    check_kind(op, x.dtype, kinds)
+    return _widened(x)
+
+
+def _fitted(x: Tensor, axis: int, size: int) -> Tensor:
+    """x cut, or filled up with zeros, to `size` along an axis."""
+    have = x.shape[axis]
+    if size <= have:
+        return slice_axis(x, axis, 0, size)
+    return x.pad(tuple((0, size - have if a == axis else 0) for a in range(x.ndim)))
+
+
+def _length(op: str, n: Any, default: int) -> int:
+    size = default if n is None else shapes.as_int(n, op, "n")
+    if size < 1:
+        raise ArgumentError(f"{op}: a transform needs at least one element, got length {size}")
+    return size
+
+
+def _scale(op: str, norm: Any, count: int, forward: bool) -> float:
+    """The factor of a transform over `count` elements."""
+    if norm not in ("backward", "ortho", "forward"):
+        raise ArgumentError(f'{op}: norm must be "backward", "ortho" or "forward", got {norm!r}')
+    if norm == "ortho":
+        return 1.0 / math.sqrt(count)
+    return 1.0 / count if (norm == "forward") == forward else 1.0
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1.0 else x * factor
+
+
+def _sizes(op: str, x: Tensor, s: Any, axes: Any) -> tuple[list[int], list[int]]:
+    """The axes and the length along each, from what an n-dimensional transform is given."""
+    if s is not None and not isinstance(s, Sequence):
+        raise ArgumentError(f"{op}: s has a size for each axis, ({s!r},) for one, got {s!r}")
+    if axes is None:
+        count = x.ndim if s is None else len(s)
+        axes = range(x.ndim - count, x.ndim)
+    found = list(shapes.axis_tuple(axes, x.ndim, op))
+    if s is not None and len(s) != len(found):
+        raise ShapeError(f"{op}: s has {len(s)} sizes for {len(found)} axes")
+    sizes = [x.shape[a] for a in found] if s is None else list(s)
+    return found, [_length(op, n, n) if n != -1 else x.shape[a] for n, a in zip(sizes, found)]  # noqa: B905
+
+
+# --- one dimension -------------------------------------------------------------------------------
+
+
+def _numpy(name: str) -> Callable[..., Any]:
+    """NumPy's function, which is imported when it is used."""
+    return lambda *args, **options: getattr(np.fft, name)(*args, **options)
+
+
+def _one(op: str, x: Tensor, n: Any, axis: int, norm: str, forward: bool) -> Tensor:
+    x = as_complex(_checked(op, x))
+    at = shapes.axis_index(axis, x.ndim, op)
+    size = _length(op, n, x.shape[at])
+    factor = _scale(op, norm, size, forward)
+    return _scaled(apply(DFT, _fitted(x, at, size), axis=at, inverse=not forward), factor)
+
+
+def _samples_1d() -> Any:
+    return iter(
+        (
+            sample(s.real(5)),
+            sample(s.real(2, 3), n=4, axis=0, norm="ortho"),
+            sample(s.real(2, 3), n=2, norm="forward"),
+        )
+    )
+
+
+def _facts(name: str, kinds: str = "float") -> dict[str, Any]:
+    """What the records have in common."""
+    return {
+        "name": f"fft_{name}",
+        "methods": (),
+        "namespace": "fft",
+        "kinds": kinds,
+        "absent": _ABSENT,
+        "reference": _numpy(name),
+        "refuses": (
+            refuse(ArgumentError, f'{name}: norm must be "backward", "ortho"', s.real(3), norm="b"),
+            refuse(DtypeError, f"{name}: does not take int64", s.integers(3)),
+        ),
+    }
+
+
+@composite(**_facts("fft"), samples=_samples_1d)
+def fft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The discrete Fourier transform along an axis, cut or filled with zeros to length n. The norm
+    divides by n "forward", here; "backward", in `ifft`; or by its root in both, "ortho"."""
+    return _one("fft", x, n, axis, norm, forward=True)
+
+
+@composite(**_facts("ifft"), samples=_samples_1d)
+def ifft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `fft`."""
+    return _one("ifft", x, n, axis, norm, forward=False)
+
+
+def _to_half(x: Tensor, size: int, at: int, factor: float) -> Tensor:
+    return _scaled(apply(REAL_DFT, _fitted(x, at, size), axis=at), factor)
+
+
+def _from_half(x: Tensor, size: int, at: int, factor: float) -> Tensor:
+    half = _fitted(x, at, size // 2 + 1)
+    return _scaled(apply(HALF_DFT, half, axis=at, size=size), factor)
+
+
+@composite(**_facts("rfft", "real float"), samples=_samples_1d)
+def rfft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The first n // 2 + 1 elements of the transform of real numbers: the others are these,
+    conjugated and in reverse."""
+    x = _checked("rfft", x, "real float")
+    at = shapes.axis_index(axis, x.ndim, "rfft")
+    size = _length("rfft", n, x.shape[at])
+    return _to_half(x, size, at, _scale("rfft", norm, size, forward=True))
+
+
+@composite(**_facts("irfft"), samples=_samples_1d)
+def irfft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `rfft`; n, the length of the result, is even unless it is given."""
+    wide = as_complex(_checked("irfft", x))
+    at = shapes.axis_index(axis, x.ndim, "irfft")
+    size = _length("irfft", n, 2 * (x.shape[at] - 1))
+    return _rounded(_from_half(wide, size, at, _scale("irfft", norm, size, forward=False)), x)
+
+
+@composite(**_facts("hfft"), samples=_samples_1d)
+def hfft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The transform, real, of a sequence that is its own mirror image conjugated, of which x has
+    the first half."""
+    wide = as_complex(_checked("hfft", x)).conj()
+    at = shapes.axis_index(axis, x.ndim, "hfft")
+    size = _length("hfft", n, 2 * (x.shape[at] - 1))
+    return _rounded(_from_half(wide, size, at, _scale("hfft", norm, size, forward=True)), x)
+
+
+@composite(**_facts("ihfft", "real float"), samples=_samples_1d)
+def ihfft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `hfft`."""
+    x = _checked("ihfft", x, "real float")
+    at = shapes.axis_index(axis, x.ndim, "ihfft")
+    size = _length("ihfft", n, x.shape[at])
+    return _to_half(x, size, at, _scale("ihfft", norm, size, forward=False)).conj()
+
+
+# --- several dimensions --------------------------------------------------------------------------
+
+
+def _several(op: str, x: Tensor, s: Any, axes: Any, norm: str, forward: bool) -> Tensor:
+    x = as_complex(_checked(op, x))
+    found, sizes = _sizes(op, x, s, axes)
+    factor = _scale(op, norm, shapes.size_of(tuple(sizes)), forward)
+    for a, n in zip(found, sizes, strict=True):
+        x = apply(DFT, _fitted(x, a, n), axis=a, inverse=not forward)
+    return _scaled(x, factor)
+
+
+def _real_several(op: str, x: Tensor, s: Any, axes: Any, norm: str) -> Tensor:
+    """The last axis as real numbers, then the others."""
+    x = _checked(op, x, "real float")
+    found, sizes = _sizes(op, x, s, axes)
+    if not found:
+        raise AxisError(f"{op}: needs at least one axis to transform")
+    factor = _scale(op, norm, shapes.size_of(tuple(sizes)), forward=True)
+    x = apply(REAL_DFT, _fitted(x, found[-1], sizes[-1]), axis=found[-1])
+    for a, n in zip(found[:-1], sizes[:-1], strict=True):
+        x = apply(DFT, _fitted(x, a, n), axis=a, inverse=False)
+    return _scaled(x, factor)
+
+
+def _several_real(op: str, x: Tensor, s: Any, axes: Any, norm: str) -> Tensor:
+    """The other axes, then the last to real numbers."""
+    given, x = x, as_complex(_checked(op, x))
+    found, sizes = _sizes(op, x, s, axes)
+    if not found:
+        raise AxisError(f"{op}: needs at least one axis to transform")
+    if s is None:
+        sizes[-1] = _length(op, None, 2 * (x.shape[found[-1]] - 1))
+    factor = _scale(op, norm, shapes.size_of(tuple(sizes)), forward=False)
+    for a, n in zip(found[:-1], sizes[:-1], strict=True):
+        x = apply(DFT, _fitted(x, a, n), axis=a, inverse=True)
+    return _rounded(_from_half(x, sizes[-1], found[-1], factor), given)
+
+
+def _several_mirrored(op: str, x: Tensor, s: Any, axes: Any, norm: str) -> Tensor:
+    """`_several_real` in the other direction."""
+    given, x = x, as_complex(_checked(op, x))
+    found, sizes = _sizes(op, x, s, axes)
+    if not found:
+        raise AxisError(f"{op}: needs at least one axis to transform")
+    if s is None:
+        sizes[-1] = _length(op, None, 2 * (x.shape[found[-1]] - 1))
+    factor = _scale(op, norm, shapes.size_of(tuple(sizes)), forward=True)
+    for a, n in zip(found[:-1], sizes[:-1], strict=True):
+        x = apply(DFT, _fitted(x, a, n), axis=a, inverse=False)
+    return _rounded(_from_half(x.conj(), sizes[-1], found[-1], factor), given)
+
+
+def _mirrored_several(op: str, x: Tensor, s: Any, axes: Any, norm: str) -> Tensor:
+    """`_real_several` in the other direction."""
+    x = _checked(op, x, "real float")
+    found, sizes = _sizes(op, x, s, axes)
+    if not found:
+        raise AxisError(f"{op}: needs at least one axis to transform")
+    factor = _scale(op, norm, shapes.size_of(tuple(sizes)), forward=False)
+    x = apply(REAL_DFT, _fitted(x, found[-1], sizes[-1]), axis=found[-1]).conj()
+    for a, n in zip(found[:-1], sizes[:-1], strict=True):
+        x = apply(DFT, _fitted(x, a, n), axis=a, inverse=True)
+    return _scaled(x, factor)
+
+
+def _samples_nd() -> Any:
+    return iter(
+        (sample(s.real(2, 3)), sample(s.real(2, 2, 2), s=(3, 2), axes=(0, -1), norm="ortho"))
+    )
+
+
+Axes = Sequence[int] | None
+
+
+@composite(**_facts("fftn"), samples=_samples_nd)
+def fftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
+    """`fft` along several axes, all unless given, each cut or filled to its size in s."""
+    return _several("fftn", x, s, axes, norm, forward=True)
+
+
+@composite(**_facts("ifftn"), samples=_samples_nd)
+def ifftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
+    """The inverse of `fftn`."""
+    return _several("ifftn", x, s, axes, norm, forward=False)
+
+
+@composite(**_facts("rfftn", "real float"), samples=_samples_nd)
+def rfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
+    """`fftn` of real numbers: half of it along the last of the axes."""
+    return _real_several("rfftn", x, s, axes, norm)
+
+
+@composite(**_facts("irfftn"), samples=_samples_nd)
+def irfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
+    """The inverse of `rfftn`; the last size of s is that of the result, even unless given."""
+    return _several_real("irfftn", x, s, axes, norm)
+
+
+@composite(**{**_facts("hfftn"), "reference": "scipy.fft:hfftn"}, samples=_samples_nd)
+def hfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
+    """`hfft` along several axes, all unless given: real; x has half of the last of them."""
+    return _several_mirrored("hfftn", x, s, axes, norm)
+
+
+@composite(
+    **{**_facts("ihfftn", "real float"), "reference": "scipy.fft:ihfftn"}, samples=_samples_nd
+)
+def ihfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
+    """The inverse of `hfftn`."""
+    return _mirrored_several("ihfftn", x, s, axes, norm)
+
+
+_PLANE = (-2, -1)
+
+
+def _facts_2d(name: str, kinds: str = "float") -> dict[str, Any]:
+    """Those of `_facts`, with matrices to refuse."""
+    return {
+        **_facts(name, kinds),
+        "refuses": (
+            refuse(AxisError, "axis -2 is out of range for 1", s.real(3)),
+            refuse(DtypeError, "does not take int64", s.integers(2, 3)),
+        ),
+        "samples": lambda: iter((sample(s.real(2, 3)), sample(s.real(2, 2), s=(1, 3)))),
+    }
+
+
+@composite(**_facts_2d("fft2"))
+def fft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
+    """`fftn` of the last two axes."""
+    return _several("fft2", x, s, axes, norm, forward=True)
+
+
+@composite(**_facts_2d("ifft2"))
+def ifft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
+    """The inverse of `fft2`."""
+    return _several("ifft2", x, s, axes, norm, forward=False)
+
+
+@composite(**_facts_2d("rfft2", "real float"))
+def rfft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
+    """`rfftn` of the last two axes."""
+    return _real_several("rfft2", x, s, axes, norm)
+
+
+@composite(**_facts_2d("irfft2"))
+def irfft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
+    """The inverse of `rfft2`."""
+    return _several_real("irfft2", x, s, axes, norm)
+
+
+@composite(**{**_facts_2d("hfft2"), "reference": "scipy.fft:hfft2"})
+def hfft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
+    """`hfftn` of the last two axes."""
+    return _several_mirrored("hfft2", x, s, axes, norm)
+
+
+@composite(**{**_facts_2d("ihfft2", "real float"), "reference": "scipy.fft:ihfft2"})
+def ihfft2(x: Tensor, *, s: Axes = None, axes: Axes = _PLANE, norm: str = "backward") -> Tensor:
+    """The inverse of `hfft2`."""
+    return _mirrored_several("ihfft2", x, s, axes, norm)

@@ -1,1 +1,0 @@
-"""Compiled functions: tracing, the cache, replay."""

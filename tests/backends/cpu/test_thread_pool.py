@@ -1,0 +1,139 @@
+"""The CPU's pool of threads: who runs what, what is raised, what a fork leaves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from everygrad import dtypes
+from everygrad.backends import thread_pool
+from everygrad.backends.cpu.kernels import elementwise
+from everygrad.compile.expr import Expr, call, lower
+from everygrad.errors import ArgumentError
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = thread_pool.num_threads()
+    thread_pool.set_num_threads(2)
+    yield
+    thread_pool.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("count", "grain"), [(2, 1), (7, 2), (1000, 3), (100, 50), (99, 50)])
+def test_ranges_cover_everything_once(count: int, grain: int) -> None:
+    seen: list[tuple[int, int]] = []
+    thread_pool.parallel_for(count, grain, lambda lo, hi: seen.append((lo, hi)))
+    seen.sort()
+    assert seen[0][0] == 0
+    assert seen[-1][1] == count
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(seen))
+    assert all(hi - lo >= min(grain, count) for lo, hi in seen)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_two_threads_work_at_once() -> None:
+    meet = threading.Barrier(2, timeout=10)  # passes only when both are inside
+    passed: list[int] = []
+    thread_pool.parallel_for(2, 1, lambda lo, hi: passed.append(meet.wait()))
+    assert sorted(passed) == [0, 1]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_small_counts_stay_with_the_caller() -> None:
+    names: list[str] = []
+    thread_pool.parallel_for(9, 5, lambda lo, hi: names.append(threading.current_thread().name))
+    assert names == [threading.current_thread().name]
+    thread_pool.parallel_for(0, 5, lambda lo, hi: names.append("none"))
+    assert len(names) == 1
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("where", ["caller", "worker"])
+def test_exceptions_reach_the_caller(where: str) -> None:
+    me = threading.current_thread()
+    meet = threading.Barrier(2, timeout=10)
+    done: list[int] = []
+
+    def task(lo: int, hi: int) -> None:
+        meet.wait()
+        if (threading.current_thread() is me) == (where == "caller"):
+            raise ValueError(f"part {lo}")
+        time.sleep(0.02)
+        done.append(lo)
+
+    with pytest.raises(ValueError, match="part"):
+        thread_pool.parallel_for(2, 1, task)
+    assert len(done) == 1  # the other part was waited for
+    thread_pool.parallel_for(2, 1, lambda lo, hi: done.append(lo))
+    assert len(done) == 3
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_nested_calls_run_serially() -> None:
+    inner: list[tuple[int, int, bool]] = []
+
+    def task(lo: int, hi: int) -> None:
+        me = threading.current_thread()
+
+        def nested(a: int, b: int) -> None:
+            inner.append((a, b, threading.current_thread() is me))
+
+        thread_pool.parallel_for(100, 1, nested)
+
+    thread_pool.parallel_for(2, 1, task)
+    assert inner == [(0, 100, True)] * 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_many_callers() -> None:
+    program = lower(call("exp", Expr.inputs(1)[0]), [dtypes.float32])
+    x = np.linspace(-5, 5, 200_000, dtype=np.float32)
+    want = np.empty_like(x)
+    elementwise.run(program, [x], want)
+    failures: list[int] = []
+
+    def caller(number: int) -> None:
+        for _ in range(10):
+            out = np.empty_like(x)
+            elementwise.run(program, [x], out)
+            if not np.array_equal(out, want):
+                failures.append(number)
+
+    callers = [threading.Thread(target=caller, args=(n,)) for n in range(4)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join(30)
+    assert not failures
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads is the point
+@pytest.mark.usefixtures("two_threads")
+def test_fork() -> None:
+    meet = threading.Barrier(2, timeout=10)
+    thread_pool.parallel_for(2, 1, lambda lo, hi: meet.wait())  # the pool exists
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            again = threading.Barrier(2, timeout=10)
+            thread_pool.parallel_for(2, 1, lambda lo, hi: again.wait())
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_thread_count_is_checked() -> None:
+    with pytest.raises(ArgumentError, match="0 threads"):
+        thread_pool.set_num_threads(0)

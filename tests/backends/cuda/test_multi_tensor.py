@@ -1,0 +1,179 @@
+"""An optimiser's rule over many parameters at once on CUDA, without a GPU: what is launched, and
+whose memory is written."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import everygrad as eg
+from everygrad import optim
+from everygrad.backends import base
+from everygrad.backends.cuda.device import Cuda
+from everygrad.backends.cuda.driver import nvrtc
+from everygrad.backends.cuda.driver.dry_driver import DryDriver
+from everygrad.backends.cuda.kernels.multi_tensor import Form
+from everygrad.backends.cuda.source.prelude import with_library
+from everygrad.optim.adamw import AVERAGE, MOVE
+from everygrad.optim.optimizer import Change, Rule
+
+SHAPES = ((5,), (3, 7), (64, 300))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A dry GPU that nothing was launched on."""
+    made = Cuda("cuda:dry", DryDriver())
+    monkeypatch.setitem(base._OPEN, "cuda:dry", made)
+    return made
+
+
+def tensors(shapes: Any, dtype: str = "float32") -> list[eg.Tensor]:
+    made = [eg.tensor(np.ones(s, np.float32), dtype, device="cuda:dry") for s in shapes]
+    return [t.requires_grad_() for t in made]
+
+
+def stepped(params: list[eg.Tensor], opt: Any, steps: int) -> None:
+    for _ in range(steps):
+        for p in params:
+            p.grad = eg.tensor(np.ones(p.shape, np.float32), p.dtype, device="cuda:dry")
+        opt.step()
+
+
+def launched(gpu: Any, work: Callable[[], None]) -> list[str]:
+    """The kernels that some work launches, without the digests of their texts."""
+    with gpu.launches() as names:
+        work()
+    return [name.rsplit("_", 1)[0] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("make", "last"),
+    [
+        (lambda ps: optim.AdamW(ps), "together_adam_move"),
+        (lambda ps: optim.Adam(ps, amsgrad=True, weight_decay=0.1), "together_adam_move"),
+        (lambda ps: optim.SGD(ps), "together_sgd"),
+        (lambda ps: optim.SGD(ps, momentum=0.9), "together_sgd_along"),
+        (lambda ps: optim.SGD(ps, momentum=0.9, nesterov=True), "together_sgd_nesterov"),
+    ],
+)
+def test_all_parameters_move_in_one_launch(gpu: Any, make: Any, last: str) -> None:
+    params = tensors(SHAPES)
+    opt = make(params)
+    stepped(params, opt, 2)
+    names = launched(gpu, lambda: stepped(params, opt, 1))
+    assert [n for n in names if n.startswith("together")] == [last]
+    assert not any(n.startswith(("adam_average", "adam_square", "sgd")) for n in names)
+
+
+def test_many_parameters_take_as_many_launches_as_their_table_needs(gpu: Any) -> None:
+    params = tensors([(3,)] * 100)
+    opt = optim.AdamW(params)
+    stepped(params, opt, 2)
+    names = launched(gpu, lambda: stepped(params, opt, 1))
+    assert names.count("together_adam_move") == 3
+    held = Form(Rule(), (eg.float32,) * 7, (False,) * 7)
+    assert 8 * (held.pointers + 2) * held.most <= 4096
+
+
+def test_few_kernels_serve_all_numbers_of_parameters(gpu: Any) -> None:
+    for count in range(1, 17):
+        params = tensors([(3,)] * count)
+        stepped(params, optim.SGD(params), 1)
+    texts = [n for n in gpu.gpu.driver.texts if n.startswith("together")]
+    assert len(texts) == 5  # tables for 1, 2, 4, 8 and 16
+
+
+def test_new_values_go_to_the_memory_of_old_ones_that_nobody_sees(gpu: Any) -> None:
+    params = tensors(SHAPES)
+    opt = optim.AdamW(params)
+    stepped(params, opt, 2)
+    held = [params[0].detach(), opt.state[params[1]]["exp_avg"].detach()]
+    seen = params[2][1:]
+    moving = [*params, *(opt.state[p]["exp_avg"] for p in params)]
+    before = [t._data.storage.ptr for t in moving]
+    old = [t._data for t in (*held, seen)]
+    stepped(params, opt, 1)
+    same = [t._data.storage.ptr == ptr for t, ptr in zip(moving, before, strict=True)]
+    assert same == [False, True, False, True, False, True]
+    assert [t._data for t in (*held, seen)] == old
+    assert all(
+        t._data.storage.ptr == a.storage.ptr for t, a in zip((*held, seen), old, strict=True)
+    )
+
+
+def test_a_value_that_was_remembered_is_another_payload_after_a_step(gpu: Any) -> None:
+    params = tensors([(4,)])
+    opt = optim.SGD(params)
+    stepped(params, opt, 1)
+    ptr, remembered = params[0]._data.ptr, weakref.ref(params[0]._data)
+    stepped(params, opt, 1)
+    assert params[0]._data.ptr == ptr
+    assert remembered() is None
+    assert params[0].is_leaf
+    assert params[0].requires_grad
+
+
+def test_arrays_that_lie_otherwise_go_op_by_op(gpu: Any) -> None:
+    params = tensors([(6, 4), (2, 3)])
+    opt = optim.SGD(params)
+
+    def work() -> None:
+        params[0].grad = eg.tensor(np.ones((4, 6), np.float32), device="cuda:dry").T
+        params[1].grad = eg.tensor(np.ones((2, 3), np.float32), device="cuda:dry")
+        opt.step()
+
+    work()
+    names = launched(gpu, work)
+    assert sorted(names) == ["sgd", "together_sgd"]
+
+
+def test_what_is_transposed_alike_is_done_together(gpu: Any) -> None:
+    p = eg.tensor(np.ones((4, 6), np.float32), device="cuda:dry").T.detach().requires_grad_()
+    opt = optim.SGD([p])
+
+    def work() -> None:
+        p.grad = eg.tensor(np.ones((4, 6), np.float32), device="cuda:dry").T
+        opt.step()
+
+    assert launched(gpu, work) == ["together_sgd"]
+    assert p._data.strides == (1, 6)
+
+
+def test_a_profile_sees_every_op(gpu: Any) -> None:
+    params = tensors(SHAPES)
+    opt = optim.AdamW(params)
+    stepped(params, opt, 2)
+    with eg.tools.profile() as found:
+        stepped(params, opt, 1)
+    assert "adam.average" in found.table()
+
+
+def test_kernels_compile(gpu: Any) -> None:
+    for dtype in ("float32", "float64", "bfloat16", "float16"):
+        params = tensors(SHAPES, dtype)
+        for opt in (
+            optim.AdamW(params, master_weights=False),
+            optim.Adam(params, amsgrad=True, weight_decay=0.1),
+            optim.SGD(params, momentum=0.9, nesterov=True, weight_decay=0.1),
+        ):
+            stepped(params, opt, 2)
+    texts = [t for n, t in gpu.gpu.driver.texts.items() if n.startswith("together")]
+    assert len(texts) >= 10
+    whole = with_library("".join(t.source for t in texts))
+    options = ("--gpu-architecture=sm_80", *nvrtc.OPTIONS, "--Ofast-compile=max")
+    assert nvrtc.opened().build("all", whole, options)
+
+
+def test_rules_are_one_where_they_do_the_same() -> None:
+    settings = {"eps": 1e-8, "decay": 0.0}
+    one, two = (Rule(Change(MOVE, (0, 1), dict(settings))) for _ in range(2))
+    assert one == two
+    assert hash(one) == hash(two)
+    assert one != Rule(Change(MOVE, (1, 0), settings))
+    assert one != Rule(Change(MOVE, (0, 1), {**settings, "eps": 1e-6}))
+    assert one != Rule(Change(AVERAGE, (0, 1), settings))

@@ -1,0 +1,414 @@
+"""What the CUDA backend makes of a graph before and after fusion, without a GPU: attention that
+leaves what backward needs, values computed again, results in the place of operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import everygrad as eg
+from everygrad import nn
+from everygrad.backends import base
+from everygrad.backends.cuda.attention import attention
+from everygrad.backends.cuda.driver.dry_driver import DryDriver
+from everygrad.backends.cuda.graph import rewriting
+from everygrad.backends.cuda.graph.rewriting import KEPT, KEPT_GRADS, rewritten
+from everygrad.backends.cuda.graph.runner import Runner
+from everygrad.backends.group_sums import fusable
+from everygrad.compile import recompute
+from everygrad.compile.fuse import Group, Load, Number, fuse, used_outside
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.views import view_of
+from everygrad.ops.record.spec import REGISTRY
+from tests.conftest import DEVICES
+
+DRY = "cuda:dry"
+Arrays = dict[Value, Any]
+
+
+# --- graphs computed by NumPy --------------------------------------------------------------------
+
+
+def cpu_run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
+    return np.asarray(base.get("cpu").run(op, [np.ascontiguousarray(a) for a in arrays], params))
+
+
+def kept(q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> Any:
+    """What `attention_kept` is to give; nothing looks at the statistics but the other op."""
+    out = cpu_run(REGISTRY["attention_masked" if mask else "attention"], [q, k, v, *mask], params)
+    size = rewriting._kept(Value("", "", None, (), {}, q.shape, eg.float32, 0, ""))[0][0]
+    flat = np.full(size, np.nan, q.dtype)
+    flat[: out.size] = np.transpose(out, (0, 2, 1, 3)).reshape(-1)
+    return flat
+
+
+def kept_grads(g: Any, q: Any, k: Any, v: Any, flat: Any, *mask: Any, **params: Any) -> Any:
+    assert flat.size >= q.size
+    name = "attention_masked_grads" if mask else "attention_grads"
+    parts = cpu_run(REGISTRY[name], [g, q, k, v, *mask], params).reshape(3, *q.shape)
+    return np.transpose(parts, (1, 3, 0, 2, 4))
+
+
+def compute(v: Value, args: Sequence[Any]) -> Any:
+    if v.op is KEPT:
+        return kept(*args, **v.params)
+    if v.op is KEPT_GRADS:
+        return kept_grads(*args, **v.params)
+    return cpu_run(v.op, args, v.params)
+
+
+def constant(v: Value) -> Any:
+    if v.kind == "full":
+        return np.full(v.shape, v.params["value"], v.dtype.np)
+    return v.params["array"]
+
+
+def outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a graph, op by op."""
+    known: Arrays = dict(zip(graph.inputs, inputs, strict=True))
+    for v in graph.values:
+        if v not in known:
+            leaf = v.kind in ("full", "constant")
+            known[v] = constant(v) if leaf else compute(v, [known[a] for a in v.args])
+    return [known[v] for v in graph.outputs]
+
+
+class Memory:
+    """The outputs of groups run in order, of which only what they store can be seen by others."""
+
+    def __init__(self, graph: Graph, groups: Sequence[Group], inputs: Sequence[Any]) -> None:
+        self.arrays: Arrays = dict(zip(graph.inputs, inputs, strict=True))
+        stored = used_outside(groups, graph.outputs)
+        for group in groups:
+            if group.opaque is not None:
+                v = group.opaque
+                self.arrays[v] = compute(v, [self.value(a) for a in v.args])
+                continue
+            made = self.group(group)
+            self.arrays |= {v: made[v] for v in made if v in stored}
+        self.outputs = [self.value(v) for v in graph.outputs]
+
+    def value(self, v: Value) -> Any:
+        view = view_of(v)
+        return self.seen(view.base, view.shape, view.strides, view.offset)
+
+    def seen(self, v: Value, shape: Any, strides: Any, offset: int) -> Any:
+        whole = constant(v) if v.kind in ("full", "constant") else self.arrays[v]
+        flat = np.ascontiguousarray(whole).reshape(-1)[offset:]
+        steps = [s * flat.itemsize for s in strides]
+        return np.lib.stride_tricks.as_strided(flat, shape, steps)
+
+    def group(self, group: Group) -> Arrays:
+        made: Arrays = {}
+        for v, m in group.members.items():
+            args = []
+            for r, a in zip(m.refs, v.args, strict=True):
+                if isinstance(r, Number):
+                    found = np.full(a.shape, r.value, a.dtype.np)
+                elif isinstance(r, Load):
+                    found = self.seen(r.value, r.shape, r.strides, r.offset)
+                else:
+                    found = np.broadcast_to(made[r].reshape(_fitted(r, m.shape)), m.shape)
+                args.append(found)
+            params = v.params
+            if v.kind == "reduction":
+                args = [args[0].reshape(v.args[0].shape)]
+            made[v] = cpu_run(v.op, args, params).reshape(v.shape)
+        return made
+
+
+def _fitted(r: Value, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A member's shape among the axes of another's: as it is, or one element a row."""
+    if r.size == int(np.prod(shape)):
+        return shape
+    lead, at = 1, 0
+    while lead < r.size:
+        lead *= shape[at]
+        at += 1
+    return (*shape[:at], *(1,) * (len(shape) - at))
+
+
+def graph_of(fn: Callable[..., Any], *arrays: Any) -> Graph:
+    return eg.jit(fn).lower(*(eg.tensor(a) for a in arrays)).simplified
+
+
+def rand(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def agree(found: Sequence[Any], wanted: Sequence[Any]) -> None:
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5)
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+BATCH, TOKENS, HEADS, WIDTH = 2, 8, 3, 4
+
+
+def attend(x: Any, w: Any, order: tuple[int, ...] = (0, 1, 2), mask: Any = None) -> Any:
+    """Heads from one product, as models do it."""
+    parts = (x @ w).split(HEADS * WIDTH, axis=-1)
+    shape = (BATCH, TOKENS, HEADS, WIDTH)
+    q, k, v = (parts[i].reshape(shape).permute_dims((0, 2, 1, 3)) for i in order)
+    out = nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=mask is None
+    )
+    return out.permute_dims((0, 2, 1, 3)).reshape(BATCH, TOKENS, HEADS * WIDTH)
+
+
+def attention_step(**how: Any) -> Callable[..., Any]:
+    return eg.grad(lambda x, w: (attend(x, w, **how) ** 2).sum(), (0, 1))
+
+
+def names(graph: Graph) -> list[str]:
+    return [v.name for v in rewriting.Rewriter(graph).live]
+
+
+INPUTS = (rand(BATCH, TOKENS, 5), rand(5, 3 * HEADS * WIDTH, seed=1))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+def test_attention_leaves_what_its_derivative_needs(order: tuple[int, ...]) -> None:
+    graph = graph_of(attention_step(order=order), *INPUTS)
+    made = rewritten(graph)
+    made.verify()
+    found = names(made)
+    assert (found.count("attention_kept"), found.count("attention_kept_grads")) == (1, 1)
+    assert not {"attention", "attention_grads"} & {*found}
+    # q, k and v from one product, in their order: nothing is put together again
+    assert ("concat" in found) is (order != (0, 1, 2))
+    agree(outputs(made, INPUTS), outputs(graph, INPUTS))
+
+
+def test_masked_attention_too() -> None:
+    mask = eg.tensor(rand(1, 1, TOKENS, TOKENS, seed=2))
+    graph = graph_of(attention_step(mask=mask), *INPUTS)
+    given = [*INPUTS, mask.numpy()]
+    made = rewritten(graph)
+    assert "attention_kept_grads" in names(made)
+    assert "concat" not in names(made)
+    agree(outputs(made, given), outputs(graph, given))
+
+
+def test_a_derivative_without_its_forward_stays_what_it_is() -> None:
+    def fn(g: Any, q: Any) -> Any:
+        flat = REGISTRY["attention_grads"].function(g, q, q, q, 0.5, True)
+        return flat[: q.size].reshape(q.shape).permute_dims((0, 2, 1, 3))
+
+    q = rand(1, 2, 4, 4)
+    graph = graph_of(fn, q, q)
+    assert "attention_grads" in names(rewritten(graph))
+
+
+def test_derivatives_used_in_another_way_stay_flat() -> None:
+    def fn(x: Any) -> Any:
+        q = x.permute_dims((0, 2, 1, 3))
+        out = REGISTRY["attention"].function(q, q, q, 0.5, True)
+        flat = REGISTRY["attention_grads"].function(out, q, q, q, 0.5, True)
+        return out.permute_dims((0, 2, 1, 3)).reshape(-1)[1:], flat[3:] * 2.0
+
+    x = rand(1, 4, 2, 4)
+    graph = graph_of(fn, x)
+    made = rewritten(graph)
+    assert {"attention_kept", "attention_grads"} <= {*names(made)}
+    agree(outputs(made, [x]), outputs(graph, [x]))
+
+
+def test_attention_that_needs_more_shared_memory_than_there_is_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(DryDriver, "lt", object())
+    dev: Any = base.get(DRY)
+    q = dev.empty((1, 2, 128, 128), eg.bfloat16)
+    given = (dev, q, q, q, None, 0.5, True)
+    assert attention._Call(*given).serves
+    monkeypatch.setattr(DryDriver, "shared", 99 << 10)  # as on GPUs for games
+    assert not attention._Call(*given).serves
+
+
+# --- computed again ------------------------------------------------------------------------------
+
+
+def three_layers(x: Any, up: Any, b: Any, down: Any, gain: Any, kind: str = "none") -> Any:
+    def loss(x: Any, up: Any, b: Any, down: Any, gain: Any) -> Any:
+        for _ in range(3):
+            norm = nn.functional.layer_norm(x, (x.shape[-1],), gain)
+            x = x + nn.functional.gelu(norm @ up + b, approximate=kind) @ down
+        return (x * x).sum()
+
+    return eg.grad(loss, (0, 1, 2, 3, 4))(x, up, b, down, gain)
+
+
+MLP = (rand(24, 16), rand(16, 32, seed=1), rand(32, seed=2), rand(32, 16, seed=3), rand(16, seed=4))
+
+
+@pytest.fixture
+def eager_to_recompute(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LARGE", 64), ("LARGE_LATE", 64), ("FAR", 3)):
+        monkeypatch.setattr(recompute, name, value)
+
+
+def grouped(fn: Callable[..., Any], given: Sequence[Any], again: bool) -> tuple[Graph, list[Group]]:
+    graph = rewritten(graph_of(fn, *given))
+    return graph, fuse(graph, fusable, 64, siblings=1, recompute=again)
+
+
+@pytest.mark.usefixtures("eager_to_recompute")
+def test_groups_compute_again_what_is_cheap() -> None:
+    graph, before = grouped(three_layers, MLP, again=False)
+    wanted = Memory(graph, before, MLP).outputs
+    agree(wanted, outputs(graph, MLP))
+    graph, after = grouped(three_layers, MLP, again=True)
+    agree(Memory(graph, after, MLP).outputs, wanted)
+    kept, still_kept = (_stored(groups, graph, full=True) for groups in (before, after))
+    assert kept - still_kept == 6  # in each layer: a product with its bias, and a norm
+    rows, more_rows = (_stored(groups, graph, full=False) for groups in (before, after))
+    assert more_rows > rows  # means and deviations, from which norms are computed again
+
+
+@pytest.mark.usefixtures("eager_to_recompute")
+@pytest.mark.parametrize(("kind", "name"), [("none", "gelu"), ("tanh", "gelu_tanh")])
+def test_activations_are_made_twice_rather_than_kept(kind: str, name: str) -> None:
+    _, groups = grouped(partial(three_layers, kind=kind), MLP, again=True)
+    made = [v for g in groups for v in g.members if v.name == name]
+    readers = [g.opaque for g in groups if g.opaque is not None]
+    bases = [view_of(a).base for v in readers for a in v.args]
+    assert [bases.count(v) for v in made] == [1] * 6  # twice in each layer, each for one product
+
+
+def _stored(groups: Sequence[Group], graph: Graph, full: bool) -> int:
+    """How many values of groups lie in memory that nobody but groups reads: whole ones, or rows."""
+    opaque = {view_of(a).base for g in groups if g.opaque is not None for a in g.opaque.args}
+    stored = used_outside(groups, []) - opaque
+    roles = [m.role for g in groups for v, m in g.members.items() if v in stored]
+    return sum((role == "full") is full for role in roles)
+
+
+# --- in the place of an operand ------------------------------------------------------------------
+
+
+def lowered(fn: Callable[..., Any], *arrays: Any) -> Any:
+    return eg.jit(fn).lower(*(eg.tensor(a).to(DRY) for a in arrays)).plan
+
+
+def test_a_softmax_takes_the_place_of_its_scores() -> None:
+    x = rand(256, 256)
+    size = x.nbytes
+    plan = lowered(lambda x: eg.softmax(x @ x, axis=-1) @ x, x)
+    assert plan.memory().arena == size
+    # read as it is by another kernel: it must stay
+    both = lowered(lambda x: eg.softmax(x @ x, axis=-1) @ (x @ x), x)
+    assert both.memory().arena == 2 * size
+
+
+def test_what_is_read_in_two_shapes_is_not_written_over() -> None:
+    def fn(x: Any) -> Any:
+        y = x @ x
+        return (y.reshape(-1) * y.reshape(128, 512).reshape(-1) + 1.0).reshape(256, 256) @ x
+
+    x = rand(256, 256)
+    assert lowered(fn, x).memory().arena in (x.nbytes, 2 * x.nbytes)
+
+
+def test_numbers_of_classes_are_counted_and_not_read() -> None:
+    def fn(x: Any) -> Any:
+        labels = eg.zeros((x.shape[0],), "int64", x.device)
+        return eg.grad(lambda x: nn.functional.cross_entropy(x, labels))(x)
+
+    (text,) = [t for t in lowered(fn, rand(64, 4096)).sources() if "max_f" in t]
+    assert "Pack<i64" not in text
+
+
+def long_rows() -> Any:
+    x = 3 * rand(24, 40000)
+    x[0, :9000] = -np.inf
+    x[1, 5000] = 40.0
+    x[2] = -np.inf
+    x[3, 7] = np.nan
+    x[4, 9] = np.inf
+    return x
+
+
+def normalised(x: Any) -> Any:
+    labels = eg.tensor(np.arange(24) * 1601, device=x.device)
+    grad = eg.grad(lambda x: nn.functional.cross_entropy(x, labels, reduction="sum"))(x)
+    return eg.logsumexp(x, axis=-1), eg.softmax(x, axis=-1), grad
+
+
+def test_long_rows_are_read_twice() -> None:
+    texts = lowered(lambda x: eg.softmax(x, axis=-1), long_rows()).sources()
+    (text,) = [t for t in texts if "max_f" in t]
+    assert text.count("*)(a0 +") == 2
+    assert "from_t" in text
+    (short,) = lowered(lambda x: eg.softmax(x, axis=-1), rand(40, 300)).sources()
+    assert short.count("*)(a0 +") == 1  # registers hold it
+    assert "from_t" not in short
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
+def test_long_rows_have_the_cpu_s_values() -> None:
+    x = long_rows()
+    wanted = normalised(eg.tensor(x))
+    found = eg.jit(normalised)(eg.tensor(x, device="cuda"))
+    for f, w in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(f.numpy(), w.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
+@pytest.mark.parametrize("width", [520, 768, 1000, 3000])
+def test_norms_of_all_widths(width: int) -> None:
+    given = (rand(300, width), rand(width, seed=1), rand(width, seed=2), rand(300, width, seed=3))
+
+    def grads(x: Any, gain: Any, bias: Any, g: Any) -> Any:
+        def loss(x: Any, gain: Any, bias: Any) -> Any:
+            return (nn.functional.layer_norm(x, (width,), gain, bias) * g).sum()
+
+        return eg.grad(loss, (0, 1, 2))(x, gain, bias)
+
+    wanted = grads(*(eg.tensor(a) for a in given))
+    found = eg.jit(grads)(*(eg.tensor(a, device="cuda") for a in given))
+    for f, w in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(f.numpy(), w.numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
+def test_half_activations_are_right_to_their_last_bit() -> None:
+    x = np.linspace(-9, 9, 4001).astype(np.float32)
+
+    def both(x: Any) -> Any:
+        half = x.astype("bfloat16")
+        return nn.functional.gelu(half).astype("float32"), eg.grad(
+            lambda h: nn.functional.gelu(h).astype("float32").sum()
+        )(half).astype("float32")
+
+    exact = eg.tensor(x).astype("bfloat16").astype("float64")
+    wanted = (nn.functional.gelu(exact), eg.grad(lambda t: nn.functional.gelu(t).sum())(exact))
+    for f, w in zip(eg.jit(both)(eg.tensor(x, device="cuda")), wanted, strict=True):
+        np.testing.assert_allclose(f.numpy(), w.numpy(), rtol=2**-8 * 1.01, atol=4e-6)
+
+
+def test_a_step_drops_gradients_that_it_replaces() -> None:
+    w = eg.ones((64, 64), device=DRY, requires_grad=True)
+
+    def step(x: Any) -> Any:
+        loss = (x @ w).sum()
+        w.grad = None
+        loss.backward()
+        return loss
+
+    compiled = eg.jit(step)
+    x = eg.ones((64, 64), device=DRY)
+    addresses = []
+    for _ in range(3):
+        compiled(x)
+        addresses.append(w.grad._data.ptr)  # type: ignore[union-attr]
+    assert len(set(addresses[1:])) == 1
+    held = w.grad
+    compiled(x)
+    assert w.grad._data.ptr != held._data.ptr  # type: ignore[union-attr]
+    assert isinstance(compiled.latest.replay.runner, Runner)  # type: ignore[union-attr]

@@ -1,0 +1,135 @@
+"""The examples on every device and both ways of running: the same seed, the same curve."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+import everygrad as eg
+from examples import digits, gpt
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"layers": 2, "heads": 2, "width": 32, "tokens": 16, "batch": 4, "steps": 20, "seed": 3}
+TINY = [word for name, size in SIZES.items() for word in (f"--{name}", str(size))]
+
+
+def options(device: str, jit: bool) -> list[str]:
+    return ["--device", device, *(["--jit"] if jit else [])]
+
+
+@lru_cache
+def gpt_curve(device: str, jit: bool) -> list[float]:
+    given, text = gpt.arguments([*TINY, *options(device, jit)]), gpt.Text()
+    return gpt.train(gpt.build(text, given), text, given)
+
+
+@lru_cache
+def digits_curve(device: str, jit: bool) -> tuple[list[float], float]:
+    """The losses of six steps on part of the digits, and the accuracy on others."""
+    eg.manual_seed(0)
+    train_x, train_y, test_x, test_y = digits.load(device)
+    model = digits.network().to(device)
+    part = slice(3 * digits.BATCH)
+    losses = digits.train(model, train_x[part], train_y[part], epochs=2, jit=jit)
+    guesses = digits.predict(model, test_x).argmax(axis=1)
+    return losses, float((guesses == test_y.to("cpu").numpy()).mean())
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_the_gpt_learns_and_its_curve_is_the_cpus(device: str, jit: bool) -> None:
+    losses = gpt_curve(device, jit)
+    assert len(losses) == 20
+    assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5])
+    np.testing.assert_allclose(losses, gpt_curve("cpu", False), rtol=1e-3)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_the_digits_are_learnt_as_on_the_cpu(device: str, jit: bool) -> None:
+    losses, accuracy = digits_curve(device, jit)
+    expected, reached = digits_curve("cpu", False)
+    assert len(losses) == 6
+    assert losses[-1] < 0.8 * losses[0]
+    np.testing.assert_allclose(losses, expected, rtol=1e-3)
+    assert abs(accuracy - reached) <= 0.01
+
+
+def test_a_seed_gives_the_same_weights_and_batches_on_every_device(device: str) -> None:
+    text = gpt.Text()
+    here, there = (
+        gpt.build(text, gpt.arguments([*TINY, "--device", d])).state_dict() for d in ("cpu", device)
+    )
+    assert {value.device for value in there.values()} == {device}
+    for name, value in here.items():
+        np.testing.assert_array_equal(there[name].to("cpu").numpy(), value.numpy())
+    first, again, other = (next(gpt.batches(text.learnt, 4, 16, seed)) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_a_causal_model_does_not_see_what_follows() -> None:
+    """`write` fills the window with letters behind the last one: they must change nothing."""
+    text, given = gpt.Text(), gpt.arguments(TINY)
+    model = gpt.build(text, given)
+    window = text.learnt[None, :16].copy()
+    before = model(eg.tensor(window)).detach().numpy()
+    window[0, 9:] = 0
+    after = model(eg.tensor(window)).detach().numpy()
+    np.testing.assert_allclose(after[0, :9], before[0, :9], rtol=1e-5, atol=1e-6)
+    assert np.abs(after[0, 9:] - before[0, 9:]).max() > 1e-2
+
+
+def test_an_embedding_of_many_letters_has_the_cpus_gradient(device: str) -> None:
+    """A batch as large as the example's own: the tiny one above takes another kernel."""
+    rng = np.random.default_rng(0)
+    letters, weights = rng.integers(0, 50, (16, 128)), rng.standard_normal((50, 8), np.float32)
+    found = []
+    for place in ("cpu", device):
+        table = eg.tensor(weights, device=place, requires_grad=True)
+        rows = eg.nn.functional.embedding(eg.tensor(letters, device=place), table)
+        (rows * rows).sum().backward()
+        assert table.grad is not None
+        found.append(table.grad.to("cpu").numpy())
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+
+
+def run(script: str, *given: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / script), *given]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_the_gpt_as_a_program(tmp_path: Path) -> None:
+    result = run("gpt.py", *TINY, "--jit", "--sample", "30", "--out", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert "100%|" in result.stderr  # the progress bar reached its end
+    before, sample = result.stdout.split("sample:\n")
+    assert "letters of" in before
+    assert "held out" in before
+    assert len(sample.split("\nwritten: ")[0]) == 30
+    picture = matplotlib.image.imread(tmp_path / "gpt-loss.png")
+    assert min(picture.shape[:2]) >= 500
+    assert picture[..., :3].std() > 0.05  # something is drawn
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--width", "30", "--heads", "4"], "--width 30 is not a multiple of --heads 4"),
+        (["--steps", "0"], "--steps must be at least 1"),
+        (["--sample", "-1"], "--sample must be at least 0"),
+        (["--tokens", "1"], "--tokens must be at least 2"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        gpt.arguments(given)
+    assert said in capsys.readouterr().err
