@@ -11,39 +11,9 @@ from everygrad.ops import load_all
 
 load_all()  # tests are made from the registry
 
-# the tests that know of devices without float64; the others are about the engine, not the device
-EVERYWHERE = {
-    "test_ops",
-    "test_ops_derivatives",
-    "test_ops_transforms",
-    "test_errors",
-    "test_examples",
-    "test_amp",
-    "test_profile",
-    "test_reductions",
-    "test_signed_zeros",
-    "test_conversions",
-    "test_refusals",
-    "test_order",
-    "test_selecting",
-    "test_array_api",
-    "test_array_api_cases",
-    "test_array_api_suites",
-    "test_distributions",
-    "test_fuzz",
-    "test_interrupts",
-    "test_convolutions",
-    "test_losses",
-    "test_elementwise",
-    "test_special",
-    "test_attention_cases",
-    "test_arguments",
-    "test_pieces",
-    "test_lists_of_tensors",
-    "test_lost_writes",
-    "test_sweep",
-    "test_protocols",
-}
+# What kinds of devices can do that others cannot. A test that takes `device` runs on every device
+# of the run, unless it says what it needs: `pytest.mark.needs("float64")`.
+CAPABILITIES = {"cpu": {"float64"}, "cuda": {"float64"}, "webgpu": set[str]()}
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
 
 
@@ -55,6 +25,6 @@ def pytest_collection_finish() -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
-        name = metafunc.module.__name__.split(".")[-1]
-        wide = [d for d in DEVICES if name in EVERYWHERE or d.split(":")[0] != "webgpu"]
-        metafunc.parametrize("device", wide)
+        needed = {n for mark in metafunc.definition.iter_markers("needs") for n in mark.args}
+        able = [d for d in DEVICES if needed <= CAPABILITIES[d.split(":")[0]]]
+        metafunc.parametrize("device", able)

@@ -24,6 +24,8 @@ from everygrad.errors import (
 )
 from tests.support.checks import close, values
 
+pytestmark = pytest.mark.needs("float64")
+
 ALL = dtypes.ALL
 SIGNED = [d for d in ALL if d.kind == "int"]
 UNSIGNED = [d for d in ALL if d.kind == "uint"]

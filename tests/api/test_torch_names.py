@@ -18,6 +18,8 @@ from everygrad.core.torch_names import FUNCTIONS, METHODS
 from everygrad.errors import ArgumentError, DtypeError, FunctionError, GradientError, ShapeError
 from everygrad.nn import functional as F
 
+pytestmark = pytest.mark.needs("float64")
+
 # --- names ---------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ import everygrad as eg
 from everygrad.autograd.transforms.checkpoint import _Frame
 from everygrad.errors import ArgumentError, FreedGraphError
 
+pytestmark = pytest.mark.needs("float64")
+
 
 def leaf(values: Any, device: str = "cpu") -> Any:
     return eg.tensor(values, dtype="float64", device=device, requires_grad=True)

@@ -16,6 +16,8 @@ import everygrad as eg
 from everygrad import nn
 from tests.engine.test_checkpoint import both, leaf, plain, values
 
+pytestmark = pytest.mark.needs("float64")
+
 
 def test_changed_tensors_are_read_as_they_were(device: str) -> None:
     def run(way: Any) -> list[Any]:

@@ -12,6 +12,8 @@ import pytest
 import everygrad as eg
 from everygrad.errors import ArgumentError, FreedGraphError, GradientError
 
+pytestmark = pytest.mark.needs("float64")
+
 
 def leaf(values: Any, device: str = "cpu", dtype: Any = "float64") -> Any:
     return eg.tensor(values, dtype=dtype, device=device, requires_grad=True)

@@ -18,6 +18,8 @@ import everygrad as eg
 from everygrad.autograd.graph import Node
 from everygrad.core.tensor import Wrapped
 
+pytestmark = pytest.mark.needs("float64")
+
 
 def leaf(values: Any, device: str = "cpu", dtype: Any = "float32") -> Any:
     return eg.tensor(values, dtype=dtype, device=device, requires_grad=True)

@@ -17,6 +17,8 @@ import everygrad as eg
 from everygrad.autograd.modes import anomaly_enabled
 from everygrad.errors import AnomalyError, ArgumentError, FunctionError, GradientError
 
+pytestmark = pytest.mark.needs("float64")
+
 
 def leaf(values: Any, device: str = "cpu", dtype: Any = "float64") -> Any:
     return eg.tensor(values, dtype=dtype, device=device, requires_grad=True)

@@ -10,6 +10,8 @@ import pytest
 import everygrad as eg
 from everygrad.errors import FreedGraphError, FunctionError, GradientError, ShapeError
 
+pytestmark = pytest.mark.needs("float64")
+
 
 def leaf(values: Any, device: str = "cpu") -> Any:
     return eg.tensor(values, dtype="float64", device=device, requires_grad=True)

@@ -22,7 +22,10 @@ from everygrad.errors import (
 )
 
 # torch.func compiles its own helpers in a way it warns about
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+pytestmark = [
+    pytest.mark.needs("float64"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+]
 
 
 def constant(values: Any, device: str = "cpu") -> Any:

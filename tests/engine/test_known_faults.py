@@ -36,6 +36,8 @@ from tests.support.checks import (
     to_tensor,
 )
 
+pytestmark = pytest.mark.needs("float64")
+
 GROUPS = {
     "AG": "1 2 3 4 5 6 7 8 9 x y",
     "SH": "1 2 3 4 5 6 7 8 9 10 11 12 13 15 16 17 18 19 20 22",

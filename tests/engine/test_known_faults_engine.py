@@ -21,6 +21,8 @@ from everygrad.errors import (
     GradientError,
 )
 
+pytestmark = pytest.mark.needs("float64")
+
 
 def leaf(values: Any, device: str, dtype: Any = "float64") -> Any:
     return eg.tensor(values, dtype=dtype, device=device, requires_grad=True)

@@ -27,6 +27,8 @@ from tests.support.checks import (
     to_tensor,
 )
 
+pytestmark = pytest.mark.needs("float64")
+
 
 def leaf(values: Any, device: str, dtype: Any = "float64") -> Any:
     return eg.tensor(values, dtype=dtype, device=device, requires_grad=True)

@@ -24,6 +24,8 @@ from tests.support.checks import (
     samples_of,
 )
 
+pytestmark = pytest.mark.needs("float64")
+
 # --- compiled: what is computed twice, and what lies inside something else ------------------------
 
 

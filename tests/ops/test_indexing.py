@@ -13,6 +13,8 @@ import everygrad as eg
 from everygrad.errors import DtypeError, OutOfRangeError, ShapeError
 from tests.support.checks import close, values
 
+pytestmark = pytest.mark.needs("float64")
+
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 quick = settings(max_examples=150, deadline=None)
 

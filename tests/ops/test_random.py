@@ -14,6 +14,8 @@ from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from tests.support import references
 from tests.support.checks import close, native_threshold, values, without_kernel
 
+pytestmark = pytest.mark.needs("float64")
+
 COUNT = 200_000
 
 # (counter, key, result) from Random123's known-answer tests for philox4x32-10

@@ -20,6 +20,8 @@ import everygrad as eg
 from everygrad.tools import accuracy_special
 from tests.support.checks import is_narrow, native_threshold
 
+pytestmark = pytest.mark.needs("float64")
+
 FOLDER = Path(np.__file__).parent / "_core" / "tests" / "data"
 NAMES = {
     "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
