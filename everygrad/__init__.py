@@ -38,6 +38,8 @@ from everygrad.ops.random import generators as _random
 from everygrad.ops.record.lazy_index import FUNCTIONS as _NAMES
 from everygrad.ops.record.spec import REGISTRY as _REGISTRY
 
+__version__ = "0.1.0"
+
 # The registry is the list of ops; `__init__.pyi`, made from it, is what editors and mypy read.
 globals().update({name: getattr(_creation, name) for name in _creation.__all__})
 globals().update({op.name: op.function for op in _REGISTRY.values() if not op.namespace})
@@ -93,7 +95,7 @@ __all__ = sorted(
         *("leaf_ready_hook", "no_grad", "set_grad_enabled"),
         *("get_matmul_precision", "set_matmul_precision"),
         *("can_cast", "finfo", "iinfo", "isdtype", "result_type"),
-        *("e", "inf", "nan", "newaxis", "pi", "__array_api_version__"),
+        *("e", "inf", "nan", "newaxis", "pi", "__array_api_version__", "__version__"),
         *_DTYPES,
         *_creation.__all__,
         *_random.__all__,

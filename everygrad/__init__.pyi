@@ -126,6 +126,7 @@ from everygrad.ops.signal.window_functions import (
 )
 
 __array_api_version__: str
+__version__: str
 bfloat16: DType
 bool: DType
 complex128: DType

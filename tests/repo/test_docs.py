@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SHELL = {"sh", "console"}
 LANGUAGES = {"python", "text", "dot"} | SHELL  # any other would be a block that nothing checks
 TIME_LIMIT = 300  # seconds: the README trains something
