@@ -19,11 +19,10 @@ from everygrad import dtypes
 from everygrad.amp.autocast import cast_to, converted, policy, uncast
 from everygrad.autograd.graph import MarkedNode, Node
 from everygrad.autograd.modes import CAREFUL, anomaly_enabled, no_grad, recording
-from everygrad.autograd.op_hooks import watcher
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
 from everygrad.compile.expr import Expr
-from everygrad.core.config import fast_limit
+from everygrad.core.context import fast_limit, intercepted, profiling, tracing, watcher
 from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError, DtypeError, EverygradError
@@ -65,7 +64,7 @@ def backend_of(op: str, payloads: list[Any]) -> base.Backend:
 
 def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """The payload of `op` on `inputs`: by a transformation if one wraps them, else by a backend."""
-    if fast_limit() < 0 and (tracer := base.tracing.get()) is not None:
+    if intercepted() and (tracer := tracing.get()) is not None:
         inputs = tracer.lift(inputs)
     payloads = [t._data for t in inputs]
     for payload in payloads:
@@ -73,7 +72,7 @@ def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
             break
     else:
         kernel = CPU.kernels.get(op.name)
-        if kernel is None or fast_limit() < 0:
+        if kernel is None or intercepted():
             return _run_on(CPU, op, payloads, params)
         try:
             out = kernel(*payloads, **params)
@@ -89,7 +88,7 @@ def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
 
 def _run_on(backend: base.Backend, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
     if op.family != "kernel" or op.name in backend.kernels:
-        if fast_limit() < 0 and (profiler := base.profiling.get()) is not None:
+        if intercepted() and (profiler := profiling.get()) is not None:
             out = profiler.run(backend, op, payloads, params)
         else:
             out = backend.run(op, payloads, params)
@@ -150,11 +149,11 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
 
 def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
-    if fast_limit() < 0:
+    if intercepted():
         if (chosen := policy()) is not None and not op.is_users:
             with uncast():  # what it is made of keeps the dtypes chosen here
                 return apply(op, *converted(op.name, inputs, chosen), **params)
-        if (tracer := base.tracing.get()) is not None:
+        if (tracer := tracing.get()) is not None:
             inputs = tracer.lift(inputs)
         if (around := recorder.get()) is not None and around.follows(op, inputs):
             followed: Tensor = around.run(op, inputs, params)
@@ -180,12 +179,12 @@ def update(op: Any, t: Tensor, *others: Tensor, **params: Any) -> None:
     A tensor that is a leaf stays one.
     """
     plain = type(t._data) is ndarray and all(type(o._data) is ndarray for o in others)
-    if plain and op.family == "elementwise" and fast_limit() >= 0:
+    if plain and op.family == "elementwise" and not intercepted():
         payload = CPU.rewrite(op, t, [o._data for o in others], params)
         if payload is not None:
             t.rebind(payload, t._node)
             return
-    if op.family == "elementwise" and fast_limit() >= 0 and hasattr(t._data, "direct"):
+    if op.family == "elementwise" and not intercepted() and hasattr(t._data, "direct"):
         payloads = [t._data, *[o._data for o in others]]
         if len(set(map(type, payloads))) == 1:  # a device's, and nothing around them
             t.rebind(backend_of(op.name, payloads).run(op, payloads, params), t._node)
@@ -223,7 +222,7 @@ def operands(op: str, *values: Any, floating: bool = False) -> tuple[Tensor, ...
     assert common is not None
     if floating and not common.is_differentiable:
         common = dtypes.DEFAULT_FLOAT
-    if fast_limit() < 0 and (chosen := policy()) is not None:
+    if intercepted() and (chosen := policy()) is not None:
         common = cast_to(op, common, anchor.device, chosen)
     arrays = iter(tensors[len(tensors) - len(others) :])
     made = []
@@ -243,7 +242,7 @@ def _is_number(value: Any) -> bool:
 def computed(op: Any, payloads: list[Any]) -> Any:
     """The payload of an elementwise op on payloads, outside any graph."""
     out = None
-    if fast_limit() >= 0 and len(payloads) <= 3 and hasattr(payloads[0], "direct"):
+    if not intercepted() and len(payloads) <= 3 and hasattr(payloads[0], "direct"):
         out = payloads[0].direct(op, *payloads)
     return execute(op, tuple([wrap(p) for p in payloads]), {}) if out is None else out
 
@@ -273,7 +272,7 @@ def unary(op: Any) -> Callable[[Any], Any]:
             dtype = a.dtype
             if a.size > fast_limit():
                 # the shortest way a device knows, unless something must see every op
-                if type(a) is ndarray or fast_limit() < 0:
+                if type(a) is ndarray or intercepted():
                     return slow(x)
                 out = a.direct(op, a)
                 if out is None:

@@ -30,10 +30,8 @@ import numpy as np
 
 from everygrad.amp import autocast
 from everygrad.autograd import api, modes, randomness
-from everygrad.autograd.op_hooks import watcher
 from everygrad.autograd.saved_tensor_hooks import recorder
-from everygrad.backends import base
-from everygrad.core.config import fast_limit
+from everygrad.core.context import fast_limit, profiling, tracing, watcher
 from everygrad.ops.random.generators import default_generator
 
 SIGNAL = signal.SIGINT
@@ -243,8 +241,8 @@ def modes_now() -> dict[str, Any]:
         "inference": modes.in_inference_mode(),
         "depth": modes.transform_depth(),
         "autocast": autocast.policy(),
-        "tracer": base.tracing.get(),
-        "profiler": base.profiling.get(),
+        "tracer": tracing.get(),
+        "profiler": profiling.get(),
         "find_nan": watcher.get(),
         "checkpoint": recorder.get(),
         "vmaps": randomness.vmaps_around.get(),

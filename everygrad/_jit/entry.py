@@ -23,7 +23,8 @@ from everygrad._jit.trace import device_of, is_array
 from everygrad._jit.verify import check
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
-from everygrad.core.config import config, fast_limit
+from everygrad.core.config import config
+from everygrad.core.context import intercepted, profiling
 from everygrad.core.scopes import drain
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.errors import TraceError
@@ -212,7 +213,7 @@ class Entry:
         replay = self.replay
         self.gather(tensors)
         states = () if self.host is None else self.host.run(replay.arrays)
-        profiler = base.profiling.get() if fast_limit() < 0 else None
+        profiler = profiling.get() if intercepted() else None
         if not self.targets and not self.verify and profiler is None:
             outputs, interrupted = replay.run({})
         else:

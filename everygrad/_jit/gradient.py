@@ -14,8 +14,7 @@ from everygrad.autograd.engine import Pass
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad
 from everygrad.autograd.trees import flatten, unflatten
-from everygrad.backends import base
-from everygrad.core.config import fast_limit
+from everygrad.core.context import intercepted, profiling
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.errors import GradientError
 from everygrad.ops.python.creation import zeros
@@ -106,7 +105,7 @@ class _Call(Op):
             for s, v in zip(g, values, strict=True)
         ]
         inputs = [aligned(a) for a in (*node.saved, *seeds)]
-        if fast_limit() < 0 and (profiler := base.profiling.get()) is not None:
+        if intercepted() and (profiler := profiling.get()) is not None:
             shown = partial(described, replay, gradients.graph)
             name, device = f"{entry.name}, backward", entry.record.device
             made = profiler.replay_on(name, shown, device, replay, inputs)

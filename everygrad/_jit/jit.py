@@ -21,13 +21,13 @@ from everygrad._jit.trace import Elsewhere, is_array
 from everygrad._jit.verify import interpreted
 from everygrad.amp.autocast import policy
 from everygrad.autograd.modes import recording
-from everygrad.autograd.op_hooks import watcher
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
 from everygrad.backends.code_cache import kept
 from everygrad.compile.memory import Memory
-from everygrad.core.config import config, fast_limit
+from everygrad.core.config import config
+from everygrad.core.context import intercepted, tracing, watcher
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
@@ -67,14 +67,14 @@ class Jitted:
         return Bound(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recorder.get() is not None or (fast_limit() < 0 and _watched()):
+        if recorder.get() is not None or (intercepted() and _watched()):
             # inside a checkpoint or find_nan, which see every op, or another trace: part of that
             return self.fn(*args, **kwargs)
         leaves: Sequence[Any] = args
         tree: Any = len(args)  # stands for the structure where there is none
         if kwargs or not all(isinstance(a, Tensor) for a in args):
             leaves, tree = flatten((args, kwargs))
-        cast = policy() if fast_limit() < 0 else None
+        cast = policy() if intercepted() else None
         signature: list[Any] = [tree, recording(), cast, config.matmul_precision]
         tensors: list[Tensor] = []
         for leaf in leaves:
@@ -230,7 +230,7 @@ def _input(source: Any, tensors: Sequence[Tensor]) -> Any:
 
 
 def _watched() -> bool:
-    return base.tracing.get() is not None or watcher.get() is not None
+    return tracing.get() is not None or watcher.get() is not None
 
 
 def _static(leaf: Any) -> Any:

@@ -27,6 +27,7 @@ from everygrad.autograd.graph import Leaf
 from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
 from everygrad.compile.ir import INDEXED, Graph, Value, index_bound
+from everygrad.core.context import tracing
 from everygrad.core.scopes import Setting
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, wrap
@@ -139,7 +140,7 @@ class Tracer:
 
     def active(self) -> Setting:
         """Every op of this context is traced."""
-        return Setting(base.tracing, self, watches=True)
+        return Setting(tracing, self, watches=True)
 
     @contextmanager
     def again(self) -> Iterator[None]:

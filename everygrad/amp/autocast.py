@@ -18,7 +18,7 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.autograd.modes import _Mode
 from everygrad.backends.base import kind_of
-from everygrad.core.config import fast_limit
+from everygrad.core.context import intercepted
 from everygrad.core.scopes import Setting, Settings
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
@@ -90,7 +90,7 @@ def whole(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if fast_limit() < 0 and (chosen := policy()) is not None:
+        if intercepted() and (chosen := policy()) is not None:
             with uncast():
                 named = dict(zip(kwargs, converted(name, [*kwargs.values()], chosen), strict=True))
                 return fn(*converted(name, args, chosen), **named)

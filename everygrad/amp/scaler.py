@@ -8,7 +8,8 @@ from typing import Any
 
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.trees import flatten, unflatten
-from everygrad.backends.base import tracing, untraced
+from everygrad.core.context import tracing
+from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import float16, float32
 from everygrad.errors import ArgumentError, DtypeError, GradientError

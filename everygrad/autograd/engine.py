@@ -22,7 +22,7 @@ from everygrad.autograd.modes import (
     recording,
     set_recording,
 )
-from everygrad.backends.base import tracing
+from everygrad.core.context import tracing
 from everygrad.core.scopes import drain
 from everygrad.core.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from importlib import import_module
 from time import perf_counter
 from typing import Any, Protocol
 
-from everygrad.core.config import fast_limit
-from everygrad.core.scopes import Setting
+from everygrad.core.context import intercepted, tracing
+from everygrad.core.protocols import Compiled
 from everygrad.core.shapes import Shape
 from everygrad.errors import DeviceError
 
@@ -62,7 +61,7 @@ class Backend:
     def warm_up(self) -> None:
         """Load what compiling needs: a function is about to be compiled here, perhaps."""
 
-    def compile(self, graph: Any, donated: Any) -> Any:
+    def compile(self, graph: Any, donated: Any = ()) -> Compiled:
         """Something that computes the graph's outputs again and again: `put` inputs and `run`, or
         `run_on` them all; `run_apart`, where it can run its steps one by one for a profiler, with
         `steps()` and `step_bytes()` about them. `donated` pairs inputs with outputs that are to
@@ -126,26 +125,6 @@ class Backend:
         raise NotImplementedError
 
 
-# The tracer that sees every op of this context, if any: see _jit/trace.py. Looked at only while
-# fast_limit() is below 0, which the tracer sees to.
-tracing: ContextVar[Any] = ContextVar("everygrad_tracing", default=None)
-
-
-# The records of ops by name. `ops/record/spec` puts its registry here: a backend that hands an
-# op of its own to the compiler asks for the record, which alone knows the op's result.
-records: dict[str, Any] = {}
-
-
-# The profiler that times what this context's backends do, if any: see tools/profile.py. Looked at
-# only while fast_limit() is below 0, as the tracer is.
-profiling: ContextVar[Any] = ContextVar("everygrad_profiling", default=None)
-
-
-def untraced() -> Setting:
-    """Nothing inside is traced: for state that a function makes when it first runs."""
-    return Setting(tracing, None)
-
-
 _MODULES = {
     "cpu": "everygrad.backends.cpu.device",
     "null": "everygrad.backends.null.device",
@@ -183,6 +162,6 @@ def get(name: str) -> Backend:
             found = _OPEN.get(own) or module.open_device(own)
             _OPEN[own] = found
         _OPEN[name] = found
-    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+    if intercepted() and (tracer := tracing.get()) is not None:
         return tracer.backend(found)
     return found

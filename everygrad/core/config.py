@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextvars import ContextVar
 
+from everygrad.core.context import FAST_LIMIT, fast_limit, intercepted
 from everygrad.errors import ArgumentError
 
 _PRECISIONS = ("highest", "high")
-
-
-# Up to this many elements dispatch takes its fast path; -1 in a context in which something (a
-# tracer, a profiler, `autocast`, `find_nan`) must see every op. A context variable: what one thread
-# traces or profiles neither slows nor changes the ops of another.
-FAST_LIMIT: ContextVar[int] = ContextVar(
-    "everygrad_fast_limit", default=int(os.environ.get("EVERYGRAD_NATIVE_THRESHOLD", "16384"))
-)
-fast_limit = FAST_LIMIT.get
 
 
 class Config:
@@ -44,7 +35,7 @@ class Config:
     @native_threshold.setter
     def native_threshold(self, value: int) -> None:
         self._native_threshold = value
-        if fast_limit() >= 0:
+        if not intercepted():
             FAST_LIMIT.set(value)
 
 

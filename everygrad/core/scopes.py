@@ -16,7 +16,7 @@ from io import IOBase
 from operator import call
 from typing import Any
 
-from everygrad.core.config import FAST_LIMIT
+from everygrad.core.context import INTERCEPT, tracing
 
 Settings = tuple[tuple[ContextVar[Any], Any], ...]
 
@@ -69,7 +69,7 @@ class Scope:
     def __enter__(self) -> Any:
         settings, undo, more = self.settings(), self._undo, self.has_more
         if self.watches:
-            settings += ((FAST_LIMIT, -1),)
+            settings += INTERCEPT
         back: list[Callable[..., Any]] = [partial(setattr, undo, "close", undo.close)]
         for var, _ in settings:
             back.append(partial(var.set, var.get()))
@@ -99,6 +99,18 @@ class Setting(Scope):
 
     def settings(self) -> Settings:
         return self._settings
+
+
+class intercepting(Scope):  # noqa: N801  # a context manager, read as a verb
+    """Every op inside goes the slow way, on which everyone sees it."""
+
+    __slots__ = ()
+    watches = True
+
+
+def untraced() -> Setting:
+    """Nothing inside is traced: for state that a function makes when it first runs."""
+    return Setting(tracing, None)
 
 
 class Attribute(Scope):

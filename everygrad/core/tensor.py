@@ -18,8 +18,7 @@ from weakref import ref
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.autograd.transform_scope import GRAD, STREAM, VALUE, inside, outlasts_cycles
-from everygrad.backends.base import tracing
-from everygrad.core.config import fast_limit
+from everygrad.core.context import intercepted, tracing
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.torch_names import IN_PLACE, METHODS, cure
 from everygrad.dtypes import FROM_NP, DType
@@ -156,7 +155,7 @@ class Tensor:
     @property
     def grad(self) -> Tensor | None:
         """The gradient summed here by `backward`, or None."""
-        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        if intercepted() and (tracer := tracing.get()) is not None:
             return tracer.grad(self)
         return getattr(self, "_grad", None)
 
@@ -177,7 +176,7 @@ class Tensor:
 
         `drawn`: it is the state of a generator, which moves on once however often vmap draws.
         """
-        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        if intercepted() and (tracer := tracing.get()) is not None:
             held = tracer.rebinding(self, payload)
             node = held._node if held is not self and node is self._node else node
         else:
@@ -251,7 +250,7 @@ class Tensor:
 
 def shared(t: Tensor) -> Any:
     """The payload of `t`, to stand under another name too: a tracer must know whose it is."""
-    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+    if intercepted() and (tracer := tracing.get()) is not None:
         (t,) = tracer.lift((t,))
     return t._data
 
@@ -259,7 +258,7 @@ def shared(t: Tensor) -> Any:
 def stand_in(t: Tensor) -> Tensor:
     """The tensor that holds the value and the node of `t` in this context: `t` itself, except for
     a tensor from outside that a tracer has captured, which is never written to."""
-    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+    if intercepted() and (tracer := tracing.get()) is not None:
         found: Tensor = tracer.stand_in(t)
         return found
     return t
@@ -269,7 +268,7 @@ def set_grad(t: Tensor, g: Tensor | None) -> None:
     """Give `t` this gradient; while a function is traced, only the tracer knows it."""
     if (around := inside()) is not None:
         around.changing(t, GRAD, t.grad)
-    if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+    if intercepted() and (tracer := tracing.get()) is not None:
         tracer.set_grad(t, g)
     else:
         t._grad = g

@@ -14,8 +14,7 @@ from everygrad._jit.guards import same
 from everygrad.autograd.graph import HookHandle
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.transform_scope import inside
-from everygrad.backends.base import tracing
-from everygrad.core.config import fast_limit
+from everygrad.core.context import intercepted, tracing
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.parameter import Parameter
@@ -68,7 +67,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward(); a Module needs one")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if fast_limit() < 0 and (tracer := tracing.get()) is not None:
+        if intercepted() and (tracer := tracing.get()) is not None:
             tracer.met(self)
         if not (self._forward_pre_hooks or self._forward_hooks):
             return self.forward(*args, **kwargs)

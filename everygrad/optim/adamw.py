@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from everygrad.backends.base import untraced
 from everygrad.compile.expr import call
+from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 from everygrad import dtypes
 from everygrad.autograd.modes import enable_grad, no_grad
 from everygrad.backends import base
-from everygrad.backends.base import tracing, untraced
-from everygrad.core.config import fast_limit
+from everygrad.core.context import intercepted, tracing
+from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor, shared, wrap
 from everygrad.dispatch import as_tensor, update
 from everygrad.dtypes import DType
@@ -409,7 +409,7 @@ class Shared:
     def change(self, rule: Rule, *tensors: Tensor) -> None:
         """Do a rule on a parameter's tensors; on a GPU not before `settle`, with all others'."""
         device = tensors[0].device
-        if fast_limit() < 0 or device == "cpu":  # a tracer must see every change
+        if intercepted() or device == "cpu":  # a tracer must see every change
             rule.run(tensors)
         else:
             self._waiting.setdefault((rule, device), []).append(tensors)

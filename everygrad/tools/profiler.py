@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from everygrad.backends import base
 from everygrad.compile import costs
 from everygrad.compile.ir import Graph, Value
+from everygrad.core.context import profiling
 from everygrad.core.scopes import Scope, Settings
 from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError
@@ -102,7 +103,7 @@ class Profile(Scope):
         return self
 
     def settings(self) -> Settings:
-        return ((base.profiling, self),)
+        return ((profiling, self),)
 
     def leaving(self) -> tuple[Callable[[], Any], ...]:
         return (partial(setattr, self, "_open", False), self._finish)

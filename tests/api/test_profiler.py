@@ -13,9 +13,8 @@ import pytest
 
 import everygrad as eg
 from everygrad import errors
-from everygrad.backends import base
 from everygrad.compile import costs
-from everygrad.core.config import fast_limit
+from everygrad.core.context import fast_limit, profiling
 from everygrad.tools import Profile, profile
 
 
@@ -60,7 +59,7 @@ def test_nothing_is_left_behind() -> None:
         raise ZeroDivisionError
     eg.ones((3,)) + 1.0
     assert fast_limit() == before
-    assert base.profiling.get() is None
+    assert profiling.get() is None
     assert p.events == []
     assert p.seconds > 0
     with pytest.raises(errors.ArgumentError, match="open already"), p, p:

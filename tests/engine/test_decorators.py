@@ -13,8 +13,7 @@ import everygrad as eg
 from everygrad.amp.autocast import policy
 from everygrad.autograd.api import _leaf_ready, leaf_ready_hook
 from everygrad.autograd.modes import anomaly_enabled, detect_anomaly, in_inference_mode
-from everygrad.autograd.op_hooks import watcher
-from everygrad.core.config import fast_limit
+from everygrad.core.context import intercepted, watcher
 
 # a mode, and what can be seen of it
 MODES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -23,8 +22,8 @@ MODES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "set_grad_enabled": (lambda: eg.set_grad_enabled(False), eg.is_grad_enabled),
     "inference_mode": (eg.inference_mode, in_inference_mode),
     "detect_anomaly": (detect_anomaly, anomaly_enabled),
-    "autocast": (eg.autocast, lambda: (policy() is not None, fast_limit() < 0)),
-    "find_nan": (eg.find_nan, lambda: (watcher.get() is not None, fast_limit() < 0)),
+    "autocast": (eg.autocast, lambda: (policy() is not None, intercepted())),
+    "find_nan": (eg.find_nan, lambda: (watcher.get() is not None, intercepted())),
     "leaf_ready_hook": (
         lambda: leaf_ready_hook(print),
         lambda: bool(_leaf_ready.get()),

@@ -37,7 +37,7 @@ from everygrad.autograd.api import leaf_ready_hook
 from everygrad.backends import thread_pool
 from everygrad.backends.cpu.gemm import blas
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
-from everygrad.core.config import fast_limit
+from everygrad.core.context import fast_limit
 from everygrad.core.scopes import at_once
 
 DRY = "cuda:dry"

@@ -1,6 +1,6 @@
 """Faults found in five other autograd engines, each by its id: AG-1 to SH-22, and the list of all.
 
-The others are in test_known_faults_tl.py and test_known_faults_ft.py.
+The others are in test_known_faults_layers.py and test_known_faults_engine.py.
 """
 
 # ruff: noqa: N802  # a test bears the id of its fault

@@ -12,8 +12,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import nn, optim
-from everygrad.backends import base
-from everygrad.core.config import fast_limit
+from everygrad.core.context import fast_limit, tracing
 from everygrad.core.tensor import Tensor, Wrapped
 from everygrad.tools import profile
 from tests.support.checks import values
@@ -119,7 +118,7 @@ def test_what_one_thread_watches_does_not_slow_another(kind: str) -> None:
     def look() -> None:
         nonlocal looked
         assert fast_limit() == limit >= 0
-        assert base.tracing.get() is None
+        assert tracing.get() is None
         assert (w @ w).dtype is eg.float32
         assert type((w * 2)._data) is np.ndarray
         looked += 1

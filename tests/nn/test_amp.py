@@ -15,7 +15,7 @@ from everygrad import errors
 from everygrad.amp import autocast as rules
 from everygrad.amp.autocast import FLOAT32, LOW
 from everygrad.backends import base
-from everygrad.core.config import fast_limit
+from everygrad.core.context import fast_limit
 from everygrad.ops.record.spec import REGISTRY
 
 PAGE = Path(__file__).parents[2] / "docs/mixed-precision.md"

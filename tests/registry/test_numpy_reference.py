@@ -22,8 +22,7 @@ from everygrad.backends.cpu.kernels import numpy_render
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.reference import evaluate
 from everygrad.compile.ir import infer
-from everygrad.core.config import FAST_LIMIT
-from everygrad.core.scopes import Setting
+from everygrad.core.scopes import intercepting
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError
 from everygrad.ops.record.spec import REGISTRY
@@ -67,7 +66,7 @@ def by_reference(seen: set[str] | None = None) -> Iterator[None]:
 
     backend.__dict__["run"] = run
     try:
-        with Setting(FAST_LIMIT, -1):  # nothing goes past `run`
+        with intercepting():  # nothing goes past `run`
             yield
     finally:
         del backend.__dict__["run"]
@@ -81,9 +80,9 @@ def test_every_op_has_a_way() -> None:
 
 def test_no_way_is_left_over() -> None:
     """A way whose op is gone would say nothing of anything."""
-    named = {*evaluate.WAYS, *evaluate.products.ROUNDED, *evaluate.matrices.CLAIMS}
+    named = {*evaluate.WAYS, *evaluate.matmul_conv.ROUNDED, *evaluate.linalg.CLAIMS}
     assert named <= set(REGISTRY)
-    assert set(evaluate.matrices.CLAIMS) == set(evaluate.matrices.CHOSEN)
+    assert set(evaluate.linalg.CLAIMS) == set(evaluate.linalg.CHOSEN)
 
 
 @pytest.mark.parametrize("name", WITH_SAMPLES)
@@ -115,7 +114,7 @@ def judged(name: str, dtypes: tuple[str, ...], slopes: bool = True) -> list[str]
 
     backend.__dict__["run"] = run
     try:
-        with Setting(FAST_LIMIT, -1):
+        with intercepting():
             for sample in samples_of(op, "cpu"):
                 for one in (in_dtype(sample, dtype) for dtype in dtypes):
                     call(function_of(op), map_sample(one, to_tensor("cpu")))
@@ -236,7 +235,9 @@ def test_a_wrong_kernel_of_both_is_refused_by_name(
         assert np.abs(eager - right).max() > 1e-6
         compiled = eg.jit(lambda *xs: f(*xs))(*tensors).numpy()
         np.testing.assert_allclose(compiled, eager, rtol=2e-6)
-        with pytest.raises(CompileError, match=rf"first at .* {name} .*test_reference.py.* not "):
+        with pytest.raises(
+            CompileError, match=rf"first at .* {name} .*test_numpy_reference.py.* not "
+        ):
             eg.jit(lambda *xs: f(*xs), verify=True)(*tensors)
     finally:
         monkeypatch.undo()
@@ -247,7 +248,7 @@ def test_a_wrong_kernel_of_both_is_refused_by_name(
 
 def _slowly(f: Any, tensors: list[Any]) -> Any:
     """Without the fast path, which keeps the functions it found first."""
-    with Setting(FAST_LIMIT, -1):
+    with intercepting():
         return f(*tensors).numpy().copy()
 
 
@@ -260,7 +261,7 @@ def test_a_wrong_kernel_is_refused_in_the_compiled_derivative(
     loss = eg.jit(lambda x: eg.sqrt(x * 2).sum(), verify=True)(x)
     root = intrinsics._FLOAT["sqrt"]
     monkeypatch.setitem(intrinsics._FLOAT, "div", lambda e, a, b: root(e, a))
-    with pytest.raises(CompileError, match=r"first at .* sqrt\.d0 .*test_reference.py"):
+    with pytest.raises(CompileError, match=r"first at .* sqrt\.d0 .*test_numpy_reference.py"):
         loss.backward()
 
 

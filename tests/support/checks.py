@@ -86,7 +86,7 @@ def samples_of(op: Op, device: str) -> Iterator[Sample]:
     found = [
         map_sample(one, lambda a: fitted(a, device))
         for one in op.samples()
-        if not (is_narrow(device) and _wants_wide(one))  # test_webgpu.py: refused by name
+        if not (is_narrow(device) and _wants_wide(one))  # test_device.py: refused by name
     ]
     assert found, f"{op.name} has no sample for {device}: a test of it would check nothing"
     return iter(found[:1] if is_narrow(device) and op.name in UNROLLED else found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everygrad.autograd.modes import _Mode
-from everygrad.autograd.op_hooks import watcher
+from everygrad.core.context import watcher
 from everygrad.core.scopes import Settings
 from everygrad.core.tensor import Tensor, Wrapped
 from everygrad.dispatch import user_line

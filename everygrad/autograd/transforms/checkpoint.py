@@ -33,7 +33,7 @@ from everygrad.autograd.modes import (
 )
 from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
 from everygrad.backends import base
-from everygrad.core.config import FAST_LIMIT
+from everygrad.core.context import INTERCEPT, profiling, tracing
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply, execute
 from everygrad.errors import ArgumentError, GradientError
@@ -126,11 +126,11 @@ class _Frame:
 
     def recompute(self) -> None:
         """Do what is needed again, and hand out what nodes save."""
-        tracer, profiler = base.tracing.get(), base.profiling.get()
+        tracer, profiler = tracing.get(), profiling.get()
         with nullcontext() if tracer is None else tracer.again():
             context = self.context.copy()
-            context.run(base.tracing.set, tracer)
-            context.run(base.profiling.set, profiler)
+            context.run(tracing.set, tracer)
+            context.run(profiling.set, profiler)
             context.run(self.play)
 
     def needed(self) -> list[tuple[int, list[int]]]:
@@ -298,7 +298,7 @@ class _noting(_Mode):  # noqa: N801  # a context manager, read as a phrase
         self.by = by
 
     def settings(self) -> tuple[tuple[ContextVar[Any], Any], ...]:
-        return ((recorder, self.by), (FAST_LIMIT, -1))
+        return ((recorder, self.by), *INTERCEPT)
 
 
 class _Promise:

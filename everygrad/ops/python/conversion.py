@@ -12,6 +12,7 @@ from everygrad import dtypes
 from everygrad.autograd.transform_scope import check_in_force
 from everygrad.backends import base
 from everygrad.core import shapes
+from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply, user_line
 from everygrad.dtypes import DType
@@ -211,7 +212,7 @@ def numpy_later(x: Tensor) -> Later:
 def moved(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
     """The same values on another device, unconnected. Many tensors cost one wait, not many."""
     target = _named(device)
-    if base.tracing.get() is not None or any(isinstance(t._data, Wrapped) for t in tensors):
+    if tracing.get() is not None or any(isinstance(t._data, Wrapped) for t in tensors):
         return [to(t, device) for t in tensors]  # there are no values yet
     made: list[Tensor] = []
     for group in _together(tensors):
@@ -254,7 +255,7 @@ def _known(x: Tensor, what: str) -> Any:
             f"{what} at {user_line()}: the values are not known inside jit, vmap and other "
             f"transformations; return the tensor, or use where() in place of a condition"
         )
-        if (tracer := base.tracing.get()) is not None:
+        if (tracer := tracing.get()) is not None:
             tracer.refused = error  # a function that catches it must not be compiled
         raise error
     return payload

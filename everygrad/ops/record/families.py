@@ -21,7 +21,7 @@ from everygrad.backends.cpu.registry import broadcast_to
 from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
 from everygrad.core import shapes
-from everygrad.core.config import fast_limit
+from everygrad.core.context import fast_limit, intercepted
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import F32, F64, apply, binary, computed, operands, unary
 from everygrad.dtypes import FROM_NP, DType
@@ -405,7 +405,7 @@ class Reduction(Op):
         if self.weights is None and self.mean:
             g = g / float(max(1, shapes.size_of(tuple(shape[a] for a in axes))))
         if self.weights is None and len(axes) == len(shape) and not keepdims:
-            if type(g._data) is ndarray and g._node is None and fast_limit() >= 0:
+            if type(g._data) is ndarray and g._node is None and not intercepted():
                 return (wrap(broadcast_to(g._data, shape)),)  # the sum of a loss: without the door
             return (apply(REGISTRY["broadcast_to"], g, shape=shape),)
         if self.weights is None and not keepdims and axes[-1:] == (len(axes) - 1,):

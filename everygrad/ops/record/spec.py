@@ -25,7 +25,7 @@ from typing import Any
 
 from everygrad.amp.autocast import FLOAT32, whole
 from everygrad.autograd.modes import recording
-from everygrad.backends import base
+from everygrad.core.context import records
 from everygrad.core.tensor import Tensor, Wrapped, shared, stand_in, wrap
 from everygrad.errors import EverygradError
 from everygrad.ops.record.arguments import takes_values, taking
@@ -46,7 +46,8 @@ class Registry(dict[str, "Op"]):
         return self[name]
 
 
-REGISTRY = base.records = Registry()
+REGISTRY = Registry()
+records.by_name = REGISTRY
 
 
 class _Promised:

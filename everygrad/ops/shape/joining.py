@@ -12,7 +12,7 @@ from everygrad import dtypes
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import RECORD, recording
 from everygrad.core import shapes
-from everygrad.core.config import fast_limit
+from everygrad.core.context import intercepted
 from everygrad.core.tensor import Tensor, view, wrap
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
@@ -197,7 +197,7 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
 
 def at_hand(x: Tensor) -> bool:
     """Whether x is a NumPy array that is in nobody's sight: a view of it is all there is to do."""
-    return type(x._data) is np.ndarray and x._node is None and fast_limit() >= 0
+    return type(x._data) is np.ndarray and x._node is None and not intercepted()
 
 
 def _cut(x: Tensor, axis: int, starts: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:
