@@ -42,7 +42,7 @@ FLOAT32 = frozenset(
         *("softmax", "log_softmax", "standardize", "layer_norm"),
         *("group_norm", "local_response_norm", "rms_norm"),
         *("cosine_similarity", "normalize", "pairwise_distance"),
-        *("class_loss", "class_entropy", "cross_entropy", "nll_loss", "ctc_loss"),
+        *("nll_gather", "softmax_cross_entropy", "cross_entropy", "nll_loss", "ctc_loss"),
         *("mse_loss", "l1_loss"),
         *("smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss", "poisson_nll_loss"),
         *("binary_cross_entropy", "binary_cross_entropy_with_logits", "multi_margin_loss"),

@@ -27,7 +27,7 @@ from everygrad.compile.thresholds import edge
 from everygrad.compile.views import View, expand, is_whole, row_major, view_of
 from everygrad.core.shapes import Shape, size_of
 
-# members of one group; by weight, where a backend says what its values weigh
+# members of one group; by weight, where a backend says what its values text_weight
 MOST_MEMBERS = edge(__name__, "MOST_MEMBERS", 96, "count")
 # of that, from which on a group ends where the program begins to repeat itself
 PERIOD = edge(__name__, "PERIOD", 32, "count")
@@ -138,14 +138,14 @@ class Fuser:
         most_loads: int = 1 << 30,
         siblings: int | None = None,
         recompute: bool = False,
-        weigh: Callable[[Value], int] = lambda v: 1,
+        text_weight: Callable[[Value], int] = lambda v: 1,
     ) -> None:
         self.graph = graph
         self.fusable = fusable
         self.most_loads = most_loads
         self.siblings = siblings
         self.recompute = recompute
-        self.weigh = weigh
+        self.text_weight = text_weight
         self.groups: list[Group] = []
         self.of: dict[Value, Group] = {}
         self.dependencies = Dependencies()
@@ -275,7 +275,7 @@ class Fuser:
         return [found[n] for n in sorted(found, reverse=True)]
 
     def join(self, v: Value, group: Group) -> bool:
-        if group.members and group.weight + self.weigh(v) > MOST_MEMBERS:
+        if group.members and group.weight + self.text_weight(v) > MOST_MEMBERS:
             return False
         member = self.member(v, group)
         if member is None:
@@ -297,7 +297,7 @@ class Fuser:
         """Whether more members of all elements can be computed on a group's walk."""
         more = list(members)
         cuts = group.cuts.union(*(cuts_of(m.shape) for m in more))
-        weight = group.weight + sum(self.weigh(m.value) for m in more)
+        weight = group.weight + sum(self.text_weight(m.value) for m in more)
         if weight > MOST_MEMBERS or not is_chain(cuts):
             return False
         return not self.too_many(group.loads, *map(_loads, more))
@@ -305,7 +305,7 @@ class Fuser:
     def enter(self, member: Member, group: Group) -> None:
         v = member.value
         group.members[v] = member
-        group.weight += self.weigh(v)
+        group.weight += self.text_weight(v)
         group.loads |= _loads(member)
         self.of[v] = group
         scale = 1 if member.level == "full" else group.row or 1
@@ -471,14 +471,14 @@ def fuse(
     most_loads: int = 1 << 30,
     siblings: int | None = None,
     recompute: bool = False,
-    weigh: Callable[[Value], int] = lambda v: 1,
+    text_weight: Callable[[Value], int] = lambda v: 1,
 ) -> list[Group]:
     """The graph's values in groups, in an order to run them. A group reads at most so many values.
     `siblings`: if given, groups that share no more than what they read may be one, and those of at
     most so many elements even if they share nothing. `recompute`: values may be computed again
-    rather than be kept; arguments of kernels may then be changed to their twins. `weigh`: how much
-    of a kernel's text a value takes, where most take 1."""
-    return Fuser(graph, fusable, most_loads, siblings, recompute, weigh).run()
+    rather than be kept; arguments of kernels may then be changed to recomputed copies.
+    `text_weight`: how much of a kernel's text a value takes, where most take 1."""
+    return Fuser(graph, fusable, most_loads, siblings, recompute, text_weight).run()
 
 
 def used_outside(groups: Sequence[Group], outputs: Sequence[Value]) -> set[Value]:

@@ -1,4 +1,4 @@
-"""Optimisers: groups, state and refusals. That the steps are PyTorch's is in test_beside_torch.py."""
+"""Optimisers: groups, state, refusals. That steps are PyTorch's is in test_beside_torch.py."""
 
 from collections.abc import Callable
 from typing import Any

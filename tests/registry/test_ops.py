@@ -93,9 +93,9 @@ def test_ops_without_floats_are_these() -> None:
     """The complete list of ops that tests of floating-point numbers leave out."""
     assert set(WITH_SAMPLES) - set(OF_FLOATS) == {
         "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-        "bitwise_xor", "check_range", "check_true", "count_labels", "fine_unit_of_words",
-        "integer_of_words", "last_write", "mulhi", "nonzero_places", "normal_of_words", "one_hot",
-        "philox", "philox_advance", "row_order", "unit_of_words",
+        "bitwise_xor", "check_range", "check_true", "count_labels", "u64_to_uniform",
+        "integer_of_words", "last_write", "mulhi", "nonzero_indices", "normal_of_words", "one_hot",
+        "philox", "philox_advance", "lexsort_rows", "u32_to_uniform",
     }  # fmt: skip
 
 

@@ -84,10 +84,10 @@ def test_constant_ops_are_these() -> None:
         "bitwise_invert", "isnan", "isinf", "isfinite", "any", "all", "argmax", "argmin",
         "last_write", "max_pool2d_index", "mulhi", "philox", "check_range", "count_labels",
         "argsort", "cummax_index", "cummin_index", "count_nonzero", "searchsorted", "bucketize",
-        "isin", "histogram", "nonzero", "nonzero_places", "argwhere", "top_index",
+        "isin", "histogram", "nonzero", "nonzero_indices", "argwhere", "top_index",
         "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values", "signbit",
-        "matrix_rank", "row_order", "check_true",
-        "integer_of_words", "normal_of_words", "fine_unit_of_words", "unit_of_words",
+        "matrix_rank", "lexsort_rows", "check_true",
+        "integer_of_words", "normal_of_words", "u64_to_uniform", "u32_to_uniform",
         "philox_advance", "isclose", "one_hot", "heaviside",
     }  # fmt: skip
 

@@ -319,8 +319,8 @@ def _neural() -> Iterator[Case]:
         (((2, 3, 4), (3, 4), (3, 4)),),
     )
     yield Case(
-        "class_loss",
-        lambda x: REGISTRY["class_loss"].function(x, labels, axis=1, ignore_index=1),
+        "nll_gather",
+        lambda x: REGISTRY["nll_gather"].function(x, labels, axis=1, ignore_index=1),
         lambda x: F.nll_loss(x, _t(LABELS), ignore_index=1, reduction="none"),
         (((4, 3),),),
     )
@@ -379,9 +379,9 @@ ELSEWHERE = {
     "floor_divide", "slice", "unslice", "conv2d_input", "conv2d_weight", "max_pool2d_index",
     "max_pool2d_value", "max_pool2d_spread", "sum_pool2d", "sum_pool2d_spread",
     "convolve3d", "convolve3d_input", "convolve3d_weight",
-    "astype", "to", "identity", "softmax_move", "log_softmax_vjp", "standardize",
-    "standardize_move", "last_write", "mulhi", "philox", "check_range",
-    "attention", "attention_masked", "attention_grads", "attention_masked_grads", "class_spread",
+    "astype", "to", "identity", "softmax_vjp", "log_softmax_vjp", "standardize",
+    "standardize_vjp", "last_write", "mulhi", "philox", "check_range",
+    "attention", "attention_masked", "attention_grads", "attention_masked_grads", "nll_scatter",
 }  # fmt: skip
 
 

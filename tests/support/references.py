@@ -143,7 +143,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return special.log_softmax(x, axis) if x.size else x
 
 
-def softmax_move(g: Any, out: Any, axis: int) -> Any:
+def softmax_vjp(g: Any, out: Any, axis: int) -> Any:
     """(diag(out) - out out^T) g, with the matrix written out."""
 
     def row(pair: Any) -> Any:
@@ -168,7 +168,7 @@ def standardize(x: Any, axis: Any = -1, eps: float = 1e-5) -> Any:
     return (x - np.mean(x, axis, keepdims=True)) / np.sqrt(np.var(x, axis, keepdims=True) + eps)
 
 
-def standardize_move(g: Any, out: Any, x: Any, axes: Any, eps: float) -> Any:
+def standardize_vjp(g: Any, out: Any, x: Any, axes: Any, eps: float) -> Any:
     """The formula of layer norm's derivative, as in the literature (Ba et al. 2016)."""
     n = np.prod([x.shape[a] for a in axes])
     sigma = np.sqrt(np.var(x, axes, keepdims=True) + eps)
@@ -212,7 +212,7 @@ def cross_entropy(
     )
 
 
-def class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
+def nll_gather(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
     swapped = np.moveaxis(np.asarray(logs), axis, 1) if logs.ndim > 1 else logs
     return _torch(
         lambda x, t: F.nll_loss(x, t, ignore_index=ignore_index, reduction="none"),
@@ -221,7 +221,7 @@ def class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
     )
 
 
-def class_entropy(x: Any, target: Any, axis: int, ignore_index: int) -> Any:
+def softmax_cross_entropy(x: Any, target: Any, axis: int, ignore_index: int) -> Any:
     swapped = np.moveaxis(np.asarray(x), axis, 1) if x.ndim > 1 else x
     return _torch(
         lambda x, t: F.cross_entropy(x, t, ignore_index=ignore_index, reduction="none"),
@@ -230,7 +230,7 @@ def class_entropy(x: Any, target: Any, axis: int, ignore_index: int) -> Any:
     )
 
 
-def class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Any:
+def nll_scatter(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Any:
     out = np.zeros((*target.shape, classes), v.dtype)
     for place in np.ndindex(target.shape):
         if target[place] != ignore_index:

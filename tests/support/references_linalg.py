@@ -21,7 +21,7 @@ def solve_triangular(
     return out.numpy()
 
 
-def row_order(pivots: Any, size: int) -> Any:
+def lexsort_rows(pivots: Any, size: int) -> Any:
     out = np.zeros((*pivots.shape[:-1], size), np.int64)
     for place in np.ndindex(pivots.shape[:-1]):
         order = list(range(size))

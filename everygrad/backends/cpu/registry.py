@@ -249,7 +249,7 @@ def _at_labels(shape: Shape, labels: Any, axis: int) -> Any:
     return _flat_index(shape, np.expand_dims(labels, axis), axis).reshape(-1)
 
 
-def class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
+def nll_gather(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
     labels, counted = _labels(target, logs.shape[axis], ignore_index)
     at = _at_labels(logs.shape, labels, axis)
     out = np.negative(logs.reshape(-1)[at]).reshape(target.shape)
@@ -258,7 +258,7 @@ def class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Any:
     return out
 
 
-def class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Any:
+def nll_scatter(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Any:
     labels, counted = _labels(target, classes, ignore_index)
     shape = (*v.shape[:axis], classes, *v.shape[axis:])
     out = np.zeros(size_of(shape), v.dtype)
@@ -383,11 +383,13 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
     return found
 
 
-def weigh(x: Any, index: Any, weights: Any, back: Any, shares: Any, axis: int) -> Any:
+def weighted_gather_sum(x: Any, index: Any, weights: Any, back: Any, shares: Any, axis: int) -> Any:
     """For each term what it reads times its weight; a weight of 0 is no term, whatever is read."""
     terms = x.size // max(1, x.shape[axis]) * index.size
     if terms >= single_op.LARGE >> 4 and x.dtype in _ADDED:
-        return lazy_native.weighing().weigh(*single_op.in_order(x, index, weights), axis)
+        return lazy_native.weighing().weighted_gather_sum(
+            *single_op.in_order(x, index, weights), axis
+        )
     weights = widened(weights).reshape((*weights.shape, *(1,) * (x.ndim - axis - 1)))
     read = np.take(widened(x), index, axis=axis)
     terms = np.where(weights == 0, 0, read * weights)
@@ -437,11 +439,11 @@ def _loaded_later(module: str, *names: str) -> dict[str, Callable[..., Any]]:
 ROW_KERNELS = _loaded_later(
     "fused.row_kernels",
     "softmax",
-    "softmax_move",
+    "softmax_vjp",
     "log_softmax",
     "log_softmax_vjp",
     "standardize",
-    "standardize_move",
+    "standardize_vjp",
 )
 
 
@@ -473,8 +475,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "last_write": last_write,
     "index_put": index_put,
     "check_range": check_values,
-    "class_loss": class_loss,
-    "class_spread": class_spread,
+    "nll_gather": nll_gather,
+    "nll_scatter": nll_scatter,
     "count_labels": lambda target, ignore_index, dtype: np.array(
         np.count_nonzero(target != ignore_index), dtype.np
     ),
@@ -482,7 +484,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "conv2d_input": conv2d_input,
     "conv2d_weight": conv2d_weight,
     "max_pool2d_index": max_pool2d_index,
-    "weigh": weigh,
+    "weighted_gather_sum": weighted_gather_sum,
     "prod": prod,
     "argmax": _arg(np.argmax),
     "argmin": _arg(np.argmin),

@@ -327,7 +327,9 @@ def _sum_pool_spread(y: Any, window: Any, image: Shape) -> Expected:
     return total(value, size, window.size[0] * window.size[1], y.dtype)
 
 
-def _weigh(x: Any, index: Any, weights: Any, back: Any, shares: Any, axis: int) -> Expected:
+def _weighted_gather_sum(
+    x: Any, index: Any, weights: Any, back: Any, shares: Any, axis: int
+) -> Expected:
     """A weight of 0 is no term, whatever is read."""
     held = weights.reshape((*weights.shape, *(1,) * (x.ndim - axis - 1)))
     terms = np.where(held == 0, 0, np.take(wide(x), index, axis=axis) * wide(held))
@@ -368,7 +370,7 @@ WAYS: dict[str, Way] = {
     "sort": _sort,
     "top_index": _top_index,
     "searchsorted": _searchsorted,
-    "nonzero_places": _same(lambda mask, count: np.flatnonzero(mask)),
+    "nonzero_indices": _same(lambda mask, count: np.flatnonzero(mask)),
     "cumulative_sum": _cumulative_sum,
     "cumulative_prod": _cumulative_prod,
     "recurrence": _recurrence,
@@ -380,5 +382,5 @@ WAYS: dict[str, Way] = {
     "max_pool2d_spread": _max_pool_spread,
     "sum_pool2d": _sum_pool,
     "sum_pool2d_spread": _sum_pool_spread,
-    "weigh": _weigh,
+    "weighted_gather_sum": _weighted_gather_sum,
 }

@@ -174,7 +174,7 @@ def _lu(got: Any, x: Any) -> Iterator[Claim]:
     held, made = _wide(x).copy(), _wide(got)
     pivots = made[..., :k, n].real
     yield Claim("pivots that are no rows below", np.abs(pivots - _rows_below(pivots, m)), 0.0)
-    order = row_order(_rows_below(pivots, m).astype(np.int64), m)
+    order = lexsort_rows(_rows_below(pivots, m).astype(np.int64), m)
     held = np.take_along_axis(held, order[..., None], axis=-2)
     low = np.tril(made[..., :, :k], -1) + np.eye(m, k)
     high = np.triu(made[..., :k, :n])
@@ -307,7 +307,7 @@ def _matrix_exp(x: Any) -> Expected:
     return Expected(out, np.broadcast_to(error, out.shape) + off(out, x.dtype))
 
 
-def row_order(pivots: Any, size: int) -> Any:
+def lexsort_rows(pivots: Any, size: int) -> Any:
     """The permutation that exchanging rows one after the other makes."""
     flat = pivots.reshape((-1, pivots.shape[-1])) if pivots.size else pivots.reshape((0, 0))
     orders = np.tile(np.arange(size, dtype=np.int64), (*pivots.shape[:-1], 1))
@@ -325,7 +325,7 @@ WAYS: dict[str, Way] = {
     "eigvalsh": _spectral(lambda x: np.linalg.eigvalsh(_hermitian(x))),
     "svdvals": _spectral(lambda x: np.linalg.svd(x, compute_uv=False)),
     "matrix_exp": _matrix_exp,
-    "row_order": lambda pivots, size: Expected(row_order(pivots, size)),
+    "lexsort_rows": lambda pivots, size: Expected(lexsort_rows(pivots, size)),
 }
 
 

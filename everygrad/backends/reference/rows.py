@@ -39,7 +39,7 @@ def _log_softmax(x: Any, axis: int) -> Expected:
     return Expected(value, error + off(value, x.dtype))
 
 
-def _softmax_move(g: Any, out: Any, axis: int) -> Expected:
+def _softmax_vjp(g: Any, out: Any, axis: int) -> Expected:
     g, p = wide(g), wide(out)
     value = g * p - p * (g * p).sum(axis=axis, keepdims=True)
     size = np.abs(g * p) + np.abs(p) * np.abs(g * p).sum(axis=axis, keepdims=True)
@@ -71,7 +71,7 @@ def _standardize(x: Any, axes: Shape, eps: float) -> Expected:
     return Expected(value, lost * scale + around * np.abs(value) + off(value, x.dtype))
 
 
-def _standardize_move(g: Any, out: Any, x: Any, axes: Shape, eps: float) -> Expected:
+def _standardize_vjp(g: Any, out: Any, x: Any, axes: Shape, eps: float) -> Expected:
     _, _, scale, around = _spread(x, axes, eps)
     c = 4 * growth(prod(x.shape[a] for a in axes)) * accumulated(x.dtype)
     g, y = wide(g), wide(out)
@@ -90,13 +90,13 @@ def _labels(target: Any, ignore_index: int) -> tuple[Any, Any]:
     return counted, np.where(counted, target, 0)
 
 
-def _class_loss(logs: Any, target: Any, axis: int, ignore_index: int) -> Expected:
+def _nll_gather(logs: Any, target: Any, axis: int, ignore_index: int) -> Expected:
     counted, labels = _labels(target, ignore_index)
     picked = np.take_along_axis(logs, np.expand_dims(labels, axis), axis).squeeze(axis)
     return Expected(np.where(counted, -picked, picked.dtype.type(0)), signed=False)
 
 
-def _class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Expected:
+def _nll_scatter(v: Any, target: Any, axis: int, classes: int, ignore_index: int) -> Expected:
     counted, labels = _labels(target, ignore_index)
     out = np.zeros((*v.shape[:axis], classes, *v.shape[axis:]), v.dtype)
     values = np.where(counted, -v, v.dtype.type(0))
@@ -104,7 +104,7 @@ def _class_spread(v: Any, target: Any, axis: int, classes: int, ignore_index: in
     return Expected(out, signed=False)
 
 
-def _class_entropy(x: Any, target: Any, axis: int, ignore_index: int) -> Expected:
+def _softmax_cross_entropy(x: Any, target: Any, axis: int, ignore_index: int) -> Expected:
     logs = _log_softmax(x, axis)
     counted, labels = _labels(target, ignore_index)
     at = np.expand_dims(labels, axis)
@@ -209,14 +209,14 @@ def _philox_advance(state: Any, blocks: int) -> Expected:
 
 WAYS: dict[str, Way] = {
     "softmax": _softmax,
-    "softmax_move": _softmax_move,
+    "softmax_vjp": _softmax_vjp,
     "log_softmax": _log_softmax,
     "log_softmax_vjp": _log_softmax_vjp,
     "standardize": _standardize,
-    "standardize_move": _standardize_move,
-    "class_loss": _class_loss,
-    "class_spread": _class_spread,
-    "class_entropy": _class_entropy,
+    "standardize_vjp": _standardize_vjp,
+    "nll_gather": _nll_gather,
+    "nll_scatter": _nll_scatter,
+    "softmax_cross_entropy": _softmax_cross_entropy,
     "count_labels": _count_labels,
     "ctc_states": _ctc_states,
     "ctc_adjoint": _ctc_adjoint,

@@ -462,8 +462,8 @@ silu: Function = elementwise(
 )
 
 
-share_below: Function = elementwise(
-    "share_below",
+normal_cdf: Function = elementwise(
+    "normal_cdf",
     intrinsic("ndtr"),
     (lambda g, x: g * (_NORMAL_PEAK * exp(-0.5 * x * x)),),
     kinds="real float",
@@ -477,7 +477,7 @@ share_below: Function = elementwise(
 
 
 def _gelu_dx(g: Any, x: Any) -> Any:
-    return g * (share_below(x) + x * (_NORMAL_PEAK * exp(-0.5 * (x * x))))
+    return g * (normal_cdf(x) + x * (_NORMAL_PEAK * exp(-0.5 * (x * x))))
 
 
 gelu: Function = elementwise(

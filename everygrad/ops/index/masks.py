@@ -34,7 +34,7 @@ def _places_portable(mask: Tensor, count: int) -> Tensor:
 
 
 NONZERO_PLACES: Kernel = Kernel(
-    "nonzero_places",
+    "nonzero_indices",
     _places_portable,
     ("mask",),
     constant=True,

@@ -326,7 +326,7 @@ LU: Kernel = Kernel(
 )
 
 
-def _row_order_portable(pivots: Tensor, size: int) -> Tensor:
+def _lexsort_rows_portable(pivots: Tensor, size: int) -> Tensor:
     places = arange(size, device=pivots.device)
     order = places.broadcast_to((*pivots.shape[:-1], size))
     for k in range(pivots.shape[-1]):
@@ -337,8 +337,8 @@ def _row_order_portable(pivots: Tensor, size: int) -> Tensor:
 
 
 ROW_ORDER: Kernel = Kernel(
-    "row_order",
-    _row_order_portable,
+    "lexsort_rows",
+    _lexsort_rows_portable,
     ("pivots",),
     constant=True,
     batch=lambda xs, size: apply(ROW_ORDER, xs[0], size=size),
@@ -347,7 +347,7 @@ ROW_ORDER: Kernel = Kernel(
 register(
     ROW_ORDER,
     lambda pivots, size: apply(ROW_ORDER, pivots, size=size),
-    reference="tests.support.references_linalg:row_order",
+    reference="tests.support.references_linalg:lexsort_rows",
     namespace="internal",
     samples=lambda: iter((sample(np.array([2, 2, 2]), 4), sample(np.array([[1, 1], [0, 1]]), 2))),
 )

@@ -81,13 +81,13 @@ def _counted(target: Tensor, classes: int, ignore_index: int) -> tuple[Tensor, T
     return counted, labels
 
 
-def _class_loss(logs: Tensor, target: Tensor, axis: int, ignore_index: int) -> Tensor:
+def _nll_gather(logs: Tensor, target: Tensor, axis: int, ignore_index: int) -> Tensor:
     counted, labels = _counted(target, logs.shape[axis], ignore_index)
     picked = gather(logs, labels.expand_dims(axis), axis).squeeze(axis)
     return where(counted, -picked, zeros((), logs.dtype, logs.device))
 
 
-def _class_spread(v: Tensor, target: Tensor, axis: int, classes: int, ignore_index: int) -> Tensor:
+def _nll_scatter(v: Tensor, target: Tensor, axis: int, classes: int, ignore_index: int) -> Tensor:
     counted, labels = _counted(target, classes, ignore_index)
     v = where(counted, -v, zeros((), v.dtype, v.device))
     shape = (*v.shape[:axis], classes, *v.shape[axis:])
@@ -96,13 +96,13 @@ def _class_spread(v: Tensor, target: Tensor, axis: int, classes: int, ignore_ind
 
 
 # minus the logarithm that each label names, 0 where it is ignored; compilers see what it is made of
-CLASS_LOSS: Kernel = Kernel(
-    "class_loss",
-    _class_loss,
+NLL_GATHER: Kernel = Kernel(
+    "nll_gather",
+    _nll_gather,
     ("logs", "target"),
     (
         lambda g, target, shape, axis, ignore_index: apply(
-            CLASS_SPREAD,
+            NLL_SCATTER,
             g,
             target,
             axis=axis,
@@ -114,13 +114,13 @@ CLASS_LOSS: Kernel = Kernel(
     linear=(0,),
 )
 # its transpose: minus v where the labels are, 0 elsewhere
-CLASS_SPREAD: Kernel = Kernel(
-    "class_spread",
-    _class_spread,
+NLL_SCATTER: Kernel = Kernel(
+    "nll_scatter",
+    _nll_scatter,
     ("v", "target"),
     (
         lambda g, target, axis, ignore_index: apply(
-            CLASS_LOSS, g, target, axis=axis, ignore_index=ignore_index
+            NLL_GATHER, g, target, axis=axis, ignore_index=ignore_index
         ),
         None,
     ),
@@ -128,29 +128,31 @@ CLASS_SPREAD: Kernel = Kernel(
 )
 
 
-def _class_entropy_vjp(
+def _softmax_cross_entropy_vjp(
     g: Tensor, x: Tensor, target: Tensor, axis: int, ignore_index: int
 ) -> Tensor:
     of = {"axis": axis, "classes": x.shape[axis], "ignore_index": ignore_index}
-    spread = apply(CLASS_SPREAD, g, target, **of)
+    spread = apply(NLL_SCATTER, g, target, **of)
     return apply(LOG_SOFTMAX_VJP, spread, log_softmax(x, axis=axis), axis=axis)
 
 
-# class_loss of log_softmax, for devices on which one kernel does both
-CLASS_ENTROPY: Kernel = Kernel(
-    "class_entropy",
+# nll_gather of log_softmax, for devices on which one kernel does both
+SOFTMAX_CROSS_ENTROPY: Kernel = Kernel(
+    "softmax_cross_entropy",
     lambda x, target, axis, ignore_index: apply(
-        CLASS_LOSS, log_softmax(x, axis=axis), target, axis=axis, ignore_index=ignore_index
+        NLL_GATHER, log_softmax(x, axis=axis), target, axis=axis, ignore_index=ignore_index
     ),
     ("x", "target"),
     (
         lambda g, x, target, axis, ignore_index: apply(
-            CLASS_ENTROPY_VJP, g, x, target, axis=axis, ignore_index=ignore_index
+            SOFTMAX_CROSS_ENTROPY_VJP, g, x, target, axis=axis, ignore_index=ignore_index
         ),
         None,
     ),
 )
-CLASS_ENTROPY_VJP: Kernel = Kernel("class_entropy_vjp", _class_entropy_vjp, ("g", "x", "target"))
+SOFTMAX_CROSS_ENTROPY_VJP: Kernel = Kernel(
+    "softmax_cross_entropy_vjp", _softmax_cross_entropy_vjp, ("g", "x", "target")
+)
 COUNT_LABELS: Kernel = Kernel(
     "count_labels",
     lambda target, ignore_index, dtype: (target != ignore_index).astype(dtype).sum(),
@@ -159,12 +161,12 @@ COUNT_LABELS: Kernel = Kernel(
 )
 _SOME = np.array([0, 2, -100])
 register(
-    CLASS_LOSS,
+    NLL_GATHER,
     lambda logs, target, axis, ignore_index: apply(
-        CLASS_LOSS, logs, target, axis=axis, ignore_index=ignore_index
+        NLL_GATHER, logs, target, axis=axis, ignore_index=ignore_index
     ),
     namespace="internal",
-    reference="tests.support.references:class_loss",
+    reference="tests.support.references:nll_gather",
     samples=lambda: iter(
         (
             sample(s.real(3, 4), _SOME, axis=1, ignore_index=-100),
@@ -185,12 +187,12 @@ register(
     ),
 )
 register(
-    CLASS_SPREAD,
+    NLL_SCATTER,
     lambda v, target, axis, classes, ignore_index: apply(
-        CLASS_SPREAD, v, target, axis=axis, classes=classes, ignore_index=ignore_index
+        NLL_SCATTER, v, target, axis=axis, classes=classes, ignore_index=ignore_index
     ),
     namespace="internal",
-    reference="tests.support.references:class_spread",
+    reference="tests.support.references:nll_scatter",
     samples=lambda: iter(
         (
             sample(s.real(3), _SOME, axis=1, classes=4, ignore_index=-100),
@@ -199,12 +201,12 @@ register(
     ),
 )
 register(
-    CLASS_ENTROPY,
+    SOFTMAX_CROSS_ENTROPY,
     lambda x, target, axis, ignore_index: apply(
-        CLASS_ENTROPY, x, target, axis=axis, ignore_index=ignore_index
+        SOFTMAX_CROSS_ENTROPY, x, target, axis=axis, ignore_index=ignore_index
     ),
     namespace="internal",
-    reference="tests.support.references:class_entropy",
+    reference="tests.support.references:softmax_cross_entropy",
     samples=lambda: iter(
         (
             sample(s.real(3, 4), _SOME, axis=1, ignore_index=-100),
@@ -301,9 +303,9 @@ def cross_entropy(
         logs = log_softmax(x, axis=axis)
         return _soft_entropy(logs, target, weight, axis, reduction, label_smoothing)
     known = base.get(x.device).kernels
-    whole = "class_entropy" in known and not label_smoothing and x.dtype.is_float
+    whole = "softmax_cross_entropy" in known and not label_smoothing and x.dtype.is_float
     logs = x if whole else log_softmax(x, axis=axis)
-    op = CLASS_ENTROPY if whole else CLASS_LOSS
+    op = SOFTMAX_CROSS_ENTROPY if whole else NLL_GATHER
     rest = (weight, axis, ignore_index, reduction, label_smoothing)
     return _labelled("cross_entropy", op, logs, target, *rest)
 
@@ -407,4 +409,4 @@ def nll_loss(
         labels = where(counted, target, 0)
         labels = apply(CHECK_RANGE, labels, size=x.shape[axis], what="nll_loss: label")
         target = where(counted, labels, target)
-    return _labelled("nll_loss", CLASS_LOSS, x, target, weight, axis, ignore_index, reduction)
+    return _labelled("nll_loss", NLL_GATHER, x, target, weight, axis, ignore_index, reduction)

@@ -17,7 +17,7 @@ from everygrad.ops.elementwise.basic import where
 from everygrad.ops.index.gather import CHECK_RANGE, check_index, gather, last_write, taken
 from everygrad.ops.nn.conv2d import integers, named
 from everygrad.ops.nn.pooling import SMALL, max_index, picked, tiled
-from everygrad.ops.nn.sparse_interp import Table, weigh
+from everygrad.ops.nn.sparse_interp import Table, weighted_gather_sum
 from everygrad.ops.nn.window_geometry import check_ndim, lowest, places_of
 from everygrad.ops.python.creation import arange, asarray
 from everygrad.ops.record import samples as s
@@ -111,7 +111,7 @@ def _adaptive_avg_pool_of(count: int) -> Function:
             return blocks.mean(axis=axes)
         for axis, out in enumerate(sizes, 2):
             if out != x.shape[axis]:
-                x = weigh(x, axis, _means(x.shape[axis], out))
+                x = weighted_gather_sum(x, axis, _means(x.shape[axis], out))
         return x
 
     doc = """The mean of each of `output_size` windows that cover every axis about evenly.

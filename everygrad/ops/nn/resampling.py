@@ -28,7 +28,7 @@ from everygrad.ops.nn.adaptive_pooling import (
     adaptive_avg_pool3d,
 )
 from everygrad.ops.nn.conv2d import integers
-from everygrad.ops.nn.sparse_interp import Table, weigh
+from everygrad.ops.nn.sparse_interp import Table, weighted_gather_sum
 from everygrad.ops.python.creation import arange, asarray
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import check_kind
@@ -148,7 +148,7 @@ def _repeated(x: Tensor, axis: int, table: Table) -> Tensor:
     n, index = x.shape[axis], table.index[0]
     out = len(index)
     if out % n or not np.array_equal(index, np.arange(out) // (out // n)):
-        return weigh(x, axis, table)
+        return weighted_gather_sum(x, axis, table)
     before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
     wide = x.expand_dims(axis + 1).broadcast_to((*before, out // n, *after))
     return wide.reshape((*x.shape[:axis], out, *after))
@@ -224,7 +224,7 @@ def interpolate(
     out = _full(x)
     for axis, (n, m, scale) in steps:
         if n != m or ((antialias or kind == "cubic") and scale not in (None, 1.0)):
-            out = weigh(out, axis, table(n, m, scale, bool(align_corners), kind))
+            out = weighted_gather_sum(out, axis, table(n, m, scale, bool(align_corners), kind))
     return out.astype(x.dtype)
 
 

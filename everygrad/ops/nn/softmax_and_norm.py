@@ -29,12 +29,12 @@ def _softmax_portable(x: Tensor, axis: int) -> Tensor:
     return e / e.sum(axis=axis, keepdims=True)
 
 
-def _softmax_move(g: Tensor, out: Tensor, axis: int) -> Tensor:
+def _softmax_vjp(g: Tensor, out: Tensor, axis: int) -> Tensor:
     """The Jacobian diag(out) - out out^T times g; it is symmetric and serves both modes."""
-    return apply(SOFTMAX_MOVE, g, out, axis=axis)
+    return apply(SOFTMAX_VJP, g, out, axis=axis)
 
 
-def _softmax_move_portable(g: Tensor, out: Tensor, axis: int) -> Tensor:
+def _softmax_vjp_portable(g: Tensor, out: Tensor, axis: int) -> Tensor:
     gout = g * out
     return gout - out * gout.sum(axis=axis, keepdims=True)
 
@@ -52,13 +52,13 @@ SOFTMAX: Kernel = Kernel(
     "softmax",
     _softmax_portable,
     ("x",),
-    (_softmax_move,),
-    jvp=_symmetric(_softmax_move),
+    (_softmax_vjp,),
+    jvp=_symmetric(_softmax_vjp),
     batch=_rows(lambda: SOFTMAX),
 )
 # no rules: differentiated again through the portable definition
-SOFTMAX_MOVE: Kernel = Kernel(
-    "softmax_move", _softmax_move_portable, ("g", "out"), batch=_rows(lambda: SOFTMAX_MOVE)
+SOFTMAX_VJP: Kernel = Kernel(
+    "softmax_vjp", _softmax_vjp_portable, ("g", "out"), batch=_rows(lambda: SOFTMAX_VJP)
 )
 
 
@@ -143,7 +143,7 @@ register(
     samples=_row_samples,
     refuses=_row_refusals("log_softmax"),
 )
-for _op in (SOFTMAX_MOVE, LOG_SOFTMAX_VJP):
+for _op in (SOFTMAX_VJP, LOG_SOFTMAX_VJP):
     register(
         _op,
         (lambda op: lambda g, out, axis: apply(op, g, out, axis=axis))(_op),
@@ -165,17 +165,17 @@ class _Standardize(Kernel):
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         out, x = self.restore(node, create_graph)
-        return [apply(STANDARDIZE_MOVE, g, out, x, **node.params)]
+        return [apply(STANDARDIZE_VJP, g, out, x, **node.params)]
 
     def jvp(self, out: Tensor, inputs: Any, tangents: Any, params: dict[str, Any]) -> Tensor | None:
         return (
             None
             if tangents[0] is None
-            else apply(STANDARDIZE_MOVE, tangents[0], out, inputs[0], **params)
+            else apply(STANDARDIZE_VJP, tangents[0], out, inputs[0], **params)
         )
 
 
-def _standardize_move_portable(
+def _standardize_vjp_portable(
     g: Tensor, out: Tensor, x: Tensor, axes: shapes.Shape, eps: float
 ) -> Tensor:
     scale = rsqrt(x.var(axis=axes, keepdims=True) + eps)
@@ -194,11 +194,11 @@ STANDARDIZE: Kernel = _Standardize(
     (lambda g, out, x: g,),
     batch=_axes_batch(lambda: STANDARDIZE),
 )
-STANDARDIZE_MOVE: Kernel = Kernel(
-    "standardize_move",
-    _standardize_move_portable,
+STANDARDIZE_VJP: Kernel = Kernel(
+    "standardize_vjp",
+    _standardize_vjp_portable,
     ("g", "out", "x"),
-    batch=_axes_batch(lambda: STANDARDIZE_MOVE),
+    batch=_axes_batch(lambda: STANDARDIZE_VJP),
 )
 
 
@@ -218,9 +218,9 @@ register(
     refuses=(refuse(AxisError, "standardize: axis 2", s.real(2, 3), axis=2),),
 )
 register(
-    STANDARDIZE_MOVE,
-    lambda g, out, x, axes, eps: apply(STANDARDIZE_MOVE, g, out, x, axes=axes, eps=eps),
-    reference="tests.support.references:standardize_move",
+    STANDARDIZE_VJP,
+    lambda g, out, x, axes, eps: apply(STANDARDIZE_VJP, g, out, x, axes=axes, eps=eps),
+    reference="tests.support.references:standardize_vjp",
     namespace="internal",
     samples=lambda: iter(
         (sample(s.real(2, 4), s.real(2, 4, seed=1), s.real(2, 4, seed=2), (1,), 1e-5),)

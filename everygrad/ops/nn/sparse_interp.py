@@ -75,7 +75,7 @@ class _Weigh(Kernel):
 
 # the transposed table is an input too: what a derivative reads is known when it is recorded
 WEIGH: Kernel = _Weigh(
-    "weigh",
+    "weighted_gather_sum",
     _portable,
     ("x", "index", "weights", "back", "shares"),
     (
@@ -91,7 +91,7 @@ WEIGH: Kernel = _Weigh(
 )
 
 
-def weigh(x: Tensor, axis: int, table: Table) -> Tensor:
+def weighted_gather_sum(x: Tensor, axis: int, table: Table) -> Tensor:
     """The map along an axis of a floating-point tensor."""
     there = table.transposed
     tables = (
@@ -118,7 +118,7 @@ _SAMPLE = Table(
 
 register(
     WEIGH,
-    weigh,
+    weighted_gather_sum,
     namespace="internal",
     reference=_reference,
     samples=lambda: iter(

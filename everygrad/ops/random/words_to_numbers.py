@@ -59,9 +59,9 @@ def _integer(word: Any, count: Any, low: Any, *, dtype: DType) -> Any:
 
 
 # uniform in [0, 1); in (0, 1), as fine near 0 as 32 bits make it; normal; integers from `low` on
-UNIT = OfWords("unit_of_words", _unit)
-UNIT_WIDE = OfWords("wide_unit_of_words", _unit_wide)  # no record: not every device has float64
-FINE = OfWords("fine_unit_of_words", lambda word, *, dtype: (word.cast(dtype) + 0.5) * 2.0**-32)
+UNIT = OfWords("u32_to_uniform", _unit)
+UNIT_WIDE = OfWords("u64_to_wide_uniform", _unit_wide)  # no record: not every device has float64
+FINE = OfWords("u64_to_uniform", lambda word, *, dtype: (word.cast(dtype) + 0.5) * 2.0**-32)
 NORMAL = OfWords("normal_of_words", _normal)
 INTEGER = OfWords("integer_of_words", _integer)
 

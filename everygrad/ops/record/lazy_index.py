@@ -15,7 +15,7 @@ OPS: dict[str, tuple[str, ...]] = {
         "aminmax", "fmax", "fmin", "heaviside", "isclose",
     ),
     "index.masks": (
-        "argwhere", "masked_fill", "masked_scatter", "masked_select", "nonzero", "nonzero_places",
+        "argwhere", "masked_fill", "masked_scatter", "masked_select", "nonzero", "nonzero_indices",
     ),
     "index.scatter": (
         "index_copy", "index_fill", "put", "scatter", "scatter_max", "scatter_min", "scatter_prod",
@@ -48,7 +48,7 @@ OPS: dict[str, tuple[str, ...]] = {
         "cond", "cross", "linalg_diagonal", "matrix_norm", "trace", "vector_norm",
     ),
     "linalg.solve": (
-        "cholesky_solve", "inv", "lu", "lu_factor", "lu_solve", "row_order", "solve",
+        "cholesky_solve", "inv", "lexsort_rows", "lu", "lu_factor", "lu_solve", "solve",
         "solve_triangular",
     ),
     "linalg.svd": (
@@ -96,7 +96,7 @@ OPS: dict[str, tuple[str, ...]] = {
         "rotary_embedding",
     ),
     "nn.sparse_interp": (
-        "weigh",
+        "weighted_gather_sum",
     ),
     "nn.unfold": (
         "channel_shuffle", "col2im", "im2col", "pixel_shuffle", "pixel_unshuffle",

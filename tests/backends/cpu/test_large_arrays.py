@@ -120,7 +120,7 @@ def test_sums_by_tables(terms: int) -> None:
     table = Table(65, rng.integers(0, 65, (terms, 41)), weights)
     for axis, shape in ((2, (40, 30, 65)), (1, (40, 65, 30)), (0, (65, 2000))):
         x = rng.standard_normal(shape)
-        got = registry.weigh(x, table.index, table.weights, None, None, axis)
+        got = registry.weighted_gather_sum(x, table.index, table.weights, None, None, axis)
         np.testing.assert_allclose(got, by_matrix(x, axis, table), atol=1e-12)
 
 
@@ -129,7 +129,7 @@ def test_what_weighs_nothing_is_not_read_into_the_sum() -> None:
     weights[0], index[0] = 1.0, 1
     for x, axis in ((np.full((400, 64), np.nan), 1), (np.full((64, 400), np.nan), 0)):
         np.moveaxis(x, axis, 0)[1] = 3.0
-        assert (registry.weigh(x, index, weights, None, None, axis) == 3.0).all()
+        assert (registry.weighted_gather_sum(x, index, weights, None, None, axis) == 3.0).all()
 
 
 def test_many_bits_are_those_of_few() -> None:

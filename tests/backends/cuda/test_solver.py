@@ -307,7 +307,7 @@ def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
             linalg.qr(x)
     linalg.lu(eg.zeros((9000, 2), device=DRY))
     names = "place addresses unit settle check_diagonal keep_lower put_pivots determinants"
-    ours = (*names.split(), "row_order", "take_triangle")
+    ours = (*names.split(), "lexsort_rows", "take_triangle")
     texts = [t for n, t in dev.gpu.driver.texts.items() if n.startswith(ours)]
     assert {t.name.rpartition("_")[0] for t in texts} == {*ours}
     source = with_library("\n".join(t.source for t in texts))

@@ -428,7 +428,15 @@ def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
     compared = 0
     for program in PROGRAMS:
         graph = prepared(eg.jit(step_of(program, 12, "cpu")[0]).lower().graph)
-        groups = without_strays(fuse(graph, fusable, max(1, buffers - 1), 0, weigh=fused.weigh))
+        groups = without_strays(
+            fuse(
+                graph,
+                fusable,
+                max(1, buffers - 1),
+                0,
+                text_weight=fused.text_weight,
+            )
+        )
         stored = used_outside(groups, graph.outputs)
         fuser = fused.Fuser(buffers, 1 << 14, True, lambda nbytes: 1 + (nbytes > 32))
         for group in groups:

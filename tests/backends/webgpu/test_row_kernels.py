@@ -27,7 +27,7 @@ DEVICE = "webgpu"
 TOLERANCE = {"float32": 5e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
 INPUTS = {
     **{"softmax": 1, "log_softmax": 1, "standardize": 1},
-    **{"softmax_move": 2, "log_softmax_vjp": 2, "standardize_move": 3},
+    **{"softmax_vjp": 2, "log_softmax_vjp": 2, "standardize_vjp": 3},
 }
 
 
@@ -111,8 +111,8 @@ def test_several_axes(way: str) -> None:
         for shape in ((6, 5, 7), (60, 3, 400)):
             x = on(random(*shape))
             check("standardize", [x], axes=axes, eps=1e-5)
-            given, _ = row_inputs("standardize_move", shape, axes, "float32")
-            check("standardize_move", given, axes=axes, eps=1e-5)
+            given, _ = row_inputs("standardize_vjp", shape, axes, "float32")
+            check("standardize_vjp", given, axes=axes, eps=1e-5)
 
 
 def test_layouts_of_rows(way: str) -> None:
@@ -121,7 +121,7 @@ def test_layouts_of_rows(way: str) -> None:
     for view in views:
         for axis in range(3):
             check("softmax", [view], axis=axis)
-            check("softmax_move", [view, view], axis=axis)
+            check("softmax_vjp", [view, view], axis=axis)
 
 
 def test_rows_with_nan_and_infinities_are_as_on_the_cpu(way: str) -> None:
@@ -143,7 +143,7 @@ def test_rows_with_nan_and_infinities_are_as_on_the_cpu(way: str) -> None:
 def test_empty_rows(way: str) -> None:
     assert eg.softmax(on(np.zeros((0, 3)))).shape == (0, 3)
     assert eg.standardize(on(np.zeros((3, 0)))).shape == (3, 0)
-    move = apply(REGISTRY["softmax_move"], *[on(np.zeros((2, 0, 3)))] * 2, axis=2)
+    move = apply(REGISTRY["softmax_vjp"], *[on(np.zeros((2, 0, 3)))] * 2, axis=2)
     assert move.shape == (2, 0, 3)
 
 
@@ -174,9 +174,9 @@ def test_a_row_op_is_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "record", watched)
     eg.softmax(x)
     eg.standardize(x)
-    apply(REGISTRY["standardize_move"], x, x, x, axes=(1,), eps=1e-5)
+    apply(REGISTRY["standardize_vjp"], x, x, x, axes=(1,), eps=1e-5)
     eg.softmax(x.astype("float16"))
-    assert launched == ["softmax", "standardize", "standardize_move", "astype", "softmax"]
+    assert launched == ["softmax", "standardize", "standardize_vjp", "astype", "softmax"]
 
 
 # --- attention -----------------------------------------------------------------------------------

@@ -304,8 +304,8 @@ def attention(
             p.soften(scores, weights, mask_head, tile, False)
             p.mixed(scores, values, p.depth_row, mixed, tile)
             to = code.at_row(t.type, out_head, loop.i, out.strides[2])
-            weigh = t.weigh(p.depth, p.depth_row, out.strides[2])
-            p.call(weigh, mixed, to, weights, tile.rows)
+            scaled_rows = t.scaled_rows(p.depth, p.depth_row, out.strides[2])
+            p.call(scaled_rows, mixed, to, weights, tile.rows)
     return p.work()
 
 

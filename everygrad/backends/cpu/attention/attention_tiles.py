@@ -305,8 +305,8 @@ class Tiles:
         params = f"ptr %from, ptr %to, i64 %rows, i64 %all, {self.type} %scale"
         return self.make(("copy", width, source, target, pad), params, write)
 
-    def weigh(self, width: int, source: int, target: int) -> str:
-        """weigh(from, to, weights, rows): copies rows, each times its weight."""
+    def scaled_rows(self, width: int, source: int, target: int) -> str:
+        """scaled_rows(from, to, weights, rows): copies rows, each times its weight."""
 
         def write(code: Code) -> None:
             with code.loop(0, "%rows") as row:
@@ -318,7 +318,7 @@ class Tiles:
                     value = self.op(code, "fmul", value, weight)
                     self.store(code, value, code.at(self.type, there, at), width - at)
 
-        key = ("weigh", width, source, target)
+        key = ("scaled_rows", width, source, target)
         return self.make(key, "ptr %from, ptr %to, ptr %weights, i64 %rows", write)
 
     def clear(self) -> str:

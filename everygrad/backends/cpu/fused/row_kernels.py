@@ -64,7 +64,7 @@ def standardize(eps: float) -> tuple[Pass, ...]:
 
 
 @lru_cache(maxsize=64)
-def standardize_move(eps: float) -> tuple[Pass, ...]:
+def standardize_vjp(eps: float) -> tuple[Pass, ...]:
     """Of (g, y, x), y the standardised x."""
     return (
         Pass(
@@ -122,9 +122,9 @@ def softmax(x: Any, axis: int) -> Any:
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "softmax": softmax,
-    "softmax_move": along(SOFTMAX_MOVE),
+    "softmax_vjp": along(SOFTMAX_MOVE),
     "log_softmax": along(LOG_SOFTMAX),
     "log_softmax_vjp": along(LOG_SOFTMAX_VJP),
     "standardize": over_axes(standardize),
-    "standardize_move": over_axes(standardize_move),
+    "standardize_vjp": over_axes(standardize_vjp),
 }

@@ -192,7 +192,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "cummin_index": _scan("cummin_index", _extreme_index(np.minimum)),
     "recurrence": recurrence,
     "logcumsumexp": logcumsumexp,
-    "nonzero_places": lambda mask, count: np.flatnonzero(mask),
+    "nonzero_indices": lambda mask, count: np.flatnonzero(mask),
     "searchsorted": searchsorted,
     "scatter_max": _combine_at(np.maximum, _lowest),
     "scatter_min": _combine_at(np.minimum, _highest),

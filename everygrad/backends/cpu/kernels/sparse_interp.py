@@ -99,7 +99,7 @@ def weighed(x: Operand, table: Operand, axis: int) -> Work:
     return _Writer(x, table, axis).work()
 
 
-def weigh(x: Any, index: Any, weights: Any, axis: int) -> Any:
+def weighted_gather_sum(x: Any, index: Any, weights: Any, axis: int) -> Any:
     """The map along an axis of contiguous arrays of float32 or float64."""
     shape = (*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :])
     out = empty(shape, x.dtype)

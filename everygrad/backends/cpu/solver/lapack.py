@@ -106,7 +106,7 @@ def _eliminated(x: Any) -> tuple[Any, Any]:
     return work, pivots
 
 
-def row_order(pivots: Any, size: int) -> Any:
+def lexsort_rows(pivots: Any, size: int) -> Any:
     """The permutation that exchanging rows one after the other makes."""
     flat = pivots.reshape(size_of(pivots.shape[:-1]), pivots.shape[-1])
     order = np.tile(np.arange(size), (len(flat), 1))
@@ -367,7 +367,7 @@ def half_dft(x: Any, axis: int, size: int) -> Any:
 KERNELS: dict[str, Callable[..., Any]] = {
     "solve_triangular": solve_triangular,
     "lu_factor": lu_factor,
-    "row_order": row_order,
+    "lexsort_rows": lexsort_rows,
     "solve": solve,
     "inv": inv,
     "det": det,

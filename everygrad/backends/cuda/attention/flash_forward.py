@@ -8,7 +8,7 @@ from __future__ import annotations
 
 FORWARD = r"""
 // The next tile's scores become weights; `factor` brings what was summed before to the new maximum.
-DEV void weigh(
+DEV void softmax_step(
     float (&s)[MT][NT][4], float (&top)[MT][2], float (&sum)[MT][2], float (&factor)[MT][2],
     float steep
 ) {
@@ -99,7 +99,7 @@ flash_kernel(const __grid_constant__ Params p) {
             if (it) sums_wait<1>(s);
             else sums_wait<0>(s);
             finish(p, at, s, first, own, it * COLS);
-            weigh(s, top, sum, factor, STEEP(p));
+            softmax_step(s, top, sum, factor, STEEP(p));
             sums_wait<0>(o);
             rescale(o, factor);
             weights.take(s);
@@ -123,7 +123,7 @@ flash_kernel(const __grid_constant__ Params p) {
             scores(s, rows, k_tile);
             sums_wait<0>(s);
             finish(p, at, s, first, own, it * COLS);
-            weigh(s, top, sum, factor, STEEP(p));
+            softmax_step(s, top, sum, factor, STEEP(p));
             rescale(o, factor);
             Weights weights;
             weights.take(s);

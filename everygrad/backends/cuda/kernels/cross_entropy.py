@@ -156,7 +156,9 @@ def _run(
     out: CudaArray = dev.empty(target.shape if g is None else x.shape, dtype)
     count = size_of(target.shape)
     name, write = (
-        ("class_entropy", _write_entropy) if g is None else ("class_entropy_vjp", _write_vjp)
+        ("softmax_cross_entropy", _write_entropy)
+        if g is None
+        else ("softmax_cross_entropy_vjp", _write_vjp)
     )
     kernel = dev.planned(
         (name, dtype, labels, count, length, ignored),
@@ -168,11 +170,13 @@ def _run(
     return permute_dims(dev, out, tuple(order.index(a) for a in range(len(order))))
 
 
-def class_entropy(dev: Any, x: CudaArray, target: CudaArray, axis: int, ignore_index: int) -> Any:
+def softmax_cross_entropy(
+    dev: Any, x: CudaArray, target: CudaArray, axis: int, ignore_index: int
+) -> Any:
     return _run(dev, x, target, None, axis, ignore_index)
 
 
-def class_entropy_vjp(
+def softmax_cross_entropy_vjp(
     dev: Any, g: CudaArray, x: CudaArray, target: CudaArray, axis: int, ignore_index: int
 ) -> Any:
     return _run(dev, x, target, g, axis, ignore_index)

@@ -35,7 +35,7 @@ def _write_loss(
     lay = LAYOUTS[FROM_NP[x.dtype]]
     shape = target.shape or (1,)
     total = size_of(shape)
-    w = _begin("class_loss", x, target, total, extent(target.shape, target.strides))
+    w = _begin("nll_gather", x, target, total, extent(target.shape, target.strides))
     w.add(f"for ({w.index} e = thread; e < {w.number(total, 'count')}; e += threads) {{")
     lines, names = w.split("e", shape, "i")
     w.add(*(f"  {line}" for line in lines))
@@ -56,7 +56,7 @@ def _write_loss(
     return w.finish(grid(total, multiprocessors))
 
 
-def class_loss(
+def nll_gather(
     dev: Any, logs: CudaArray, target: CudaArray, axis: int, ignore_index: int
 ) -> CudaArray:
     dtype = FROM_NP[logs.dtype]
@@ -66,7 +66,7 @@ def class_loss(
     number = dev.gpu.check_number(WHAT, logs.shape[axis])
     layouts = (logs.shape, logs.strides, logs.dtype, target.shape, target.strides, target.dtype)
     kernel = dev.planned(
-        ("class_loss", *layouts, axis, ignore_index),
+        ("nll_gather", *layouts, axis, ignore_index),
         lambda: _write_loss(logs, target, axis, ignore_index, number, dev.multiprocessors),
     )
     dev.gpu.launch(kernel, logs.ptr, target.ptr, dev.gpu.faults(), out.ptr)
@@ -80,7 +80,7 @@ def _write_spread(
     lay = LAYOUTS[FROM_NP[v.dtype]]
     shape = (*v.shape[:axis], classes, *v.shape[axis:])
     total = size_of(shape)
-    w = _begin("class_spread", v, target, total, extent(target.shape, target.strides))
+    w = _begin("nll_scatter", v, target, total, extent(target.shape, target.strides))
     w.add(f"for ({w.index} e = thread; e < {w.number(total, 'count')}; e += threads) {{")
     lines, names = w.split("e", shape, "i")
     w.add(*(f"  {line}" for line in lines))
@@ -100,7 +100,7 @@ def _write_spread(
     return w.finish(grid(total, multiprocessors))
 
 
-def class_spread(
+def nll_scatter(
     dev: Any, v: CudaArray, target: CudaArray, axis: int, classes: int, ignore_index: int
 ) -> CudaArray:
     dtype = FROM_NP[v.dtype]
@@ -110,7 +110,7 @@ def class_spread(
     number = dev.gpu.check_number(WHAT, classes)
     layouts = (v.shape, v.strides, v.dtype, target.shape, target.strides, target.dtype)
     kernel = dev.planned(
-        ("class_spread", *layouts, axis, classes, ignore_index),
+        ("nll_scatter", *layouts, axis, classes, ignore_index),
         lambda: _write_spread(v, target, axis, classes, ignore_index, number, dev.multiprocessors),
     )
     dev.gpu.launch(kernel, v.ptr, target.ptr, dev.gpu.faults(), out.ptr)

@@ -62,11 +62,11 @@ FORMS: dict[str, Form] = {
         ((_MAX, ""), (Pass("total", "exp(X - top)"), "const T size = log(total);")),
         "X - top - size",
     ),
-    "softmax_move": Form(2, ((Pass("total", "X * Y"), ""),), "X * Y - Y * total"),
+    "softmax_vjp": Form(2, ((Pass("total", "X * Y"), ""),), "X * Y - Y * total"),
     "log_softmax_vjp": Form(2, ((Pass("total", "X"), ""),), "X - exp(Y) * total"),
     "standardize": Form(1, (_MEAN, _SPREAD), "(X - middle) * scale"),
     # of the gradient, the result and the input; the input comes first here
-    "standardize_move": Form(
+    "standardize_vjp": Form(
         3,
         (
             _MEAN,
@@ -215,17 +215,17 @@ def standardize(dev: Any, x: CudaArray, axes: Shape, eps: float) -> Any:
     return _along(dev, "standardize", [x], axes, eps)
 
 
-def standardize_move(
+def standardize_vjp(
     dev: Any, g: CudaArray, out: CudaArray, x: CudaArray, axes: Shape, eps: float
 ) -> Any:
-    return _along(dev, "standardize_move", [x, g, out], axes, eps)
+    return _along(dev, "standardize_vjp", [x, g, out], axes, eps)
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
     **{
         name: _softmaxes(name)
-        for name in ("softmax", "log_softmax", "softmax_move", "log_softmax_vjp")
+        for name in ("softmax", "log_softmax", "softmax_vjp", "log_softmax_vjp")
     },
     "standardize": standardize,
-    "standardize_move": standardize_move,
+    "standardize_vjp": standardize_vjp,
 }

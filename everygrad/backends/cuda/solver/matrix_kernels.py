@@ -332,7 +332,7 @@ def _results(dtype: DType, logs: bool) -> list[str]:
     ]
 
 
-def row_order(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
+def lexsort_rows(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
     """The order of rows that exchanging them one after the other makes."""
     dtype = FROM_NP[pivots.dtype]
     out: CudaArray = dev.empty((*pivots.shape[:-1], size), dtype)
@@ -341,19 +341,19 @@ def row_order(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
     if pivots.storage is None:
         pivots = dev.full(pivots.shape, 0, dtype)
     number = dev.gpu.check_number("lu_solve: pivot", size)
-    key = ("row_order", pivots.shape, pivots.strides, size, dtype)
-    kernel = dev.planned(key, lambda: _write_row_order(pivots, size, number))
+    key = ("lexsort_rows", pivots.shape, pivots.strides, size, dtype)
+    kernel = dev.planned(key, lambda: _write_lexsort_rows(pivots, size, number))
     dev.gpu.launch(kernel, pivots.ptr, out.ptr, dev.gpu.faults())
     return out
 
 
-def _write_row_order(pivots: CudaArray, size: int, number: int) -> Written:
+def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
     """A team for each matrix: one of them exchanges, all bring what it needs near."""
     batch, few = pivots.shape[:-1] or (1,), pivots.shape[-1]
     steps = pivots.strides[:-1] or (0,)
     count = size_of(batch)
     dtype = FROM_NP[pivots.dtype]
-    w = Writer("row_order", is_wide(count * size, extent(pivots.shape, pivots.strides)))
+    w = Writer("lexsort_rows", is_wide(count * size, extent(pivots.shape, pivots.strides)))
     memory = LAYOUTS[dtype].memory
     w.pointer(memory, "pivots")
     w.pointer(memory, "out", written=True)

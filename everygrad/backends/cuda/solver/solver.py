@@ -207,5 +207,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # of CuPy, its arrays, and paramet
 }
 KERNELS: dict[str, Callable[..., Any]] = {
     **{op: _kernel(op) for op in FUNCTIONS},
-    "row_order": matrix_kernels.row_order,
+    "lexsort_rows": matrix_kernels.lexsort_rows,
 }

@@ -23,7 +23,7 @@ from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape
 
-_A_VALUE = 8  # lines of our functions that weigh as much as one plain value
+_A_VALUE = 8  # lines of our functions that count as much as one plain value
 
 
 class Scratch:
@@ -54,7 +54,7 @@ def _lines(name: str) -> int:
     return len(with_library(f"{name}_f(").splitlines())
 
 
-def weigh(v: Value) -> int:
+def text_weight(v: Value) -> int:
     """How much a value adds to a kernel: drivers write functions out wherever they are called, and
     take time that grows with the square of it."""
     if v.kind != "elementwise":

@@ -22,7 +22,7 @@ from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.gpu import Command
 from everygrad.backends.webgpu.driver.memory import Block, Shelf, Storage
 from everygrad.backends.webgpu.fused import inplace_reuse
-from everygrad.backends.webgpu.fused.fused import Fuser, Kernel, Scratch, weigh
+from everygrad.backends.webgpu.fused.fused import Fuser, Kernel, Scratch, text_weight
 from everygrad.backends.webgpu.fused.multi_tensor import Batch
 from everygrad.backends.webgpu.fused.row_kernel import RowWriter
 from everygrad.backends.webgpu.graph import epilogues
@@ -95,7 +95,7 @@ class Replay:
             self.made[v] = dev.empty(v.shape, v.dtype)
         limits = self.gpu.limits
         most = max(1, limits.storage_buffers - 1)
-        groups = without_strays(fuse(graph, fusable, most, 0, weigh=weigh))
+        groups = without_strays(fuse(graph, fusable, most, 0, text_weight=text_weight))
         stored = used_outside(groups, graph.outputs)
         fuser = Fuser(
             limits.storage_buffers,

@@ -76,7 +76,7 @@ OPS = {
         ),
         "x0 / t1",
     ),
-    "softmax_move": RowOp(  # of g, out
+    "softmax_vjp": RowOp(  # of g, out
         2, (Stage("add", (("x0", "t"),), "x0 = x0 * x1;"),), "x0 - x1 * t0"
     ),
     "log_softmax": RowOp(
@@ -98,7 +98,7 @@ OPS = {
         ),
         "x0 * t1",
     ),
-    "standardize_move": RowOp(  # of g, out, x
+    "standardize_vjp": RowOp(  # of g, out, x
         3,
         (
             Stage("add", (("x0", _MEAN), ("x0 * x1", _MEAN), ("x2", _MEAN))),
