@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,15 @@ from devtools.sweep.problem import Given, Problem
 TRIALS = 3  # of rounded inputs
 MANY = 24  # where a result differs: the chance to be lucky in all of them is none
 BLUR = 0.05
+# while rounding is tried out: nudges every element of an array by one unit, up or down
+_nudge: ContextVar[Callable[[Any], Any] | None] = ContextVar("nudge", default=None)
+
+
+def rounded(x: Any) -> Any:
+    """A value on the way, as rounding may leave it. Nudged inputs do not show what rounding in
+    between does where equal values cancel: the mean of equal rows is subtracted from them."""
+    nudge = _nudge.get()
+    return x if nudge is None else x * torch.from_numpy(nudge(np.ones(x.shape))).to(x.dtype)
 
 
 class Answer(NamedTuple):
@@ -109,7 +119,11 @@ def _spread(
 
     squares: list[Any] = [None if v is None else np.zeros(v.shape) for v in right]
     for _ in range(trials):
-        made = [v for part in _run(problem, weights, nudged, np.float32) for v in part]
+        token = _nudge.set(nudged)
+        try:
+            made = [v for part in _run(problem, weights, nudged, np.float32) for v in part]
+        finally:
+            _nudge.reset(token)
         for k, (now, want) in enumerate(zip(made, right, strict=True)):
             if now is not None and want.dtype.kind == "f":
                 with np.errstate(invalid="ignore", over="ignore"):

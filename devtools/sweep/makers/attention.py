@@ -37,7 +37,7 @@ def attention(d: Draw) -> Problem:
         inputs.append(d.floats(shape, dtype, -2, 2, grad=d.chance(0.3)))
     elif mask:  # every query may look at one key: what else would it see?
         array = d._values.random(shape) < 0.6
-        array[..., 0] = True
+        array[..., :1] = True
         inputs.append(d.given(array, "bool", False, False))
     grouped = {"enable_gqa": True} if groups > 1 else {}
 

@@ -11,6 +11,7 @@ import everygrad as eg
 from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Given, Problem
+from devtools.sweep.referee import rounded
 
 TF = torch.nn.functional
 
@@ -39,7 +40,8 @@ class Chain:
         def run(*given: Any) -> list[Any]:
             values = [given[0]]
             for step in self.steps:
-                values.append(step[which](values[-1], given, values))
+                out = step[which](values[-1], given, values)
+                values.append(rounded(out) if which else out)
             return [values[k] for k in kept]
 
         return run
