@@ -326,7 +326,7 @@ def bitwise_and(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Bitwise and, for each element."""
 
 def bitwise_invert(x: _TensorLike) -> Tensor:
-    """Every bit turned over; for bool, logical not."""
+    """Every bit inverted; for bool, logical not."""
 
 def bitwise_left_shift(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Bitwise left shift, for each element."""
@@ -1233,7 +1233,7 @@ def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
     """Elements moved `shift` places along the axes, the last ones coming round to the front."""
 
 def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = ...) -> Tensor:
-    """x turned k quarters of a circle, from the first axis towards the second."""
+    """x rotated by k quarters of a circle, from the first axis towards the second."""
 
 def rotary_embedding(
     x: Tensor,
@@ -1241,9 +1241,9 @@ def rotary_embedding(
     base: float = 10000.0,
     interleaved: builtins.bool = False,
 ) -> Tensor:
-    """x, of (..., positions, width), with each pair of elements turned by position times base **
-    (-i / (width / 2)); the i-th pair is elements i and i + width / 2, or `interleaved` 2 i and 2
-    i + 1. Products of two such vectors depend on the distance of their positions alone.
+    """x, of (..., positions, width), with each pair of elements rotated by position times base
+    ** (-i / (width / 2)); the i-th pair is elements i and i + width / 2, or `interleaved` 2 i
+    and 2 i + 1. Products of two such vectors depend on the distance of their positions alone.
     """
 
 def round(x: _TensorLike) -> Tensor:

@@ -1,4 +1,4 @@
-"""The one door: every op on tensors goes through here.
+"""The dispatcher: every op on tensors goes through here.
 
 `apply` runs an op on payloads, whatever they are, and records a Node when a derivative may be asked
 for. `unary` and `binary` make the fast path for small CPU tensors, the hottest code there is: they

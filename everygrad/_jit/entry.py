@@ -87,7 +87,7 @@ class Entry:
         ]
         self.sort_targets()
         possible = self.replay.donated()
-        self.gifts = [
+        self.donations = [
             (*possible[t.output], t.tensor)  # a slot, the number of the input, whose memory it is
             for t in self.targets
             if t.tensor is not None and not t.grad and t.output in possible
@@ -143,8 +143,8 @@ class Entry:
         for guard in self.record.grad_guards:
             if (getattr(_whose(guard, tensors), "_grad", None) is not None) is not guard.there:
                 return "a gradient is there that was not, or is gone"
-        for t, twin in self.record.twins:
-            if t._data is not twin._data or t._node is not None:
+        for t, alias in self.record.aliases:
+            if t._data is not alias._data or t._node is not None:
                 return "two tensors from outside no longer share one value"
         for a, b in self.record.shared_grads:
             if getattr(a, "_grad", None) is not getattr(b, "_grad", None):
@@ -229,7 +229,7 @@ class Entry:
         record, replay = self.record, self.replay
         # where results are looked at before they are given to anyone, inputs must still be there
         apart = self.verify or profiler is not None or (self.elsewhere and self.fetches(tensors))
-        given = self.donated_memory() if self.gifts and not apart else {}
+        given = self.donated_memory() if self.donations and not apart else {}
         owners: list[Tensor] = []  # of gradients that are hidden meanwhile
         grads: list[Tensor | None] = []
         restore = partial(drain, map(setattr, owners, _GRAD, grads))
@@ -307,7 +307,7 @@ class Entry:
         if _others_may_look():
             return found
         arrays = self.replay.arrays
-        for slot, number, tensor in self.gifts:
+        for slot, number, tensor in self.donations:
             array = tensor._data
             if array is arrays[number] and _ours_alone(array):
                 found[slot] = array

@@ -69,7 +69,7 @@ class Record(NamedTuple):
     results: int
     tree: Any
     grad_guards: list[GradGuard]
-    twins: list[tuple[Tensor, Tensor]]  # tensors that must share one value
+    aliases: list[tuple[Tensor, Tensor]]  # tensors that must share one value
     shared_grads: list[tuple[Tensor, Tensor]]  # tensors that must share one .grad
     modules: list[tuple[Any, Any]]  # modules, and the fingerprints they must have
     guards: Guards  # everything else that was read from Python
@@ -209,7 +209,7 @@ class _Builder:
 
     def inputs(self) -> list[Capture]:
         """The captures that are inputs of their own, in the order of these inputs."""
-        return [c for c in self.tracer.captures if c.twin is None]
+        return [c for c in self.tracer.captures if c.alias is None]
 
     def grad_guards(self) -> list[GradGuard]:
         return [
@@ -230,7 +230,7 @@ class _Builder:
             len(self.returned),
             self.tree,
             self.grad_guards(),
-            [(c.tensor, c.twin) for c in self.tracer.captures if c.twin is not None],
+            [(c.tensor, c.alias) for c in self.tracer.captures if c.alias is not None],
             self.tracer.shared_grads,
             list(self.tracer.modules.values()),
             Guards([*guards, *self.tracer.guards]),

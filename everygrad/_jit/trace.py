@@ -1,6 +1,6 @@
 """Running a Python function on tensors without values, and writing down what it does.
 
-A `Traced` payload stands for an array. The tracer sees every op through the door (`dispatch`), and
+A `Traced` payload stands for an array. The tracer sees every op through `dispatch`, and
 every tensor from outside that an op touches: such a tensor becomes an input, and the tracer keeps a
 stand-in for it, a Tensor with a traced payload. The tensor itself is never written to: other
 threads go on using it. Since a Tensor's value changes in one method only, which asks the tracer, a
@@ -81,14 +81,14 @@ class Traced(Wrapped):
 class Capture(NamedTuple):
     """A tensor from outside, and its stand-in with the payload and node it had at first.
 
-    `owner` is the tensor whose `.grad` it is, if it was reached as one. `twin` is a tensor captured
-    before that had the same payload, and serves for both while they share one.
+    `owner` is the tensor whose `.grad` it is, if it was reached as one. `alias` is a tensor
+    captured before that had the same payload, and serves for both while they share one.
     """
 
     tensor: Tensor
     traced: Traced
     owner: Tensor | None
-    twin: Tensor | None
+    alias: Tensor | None
     inside: Any  # the node it has at the beginning of the trace
     stand_in: Tensor
 
@@ -210,9 +210,9 @@ class Tracer:
                 f"recorded outside the function; pass it as an argument, or use detach()"
             )
         array, owner = t._data, self.grads.get(id(t))
-        twin = self.by_payload.get(id(array))
-        if twin is not None and t._node is None and owner is None:
-            return self.standing_in(t, twin.traced, None, None, twin.tensor).stand_in
+        alias = self.by_payload.get(id(array))
+        if alias is not None and t._node is None and owner is None:
+            return self.standing_in(t, alias.traced, None, None, alias.tensor).stand_in
         made = self.standing_in(t, self.input(array, user_line()), t._node, owner)
         if t._node is None and owner is None:
             self.by_payload[id(array)] = made
@@ -224,9 +224,9 @@ class Tracer:
         traced: Traced,
         node: Any,
         owner: Tensor | None = None,
-        twin: Tensor | None = None,
+        alias: Tensor | None = None,
     ) -> Capture:
-        made = Capture(t, traced, owner, twin, node, wrap(traced, node))
+        made = Capture(t, traced, owner, alias, node, wrap(traced, node))
         self.captures.append(made)
         self.stand_ins[id(t)] = made.stand_in
         return made

@@ -1,11 +1,11 @@
 """Mixed precision: which ops run in a half dtype, which in float32, while `autocast` is on.
 
-The door casts the inputs of an op that the table names, by ordinary `astype` ops, and then runs it
+Dispatch casts the inputs of an op that the table names, by ordinary `astype` ops, and then runs it
 with the setting off: what the op is made of, its tangent and its batched form keep the dtypes that
 were chosen. A backward pass runs with the setting off too, so it uses the dtypes of forward, and a
 cast's own derivative brings each gradient back to its parameter's dtype.
 
-Nothing is paid while no block is open: the door looks only while `fast_limit()` is below 0.
+Nothing is paid while no block is open: dispatch looks only while ops are intercepted.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class Node:
 
     op       the op record; its `vjp(node, g, create_graph)` gives one gradient for each parent
     parents  the node of each tensor input, None where no gradient is wanted
-    saved    payloads kept for the derivative, or a promise of them (`fulfil`); None once the graph
+    saved    payloads kept for the derivative, or a placeholder for them (`fulfil`); None once the
+    graph
              has been used up
     params   the op's keyword parameters
     shape    the shape of the result, which is the shape of its gradient

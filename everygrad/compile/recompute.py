@@ -2,8 +2,8 @@
 
 `cheap` takes a value out of memory altogether: its readers compute it from what lies in memory
 anyway, reading no more than they did. `late` is about values that kernels such as matrix products
-read, one soon and another much later: the later one gets a twin, made by a group that has at hand
-what it is made of. It costs the twin's being written; the value's memory is free meanwhile.
+read, one soon and another much later: the later one gets a copy, recomputed by a group that has at
+hand what it is made of. It costs the copy's being written; the value's memory is free meanwhile.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LARGE = edge(__name__, "LARGE", 1 << 20, "bytes")  # bytes of a value that is wo
 LARGE_LATE = edge(__name__, "LARGE_LATE", 1 << 22, "bytes")  # the same of one that is written twice
 FAR = 16  # groups between two readers that are far apart
 # elements that stand behind one of a small value, at least
-_FEW = edge(__name__, "_FEW", 16, "size")
+_MIN_BROADCAST_RATIO = edge(__name__, "_MIN_BROADCAST_RATIO", 16, "size")
 _LONGEST = 6  # values that are computed again for one
 _CHEAP = {"add", "subtract", "multiply", "divide", "negative", "astype", "copy"}
 _LATE = {*_CHEAP, "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"}
 
 
-class Plan(NamedTuple):
-    """A group with twins of some values in it."""
+class RematPlan(NamedTuple):
+    """A group with recomputed copies of some values in it."""
 
     group: Group
-    twins: dict[Value, Value]
+    remats: dict[Value, Value]
     members: dict[Value, Member]
-    bases: list[Value]  # what the twins read
+    bases: list[Value]  # what the copies read
 
 
 class Recompute:
@@ -45,7 +45,7 @@ class Recompute:
         self.fuser = fuser
         self.stored = stored
         self.load, self.member = load, member
-        self.twins: dict[int, dict[Value, Value]] = {}  # by the number of a group
+        self.remats: dict[int, dict[Value, Value]] = {}  # by the number of a group
         self.readers: dict[Value, list[Group]] = {}
         self.kernels: dict[Value, list[Value]] = {}  # that read a value whole
         for group in fuser.groups:
@@ -82,51 +82,51 @@ class Recompute:
             for r in m.refs:
                 if not isinstance(r, Value) or r in found:
                     continue
-                small = group.members[r].role != "full" and r.size * _FEW <= v.size
+                small = group.members[r].role != "full" and r.size * _MIN_BROADCAST_RATIO <= v.size
                 if small or (r in self.stored and r is not v):
                     continue
                 found.add(r)
                 todo.append(r)
         return [w for w in group.members if w in found] if len(found) <= _LONGEST else None
 
-    def planned(self, chain: Sequence[Value], group: Group) -> Plan | None:
-        """Twins of a chain as members of a group; None where they do not fit into its walk."""
-        twins = dict(self.twins.get(group.number, {}))
+    def planned(self, chain: Sequence[Value], group: Group) -> RematPlan | None:
+        """Copies of a chain as members of a group; None where they do not fit into its walk."""
+        remats = dict(self.remats.get(group.number, {}))
         members: dict[Value, Member] = {}
         bases: list[Value] = []
         for w in chain:
-            if w in twins:
+            if w in remats:
                 continue
             refs: list[Ref] = []
             for a in w.args:
                 base = view_of(a).base
-                ref = twins.get(base) or self.fuser.ref(a, w.shape, group, "full")
+                ref = remats.get(base) or self.fuser.ref(a, w.shape, group, "full")
                 refs.append(ref)
                 if isinstance(ref, self.load):
                     bases.append(base)
             if any(r is None for r in refs) or w.size != group.size:
                 return None
-            twin = Value(
+            remat = Value(
                 w.kind, w.name, w.op, w.args, w.params, w.shape, w.dtype, w.number, w.where
             )
-            twins[w] = twin
-            members[twin] = self.member(twin, "full", w.shape, tuple(refs))
+            remats[w] = remat
+            members[remat] = self.member(remat, "full", w.shape, tuple(refs))
         fits = self.fuser.fits(members.values(), group) and self.fuser.clear(group, bases)
-        return Plan(group, twins, members, bases) if fits else None
+        return RematPlan(group, remats, members, bases) if fits else None
 
     def read_whole(self, group: Group) -> set[Value]:
         """What a group reads of its own size."""
         loads = [r for m in group.members.values() for r in self.loads(m)]
         return {r.value for r in loads if r.value.size == group.size}
 
-    def enter(self, plan: Plan) -> None:
-        """Make the twins members, before all others."""
+    def enter(self, plan: RematPlan) -> None:
+        """Make the copies members, before all others."""
         group = plan.group
-        self.twins[group.number] = plan.twins
-        old = [v for v in group.members if v not in plan.twins.values()]
-        twins = {t: group.members[t] for t in plan.twins.values() if t in group.members}
+        self.remats[group.number] = plan.remats
+        old = [v for v in group.members if v not in plan.remats.values()]
+        remats = {t: group.members[t] for t in plan.remats.values() if t in group.members}
         others = {v: group.members[v] for v in old}
-        group.members = {**twins, **plan.members, **others}
+        group.members = {**remats, **plan.members, **others}
         for m in plan.members.values():
             self.fuser.enter(m, group)
             for r in self.loads(m):
@@ -150,9 +150,9 @@ class Recompute:
             plans.append(plan)
         for plan in plans:
             self.enter(plan)
-            twin = plan.twins[v]
+            remat = plan.remats[v]
             for w, m in plan.group.members.items():
-                refs = tuple(twin if self.is_load_of(r, v) else r for r in m.refs)
+                refs = tuple(remat if self.is_load_of(r, v) else r for r in m.refs)
                 plan.group.members[w] = m._replace(refs=refs)
             plan.group.loads.discard(v)
         if plans:
@@ -173,13 +173,13 @@ class Recompute:
             for m, r in members
         )
 
-    def is_no_more(self, v: Value, plan: Plan) -> bool:
+    def is_no_more(self, v: Value, plan: RematPlan) -> bool:
         """Whether the group reads no more bytes than it did."""
         before = self.read_whole(plan.group)
-        more = {b for b in plan.bases if b.size * _FEW > v.size} - before
+        more = {b for b in plan.bases if b.size * _MIN_BROADCAST_RATIO > v.size} - before
         return sum(b.nbytes for b in more) <= v.nbytes
 
-    # --- a twin for later ------------------------------------------------------------------------
+    # --- a copy for later ------------------------------------------------------------------------
 
     def late(self, v: Value, group: Group) -> None:
         users = sorted(self.kernels[v], key=lambda u: u.number)
@@ -196,11 +196,11 @@ class Recompute:
             if any(self.fuser.waits(reader, g) or g is reader for g in behind):
                 continue
             self.enter(plan)
-            twin = plan.twins[v]
-            self.stored.add(twin)
+            remat = plan.remats[v]
+            self.stored.add(remat)
             for u in far:
-                u.args = tuple(_moved(a, v, twin) for a in u.args)
-                self.fuser.wait_for(self.fuser.of[u], [twin])
+                u.args = tuple(_moved(a, v, remat) for a in u.args)
+                self.fuser.wait_for(self.fuser.of[u], [remat])
             return
 
     def place(self, v: Value) -> int:
@@ -217,9 +217,9 @@ class Recompute:
         later = [g for g in found if g.number - self.place(v) > FAR and g.size == v.size]
         return sorted(later, key=lambda g: -g.number)
 
-    def has_at_hand(self, v: Value, plan: Plan) -> bool:
+    def has_at_hand(self, v: Value, plan: RematPlan) -> bool:
         before = self.read_whole(plan.group)
-        return all(b in before or b.size * _FEW <= v.size for b in plan.bases)
+        return all(b in before or b.size * _MIN_BROADCAST_RATIO <= v.size for b in plan.bases)
 
 
 def _moved(a: Value, old: Value, new: Value) -> Value:

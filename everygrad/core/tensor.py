@@ -38,7 +38,7 @@ class Wrapped:
     """A payload made by a transformation: `level` says which, deeper ones have higher levels.
 
     Subclasses give `shape`, `dtype`, `device` and `interpret`. They must not have an attribute
-    `size`: the door's fast path takes its absence as the sign of a payload it does not know.
+    `size`: dispatch's fast path takes its absence as the sign of a payload it does not know.
     """
 
     __slots__ = ("__weakref__", "level")

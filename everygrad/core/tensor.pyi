@@ -243,7 +243,7 @@ class Tensor:
     def bitwise_and(self, y: _TensorLike) -> Tensor:
         """Bitwise and, for each element."""
     def bitwise_invert(self) -> Tensor:
-        """Every bit turned over; for bool, logical not."""
+        """Every bit inverted; for bool, logical not."""
     def bitwise_left_shift(self, y: _TensorLike) -> Tensor:
         """Bitwise left shift, for each element."""
     def bitwise_or(self, y: _TensorLike) -> Tensor:
@@ -652,11 +652,11 @@ class Tensor:
     def roll(self, shift: Any, axis: Any = None) -> Tensor:
         """Elements moved `shift` places along the axes, the last ones coming round to the front."""
     def rot90(self, k: int = 1, axes: Sequence[int] = ...) -> Tensor:
-        """x turned k quarters of a circle, from the first axis towards the second."""
+        """x rotated by k quarters of a circle, from the first axis towards the second."""
     def rotary_embedding(
         self, positions: Tensor | None = None, base: float = 10000.0, interleaved: bool = False
     ) -> Tensor:
-        """x, of (..., positions, width), with each pair of elements turned by position times
+        """x, of (..., positions, width), with each pair of elements rotated by position times
         base ** (-i / (width / 2)); the i-th pair is elements i and i + width / 2, or
         `interleaved` 2 i and 2 i + 1. Products of two such vectors depend on the distance of
         their positions alone.

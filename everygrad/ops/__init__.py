@@ -27,11 +27,11 @@ from everygrad.ops.python import (
 )
 from everygrad.ops.random import generators as generators
 from everygrad.ops.record.lazy_index import OPS
-from everygrad.ops.record.spec import promise_methods
+from everygrad.ops.record.spec import make_lazy_methods
 from everygrad.ops.reduce import reductions as reductions
 from everygrad.ops.shape import joining as joining, movement as movement
 
-promise_methods()
+make_lazy_methods()
 
 
 def load_all() -> None:

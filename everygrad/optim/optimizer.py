@@ -98,7 +98,7 @@ class Rule:
 
 
 def descent(g: Any, p: Any, weight_decay: float, maximize: bool) -> Any:
-    """The direction to walk against: the gradient, its sign turned to maximise, plus decay."""
+    """The direction to walk against: the gradient, negated to maximise, plus decay."""
     g = -g if maximize else g
     return g + p * weight_decay if weight_decay else g
 
@@ -153,9 +153,9 @@ class Group(dict[str, Any]):
 class Optimizer:
     """The base of all optimisers.
 
-    A half parameter (bfloat16, float16) has a float32 twin in its state, "master", where small
-    steps add up that the parameter itself is too coarse for; `master_weights=False`, for a group or
-    for all, saves that memory.
+    A half parameter (bfloat16, float16) has a float32 master copy in its state, "master", where
+    small steps add up that the parameter itself is too coarse for; `master_weights=False`, for a
+    group or for all, saves that memory.
 
     `params` are tensors, or dicts with the key "params" and settings for that group alone. `state`
     holds what the rule remembers of each parameter; `param_groups` the settings in force, which may
@@ -477,13 +477,13 @@ class Shared:
 
 
 def _master(p: Tensor, state: State) -> Tensor:
-    """The float32 twin of a half parameter, following it where it was given another value."""
+    """The float32 master copy of a half parameter, which follows it to another value."""
     if "master" not in state:
-        with untraced():  # zeros serve: where p is something else, the twin takes it up now
+        with untraced():  # zeros serve: where p is something else, the copy takes it up now
             state["master"] = zeros_like(p, dtypes.float32)
-    twin: Tensor = state["master"]
-    put(twin, where(twin.astype(p.dtype) == p, twin, p.astype(dtypes.float32)))
-    return twin
+    master: Tensor = state["master"]
+    put(master, where(master.astype(p.dtype) == p, master, p.astype(dtypes.float32)))
+    return master
 
 
 def precise(p: Tensor) -> DType:

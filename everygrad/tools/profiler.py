@@ -1,6 +1,6 @@
 """Where the time goes: every op and every kernel of a compiled function, timed on its device.
 
-A profiler is seen by the door and by compiled functions while its block is open, as a tracer is;
+A profiler is seen by dispatch and by compiled functions while its block is open, as a tracer is;
 when no block is open nothing is paid. Each op is waited for, so that its time is its own: a profile
 says what the work costs, not how much of it a GPU would have hidden behind Python. On CUDA it is
 the time on the device, by events on its stream.

@@ -1,9 +1,10 @@
 """Gradient checkpointing: keep the graph, drop what it saved, compute it again when it is needed.
 
-The function runs once and is recorded as usual, except that its nodes keep a promise in place of
-saved values, and that every op is noted: its parameters, and which earlier results it reads. What
-else it reads came from outside (or is a constant), and is kept. The first node whose derivative
-needs its values has these ops computed again, and every node is given what it would have saved.
+The function runs once and is recorded as usual, except that its nodes keep a placeholder in place
+of saved values, and that every op is noted: its parameters, and which earlier results it reads.
+What else it reads came from outside (or is a constant), and is kept. The first node whose
+derivative needs its values has these ops computed again, and every node is given what it would
+have saved.
 
 So the function itself never runs again. Names that stand for other values by then, tensors that
 were changed, branches that would go another way make no difference; buffers it changes and random
@@ -276,7 +277,7 @@ class _Taping(Recorder):
             step = _Step(None, [owner.input(v, None) for v in values], {}, False)
             step.nodes.append(weakref.ref(node))
             owner.steps.append(step)
-        return _Promise(owner)
+        return _Placeholder(owner)
 
 
 class _Again(Recorder):
@@ -301,7 +302,7 @@ class _noting(_Mode):  # noqa: N801  # a context manager, read as a phrase
         return ((recorder, self.by), *INTERCEPT)
 
 
-class _Promise:
+class _Placeholder:
     """Stands in a node for values that can be computed again."""
 
     __slots__ = ("frame",)
@@ -311,7 +312,7 @@ class _Promise:
 
     def fulfil(self, node: Node) -> None:
         with self.frame.lock:
-            if isinstance(node.saved, _Promise):
+            if isinstance(node.saved, _Placeholder):
                 self.frame.recompute()
 
 

@@ -467,7 +467,7 @@ bitwise_invert: Function = elementwise(
     lambda x: call("not", x),
     kinds="bits",
     methods=("bitwise_invert", "__invert__"),
-    doc="Every bit turned over; for bool, logical not.",
+    doc="Every bit inverted; for bool, logical not.",
     reference=np.invert,
     samples=s.unary_of(s.integers),
 )

@@ -135,9 +135,9 @@ def _reflection(column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     alpha, rest = rows(column, 0, 1), rows(column, 1, column.shape[-2] - 1)
     if not rest.shape[-2] and not column.dtype.is_complex:
         return alpha * 0 + 1, alpha * 0, alpha
-    turned = imag(alpha) if alpha.dtype.is_complex else 0.0
+    imaginary = imag(alpha) if alpha.dtype.is_complex else 0.0
     below = absolute(rest) if rest.dtype.is_complex else rest
-    tail = (below * below).sum(axis=-2, keepdims=True) + turned * turned
+    tail = (below * below).sum(axis=-2, keepdims=True) + imaginary * imaginary
     first = real_part(alpha)
     still = tail == 0  # nothing to reflect: the derivative of the root must not see 0
     size = sqrt(where(still, 1.0, tail + first * first))
@@ -161,8 +161,8 @@ def householder(x: Tensor, op: str) -> tuple[Tensor, list[tuple[Tensor, Tensor]]
     for k in range(n):
         v, tau, beta = _reflection(columns(x, 0, 1))
         made.append((v, tau))
-        turned = tau.conj() if tau.dtype.is_complex else tau
-        x = _reflect(columns(x, 1, n - k - 1), v, turned)
+        conjugate = tau.conj() if tau.dtype.is_complex else tau
+        x = _reflect(columns(x, 1, n - k - 1), v, conjugate)
         row = concat([beta, rows(x, 0, 1)], axis=-1)
         found.append(row.pad((*((0, 0),) * (x.ndim - 1), (k, 0))))
         x = rows(x, 1, m - k - 1)
@@ -174,8 +174,8 @@ def reflected(unit: Tensor, made: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     m = unit.shape[-2]
     for v, tau in reversed(made):
         top = m - v.shape[-2]
-        turned = _reflect(rows(unit, top, m - top), v, tau)
-        unit = concat([rows(unit, 0, top), turned], axis=-2) if top else turned
+        reflected = _reflect(rows(unit, top, m - top), v, tau)
+        unit = concat([rows(unit, 0, top), reflected], axis=-2) if top else reflected
     return unit
 
 

@@ -134,8 +134,10 @@ def svd_portable(x: Tensor, qr: Kernel) -> Tensor:
     them orthogonal, and a QR of these gives U, whole even where values are 0."""
     m, n = x.shape[-2:]
     if m < n:
-        turned = svd_portable(adjoint(x), qr)
-        return concat([rows(turned, n + 1, m), rows(turned, n, 1), rows(turned, 0, n)], axis=-2)
+        transposed = svd_portable(adjoint(x), qr)
+        return concat(
+            [rows(transposed, n + 1, m), rows(transposed, n, 1), rows(transposed, 0, n)], axis=-2
+        )
     unrolled("svd", x, n)
     if n == 0:
         return zeros((*x.shape[:-2], m + 1, 0), x.dtype, x.device)
@@ -162,7 +164,7 @@ def _sizes(x: Tensor) -> Tensor:
 
 
 def _orthogonal(both: Tensor, m: int, sweeps: int) -> Tensor:
-    """The first m rows of the columns made orthogonal, the rows below turned with them."""
+    """The first m rows of the columns made orthogonal, the rows below rotated with them."""
     size = both.shape[-1]
     half = size // 2
     rounds, seats = _rounds(size)

@@ -41,12 +41,12 @@ from everygrad.ops.shape.joining import concat, tril, triu
 
 
 def _substituted(a: Tensor, b: Tensor, upper: bool, unit: bool) -> Tensor:
-    """Forward substitution, one row after the other; upper matrices are turned round first."""
+    """Forward substitution, one row after the other; upper matrices are flipped first."""
     n = a.shape[-1]
     unrolled("solve_triangular", a, n)
     if upper:
-        turned = _substituted(a.flip((-2, -1)), b.flip(-2), False, unit)
-        return turned.flip(-2)
+        flipped = _substituted(a.flip((-2, -1)), b.flip(-2), False, unit)
+        return flipped.flip(-2)
     if not n:
         return b
     found = []
@@ -137,8 +137,10 @@ def solve_triangular(
     _fits("solve_triangular", a, b, left)
     if left:
         return rounded(triangular(a, b, bool(upper), bool(unitriangular)), dtype)
-    turned = triangular(a.matrix_transpose(), b.matrix_transpose(), not upper, bool(unitriangular))
-    return rounded(turned.matrix_transpose(), dtype)
+    transposed = triangular(
+        a.matrix_transpose(), b.matrix_transpose(), not upper, bool(unitriangular)
+    )
+    return rounded(transposed.matrix_transpose(), dtype)
 
 
 def _firmer(x: Tensor) -> Tensor:
@@ -305,8 +307,8 @@ def _lu_jvp(out: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Any]) -> T
 
 def _over(upper: Tensor, x: Tensor) -> Tensor:
     """x times the inverse of an upper matrix."""
-    turned = triangular(upper.matrix_transpose(), x.matrix_transpose(), upper=False)
-    return turned.matrix_transpose()
+    transposed = triangular(upper.matrix_transpose(), x.matrix_transpose(), upper=False)
+    return transposed.matrix_transpose()
 
 
 def _grown(x: Tensor, m: int, n: int) -> Tensor:

@@ -88,13 +88,13 @@ def _svd_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
     left, right = matmul(adjoint(u), gu), matmul(adjoint(v), gv)
     phase = diagonal_of(left + right)
     left, right = (phaseless("svd", "singular vectors", x, phase, gs) for x in (left, right))
-    turned = diagonal_of(left)
+    phases = diagonal_of(left)
     left, right = left - adjoint(left), right - adjoint(right)
     gaps = as_kind(_square_gaps(values), u)
     inner = left * gaps * size + adjoint(size) * (right * gaps)
     diagonal = as_kind(real_part(gs), u)
     if u.dtype.is_complex:
-        turn = (turned - as_kind(real_part(turned), u)).expand_dims(-2)
+        turn = (phases - as_kind(real_part(phases), u)).expand_dims(-2)
         diagonal = diagonal + _over(turn, values).reshape(diagonal.shape)
     inner = matmul(u, inner + diagonal_matrix(diagonal))
     if m > n:

@@ -222,11 +222,11 @@ def _max_unpool_of(count: int) -> Function:
         if not x.size:  # zeros, still connected to x
             nothing = x.sum(axis=tuple(range(2, x.ndim)), keepdims=True).astype(x.dtype)
             return nothing.broadcast_to((*x.shape[:2], *sizes))
-        rows, room = shapes.size_of(x.shape[:2]), shapes.size_of(sizes)
-        index = apply(CHECK_RANGE, indices.astype("int64"), size=room, what=f"{name}: index")
-        start = arange(rows, device=x.device).reshape(-1, 1) * room
+        rows, plane = shapes.size_of(x.shape[:2]), shapes.size_of(sizes)
+        index = apply(CHECK_RANGE, indices.astype("int64"), size=plane, what=f"{name}: index")
+        start = arange(rows, device=x.device).reshape(-1, 1) * plane
         flat = (index.reshape(rows, -1) + start).reshape(-1)
-        winner = last_write(flat, rows * room)
+        winner = last_write(flat, rows * plane)
         written = winner >= 0
         out = where(written, taken(x.reshape(-1), where(written, winner, 0)), _nothing(x))
         return out.reshape((*x.shape[:2], *sizes))

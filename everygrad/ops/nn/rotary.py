@@ -1,4 +1,4 @@
-"""Rotary position embedding: pairs of elements turned by angles that grow with the position."""
+"""Rotary position embedding: pairs of elements rotated by angles that grow with the position."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _reference(
     first, second = (
         (wide[..., ::2], wide[..., 1::2]) if interleaved else (wide[..., :half], wide[..., half:])
     )
-    turned = first + 1j * second
-    turned = turned * np.exp(1j * angles)
-    pair = (turned.real, turned.imag)
+    rotated = first + 1j * second
+    rotated = rotated * np.exp(1j * angles)
+    pair = (rotated.real, rotated.imag)
     out = np.stack(pair, -1).reshape(x.shape) if interleaved else np.concatenate(pair, -1)
     return out.astype(x.dtype)
 
@@ -55,7 +55,7 @@ def _reference(
 def rotary_embedding(
     x: Tensor, positions: Tensor | None = None, base: float = 10000.0, interleaved: bool = False
 ) -> Tensor:
-    """x, of (..., positions, width), with each pair of elements turned by position times
+    """x, of (..., positions, width), with each pair of elements rotated by position times
     base ** (-i / (width / 2)); the i-th pair is elements i and i + width / 2, or `interleaved`
     2 i and 2 i + 1. Products of two such vectors depend on the distance of their positions alone.
     """

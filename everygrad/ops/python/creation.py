@@ -394,10 +394,10 @@ def linspace(
     if num < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {num}")
     ends = (start, stop)
-    turned = any(_is_complex(end) for end in ends)
-    default = dtypes.DEFAULT_COMPLEX if turned else dtypes.DEFAULT_FLOAT
+    is_complex = any(_is_complex(end) for end in ends)
+    default = dtypes.DEFAULT_COMPLEX if is_complex else dtypes.DEFAULT_FLOAT
     wanted = dtypes.as_dtype(dtype or default)
-    if turned and not wanted.is_complex:
+    if is_complex and not wanted.is_complex:
         raise DtypeError(f"linspace: complex ends do not fit {wanted}; take their real parts first")
     if isinstance(start, Tensor) or isinstance(stop, Tensor):
         out = _between(ends, num, wanted, device, endpoint)

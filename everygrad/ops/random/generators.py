@@ -332,11 +332,11 @@ def randint(
         raise ArgumentError(f"randint: needs low < high <= low + 2**32, got {low} and {high}")
     wanted = dtypes.as_dtype(dtype or dtypes.DEFAULT_INT)
     if wanted.kind in ("int", "uint"):
-        room = dtypes.iinfo(wanted)
-        if low < room.min or high - 1 > room.max:
+        limits = dtypes.iinfo(wanted)
+        if low < limits.min or high - 1 > limits.max:
             raise ArgumentError(
-                f"randint: {low} to {high - 1} does not fit into {wanted}, which has {room.min} to "
-                f"{room.max}; choose a wider dtype"
+                f"randint: {low} to {high - 1} does not fit into {wanted}, which has "
+                f"{limits.min} to {limits.max}; choose a wider dtype"
             )
     (word,) = draw(shape, 1, generator, device or "cpu")
     count = tensor(high - low, dtypes.uint64, word.device)

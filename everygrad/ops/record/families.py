@@ -244,7 +244,7 @@ class Partial:
 
 
 def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
-    """`op.vjp` with a fast path for small CPU arrays of one or two inputs, as the door has."""
+    """`op.vjp` with a fast path for small CPU arrays of one or two inputs, as dispatch has."""
     slow = Elementwise.vjp
     first, second = op.partials[0], op.partials[-1]
 
@@ -406,7 +406,7 @@ class Reduction(Op):
             g = g / float(max(1, shapes.size_of(tuple(shape[a] for a in axes))))
         if self.weights is None and len(axes) == len(shape) and not keepdims:
             if type(g._data) is ndarray and g._node is None and not intercepted():
-                return (wrap(broadcast_to(g._data, shape)),)  # the sum of a loss: without the door
+                return (wrap(broadcast_to(g._data, shape)),)  # the sum of a loss: bypasses dispatch
             return (apply(REGISTRY["broadcast_to"], g, shape=shape),)
         if self.weights is None and not keepdims and axes[-1:] == (len(axes) - 1,):
             return [apply(REGISTRY["broadcast_to"], g, shape=shape)]  # the last axes stay the last

@@ -50,7 +50,7 @@ REGISTRY = Registry()
 records.by_name = REGISTRY
 
 
-class _Promised:
+class _LazyMethod:
     """A method of an op that is not loaded yet."""
 
     def __init__(self, name: str, module: str) -> None:
@@ -62,12 +62,12 @@ class _Promised:
         return getattr(owner if tensor is None else tensor, self.name)
 
 
-def promise_methods() -> None:
+def make_lazy_methods() -> None:
     """Give Tensor the methods of ops that are not loaded yet."""
     for module, names in METHODS.items():
         for name in names:
             if name not in vars(Tensor):
-                setattr(Tensor, name, _Promised(name, module))
+                setattr(Tensor, name, _LazyMethod(name, module))
 
 
 @dataclass(frozen=True)

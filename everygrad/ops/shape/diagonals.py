@@ -109,7 +109,7 @@ def diag(x: Tensor, offset: int = 0) -> Tensor:
     ),
 )
 def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-    """x turned k quarters of a circle, from the first axis towards the second."""
+    """x rotated by k quarters of a circle, from the first axis towards the second."""
     if not isinstance(axes, Sequence) or len(axes) != 2:
         raise AxisError(f"rot90: takes two axes, got {axes!r}")
     a, b = _two("rot90", axes[0], axes[1], x.ndim)
@@ -118,5 +118,5 @@ def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
         return view(same(x), x)
     if quarters == 2:
         return flip(x, axis=(a, b))
-    turned = swapaxes(x, a, b)
-    return flip(turned, axis=a if quarters == 1 else b)
+    transposed = swapaxes(x, a, b)
+    return flip(transposed, axis=a if quarters == 1 else b)

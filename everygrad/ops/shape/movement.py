@@ -233,7 +233,7 @@ def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 class _Slice(Movement):
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         (parent,), slices = node.parents, node.params["slices"]
-        if node.shape == parent.shape:  # turned round: no piece but a whole
+        if node.shape == parent.shape:  # flipped as a whole: no piece
             return [apply(UNSLICE, g, shape=parent.shape, slices=slices)]
         return [Pieces.of_slice(slices, g, parent.shape)]
 

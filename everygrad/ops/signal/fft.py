@@ -64,7 +64,7 @@ def _transformed(x: Tensor, sign: int) -> Tensor:
 
 
 def _split(x: Tensor, f: int, sign: int) -> Tensor:
-    """Cooley and Tukey: n = f * m as f transforms of length m, turned, then m of length f."""
+    """Cooley and Tukey: n = f * m as f transforms of length m, twiddled, then m of length f."""
     n = x.shape[-1]
     m = n // f
     batch = x.shape[:-1]
@@ -84,10 +84,10 @@ def _bluestein(x: Tensor, sign: int) -> Tensor:
     kernel[:n] = chirp.conj()
     kernel[size - n + 1 :] = chirp[:0:-1].conj()
     spectrum = np.fft.fft(kernel) / size
-    turned = _constant(chirp, x)
-    padded = (x * turned).pad((*((0, 0),) * (x.ndim - 1), (0, size - n)))
+    modulation = _constant(chirp, x)
+    padded = (x * modulation).pad((*((0, 0),) * (x.ndim - 1), (0, size - n)))
     product = _transformed(padded, -1) * _constant(spectrum, x)
-    return slice_axis(_transformed(product, 1), x.ndim - 1, 0, n) * turned
+    return slice_axis(_transformed(product, 1), x.ndim - 1, 0, n) * modulation
 
 
 def _dft_portable(x: Tensor, axis: int, inverse: bool) -> Tensor:
