@@ -171,13 +171,13 @@ def test_cases_are_kept_once_and_the_page_has_a_part_for_each_device(tmp_path: P
 
 
 def test_branches_that_no_shape_reached_are_listed_with_their_lines() -> None:
-    ran = [Ran("cpu/fused.py", 10, 9, 4, 3, [(1, 2), (3, -1)])]
+    ran = [Ran("cpu/fused/fused.py", 10, 9, 4, 3, [(1, 2), (3, -1)])]
     figures = Figures("cpu")
     assert "ran: 3 of 4" in report.figures_text(figures, ran)
     text = report.branches_text(ran, figures)
-    first = (BACKENDS / "cpu" / "fused.py").read_text().splitlines()[0]
-    assert f"- cpu/fused.py:1 to 2: `{first}`" in text
-    assert "- cpu/fused.py:3 to the end: " in text
+    first = (BACKENDS / "cpu" / "fused" / "fused.py").read_text().splitlines()[0]
+    assert f"- cpu/fused/fused.py:1 to 2: `{first}`" in text
+    assert "- cpu/fused/fused.py:3 to the end: " in text
 
 
 def test_the_referees_random_bits_are_those_of_the_paper() -> None:
