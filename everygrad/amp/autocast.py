@@ -10,7 +10,7 @@ Nothing is paid while no block is open: dispatch looks only while ops are interc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -18,38 +18,17 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.autograd.modes import _Mode
 from everygrad.backends.base import kind_of
-from everygrad.core.context import intercepted
+from everygrad.core.context import intercepted, records
+from everygrad.core.protocols import Op
 from everygrad.core.scopes import Setting, Settings
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError
 
-# Bound by multiplications: a half dtype is several times as fast, and sums are kept in float32.
-LOW = frozenset(
-    {
-        *("matmul", "linear", "linear_bias", "linear_weight"),
-        *("conv2d", "conv2d_input", "conv2d_weight"),
-        *("convolve3d", "convolve3d_input", "convolve3d_weight"),
-        *("attention", "attention_masked", "scaled_dot_product_attention"),
-    }
-)
-# Lose too much in a half dtype: they overflow, or add up many small numbers.
-FLOAT32 = frozenset(
-    {
-        *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "pow", "square"),
-        *("reciprocal", "rsqrt", "tan", "asin", "acos", "sinh", "cosh", "acosh", "atanh"),
-        *("softplus", "sum", "mean", "prod", "var", "std", "logsumexp"),
-        *("softmax", "log_softmax", "standardize", "layer_norm"),
-        *("group_norm", "local_response_norm", "rms_norm"),
-        *("cosine_similarity", "normalize", "pairwise_distance"),
-        *("nll_gather", "softmax_cross_entropy", "cross_entropy", "nll_loss", "ctc_loss"),
-        *("mse_loss", "l1_loss"),
-        *("smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss", "poisson_nll_loss"),
-        *("binary_cross_entropy", "binary_cross_entropy_with_logits", "multi_margin_loss"),
-        *("multilabel_soft_margin_loss", "soft_margin_loss", "margin_ranking_loss"),
-        *("hinge_embedding_loss", "cosine_embedding_loss", "triplet_margin_loss"),
-    }
-)
+# Functions that take their inputs as the op they end in does. What an op runs in is a field of its
+# record: "low" where multiplications bound it, and sums are kept in float32 anyway; "float32" where
+# a half dtype loses too much, because values overflow or many small numbers are added up.
+_LIKE = {"scaled_dot_product_attention": "attention"}
 HALVES = (dtypes.bfloat16, dtypes.float16)
 _EVERYWHERE = "*"  # the device kinds that no setting names
 
@@ -68,10 +47,12 @@ def low_dtype(chosen: Policy, device: str) -> DType | None:
 def cast_to(name: str, dtype: DType, device: str, chosen: Policy) -> DType:
     """The dtype in which an op takes an input of `dtype`. float64, complex numbers and integers
     stay what they are."""
-    low = low_dtype(chosen, device) if name in LOW or name in FLOAT32 else None
+    op = records.by_name.get(_LIKE.get(name, name))
+    precision = "" if op is None else op.precision
+    low = low_dtype(chosen, device) if precision else None
     if low is None or not (dtype is dtypes.float32 or dtype in HALVES):
         return dtype
-    return low if name in LOW else dtypes.float32
+    return low if precision == "low" else dtypes.float32
 
 
 def converted(name: str, inputs: Sequence[Any], chosen: Policy) -> list[Any]:
@@ -157,18 +138,17 @@ def _by_kind(item: tuple[str, DType | None]) -> str:
     return item[0]
 
 
-def table(known: Sequence[str]) -> str:
-    """The table of docs/mixed-precision.md; `known` are the names of all ops."""
-    rows = {
-        "the low dtype": LOW,
-        "float32": FLOAT32,
-    }
+def table(ops: Iterable[Op]) -> str:
+    """The table of docs/mixed-precision.md."""
+    by_precision: dict[str, list[str]] = {"low": [*_LIKE], "float32": [], "": []}
+    for op in ops:
+        by_precision[op.precision].append(op.name)
     lines = ["| runs in | ops |", "| --- | --- |"]
-    for title, names in rows.items():
-        lines.append(f"| {title} | {' '.join(f'`{n}`' for n in sorted(names))} |")
-    others = sorted(set(known) - LOW - FLOAT32)
+    for title, precision in (("the low dtype", "low"), ("float32", "float32")):
+        names = " ".join(f"`{n}`" for n in sorted(by_precision[precision]))
+        lines.append(f"| {title} | {names} |")
     lines.append(
-        f"| the widest dtype of its inputs | all {len(others)} others, such as `add`, `gelu`, "
-        f"`maximum`, `concat`, `where` |"
+        f"| the widest dtype of its inputs | all {len(by_precision[''])} others, such as `add`, "
+        f"`gelu`, `maximum`, `concat`, `where` |"
     )
     return "\n".join(lines) + "\n"

@@ -14,6 +14,7 @@ class Op(Protocol):
 
     name: str
     family: str
+    precision: str
 
 
 class Tracer(Protocol):

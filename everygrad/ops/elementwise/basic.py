@@ -169,6 +169,7 @@ square: Function = elementwise(
     doc="x * x.",
     reference=np.square,
     samples=s.unary(),
+    precision="float32",
 )
 reciprocal: Function = elementwise(
     "reciprocal",
@@ -178,6 +179,7 @@ reciprocal: Function = elementwise(
     doc="1 / x.",
     reference=np.reciprocal,
     samples=s.unary(0.5),
+    precision="float32",
 )
 sqrt: Function = elementwise(
     "sqrt",
@@ -196,6 +198,7 @@ rsqrt: Function = elementwise(
     doc="1 / sqrt(x).",
     reference=lambda x: 1 / np.sqrt(x),
     samples=s.unary(0.1),
+    precision="float32",
 )
 
 

@@ -43,6 +43,7 @@ exp: Function = elementwise(
     doc="e to the power x.",
     reference=np.exp,
     samples=s.unary(),
+    precision="float32",
 )
 exp2: Function = elementwise(
     "exp2",
@@ -52,6 +53,7 @@ exp2: Function = elementwise(
     doc="2 to the power x.",
     reference=np.exp2,
     samples=s.unary(),
+    precision="float32",
 )
 expm1: Function = elementwise(
     "expm1",
@@ -61,6 +63,7 @@ expm1: Function = elementwise(
     doc="exp(x) - 1, exact near 0.",
     reference=np.expm1,
     samples=s.unary(),
+    precision="float32",
 )
 log: Function = elementwise(
     "log",
@@ -70,6 +73,7 @@ log: Function = elementwise(
     doc="The natural logarithm.",
     reference=np.log,
     samples=s.unary(0.1),
+    precision="float32",
 )
 log1p: Function = elementwise(
     "log1p",
@@ -79,6 +83,7 @@ log1p: Function = elementwise(
     doc="log(1 + x), exact near 0.",
     reference=np.log1p,
     samples=s.unary(-0.9),
+    precision="float32",
 )
 log2: Function = elementwise(
     "log2",
@@ -88,6 +93,7 @@ log2: Function = elementwise(
     doc="The logarithm to base 2.",
     reference=np.log2,
     samples=s.unary(0.1),
+    precision="float32",
 )
 log10: Function = elementwise(
     "log10",
@@ -97,6 +103,7 @@ log10: Function = elementwise(
     doc="The logarithm to base 10.",
     reference=np.log10,
     samples=s.unary(0.1),
+    precision="float32",
 )
 
 
@@ -149,6 +156,7 @@ pow: Function = elementwise(  # the Array API's name
         refuse(ArgumentError, "pow: an integer to a negative power", s.integers(3), -2),
         refuse(ArgumentError, "pow: an integer to a neg", s.integers(2), np.array([2, -1])),
     ),
+    precision="float32",
 )
 POW: Any = REGISTRY["pow"]
 POW.__dict__["promote"] = _powers
@@ -245,6 +253,7 @@ tan: Function = elementwise(
     doc="The tangent.",
     reference=np.tan,
     samples=s.unary(-1.2, 1.2),
+    precision="float32",
 )
 asin: Function = elementwise(
     "asin",
@@ -254,6 +263,7 @@ asin: Function = elementwise(
     doc="The angle in [-pi/2, pi/2] whose sine is x.",
     reference=np.arcsin,
     samples=s.unary(-0.9, 0.9),
+    precision="float32",
 )
 acos: Function = elementwise(
     "acos",
@@ -263,6 +273,7 @@ acos: Function = elementwise(
     doc="The angle in [0, pi] whose cosine is x.",
     reference=np.arccos,
     samples=s.unary(-0.9, 0.9),
+    precision="float32",
 )
 atan: Function = elementwise(
     "atan",
@@ -291,6 +302,7 @@ sinh: Function = elementwise(
     doc="The hyperbolic sine.",
     reference=np.sinh,
     samples=s.unary(),
+    precision="float32",
 )
 cosh: Function = elementwise(
     "cosh",
@@ -300,6 +312,7 @@ cosh: Function = elementwise(
     doc="The hyperbolic cosine.",
     reference=np.cosh,
     samples=s.unary(),
+    precision="float32",
 )
 tanh: Function = elementwise(
     "tanh",
@@ -327,6 +340,7 @@ acosh: Function = elementwise(
     doc="The inverse of cosh on x >= 1.",
     reference=np.arccosh,
     samples=s.unary(1.2, 3.0),
+    precision="float32",
 )
 atanh: Function = elementwise(
     "atanh",
@@ -336,6 +350,7 @@ atanh: Function = elementwise(
     doc="The inverse of tanh.",
     reference=np.arctanh,
     samples=s.unary(-0.9, 0.9),
+    precision="float32",
 )
 
 
@@ -432,6 +447,7 @@ softplus: Function = elementwise(
     doc="log(1 + exp(x)).",
     reference=lambda x: np.logaddexp(0, x),
     samples=s.unary(-5.0, 5.0),
+    precision="float32",
 )
 
 

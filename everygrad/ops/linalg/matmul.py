@@ -77,6 +77,7 @@ MATMUL: Kernel = _Matmul(
     (lambda g, y: g, lambda g, x: g),
     linear=(0, 1),
     result=_result,
+    precision="low",
 )
 
 
@@ -171,6 +172,7 @@ LINEAR: Kernel = Kernel(
     (lambda g, w: apply(MATMUL, g, w), lambda g, x: apply(LINEAR_WEIGHT, g, x)),
     linear=(0, 1),
     result=lambda x, w: ((*x.shape[:-1], w.shape[0]), x.dtype),
+    precision="low",
 )
 # v^T @ x, summed over all rows: with matmul and linear, each one's derivatives are the others
 LINEAR_WEIGHT: Kernel = Kernel(
@@ -179,6 +181,7 @@ LINEAR_WEIGHT: Kernel = Kernel(
     ("v", "x"),
     (lambda g, x: apply(LINEAR, x, g), lambda g, v: apply(MATMUL, v, g)),
     linear=(0, 1),
+    precision="low",
 )
 
 
@@ -192,6 +195,7 @@ LINEAR_BIAS: Kernel = Kernel(
         lambda g, x: apply(LINEAR_WEIGHT, g, x),
         lambda g: g.sum(axis=tuple(range(g.ndim - 1))),
     ),
+    precision="low",
 )
 
 

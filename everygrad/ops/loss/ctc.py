@@ -277,6 +277,7 @@ _LOGS, _LABELS = s.real(3, 2, 3), np.array([[1, 2], [2, 1]])
         refuse(ShapeError, "ctc_loss: log_probs must be", _LOGS[0, 0], _LABELS, (3, 3), (2, 2)),
         refuse(ShapeError, "ctc_loss: targets must be", _LOGS, _LABELS[:1], (3, 3), (2, 2)),
     ),
+    precision="float32",
 )
 def ctc_loss(
     log_probs: Tensor,

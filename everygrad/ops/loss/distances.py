@@ -35,6 +35,7 @@ def _full(x: Tensor) -> Tensor:
     torch="torch.nn.functional:normalize",
     samples=lambda: iter((sample(_X), sample(_X, 3.0, 0), sample(_X, 1.0, -1))),
     refuses=(refuse(AxisError, "normalize: axis 2", _X, axis=2),),
+    precision="float32",
 )
 def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor:
     """x over its p-norm along the axis, which counts as `eps` at least."""
@@ -54,6 +55,7 @@ def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> T
         refuse(ShapeError, "cosine_similarity: cannot broadcast", _X, s.real(2, 2)),
         refuse(AxisError, "cosine_similarity: axis 2", _X, _Y, axis=2),
     ),
+    precision="float32",
 )
 def cosine_similarity(x1: Tensor, x2: Tensor, axis: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along the axis; x1 and x2 broadcast.
@@ -80,6 +82,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, axis: int = 1, eps: float = 1e-8) 
         refuse(ShapeError, "pairwise_distance: cannot broadcast", _X, s.real(2, 2)),
         refuse(ShapeError, "pairwise_distance: needs vectors", s.real(), s.real()),
     ),
+    precision="float32",
 )
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
@@ -114,6 +117,7 @@ def _check_signs(op: str, y: Tensor, shape: shapes.Shape) -> None:
         refuse(ShapeError, "cosine_embedding_loss: target .* must have", _X, _Y, _SIGNS[:1]),
         refuse(ShapeError, "takes vectors", s.real(), s.real(), _SIGNS),
     ),
+    precision="float32",
 )
 def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
@@ -152,6 +156,7 @@ def cosine_embedding_loss(
         refuse(ShapeError, "triplet_margin_loss: .*negative .*must have the same", _X, _Y, _Z[0]),
         refuse(ArgumentError, "triplet_margin_loss: margin must", _X, _Y, _Z, margin=-1.0),
     ),
+    precision="float32",
 )
 def triplet_margin_loss(
     anchor: Tensor,
@@ -195,6 +200,7 @@ def triplet_margin_loss(
         refuse(ShapeError, "margin_ranking_loss: .*must have the same", _X, _Y[0], _SIGNS),
         refuse(ShapeError, "margin_ranking_loss: target .* must have", _X, _Y, _SIGNS),
     ),
+    precision="float32",
 )
 def margin_ranking_loss(
     x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
@@ -219,6 +225,7 @@ def margin_ranking_loss(
         )
     ),
     refuses=(refuse(ShapeError, "hinge_embedding_loss: target .* must have", _X, _SIGNS),),
+    precision="float32",
 )
 def hinge_embedding_loss(
     x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
@@ -238,6 +245,7 @@ def hinge_embedding_loss(
     torch="torch.nn.functional:soft_margin_loss",
     samples=lambda: iter((sample(_X[:, 0], _SIGNS), sample(_X[:, 0], -_SIGNS, reduction="none"))),
     refuses=(refuse(ShapeError, "soft_margin_loss: target .* must have", _X, _SIGNS),),
+    precision="float32",
 )
 def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target x)), the target being 1 or -1."""
@@ -264,6 +272,7 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tens
         refuse(DtypeError, "multi_margin_loss: labels must be integers", _X, s.real(2)),
         refuse(ShapeError, "weight .* must have", _X, np.array([0, 1]), weight=s.real(2)),
     ),
+    precision="float32",
 )
 def multi_margin_loss(
     x: Tensor,
@@ -306,6 +315,7 @@ def multi_margin_loss(
         (sample(_X, np.array([[1, 0, 1], [0, 1, 1]]), s.real(3, low=0.5), reduction="none"),)
     ),
     refuses=(refuse(ShapeError, "multilabel_soft_margin_loss: .*must have", _X, _Y[0]),),
+    precision="float32",
 )
 def multilabel_soft_margin_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"

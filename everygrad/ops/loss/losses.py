@@ -60,6 +60,7 @@ def check_alike(op: str, x: Tensor, target: Tensor, what: str = "target") -> Non
         ),
         refuse(ArgumentError, "mse_loss: reduction must be", s.real(3), s.real(3), reduction="avg"),
     ),
+    precision="float32",
 )
 def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The squared difference, averaged, summed or as it is."""
@@ -112,6 +113,7 @@ NLL_GATHER: Kernel = Kernel(
         None,
     ),
     linear=(0,),
+    precision="float32",
 )
 # its transpose: minus v where the labels are, 0 elsewhere
 NLL_SCATTER: Kernel = Kernel(
@@ -149,6 +151,7 @@ SOFTMAX_CROSS_ENTROPY: Kernel = Kernel(
         ),
         None,
     ),
+    precision="float32",
 )
 SOFTMAX_CROSS_ENTROPY_VJP: Kernel = Kernel(
     "softmax_cross_entropy_vjp", _softmax_cross_entropy_vjp, ("g", "x", "target")
@@ -282,6 +285,7 @@ def _entropy_samples() -> Any:
             label_smoothing=2.0,
         ),
     ),
+    precision="float32",
 )
 def cross_entropy(
     x: Tensor,
@@ -388,6 +392,7 @@ _LABELS = np.array([0, 2])
         refuse(ShapeError, "nll_loss: weight .* must", s.real(2, 3), _LABELS, s.real(2)),
         refuse(DtypeError, "nll_loss: labels must be integers", s.real(2, 3), s.real(2)),
     ),
+    precision="float32",
 )
 def nll_loss(
     x: Tensor,

@@ -52,6 +52,7 @@ def _difference(op: str, x: Tensor, target: Tensor) -> Tensor:
     torch="torch.nn.functional:l1_loss",
     samples=_samples(),
     refuses=_refusals("l1_loss"),
+    precision="float32",
 )
 def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The absolute difference, averaged, summed or as it is; its slope at 0 is 0."""
@@ -94,6 +95,7 @@ _huber: Function = elementwise(
     refuses=_refusals(
         "smooth_l1_loss", refuse(ArgumentError, "smooth_l1_loss: beta must", _X, _Y, beta=-1.0)
     ),
+    precision="float32",
 )
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """The absolute difference less beta / 2; below beta its square / (2 beta)."""
@@ -113,6 +115,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: flo
     refuses=_refusals(
         "huber_loss", refuse(ArgumentError, "huber_loss: delta must", _X, _Y, delta=0.0)
     ),
+    precision="float32",
 )
 def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """Half the squared difference; beyond delta it goes on as a line."""
@@ -190,6 +193,7 @@ _P, _T = s.real(2, 3, low=0.1, high=0.9), s.real(2, 3, low=0.0, high=1.0, seed=1
         "binary_cross_entropy",
         refuse(ShapeError, "binary_cross_entropy: weight .* does not", _P[0], _T[0], _P),
     ),
+    precision="float32",
 )
 def binary_cross_entropy(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
@@ -219,6 +223,7 @@ def binary_cross_entropy(
         "binary_cross_entropy_with_logits",
         refuse(ShapeError, "pos_weight .* does not broadcast", _X[0], _T[0], pos_weight=_P),
     ),
+    precision="float32",
 )
 def binary_cross_entropy_with_logits(
     x: Tensor,
@@ -259,6 +264,7 @@ def binary_cross_entropy_with_logits(
         "kl_div",
         refuse(ShapeError, "batchmean.* needs a batch", s.real(), s.real(), reduction="batchmean"),
     ),
+    precision="float32",
 )
 def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target (log(target) - x): how far x, logarithms of probabilities, is from target.
@@ -297,6 +303,7 @@ def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool 
         refuse(ArgumentError, "gaussian_nll_loss: reduction", _X, _Y, _P, reduction="avg"),
         refuse(ArgumentError, "gaussian_nll_loss: eps must", _X, _Y, _P, eps=0.0),
     ),
+    precision="float32",
 )
 def gaussian_nll_loss(
     x: Tensor,
@@ -347,6 +354,7 @@ def _variance(op: str, x: Tensor, var: Tensor) -> Tensor:
         )
     ),
     refuses=_refusals("poisson_nll_loss"),
+    precision="float32",
 )
 def poisson_nll_loss(
     x: Tensor,

@@ -170,6 +170,7 @@ ATTENTION: _Attention = _Attention(
     linear=(2,),
     batch=lambda xs, **params: apply(ATTENTION, *xs, **params),
     result=_mixed,
+    precision="low",
 )
 ATTENTION_MASKED: _Attention = _Attention(
     "attention_masked",
@@ -179,6 +180,7 @@ ATTENTION_MASKED: _Attention = _Attention(
     linear=(2,),
     batch=lambda xs, **params: apply(ATTENTION_MASKED, *xs, **params),
     result=_mixed,
+    precision="low",
 )
 ATTENTION_GRADS: Kernel = Kernel(
     "attention_grads",

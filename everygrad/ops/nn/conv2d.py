@@ -285,6 +285,7 @@ CONV: Kernel = _Conv(
         (x.shape[0], w.shape[0], *window.out_size(x.shape)),
         x.dtype,
     ),
+    precision="low",
 )
 # the image's gradient from the result's: linear in `y` (shaped like the result) and in w
 CONV_INPUT: Kernel = _Conv(
@@ -297,6 +298,7 @@ CONV_INPUT: Kernel = _Conv(
     ),
     linear=(0, 1),
     result=lambda y, w, window, image: (image, y.dtype),
+    precision="low",
 )
 # the kernel's gradient: linear in the image x and in `y` (shaped like the result)
 CONV_WEIGHT: Kernel = _Conv(
@@ -309,6 +311,7 @@ CONV_WEIGHT: Kernel = _Conv(
     ),
     linear=(0, 1),
     result=lambda x, y, window, weight: (weight, x.dtype),
+    precision="low",
 )
 
 

@@ -205,6 +205,7 @@ def instance_norm(
         refuse(ArgumentError, "group_norm: num_groups must be", _X, 0),
         refuse(ShapeError, "group_norm: weight .* must have shape", _X, 3, s.real(2)),
     ),
+    precision="float32",
 )
 def group_norm(
     x: Tensor,
@@ -243,6 +244,7 @@ def group_norm(
         refuse(ShapeError, r"rms_norm: \(2, 4\) does not end in \(3,\)", s.real(2, 4), (3,)),
         refuse(ShapeError, "rms_norm: weight .* must have shape", s.real(2, 4), (4,), s.real(3)),
     ),
+    precision="float32",
 )
 def rms_norm(
     x: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
@@ -278,6 +280,7 @@ def rms_norm(
         refuse(ArgumentError, "local_response_norm: size must be", _X, 0),
         refuse(ShapeError, "local_response_norm: needs places", s.real(2, 3), 2),
     ),
+    precision="float32",
 )
 def local_response_norm(
     x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0

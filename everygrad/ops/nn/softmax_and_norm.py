@@ -55,6 +55,7 @@ SOFTMAX: Kernel = Kernel(
     (_softmax_vjp,),
     jvp=_symmetric(_softmax_vjp),
     batch=_rows(lambda: SOFTMAX),
+    precision="float32",
 )
 # no rules: differentiated again through the portable definition
 SOFTMAX_VJP: Kernel = Kernel(
@@ -80,6 +81,7 @@ LOG_SOFTMAX: Kernel = Kernel(
         tangents[0] - (exp(out) * tangents[0]).sum(axis=axis, keepdims=True)
     ),
     batch=_rows(lambda: LOG_SOFTMAX),
+    precision="float32",
 )
 LOG_SOFTMAX_VJP: Kernel = Kernel(
     "log_softmax_vjp",
@@ -193,6 +195,7 @@ STANDARDIZE: Kernel = _Standardize(
     ("x",),
     (lambda g, out, x: g,),
     batch=_axes_batch(lambda: STANDARDIZE),
+    precision="float32",
 )
 STANDARDIZE_VJP: Kernel = Kernel(
     "standardize_vjp",
@@ -242,6 +245,7 @@ register(
         refuse(ShapeError, r"layer_norm: \(2, 4\) does not end in \(3,\)", s.real(2, 4), (3,)),
         refuse(ShapeError, "layer_norm: weight .* must have shape", s.real(2, 4), (4,), s.real(3)),
     ),
+    precision="float32",
 )
 def layer_norm(
     x: Tensor,

@@ -383,8 +383,10 @@ class Reduction(Op):
         constant: bool = False,
         kinds: str = "numeric",
         mean: bool = False,
+        precision: str = "",
     ) -> None:
         super().__init__(name, ("x",))
+        self.precision = precision
         self.combine = combine  # "add", "mul", "max", "min", "and", "or"
         self.mean = mean  # finish: divide by the number of elements
         self.kinds = kinds
@@ -485,8 +487,10 @@ class Kernel(Op):
         batch: Callable[..., Any] | None = None,
         constant: bool = False,
         result: Callable[..., tuple[shapes.Shape, DType]] | None = None,
+        precision: str = "",
     ) -> None:
         super().__init__(name, inputs)
+        self.precision = precision
         self.__dict__["portable"] = portable  # the record's own definition
         self.result = result  # (inputs with shape and dtype, **params) -> shape and dtype
         self.constant = constant

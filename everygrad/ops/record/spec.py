@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from everygrad.amp.autocast import FLOAT32, whole
+from everygrad.amp.autocast import whole
 from everygrad.autograd.modes import recording
 from everygrad.core.context import records
 from everygrad.core.tensor import Tensor, Wrapped, shared, stand_in, wrap
@@ -118,6 +118,7 @@ class Op:
     family = "composite"
     constant = False  # True: the result never carries a derivative (comparisons, argmax)
     is_users = False  # True: runs a user's own code, whose ops `autocast` looks at one by one
+    precision = ""  # what autocast runs it in: "low" (a half dtype), "float32", or its inputs' own
     composed = False  # True: no derivative of its own; that of its portable definition serves
 
     def __init__(self, name: str, inputs: Sequence[str] = ("x",)) -> None:
@@ -248,6 +249,7 @@ def register(
     refuses: Sequence[Refusal] = (),
     namespace: str = "",
     careful: bool = False,
+    precision: str = "",
     **notes: Any,
 ) -> None:
     """Enter an op into the registry and give Tensor its methods. `careful`: the function looks at
@@ -276,6 +278,7 @@ def register(
     op.refusals = tuple(refuses)
     op.notes = notes
     op.namespace = namespace
+    op.precision = precision or op.precision
     REGISTRY[op.name] = op
     # a method that takes nothing but axes and shapes beside its tensor is left as fast as it is
     careful = careful or op.family == "reduction"
@@ -299,7 +302,7 @@ def composite(
     def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
         own = name or fn.__name__
         op = Op(own, fn.__code__.co_varnames[:1])
-        fn = whole(own, fn) if own in FLOAT32 else fn
+        fn = whole(own, fn) if "precision" in facts else fn
         register(op, fn, methods=(own,) if methods is None else methods, **facts)
         return fn
 

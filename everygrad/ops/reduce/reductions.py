@@ -93,7 +93,7 @@ def in_pieces(
     return concat(parts, axis=along - gone)
 
 
-SUM: Reduction = Reduction("sum", "add")
+SUM: Reduction = Reduction("sum", "add", precision="float32")
 _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
 
@@ -119,7 +119,7 @@ register(
     samples=lambda: iter((*_reduction_samples(), sample(s.real(0, 3), axis=0), sample(s.real(0)))),
 )
 
-MEAN: Reduction = Reduction("mean", "add", kinds="float", mean=True)
+MEAN: Reduction = Reduction("mean", "add", kinds="float", mean=True, precision="float32")
 
 
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -208,7 +208,7 @@ def _prod_portable(x: Tensor, axes: shapes.Shape, keepdims: bool) -> Tensor:
     return x.reshape(out_shape)
 
 
-PROD: Kernel = Kernel("prod", _prod_portable, ("x",))
+PROD: Kernel = Kernel("prod", _prod_portable, ("x",), precision="float32")
 
 
 def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
@@ -369,6 +369,7 @@ def _reference(fn: Any) -> Any:
         *_bad_axis("var"),
         refuse(DtypeError, "var: does not take int64", s.integers(3)),
     ),
+    precision="float32",
 )
 def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The variance: squares of the distances from the mean, summed, over (count - correction).
@@ -392,6 +393,7 @@ def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     reference=_reference(np.std),
     samples=_variance_samples,
     refuses=_bad_axis("std"),
+    precision="float32",
 )
 def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation, the square root of `var`."""
@@ -410,6 +412,7 @@ def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
         *_bad_axis("logsumexp"),
         refuse(DtypeError, "logsumexp: does not take int64", s.integers(3)),
     ),
+    precision="float32",
 )
 def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
