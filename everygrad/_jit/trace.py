@@ -26,7 +26,7 @@ from everygrad._jit.guards import Count, Guard, Kept
 from everygrad.autograd.graph import Leaf
 from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
-from everygrad.compile.ir import INDEXED, Graph, Value, index_bound
+from everygrad.compile.ir import Graph, Value, index_bound
 from everygrad.core.context import tracing
 from everygrad.core.scopes import Setting
 from everygrad.core.shapes import Shape
@@ -350,7 +350,7 @@ class Tracer:
     ) -> list[Tensor]:
         """The inputs, with a check of the indices among them."""
         made = list(inputs)
-        at = INDEXED.get(op.name)
+        at = op.index_input
         if at is not None:
             index = made[at]._data.value
             size = inputs[0].shape[params["axis"]]

@@ -19,8 +19,6 @@ from everygrad.dtypes import DType, bfloat16, bool_, rounded
 from everygrad.errors import CompileError
 
 LEAVES = ("input", "constant", "full")
-# which argument of an op is an index along `axis` of its first one
-INDEXED = {"take": 1, "gather": 1, "index_add": 1, "scatter_add": 1}
 
 
 class Value:

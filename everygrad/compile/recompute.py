@@ -25,8 +25,8 @@ FAR = 16  # groups between two readers that are far apart
 # elements that stand behind one of a small value, at least
 _MIN_BROADCAST_RATIO = edge(__name__, "_MIN_BROADCAST_RATIO", 16, "size")
 _LONGEST = 6  # values that are computed again for one
-_CHEAP = {"add", "subtract", "multiply", "divide", "negative", "astype", "copy"}
-_LATE = {*_CHEAP, "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"}
+_CHEAP = ("cheap",)  # what records must say of the ops on the way
+_LATE = ("cheap", "late")
 
 
 class RematPlan(NamedTuple):
@@ -72,12 +72,12 @@ class Recompute:
 
     # --- what a value is made of -----------------------------------------------------------------
 
-    def chain(self, v: Value, group: Group, allowed: set[str]) -> list[Value] | None:
+    def chain(self, v: Value, group: Group, allowed: tuple[str, ...]) -> list[Value] | None:
         """The members that v is computed from again, itself last; None where that is too much."""
         todo, found = [v], {v}
         for w in todo:
             m = group.members[w]
-            if m.role != "full" or w.kind != "elementwise" or w.name not in allowed:
+            if m.role != "full" or w.kind != "elementwise" or w.op.recompute not in allowed:
                 return None
             for r in m.refs:
                 if not isinstance(r, Value) or r in found:

@@ -130,7 +130,7 @@ class Profile(Scope):
             # a device that tells no names, the CPU, does each op at once
             launches=len(names) if names or backend.name != "cpu" else int(not view),
             nbytes=0 if view else sum(map(_nbytes, (*arrays, out))),
-            flops=costs.flops(op.name, op.family, tuple(out.shape), inputs, params),
+            flops=costs.flops(op, tuple(out.shape), inputs, params),
             kernels=tuple(names),
             shapes=", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays),
         )

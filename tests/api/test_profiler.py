@@ -15,6 +15,7 @@ import everygrad as eg
 from everygrad import errors
 from everygrad.compile import costs
 from everygrad.core.context import fast_limit, profiling
+from everygrad.ops.record.spec import REGISTRY
 from everygrad.tools import Profile, profile
 
 
@@ -183,10 +184,10 @@ def test_cuda_kernels_are_named_without_a_gpu() -> None:
 
 def test_costs() -> None:
     q, k, v = (2, 3, 8, 16), (2, 3, 10, 16), (2, 3, 10, 4)
-    full = costs.flops("attention", "kernel", (), [q, k, v], {"causal": False})
+    full = costs.flops(REGISTRY["attention"], (), [q, k, v], {"causal": False})
     assert full == 2 * 6 * 8 * 10 * (16 + 4)
-    assert costs.flops("attention", "kernel", (), [q, k, v], {"causal": True}) == full // 2
-    backward = costs.flops("attention_grads", "kernel", (), [q, q, k, v], {"causal": False})
+    assert costs.flops(REGISTRY["attention"], (), [q, k, v], {"causal": True}) == full // 2
+    backward = costs.flops(REGISTRY["attention_grads"], (), [q, q, k, v], {"causal": False})
     assert backward == 5 * full // 2
-    assert costs.flops("linear_weight", "kernel", (5, 7), [(9, 5), (9, 7)], {}) == 2 * 9 * 5 * 7
-    assert costs.flops("take", "kernel", (5,), [(9,), (5,)], {}) == 0
+    assert costs.flops(REGISTRY["linear_weight"], (5, 7), [(9, 5), (9, 7)], {}) == 2 * 9 * 5 * 7
+    assert costs.flops(REGISTRY["take"], (5,), [(9,), (5,)], {}) == 0

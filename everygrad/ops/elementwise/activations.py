@@ -170,6 +170,7 @@ gelu_tanh: Function = elementwise(
     reference=lambda x: 0.5 * x * (1 + np.tanh(_TANH_SCALE * (x + _TANH_CUBE * x**3))),
     torch=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
     samples=s.unary(),
+    recompute="late",
 )
 
 # --- with one parameter --------------------------------------------------------------------------

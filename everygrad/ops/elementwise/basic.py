@@ -68,6 +68,7 @@ add: Function = elementwise(
     reference=np.add,
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
+    recompute="cheap",
 )
 subtract: Function = elementwise(
     "subtract",
@@ -78,6 +79,7 @@ subtract: Function = elementwise(
     reference=np.subtract,
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
+    recompute="cheap",
 )
 multiply: Function = elementwise(
     "multiply",
@@ -88,6 +90,7 @@ multiply: Function = elementwise(
     reference=np.multiply,
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
+    recompute="cheap",
 )
 divide: Function = elementwise(
     "divide",
@@ -100,6 +103,7 @@ divide: Function = elementwise(
     reference=np.divide,
     samples=s.binary(low_y=0.5),
     refuses=(MISFIT,),
+    recompute="cheap",
 )
 
 
@@ -152,6 +156,7 @@ negative: Function = elementwise(
     methods=("negative", "__neg__"),
     reference=np.negative,
     samples=s.unary(),
+    recompute="cheap",
 )
 
 

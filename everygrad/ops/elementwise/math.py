@@ -322,6 +322,7 @@ tanh: Function = elementwise(
     doc="The hyperbolic tangent.",
     reference=np.tanh,
     samples=s.unary(),
+    recompute="late",
 )
 asinh: Function = elementwise(
     "asinh",
@@ -429,6 +430,7 @@ sigmoid: Function = elementwise(
     doc="1 / (1 + exp(-x)).",
     reference="scipy.special:expit",
     samples=s.unary(-5.0, 5.0),
+    recompute="late",
 )
 relu: Function = elementwise(
     "relu",
@@ -438,6 +440,7 @@ relu: Function = elementwise(
     doc="The larger of x and 0; NaN stays NaN. The derivative at 0 is 0.",
     reference=lambda x: np.maximum(x, 0),
     samples=s.unary(),
+    recompute="late",
 )
 softplus: Function = elementwise(
     "softplus",
@@ -475,6 +478,7 @@ silu: Function = elementwise(
     doc="x * sigmoid(x).",
     reference=lambda x: x / (1 + np.exp(-x)),
     samples=s.unary(-5.0, 5.0),
+    recompute="late",
 )
 
 
@@ -504,6 +508,7 @@ gelu: Function = elementwise(
     doc="x times the share of a standard normal below x.",
     reference="tests.support.references:gelu",
     samples=s.unary(),
+    recompute="late",
 )
 
 __all__ = [

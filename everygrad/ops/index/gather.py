@@ -153,6 +153,7 @@ TAKE: Kernel = _Take(
         (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]),
         x.dtype,
     ),
+    index_input=1,
 )
 CHECK_RANGE: Kernel = Kernel(
     "check_range",
@@ -183,6 +184,7 @@ INDEX_ADD: Kernel = _IndexAdd(
         axis=axis,
     ),
     result=lambda x, index, source, axis: (x.shape, x.dtype),
+    index_input=1,
 )
 
 
@@ -346,6 +348,7 @@ GATHER: Kernel = Picking(
     linear=(0,),
     batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
     result=lambda x, index, axis: (index.shape, x.dtype),
+    index_input=1,
 )
 SCATTER_ADD: Kernel = Kernel(
     "scatter_add",
@@ -361,6 +364,7 @@ SCATTER_ADD: Kernel = Kernel(
     ),
     batch=lambda xs, axis: apply(SCATTER_ADD, *xs, axis=axis + 1),
     result=lambda x, index, source, axis: (x.shape, x.dtype),
+    index_input=1,
 )
 
 

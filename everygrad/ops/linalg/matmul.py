@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from everygrad import dtypes
 from everygrad.amp.autocast import policy, whole
+from everygrad.compile import costs
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, shared, wrap
 from everygrad.dispatch import apply, operands
@@ -78,6 +79,7 @@ MATMUL: Kernel = _Matmul(
     linear=(0, 1),
     result=_result,
     precision="low",
+    flops=costs.product,
 )
 
 
@@ -173,6 +175,7 @@ LINEAR: Kernel = Kernel(
     linear=(0, 1),
     result=lambda x, w: ((*x.shape[:-1], w.shape[0]), x.dtype),
     precision="low",
+    flops=costs.product,
 )
 # v^T @ x, summed over all rows: with matmul and linear, each one's derivatives are the others
 LINEAR_WEIGHT: Kernel = Kernel(
@@ -182,6 +185,7 @@ LINEAR_WEIGHT: Kernel = Kernel(
     (lambda g, x: apply(LINEAR, x, g), lambda g, v: apply(MATMUL, v, g)),
     linear=(0, 1),
     precision="low",
+    flops=costs.weight_product,
 )
 
 
@@ -196,6 +200,7 @@ LINEAR_BIAS: Kernel = Kernel(
         lambda g: g.sum(axis=tuple(range(g.ndim - 1))),
     ),
     precision="low",
+    flops=costs.product,
 )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.compile import costs
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
@@ -171,6 +172,7 @@ ATTENTION: _Attention = _Attention(
     batch=lambda xs, **params: apply(ATTENTION, *xs, **params),
     result=_mixed,
     precision="low",
+    flops=costs.attention,
 )
 ATTENTION_MASKED: _Attention = _Attention(
     "attention_masked",
@@ -181,6 +183,7 @@ ATTENTION_MASKED: _Attention = _Attention(
     batch=lambda xs, **params: apply(ATTENTION_MASKED, *xs, **params),
     result=_mixed,
     precision="low",
+    flops=costs.attention,
 )
 ATTENTION_GRADS: Kernel = Kernel(
     "attention_grads",
@@ -188,6 +191,7 @@ ATTENTION_GRADS: Kernel = Kernel(
     ("g", "q", "k", "v"),
     batch=_batch_grads(lambda: ATTENTION_GRADS),
     result=_flat,
+    flops=costs.attention_gradients,
 )
 ATTENTION_MASKED_GRADS: Kernel = Kernel(
     "attention_masked_grads",
@@ -195,6 +199,7 @@ ATTENTION_MASKED_GRADS: Kernel = Kernel(
     ("g", "q", "k", "v", "mask"),
     batch=_batch_grads(lambda: ATTENTION_MASKED_GRADS),
     result=_flat,
+    flops=costs.attention_gradients,
 )
 ATTENTION.grads = ATTENTION_GRADS
 ATTENTION_MASKED.grads = ATTENTION_MASKED_GRADS

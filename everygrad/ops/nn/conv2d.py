@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from everygrad.amp.autocast import whole
+from everygrad.compile import costs
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply, operands
@@ -286,6 +287,7 @@ CONV: Kernel = _Conv(
         x.dtype,
     ),
     precision="low",
+    flops=costs.convolution,
 )
 # the image's gradient from the result's: linear in `y` (shaped like the result) and in w
 CONV_INPUT: Kernel = _Conv(
@@ -299,6 +301,7 @@ CONV_INPUT: Kernel = _Conv(
     linear=(0, 1),
     result=lambda y, w, window, image: (image, y.dtype),
     precision="low",
+    flops=costs.convolution,
 )
 # the kernel's gradient: linear in the image x and in `y` (shaped like the result)
 CONV_WEIGHT: Kernel = _Conv(
@@ -312,6 +315,7 @@ CONV_WEIGHT: Kernel = _Conv(
     linear=(0, 1),
     result=lambda x, y, window, weight: (weight, x.dtype),
     precision="low",
+    flops=costs.convolution_weight,
 )
 
 

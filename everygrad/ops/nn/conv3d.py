@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from everygrad.compile import costs
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
@@ -110,6 +111,7 @@ VOLUME: Kernel = Kernel(
     linear=(0, 1),
     result=lambda x, w, window: ((x.shape[0], w.shape[0], *window.out_size(x.shape)), x.dtype),
     precision="low",
+    flops=costs.convolution,
 )
 # the volume's gradient from the result's: linear in `y` (shaped like the result) and in w
 VOLUME_INPUT: Kernel = Kernel(
@@ -123,6 +125,7 @@ VOLUME_INPUT: Kernel = Kernel(
     linear=(0, 1),
     result=lambda y, w, window, image: (image, y.dtype),
     precision="low",
+    flops=costs.convolution,
 )
 # the kernel's gradient: linear in the volume x and in `y` (shaped like the result)
 VOLUME_WEIGHT: Kernel = Kernel(
@@ -136,6 +139,7 @@ VOLUME_WEIGHT: Kernel = Kernel(
     linear=(0, 1),
     result=lambda x, y, window, weight: (weight, x.dtype),
     precision="low",
+    flops=costs.convolution_weight,
 )
 _WINDOW = Volume((2, 1, 2), (2, 1, 1), (1, 0, 0), (1, 1, 2), 2)
 _X, _W, _Y = (1, 2, 3, 1, 4), (2, 1, 2, 1, 2), (1, 2, 2, 1, 2)

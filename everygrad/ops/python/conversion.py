@@ -38,7 +38,13 @@ class _Cast(Elementwise):
         return None if t is None or not out.dtype.is_differentiable else astype(t, params["dtype"])
 
 
-CAST = _Cast("astype", lambda x, *, dtype, source: x.cast(dtype), (lambda g: g,), kinds="any")
+CAST = _Cast(
+    "astype",
+    lambda x, *, dtype, source: x.cast(dtype),
+    (lambda g: g,),
+    kinds="any",
+    recompute="cheap",
+)
 
 
 def astype(x: Tensor, dtype: Any, copy: bool = True, device: Any = None) -> Tensor:

@@ -26,7 +26,7 @@ from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import F32, F64, apply, binary, computed, operands, unary
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
-from everygrad.ops.record.spec import REGISTRY, NoRule, Op, Rule, register
+from everygrad.ops.record.spec import REGISTRY, Flops, NoRule, Op, Rule, register
 
 # what the fast path meets when it cannot serve: a payload it does not know (AttributeError), a
 # derivative not compiled yet (KeyError, TypeError), a filter that makes errors of warnings
@@ -69,11 +69,13 @@ class Elementwise(Op):
         holomorphic: bool = True,
         tangents: Sequence[Callable[..., Any] | None] | None = None,
         names: Sequence[str] | None = None,
+        recompute: str = "",
     ) -> None:
         if names is None:
             code = body.__code__  # inspect.signature takes ten times as long, at every import
             names = code.co_varnames[: code.co_argcount]
         super().__init__(name, names)
+        self.recompute = recompute
         self.body = body
         self.kinds = kinds
         # dtypes of inputs that need no conversion, if all have the same
@@ -488,9 +490,13 @@ class Kernel(Op):
         constant: bool = False,
         result: Callable[..., tuple[shapes.Shape, DType]] | None = None,
         precision: str = "",
+        flops: Flops | None = None,
+        index_input: int | None = None,
     ) -> None:
         super().__init__(name, inputs)
         self.precision = precision
+        self.flops = flops
+        self.index_input = index_input
         self.__dict__["portable"] = portable  # the record's own definition
         self.result = result  # (inputs with shape and dtype, **params) -> shape and dtype
         self.constant = constant

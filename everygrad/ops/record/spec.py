@@ -26,6 +26,7 @@ from typing import Any
 from everygrad.amp.autocast import whole
 from everygrad.autograd.modes import recording
 from everygrad.core.context import records
+from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, shared, stand_in, wrap
 from everygrad.errors import EverygradError
 from everygrad.ops.record.arguments import takes_values, taking
@@ -112,6 +113,9 @@ class Rule:
         return self.fn(*[values[i] if i >= 0 else known[n] for n, i in self._sources])
 
 
+Flops = Callable[[Shape, Sequence[Shape], dict[str, Any]], int]
+
+
 class Op:
     """The common part of every record. `function` is what users call."""
 
@@ -119,6 +123,11 @@ class Op:
     constant = False  # True: the result never carries a derivative (comparisons, argmax)
     is_users = False  # True: runs a user's own code, whose ops `autocast` looks at one by one
     precision = ""  # what autocast runs it in: "low" (a half dtype), "float32", or its inputs' own
+    flops: Flops | None = None  # (result's shape, inputs' shapes, parameters) -> operations
+    index_input: int | None = None  # which input is an index along `axis` of the first one
+    # whether a compiler may compute it again rather than keep it: "cheap" always, "late" if the
+    # value is read far away
+    recompute = ""
     composed = False  # True: no derivative of its own; that of its portable definition serves
 
     def __init__(self, name: str, inputs: Sequence[str] = ("x",)) -> None:
@@ -250,6 +259,7 @@ def register(
     namespace: str = "",
     careful: bool = False,
     precision: str = "",
+    recompute: str = "",
     **notes: Any,
 ) -> None:
     """Enter an op into the registry and give Tensor its methods. `careful`: the function looks at
@@ -279,6 +289,7 @@ def register(
     op.notes = notes
     op.namespace = namespace
     op.precision = precision or op.precision
+    op.recompute = recompute or op.recompute
     REGISTRY[op.name] = op
     # a method that takes nothing but axes and shapes beside its tensor is left as fast as it is
     careful = careful or op.family == "reduction"

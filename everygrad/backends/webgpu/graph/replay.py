@@ -29,7 +29,7 @@ from everygrad.backends.webgpu.graph import epilogues
 from everygrad.backends.webgpu.graph.placeholders import Promised, Promises, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
 from everygrad.compile.fuse import Group, fuse, used_outside
-from everygrad.compile.ir import INDEXED, Graph, Value, index_bound
+from everygrad.compile.ir import Graph, Value, index_bound
 from everygrad.compile.memory import Lifetime, Memory
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import view_of
@@ -211,7 +211,7 @@ class Replay:
             return
         start = len(self.log)
         out = self.dev.run(v.op, [self.array(a) for a in v.args], v.params)
-        at = INDEXED.get(v.name)
+        at = getattr(v.op, "index_input", None)
         if at is not None and index_bound(v.args[at]) <= v.args[0].shape[v.params["axis"]]:
             self.log[start:] = [c for c in self.log[start:] if not _is_check(c)]
         out = copy_kernels.contiguous(self.dev, out)
