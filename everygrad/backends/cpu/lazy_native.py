@@ -1,4 +1,4 @@
-"""The door to compiled kernels: loads LLVM when the first one is needed."""
+"""Loads LLVM, and the modules of compiled kernels, when the first kernel is needed."""
 
 from __future__ import annotations
 
@@ -53,31 +53,31 @@ def compiled(graph: Any, donated: Any) -> Any:
 
 
 @cache
-def products() -> Any:
+def eager_matmul() -> Any:
     """The module for large matrix products."""
     return import_module("everygrad.backends.cpu.gemm.eager_matmul")
 
 
 @cache
-def drawing() -> Any:
+def philox_llvm() -> Any:
     """The module for many random bits."""
     return import_module("everygrad.backends.cpu.kernels.philox_llvm")
 
 
 @cache
-def weighing() -> Any:
+def sparse_interp() -> Any:
     """The module for weighted sums along an axis."""
     return import_module("everygrad.backends.cpu.kernels.sparse_interp")
 
 
-def in_order(array: Any) -> Any:
-    """A copy of an array, one element after the other; None where NumPy does it as well."""
-    moves = import_module("everygrad.backends.cpu.kernels.copy_index")
-    workrun = import_module("everygrad.backends.cpu.kernels.run_work")
-    source = workrun.operand(array)
-    if array.dtype.kind == "c" or not moves.is_turned(source.shape, source.strides):
+def contiguous_copy(array: Any) -> Any:
+    """A contiguous copy of an array; None where NumPy copies it as fast."""
+    copy_index = import_module("everygrad.backends.cpu.kernels.copy_index")
+    run_work = import_module("everygrad.backends.cpu.kernels.run_work")
+    source = run_work.operand(array)
+    if array.dtype.kind == "c" or not copy_index.is_transposed(source.shape, source.strides):
         return None
-    return workrun.copied(moves.copy, array)
+    return run_work.copied(copy_index.copy, array)
 
 
 def run(program: Program, arrays: Sequence[Any], out: Any) -> None:

@@ -54,7 +54,7 @@ def unslice(x: Any, shape: Shape, slices: Slices) -> Any:
 
 def reshape(x: Any, shape: Shape) -> Any:
     if x.size >= single_op.LARGE and not x.flags.c_contiguous:
-        copied = lazy_native.in_order(x)
+        copied = lazy_native.contiguous_copy(x)
         x = x if copied is None else copied
     return x.reshape(shape)
 
@@ -104,7 +104,7 @@ def _product(x: Any, y: Any) -> Any:
     if x.size * y.shape[-1] >= OWN_PRODUCTS and x.dtype.kind == "f":
         fits = x.flags.aligned and y.flags.aligned and x.shape[-1] == y.shape[-2]
         if fits and x.dtype == y.dtype:
-            return lazy_native.products().matmul(x, y)
+            return lazy_native.eager_matmul().matmul(x, y)
     return blas.matmul(x, y)
 
 
@@ -152,7 +152,7 @@ def index_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     """Equal indices are brought together and summed first: far faster than one by one."""
     check_range("index_add", index, x.shape[axis])
     if _adds_natively(x, source):
-        return single_op.call("index_add", *single_op.in_order(x, index, source), axis=axis)
+        return single_op.call("index_add", *single_op.as_contiguous(x, index, source), axis=axis)
     out = x.copy()
     if index.size == 0 or source.size == 0:
         return out
@@ -181,7 +181,7 @@ def _flat_index(shape: Shape, index: Any, axis: int) -> Any:
 def gather(x: Any, index: Any, axis: int) -> Any:
     check_range("gather", index, x.shape[axis])
     if index.size >= single_op.LARGE and x.dtype.kind != "c":
-        return single_op.call("gather", *single_op.in_order(x, index), axis=axis)
+        return single_op.call("gather", *single_op.as_contiguous(x, index), axis=axis)
     flat = _flat_index(x.shape, index, axis)
     return np.ascontiguousarray(x).reshape(-1).take(flat, mode="clip")  # they were checked
 
@@ -189,7 +189,7 @@ def gather(x: Any, index: Any, axis: int) -> Any:
 def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     check_range("scatter_add", index, x.shape[axis])
     if index.size >= single_op.LARGE and _adds_natively(x, source):
-        return single_op.call("scatter_add", *single_op.in_order(x, index, source), axis=axis)
+        return single_op.call("scatter_add", *single_op.as_contiguous(x, index, source), axis=axis)
     flat = _flat_index(x.shape, index, axis).reshape(-1)
     start, values = widened(x).reshape(-1), widened(source).reshape(-1)
     if start.dtype.kind == "f" and 8 * flat.size > x.size:  # counted in float64, rounded once
@@ -204,7 +204,7 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
 def last_write(index: Any, size: int) -> Any:
     check_range("setitem", index, size)
     if size + index.size >= single_op.LARGE:
-        return single_op.call("last_write", *single_op.in_order(index), size=size)
+        return single_op.call("last_write", *single_op.as_contiguous(index), size=size)
     out = np.full(size, -1, index.dtype)
     out[index] = np.arange(index.size, dtype=index.dtype)  # NumPy: of equal indices the last wins
     return out
@@ -213,7 +213,7 @@ def last_write(index: Any, size: int) -> Any:
 def index_put(x: Any, index: Any, values: Any) -> Any:
     check_range("setitem", index, x.shape[0])
     if values.size >= single_op.LARGE >> 4 and x.dtype.kind != "c":
-        return single_op.call("index_put", *single_op.in_order(x, index, values))
+        return single_op.call("index_put", *single_op.as_contiguous(x, index, values))
     out = empty(x.shape, x.dtype)
     out[...] = x
     out[index] = values  # NumPy: of equal indices the last wins
@@ -387,8 +387,8 @@ def weighted_gather_sum(x: Any, index: Any, weights: Any, back: Any, shares: Any
     """For each term what it reads times its weight; a weight of 0 is no term, whatever is read."""
     terms = x.size // max(1, x.shape[axis]) * index.size
     if terms >= single_op.LARGE >> 4 and x.dtype in _ADDED:
-        return lazy_native.weighing().weighted_gather_sum(
-            *single_op.in_order(x, index, weights), axis
+        return lazy_native.sparse_interp().weighted_gather_sum(
+            *single_op.as_contiguous(x, index, weights), axis
         )
     weights = widened(weights).reshape((*weights.shape, *(1,) * (x.ndim - axis - 1)))
     read = np.take(widened(x), index, axis=axis)

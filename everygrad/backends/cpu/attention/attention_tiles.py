@@ -252,12 +252,12 @@ class Tiles:
         chosen = ", ".join(f"i32 {p}" for p in places)
         return code.let(f"shufflevector {v} {a}, {v} {b}, <{self.lanes} x i32> <{chosen}>")
 
-    def across(self, code: Code, join: Callable[[Code, str, str], str], a: str) -> str:
-        """All lanes joined, in every lane."""
+    def across(self, code: Code, combine: Callable[[Code, str, str], str], a: str) -> str:
+        """All lanes combined, in every lane."""
         step = self.lanes // 2
         while step:
-            turned = self.shuffle(code, a, "poison", [lane ^ step for lane in range(self.lanes)])
-            a = join(code, a, turned)
+            other = self.shuffle(code, a, "poison", [lane ^ step for lane in range(self.lanes)])
+            a = combine(code, a, other)
             step //= 2
         return a
 
@@ -345,41 +345,41 @@ class Tiles:
                 with code.loop(0, whole, self.chunk) as column:
                     source = code.at(self.type, here, column.i)
                     target = code.at_row(self.type, there, column.i, self.panel)
-                    self._turn(code, source, target, stride, self.chunk, left)
+                    self._transpose_square(code, source, target, stride, self.chunk, left)
                 if width != whole:
                     source = code.at(self.type, here, whole)
                     target = code.at(self.type, there, whole * self.panel)
-                    self._turn(code, source, target, stride, width - whole, left)
+                    self._transpose_square(code, source, target, stride, width - whole, left)
 
         key = ("transpose", rows, width, stride)
         return self.make(key, "ptr %from, ptr %to, i64 %count", write)
 
-    def _turn(
+    def _transpose_square(
         self, code: Code, source: str, target: str, stride: int, width: int, left: str | None
     ) -> None:
-        """As many rows as a vector has lanes, of `width` columns, turned. Only `left` rows exist.
+        """Transposes as many rows of `width` columns as a vector has lanes. Only `left` rows exist.
 
         Short loads put every row's columns where a transposition of small squares suffices.
         """
         n, c = self.lanes, self.chunk
-        turned = []
+        rows = []
         for k in range(c):
             parts = [
                 self._short(code, code.at(self.type, source, row * stride), row, width, left)
                 for row in range(k, n, c)
             ]
-            turned.append(self._joined(code, parts))
+            rows.append(self._concatenated(code, parts))
         step = c // 2
         while step:
             low = [lane if not lane & step else n + lane - step for lane in range(n)]
             high = [lane + step if not lane & step else n + lane for lane in range(n)]
             for k in (k for k in range(c) if not k & step):
-                a, b = turned[k], turned[k + step]
-                turned[k] = self.shuffle(code, a, b, low)
-                turned[k + step] = self.shuffle(code, a, b, high)
+                a, b = rows[k], rows[k + step]
+                rows[k] = self.shuffle(code, a, b, low)
+                rows[k + step] = self.shuffle(code, a, b, high)
             step //= 2
         for k in range(width):
-            self.store(code, turned[k], code.at(self.type, target, k * self.panel))
+            self.store(code, rows[k], code.at(self.type, target, k * self.panel))
 
     def _short(self, code: Code, pointer: str, row: int, width: int, left: str | None) -> str:
         """A chunk of a row, zeros where the matrix has no elements."""
@@ -395,7 +395,7 @@ class Tiles:
             f"{mask} {chosen}, {chunk} zeroinitializer)"
         )
 
-    def _joined(self, code: Code, parts: list[str]) -> str:
+    def _concatenated(self, code: Code, parts: list[str]) -> str:
         """Short vectors one after the other."""
         n = self.chunk
         while len(parts) > 1:

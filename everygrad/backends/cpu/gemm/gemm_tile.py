@@ -335,7 +335,7 @@ def pack_columns(code: Code, name: str, columns: int, b_n: int, panel: int) -> N
             for column in range(j, code.lanes, side):
                 at = code.at(source, min(column, columns - 1) * b_n)
                 parts.append(code.emit(part, f"load {part}, ptr {at}, align {code.size}"))
-            rows.append(_joined(code, parts))
+            rows.append(_concatenated(code, parts))
         for j, value in enumerate(_transposed(code, rows)):
             code.store(value, code.at(target, j * panel), code.lanes)
 
@@ -359,7 +359,7 @@ def square(code: Code) -> int:
     return 16 // code.size
 
 
-def _joined(code: Code, parts: list[Value]) -> Value:
+def _concatenated(code: Code, parts: list[Value]) -> Value:
     """Short vectors one after the other in a long one."""
     count = 16 // code.size
     while len(parts) > 1:

@@ -169,8 +169,8 @@ class Planner:
             self.base[found] = key
         return found
 
-    def in_order(self, v: Value) -> tuple[int, Operand]:
-        """The same, copied first if its elements do not lie one after the other."""
+    def contiguous_operand(self, v: Value) -> tuple[int, Operand]:
+        """As `operand`, copied first if it is not contiguous."""
         slot, operand = self.operand(v)
         if is_whole(operand.shape, operand.strides, operand.offset):
             return slot, operand
@@ -219,23 +219,25 @@ class Planner:
         self.use([out, *(slot for slot, _ in args)])
         self.note([out], [slot for slot, _ in args])
 
-    def straight(self, group: Group) -> Group:
-        """The group, with what it would read across the cache's lines copied into order first."""
+    def with_contiguous_loads(self, group: Group) -> Group:
+        """The group with its transposed loads replaced by loads from contiguous copies."""
         loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
-        turned = {
-            r: self.turned(r) for r in dict.fromkeys(loads) if copy_index.is_turned(r[1], r[2])
+        copies = {
+            r: self.contiguous_load(r)
+            for r in dict.fromkeys(loads)
+            if copy_index.is_transposed(r[1], r[2])
         }
-        if not turned:
+        if not copies:
             return group
         made = copy(group)
         made.members = {}
         for v, m in group.members.items():
-            refs = [turned.get(r, r) if isinstance(r, Load) else r for r in m.refs]
+            refs = [copies.get(r, r) if isinstance(r, Load) else r for r in m.refs]
             made.members[v] = m._replace(refs=tuple(refs))
         return made
 
-    def turned(self, r: Load) -> Load:
-        """A load from a copy that lies in order."""
+    def contiguous_load(self, r: Load) -> Load:
+        """Emits a contiguous copy of what `r` reads, and returns a load from it."""
         source, dtype = r.value, r.value.dtype
         made = Value("movement", "copy", None, (source,), {}, r.shape, dtype, source.number, "")
         slot = self.slots[made] = self.new_slot()
@@ -247,13 +249,13 @@ class Planner:
         self.emit(work, [slot, start], f"copy %{source.number}")
         return Load(made, r.shape, target.strides, 0)
 
-    def copying(self, group: Group) -> bool:
-        """Whether the group was no more than a copy into order, which is done now."""
+    def emit_transpose_copy(self, group: Group) -> bool:
+        """Emits the group as a tiled transpose if that is all it does; returns whether it did."""
         ((v, m), *others) = group.members.items()
         if others or v.name != "copy" or not isinstance(m.refs[0], Load):
             return False
         r = m.refs[0]
-        if not copy_index.is_turned(r.shape, r.strides):
+        if not copy_index.is_transposed(r.shape, r.strides):
             return False
         step = copy_index.copy(Operand(v.dtype, r.shape, r.strides), contiguous(v.dtype, r.shape))
         start = self.at(self.slot(r.value), r.offset * v.dtype.itemsize)
@@ -262,9 +264,9 @@ class Planner:
 
     def group(self, group: Group, bounds: tuple[int, ...] = ()) -> None:
         if not bounds:
-            if self.copying(group):
+            if self.emit_transpose_copy(group):
                 return
-            group = self.straight(group)
+            group = self.with_contiguous_loads(group)
         made: Fused = fused(group, self.stored, bounds)
         ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in made.inputs]
         self.reuse(group, made)
@@ -371,7 +373,7 @@ class Planner:
 
     def check(self, v: Value) -> None:
         """A check of indices; the value itself is its argument's."""
-        slot, operand = self.in_order(v.args[0])
+        slot, operand = self.contiguous_operand(v.args[0])
         self.guard(v, slot, operand, v.params["what"], v.params["size"])
         key_slot = self.slots.get(v)
         assert key_slot is None, "a check is used before it is made"

@@ -75,7 +75,7 @@ def _matmul(p: Any, v: Value) -> bool:
 def _conv(p: Any, v: Value) -> bool:
     if v.dtype not in REAL:
         return False
-    (x_slot, x), (w_slot, w) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (w_slot, w) = (p.contiguous_operand(a) for a in v.args)
     out_slot, out = _out(p, v)
     work = getattr(convolution, v.name)(x, w, v.params["window"], out)
     p.emit(work, [out_slot, x_slot, w_slot], f"%{v.number} {v.name}")
@@ -85,7 +85,7 @@ def _conv(p: Any, v: Value) -> bool:
 def _pool_index(p: Any, v: Value) -> bool:
     if v.args[0].dtype not in REAL:
         return False
-    x_slot, x = p.in_order(v.args[0])
+    x_slot, x = p.contiguous_operand(v.args[0])
     out_slot, out = _out(p, v)
     work = pooling.max_pool2d_index(x, v.params["window"], out)
     p.emit(work, [out_slot, x_slot], f"%{v.number} {v.name}")
@@ -101,7 +101,7 @@ def _attention(p: Any, v: Value) -> bool:
         return False
     given = [p.operand(a) for a in v.args]
     if any(o.strides[-1] != 1 or len(o.shape) != 4 for _, o in given):
-        given = [_four_axes(*p.in_order(a)) for a in v.args]
+        given = [_four_axes(*p.contiguous_operand(a)) for a in v.args]
     slots = [slot for slot, _ in given]
     operands = [operand for _, operand in given]
     scale, causal = v.params["scale"], v.params["causal"]
@@ -124,7 +124,7 @@ def _four_axes(slot: int, x: Operand) -> tuple[int, Operand]:
 
 
 def _gather(p: Any, v: Value) -> bool:
-    (x_slot, x), (i_slot, index) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (i_slot, index) = (p.contiguous_operand(a) for a in v.args)
     if v.dtype.is_complex:
         return False
     work = copy_index.gather(x, index, v.params["axis"])
@@ -135,7 +135,7 @@ def _gather(p: Any, v: Value) -> bool:
 def _last_write(p: Any, v: Value) -> bool:
     if not v.size:
         return False
-    slot, index = p.in_order(v.args[0])
+    slot, index = p.contiguous_operand(v.args[0])
     p.guard(v, slot, index, "setitem: index", v.params["size"])
     work = copy_index.last_write(index, v.params["size"])
     p.emit(work, [p.slot(v), slot], f"%{v.number} last_write")
@@ -145,7 +145,7 @@ def _last_write(p: Any, v: Value) -> bool:
 def _index_put(p: Any, v: Value) -> bool:
     if v.dtype.is_complex or not v.size or not v.args[1].size:
         return False
-    (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (i_slot, index), (s_slot, _) = (p.contiguous_operand(a) for a in v.args)
     p.guard(v, i_slot, index, "setitem: index", x.shape[0])
     work = copy_index.index_put(x, index)
     p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} index_put")
@@ -155,7 +155,7 @@ def _index_put(p: Any, v: Value) -> bool:
 def _adding(p: Any, v: Value) -> bool:
     if v.dtype.is_complex or v.dtype.itemsize == 2 or v.dtype is dtypes.bool_:
         return False
-    (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (i_slot, index), (s_slot, _) = (p.contiguous_operand(a) for a in v.args)
     work = getattr(copy_index, v.name)(x, index, v.params["axis"])
     p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} {v.name}")
     return True
@@ -164,7 +164,7 @@ def _adding(p: Any, v: Value) -> bool:
 def _scan(p: Any, v: Value) -> bool:
     if not scan.serves(v.args[0].dtype) or not v.size:
         return False
-    given = [p.in_order(a) for a in v.args]
+    given = [p.contiguous_operand(a) for a in v.args]
     work = scan.scan(v.name, given[0][1], **v.params)
     p.emit(work, [p.slot(v), *(slot for slot, _ in given)], f"%{v.number} {v.name}")
     return True
@@ -173,7 +173,7 @@ def _scan(p: Any, v: Value) -> bool:
 def _ctc(p: Any, v: Value) -> bool:
     if v.dtype not in REAL or v.args[-1].dtype is not dtypes.int64 or not v.size:
         return False
-    slots = [p.in_order(a)[0] for a in v.args]
+    slots = [p.contiguous_operand(a)[0] for a in v.args]
     work = ctc.work(v.name, v.dtype, v.shape)
     p.emit(work, [p.slot(v), *slots], f"%{v.number} {v.name}")
     return True
@@ -185,7 +185,7 @@ def _order(p: Any, v: Value) -> bool:
     last = axis == len(x.shape) - 1
     if not last or not v.size or x.shape[axis] < SHORT or x.dtype.is_complex:
         return False
-    x_slot, operand = p.in_order(x)
+    x_slot, operand = p.contiguous_operand(x)
     down = v.params["descending"] if v.name == "argsort" else v.params["largest"]
     work = sort.order(operand, v.shape[axis], down)
     p.emit(work, [p.slot(v), x_slot], f"%{v.number} {v.name}")
@@ -196,7 +196,7 @@ def _search(p: Any, v: Value) -> bool:
     x = v.args[0]
     if x.dtype.is_complex or x.dtype in HALVES or not v.size:
         return False
-    (x_slot, x), (v_slot, values) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (v_slot, values) = (p.contiguous_operand(a) for a in v.args)
     work = search.searchsorted(x, values, v.params["right"])
     p.emit(work, [p.slot(v), x_slot, v_slot], f"%{v.number} searchsorted")
     return True

@@ -31,7 +31,7 @@ def log1p(z: Any) -> Any:
     near = (distance > 0.5) & (distance < 3)  # elsewhere the logarithm is not small
     x, y = np.where(near, x, 0), np.where(near, y, 0)
     size = 0.5 * np.log1p(x * (2 + x) + y * y)  # (1 + x)^2 + y^2, less 1
-    return _joined(np.where(near, size, np.real(out)), np.imag(out), z.dtype)
+    return _from_parts(np.where(near, size, np.real(out)), np.imag(out), z.dtype)
 
 
 def expm1(z: Any) -> Any:
@@ -48,10 +48,10 @@ def sign(z: Any) -> Any:
 
 def _scaled(z: Any, scale: Any) -> Any:
     """z times a real number: the parts one by one, infinities stay what they are."""
-    return _joined(np.real(z) * scale, np.imag(z) * scale, z.dtype)
+    return _from_parts(np.real(z) * scale, np.imag(z) * scale, z.dtype)
 
 
-def _joined(real: Any, imag: Any, dtype: Any) -> Any:
+def _from_parts(real: Any, imag: Any, dtype: Any) -> Any:
     """The numbers with these parts; real + 1j * imag would lose signs and infinities."""
     out = np.empty(np.shape(real), dtype)
     out.real, out.imag = real, imag

@@ -17,8 +17,8 @@ from everygrad.compile.views import row_major
 from everygrad.core.shapes import Shape, size_of
 
 GRAIN = edge(__name__, "GRAIN", 1 << 15, "elements")
-# elements from which it pays to bring a transposed operand into order
-TURNED = edge(__name__, "TURNED", 1 << 14, "elements")
+# elements from which it pays to copy a transposed operand to a contiguous one
+TRANSPOSE_MIN = edge(__name__, "TRANSPOSE_MIN", 1 << 14, "elements")
 
 
 def _merged(shape: Shape, tables: list[list[int]]) -> list[int]:
@@ -65,15 +65,15 @@ class _Rows:
         return Step(self.w.module(engine().attributes), self.blocks)
 
 
-def is_turned(shape: Shape, strides: Shape) -> bool:
-    """Whether reading so many elements by these strides, in order, goes across the cache's lines,
-    so that a copy in tiles comes first."""
+def is_transposed(shape: Shape, strides: Shape) -> bool:
+    """Whether reading an array of these strides in row-major order crosses a cache line with each
+    element, so that a tiled copy to a contiguous array pays."""
     repeats = any(s == 0 and n > 1 for n, s in zip(shape, strides, strict=True))
-    if repeats or size_of(shape) < TURNED:
+    if repeats or size_of(shape) < TRANSPOSE_MIN:
         return False
     tables = [list(row_major(shape)), list(strides)]
     sizes = _merged(shape, tables)
-    return transpose.turned(sizes, *tables) is not None
+    return transpose.transposed_axis(sizes, *tables) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +84,7 @@ def copy(source: Operand, target: Operand) -> Step:
     tables = [t or [0] for t in tables]
     across = None
     if not source.offset and not target.offset:
-        across = transpose.turned(sizes, *tables)
+        across = transpose.transposed_axis(sizes, *tables)
     if across is not None:
         return transpose.copy(sizes, tables[0], tables[1], across, target.dtype.itemsize)
     if len(sizes) == 1:

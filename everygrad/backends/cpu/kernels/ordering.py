@@ -79,7 +79,7 @@ def _order(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
         few = x.size < single_op.LARGE >> 4 or x.shape[axis] < SHORT
         if few or x.dtype.kind == "c" or params.get("k") == 0:
             return usual(x, axis=axis, **params)
-        rows = single_op.in_order(np.moveaxis(x, axis, -1))
+        rows = single_op.as_contiguous(np.moveaxis(x, axis, -1))
         found = single_op.call(name, *rows, axis=x.ndim - 1, **params)
         return np.moveaxis(found, -1, axis)
 
@@ -124,7 +124,7 @@ def _extreme_index(fn: Any) -> Callable[..., Any]:
 def recurrence(a: Any, b: Any, axis: int) -> Any:
     """Large ones compiled, others a step at a time."""
     if b.size >= single_op.LARGE and b.dtype.kind != "c":
-        return single_op.call("recurrence", *single_op.in_order(a, b), axis=axis)
+        return single_op.call("recurrence", *single_op.as_contiguous(a, b), axis=axis)
     wide = _WIDE.get(b.dtype.kind, b.dtype)
     out = np.moveaxis(np.array(b, wide), axis, 0)
     for i, factor in enumerate(np.moveaxis(a, axis, 0)[1:]):
@@ -143,7 +143,7 @@ def _scan(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
     def run(x: Any, **params: Any) -> Any:
         if x.size < single_op.LARGE or x.dtype.kind in "bc":
             return usual(x, **params)
-        return single_op.call(name, *single_op.in_order(x), **params)
+        return single_op.call(name, *single_op.as_contiguous(x), **params)
 
     return run
 
@@ -154,7 +154,7 @@ def _scan(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
 def searchsorted(x: Any, values: Any, right: bool) -> Any:
     x, values = widened(x), widened(values)
     if values.size >= single_op.LARGE >> 4:
-        return single_op.call("searchsorted", *single_op.in_order(x, values), right=right)
+        return single_op.call("searchsorted", *single_op.as_contiguous(x, values), right=right)
     out = np.empty(values.shape, np.int64)
     for row, wanted, found in zip(x, values, out, strict=True):
         found[...] = np.searchsorted(row, wanted, "right" if right else "left")

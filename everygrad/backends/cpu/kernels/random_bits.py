@@ -26,7 +26,7 @@ def philox(state: Any, count: int) -> Any:
     k0, k1, low, high = state.tolist()
     first = high << 32 | low
     if blocks > config.native_threshold or lazy_native.is_loaded():
-        lazy_native.drawing().draw(out, blocks, k1 << 32 | k0, first)
+        lazy_native.philox_llvm().draw(out, blocks, k1 << 32 | k0, first)
     else:
         _by_numpy(out, first, k0, k1)
     flat = out.reshape(-1)

@@ -28,13 +28,13 @@ _replays: dict[Any, Any] = {}
 _lock = threading.Lock()
 
 
-def in_order(*arrays: Any) -> tuple[Any, ...]:
-    """The arrays, copied where they do not lie as compiled code reads them."""
+def as_contiguous(*arrays: Any) -> tuple[Any, ...]:
+    """The arrays as C-contiguous and aligned ones, copied where they are not."""
     return tuple(np.require(a, requirements=("C", "A")) for a in arrays)
 
 
 def serves(arrays: Sequence[Any]) -> bool:
-    """Whether these arrays are many enough, and lie as compiled code reads them."""
+    """Whether these arrays are large enough, real, contiguous and aligned."""
     size = 0
     for a in arrays:
         if a.dtype.kind == "c" or not a.flags.c_contiguous or not a.flags.aligned:

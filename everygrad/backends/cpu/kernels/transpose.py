@@ -1,7 +1,7 @@
-"""Copies between layouts whose fastest axes differ: square tiles turned over in registers.
+"""Copies between layouts whose fastest axes differ: square tiles transposed in registers.
 
 Element by element, such a copy reads a cache line for each number. Here a tile's lines are read
-whole, exchanged by shuffles, and written whole; what is left at the edges goes one by one.
+whole, exchanged by shuffles, and written whole; the remainder at the edges is copied one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ GRAIN = edge(__name__, "GRAIN", 1 << 15, "elements")  # elements of a block
 _LANES = {1: 16, 2: 16, 4: 16, 8: 8}  # of a tile's side, by the bytes of an element
 
 
-def turned(sizes: Sequence[int], target: Sequence[int], source: Sequence[int]) -> int | None:
+def transposed_axis(
+    sizes: Sequence[int], target: Sequence[int], source: Sequence[int]
+) -> int | None:
     """The axis along which the source is contiguous, if it is not the target's and both are long
     enough for tiles; strides count elements."""
     last = len(sizes) - 1
@@ -130,5 +132,5 @@ def copy(
     across: int,
     itemsize: int,
 ) -> Step:
-    """target[...] = source[...]; args: target, source. See `turned` for `across`."""
+    """target[...] = source[...]; args: target, source. See `transposed_axis` for `across`."""
     return _Tiles(sizes, target, source, across, itemsize).step()

@@ -283,8 +283,8 @@ def _angle(e: Emitter, x: Value) -> Value:
     """0 or pi by the sign bit, as atan2(0, x)."""
     integer = "i64" if x.type == "double" else "i32"
     negative = e.compare("slt", e.cast("bitcast", x, integer), literal(integer, 0))
-    turned = e.select(negative, literal(x.type, math.pi), literal(x.type, 0.0))
-    return e.select(e.compare("uno", x, x), x, turned)
+    angle = e.select(negative, literal(x.type, math.pi), literal(x.type, 0.0))
+    return e.select(e.compare("uno", x, x), x, angle)
 
 
 def _isinf(e: Emitter, x: Value) -> Value:

@@ -39,7 +39,7 @@ def _quarters() -> int:
 # with those of 2 / pi that count for its exponent. Then what is left of y, in two doubles, times
 # pi / 2
 _REDUCE = """\
-define internal { i64, double, double } @turning.reduce(double %x) noinline nounwind {
+define internal { i64, double, double } @trig.reduce(double %x) noinline nounwind {
   %bits = bitcast double %x to i64
   %field = lshr i64 %bits, 52
   %exponent = and i64 %field, 2047
@@ -49,7 +49,7 @@ define internal { i64, double, double } @turning.reduce(double %x) noinline noun
   %first = sub i64 FIRST, %e
   %byte = lshr i64 %first, 3
   %bit = and i64 %first, 7
-  %place = getelementptr i8, ptr @turning.quarters, i64 %byte
+  %place = getelementptr i8, ptr @trig.quarters, i64 %byte
   %window = load i256, ptr %place, align 1
   %by = zext i64 %bit to i256
   %shifted = lshr i256 %window, %by
@@ -103,7 +103,7 @@ define internal { i64, double, double } @turning.reduce(double %x) noinline noun
 }
 """
 _FUNCTION = """\
-define internal double @turning.{fn}(double %x) nounwind {{
+define internal double @trig.{fn}(double %x) nounwind {{
   %size = call double @llvm.fabs.f64(double %x)
   %far = fcmp oge double %size, {limit}
   %finite = fcmp olt double %size, 0x7FF0000000000000
@@ -113,7 +113,7 @@ usual:
   %plain = call double @{fn}(double %x)
   ret double %plain
 huge:
-  %parts = call {{ i64, double, double }} @turning.reduce(double %x)
+  %parts = call {{ i64, double, double }} @trig.reduce(double %x)
   %q = extractvalue {{ i64, double, double }} %parts, 0
   %r = extractvalue {{ i64, double, double }} %parts, 1
   %lo = extractvalue {{ i64, double, double }} %parts, 2
@@ -124,13 +124,13 @@ huge:
 # lost of that angle would count, r is so small that a series gives 70 bits of its tangent
 _TAN = """\
   %odd = trunc i64 %q to i1
-  br i1 %odd, label %turned, label %straight
-straight:
+  br i1 %odd, label %cotangent, label %tangent
+tangent:
   %t = call double @tan(double %r)
   %slope = call double @llvm.fma.f64(double %t, double %t, double 1.0)
   %tan = call double @llvm.fma.f64(double %lo, double %slope, double %t)
   ret double %tan
-turned:
+cotangent:
   %r.size = call double @llvm.fabs.f64(double %r)
   %steep = fcmp olt double %r.size, 0x3F50000000000000
   br i1 %steep, label %pole, label %beside
@@ -196,7 +196,7 @@ def _texts(fn: str) -> tuple[str, ...]:
     return (
         *_LIBRARY,
         *_INTRINSICS,
-        f'@turning.quarters = private constant [{_BYTES} x i8] c"{table}"',
+        f'@trig.quarters = private constant [{_BYTES} x i8] c"{table}"',
         _REDUCE.replace("FIRST", str(_LENGTH - 190)),
         _FUNCTION.format(fn=fn, limit=f"{_LIMIT:.1f}", end=_ENDS[fn]),
     )
@@ -207,4 +207,4 @@ def expand(e: Emitter, fn: str, x: Value) -> Value | None:
     if fn not in FUNCTIONS or x.type != "double":
         return None
     e.declarations.update(_texts(fn))
-    return e.emit("double", f"call double @turning.{fn}(double {x.name})")
+    return e.emit("double", f"call double @trig.{fn}(double {x.name})")

@@ -433,7 +433,7 @@ def _sincos(m: Real, x: Value) -> tuple[Value, Value, Value]:
     return quadrant, sine, cosine
 
 
-def _turned(m: Real, quadrant: Value, sine: Value, cosine: Value) -> Value:
+def _sine_in_quadrant(m: Real, quadrant: Value, sine: Value, cosine: Value) -> Value:
     """The sine of an angle in `quadrant` whose remainder has this sine and cosine."""
     odd = m.e.cast("trunc", quadrant, "i1")
     value = m.bits(m.e.select(odd, cosine, sine))
@@ -442,13 +442,13 @@ def _turned(m: Real, quadrant: Value, sine: Value, cosine: Value) -> Value:
 
 
 def sin(m: Real, x: Value) -> Value:
-    value = _turned(m, *_sincos(m, x))
+    value = _sine_in_quadrant(m, *_sincos(m, x))
     return m.e.select(m.e.compare("oeq", x, m.const(0.0)), x, value)  # keeps -0
 
 
 def cos(m: Real, x: Value) -> Value:
     quadrant, sine, cosine = _sincos(m, x)
-    return _turned(m, m.e.op("add", quadrant, m.integer(1)), sine, cosine)
+    return _sine_in_quadrant(m, m.e.op("add", quadrant, m.integer(1)), sine, cosine)
 
 
 def tan(m: Real, x: Value) -> Value:

@@ -4,8 +4,8 @@ NumPy takes float32 through float64 and a batch one matrix after the other, whic
 matrices, where a call from Python is dear. Here each matrix of a batch is a call of its own, BLAS
 held to one thread meanwhile; one matrix alone has BLAS's own threads if it is large.
 
-LAPACK's matrices are column by column: what lies row by row in C's order is their transpose, and
-nothing is turned over where that does as well.
+LAPACK's matrices are column-major. A C-ordered (row-major) matrix is the transpose of what LAPACK
+sees, and no copy is made where the transpose serves as well.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ def solve(a: Any, b: Any) -> Any:
     work, pivots, bad = factored(a)
     _refuse_singular(bad)
     n, wide = b.shape[-2:]
-    turned = matrices(b.mT)
+    transposed = matrices(b.mT)
 
     def substitute(i: int) -> None:
-        lapack("getrs", work.dtype, b"T", n, wide, work[i], n, pivots[i], turned[i], n)
+        lapack("getrs", work.dtype, b"T", n, wide, work[i], n, pivots[i], transposed[i], n)
 
-    each(turned, substitute)
-    return np.ascontiguousarray(turned.mT).reshape(b.shape)
+    each(transposed, substitute)
+    return np.ascontiguousarray(transposed.mT).reshape(b.shape)
 
 
 def inv(x: Any) -> Any:
@@ -174,21 +174,21 @@ def cholesky(x: Any) -> Any:
 
 def qr(x: Any) -> tuple[Any, Any]:
     """Q of as many columns as x, and R, of matrices that have as many rows as columns or more."""
-    turned = matrices(x.mT)
-    count, n, m = turned.shape
+    transposed = matrices(x.mT)
+    count, n, m = transposed.shape
     upper = np.zeros((count, n, n), x.dtype)
 
     def factor(i: int) -> None:
-        one = turned[i]
+        one = transposed[i]
         scales, space = np.empty(n, x.dtype), np.empty(n * _BLOCK, x.dtype)
         lapack("geqrf", x.dtype, m, n, one, m, scales, space, n * _BLOCK)
         upper[i] = np.triu(one[:, :n].T)
         make = "ungqr" if x.dtype.kind == "c" else "orgqr"
         lapack(make, x.dtype, m, n, n, one, m, scales, space, n * _BLOCK)
 
-    each(turned, factor)
+    each(transposed, factor)
     batch = x.shape[:-2]
-    return turned.mT.reshape((*batch, m, n)), upper.reshape((*batch, n, n))
+    return transposed.mT.reshape((*batch, m, n)), upper.reshape((*batch, n, n))
 
 
 def lu_factor(x: Any) -> Any:
@@ -197,12 +197,12 @@ def lu_factor(x: Any) -> Any:
     m, n = x.shape[-2:]
     count, least = size_of(x.shape[:-2]), min(m, n)
     out = np.zeros((count, m, n + 1), x.dtype)
-    turned = matrices(x.mT)
+    transposed = matrices(x.mT)
 
     def factor(i: int) -> None:
         pivots = np.ones(least, np.int64)
-        lapack("getrf", x.dtype, m, n, turned[i], m, pivots)
-        out[i, :, :n], out[i, :least, n] = turned[i].T, pivots - 1
+        lapack("getrf", x.dtype, m, n, transposed[i], m, pivots)
+        out[i, :, :n], out[i, :least, n] = transposed[i].T, pivots - 1
 
-    each(turned, factor)
+    each(transposed, factor)
     return out.reshape((*x.shape[:-1], n + 1))
