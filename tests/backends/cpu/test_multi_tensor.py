@@ -9,7 +9,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import nn, optim
-from everygrad.backends.cpu.fused.multi_tensor import _ENTRY, bundled, kind_of
+from everygrad.backends.cpu.fused.multi_tensor import _ENTRY, kind_of, multi_tensor_work
 from everygrad.backends.cpu.graph import replay
 from everygrad.backends.cpu.graph.execution_plan import NativeStep, Planner
 from everygrad.backends.cpu.runtime import pool
@@ -119,17 +119,17 @@ def test_groups_that_read_the_same_tensor_are_kept_apart() -> None:
     np.testing.assert_allclose(x.numpy(), start + 3, rtol=1e-6)
 
 
-def test_what_is_not_flat_is_no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_are_not_flat_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    usual = Planner.bundle
+    usual = Planner.emit_multi_tensor
 
     def watch(self: Any, groups: Any) -> None:
         seen.extend(groups)
         assert all(kind_of(g, self.stored) is not None for g in groups)
-        assert bundled(groups, self.stored).step.blocks >= len(groups)
+        assert multi_tensor_work(groups, self.stored).step.blocks >= len(groups)
         usual(self, groups)
 
-    monkeypatch.setattr(Planner, "bundle", watch)
+    monkeypatch.setattr(Planner, "emit_multi_tensor", watch)
     rows = [eg.randn((30, 40)), eg.randn((50, 40))]
     fn = eg.jit(lambda a, b: [eg.softmax(a), eg.softmax(b), a.T + 1.0, b.T + 1.0])
     for got, want in zip(fn(*rows), fn.__wrapped__(*rows), strict=True):

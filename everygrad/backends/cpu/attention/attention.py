@@ -24,7 +24,7 @@ import numpy as np
 from everygrad.backends.cpu.attention.attention_tiles import (
     GROUP,
     LOG2E,
-    MOST_ROWS,
+    MAX_ROWS,
     Code,
     Softmax,
     Tiles,
@@ -42,8 +42,8 @@ SMALL = edge(__name__, "SMALL", 1 << 14, "products")  # multiply-adds below whic
 # elements of a packed matrix that stay in the nearest cache beside the scores
 NEAR = edge(__name__, "NEAR", 1 << 13, "elements")
 # bytes; where blocks would ask for more, each does several heads
-MOST_SCRATCH = edge(__name__, "MOST_SCRATCH", 1 << 26, "bytes")
-FEWEST_BLOCKS = edge(__name__, "FEWEST_BLOCKS", 32, "count")
+MAX_SCRATCH = edge(__name__, "MAX_SCRATCH", 1 << 26, "bytes")
+MIN_BLOCKS = edge(__name__, "MIN_BLOCKS", 32, "count")
 # keys between which tiles of twice as many queries use keys and values longer
 SEVERAL = edge(__name__, "SEVERAL", 256, "size")
 MANY = edge(__name__, "MANY", 2048, "size")
@@ -84,7 +84,7 @@ class _Plan:
         # products may look beyond the last key; and rows a power of two apart share cache sets
         self.score_row = self.all_keys + self.t.slack
         # whole groups of rows for every product; more where keys and values fill the caches
-        self.tile = (4 if SEVERAL < self.keys <= MANY else 2) * MOST_ROWS
+        self.tile = (4 if SEVERAL < self.keys <= MANY else 2) * MAX_ROWS
         mask_row = None if mask is None else mask.strides[2]
         self.softmax = Softmax(self.t, self.queries, self.keys, self.score_row, causal, mask_row)
         # the step does next to nothing itself; optimising it would take a third of the compilation
@@ -116,7 +116,7 @@ class _Plan:
     @property
     def share(self) -> int:
         """How many units of work a block does."""
-        most = max(FEWEST_BLOCKS, MOST_SCRATCH // (self.slot * self.t.size))
+        most = max(MIN_BLOCKS, MAX_SCRATCH // (self.slot * self.t.size))
         return -(-self.units // most)
 
     def range(self) -> tuple[str, str]:
@@ -275,7 +275,7 @@ def attention(
     p.layouts["out"] = out
     t, code = p.t, p.code
     # few heads: several blocks for each, though each packs the head's keys for itself
-    parts = min(-(-FEWEST_BLOCKS // p.units), max(1, p.queries // PART))
+    parts = min(-(-MIN_BLOCKS // p.units), max(1, p.queries // PART))
     part = round_up(-(-p.queries // parts), p.tile)
     parts = -(-p.queries // part)
     p.units *= parts

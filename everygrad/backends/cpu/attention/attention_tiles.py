@@ -23,7 +23,7 @@ from everygrad.dtypes import DType
 
 LOG2E = math.log2(math.e)
 GROUP = edge(__name__, "GROUP", 4, "size")  # rows softened together, to hide latencies
-MOST_ROWS = edge(__name__, "MOST_ROWS", 12, "size")  # of a product
+MAX_ROWS = edge(__name__, "MAX_ROWS", 12, "size")  # of a product
 # (2^r - 1) / r for |r| <= 1/2, interpolated at Chebyshev nodes
 _EXP2_32 = (0.6931472, 0.2402265, 0.05550357, 0.009618083, 0.0013390863, 0.00015453163)
 _EXP2_64 = (
@@ -154,7 +154,7 @@ class Tiles:
         self.sums = 24 if width == 64 else 12
         self.panel = 3 * self.lanes
         self.rows = self.sums // 3  # of products with panels
-        self.slack = round_up(MOST_ROWS, self.lanes)
+        self.slack = round_up(MAX_ROWS, self.lanes)
         self.chunk = min(4, self.lanes)
         self._made: dict[object, str] = {}
         self._types: dict[str, list[str]] = {}
@@ -411,8 +411,8 @@ class Tiles:
     # --- products --------------------------------------------------------------------------------
 
     def rows_for(self, vectors: int) -> int:
-        """How many rows a product of so many vectors has, up to 4; at most MOST_ROWS."""
-        return min(MOST_ROWS, self.sums // vectors)
+        """How many rows a product of so many vectors has, up to 4; at most MAX_ROWS."""
+        return min(MAX_ROWS, self.sums // vectors)
 
     def product(
         self, rows: int, vectors: int, a: tuple[int, int], b: int, c: int, more: bool = False

@@ -2,8 +2,8 @@
 
 A flat group reads whole tensors in order and single numbers, and writes whole tensors. Its code
 needs no size: a table, one of the kernel's arguments, says of each block which group it belongs to
-and which of its elements it does. So fifty parameters are one step whose blocks all threads share,
-and one function to compile whatever their shapes.
+and which elements it covers. So fifty parameters are one step whose blocks all threads share, and
+one function to compile, whatever their shapes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.cpu.fused.fused import GRAIN, MOST_BLOCKS, Writer, likeness
+from everygrad.backends.cpu.fused.fused import GRAIN, MAX_BLOCKS, FusedKernelWriter, code_key
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
 from everygrad.backends.cpu.llvm.work import Step
@@ -26,7 +26,7 @@ _ENTRY = 3  # words of the table for each block: where its arguments begin, firs
 _LINE = edge(__name__, "_LINE", 64, "size")  # blocks begin at multiples of this many elements
 
 
-class Bundle(NamedTuple):
+class MultiTensorWork(NamedTuple):
     """One step for several groups. Its arguments are the table, then for each group its outputs
     and its inputs, with how many elements into an input its argument points."""
 
@@ -58,10 +58,10 @@ def kind_of(group: Group, stored: set[Value]) -> Any:
     for r in _loads(group):
         if r.step is not None or not (r.value.size == 1 or _is_whole(r, group)):
             return None
-    return likeness(group, stored, sized=False)
+    return code_key(group, stored, sized=False)
 
 
-class _Writer(Writer):
+class _MultiTensorWriter(FusedKernelWriter):
     """The loop of one flat group, its pointers found anew for each block."""
 
     def text(self) -> str:
@@ -89,11 +89,11 @@ class _Writer(Writer):
         return w.module(engine().attributes)
 
 
-def bundled(groups: Sequence[Group], stored: set[Value]) -> Bundle:
+def multi_tensor_work(groups: Sequence[Group], stored: set[Value]) -> MultiTensorWork:
     """Flat groups of one kind as one step; values in `stored` must be in memory afterwards."""
-    writer = _Writer(groups[0], stored, (0, 1))
+    writer = _MultiTensorWriter(groups[0], stored, (0, 1))
     total = sum(g.size for g in groups)
-    piece = max(GRAIN, -(-total // (2 * MOST_BLOCKS)))
+    piece = max(GRAIN, -(-total // (2 * MAX_BLOCKS)))
     piece = -(-piece // _LINE) * _LINE
     table: list[int] = []
     outputs, inputs = [], []
@@ -105,4 +105,4 @@ def bundled(groups: Sequence[Group], stored: set[Value]) -> Bundle:
             table += (at, start, min(start + piece, group.size))
         at += len(outputs[-1]) + len(inputs[-1])
     step = Step(writer.text(), len(table) // _ENTRY)
-    return Bundle(step, np.array(table, np.int64), outputs, inputs)
+    return MultiTensorWork(step, np.array(table, np.int64), outputs, inputs)

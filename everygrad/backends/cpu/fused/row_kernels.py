@@ -30,7 +30,7 @@ SOFTMAX_OF_HALVES = (  # an exponential that was stored would be rounded twice
     *(SOFTMAX[0], Pass(reduce=SOFTMAX[1].reduce)),
     Pass(store=lambda r: _exp(r.x[0] - r.total[0]) / r.total[1]),
 )
-SOFTMAX_MOVE = (  # of (g, y)
+SOFTMAX_VJP = (  # of (g, y)
     Pass(reduce=(("add", lambda r: r.x[0] * r.x[1]),)),
     Pass(store=lambda r: r.x[1] * (r.x[0] - r.total[0])),
 )
@@ -122,7 +122,7 @@ def softmax(x: Any, axis: int) -> Any:
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "softmax": softmax,
-    "softmax_vjp": along(SOFTMAX_MOVE),
+    "softmax_vjp": along(SOFTMAX_VJP),
     "log_softmax": along(LOG_SOFTMAX),
     "log_softmax_vjp": along(LOG_SOFTMAX_VJP),
     "standardize": over_axes(standardize),

@@ -23,7 +23,7 @@ from everygrad.compile.thresholds import edge
 from everygrad.dtypes import FROM_NP, DType, float32, float64, int32, int64
 
 Body = Callable[["Row"], Expr]
-GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements, in whole rows, handed out together
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements per task, in whole rows
 # elements of a row that are summed in its dtype; sums of a longer row's strips are, in float64
 STRIP = edge(__name__, "STRIP", 1 << 12, "size")
 
@@ -46,7 +46,7 @@ class Pass(NamedTuple):
     store: Body | None = None
 
 
-class _Writer:
+class _RowKernelWriter:
     """Writes one kernel: kernel(lo, hi, n, out, *inputs) over rows [lo, hi) of n elements.
 
     Half floats are computed with in float32, and rounded where they are stored. `long`: rows may
@@ -100,7 +100,7 @@ class _Writer:
 
     def walk(self, k: int, one: Pass) -> None:
         """The loops of pass k, over strips and their elements: before{k} -> strip{k} -> loop{k} ->
-        joined{k} -> after{k}. A pass that reduces nothing is one strip, and so is a short row."""
+        combined{k} -> after{k}. A pass that reduces nothing is one strip, and so is a short row."""
         e, several = self.e, bool(one.reduce) and self.long
         lines = e.lines
         lines += [f"  br label %before{k}", f"before{k}:", f"  br label %strip{k}", f"strip{k}:"]
@@ -137,15 +137,15 @@ class _Writer:
         lines[head] = "\n".join(phis)
         lines += [
             f"  %more{k} = icmp slt i64 %i.next{k}, {end}",
-            f"  br i1 %more{k}, label %loop{k}, label %joined{k}",
-            f"joined{k}:",
+            f"  br i1 %more{k}, label %loop{k}, label %combined{k}",
+            f"combined{k}:",
         ]
         totals = [Value(kind, final) for kind, _, final, _ in carried]
         phis = [f"  %s{k} = phi i64 [ 0, %before{k} ]"]
         if several:
-            phis[0] += f", [ %s.next{k}, %joined{k} ]"
+            phis[0] += f", [ %s.next{k}, %combined{k} ]"
             for j, (combine, _) in enumerate(one.reduce):
-                totals[j], phi = self.joined(k, j, totals[j], combine)
+                totals[j], phi = self.combined(k, j, totals[j], combine)
                 phis.append(phi)
             lines.append(f"  %s.more{k} = icmp slt i64 %s.next{k}, %n")
             lines.append(f"  br i1 %s.more{k}, label %strip{k}, label %after{k}")
@@ -162,7 +162,7 @@ class _Writer:
         following = Value("i64", f"%s.next{k}")
         return self.e.call("llvm.smin.i64", "i64", following, Value("i64", "%n")).name
 
-    def joined(self, k: int, j: int, total: Value, combine: str) -> tuple[Value, str]:
+    def combined(self, k: int, j: int, total: Value, combine: str) -> tuple[Value, str]:
         """The row's j-th number so far, with a strip's, and the phi that carries it: sums in
         float64, since the strips of a long row are many."""
         e, name, start = self.e, f"%row.acc{k}.{j}", self.start_of(combine)
@@ -173,7 +173,7 @@ class _Writer:
         else:
             kind = self.word
             new = e.call(f"llvm.smax.{kind}", kind, Value(kind, name), total)
-        phi = f"  {name} = phi {kind} [ {start}, %before{k} ], [ {new.name}, %joined{k} ]"
+        phi = f"  {name} = phi {kind} [ {start}, %before{k} ], [ {new.name}, %combined{k} ]"
         return new, phi
 
     def finished(self, total: Value, combine: str) -> Value:
@@ -221,7 +221,7 @@ class _Writer:
 
 def source(passes: Sequence[Pass], inputs: int, dtype: DType, long: bool = False) -> str:
     """The LLVM IR of a row kernel, for reading."""
-    return _Writer(passes, inputs, dtype, long).text()
+    return _RowKernelWriter(passes, inputs, dtype, long).text()
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad.backends.cpu.fused import multi_tensor
-from everygrad.backends.cpu.fused.fused import Fused, fusable, fused, walks_by_row
+from everygrad.backends.cpu.fused.fused import FusedWork, can_split_by_rows, fusable, fused
 from everygrad.backends.cpu.graph import lowering
 from everygrad.backends.cpu.kernels import copy_index
 from everygrad.backends.cpu.llvm.work import Operand, Step, Work, contiguous
@@ -102,7 +102,9 @@ class Planner:
         for g in self.groups:
             for v in self.reads[g.number]:
                 self.read_by.setdefault(v, []).append(g)
-        self.left = {v: len(found) for v, found in self.read_by.items()}  # how many wait still
+        self.pending_reads = {
+            v: len(found) for v, found in self.read_by.items()
+        }  # groups that have not run yet
         self.behind: dict[int, list[Group]] = {}  # the groups that take something from a group
         for g in self.groups:
             for n in g.before:
@@ -113,7 +115,7 @@ class Planner:
         self.busy: set[int] = set()  # slots that the step linked to this one reads
         self.waiting: dict[int, Group] = {}  # groups without steps yet
         self.blocked: dict[int, int] = {}  # how many of those each of them waits for
-        self.kinds: dict[int, Any] = {}  # which groups one kernel can serve together
+        self.kinds: dict[int, Any] = {}  # groups of one kind can share a kernel
         self.ready: dict[Any, dict[int, Group]] = {}  # by kind: those that could run now
         self.results = {view_of(v).base for v in graph.outputs}
 
@@ -267,7 +269,7 @@ class Planner:
             if self.emit_transpose_copy(group):
                 return
             group = self.with_contiguous_loads(group)
-        made: Fused = fused(group, self.stored, bounds)
+        made: FusedWork = fused(group, self.stored, bounds)
         ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in made.inputs]
         self.reuse(group, made)
         outs = [self.slot(v) for v in made.outputs]
@@ -299,27 +301,27 @@ class Planner:
         if kind is not None:
             self.ready.setdefault(kind, {})[group.number] = group
 
-    def leave(self, group: Group) -> None:
-        """A group's steps are about to be written."""
+    def dequeue(self, group: Group) -> None:
+        """Takes a group out of the queue: its steps are emitted next."""
         del self.waiting[group.number]
         kind = self.kinds[group.number]
         if kind is not None:
             del self.ready[kind][group.number]
         for v in self.reads[group.number]:
-            self.left[v] -= 1
+            self.pending_reads[v] -= 1
         for other in self.behind.get(group.number, ()):
             self.blocked[other.number] -= 1
             if not self.blocked[other.number]:
                 self.is_ready(other)
 
-    def alike(self, group: Group) -> list[Group]:
-        """This group, and those behind it that one kernel can do together with it now."""
+    def same_kernel(self, group: Group) -> list[Group]:
+        """This group, and the later ones that are ready and share its kernel."""
         kind = self.kinds[group.number]
         return [group] if kind is None else list(self.ready[kind].values())
 
-    def bundle(self, groups: Sequence[Group]) -> None:
-        """Groups of one kind as one step."""
-        made = multi_tensor.bundled(groups, self.stored)
+    def emit_multi_tensor(self, groups: Sequence[Group]) -> None:
+        """Emits groups of one kind as one multi-tensor step."""
+        made = multi_tensor.multi_tensor_work(groups, self.stored)
         table = self.new_slot()
         self.constants[table] = made.table
         given, written = [table], []
@@ -340,7 +342,7 @@ class Planner:
         # what two of the groups read cannot be overwritten by one of them
         self.whole_reads[len(self.steps) - 1] = {s for s, count in whole.items() if count == 1}
 
-    def reuse(self, group: Group, made: Fused) -> None:
+    def reuse(self, group: Group, made: FusedWork) -> None:
         """Let results take the memory of what is read here for the last time, in the same place."""
         if group.row is not None:  # a later pass may read what an earlier one has overwritten
             return
@@ -349,7 +351,7 @@ class Planner:
             for v in dict.fromkeys(v for v, _ in made.inputs)
             if self.slots[v] in self.spans
             and self.slots[v] not in self.busy
-            and not self.left.get(v)
+            and not self.pending_reads.get(v)
             and _read_in_place(group, v)
         ]
         for out in made.outputs:
@@ -392,11 +394,11 @@ class Planner:
         self.begin()
         for group in self.groups:
             if group.number in self.waiting:
-                alike = self.alike(group)
-                for one in alike:
-                    self.leave(one)
-                if len(alike) > 1:
-                    self.bundle(alike)
+                same_kernel = self.same_kernel(group)
+                for one in same_kernel:
+                    self.dequeue(one)
+                if len(same_kernel) > 1:
+                    self.emit_multi_tensor(same_kernel)
                 else:
                     self.one(group)
         views = [view_of(v) for v in self.graph.outputs]
@@ -452,7 +454,7 @@ class Planner:
             last = self.steps[at]
             assert isinstance(last, NativeStep)
             self.steps[at] = last._replace(linked=True)
-            self.leave(follower)
+            self.dequeue(follower)
             # blocks of both run at the same time: what the product reads must stay as it is
             self.busy = {*map(self.root, last.slots[1:])}
             self.group(follower, work.rows)
@@ -468,7 +470,7 @@ class Planner:
         if group is None or self.blocked[group.number]:
             return None
         in_step = group.size == v.size and _read_in_place(group, v)
-        return group if in_step and walks_by_row(group, rows[-1]) else None
+        return group if in_step and can_split_by_rows(group, rows[-1]) else None
 
     def certain(self) -> set[int]:
         """The outputs that no step writes before all checks, and calls that may raise, are behind

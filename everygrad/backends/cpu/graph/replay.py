@@ -97,7 +97,7 @@ class Replay:
         self.segments = self.link()
         self.first: list[Segment] = self.segments[:-1]
         self.last: Segment = self.segments[-1] if self.segments else _none
-        self.givers = [self.giver(r.slot, r.view) for r in program.results]
+        self.view_makers = [self.view_maker(r.slot, r.view) for r in program.results]
         self.places = [self.place(r.slot) for r in program.results]
 
     def memory(self) -> Memory:
@@ -110,8 +110,8 @@ class Replay:
         texts = {s.step.source for s in program.steps if isinstance(s, NativeStep)}
         constants = sum(a.nbytes for a in program.constants.values())
         members = sum(len(g.values) for g in program.groups)
-        kept = sum(code.values()) + sum(map(len, texts)) + constants + _A_VALUE * members
-        return kept + min(most, program.arena)
+        held = sum(code.values()) + sum(map(len, texts)) + constants + _A_VALUE * members
+        return held + min(most, program.arena)
 
     def memory_for(self, slot: int, v: Value) -> Callable[[], Any]:
         """What gives an output its memory, of earlier results that nobody holds any more; that of
@@ -136,7 +136,7 @@ class Replay:
         sources = [(s.step.source, s.step.vectorise) for s in native]
         self.code = engine().compile_all(sources)  # held: what is compiled lives as long as we do
         addresses = iter(self.code)
-        self.kept: list[Any] = []  # memory that native code points to
+        self.keepalive: list[Any] = []  # memory that native code points to
         segments: list[Callable[[dict[int, Any]], None]] = []
         words: list[int] = []
         self.stretches: list[tuple[int, int]] = []  # of segments: an address, the number of steps
@@ -144,7 +144,7 @@ class Replay:
         def close() -> None:
             if words:
                 table = (ctypes.c_int64 * len(words))(*words)
-                self.kept.append(table)
+                self.keepalive.append(table)
                 where, count = ctypes.addressof(table), len(words) // native_threads.STEP_WORDS
                 slots = ctypes.addressof(self.slots)
                 segments.append(lambda arrays: native_threads.run_steps(where, count, slots))
@@ -159,14 +159,14 @@ class Replay:
                 continue
             numbers = (ctypes.c_int64 * len(s.slots))(*s.slots)
             args = (ctypes.c_int64 * len(s.slots))()
-            self.kept += (numbers, args)
+            self.keepalive += (numbers, args)
             places = (ctypes.addressof(numbers), ctypes.addressof(args))
             blocks = -s.step.blocks if s.linked else s.step.blocks
             words += (next(addresses), blocks, len(s.slots), *places)
         close()
         return segments
 
-    def giver(self, slot: int, view: View) -> Callable[[Any], Any]:
+    def view_maker(self, slot: int, view: View) -> Callable[[Any], Any]:
         """What makes an output's array out of the array in its slot."""
         shape = view.shape
         if size_of(shape) == view.base.size and is_whole(shape, view.strides, view.offset):
@@ -190,7 +190,7 @@ class Replay:
         # a checked index lies where its argument does: in another shape, or in part of an array
         first = start // view.base.dtype.itemsize
         part = base.reshape(-1)[first : first + view.base.size]
-        return self.giver(slot, view)(part.reshape(view.base.shape))
+        return self.view_maker(slot, view)(part.reshape(view.base.shape))
 
     def call(self, s: HostStep, arrays: dict[int, Any]) -> None:
         made = s.call(*[self.array(slot, view, arrays) for slot, view in s.inputs])
@@ -254,7 +254,7 @@ class Replay:
             raise interrupted
         return made
 
-    def apart(self) -> list[tuple[range, Segment]]:
+    def single_steps(self) -> list[tuple[range, Segment]]:
         """The steps one by one, those that are linked together: which they are, and their call."""
         slots, steps = ctypes.addressof(self.slots), self.program.steps
         found: list[tuple[range, Segment]] = []
@@ -280,7 +280,7 @@ class Replay:
             return lambda arrays: around(steps, partial(segment, arrays))
 
         # results in memory of their own: the call can be stopped between any two steps
-        made, interrupted = self.run({}, None, [within(*part) for part in self.apart()])
+        made, interrupted = self.run({}, None, [within(*part) for part in self.single_steps()])
         if interrupted is not None:
             raise interrupted
         return made
@@ -338,7 +338,7 @@ class Replay:
         arrays = self.arrays
         return [
             give(arrays[i] if kind == 0 else made[i] if kind == 1 else i)
-            for give, (kind, i) in zip(self.givers, self.places, strict=True)
+            for give, (kind, i) in zip(self.view_makers, self.places, strict=True)
         ]
 
     def refuse(self) -> None:

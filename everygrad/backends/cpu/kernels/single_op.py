@@ -23,7 +23,7 @@ from everygrad.dtypes import FROM_NP
 # elements from which a compiled kernel's start is worth it
 LARGE = edge(__name__, "LARGE", 1 << 18, "elements")
 _REMEMBERED = 256  # compiled ops, and
-_MOST_BYTES = 1 << 26  # of the memory they keep for partial results
+_MAX_BYTES = 1 << 26  # of the memory they keep for partial results
 _replays: dict[Any, Any] = {}
 _lock = threading.Lock()
 
@@ -59,13 +59,15 @@ def run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
             inputs = [graph.input(a.shape, FROM_NP[a.dtype]) for a in arrays]
             graph.outputs = [graph.call(op, inputs, params)]
             replay = lazy_native.compiled(graph, ())
-            while len(_replays) >= _REMEMBERED or (_replays and _kept(replay) > _MOST_BYTES):
+            while len(_replays) >= _REMEMBERED or (
+                _replays and _retained_bytes(replay) > _MAX_BYTES
+            ):
                 del _replays[next(iter(_replays))]
         _replays[key] = replay  # the latest comes last
     return replay.run_on(arrays)[0]
 
 
-def _kept(more: Any) -> int:
+def _retained_bytes(more: Any) -> int:
     return sum(replay.program.arena for replay in (more, *_replays.values()))
 
 

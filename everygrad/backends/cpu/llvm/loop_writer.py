@@ -16,12 +16,12 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType
 
 Body = Callable[[list[Reg]], list[Reg]]
-# columns that one accumulator takes; what longer rows' stretches come to is joined in float64
+# columns per accumulator; the accumulators of a longer row are combined in float64
 STRETCH = edge(__name__, "STRETCH", 1 << 12, "size")
 
 
-class Carried(Protocol):
-    """An accumulator: its type and first value, and those of one in which several are joined."""
+class CarriedAccumulator(Protocol):
+    """An accumulator: its type and start, and those of the wider state that combines several."""
 
     type: str
     start: str
@@ -29,9 +29,9 @@ class Carried(Protocol):
     @property
     def outer(self) -> tuple[str, str]: ...
 
-    def join(self, e: Emitter, held: Reg, total: Reg) -> Reg: ...
+    def combine(self, e: Emitter, held: Reg, total: Reg) -> Reg: ...
 
-    def part(self, e: Emitter, held: Reg) -> Reg: ...
+    def narrow(self, e: Emitter, held: Reg) -> Reg: ...
 
 
 class LoopWriter:
@@ -107,7 +107,7 @@ class LoopWriter:
         self,
         columns: Shape,
         length: str,
-        sums: Sequence[Carried],
+        sums: Sequence[CarriedAccumulator],
         through: Sequence[bool],
         body: Body,
         after_inner: Callable[[list[Reg]], None],
@@ -144,7 +144,7 @@ class LoopWriter:
             )
             after_inner(totals)
             rows = zip(sums, kinds, held, totals, strict=True)
-            totals = [s.join(self.e, Reg(kind, h), t) for s, (kind, _), h, t in rows]
+            totals = [s.combine(self.e, Reg(kind, h), t) for s, (kind, _), h, t in rows]
         else:
             inner_starts = [
                 (kind, h if whole else start)
@@ -158,9 +158,9 @@ class LoopWriter:
         ]
         self._close(name, mark, carried, parallel=False)
         made = [Reg(kind, h) for h, (kind, _) in zip(held, kinds, strict=True)]
-        return [s.part(self.e, m) for s, m in zip(sums, made, strict=True)] if is_long else made
+        return [s.narrow(self.e, m) for s, m in zip(sums, made, strict=True)] if is_long else made
 
-    def _stretches(self, length: str, sums: Sequence[Carried], body: Body) -> list[Reg]:
+    def _stretches(self, length: str, sums: Sequence[CarriedAccumulator], body: Body) -> list[Reg]:
         """The innermost columns, STRETCH at a time."""
         name = self._fresh("s")
         outer = self.columns[:]
@@ -177,10 +177,10 @@ class LoopWriter:
             first.name,
         )
         rows = zip(sums, held, totals, strict=True)
-        made = [s.join(self.e, h, t) for s, h, t in rows]
+        made = [s.combine(self.e, h, t) for s, h, t in rows]
         carried = [(h.name, *s.outer, m.name) for s, h, m in zip(sums, held, made, strict=True)]
         self._close(name, mark, carried, parallel=False)
-        return [s.part(self.e, h) for s, h in zip(sums, held, strict=True)]
+        return [s.narrow(self.e, h) for s, h in zip(sums, held, strict=True)]
 
     def _inner(
         self, length: str, starts: Sequence[tuple[str, str]], body: Body, first: str = "0"

@@ -42,7 +42,7 @@ from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.core.scopes import at_once
 
 STEP_WORDS = 5  # function, blocks, number of arguments, slot numbers, args
-MOST_THREADS = 256  # asking for more is asking for this many
+MAX_THREADS = 256  # asking for more is asking for this many
 _HAS_WORKERS = sys.platform == "linux"
 
 # The pool, in bytes. Lines are 128 apart, as processors fetch 64-byte lines in pairs.
@@ -54,7 +54,7 @@ _FUNCTION, _ARGS, _BLOCKS, _PARTS = 136, 144, 152, 160
 _DONE = 256  # blocks the workers have done
 _SLOTS, _SLOT = 384, 128  # for each thread: claim, whether it sleeps, its semaphore
 _ASLEEP, _SEMAPHORE = 8, 16
-_SIZE = _SLOTS + _SLOT * MOST_THREADS
+_SIZE = _SLOTS + _SLOT * MAX_THREADS
 
 _PAUSE = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
@@ -491,7 +491,7 @@ class _Pool:
         """Share work between `count` threads from now on."""
         serve = _native().serve
         with self.lock:
-            wanted = min(count, MOST_THREADS) if _HAS_WORKERS else 1
+            wanted = min(count, MAX_THREADS) if _HAS_WORKERS else 1
             while len(self.workers) < wanted - 1:
                 given = (self.address, len(self.workers) + 1)
                 start = partial(start_new_thread, serve, given)

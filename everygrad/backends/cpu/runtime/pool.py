@@ -17,7 +17,7 @@ import numpy as np
 from everygrad.core.shapes import Shape
 
 SMALLEST = 1 << 18  # bytes; below this malloc recycles well by itself
-MOST_BYTES = 1 << 30  # of idle memory kept
+MAX_BYTES = 1 << 30  # of idle memory kept
 ALIGNMENT = 64  # a cache line, and the widest vector: loads and stores that cross lines cost twice
 
 
@@ -35,8 +35,8 @@ def _named_counts() -> tuple[int, int]:
     class Holder:
         _data: Any
 
-    t, kept = Holder(), [np.empty(8, np.uint8)]
-    t._data = kept[0][:4].view(np.uint8)
+    t, blocks = Holder(), [np.empty(8, np.uint8)]
+    t._data = blocks[0][:4].view(np.uint8)
     payload = t._data
     block = payload.base
     return getrefcount(payload), getrefcount(block)
@@ -51,7 +51,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.blocks: dict[int, list[Any]] = {}
-        self.kept = 0
+        self.retained = 0
         self.lock = threading.Lock()
 
     def empty(self, shape: Shape, dtype: Any) -> Any:
@@ -67,10 +67,10 @@ class Pool:
             for block in blocks:
                 if getrefcount(block) == _IDLE:
                     return _aligned(block, nbytes).view(dtype).reshape(shape)
-            if self.kept + size > MOST_BYTES:
+            if self.retained + size > MAX_BYTES:
                 self.trim()
             block = np.empty(size + ALIGNMENT, np.uint8)
-            self.kept += size  # first: counted too much is forgotten with the next trim
+            self.retained += size  # first: counted too much is forgotten with the next trim
             self.blocks.setdefault(size, []).append(block)
             return _aligned(block, nbytes).view(dtype).reshape(shape)
 
@@ -81,7 +81,7 @@ class Pool:
     def trim(self) -> None:
         """Forget every block: idle ones are freed now, the others when their last view goes."""
         self.blocks.clear()
-        self.kept = 0
+        self.retained = 0
 
 
 def _aligned(block: Any, nbytes: int) -> Any:
