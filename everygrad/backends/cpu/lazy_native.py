@@ -74,7 +74,7 @@ def contiguous_copy(array: Any) -> Any:
     """A contiguous copy of an array; None where NumPy copies it as fast."""
     copy_index = import_module("everygrad.backends.cpu.kernels.copy_index")
     run_work = import_module("everygrad.backends.cpu.kernels.run_work")
-    source = run_work.operand(array)
+    source = run_work.layout_of(array)
     if array.dtype.kind == "c" or not copy_index.is_transposed(source.shape, source.strides):
         return None
     return run_work.copied(copy_index.copy, array)

@@ -12,7 +12,7 @@ from everygrad import tensor
 from everygrad.backends import thread_pool
 from everygrad.backends.cpu import registry
 from everygrad.backends.cpu.conv import conv_tiles, convolution
-from everygrad.backends.cpu.conv.conv_sums import joined_rows
+from everygrad.backends.cpu.conv.conv_sums import merged_rows
 from everygrad.backends.cpu.kernels import run_work
 from everygrad.backends.cpu.llvm import vector_emitter
 from everygrad.ops.nn.conv2d import Window, conv2d as conv2d_op
@@ -140,13 +140,13 @@ def test_narrower_vectors(op, width, dtype, monkeypatch):
     for name in ("convolution", "conv_tiles", "conv_sums"):
         monkeypatch.setattr(
             f"everygrad.backends.cpu.conv.{name}.machine",
-            lambda dtype: vector_emitter.Machine(width // dtype.itemsize, 16, False),
+            lambda dtype: vector_emitter.VectorUnit(width // dtype.itemsize, 16, False),
         )
     make = getattr(convolution, op)
     for image, channels, window in CASES[1:8:2]:
         first, second, shape = problem(op, image, channels, window, dtype)
         out = np.empty(shape, dtype)
-        work = make(*map(run_work.operand, (first, second)), window, run_work.operand(out))
+        work = make(*map(run_work.layout_of, (first, second)), window, run_work.layout_of(out))
         run_work.run(work, [out], [first, second])
         close(out, reference(op, first, second, window, shape), dtype)
 
@@ -168,7 +168,7 @@ def test_kernels_of_one_tap_at_every_edge_of_their_tiles(op, monkeypatch):
     """Depths of one slab and of several; channels and places that fill their tiles and that do
     not, so that the last tile moves back over what others have done; rows with gaps between."""
     slabs, moved = set(), set()
-    write = conv_tiles._Correlate.write
+    write = conv_tiles._CorrelationWriter.write
 
     def noted(self):
         p, tile = self.p, self.tile
@@ -178,10 +178,10 @@ def test_kernels_of_one_tap_at_every_edge_of_their_tiles(op, monkeypatch):
             moved.add((*edge, p.size[0] % tile.down > 0))
         return write(self)
 
-    monkeypatch.setattr(conv_tiles._Correlate, "write", noted)
+    monkeypatch.setattr(conv_tiles._CorrelationWriter, "write", noted)
     for (width, registers, masks), dtype in itertools.product(MACHINES, (F32, F64)):
         for name in ("convolution", "conv_tiles", "conv_sums"):
-            made = vector_emitter.Machine(width // dtype().itemsize, registers, masks)
+            made = vector_emitter.VectorUnit(width // dtype().itemsize, registers, masks)
             monkeypatch.setattr(f"everygrad.backends.cpu.conv.{name}.machine", lambda _, m=made: m)
         for k in range(32):
             _check_one_tap(op, dtype, made.lanes, k)
@@ -204,7 +204,7 @@ def _check_one_tap(op, dtype, lanes, seed):
     if gap:
         first = np.concatenate([first, first[..., :1].repeat(gap, -1)], -1)[..., :w]
     out = np.empty(shape, dtype)
-    x, y, result = map(run_work.operand, (first, second, out))
+    x, y, result = map(run_work.layout_of, (first, second, out))
     run_work.run(getattr(convolution, op)(x, y, window, result), [out], [first, second])
     sizes = reference(op, abs(first), abs(second), window, shape)
     assert_each_close(out, reference(op, first, second, window, shape), sizes, dtype)
@@ -282,11 +282,14 @@ def test_infinities_stay_where_they_are():
     assert np.array_equal(np.isinf(want), np.isinf(got))
 
 
-def test_rows_are_joined_where_lanes_would_be_wasted():
-    with_masks, without = vector_emitter.Machine(16, 32, True), vector_emitter.Machine(8, 16, False)
-    assert joined_rows((16, 16), 18, with_masks) == 1
-    assert joined_rows((7, 7), 9, with_masks) == 7
-    assert joined_rows((7, 7), 9, without) == 1
+def test_rows_are_merged_where_lanes_would_be_wasted():
+    with_masks, without = (
+        vector_emitter.VectorUnit(16, 32, True),
+        vector_emitter.VectorUnit(8, 16, False),
+    )
+    assert merged_rows((16, 16), 18, with_masks) == 1
+    assert merged_rows((7, 7), 9, with_masks) == 7
+    assert merged_rows((7, 7), 9, without) == 1
 
 
 POOLS = [

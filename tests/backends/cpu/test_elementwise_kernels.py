@@ -415,9 +415,9 @@ LAYOUTS: dict[str, Callable[[], tuple[Array, Array, Array]]] = {
 
 def unaligned(x: Array) -> Array:
     """The same numbers one byte off."""
-    room = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype)
-    room[...] = x
-    return room
+    buffer = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype)
+    buffer[...] = x
+    return buffer
 
 
 @pytest.fixture(params=[1, 3])
@@ -452,8 +452,8 @@ def test_random_layouts() -> None:
             sizes = [n if keep or rng.random() < 0.7 else 1 for n in shape]
             order = rng.permutation(ndim)
             steps = rng.choice([1, 1, 2, -1, -2], ndim)
-            room = grid(*(sizes[d] * abs(steps[d]) for d in order)).transpose(np.argsort(order))
-            return room[tuple(slice(None, None, int(s)) for s in steps)]
+            buffer = grid(*(sizes[d] * abs(steps[d]) for d in order)).transpose(np.argsort(order))
+            return buffer[tuple(slice(None, None, int(s)) for s in steps)]
 
         x, y, out = view(False), view(False), view(True)
         elementwise.run(program, [x, y], out)

@@ -66,7 +66,7 @@ def test_factors(dtype: str, batch: tuple[int, ...]) -> None:
     _near(low @ low.mT.conj(), firm, dtype)
     assert not np.triu(low, 1).any()
     for got, want in zip(
-        batched_lapack.apart(np.linalg.eigh, firm), np.linalg.eigh(firm), strict=True
+        batched_lapack.map_batch(np.linalg.eigh, firm), np.linalg.eigh(firm), strict=True
     ):
         assert got.shape == want.shape
         assert got.dtype == want.dtype

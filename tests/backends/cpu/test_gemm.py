@@ -45,7 +45,7 @@ def check(a: Any, b: Any, out: Any = None) -> gemm.Work:
     """The product in `out`, or a new array, is a @ b to a few roundings."""
     if out is None:
         out = np.full((*a.shape[:-1], b.shape[-1]), np.nan, a.dtype)
-    work = gemm.matmul(*(run_work.operand(x) for x in (a, b, out)))
+    work = gemm.matmul(*(run_work.layout_of(x) for x in (a, b, out)))
     run_work.run(work, [out], [a, b])
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     bound = (a.shape[-1] + 2) * np.finfo(a.dtype).eps * (np.abs(wide_a) @ np.abs(wide_b))
@@ -105,8 +105,8 @@ def test_batches_and_views() -> None:
 def test_offsets() -> None:
     rng = np.random.default_rng(3)
     a, b, out = rng.standard_normal((6, 7)), rng.standard_normal((7, 8)), np.zeros((6, 8))
-    layouts = [run_work.operand(x[2:])._replace(offset=2 * x.shape[1]) for x in (a, out)]
-    work = gemm.matmul(layouts[0], run_work.operand(b), layouts[1])
+    layouts = [run_work.layout_of(x[2:])._replace(offset=2 * x.shape[1]) for x in (a, out)]
+    work = gemm.matmul(layouts[0], run_work.layout_of(b), layouts[1])
     run_work.run(work, [out], [a, b])
     assert np.allclose(out[2:], a[2:] @ b)
     assert not out[:2].any()
@@ -116,7 +116,7 @@ def test_the_same_bits_however_blocks_are_run() -> None:
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal((300, 300), np.float32) for _ in range(2))
     whole, pieces = np.empty_like(a), np.empty_like(a)
-    work = gemm.matmul(*(run_work.operand(x) for x in (a, b, whole)))
+    work = gemm.matmul(*(run_work.layout_of(x) for x in (a, b, whole)))
     run_work.run(work, [whole], [a, b])
     one_by_one(work, pieces, a, b)
     assert (whole == pieces).all()
@@ -138,7 +138,9 @@ def one_by_one(work: gemm.Work, out: Any, a: Any, b: Any) -> None:
 def test_smaller_vectors(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What processors without AVX-512 get."""
     found = gemm_tile.machine()
-    monkeypatch.setattr(gemm, "machine", lambda: gemm_tile.Machine(width, 16, found.has_fma))
+    monkeypatch.setattr(
+        gemm, "machine", lambda: gemm_tile.VectorRegisters(width, 16, found.has_fma)
+    )
     rng = np.random.default_rng(5)
     for dtype in ("float32", "float64"):
         for m, k, n in ((13, 17, 33), (50, 70, 90), (3, 5, 2)):
@@ -150,13 +152,13 @@ def test_smaller_vectors(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_refusals() -> None:
     a, b, out = np.zeros((2, 3), "f4"), np.zeros((3, 4), "f4"), np.zeros((2, 4), "f4")
-    good = [run_work.operand(x) for x in (a, b, out)]
+    good = [run_work.layout_of(x) for x in (a, b, out)]
     with pytest.raises(ArgumentError, match="contiguous"):
-        gemm.matmul(good[0], good[1], run_work.operand(out.T.copy().T))
+        gemm.matmul(good[0], good[1], run_work.layout_of(out.T.copy().T))
     with pytest.raises(ArgumentError, match="does not make"):
         gemm.matmul(good[0], good[0], good[2])
     with pytest.raises(ArgumentError, match="no code"):
-        gemm.matmul(good[0], run_work.operand(b.astype("f8")), good[2])
+        gemm.matmul(good[0], run_work.layout_of(b.astype("f8")), good[2])
 
 
 @pytest.mark.parametrize("k", [(1 << 20) + 7, 1 << 22, (1 << 22) + 1, 4_194_301])

@@ -112,10 +112,10 @@ def test_groups_that_read_the_same_tensor_are_kept_apart() -> None:
         return a, b
 
     start = x.numpy().copy()
-    for turn in range(3):
+    for call in range(3):
         a, b = both()
-        np.testing.assert_allclose(a.numpy(), 2 * (start + turn) + y.numpy(), atol=1e-5)
-        np.testing.assert_allclose(b.numpy(), 2 * (start + turn) + y.numpy() + 1, atol=1e-5)
+        np.testing.assert_allclose(a.numpy(), 2 * (start + call) + y.numpy(), atol=1e-5)
+        np.testing.assert_allclose(b.numpy(), 2 * (start + call) + y.numpy() + 1, atol=1e-5)
     np.testing.assert_allclose(x.numpy(), start + 3, rtol=1e-6)
 
 
@@ -146,14 +146,14 @@ def test_a_replay_takes_no_fresh_memory(monkeypatch: pytest.MonkeyPatch) -> None
     large = eg.jit(lambda a: (a * 2.0, a.sum()))
     a = eg.randn((300, 400))
     for _ in range(3):
-        kept = (step(), *large(a))
+        results = (step(), *large(a))
     taken: list[Any] = []
     usual = np.empty
     monkeypatch.setattr(pool.np, "empty", lambda *args: taken.append(args) or usual(*args))
     for _ in range(5):
-        kept = (step(), *large(a))
+        results = (step(), *large(a))
     assert not taken
-    assert len(kept) == 3
+    assert len(results) == 3
 
 
 @pytest.mark.parametrize("size", [3, 200_000])

@@ -1,8 +1,8 @@
 """Tile routines of the attention kernels, as LLVM IR with vectors written out.
 
-`Code` writes one function, `Tiles` a module of them; two routines with the same constants are one
-function. A tile product keeps `rows` x `vectors` sums in registers and adds outer products to
-them; its operands are laid out so that every vector is one load:
+`IRText` writes one function, `TileModule` a module of them; two routines with the same constants
+are one function. A tile product holds `rows` x `vectors` accumulators in registers and adds outer
+products to them; its operands are laid out so that every vector is one load:
 
     panels   a matrix transposed, `panel` of its rows side by side: [row // panel][column][panel]
     rows     a matrix copied row by row, each row padded with zeros to whole vectors
@@ -48,7 +48,7 @@ class Loop:
         self.results: list[str] = []
 
 
-class Code:
+class IRText:
     """The text of one function."""
 
     def __init__(self, head: str) -> None:
@@ -132,7 +132,7 @@ class Code:
         return "\n".join([*self.lines, "  ret void", "}"])
 
 
-class Tiles:
+class TileModule:
     """A module for one dtype: routines named as they are asked for, vectors as wide as the
     processor's."""
 
@@ -160,22 +160,22 @@ class Tiles:
         self._types: dict[str, list[str]] = {}
         self._texts: list[str] = []
 
-    def make(self, key: object, params: str, write: Callable[[Code], None]) -> str:
+    def make(self, key: object, params: str, write: Callable[[IRText], None]) -> str:
         """The name of the routine known by `key`, written on first use."""
         if key not in self._made:
             name = self._made[key] = f"@tile{len(self._made)}"
             self._types[name] = [param.split()[0] for param in params.split(", ")]
-            code = Code(f"define internal void {name}({params}) noinline {engine().attributes}")
+            code = IRText(f"define internal void {name}({params}) noinline {engine().attributes}")
             write(code)
             self._texts.append(code.text())
         return self._made[key]
 
-    def call(self, code: Code, routine: str, *args: str | float) -> None:
+    def call(self, code: IRText, routine: str, *args: str | float) -> None:
         args = tuple(literal(self.type, a).name if isinstance(a, float) else a for a in args)
         pairs = zip(self._types[routine], args, strict=True)
         code.do(f"call void {routine}({', '.join(f'{t} {a}' for t, a in pairs)})")
 
-    def module(self, step: Code) -> str:
+    def module(self, step: IRText) -> str:
         """The source of a step that calls the routines made so far."""
         v, m, t = self.vector, self.mask, self.suffix
         declarations = [
@@ -198,7 +198,7 @@ class Tiles:
         """The same number in every lane."""
         return f"splat ({self.type} {literal(self.type, value).name})"
 
-    def load(self, code: Code, pointer: str, count: int | None = None, other: float = 0.0) -> str:
+    def load(self, code: IRText, pointer: str, count: int | None = None, other: float = 0.0) -> str:
         """A vector; of only `count` elements, followed by `other`, if given."""
         if count is None or count >= self.lanes:
             return code.let(f"load {self.vector}, ptr {pointer}, align {self.size}")
@@ -207,7 +207,7 @@ class Tiles:
             f"i32 {self.size}, {self.mask} {self.first(count)}, {self.vector} {self.const(other)})"
         )
 
-    def store(self, code: Code, value: str, pointer: str, count: int | None = None) -> None:
+    def store(self, code: IRText, value: str, pointer: str, count: int | None = None) -> None:
         if count is None or count >= self.lanes:
             code.do(f"store {self.vector} {value}, ptr {pointer}, align {self.size}")
         else:
@@ -221,38 +221,38 @@ class Tiles:
         bits = ("true" if lane < count else "false" for lane in range(self.lanes))
         return "<" + ", ".join(f"i1 {b}" for b in bits) + ">"
 
-    def splat(self, code: Code, type_: str, value: str) -> str:
+    def splat(self, code: IRText, type_: str, value: str) -> str:
         """A scalar in every lane."""
         vector = f"<{self.lanes} x {type_}>"
         one = code.let(f"insertelement {vector} poison, {type_} {value}, i64 0")
         zeros = f"<{self.lanes} x i32> zeroinitializer"
         return code.let(f"shufflevector {vector} {one}, {vector} poison, {zeros}")
 
-    def spread(self, code: Code, pointer: str) -> str:
+    def spread(self, code: IRText, pointer: str) -> str:
         """The number at `pointer` in every lane."""
         value = code.let(f"load {self.type}, ptr {pointer}, align {self.size}")
         return self.splat(code, self.type, value)
 
-    def op(self, code: Code, name: str, a: str, b: str) -> str:
+    def op(self, code: IRText, name: str, a: str, b: str) -> str:
         return code.let(f"{name} {self.vector} {a}, {b}")
 
-    def fma(self, code: Code, a: str, b: str, c: str) -> str:
+    def fma(self, code: IRText, a: str, b: str, c: str) -> str:
         v = self.vector
         return code.let(f"call {v} @llvm.fmuladd.{self.suffix}({v} {a}, {v} {b}, {v} {c})")
 
-    def choose(self, code: Code, mask: str, yes: str, no: str) -> str:
+    def choose(self, code: IRText, mask: str, yes: str, no: str) -> str:
         v = self.vector
         return code.let(f"select {self.mask} {mask}, {v} {yes}, {v} {no}")
 
-    def larger(self, code: Code, a: str, b: str) -> str:
+    def larger(self, code: IRText, a: str, b: str) -> str:
         return self.choose(code, code.let(f"fcmp ogt {self.vector} {a}, {b}"), a, b)
 
-    def shuffle(self, code: Code, a: str, b: str, places: Sequence[int]) -> str:
+    def shuffle(self, code: IRText, a: str, b: str, places: Sequence[int]) -> str:
         v = self.vector
         chosen = ", ".join(f"i32 {p}" for p in places)
         return code.let(f"shufflevector {v} {a}, {v} {b}, <{self.lanes} x i32> <{chosen}>")
 
-    def across(self, code: Code, combine: Callable[[Code, str, str], str], a: str) -> str:
+    def across(self, code: IRText, combine: Callable[[IRText, str, str], str], a: str) -> str:
         """All lanes combined, in every lane."""
         step = self.lanes // 2
         while step:
@@ -261,7 +261,7 @@ class Tiles:
             step //= 2
         return a
 
-    def exp2(self, code: Code, x: str) -> str:
+    def exp2(self, code: IRText, x: str) -> str:
         """2^x for x <= 0, NaN kept: below 1 unit in the last place, 0 where that is subnormal."""
         bits, bias = (52, 1023) if self.wide else (23, 127)
         magic = self.const(1.5 * 2.0**bits)  # adding it rounds to an integer, kept in low bits
@@ -287,7 +287,7 @@ class Tiles:
         to `all` are zeros. `source` and `target` are the rows' strides; with `pad`, whole vectors
         are written."""
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             scale = self.splat(code, self.type, "%scale")
             with code.loop(0, "%rows") as row:
                 here = code.at_row(self.type, "%from", row.i, source)
@@ -308,7 +308,7 @@ class Tiles:
     def scaled_rows(self, width: int, source: int, target: int) -> str:
         """scaled_rows(from, to, weights, rows): copies rows, each times its weight."""
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             with code.loop(0, "%rows") as row:
                 here = code.at_row(self.type, "%from", row.i, source)
                 there = code.at_row(self.type, "%to", row.i, target)
@@ -324,7 +324,7 @@ class Tiles:
     def clear(self) -> str:
         """clear(to, count): zeros in a whole number of vectors."""
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             with code.loop(0, "%count", self.lanes) as loop:
                 self.store(code, self.const(0.0), code.at(self.type, "%to", loop.i))
 
@@ -335,7 +335,7 @@ class Tiles:
         is rounded up to whole vectors, and zeros are taken beyond the matrix's end."""
         whole = width // self.chunk * self.chunk
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             with code.loop(0, "%count", self.lanes) as row:
                 here = code.at_row(self.type, "%from", row.i, stride)
                 panel = code.div(row.i, self.panel)
@@ -355,7 +355,7 @@ class Tiles:
         return self.make(key, "ptr %from, ptr %to, i64 %count", write)
 
     def _transpose_square(
-        self, code: Code, source: str, target: str, stride: int, width: int, left: str | None
+        self, code: IRText, source: str, target: str, stride: int, width: int, left: str | None
     ) -> None:
         """Transposes as many rows of `width` columns as a vector has lanes. Only `left` rows exist.
 
@@ -381,7 +381,7 @@ class Tiles:
         for k in range(width):
             self.store(code, rows[k], code.at(self.type, target, k * self.panel))
 
-    def _short(self, code: Code, pointer: str, row: int, width: int, left: str | None) -> str:
+    def _short(self, code: IRText, pointer: str, row: int, width: int, left: str | None) -> str:
         """A chunk of a row, zeros where the matrix has no elements."""
         c, bits = self.chunk, 8 * self.size
         chunk, mask = f"<{c} x {self.type}>", f"<{c} x i1>"
@@ -395,7 +395,7 @@ class Tiles:
             f"{mask} {chosen}, {chunk} zeroinitializer)"
         )
 
-    def _concatenated(self, code: Code, parts: list[str]) -> str:
+    def _concatenated(self, code: IRText, parts: list[str]) -> str:
         """Short vectors one after the other."""
         n = self.chunk
         while len(parts) > 1:
@@ -424,7 +424,7 @@ class Tiles:
         """
         places = [(r, n) for r in range(rows) for n in range(vectors)]
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             targets = [code.at(self.type, "%c", r * c + n * self.lanes) for r, n in places]
             first = [self.load(code, t) if more else self.const(0.0) for t in targets]
             with code.loop(0, "%k", 1, [(self.vector, f) for f in first]) as loop:
@@ -447,7 +447,7 @@ class Softmax:
     """The softmax of a tile's scores, which are in powers of two: of q k^T * scale * log2(e)."""
 
     def __init__(
-        self, t: Tiles, queries: int, keys: int, row: int, causal: bool, mask_row: int | None
+        self, t: TileModule, queries: int, keys: int, row: int, causal: bool, mask_row: int | None
     ) -> None:
         self.t = t
         self.queries, self.keys = queries, keys
@@ -466,7 +466,7 @@ class Softmax:
         params = "ptr %s, ptr %extra, ptr %mask, i64 %row"
         return self.t.make("softmax", params, lambda code: self._softmax(code, grads))
 
-    def _softmax(self, code: Code, grads: bool) -> None:
+    def _softmax(self, code: IRText, grads: bool) -> None:
         t, rows = self.t, range(GROUP)
         scores = [code.at(t.type, "%s", r * self.score_row) for r in rows]
         extra = [code.at(t.type, "%extra", r * self.score_row if grads else r) for r in rows]
@@ -500,7 +500,7 @@ class Softmax:
             one = code.let(f"extractelement {t.vector} {weights[r]}, i64 0")
             code.do(f"store {t.type} {one}, ptr {extra[r]}, align {t.size}")
 
-    def _weight(self, code: Code, total: str) -> str:
+    def _weight(self, code: IRText, total: str) -> str:
         """1 / the sum over all lanes; 0 for a row closed altogether."""
         t = self.t
         total = t.across(code, lambda c, a, b: t.op(c, "fadd", a, b), total)
@@ -512,7 +512,7 @@ class Softmax:
 
     def _slopes(
         self,
-        code: Code,
+        code: IRText,
         stop: str,
         scores: list[str],
         extra: list[str],
@@ -533,7 +533,7 @@ class Softmax:
                 t.store(code, p, at)
                 t.store(code, t.op(code, "fmul", p, off), g_at)
 
-    def _close(self, code: Code, scores: list[str]) -> str:
+    def _close(self, code: IRText, scores: list[str]) -> str:
         """Minus infinity where a query must not look; returns where the last open vector ends."""
         if self.masked:
             self._add_mask(code, scores)
@@ -548,7 +548,7 @@ class Softmax:
                 self.t.store(code, self.t.choose(code, inside, self.t.load(code, at), low), at)
         return str(round_up(self.keys, self.t.lanes))
 
-    def _close_later(self, code: Code, scores: list[str]) -> str:
+    def _close_later(self, code: IRText, scores: list[str]) -> str:
         t = self.t
         ends = [code.least(code.add("%row", r + 1), self.keys) for r in range(GROUP)]
         start = code.mul(code.div(ends[0], t.lanes), t.lanes)
@@ -564,7 +564,7 @@ class Softmax:
                 t.store(code, value, at)
         return stop
 
-    def _clear_beyond(self, code: Code, stop: str, rows: list[str]) -> None:
+    def _clear_beyond(self, code: IRText, stop: str, rows: list[str]) -> None:
         """Zeros in what later rows of the same product look at."""
         t = self.t
         for row in rows:
@@ -572,7 +572,7 @@ class Softmax:
             for at in range(0, t.slack, t.lanes):
                 t.store(code, t.const(0.0), code.at(t.type, end, at))
 
-    def _add_mask(self, code: Code, scores: list[str]) -> None:
+    def _add_mask(self, code: IRText, scores: list[str]) -> None:
         """Scores are in powers of two, and so becomes the mask; its -inf closes any score.
 
         Its other numbers close none: the least one there is must not become -inf on the way.

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from everygrad.backends.cpu.llvm.compiler import Value
 from everygrad.backends.cpu.llvm.vector_emitter import (
     NEAR,
-    Code,
     Image,
     Int,
-    Machine,
+    VectorEmitter,
+    VectorUnit,
     machine,
     places_of,
 )
@@ -46,7 +46,7 @@ class Correlation(NamedTuple):
     out: tuple[int, int]  # argument, offset; contiguous
 
 
-class Tile(NamedTuple):
+class CorrelationTile(NamedTuple):
     """rows x vectors of places. mode: "row", `across` vectors to each of `down` rows; "narrow", the
     same with rows shorter than a vector; "flat", vectors one after the other over the image's rows
     and the gaps between them, which are left out when they are stored."""
@@ -61,26 +61,28 @@ class Tile(NamedTuple):
         return self.down * self.across
 
 
-def _shapes(p: Correlation, m: Machine) -> Iterator[tuple[Tile, int]]:
+def _shapes(p: Correlation, m: VectorUnit) -> Iterator[tuple[CorrelationTile, int]]:
     """Every tile that fits, with the number of them an image takes."""
     (h, w), lanes = p.size, m.lanes
-    room = [(r, v) for r, v in product(range(1, 17), range(1, 9)) if r * v + v + 2 <= m.registers]
-    for rows, vectors in room:
+    fitting = [
+        (r, v) for r, v in product(range(1, 17), range(1, 9)) if r * v + v + 2 <= m.registers
+    ]
+    for rows, vectors in fitting:
         if rows > p.rows:
             continue
         flat = places_of(p.size, p.image.pitch)
         if m.masks and vectors * lanes <= flat and w != lanes:
-            yield Tile("flat", rows, 1, vectors), -(-flat // (vectors * lanes))
+            yield CorrelationTile("flat", rows, 1, vectors), -(-flat // (vectors * lanes))
         for down in (d for d in range(1, vectors + 1) if vectors % d == 0 and d <= h):
             across = vectors // down
             if across * lanes <= w:
                 count = -(-h // down) * -(-w // (across * lanes))
-                yield Tile("row", rows, down, across), count
+                yield CorrelationTile("row", rows, down, across), count
             elif across == 1:
-                yield Tile("narrow", rows, down, 1), -(-h // down)
+                yield CorrelationTile("narrow", rows, down, 1), -(-h // down)
 
 
-def _cycles(p: Correlation, tile: Tile, count: int) -> float:
+def _cycles(p: Correlation, tile: CorrelationTile, count: int) -> float:
     """An estimate: two fused operations or two loads a cycle; vectors lie across cache lines."""
     sums = tile.rows * tile.vectors
     bound = max(sums / 2, (tile.rows + 2 * tile.vectors) / 2, 4.0)
@@ -90,12 +92,12 @@ def _cycles(p: Correlation, tile: Tile, count: int) -> float:
     return count * -(-p.rows // tile.rows) * (taps * each + stores + 20)
 
 
-def best_tile(p: Correlation) -> tuple[Tile, int]:
+def best_tile(p: Correlation) -> tuple[CorrelationTile, int]:
     """The tile that should take the least time, and how many cover an image."""
     return min(_shapes(p, machine(p.dtype)), key=lambda t: _cycles(p, *t))
 
 
-def _split(p: Correlation, tile: Tile, count: int) -> tuple[int, int]:
+def _split(p: Correlation, tile: CorrelationTile, count: int) -> tuple[int, int]:
     """Into how many chunks the places and the channels of one image are cut, so that threads find
     enough blocks. From shapes alone."""
     outer = len(p.taps) * p.batch * p.groups
@@ -112,7 +114,7 @@ _DEEP = edge(__name__, "_DEEP", 32, "size")  # channels of images that one tap r
 _RUN = edge(__name__, "_RUN", 1 << 19, "bytes")
 
 
-def _run(p: Correlation, tile: Tile, lanes: int) -> int:
+def _run(p: Correlation, tile: CorrelationTile, lanes: int) -> int:
     """How many tiles of places the same kernels do before the next kernels do them: many write
     longer stretches of each channel, few find the images in a nearer cache."""
     taps = max(len(t) for t in p.taps)
@@ -121,14 +123,14 @@ def _run(p: Correlation, tile: Tile, lanes: int) -> int:
     return 4 if taps == 1 and p.depth > _DEEP else max(1, min(16, _RUN // each))
 
 
-class _Correlate:
+class _CorrelationWriter:
     """Writes one correlation."""
 
     def __init__(self, p: Correlation) -> None:
         self.p = p
         m = machine(p.dtype)
         self.tile, self.count = best_tile(p)
-        self.code = Code(p.dtype, m.lanes)
+        self.code = VectorEmitter(p.dtype, m.lanes)
         taps = [t for phase in p.taps for t in phase]
         self.many = len(taps) > 1
         self.slabs = self.slab_count()
@@ -326,4 +328,4 @@ def correlate(p: Correlation) -> Step:
     """The step that fills the output."""
     if p.image.pitch == p.size[1]:  # no gaps between rows: one long row
         p = p._replace(size=(1, p.size[0] * p.size[1]))
-    return _Correlate(p).write()
+    return _CorrelationWriter(p).write()

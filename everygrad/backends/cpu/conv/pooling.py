@@ -5,29 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from everygrad.backends.cpu.llvm.compiler import Value
-from everygrad.backends.cpu.llvm.vector_emitter import FIRST, OUT, Code, Int
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.vector_emitter import FIRST, OUT, Int, VectorEmitter
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compile.thresholds import edge
 
 _UNROLLED = edge(__name__, "_UNROLLED", 9, "count")  # taps; larger windows are loops
 _LANES = edge(__name__, "_LANES", 8, "size")  # int64 results fill 64 bytes
 
 
-def max_pool2d_index(x: Operand, window: Any, out: Operand) -> Work:
+def max_pool2d_index(x: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
     """For each window the place row * width + column of its largest element, int64.
 
     A NaN wins over numbers, the first of equals over the others, and any element over the padding.
     x is float32 or float64 with any strides, out contiguous.
     """
-    return Work((_Pool(x, window, out).write(),))
+    return Work((_PoolingWriter(x, window, out).write(),))
 
 
-class _Pool:
+class _PoolingWriter:
     """Writes one pooling; a block is one channel of one image."""
 
-    def __init__(self, x: Operand, window: Any, out: Operand) -> None:
+    def __init__(self, x: ArrayLayout, window: Any, out: ArrayLayout) -> None:
         self.x, self.window, self.out = x, window, out
-        self.code = Code(x.dtype, _LANES)
+        self.code = VectorEmitter(x.dtype, _LANES)
         self.places = f"<{_LANES} x i64>"
         self.none = Value(self.places, f"<{', '.join(['i64 -1'] * _LANES)}>")
         self.padded = tuple(window[2]) != (0, 0)

@@ -32,7 +32,7 @@ SPLIT = edge(__name__, "SPLIT", 1 << 22, "products")  # from which a second thre
 LARGE = edge(__name__, "LARGE", 1 << 23, "products")  # from which BLAS's own threads are better
 _START = identity("add", float64)  # products are sums of products, if only of one
 # from which BLAS splits a product with a vector, 0.1 ms of reading memory
-THIN = edge(__name__, "THIN", 1 << 19, "products")
+GEMV = edge(__name__, "GEMV", 1 << 19, "products")
 
 
 def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
@@ -105,7 +105,7 @@ def matmul(x: Any, y: Any) -> Any:
             out = np.multiply(x, y)  # a column times a row: BLAS takes several times as long
             out += _START
             return out
-        if one > THIN and 1 in (m, n):
+        if one > GEMV and 1 in (m, n):
             with OneThread():  # waiting for a second thread was seen to take 8 ms
                 return np.matmul(x, y)
         if one <= SMALL:

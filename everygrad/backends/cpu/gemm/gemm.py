@@ -18,10 +18,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from everygrad.backends.cpu.gemm.gemm_tile import (
-    Code,
-    Machine,
+    GemmTile,
     Strides,
-    Tile,
+    TileEmitter,
+    VectorRegisters,
     machine,
     pack_any,
     pack_columns,
@@ -30,7 +30,7 @@ from everygrad.backends.cpu.gemm.gemm_tile import (
     vectors_of,
 )
 from everygrad.backends.cpu.llvm.compiler import engine
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compile.thresholds import edge
 from everygrad.dtypes import DType, float32, float64
 from everygrad.errors import ArgumentError
@@ -82,7 +82,7 @@ class Product(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def matmul(a: Operand, b: Operand, out: Operand) -> Work:
+def matmul(a: ArrayLayout, b: ArrayLayout, out: ArrayLayout) -> Work:
     """out = a @ b; args are out, a, b. Rows of `out` must be contiguous."""
     product = _product(a, b, out)
     if 0 in out.shape:
@@ -105,7 +105,7 @@ def _whole(n: int, unit: int) -> int:
 # --- what is asked for ---------------------------------------------------------------------------
 
 
-def _product(a: Operand, b: Operand, out: Operand) -> Product:
+def _product(a: ArrayLayout, b: ArrayLayout, out: ArrayLayout) -> Product:
     (m, k), n = a.shape[-2:], b.shape[-1]
     if a.dtype not in (float32, float64) or not a.dtype == b.dtype == out.dtype:
         raise ArgumentError(f"matmul: no code for {a.dtype} @ {b.dtype} -> {out.dtype}")
@@ -197,7 +197,7 @@ def _split(p: Product, parts: int) -> Product:
 # --- how it is cut -------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+class GemmPlan(NamedTuple):
     """Tiles of `rows` rows, the first `tall` of `tiles` of them, and of one row fewer, the others;
     panels of `width` columns, the last maybe narrower; stretches of `depth` of k.
 
@@ -224,7 +224,7 @@ class Plan(NamedTuple):
         return _whole(-(-self.tiles // self.down) * self.rows * self.depth + 64, 64)
 
 
-def _plan(p: Product, target: Machine) -> Plan:
+def _plan_gemm(p: Product, target: VectorRegisters) -> GemmPlan:
     lanes = target.width // p.dtype.itemsize
     rows, vectors = _tile_of(p, lanes, target.registers)
     tiles = -(-p.m // rows)
@@ -238,7 +238,7 @@ def _plan(p: Product, target: Machine) -> Plan:
     tall = p.m - tiles * (rows - 1)
     # tile by tile, where the neighbours in memory are rows: they lie together then
     a_packs = p.a[0] == 1 != p.a[1] and p.m > 16 and panels // across >= PANELS
-    return Plan(rows, tiles, tall, width, panels, depth, down, across, group, packs, a_packs)
+    return GemmPlan(rows, tiles, tall, width, panels, depth, down, across, group, packs, a_packs)
 
 
 def _cycles(rows: int, vectors: int, k: int, depth: int) -> float:
@@ -311,16 +311,16 @@ def _chunks(p: Product, tiles: int, panels: int, depth: int) -> tuple[int, int]:
 
 def _step(p: Product, scratch: int) -> tuple[Step, int]:
     """The step, and the elements of scratch memory it uses, from element `scratch` on."""
-    plan = _plan(p, machine())
+    plan = _plan_gemm(p, machine())
     chunks = p.entries * plan.down * plan.across
     blocks = -(-chunks // plan.group)
-    step = Step(_Writer(p, plan, scratch).text(), blocks, vectorise=False)
+    step = Step(_GemmWriter(p, plan, scratch).text(), blocks, vectorise=False)
     return step, blocks * plan.a_area
 
 
 def _rows(p: Product) -> tuple[int, ...]:
     """The rows at which blocks begin, where each block is one chunk of whole rows."""
-    plan = _plan(p, machine())
+    plan = _plan_gemm(p, machine())
     if p.entries > 1 or plan.across > 1 or plan.group > 1 or plan.down < 2:
         return ()
     tiles = [i * plan.tiles // plan.down for i in range(plan.down + 1)]
@@ -329,7 +329,7 @@ def _rows(p: Product) -> tuple[int, ...]:
 
 def _sum_step(p: Product, parts: int) -> Step:
     """out = the sum of the parts in scratch memory; a block is one row."""
-    code = Code(p.dtype, machine())
+    code = TileEmitter(p.dtype, machine())
     code.lines += [f"define void @step(i64 %lo, i64 %hi, ptr %args) {engine().attributes} {{", "e:"]
     bases = code.bases([(3, 0), p.bases[2]])
     with code.loop("%lo", "%hi") as i:
@@ -349,7 +349,9 @@ def _sum_step(p: Product, parts: int) -> Step:
     return Step(code.text(), p.entries * p.m, vectorise=False)
 
 
-def _sum_parts(code: Code, source: str, target: str, parts: int, p: Product, lanes: int) -> None:
+def _sum_parts(
+    code: TileEmitter, source: str, target: str, parts: int, p: Product, lanes: int
+) -> None:
     """One vector of the sum."""
     total = code.load(source, lanes)
     for part in range(1, parts):
@@ -358,12 +360,12 @@ def _sum_parts(code: Code, source: str, target: str, parts: int, p: Product, lan
     code.store(total, target, lanes)
 
 
-class _Writer:
+class _GemmWriter:
     """Writes the module of one product."""
 
-    def __init__(self, p: Product, plan: Plan, scratch: int) -> None:
+    def __init__(self, p: Product, plan: GemmPlan, scratch: int) -> None:
         self.p, self.plan, self.scratch = p, plan, scratch
-        self.code = Code(p.dtype, machine())
+        self.code = TileEmitter(p.dtype, machine())
         self.edge = p.n - (plan.panels - 1) * plan.width  # columns of the last panel
         self.full = plan.panels if self.edge == plan.width else plan.panels - 1
         self.packed = plan.packs != "none"
@@ -395,7 +397,7 @@ class _Writer:
         b_k = plan.width if self.packed else p.b[0]
         for rows in self.heights():
             strides = Strides(*((1, rows) if plan.a_packs else p.a), b_k, p.out_row)
-            what = Tile(rows, width, not self.packed, self.short, p.k > 0, p.k > plan.depth)
+            what = GemmTile(rows, width, not self.packed, self.short, p.k > 0, p.k > plan.depth)
             tile(code, f"tile{rows}x{width}", what, strides)
         if plan.packs == "rows":
             pack_rows(code, f"pack{width}", width, p.b[0], plan.width)

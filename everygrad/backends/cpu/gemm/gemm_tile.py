@@ -17,7 +17,7 @@ from everygrad.dtypes import DType
 I64 = "i64"
 
 
-class Machine(NamedTuple):
+class VectorRegisters(NamedTuple):
     """What of the processor matters here: bytes and number of its vector registers."""
 
     width: int
@@ -25,22 +25,22 @@ class Machine(NamedTuple):
     has_fma: bool
 
 
-def machine() -> Machine:
+def machine() -> VectorRegisters:
     """The processor this runs on."""
     has = engine().features.get
     if has("avx512f"):
-        return Machine(64, 32, True)
+        return VectorRegisters(64, 32, True)
     if has("avx2"):
-        return Machine(32, 16, bool(has("fma")))
+        return VectorRegisters(32, 16, bool(has("fma")))
     if has("neon"):
-        return Machine(16, 32, True)
-    return Machine(16, 16, bool(has("fma")))
+        return VectorRegisters(16, 32, True)
+    return VectorRegisters(16, 16, bool(has("fma")))
 
 
-class Code(Emitter):
+class TileEmitter(Emitter):
     """An emitter that knows functions, loops and vectors of one element type."""
 
-    def __init__(self, dtype: DType, target: Machine) -> None:
+    def __init__(self, dtype: DType, target: VectorRegisters) -> None:
         super().__init__()
         self.size = dtype.itemsize
         self.type = "float" if self.size == 4 else "double"
@@ -203,12 +203,12 @@ class Strides(NamedTuple):
     out_row: int
 
 
-def vectors_of(code: Code, columns: int) -> list[int]:
+def vectors_of(code: TileEmitter, columns: int) -> list[int]:
     """How many lanes of each vector a row of `columns` uses."""
     return [min(code.lanes, columns - j) for j in range(0, columns, code.lanes)]
 
 
-class Tile(NamedTuple):
+class GemmTile(NamedTuple):
     """Which tile: its rows and columns, and what its function must be able to do.
 
     masked: B must not be read past its columns (else there is memory there, of no matter what);
@@ -227,7 +227,7 @@ class Tile(NamedTuple):
 _Sums = dict[tuple[int, int], Value]
 
 
-def tile(code: Code, name: str, t: Tile, s: Strides) -> None:
+def tile(code: TileEmitter, name: str, t: GemmTile, s: Strides) -> None:
     """@name(a, b, out, k, more[, tall]): out = A B for one tile, or out += A B if `more`."""
     counts = vectors_of(code, t.columns)
     places = [(i, j) for i in range(t.rows) for j in range(len(counts))]
@@ -251,14 +251,14 @@ def tile(code: Code, name: str, t: Tile, s: Strides) -> None:
 
 
 def _add_to(
-    code: Code, t: Tile, counts: list[int], at: dict[tuple[int, int], str], totals: _Sums
+    code: TileEmitter, t: GemmTile, counts: list[int], at: dict[tuple[int, int], str], totals: _Sums
 ) -> None:
     """The way out where sums were begun: what is there, and this stretch of k. It has a sum of its
     own: one that runs through all of a long k loses two digits by 2**25."""
     code.lines += ["  br i1 %more, label %resume, label %fresh", "resume:"]
-    together = 2 if t.short else 1  # the last rows may be one: read both before either is written
-    for first in [*range(t.rows - together), t.rows - together]:
-        some = range(first, t.rows if first == t.rows - together else first + 1)
+    at_once = 2 if t.short else 1  # the last rows may be one: read both before either is written
+    for first in [*range(t.rows - at_once), t.rows - at_once]:
+        some = range(first, t.rows if first == t.rows - at_once else first + 1)
         sums = {
             (i, j): code.op("fadd", code.load(at[i, j], count), totals[i, j])
             for i in some
@@ -273,7 +273,9 @@ def _pointers(*names: str) -> list[Value]:
     return [Value("ptr", name) for name in names]
 
 
-def _sum_loop(code: Code, t: Tile, lanes: list[int], s: Strides, a_rows: list[str]) -> _Sums:
+def _sum_loop(
+    code: TileEmitter, t: GemmTile, lanes: list[int], s: Strides, a_rows: list[str]
+) -> _Sums:
     """The loop over k of a tile, in block "sum", from zero."""
     head = len(code.lines)
     code.lines.append("")  # the phis, once the names of what they carry are known
@@ -309,7 +311,7 @@ def _sum_loop(code: Code, t: Tile, lanes: list[int], s: Strides, a_rows: list[st
 # --- panels: columns of B, one vector after the other, k by k -----------------------------------
 
 
-def pack_rows(code: Code, name: str, columns: int, b_k: int, panel: int) -> None:
+def pack_rows(code: TileEmitter, name: str, columns: int, b_k: int, panel: int) -> None:
     """@name(b, to, k): copy k rows of `columns` neighbours; rows of the panel hold `panel`."""
     with code.function(name, "ptr %b", "ptr %to", "i64 %k"), code.loop(0, "%k") as k:
         source, target = code.at("%b", code.times(k, b_k)), code.at("%to", code.times(k, panel))
@@ -318,7 +320,7 @@ def pack_rows(code: Code, name: str, columns: int, b_k: int, panel: int) -> None
             code.store(value, code.at(target, j * code.lanes), code.lanes)
 
 
-def pack_columns(code: Code, name: str, columns: int, b_n: int, panel: int) -> None:
+def pack_columns(code: TileEmitter, name: str, columns: int, b_n: int, panel: int) -> None:
     """@name(b, to, k): as pack_rows for a B whose k-neighbours lie together; one vector wide.
 
     Squares of 16 bytes a side are transposed in registers; the last may overlap the one before.
@@ -340,7 +342,7 @@ def pack_columns(code: Code, name: str, columns: int, b_n: int, panel: int) -> N
             code.store(value, code.at(target, j * panel), code.lanes)
 
 
-def pack_any(code: Code, name: str, columns: int, b_k: int, b_n: int, panel: int) -> None:
+def pack_any(code: TileEmitter, name: str, columns: int, b_k: int, b_n: int, panel: int) -> None:
     """@name(b, to, k): element by element."""
     with (
         code.function(name, "ptr %b", "ptr %to", "i64 %k"),
@@ -354,12 +356,12 @@ def pack_any(code: Code, name: str, columns: int, b_k: int, b_n: int, panel: int
         code.lines.append(f"  store {value.type} {value.name}, ptr {to}, align {code.size}")
 
 
-def square(code: Code) -> int:
+def square(code: TileEmitter) -> int:
     """Elements in 16 bytes: shuffles within these are cheap on every processor."""
     return 16 // code.size
 
 
-def _concatenated(code: Code, parts: list[Value]) -> Value:
+def _concatenated(code: TileEmitter, parts: list[Value]) -> Value:
     """Short vectors one after the other in a long one."""
     count = 16 // code.size
     while len(parts) > 1:
@@ -369,7 +371,7 @@ def _concatenated(code: Code, parts: list[Value]) -> Value:
     return parts[0]
 
 
-def _transposed(code: Code, rows: list[Value]) -> list[Value]:
+def _transposed(code: TileEmitter, rows: list[Value]) -> list[Value]:
     """Each 16 bytes of the vectors, seen as a square matrix, transposed."""
     side, lanes = len(rows), code.lanes
 

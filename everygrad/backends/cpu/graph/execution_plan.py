@@ -18,7 +18,7 @@ from everygrad.backends.cpu.fused import multi_tensor
 from everygrad.backends.cpu.fused.fused import FusedWork, can_split_by_rows, fusable, fused
 from everygrad.backends.cpu.graph import lowering
 from everygrad.backends.cpu.kernels import copy_index
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work, contiguous
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.compile.fuse import Group, Load, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, Plan, plan
@@ -50,7 +50,7 @@ class Result(NamedTuple):
     view: View
 
 
-class Program(NamedTuple):
+class ExecutionPlan(NamedTuple):
     """Everything a replay needs, in plain data."""
 
     steps: list[NativeStep | HostStep]
@@ -152,11 +152,11 @@ class Planner:
         self.temporary(slot, nbytes)
         return slot
 
-    def operand(self, v: Value) -> tuple[int, Operand]:
+    def operand(self, v: Value) -> tuple[int, ArrayLayout]:
         """A value as an argument: its slot and how it lies there."""
         view = view_of(v)
         slot = self.at(self.slot(view.base), view.offset * v.dtype.itemsize)
-        return slot, Operand(v.dtype, v.shape, view.strides)
+        return slot, ArrayLayout(v.dtype, v.shape, view.strides)
 
     def at(self, slot: int, nbytes: int) -> int:
         """A slot that points so many bytes behind another: code need not know offsets, and
@@ -171,7 +171,7 @@ class Planner:
             self.base[found] = key
         return found
 
-    def contiguous_operand(self, v: Value) -> tuple[int, Operand]:
+    def contiguous_operand(self, v: Value) -> tuple[int, ArrayLayout]:
         """As `operand`, copied first if it is not contiguous."""
         slot, operand = self.operand(v)
         if is_whole(operand.shape, operand.strides, operand.offset):
@@ -246,7 +246,7 @@ class Planner:
         self.names[slot] = f"copy of %{source.number}"
         self.temporary(slot, made.nbytes)
         target = contiguous(dtype, r.shape)
-        work = Work((copy_index.copy(Operand(dtype, r.shape, r.strides), target),))
+        work = Work((copy_index.copy(ArrayLayout(dtype, r.shape, r.strides), target),))
         start = self.at(self.slot(source), r.offset * dtype.itemsize)
         self.emit(work, [slot, start], f"copy %{source.number}")
         return Load(made, r.shape, target.strides, 0)
@@ -259,7 +259,9 @@ class Planner:
         r = m.refs[0]
         if not copy_index.is_transposed(r.shape, r.strides):
             return False
-        step = copy_index.copy(Operand(v.dtype, r.shape, r.strides), contiguous(v.dtype, r.shape))
+        step = copy_index.copy(
+            ArrayLayout(v.dtype, r.shape, r.strides), contiguous(v.dtype, r.shape)
+        )
         start = self.at(self.slot(r.value), r.offset * v.dtype.itemsize)
         self.emit(Work((step,)), [self.slot(v), start], f"%{v.number} copy")
         return True
@@ -364,7 +366,7 @@ class Planner:
                     free.remove(v)
                     break
 
-    def guard(self, v: Value, slot: int, index: Operand, what: str, size: int) -> None:
+    def guard(self, v: Value, slot: int, index: ArrayLayout, what: str, size: int) -> None:
         """No step behind this one runs if an index of v lies outside an axis of `size`."""
         self.checks.append(what)
         work = copy_index.check_range(index, size, len(self.checks))
@@ -389,7 +391,7 @@ class Planner:
 
     # --- the whole -------------------------------------------------------------------------------
 
-    def run(self) -> Program:
+    def run(self) -> ExecutionPlan:
         inputs = [self.slot(v) for v in self.graph.inputs]
         self.begin()
         for group in self.groups:
@@ -409,7 +411,7 @@ class Planner:
             for s in order
         ]
         placed: Plan = plan(lifetimes)
-        return Program(
+        return ExecutionPlan(
             self.steps,
             inputs,
             self.constants,
@@ -534,7 +536,7 @@ def _read_in_place(group: Group, v: Value) -> bool:
     )
 
 
-def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Program:
+def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> ExecutionPlan:
     """The program of a graph; `donated` pairs inputs with outputs that take their place."""
     return Planner(graph, donated).run()
 

@@ -15,7 +15,7 @@ from everygrad.backends.cpu.gemm.gemm import matmul as product
 from everygrad.backends.cpu.kernels import copy_index, ctc, scan, search, sort
 from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.kernels.ordering import SHORT
-from everygrad.backends.cpu.llvm.work import Operand, Work, contiguous
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Work, contiguous
 from everygrad.backends.cpu.registry import KERNELS, REDUCERS
 from everygrad.compile.ir import Value
 from everygrad.core.shapes import size_of
@@ -52,7 +52,7 @@ def _quiet(function: Callable[..., Any], *arrays: Any) -> Any:
         return function(*arrays)
 
 
-def _out(p: Any, v: Value) -> tuple[int, Operand]:
+def _out(p: Any, v: Value) -> tuple[int, ArrayLayout]:
     return p.slot(v), contiguous(v.dtype, v.shape)
 
 
@@ -61,9 +61,9 @@ def _matmul(p: Any, v: Value) -> bool:
         return False
     (a_slot, a), (b_slot, b) = (p.operand(x) for x in v.args)
     if v.name == "linear":
-        b = Operand(b.dtype, b.shape[::-1], b.strides[::-1], b.offset)
+        b = ArrayLayout(b.dtype, b.shape[::-1], b.strides[::-1], b.offset)
     if len(b.shape) == 2 and len(a.shape) > 2 and a.is_contiguous:  # one tall product
-        a = Operand(a.dtype, (size_of(a.shape[:-1]), a.shape[-1]), (a.shape[-1], 1), a.offset)
+        a = ArrayLayout(a.dtype, (size_of(a.shape[:-1]), a.shape[-1]), (a.shape[-1], 1), a.offset)
     batch = v.shape[:-2] if len(a.shape) > 2 or len(b.shape) > 2 else ()
     out = contiguous(v.dtype, (*batch, a.shape[-2], v.shape[-1]))
     a, b = batched(a, batch), batched(b, batch)
@@ -116,7 +116,7 @@ def _attention(p: Any, v: Value) -> bool:
     return True
 
 
-def _four_axes(slot: int, x: Operand) -> tuple[int, Operand]:
+def _four_axes(slot: int, x: ArrayLayout) -> tuple[int, ArrayLayout]:
     """A contiguous operand as (batch, heads, rows, width)."""
     heads = x.shape[-3]
     shape = (size_of(x.shape[:-3]), heads, *x.shape[-2:])
@@ -211,7 +211,7 @@ def _concat(p: Any, v: Value) -> bool:
         slot, source = p.operand(part)
         if part.size:
             here = p.at(out_slot, at * out.strides[axis] * v.dtype.itemsize)
-            target = Operand(out.dtype, part.shape, out.strides)
+            target = ArrayLayout(out.dtype, part.shape, out.strides)
             p.emit(Work((copy_index.copy(source, target),)), [here, slot], f"%{v.number} concat")
         at += part.shape[axis]
     return True
@@ -228,7 +228,7 @@ def _unslice(p: Any, v: Value) -> bool:
         far = sum(start * s for (start, _, _), s in zip(slices, out.strides, strict=True))
         steps = tuple(by * s for (_, _, by), s in zip(slices, out.strides, strict=True))
         here = p.at(out_slot, far * v.dtype.itemsize)
-        target = Operand(out.dtype, source.shape, steps)
+        target = ArrayLayout(out.dtype, source.shape, steps)
         p.emit(Work((copy_index.copy(source, target),)), [here, slot], f"%{v.number} unslice")
     return True
 

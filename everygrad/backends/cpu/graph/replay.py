@@ -15,9 +15,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from everygrad.backends.cpu.graph.execution_plan import (
     ERROR_WORDS,
+    ExecutionPlan,
     HostStep,
     NativeStep,
-    Program,
     build,
 )
 from everygrad.backends.cpu.kernels.elementwise import address_of
@@ -68,7 +68,7 @@ if hasattr(os, "register_at_fork"):
 class Replay:
     """Runs one program again and again. Calls from several threads take turns."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ExecutionPlan) -> None:
         self.program = program
         self.lock = threading.RLock()
         self.running = False

@@ -11,7 +11,7 @@ from everygrad.backends.cpu.kernels import transpose
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import row_major
 from everygrad.core.shapes import Shape, size_of
@@ -77,7 +77,7 @@ def is_transposed(shape: Shape, strides: Shape) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def copy(source: Operand, target: Operand) -> Step:
+def copy(source: ArrayLayout, target: ArrayLayout) -> Step:
     """target[...] = source[...]; args: target, source."""
     tables = [list(target.strides), list(source.strides)]
     sizes = _merged(target.shape, tables) or [1]
@@ -108,7 +108,7 @@ def copy(source: Operand, target: Operand) -> Step:
 
 
 @lru_cache(maxsize=1024)
-def zero(target: Operand) -> Step:
+def zero(target: ArrayLayout) -> Step:
     """Every byte of a contiguous target 0; args: target."""
     nbytes = target.size * target.dtype.itemsize
     rows = _Rows([-(-nbytes // GRAIN), GRAIN], 1)
@@ -121,25 +121,25 @@ def zero(target: Operand) -> Step:
     return rows.step()
 
 
-def _index(w: LoopWriter, pointer: str, at: Reg, index: Operand) -> Reg:
+def _index(w: LoopWriter, pointer: str, at: Reg, index: ArrayLayout) -> Reg:
     """Element `at` of the index as an i64."""
     memory = intrinsics.memory_type(index.dtype)
     raw = w.load_raw(w.indexed(pointer, at, memory), memory, False)
     return intrinsics.cast(w.e, raw, index.dtype, dtypes.int64)
 
 
-def index_add(x: Operand, index: Operand, axis: int) -> Work:
+def index_add(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     """out = x with slices of source added; args: out, x, index, source, all contiguous."""
     return _by_slices(x, index, axis, adds=True)
 
 
-def index_put(x: Operand, index: Operand) -> Work:
+def index_put(x: ArrayLayout, index: ArrayLayout) -> Work:
     """out = x with slices of axis 0 replaced; args: out, x, index, values, all contiguous."""
     return _by_slices(x, index, 0, adds=False)
 
 
 @lru_cache(maxsize=1024)
-def _by_slices(x: Operand, index: Operand, axis: int, adds: bool) -> Work:
+def _by_slices(x: ArrayLayout, index: ArrayLayout, axis: int, adds: bool) -> Work:
     """Slices of a source brought to the slices of x that an index names.
 
     Blocks own parts of the inner axis and go through all indices in order: no two write one place,
@@ -179,12 +179,12 @@ def _by_slices(x: Operand, index: Operand, axis: int, adds: bool) -> Work:
     return Work((Step(w.module(engine().attributes), outer * pieces),))
 
 
-def _add(w: LoopWriter, x: Operand, a: Reg, b: Reg) -> Reg:
+def _add(w: LoopWriter, x: ArrayLayout, a: Reg, b: Reg) -> Reg:
     return intrinsics.apply(w.e, "add", x.dtype, [a, b])
 
 
 @lru_cache(maxsize=1024)
-def gather(x: Operand, index: Operand, axis: int) -> Work:
+def gather(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     """One element for each index; args: out, x, index, all contiguous."""
     w, blocks, where = _along(x, index, axis, 3)
     memory = intrinsics.memory_type(x.dtype)
@@ -196,7 +196,7 @@ def gather(x: Operand, index: Operand, axis: int) -> Work:
 
 
 @lru_cache(maxsize=1024)
-def scatter_add(x: Operand, index: Operand, axis: int) -> Work:
+def scatter_add(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     """out = x with each source element added; args: out, x, index, source, all contiguous.
 
     Blocks own whole parts of the axes before `axis`, where x and index are alike there.
@@ -208,7 +208,7 @@ def scatter_add(x: Operand, index: Operand, axis: int) -> Work:
         new = w.load_raw(w.indexed("%p3", i, memory), memory, False)
         w.store_raw(_add(w, x, w.load_raw(to, memory, False), new), to, False)
     w.lines.append("  ret void")
-    first = copy(Operand(x.dtype, (x.size,), (1,)), Operand(x.dtype, (x.size,), (1,)))
+    first = copy(ArrayLayout(x.dtype, (x.size,), (1,)), ArrayLayout(x.dtype, (x.size,), (1,)))
     return Work((first, Step(w.module(engine().attributes), blocks)))
 
 
@@ -216,7 +216,7 @@ Places = AbstractContextManager[tuple[Reg, Reg]]
 
 
 def _along(
-    x: Operand, index: Operand, axis: int, arguments: int, owns: bool = False
+    x: ArrayLayout, index: ArrayLayout, axis: int, arguments: int, owns: bool = False
 ) -> tuple[LoopWriter, int, Places]:
     """Loops over the elements of an index: (its flat place, the place in x it names)."""
     w = LoopWriter()
@@ -250,7 +250,7 @@ def _along(
 
 
 @lru_cache(maxsize=1024)
-def last_write(index: Operand, size: int) -> Work:
+def last_write(index: ArrayLayout, size: int) -> Work:
     """For each of `size` places the last position in the index that names it, or -1.
 
     args: out, index, contiguous, of one integer dtype. The positions go in order, on one thread.
@@ -273,7 +273,7 @@ def last_write(index: Operand, size: int) -> Work:
     return Work((rows.step(), Step(w.module(engine().attributes), 1, vectorise=False)))
 
 
-def check_range(x: Operand, size: int, number: int) -> Work:
+def check_range(x: ArrayLayout, size: int, number: int) -> Work:
     """Sets the error word to `number` where an index lies outside [0, size).
 
     args: error word (three i64: number, index, size), x contiguous.

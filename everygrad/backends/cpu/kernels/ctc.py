@@ -29,7 +29,7 @@ _BEYOND = 2  # a state follows itself, the one before it, and the one two before
 OPS = tuple(_ROWS)
 
 
-class _Writer:
+class _CTCWriter:
     """One recursion. `sizes` are (times, examples, states), None if they are an argument."""
 
     def __init__(self, op: str, dtype: DType, sizes: Shape | None) -> None:
@@ -44,7 +44,7 @@ class _Writer:
         else:
             self.steps, self.n, self.states = (literal("i64", n) for n in sizes)
         self.scratch = f"%p{inputs + 1}"
-        self.room = self.plus(self.states, 2 * _BEYOND)  # of one row of the scratch memory
+        self.row_size = self.plus(self.states, 2 * _BEYOND)  # of one row of the scratch memory
         self.rows = _ROWS[op]
 
     # --- numbers and addresses
@@ -69,7 +69,7 @@ class _Writer:
         first = w.e.op("mul", example, literal("i64", self.rows))
         found = []
         for k in range(self.rows):
-            at = w.e.op("mul", self.plus(first, k), self.room)
+            at = w.e.op("mul", self.plus(first, k), self.row_size)
             found.append(w.indexed(self.scratch, self.plus(at, _BEYOND), self.kind))
         return found
 
@@ -91,7 +91,7 @@ class _Writer:
 
     def clear(self, row: str, value: float) -> None:
         """A row of the scratch memory, and what is around it."""
-        with self.w.counted("f", "0", self.room.name, parallel=True) as i:
+        with self.w.counted("f", "0", self.row_size.name, parallel=True) as i:
             self.store(self.constant(value), row, self.plus(i, -_BEYOND))
 
     def first_two(self, source: str, target: str) -> None:
@@ -209,7 +209,7 @@ def _needed(op: str, sizes: Shape, dtype: DType) -> int:
 
 @lru_cache(maxsize=1024)
 def _step(op: str, dtype: DType, sizes: Shape | None) -> Step:
-    writer = _Writer(op, dtype, sizes)
+    writer = _CTCWriter(op, dtype, sizes)
     (writer.forward if op == "ctc_states" else writer.backward)()
     writer.w.lines.append("  ret void")
     return Step(writer.w.module(engine().attributes), 1)

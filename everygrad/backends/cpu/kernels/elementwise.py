@@ -36,7 +36,7 @@ from everygrad.errors import ArgumentError, DtypeError
 Array = np.ndarray[Any, Any]
 
 # elements up to which one thread is done before another has begun
-ALONE = edge(__name__, "ALONE", 1 << 15, "elements")
+SERIAL_MAX = edge(__name__, "SERIAL_MAX", 1 << 15, "elements")
 GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements handed out together
 _CACHED_LAYOUTS = 1024
 
@@ -84,7 +84,7 @@ class _Compiled(NamedTuple):
     address: Address  # holds the code
 
 
-class _Plan(NamedTuple):
+class _CallPlan(NamedTuple):
     """What one combination of layouts needs. `simple`: one call, no offsets, no meta."""
 
     compiled: _Compiled
@@ -92,7 +92,7 @@ class _Plan(NamedTuple):
     calls: tuple[_Call, ...]
 
 
-def _call(part: loop_order.Layout, pattern: Pattern) -> _Call:
+def _call(part: loop_order.LoopNest, pattern: Pattern) -> _Call:
     flat = [*part.sizes, *(step for steps in part.strides for step in steps)]
     meta = (ctypes.c_int64 * len(flat))(*flat) if pattern.has_meta else None
     return _Call(math.prod(part.sizes), tuple(part.offsets), meta)
@@ -129,7 +129,7 @@ class Kernel:
         found = operand_dtypes(program, self.inputs)
         self.wanted = [None if d is None else d.np for d in found[1:]]
         self._compiled: dict[Pattern, _Compiled] = {}
-        self._plans: dict[Any, _Plan] = {}
+        self._plans: dict[Any, _CallPlan] = {}
         self._lock = threading.Lock()
         self.recent = True
 
@@ -146,7 +146,7 @@ class Kernel:
                 kept.add(self, nbytes, _drop)
             return found
 
-    def plan(self, arrays: Sequence[Array], out: Array) -> _Plan:
+    def plan(self, arrays: Sequence[Array], out: Array) -> _CallPlan:
         """How to run on arrays laid out like these."""
         itemsizes = [out.itemsize, *(a.itemsize for a in arrays)]
         parts = loop_order.tile(loop_order.merge(out, arrays))
@@ -158,7 +158,7 @@ class Kernel:
         pattern = Pattern(len(sizes), kinds)
         calls = tuple(_call(part, pattern) for part in parts)
         simple = len(calls) == 1 and not pattern.has_meta and not any(calls[0].offsets)
-        return _Plan(self.compiled(pattern), simple, calls)
+        return _CallPlan(self.compiled(pattern), simple, calls)
 
     def check(self, arrays: Sequence[Array], out: Array) -> None:
         """Raise unless the dtypes and the number of arrays are the program's."""
@@ -199,7 +199,7 @@ class Kernel:
 
 
 def _run(compiled: _Compiled, count: int, given: Sequence[int]) -> None:
-    if count <= ALONE:
+    if count <= SERIAL_MAX:
         compiled.function(0, count, *given)
     else:
         spread(compiled.address, count, GRAIN, given)

@@ -12,7 +12,7 @@ import numpy as np
 from everygrad.backends.code_cache import kept
 from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import engine
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work, contiguous
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.backends.cpu.runtime import native_threads
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.dtypes import FROM_NP
@@ -47,15 +47,15 @@ def _drop(steps: tuple[Step, ...], compiled: _Functions) -> None:
         del _compiled[steps]
 
 
-def operand(array: Any) -> Operand:
+def layout_of(array: Any) -> ArrayLayout:
     """The layout of an array, from its own first element on."""
     strides = tuple(s // array.itemsize for s in array.strides)
-    return Operand(FROM_NP[array.dtype], array.shape, strides)
+    return ArrayLayout(FROM_NP[array.dtype], array.shape, strides)
 
 
-def copied(copy: Callable[[Operand, Operand], Step], array: Any) -> Any:
+def copied(copy: Callable[[ArrayLayout, ArrayLayout], Step], array: Any) -> Any:
     """An array copied into order by a generator of copies."""
-    source = operand(array)
+    source = layout_of(array)
     out = empty(array.shape, array.dtype)
     run(Work((copy(source, contiguous(source.dtype, source.shape)),)), [out], [array])
     return out

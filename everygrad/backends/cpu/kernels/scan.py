@@ -13,15 +13,15 @@ from functools import lru_cache
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value
-from everygrad.backends.cpu.llvm.vector_emitter import Code, Int
-from everygrad.backends.cpu.llvm.work import Operand, Work
+from everygrad.backends.cpu.llvm.vector_emitter import Int, VectorEmitter
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Work
 from everygrad.compile.accumulate import identity
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 
 OUT, X = range(2)
-_TOGETHER = edge(__name__, "_TOGETHER", 4, "size")  # rows
+_ROWS_AT_ONCE = edge(__name__, "_ROWS_AT_ONCE", 4, "size")  # rows
 _PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis that one block does
 _LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
 _COMBINE = {"cumulative_sum": "add", "cumulative_prod": "mul", "recurrence": "add"}
@@ -42,13 +42,13 @@ class Scan:
         self.kinds = (self.wide, dtypes.int64) if self.is_index else (self.wide,)
         self.out = dtypes.int64 if self.is_index else dtype
 
-    def begin(self, c: Code) -> State:
+    def begin(self, c: VectorEmitter) -> State:
         if not self.is_index:
             return [intrinsics.constant(self.wide, identity(_COMBINE[self.op], self.wide))]
         worst = identity("max" if self.op == "cummax_index" else "min", self.wide)
         return [intrinsics.constant(self.wide, worst), Value("i64", "0")]
 
-    def move(self, c: Code, state: State, given: Sequence[Value], place: Int) -> State:
+    def move(self, c: VectorEmitter, state: State, given: Sequence[Value], place: Int) -> State:
         x, *rest = (intrinsics.cast(c, v, self.dtype, self.wide) for v in given)
         if rest:  # y = b + a y, but for the first, which is b whatever a is
             product = intrinsics.apply(c, "mul", self.wide, [x, state[0]])
@@ -60,7 +60,7 @@ class Scan:
         better = self.better(c, x, best)
         return [c.select(better, x, best), c.select(better, c.i64(place), found)]
 
-    def better(self, c: Code, x: Value, best: Value) -> Value:
+    def better(self, c: VectorEmitter, x: Value, best: Value) -> Value:
         """As good or better; a NaN always is, and after one only another."""
         if not self.wide.is_float:
             sign = "s" if self.wide.kind == "int" else "u"
@@ -69,14 +69,14 @@ class Scan:
         return c.op("or", good, c.compare("uno", x, x))
 
 
-class _Writer:
+class _ScanWriter:
     """One scan of a contiguous array, seen as (outer, n, inner)."""
 
-    def __init__(self, x: Operand, axis: int, scan: Scan, reverse: bool) -> None:
+    def __init__(self, x: ArrayLayout, axis: int, scan: Scan, reverse: bool) -> None:
         self.scan, self.reverse = scan, reverse
         self.outer, self.n = size_of(x.shape[:axis]), x.shape[axis]
         self.inner = size_of(x.shape[axis + 1 :])
-        self.code = Code(dtypes.float64, 8)
+        self.code = VectorEmitter(dtypes.float64, 8)
         self.p_out = self.code.argument(OUT)
         self.p_in = [self.code.argument(X + j) for j in range(scan.inputs)]
 
@@ -112,18 +112,18 @@ class _Writer:
 
     def along_last(self) -> Work:
         c = self.code
-        together = min(_TOGETHER, self.outer)
-        groups = self.outer // together
-        each = max(1, _LEAST // (together * self.n))
+        rows_at_once = min(_ROWS_AT_ONCE, self.outer)
+        groups = self.outer // rows_at_once
+        each = max(1, _LEAST // (rows_at_once * self.n))
         blocks = -(-groups // each)
-        rest = self.outer - groups * together
+        rest = self.outer - groups * rows_at_once
         with c.loop(*c.blocks) as block:
             start = c.mul(block.index, each)
             end = c.least(c.add(start, each), groups)
             with c.loop(start, end) as group:
-                self.rows(c.mul(group.index, together), together)
+                self.rows(c.mul(group.index, rows_at_once), rows_at_once)
             if rest:  # the last block has the rows that make no group
-                first = c.add(c.mul(end, together), 0)
+                first = c.add(c.mul(end, rows_at_once), 0)
                 last = c.compare_ints("eq", end, groups)
                 many = c.select(last, c.i64(rest), c.i64(0))
                 with c.loop(0, many) as row:
@@ -179,7 +179,7 @@ def serves(dtype: DType) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def scan(op: str, x: Operand, axis: int, reverse: bool = False) -> Work:
+def scan(op: str, x: ArrayLayout, axis: int, reverse: bool = False) -> Work:
     """args: out, x (a and b of a recurrence), all contiguous, not empty."""
-    writer = _Writer(x, axis, Scan(op, x.dtype), reverse)
+    writer = _ScanWriter(x, axis, Scan(op, x.dtype), reverse)
     return writer.along_last() if writer.inner == 1 else writer.across()

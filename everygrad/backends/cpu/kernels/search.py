@@ -7,13 +7,13 @@ from functools import lru_cache
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compile.thresholds import edge
 
 _GRAIN = edge(__name__, "_GRAIN", 1 << 13, "elements")  # values of a block
 
 
-def _before(e: Emitter, x: Operand, there: Value, value: Value, right: bool) -> Value:
+def _before(e: Emitter, x: ArrayLayout, there: Value, value: Value, right: bool) -> Value:
     """Whether an element stands before the place of a value; NaN counts as the largest."""
     if not x.dtype.is_float:
         sign = "s" if x.dtype.kind == "int" else "u"
@@ -25,7 +25,7 @@ def _before(e: Emitter, x: Operand, there: Value, value: Value, right: bool) -> 
     return e.op("or", smaller, odd)
 
 
-def _place(w: LoopWriter, x: Operand, line: str, value: Value, right: bool) -> Value:
+def _place(w: LoopWriter, x: ArrayLayout, line: str, value: Value, right: bool) -> Value:
     """How many elements of a row stand before a value, found bit by bit from the highest."""
     e, n = w.e, x.shape[1]
     kind = intrinsics.memory_type(x.dtype)
@@ -41,7 +41,7 @@ def _place(w: LoopWriter, x: Operand, line: str, value: Value, right: bool) -> V
 
 
 @lru_cache(maxsize=1024)
-def searchsorted(x: Operand, values: Operand, right: bool) -> Work:
+def searchsorted(x: ArrayLayout, values: ArrayLayout, right: bool) -> Work:
     """For rows (count, n) and values (count, m) places (count, m), int64; args: out, x, values, all
     contiguous, of one dtype that is no half."""
     (rows, n), m = x.shape, values.shape[1]

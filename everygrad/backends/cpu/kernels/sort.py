@@ -11,8 +11,8 @@ from functools import lru_cache
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value, literal
-from everygrad.backends.cpu.llvm.vector_emitter import Code, Int
-from everygrad.backends.cpu.llvm.work import Operand, Work
+from everygrad.backends.cpu.llvm.vector_emitter import Int, VectorEmitter
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Work
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
@@ -24,10 +24,10 @@ _LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
 _DIGITS = 256
 
 
-class _Writer:
+class _SortWriter:
     """Rows of n contiguous elements; the first k places of each row's order are written."""
 
-    def __init__(self, x: Operand, k: int, descending: bool) -> None:
+    def __init__(self, x: ArrayLayout, k: int, descending: bool) -> None:
         self.dtype, self.k, self.descending = x.dtype, k, descending
         self.n = x.shape[-1]
         self.rows = size_of(x.shape[:-1])
@@ -35,7 +35,7 @@ class _Writer:
         self.wide: DType = dtypes.float32 if halves else x.dtype
         self.bits = self.wide.itemsize * 8
         self.key = f"i{self.bits}"
-        self.code = Code(dtypes.float64, 8)
+        self.code = VectorEmitter(dtypes.float64, 8)
         self.by_insertion = min(k, self.n) <= _FEW
 
     def number(self, value: int) -> Value:
@@ -185,7 +185,7 @@ class _Writer:
 
 
 @lru_cache(maxsize=1024)
-def order(x: Operand, k: int, descending: bool) -> Work:
+def order(x: ArrayLayout, k: int, descending: bool) -> Work:
     """The places, int64, of the first k elements of each row, of less than 2**31 real ones; args:
     out, x, both contiguous."""
-    return _Writer(x, k, descending).work()
+    return _SortWriter(x, k, descending).work()

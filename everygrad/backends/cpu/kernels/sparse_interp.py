@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from everygrad.backends.cpu.kernels.run_work import operand, run
+from everygrad.backends.cpu.kernels.run_work import layout_of, run
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
@@ -17,10 +17,10 @@ from everygrad.core.shapes import size_of
 _UNROLLED = edge(__name__, "_UNROLLED", 8, "size")  # terms that a loop over results has written out
 
 
-class _Writer:
+class _InterpolationWriter:
     """x is (outer, n, inner), the tables (terms, count), the result (outer, count, inner)."""
 
-    def __init__(self, x: Operand, table: Operand, axis: int) -> None:
+    def __init__(self, x: ArrayLayout, table: ArrayLayout, axis: int) -> None:
         self.outer, self.n = size_of(x.shape[:axis]), x.shape[axis]
         self.inner = size_of(x.shape[axis + 1 :])
         self.terms, self.count = table.shape
@@ -94,14 +94,14 @@ class _Writer:
 
 
 @lru_cache(maxsize=1024)
-def weighed(x: Operand, table: Operand, axis: int) -> Work:
+def interpolation(x: ArrayLayout, table: ArrayLayout, axis: int) -> Work:
     """args: out, x, index, weights, all contiguous; x and the weights of one floating dtype."""
-    return _Writer(x, table, axis).work()
+    return _InterpolationWriter(x, table, axis).work()
 
 
 def weighted_gather_sum(x: Any, index: Any, weights: Any, axis: int) -> Any:
     """The map along an axis of contiguous arrays of float32 or float64."""
     shape = (*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :])
     out = empty(shape, x.dtype)
-    run(weighed(operand(x), operand(index), axis), [out], [x, index, weights])
+    run(interpolation(layout_of(x), layout_of(index), axis), [out], [x, index, weights])
     return out

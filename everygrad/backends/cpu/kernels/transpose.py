@@ -32,7 +32,7 @@ def transposed_axis(
     return None
 
 
-class _Tiles:
+class _TransposeWriter:
     """Writes one copy. `across` is the source's contiguous axis, the last one the target's."""
 
     def __init__(
@@ -133,4 +133,4 @@ def copy(
     itemsize: int,
 ) -> Step:
     """target[...] = source[...]; args: target, source. See `transposed_axis` for `across`."""
-    return _Tiles(sizes, target, source, across, itemsize).step()
+    return _TransposeWriter(sizes, target, source, across, itemsize).step()

@@ -30,7 +30,9 @@ from everygrad.backends import disk_cache, thread_pool
 from everygrad.backends.cpu.llvm import soft_half
 from everygrad.errors import ArgumentError
 
-_TOGETHER = 8  # modules loaded at once that share an engine, and live as long as any of them
+_MODULES_PER_ENGINE = (
+    8  # modules loaded at once that share an engine, and live as long as any of them
+)
 _OVERHEAD = 1 << 15  # bytes of an engine besides its code
 _FORMAT = 1  # of cached object code: one more whenever the pipeline below changes
 
@@ -196,7 +198,7 @@ class _Unlocked:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-class Code:
+class MachineCode:
     """Machine code in the process, for as long as somebody holds it: an `Address` in it does.
 
     Its memory is given back later, by the thread that loads code next: this may be the last name
@@ -219,7 +221,7 @@ class _Module:
 
     __slots__ = ("__weakref__", "code", "functions")
 
-    def __init__(self, code: Code, functions: dict[str, int]) -> None:
+    def __init__(self, code: MachineCode, functions: dict[str, int]) -> None:
         self.code = code
         self.functions = functions
 
@@ -269,8 +271,8 @@ class Engine:
         self._environment = self._environment_hash()
         self._modules: weakref.WeakValueDictionary[str, _Module] = weakref.WeakValueDictionary()
         self._pinned: list[_Module] = []  # what lives as long as the process
-        # MCJIT engines, by number: one that `Code` held itself would be closed by the collector,
-        # which finalizes a cycle's objects one by one, while another thread closes it as dropped
+        # MCJIT engines, by number. If `MachineCode` held its engine, the collector would close it,
+        # since it finalizes a cycle's objects one by one, while another thread closes it as dropped
         self._linked: dict[int, Any] = {}
         self._numbers = itertools.count()
         self._dropped: deque[int] = deque()  # numbers of those whose code nobody holds any more
@@ -382,8 +384,8 @@ class Engine:
                 if module is not None:
                     found[request.key] = module
             fresh = [r for r in objects if r.key not in found]
-            for i in range(0, len(fresh), _TOGETHER):
-                for request, module in self._link(fresh[i : i + _TOGETHER], objects):
+            for i in range(0, len(fresh), _MODULES_PER_ENGINE):
+                for request, module in self._link(fresh[i : i + _MODULES_PER_ENGINE], objects):
                     found[request.key] = self._modules[request.key] = module
         return found
 
@@ -405,7 +407,7 @@ class Engine:
         nbytes = _OVERHEAD + sum(len(objects[r]) for r in requests)
         number = next(self._numbers)
         self._linked[number] = linked
-        code = Code(number, nbytes, self._dropped)
+        code = MachineCode(number, nbytes, self._dropped)
         for request, functions in zip(requests, places, strict=True):
             for name, place in functions.items():
                 if not place:

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 _TILE = edge(__name__, "_TILE", 64, "size")
 
 
-class Layout(NamedTuple):
+class LoopNest(NamedTuple):
     """Merged dimensions: sizes, each operand's byte strides and offset."""
 
     sizes: list[int]
@@ -37,7 +37,7 @@ def _broadcast_strides(shape: tuple[int, ...], array: Array) -> list[int]:
     return [0] * extra + strides
 
 
-def merge(out: Array, arrays: Sequence[Array]) -> Layout:
+def merge(out: Array, arrays: Sequence[Array]) -> LoopNest:
     """The loops `out` is filled by: its own memory order, neighbours merged where all allow."""
     shape = out.shape
     strides = [list(out.strides), *(_broadcast_strides(shape, a) for a in arrays)]
@@ -63,11 +63,11 @@ def merge(out: Array, arrays: Sequence[Array]) -> Layout:
             for m, s in zip(merged, strides, strict=True):
                 m.append(s[d])
     if not sizes:
-        return Layout([1], [[0] for _ in strides], offsets)
-    return Layout(sizes, merged, offsets)
+        return LoopNest([1], [[0] for _ in strides], offsets)
+    return LoopNest(sizes, merged, offsets)
 
 
-def tile(layout: Layout) -> list[Layout]:
+def tile(layout: LoopNest) -> list[LoopNest]:
     """The layout in column blocks, where an operand runs across the innermost loop."""
     sizes, strides, offsets = layout
     if len(sizes) < 2 or sizes[-1] < 2 * _TILE or sizes[-2] < 2:
@@ -76,7 +76,7 @@ def tile(layout: Layout) -> list[Layout]:
         return [layout]
     blocks, rest = divmod(sizes[-1], _TILE)
     done = blocks * _TILE
-    tiled = Layout(
+    tiled = LoopNest(
         [*sizes[:-2], blocks, sizes[-2], _TILE],
         [[*s[:-2], s[-1] * _TILE, s[-2], s[-1]] for s in strides],
         offsets,
@@ -84,7 +84,7 @@ def tile(layout: Layout) -> list[Layout]:
     if not rest:
         return [tiled]
     # the same number of loops, so that one kernel serves both
-    last = Layout(
+    last = LoopNest(
         [*sizes[:-2], 1, sizes[-2], rest],
         [[*s[:-2], 0, s[-2], s[-1]] for s in strides],
         [o + s[-1] * done for o, s in zip(offsets, strides, strict=True)],

@@ -18,7 +18,7 @@ OUT, FIRST, SECOND, SCRATCH = range(4)  # the arguments of every step
 NEAR = edge(__name__, "NEAR", 24 << 10, "bytes")
 
 
-class Machine(NamedTuple):
+class VectorUnit(NamedTuple):
     """What tiles depend on: elements a vector, vector registers, whether lanes can be masked."""
 
     lanes: int
@@ -26,13 +26,13 @@ class Machine(NamedTuple):
     masks: bool
 
 
-def machine(dtype: DType) -> Machine:
+def machine(dtype: DType) -> VectorUnit:
     """The vectors of this processor."""
     features = engine().features
     if features.get("avx512f") and features.get("avx512vl"):
-        return Machine(64 // dtype.itemsize, 32, True)
+        return VectorUnit(64 // dtype.itemsize, 32, True)
     width = 32 if features.get("avx2") else 16
-    return Machine(width // dtype.itemsize, 16, False)
+    return VectorUnit(width // dtype.itemsize, 16, False)
 
 
 class Loop:
@@ -44,7 +44,7 @@ class Loop:
         self.next = list(values)
 
 
-class Code(Emitter):
+class VectorEmitter(Emitter):
     """Writes a step: integers folded where they are known, loops, vectors of one type."""
 
     def __init__(self, dtype: DType, lanes: int) -> None:

@@ -21,7 +21,7 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType
 
 
-class Operand(NamedTuple):
+class ArrayLayout(NamedTuple):
     """An array as a step sees it. Strides and offset count elements; a stride may be 0."""
 
     dtype: DType
@@ -44,14 +44,14 @@ class Operand(NamedTuple):
         return True
 
 
-def contiguous(dtype: DType, shape: Sequence[int]) -> Operand:
+def contiguous(dtype: DType, shape: Sequence[int]) -> ArrayLayout:
     """The layout of a fresh array."""
     strides = []
     step = 1
     for n in reversed(shape):
         strides.append(step)
         step *= n
-    return Operand(dtype, tuple(shape), tuple(reversed(strides)))
+    return ArrayLayout(dtype, tuple(shape), tuple(reversed(strides)))
 
 
 class Step(NamedTuple):

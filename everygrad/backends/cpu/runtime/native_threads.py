@@ -242,12 +242,12 @@ entry:
   br i1 %try, label %lock, label %small
 small:
   %some = icmp sgt i64 %blocks, 0
-  br i1 %some, label %alone, label %leave
+  br i1 %some, label %serial, label %leave
 lock:
   %exchanged = cmpxchg ptr %pool, i64 0, i64 1 acquire monotonic, align 8
   %free = extractvalue {{ i64, i1 }} %exchanged, 1
-  br i1 %free, label %post, label %alone
-alone:
+  br i1 %free, label %post, label %serial
+serial:
   call void %function(i64 0, i64 %blocks, ptr %args)
   br label %leave
 leave:
@@ -405,8 +405,8 @@ both:
   br label %ran
 one:
   %single = icmp eq i64 %blocks, 1
-  br i1 %single, label %alone, label %spread
-alone:
+  br i1 %single, label %serial, label %spread
+serial:
   call void %function(i64 0, i64 1, ptr %args)
   br label %ran
 spread:
@@ -470,7 +470,7 @@ def _spins() -> int:
     return max(20, round(20e-6 * count / best))
 
 
-class _Pool:
+class _WorkerPool:
     """Memory the workers share, and how many there are. Neither is ever given back: workers may
     still be looking at the memory while the interpreter takes itself apart."""
 
@@ -501,15 +501,15 @@ class _Pool:
             self.threads = count
 
 
-_alone: _Pool | None = None  # of one thread: for calls inside tasks of threads.parallel_for
-_shared: _Pool | None = None
+_serial: _WorkerPool | None = None  # of one thread: for calls inside tasks of threads.parallel_for
+_shared: _WorkerPool | None = None
 _lock = threading.Lock()
 
 
 def _after_fork() -> None:
     """A forked child has the parent's pool but none of its threads."""
-    global _alone, _shared, _lock
-    _alone = _shared = None
+    global _serial, _shared, _lock
+    _serial = _shared = None
     _lock = threading.Lock()
 
 
@@ -518,15 +518,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def _make_pools() -> None:
-    global _alone, _shared
+    global _serial, _shared
     with _lock:
         if _shared is None:
-            _alone, _shared = _Pool(), _Pool()
+            _serial, _shared = _WorkerPool(), _WorkerPool()
 
 
 def _pool() -> int:
     """The address of the pool for a call of this thread."""
-    pool = _alone if thread_pool.inside() else _shared
+    pool = _serial if thread_pool.inside() else _shared
     if pool is None:
         _make_pools()
         return _pool()

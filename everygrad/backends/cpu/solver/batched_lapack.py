@@ -24,7 +24,7 @@ from everygrad.backends.thread_pool import parallel_for
 from everygrad.core.shapes import size_of
 
 SMALL = 24  # rows up to which NumPy's loop over a batch beats one call for each matrix
-_ALONE = 256  # rows from which BLAS's own threads pay for one matrix
+_BLAS_THREADS_MIN = 256  # rows from which BLAS's own threads pay for one matrix
 _BLOCK = 64  # columns that LAPACK takes at once: what its work space is a multiple of
 LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}  # of routines
 
@@ -58,11 +58,11 @@ def each(x: Any, task: Callable[[int], None]) -> None:
         for i in range(lo, hi):
             task(i)
 
-    with nullcontext() if count == 1 and rows >= _ALONE else OneThread():
+    with nullcontext() if count == 1 and rows >= _BLAS_THREADS_MIN else OneThread():
         parallel_for(count, 1, run)
 
 
-def apart(fn: Callable[..., Any], x: Any, *more: Any) -> Any:
+def map_batch(fn: Callable[..., Any], x: Any, *more: Any) -> Any:
     """NumPy's fn of a batch of matrices, and of what `more` has for each, as `each` goes over it.
     The result may be a tuple of arrays."""
     if not serves(x):

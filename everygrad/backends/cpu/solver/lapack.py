@@ -201,7 +201,7 @@ def _adjugate_of_any(x: Any) -> Any:
 
 
 def pinv(x: Any, rtol: Any) -> Any:
-    return batched_lapack.apart(np.linalg.pinv, x, np.broadcast_to(rtol, x.shape[:-2]))
+    return batched_lapack.map_batch(np.linalg.pinv, x, np.broadcast_to(rtol, x.shape[:-2]))
 
 
 # --- decompositions ------------------------------------------------------------------------------
@@ -230,23 +230,23 @@ def _side_by_side(values: Any, vectors: Any) -> Any:
 
 def eigh(x: Any) -> Any:
     with _named("eigh", NOT_FINITE):
-        return _side_by_side(*batched_lapack.apart(np.linalg.eigh, x))
+        return _side_by_side(*batched_lapack.map_batch(np.linalg.eigh, x))
 
 
 def eigvalsh(x: Any) -> Any:
     with _named("eigvalsh", NOT_FINITE):
-        return batched_lapack.apart(np.linalg.eigvalsh, x)
+        return batched_lapack.map_batch(np.linalg.eigvalsh, x)
 
 
 def eig(x: Any) -> Any:
     with _named("eig", NOT_FINITE):
-        values, vectors = batched_lapack.apart(np.linalg.eig, x)
+        values, vectors = batched_lapack.map_batch(np.linalg.eig, x)
     return _side_by_side(values, vectors.astype(np.result_type(x.dtype, np.complex64)))
 
 
 def eigvals(x: Any) -> Any:
     with _named("eigvals", NOT_FINITE):
-        return batched_lapack.apart(np.linalg.eigvals, x).astype(
+        return batched_lapack.map_batch(np.linalg.eigvals, x).astype(
             np.result_type(x.dtype, np.complex64)
         )
 
@@ -258,7 +258,7 @@ def _thin_svd(x: Any) -> Any:
 def svd(x: Any) -> Any:
     """U's rows, one of singular values, then V's rows, each of k elements."""
     with _named("svd", NOT_FINITE):
-        u, values, vh = batched_lapack.apart(_thin_svd, x)
+        u, values, vh = batched_lapack.map_batch(_thin_svd, x)
     return np.concatenate((u, values[..., None, :].astype(x.dtype), vh.mT.conj()), axis=-2)
 
 
@@ -274,7 +274,7 @@ def svd_complete(x: Any) -> Any:
 
 def svdvals(x: Any) -> Any:
     with _named("svdvals", NOT_FINITE):
-        return batched_lapack.apart(np.linalg.svdvals, x)
+        return batched_lapack.map_batch(np.linalg.svdvals, x)
 
 
 # --- the matrix exponential ----------------------------------------------------------------------
