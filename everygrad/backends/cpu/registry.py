@@ -309,8 +309,8 @@ def columns(x: Any, window: Any) -> Any:
 def conv2d(x: Any, w: Any, window: Any) -> Any:
     dtype = x.dtype
     x, w = widened(x), widened(w)
-    places = size_of(window.out_size(x.shape))
-    if _is_native(x.shape[0] * places * w.size, x, w):
+    positions = size_of(window.out_size(x.shape))
+    if _is_native(x.shape[0] * positions * w.size, x, w):
         shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
         return converted(lazy_native.convolution().run("conv2d", (x, w), window, shape), dtype)
     kernels = w.reshape(window.groups, w.shape[0] // window.groups, -1)
@@ -369,9 +369,9 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
             v = padded[:, :, i * dh : i * dh + sh * oh : sh, j * dw : j * dw + sw * ow : sw]
             r, c = rows_of + i * dh, cols_of + j * dw
             inside = (r >= 0) & (r < h) & (c >= 0) & (c < w)
-            place = np.where(inside, r * w + c, -1)
+            index = np.where(inside, r * w + c, -1)
             if best is None:
-                best, found = v.copy(), np.broadcast_to(place, v.shape).copy()
+                best, found = v.copy(), np.broadcast_to(index, v.shape).copy()
                 continue
             better = v > best
             if x.dtype.kind not in "iub":
@@ -379,7 +379,7 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
             if ph or pw:
                 better = (better | (found < 0)) & inside
             np.copyto(best, v, where=better)
-            np.copyto(found, np.broadcast_to(place, v.shape), where=better)
+            np.copyto(found, np.broadcast_to(index, v.shape), where=better)
     return found
 
 

@@ -1,8 +1,8 @@
 """Attention and its derivative, compiled, without a matrix of queries by keys in memory.
 
-A block does one head (and, forward, a range of its queries): it packs the head's keys and values,
-then takes the queries a tile at a time. The scores of one tile against all keys are the largest
-thing there is; they stay in the cache. The derivative computes them again. Causal tiles end at the
+A block computes one head (and, forward, a range of its queries): it packs the head's keys and
+values, then processes the queries a tile at a time. The largest temporary is the scores of one tile
+against all keys, which stay in the cache. The derivative recomputes them. Causal tiles end at the
 diagonal.
 
     attention         args: out, q, k, v [, mask], scratch
@@ -39,19 +39,19 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 
 SMALL = edge(__name__, "SMALL", 1 << 14, "products")  # multiply-adds below which NumPy is as fast
-# elements of a packed matrix that stay in the nearest cache beside the scores
+# elements of a packed matrix that fit the nearest cache beside the scores
 NEAR = edge(__name__, "NEAR", 1 << 13, "elements")
-# bytes; where blocks would ask for more, each does several heads
+# bytes; if blocks need more, each processes several heads
 MAX_SCRATCH = edge(__name__, "MAX_SCRATCH", 1 << 26, "bytes")
 MIN_BLOCKS = edge(__name__, "MIN_BLOCKS", 32, "count")
-# keys between which tiles of twice as many queries use keys and values longer
+# the range of key counts in which tiles of twice as many queries reuse keys and values more
 SEVERAL = edge(__name__, "SEVERAL", 256, "size")
 MANY = edge(__name__, "MANY", 2048, "size")
-PART = edge(__name__, "PART", 128, "size")  # queries that are worth packing a head's keys for
+PART = edge(__name__, "PART", 128, "size")  # queries from which packing a head's keys again pays
 
 
 class _QueryTile:
-    """Queries from `start` on: `rows` of them, rounded up to whole `groups` of a product."""
+    """A tile of `rows` queries from `start` on, rounded up to whole `groups` of a product."""
 
     def __init__(self, writer: _AttentionWriter, start: str, stop: str) -> None:
         code = writer.code
@@ -63,7 +63,7 @@ class _QueryTile:
 
 
 class _AttentionWriter:
-    """What both kernels share: sizes, memory, and the products of a tile with a head."""
+    """Writes the parts that both kernels share: arguments, packing, and products of a tile."""
 
     def __init__(
         self, q: ArrayLayout, k: ArrayLayout, v: ArrayLayout, mask: ArrayLayout | None, causal: bool
@@ -81,13 +81,13 @@ class _AttentionWriter:
         self.width_row = round_up(self.width, lanes)
         self.depth_row = round_up(self.depth, lanes)
         self.all_keys = round_up(self.keys, lanes)
-        # products may look beyond the last key; and rows a power of two apart share cache sets
+        # products may read beyond the last key, and rows a power of two apart share cache sets
         self.score_row = self.all_keys + self.t.slack
         # whole groups of rows for every product; more where keys and values fill the caches
         self.tile = (4 if SEVERAL < self.keys <= MANY else 2) * MAX_ROWS
         mask_row = None if mask is None else mask.strides[2]
         self.softmax = Softmax(self.t, self.queries, self.keys, self.score_row, causal, mask_row)
-        # the step does next to nothing itself; optimising it would take a third of the compilation
+        # the step itself does little, and optimising it would take a third of the compile time
         attributes = f"optnone noinline {engine().attributes}"
         self.code = IRText(f"define void @step(i64 %lo, i64 %hi, ptr %args) {attributes}")
         self.given: dict[str, str] = {}
@@ -96,9 +96,9 @@ class _AttentionWriter:
     # --- memory ----------------------------------------------------------------------------------
 
     def load_arguments(self, names: list[str], sizes: list[int]) -> list[str]:
-        """Read the arguments; returns pointers to buffers of these sizes.
+        """Loads the arguments; returns pointers to scratch buffers of these sizes.
 
-        They are in the slot of the call's first block: a thread that does many blocks in one call
+        The buffers belong to the call's first block, so a thread that does many blocks in one call
         finds its memory in the cache.
         """
         code = self.code
@@ -115,7 +115,7 @@ class _AttentionWriter:
 
     @property
     def share(self) -> int:
-        """How many units of work a block does."""
+        """How many units of work (heads, or parts of them) a block does."""
         most = max(MIN_BLOCKS, MAX_SCRATCH // (self.slot * self.t.size))
         return -(-self.units // most)
 
@@ -169,7 +169,7 @@ class _AttentionWriter:
     # --- products --------------------------------------------------------------------------------
 
     def keys_until(self, row: str) -> str:
-        """How many keys the queries before `row` may look at."""
+        """How many keys the queries before `row` may attend to."""
         return self.code.least(row, self.keys) if self.causal else str(self.keys)
 
     def panels_until(self, row: str) -> str:
@@ -203,7 +203,7 @@ class _AttentionWriter:
     def call_softmax(
         self, scores: str, extra: str, mask: str, tile: _QueryTile, grads: bool
     ) -> None:
-        """The softmax of a tile's scores, see Softmax.routine."""
+        """Calls Softmax.routine on a tile's scores."""
         code, t = self.code, self.t
         routine = self.softmax.routine(grads)
         with code.loop(0, tile.padded, GROUP) as row:
@@ -216,9 +216,9 @@ class _AttentionWriter:
             )
 
     def scores_matmul(self, a: str, b: str, row: int, to: str, tile: _QueryTile) -> None:
-        """Scores times packed rows, one for each key."""
+        """Scores times packed rows (keys or values), summed over the keys."""
         code, t = self.code, self.t
-        # a piece of the keys at a time, for all queries, where their rows fill the nearest cache
+        # if the rows overflow the nearest cache: a piece of the keys at a time, for all queries
         piece = self.keys if self.keys * row <= 2 * NEAR else round_up(NEAR // row, t.lanes)
         several = piece < self.keys
         if several:
@@ -237,7 +237,7 @@ class _AttentionWriter:
                     self.call(routine, here, code.at(t.type, below, at), there, count)
 
     def scores_t_matmul(self, a: str, b: str, row: int, to: str, tile: _QueryTile) -> None:
-        """Adds, for each key, the tile's packed rows times their scores."""
+        """Accumulates scores^T times the tile's packed rows, one row for each key."""
         code, t = self.code, self.t
         for at, vectors in self.columns(row):
             rows = t.rows_for(vectors)
@@ -250,12 +250,12 @@ class _AttentionWriter:
                 self.call(routine, here, beside, there, code.sub(tile.padded, first))
 
     def scores_t_rows(self, row: int) -> int:
-        """How many rows `gathered` writes: whole products, so more than there are keys."""
+        """How many rows `scores_t_matmul` writes: whole products, so more than there are keys."""
         each = (self.t.rows_for(vectors) for _, vectors in self.columns(row))
         return max((round_up(self.keys, rows) for rows in each), default=0)
 
     def columns(self, row: int) -> list[tuple[int, int]]:
-        """A row cut for products: (first element, number of vectors), up to 4 of them."""
+        """A row split for products into (first element, vectors), up to 4 vectors each."""
         count = row // self.t.lanes
         pieces = max(1, -(-count // 4))
         ends = [count * i // pieces for i in range(pieces + 1)]
@@ -272,13 +272,13 @@ def attention(
     causal: bool,
     mask: ArrayLayout | None = None,
 ) -> Work:
-    """softmax(q k^T * scale + mask) v; `causal` lets query i look at keys 0 to i."""
+    """softmax(q k^T * scale + mask) v; with `causal`, query i attends to keys 0 to i."""
     if not out.size:
         return Work(())
     p = _AttentionWriter(q, k, v, mask, causal)
     p.layouts["out"] = out
     t, code = p.t, p.code
-    # few heads: several blocks for each, though each packs the head's keys for itself
+    # with few heads, several blocks share a head, though each packs the head's keys again
     parts = min(-(-MIN_BLOCKS // p.units), max(1, p.queries // PART))
     part = round_up(-(-p.queries // parts), p.tile)
     parts = -(-p.queries // part)
@@ -367,7 +367,7 @@ def attention_grads(
                 t.copy(p.width, width, p.width, False), dq, to, tile.rows, tile.rows, float(scale)
             )
         to = code.at_row(t.type, dk_all, head, p.keys * p.width)
-        # the queries came multiplied by scale * log2(e)
+        # the queries were scaled by scale * log2(e)
         p.call(t.copy(p.width, width, p.width, False), dk, to, p.keys, p.keys, 1 / LOG2E)
         to = code.at_row(t.type, dv_all, head, p.keys * p.depth)
         p.call(t.copy(p.depth, depth, p.depth, False), dv, to, p.keys, p.keys, 1.0)
@@ -388,14 +388,14 @@ def _as_four_axes(x: Any) -> Any:
 
 
 def _layout(x: Any) -> ArrayLayout:
-    """The layout of an array; axes of one element have no stride, so that equal ones are equal."""
+    """The layout of an array, with stride 0 along axes of one element, so that it can be a key."""
     found = run_work.layout_of(x)
     pairs = zip(found.shape, found.strides, strict=True)
     return found._replace(strides=tuple(0 if n == 1 else s for n, s in pairs))
 
 
 def _whole_mask(mask: Any, q: Any, k: Any) -> Any:
-    """The mask for every pair, without copies where strides of 0 will do."""
+    """The mask broadcast to every (query, key) pair, by strides of 0 where possible."""
     keys = k.shape[-2]
     mask = np.broadcast_to(mask, (*mask.shape[:-1], keys))
     if mask.strides[-1] != mask.itemsize:
@@ -435,7 +435,9 @@ def run_attention(
     masks = [] if mask is None else [_as_four_axes(_whole_mask(mask, q, k))]
     q, k, v = _as_four_axes(q), _as_four_axes(k), _as_four_axes(v)
     (batch, heads, rows, _), width = q.shape, v.shape[-1]
-    if abs(q.strides[1]) < abs(q.strides[2]) and heads > 1:  # as a layer's projection left it
+    if (
+        abs(q.strides[1]) < abs(q.strides[2]) and heads > 1
+    ):  # the layout that a layer's projection produces
         out = empty((batch, rows, heads, width), q.dtype).transpose(0, 2, 1, 3)
     else:
         out = empty((batch, heads, rows, width), q.dtype)

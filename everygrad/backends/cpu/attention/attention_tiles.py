@@ -22,7 +22,7 @@ from everygrad.compile.thresholds import edge
 from everygrad.dtypes import DType
 
 LOG2E = math.log2(math.e)
-GROUP = edge(__name__, "GROUP", 4, "size")  # rows softened together, to hide latencies
+GROUP = edge(__name__, "GROUP", 4, "size")  # rows per softmax routine, to hide latencies
 MAX_ROWS = edge(__name__, "MAX_ROWS", 12, "size")  # of a product
 # (2^r - 1) / r for |r| <= 1/2, interpolated at Chebyshev nodes
 _EXP2_32 = (0.6931472, 0.2402265, 0.05550357, 0.009618083, 0.0013390863, 0.00015453163)
@@ -38,8 +38,8 @@ def round_up(n: int, step: int) -> int:
 
 
 class Loop:
-    """A loop being written: `i` counts; `values` are carried from one turn to the next, which
-    gets `after`; once the loop is closed, `results` are their last values."""
+    """A loop being written: `i` is its index, `values` are carried, `after` are their next values;
+    once the loop is closed, `results` are their final values."""
 
     def __init__(self, i: str, values: list[str]) -> None:
         self.i = i
@@ -133,8 +133,8 @@ class IRText:
 
 
 class TileModule:
-    """A module for one dtype: routines named as they are asked for, vectors as wide as the
-    processor's."""
+    """A module for one dtype: routines are written on first use, with vectors as wide as the
+    processor's registers."""
 
     def __init__(self, dtype: DType) -> None:
         features = engine().features
@@ -149,8 +149,8 @@ class TileModule:
         self.integers = f"<{self.lanes} x {self.int}>"
         self.mask = f"<{self.lanes} x i1>"
         self.suffix = f"v{self.lanes}f{dtype.bits}"
-        # of a tile product: they leave room for its operands in the registers (32 with AVX-512,
-        # else 16) and hide the latency of the multiply-adds
+        # accumulators of a tile product: they leave registers (32 with AVX-512, else 16) for its
+        # operands and hide the latency of the multiply-adds
         self.sums = 24 if width == 64 else 12
         self.panel = 3 * self.lanes
         self.rows = self.sums // 3  # of products with panels
@@ -199,7 +199,7 @@ class TileModule:
         return f"splat ({self.type} {literal(self.type, value).name})"
 
     def load(self, code: IRText, pointer: str, count: int | None = None, other: float = 0.0) -> str:
-        """A vector; of only `count` elements, followed by `other`, if given."""
+        """A vector; if `count` is given, of only so many elements, followed by `other`."""
         if count is None or count >= self.lanes:
             return code.let(f"load {self.vector}, ptr {pointer}, align {self.size}")
         return code.let(
@@ -247,9 +247,9 @@ class TileModule:
     def larger(self, code: IRText, a: str, b: str) -> str:
         return self.choose(code, code.let(f"fcmp ogt {self.vector} {a}, {b}"), a, b)
 
-    def shuffle(self, code: IRText, a: str, b: str, places: Sequence[int]) -> str:
+    def shuffle(self, code: IRText, a: str, b: str, lanes: Sequence[int]) -> str:
         v = self.vector
-        chosen = ", ".join(f"i32 {p}" for p in places)
+        chosen = ", ".join(f"i32 {p}" for p in lanes)
         return code.let(f"shufflevector {v} {a}, {v} {b}, <{self.lanes} x i32> <{chosen}>")
 
     def across(self, code: IRText, combine: Callable[[IRText, str, str], str], a: str) -> str:
@@ -262,9 +262,9 @@ class TileModule:
         return a
 
     def exp2(self, code: IRText, x: str) -> str:
-        """2^x for x <= 0, NaN kept: below 1 unit in the last place, 0 where that is subnormal."""
+        """2^x for x <= 0, propagates NaN; error below 1 ulp, 0 where the result is subnormal."""
         bits, bias = (52, 1023) if self.wide else (23, 127)
-        magic = self.const(1.5 * 2.0**bits)  # adding it rounds to an integer, kept in low bits
+        magic = self.const(1.5 * 2.0**bits)  # adding it rounds to an integer, in the low bits
         shifted = self.op(code, "fadd", x, magic)
         r = self.op(code, "fsub", x, self.op(code, "fsub", shifted, magic))
         *rest, last = _EXP2_64 if self.wide else _EXP2_32
@@ -382,7 +382,7 @@ class TileModule:
             self.store(code, rows[k], code.at(self.type, target, k * self.panel))
 
     def _short(self, code: IRText, pointer: str, row: int, width: int, left: str | None) -> str:
-        """A chunk of a row, zeros where the matrix has no elements."""
+        """A chunk of a row, padded with zeros beyond the matrix."""
         c, bits = self.chunk, 8 * self.size
         chunk, mask = f"<{c} x {self.type}>", f"<{c} x i1>"
         if left is None and width == c:
@@ -399,10 +399,10 @@ class TileModule:
         """Short vectors one after the other."""
         n = self.chunk
         while len(parts) > 1:
-            places = ", ".join(f"i32 {p}" for p in range(2 * n))
+            lanes = ", ".join(f"i32 {p}" for p in range(2 * n))
             type_ = f"<{n} x {self.type}>"
             parts = [
-                code.let(f"shufflevector {type_} {a}, {type_} {b}, <{2 * n} x i32> <{places}>")
+                code.let(f"shufflevector {type_} {a}, {type_} {b}, <{2 * n} x i32> <{lanes}>")
                 for a, b in zip(parts[::2], parts[1::2], strict=True)
             ]
             n *= 2
@@ -411,7 +411,7 @@ class TileModule:
     # --- products --------------------------------------------------------------------------------
 
     def rows_for(self, vectors: int) -> int:
-        """How many rows a product of so many vectors has, up to 4; at most MAX_ROWS."""
+        """How many rows a product of `vectors` vectors (up to 4) has; at most MAX_ROWS."""
         return min(MAX_ROWS, self.sums // vectors)
 
     def product(
@@ -422,10 +422,10 @@ class TileModule:
         c has `rows` rows of `vectors` vectors. `a` are the strides of r and of i, `b` and `c` those
         of the rows of b and c.
         """
-        places = [(r, n) for r in range(rows) for n in range(vectors)]
+        grid = [(r, n) for r in range(rows) for n in range(vectors)]
 
         def write(code: IRText) -> None:
-            targets = [code.at(self.type, "%c", r * c + n * self.lanes) for r, n in places]
+            targets = [code.at(self.type, "%c", r * c + n * self.lanes) for r, n in grid]
             first = [self.load(code, t) if more else self.const(0.0) for t in targets]
             with code.loop(0, "%k", 1, [(self.vector, f) for f in first]) as loop:
                 row = code.at_row(self.type, "%b", loop.i, b)
@@ -444,7 +444,7 @@ class TileModule:
 
 
 class Softmax:
-    """The softmax of a tile's scores, which are in powers of two: of q k^T * scale * log2(e)."""
+    """The softmax of a tile's scores, which are base-2 exponents: q k^T * scale * log2(e)."""
 
     def __init__(
         self, t: TileModule, queries: int, keys: int, row: int, causal: bool, mask_row: int | None
@@ -459,9 +459,9 @@ class Softmax:
     def routine(self, grads: bool) -> str:
         """The softmax of GROUP rows of scores, the first of them query %row.
 
-        Forward the exponentials replace the scores and 1 / their sums go to %extra. For the
-        derivative the probabilities do, and %extra, which held the derivative by the
-        probabilities, gets that by the scores.
+        Forward, the exponentials replace the scores, and 1 / their sums are stored to %extra. For
+        the derivative, the probabilities replace the scores, and %extra, which held the gradient
+        of the probabilities, gets the gradient of the scores.
         """
         params = "ptr %s, ptr %extra, ptr %mask, i64 %row"
         return self.t.make("softmax", params, lambda code: self._softmax(code, grads))
@@ -479,7 +479,7 @@ class Softmax:
                 value = t.load(code, code.at(t.type, scores[r], loop.i))
                 loop.after[r] = t.larger(code, value, loop.values[r])
         tops = [t.across(code, t.larger, m) for m in loop.results]
-        if self.masked:  # a row closed altogether: exponentials of -inf, not of NaN
+        if self.masked:  # a row that is masked out entirely: exponentials of -inf, not of NaN
             none = [code.let(f"fcmp oeq {t.vector} {m}, {low}") for m in tops]
             tops = [t.choose(code, n, t.const(0.0), m) for n, m in zip(none, tops, strict=True)]
         zeros = [(t.vector, t.const(0.0))] * (2 * GROUP if grads else GROUP)
@@ -501,7 +501,7 @@ class Softmax:
             code.do(f"store {t.type} {one}, ptr {extra[r]}, align {t.size}")
 
     def _weight(self, code: IRText, total: str) -> str:
-        """1 / the sum over all lanes; 0 for a row closed altogether."""
+        """1 / the sum over all lanes; 0 for a row that is masked out entirely."""
         t = self.t
         total = t.across(code, lambda c, a, b: t.op(c, "fadd", a, b), total)
         weight = t.op(code, "fdiv", t.const(1.0), total)
@@ -519,7 +519,7 @@ class Softmax:
         weights: list[str],
         dots: list[str],
     ) -> None:
-        """Exponentials to probabilities p; g, the derivative by them, to p (g - <p, g>)."""
+        """Replaces exponentials by probabilities p, and their gradient g by p (g - <p, g>)."""
         t = self.t
         means = []
         for weight, dot in zip(weights, dots, strict=True):
@@ -534,7 +534,7 @@ class Softmax:
                 t.store(code, t.op(code, "fmul", p, off), g_at)
 
     def _close(self, code: IRText, scores: list[str]) -> str:
-        """Minus infinity where a query must not look; returns where the last open vector ends."""
+        """Writes -inf where a query must not attend; returns where the last open vector ends."""
         if self.masked:
             self._add_mask(code, scores)
         if self.causal:
@@ -565,7 +565,7 @@ class Softmax:
         return stop
 
     def _clear_beyond(self, code: IRText, stop: str, rows: list[str]) -> None:
-        """Zeros in what later rows of the same product look at."""
+        """Zero-fills what later rows of the same product read."""
         t = self.t
         for row in rows:
             end = code.at(t.type, row, stop)
@@ -573,9 +573,9 @@ class Softmax:
                 t.store(code, t.const(0.0), code.at(t.type, end, at))
 
     def _add_mask(self, code: IRText, scores: list[str]) -> None:
-        """Scores are in powers of two, and so becomes the mask; its -inf closes any score.
+        """Adds the mask, scaled to base-2 exponents as the scores are; -inf masks any score.
 
-        Its other numbers close none: the least one there is must not become -inf on the way.
+        Finite numbers mask nothing: the smallest one must not become -inf by the scaling.
         """
         t = self.t
         # tiles may end beyond the last query
@@ -588,7 +588,7 @@ class Softmax:
                 at = code.at(t.type, score, i)
                 m = t.load(code, code.at(t.type, pointer, i), count, -math.inf)
                 value = t.fma(code, m, t.const(LOG2E), t.load(code, at))
-                value = t.larger(code, least, value)  # in this order, which keeps NaN
+                value = t.larger(code, least, value)  # in this order, which propagates NaN
                 closed = code.let(f"fcmp oeq {t.vector} {m}, {low}")
                 t.store(code, t.choose(code, closed, low, value), at)
 

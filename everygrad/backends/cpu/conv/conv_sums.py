@@ -1,6 +1,6 @@
-"""Products of two images summed over all places, for each pair of channels and each tap: the inner
-loop of a convolution's gradient by its kernel, as LLVM IR. A tile of dot products, vectors along
-the rows; lanes are added up at the end.
+"""The inner loop of a convolution's weight gradient, as LLVM IR: products of two images, summed
+over all positions, for each pair of channels and each tap. A tile is several dot products with
+vectors along the rows; lanes are added up at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from everygrad.backends.cpu.llvm.vector_emitter import (
     VectorEmitter,
     VectorUnit,
     machine,
-    places_of,
+    positions_of,
 )
 from everygrad.backends.cpu.llvm.work import Step
 from everygrad.compile.thresholds import edge
@@ -25,8 +25,8 @@ from everygrad.dtypes import DType
 
 
 class WeightGradient(NamedTuple):
-    """out[part, g, m, c * taps + t] = sum over a part of the images and all places of
-    y[n, g, m, place] * image[n, g, c, place + tap t].
+    """out[part, g, m, c * taps + t] = sum over a part of the images and all positions of
+    y[n, g, m, position] * image[n, g, c, position + tap t].
 
     `merged` rows at a time are processed as one long row, with the gaps between them masked out;
     both images then have the same pitch. Each block computes one part for some channels m, going
@@ -47,10 +47,10 @@ class WeightGradient(NamedTuple):
 
 
 def merged_rows(size: tuple[int, int], pitch: int, m: VectorUnit) -> int:
-    """How many rows to take as one: as few as waste the fewest lanes. Divides the height."""
+    """How many rows to merge: the fewest that waste the fewest lanes. Divides the height."""
     h, w = size
     some = [r for r in range(1, h + 1) if h % r == 0] if m.masks else [1]
-    return min(some, key=lambda r: (h // r * -(-places_of((r, w), pitch) // m.lanes), r))
+    return min(some, key=lambda r: (h // r * -(-positions_of((r, w), pitch) // m.lanes), r))
 
 
 class _WeightGradientPlan(NamedTuple):
@@ -76,9 +76,9 @@ _PART = edge(__name__, "_PART", 1 << 19, "bytes")
 
 
 def _sizes(p: WeightGradient, m: VectorUnit) -> tuple[int, int]:
-    """The tile that should take the least time."""
+    """The tile with the lowest estimated time."""
     depth = p.depth * len(p.taps)
-    vectors = places_of((p.merged, p.size[1]), p.y.pitch) / m.lanes * p.size[0] / p.merged
+    vectors = positions_of((p.merged, p.size[1]), p.y.pitch) / m.lanes * p.size[0] / p.merged
     steps = min(vectors * p.batch, 256.0)
 
     def cycles(tile: tuple[int, int]) -> float:
@@ -95,7 +95,7 @@ def _sizes(p: WeightGradient, m: VectorUnit) -> tuple[int, int]:
 
 
 def plan(p: WeightGradient) -> _WeightGradientPlan:
-    """From shapes alone."""
+    """The plan depends on shapes only, never on the number of threads."""
     m = machine(p.dtype)
     a, b = _sizes(p, m)
     lines = p.size[0] // p.merged
@@ -126,10 +126,10 @@ class _WeightGradientWriter:
         self.plan = plan(p)
         self.code = VectorEmitter(p.dtype, machine(p.dtype).lanes)
         c, (_, w), pitch = self.code, p.size, p.y.pitch
-        self.places = places_of((p.merged, w), pitch)
-        self.vectors = -(-self.places // c.lanes)
+        self.positions = positions_of((p.merged, w), pitch)
+        self.vectors = -(-self.positions // c.lanes)
         self.reads = c.table(p.taps)
-        inside = [x < self.places and x % pitch < w for x in range(self.vectors * c.lanes)]
+        inside = [x < self.positions and x % pitch < w for x in range(self.vectors * c.lanes)]
         self.masked = not all(inside)
         if self.masked:
             lanes = [inside[k : k + c.lanes] for k in range(0, len(inside), c.lanes)]
@@ -171,7 +171,7 @@ class _WeightGradientWriter:
         self.lines = line, c.least(c.add(line, plan.lines), p.size[0] // p.merged)
 
     def one(self, down: Int, across: Int, fresh: Value) -> None:
-        """One tile of sums."""
+        """Writes one tile of accumulators."""
         p, c, plan = self.p, self.code, self.plan
         depth = p.depth * len(p.taps)
         m, k = c.bounded(down, plan.a, p.rows), c.bounded(across, plan.b, depth)
@@ -204,11 +204,11 @@ class _WeightGradientWriter:
         return self.code.lookup(self.reads, tap)
 
     def multiply(self, v: Loop, mine: Value, seen: list[Value]) -> list[Value]:
-        """What one vector of places adds."""
+        """The accumulators after one more vector of positions."""
         c, plan = self.code, self.plan
         mask = self.mask_at(v.index)
         ours = [c.at(mine, i * self.p.y.channel) for i in range(plan.a)]
-        # fewer first: they stay in registers while the others go by one at a time
+        # the fewer operands stay in registers while the others are loaded one at a time
         few, many = sorted((ours, seen), key=len)
         loaded = [self.load(address, mask) for address in few]
         new = list(v.values)
@@ -220,7 +220,7 @@ class _WeightGradientWriter:
         return new
 
     def mask_at(self, vector: Int) -> Value | None:
-        """Which lanes of a vector are places; None if all are."""
+        """Which lanes of a vector are positions; None if all are."""
         c, bits = self.code, f"i{self.code.lanes}"
         if not self.masked:
             return None
@@ -230,8 +230,8 @@ class _WeightGradientWriter:
         return self.code.load(address) if mask is None else self.code.load_where(address, mask)
 
     def save(self, sums: list[Value], out: Value, fresh: Value, rows: Int, columns: Int) -> None:
-        """Add up the lanes; a later chunk adds to what the earlier ones left. The first `rows` rows
-        and `columns` columns are left alone."""
+        """Add up the lanes and store them; a later chunk adds to what earlier ones stored. The
+        first `rows` rows and `columns` columns are not written."""
         c, plan = self.code, self.plan
         depth = self.p.depth * len(self.p.taps)
         packed = self.added_up(sums)
@@ -252,8 +252,8 @@ class _WeightGradientWriter:
         return c.below(back, c.add(back, self.plan.b))
 
     def added_up(self, sums: list[Value]) -> list[Value]:
-        """The lanes of each vector added up, in order, a vector of sums at a time: neighbours are
-        added in all vectors at once, two vectors becoming one."""
+        """The sum of each vector's lanes, in a fixed order, one vector of sums at a time: each
+        round adds neighbouring lanes of two vectors into one vector."""
         c = self.code
         vectors = sums + [c.zero] * (-len(sums) % c.lanes)
         even, odd = range(0, 2 * c.lanes, 2), range(1, 2 * c.lanes, 2)

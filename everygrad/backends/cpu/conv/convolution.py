@@ -1,10 +1,10 @@
 """Convolutions of images (batch, channels, height, width) as native work, float32 and float64.
 
-Images are copied once, padded, into scratch memory where that is needed; the kernels read them
-there as they lie. A stride is resolved by the copy: elements a stride apart become neighbours, in
-one plane for each remainder ("phase"). The gradient of the image of a convolution with a stride
-works the other way round: each phase of the result is a convolution of its own with some of the
-taps, and the phases are woven together at the end.
+Where padding or strides need it, images are first copied, padded, into scratch memory, and the
+kernels read the copy. The copy resolves strides: elements a stride apart become neighbours, in one
+plane for each remainder ("phase"). The input gradient of a strided convolution works the other way
+round: each phase of the result is a convolution with some of the taps, and a last step interleaves
+the phases.
 
 Inputs may have any strides, the result is contiguous. `window` is (size, stride, padding, dilation,
 groups), as in ops/nn/conv2d.py. Arguments of the steps: the result, the two inputs, scratch memory.
@@ -40,9 +40,9 @@ from everygrad.dtypes import int64
 
 
 class PaddedAxis(NamedTuple):
-    """One axis of an image that is copied: padded element i * stride + r goes to plane r, place i.
+    """One axis of an image that is copied: padded element i * stride + r goes to plane r, index i.
 
-    `before` zeros stand in front of the `size` elements; planes have `length` places each.
+    `before` zeros precede the `size` elements; each plane has `length` elements.
     """
 
     size: int
@@ -63,7 +63,7 @@ class PaddedPlanes(NamedTuple):
 
     @property
     def plane(self) -> int:
-        """Elements of one plane; at least a vector more than it holds, for whoever reads or writes
+        """Elements of one plane, with at least a vector of slack, since kernels read and write
         whole vectors at its end."""
         lanes = machine(self.source.dtype).lanes
         return -(-self.down.length * self.across.length // lanes) * lanes + lanes
@@ -81,8 +81,8 @@ class PaddedPlanes(NamedTuple):
         batch = self.source.shape[1] * self.channel
         return Image(SCRATCH, self.offset, batch, self.channel, self.across.length)
 
-    def place(self, y: int, x: int) -> int:
-        """Where element (y, x) of the padded image lies, for one place of the result."""
+    def offset_of(self, y: int, x: int) -> int:
+        """The offset of element (y, x) of the padded image for the first output position."""
         (down, r), (across, s) = divmod(y, self.down.stride), divmod(x, self.across.stride)
         plane = (r * self.across.planes + s) * self.plane
         return plane + down * self.across.length + across
@@ -141,15 +141,15 @@ def _bytes(elements: int, x: ArrayLayout) -> int:
 def _read_axis(
     size: int, count: int, k: int, stride: int, padding: int, dilation: int
 ) -> PaddedAxis:
-    """The padded axis that a kernel of k taps reads at `count` places."""
+    """The padded axis that a kernel of k taps reads at `count` positions."""
     reach = [t * dilation for t in range(k)]
     planes = max(r % stride for r in reach) + 1
     return PaddedAxis(size, stride, padding, planes, count + max(r // stride for r in reach))
 
 
-def _in_place(p: PaddedPlanes, width: int) -> Image | None:
-    """The images where they lie, if the copy would be the same as they are and vectors of `width`
-    places read nothing beyond them."""
+def _uncopied(p: PaddedPlanes, width: int) -> Image | None:
+    """The images in place, if the copy would equal them and vectors of `width` positions read
+    nothing beyond them."""
     x = p.source
     for axis in (p.down, p.across):
         if axis.stride != 1 or axis.before or axis.length > axis.size:
@@ -160,27 +160,27 @@ def _in_place(p: PaddedPlanes, width: int) -> Image | None:
 
 
 class ImageReads(NamedTuple):
-    """Where images are read: they, the copy that is to be made first, if any, and its size."""
+    """Where a kernel reads images: in place, or from a copy that a step makes first."""
 
     image: Image
     planes: PaddedPlanes
     steps: tuple[Step, ...]
     elements: int
 
-    def place(self, y: int, x: int) -> int:
-        """Where element (y, x) of the padded image lies, for one place of the result."""
-        return self.planes.place(y, x) if self.steps else y * self.image.pitch + x
+    def offset_of(self, y: int, x: int) -> int:
+        """The offset of element (y, x) of the padded image for the first output position."""
+        return self.planes.offset_of(y, x) if self.steps else y * self.image.pitch + x
 
 
 def _reads(planes: PaddedPlanes, width: int) -> ImageReads:
-    image = _in_place(planes, width)
+    image = _uncopied(planes, width)
     if image is not None:
         return ImageReads(image, planes, (), 0)
     return ImageReads(planes.image, planes, (copy_step(planes),), planes.elements)
 
 
 def _forward(argument: int, x: ArrayLayout, count: tuple[int, int], window: Any) -> ImageReads:
-    """What a kernel reads at `count` places."""
+    """The reads of a kernel at `count` positions."""
     size, stride, padding, dilation, _ = window
     down, across = (
         _read_axis(x.shape[2 + a], count[a], size[a], stride[a], padding[a], dilation[a])
@@ -191,11 +191,11 @@ def _forward(argument: int, x: ArrayLayout, count: tuple[int, int], window: Any)
 
 def _taps(reads: ImageReads, window: Any) -> list[int]:
     (kh, kw), (dh, dw) = window[0], window[3]
-    return [reads.place(i * dh, j * dw) for i in range(kh) for j in range(kw)]
+    return [reads.offset_of(i * dh, j * dw) for i in range(kh) for j in range(kw)]
 
 
 def conv2d(x: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
-    """Kernels (out channels, channels / groups, height, width) moved over images."""
+    """Correlates images with kernels (out channels, channels / groups, height, width)."""
     (kh, kw), groups = window[0], window[4]
     size = (out.shape[2], out.shape[3])
     reads = _forward(FIRST, x, size, window)
@@ -223,13 +223,13 @@ def conv2d(x: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) -> Wor
 
 class Phases(NamedTuple):
     """One axis of the image's gradient. Elements y with (y + padding) % stride == r are phase r:
-    `places` places (the last may be none), of which place j reads y's elements offset + j of the
-    padded axis, for each (tap, offset)."""
+    `positions` of them (the last may not exist). Position j reads element offset + j of y's padded
+    axis for each (tap, offset)."""
 
     axis: PaddedAxis
-    places: int
+    positions: int
     taps: tuple[tuple[tuple[int, int], ...], ...]
-    first: tuple[int, ...]  # the place of a phase's element y is (y + padding) // stride - first
+    first: tuple[int, ...]  # the position of a phase's element y is (y + padding) // stride - first
 
 
 def _phases(size: int, count: int, k: int, stride: int, padding: int, dilation: int) -> Phases:
@@ -256,10 +256,10 @@ def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) 
         _phases(out.shape[2 + a], y.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
         for a in (0, 1)
     )
-    reads = _reads(PaddedPlanes(FIRST, y, down.axis, across.axis, 0), across.places)
+    reads = _reads(PaddedPlanes(FIRST, y, down.axis, across.axis, 0), across.positions)
     taps: list[tuple[Tap, ...]] = [
         tuple(
-            (reads.place(i, j), ti * w.strides[2] + tj * w.strides[3])
+            (reads.offset_of(i, j), ti * w.strides[2] + tj * w.strides[3])
             for (ti, i), (tj, j) in product(some, other)
         )
         for some, other in product(down.taps, across.taps)
@@ -272,7 +272,7 @@ def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) 
         groups,
         rows,
         depth,
-        (down.places, across.places),
+        (down.positions, across.positions),
         reads.image,
         (SECOND, w.offset, depth * w.strides[0], w.strides[1], w.strides[0]),
         tuple(taps),
@@ -282,22 +282,22 @@ def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) 
     if direct:
         return Work(steps, _bytes(reads.elements, y))
     channels = out.shape[0] * out.shape[1]
-    woven = channels * len(taps) * down.places * across.places
+    woven = channels * len(taps) * down.positions * across.positions
     weave = _weave_step(down, across, window, out, reads.elements)
     return Work((*steps, weave), _bytes(reads.elements + woven + 64, y))
 
 
 def _weave_step(down: Phases, across: Phases, window: Any, out: ArrayLayout, offset: int) -> Step:
-    """Phases (phase, channel of an image, places) to rows of the image; one block is a channel."""
+    """Interleaves phases (phase, channel, positions) into image rows; one block is a channel."""
     _, (sh, sw), (ph, pw), _, _ = window
     channels, (h, w) = out.shape[0] * out.shape[1], out.shape[2:]
-    plane = down.places * across.places
+    plane = down.positions * across.positions
     c = VectorEmitter(out.dtype, machine(out.dtype).lanes)
     columns = [
         (x + pw) % sw * channels * plane + (x + pw) // sw - across.first[(x + pw) % sw]
         for x in range(w)
     ]
-    places = c.table([*columns, *[0] * c.lanes])
+    offsets = c.table([*columns, *[0] * c.lanes])
     firsts = c.table(down.first)
     phases, to = c.argument(SCRATCH, offset), c.argument(OUT, out.offset)
     kind = f"<{c.lanes} x i64>"
@@ -307,7 +307,7 @@ def _weave_step(down: Phases, across: Phases, window: Any, out: ArrayLayout, off
         with c.loop(0, h) as y:
             q, r = c.divmod(c.add(y.index, ph), sh)
             j = c.minus(q, c.lookup(firsts, r))
-            shift = c.add(c.mul(r, sw * channels * plane), c.mul(j, across.places))
+            shift = c.add(c.mul(r, sw * channels * plane), c.mul(j, across.positions))
             row, line = c.at(image, shift), c.at(target, c.mul(y.index, w))
             with c.loop(0, -(-w // c.lanes)) as v:
                 x = c.mul(v.index, c.lanes)
@@ -318,7 +318,7 @@ def _weave_step(down: Phases, across: Phases, window: Any, out: ArrayLayout, off
                     order = [k // 2 + k % 2 * c.lanes for k in range(c.lanes)]
                     value = c.shuffle(even, odd, order)
                 else:
-                    value = c.gather(row, c.load(c.at(places, x, "i64"), kind), mask)
+                    value = c.gather(row, c.load(c.at(offsets, x, "i64"), kind), mask)
                 c.store_where(value, c.at(line, x), mask)
     return c.step(channels)
 
@@ -327,7 +327,7 @@ def _weave_step(down: Phases, across: Phases, window: Any, out: ArrayLayout, off
 
 
 def _as_is(argument: int, y: ArrayLayout, pitch: int) -> Image | None:
-    """An image whose rows can be read where they lie, `pitch` apart."""
+    """An image whose rows can be read in place, `pitch` apart; None otherwise."""
     if y.strides[3] != 1 or y.strides[2] != pitch:
         return None
     return Image(argument, y.offset, y.strides[0], y.strides[1], y.strides[2])
@@ -366,11 +366,11 @@ def conv2d_weight(x: ArrayLayout, y: ArrayLayout, window: Any, out: ArrayLayout)
     return Work(tuple(steps), _bytes(used + parts * out.size, x))
 
 
-_RUN = edge(__name__, "_RUN", 1 << 12, "elements")  # elements of a block that adds up parts
+_RUN = edge(__name__, "_RUN", 1 << 12, "elements")  # elements per block that adds partial sums
 
 
 def _total_step(out: ArrayLayout, parts: int, offset: int) -> Step:
-    """The sum of `parts` arrays shaped like `out`, first to last."""
+    """The second stage: adds `parts` partial sums shaped like `out`, first to last."""
     c = VectorEmitter(out.dtype, machine(out.dtype).lanes)
     given, to = c.argument(SCRATCH, offset), c.argument(OUT, out.offset)
     blocks = -(-out.size // _RUN)

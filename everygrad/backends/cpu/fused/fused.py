@@ -1,4 +1,4 @@
-"""The LLVM IR of a fused group: rows, and passes over each row while it is in the cache.
+"""Writes the LLVM IR of a fused group: rows, and passes over each row while it is cached.
 
 A pass computes everything it can before a row reduction's result is needed; the next pass goes on
 with it. A value that a later pass needs is read again if it was stored, cached in a small array of
@@ -29,30 +29,30 @@ EXPENSIVE = frozenset(  # intrinsics that take longer than a load from the cache
         "atanh",
     }
 )  # fmt: skip
-# elements of a block: about 10 us, a thread's smallest share
+# elements of a block: about 10 us, the least work worth a thread
 GRAIN = edge(__name__, "GRAIN", 1 << 14, "elements")
 MAX_BLOCKS = edge(__name__, "MAX_BLOCKS", 64, "count")
 # elements of the partial results of all blocks
 MAX_PARTIALS = edge(__name__, "MAX_PARTIALS", 1 << 21, "elements")
 # bytes of a row that are cached between passes, on the stack
 MAX_CACHED_BYTES = edge(__name__, "MAX_CACHED_BYTES", 1 << 15, "bytes")
-MEMO = dict[Any, Reg]  # by member, and by load
+MEMO = dict[Any, Reg]  # values in registers, by member and by load
 
 
 class FusedWork(NamedTuple):
-    """A group as work: its arguments are the outputs, then the inputs, then the scratch."""
+    """The work of a group; its arguments are the outputs, the inputs, then the scratch memory."""
 
     work: Work
     outputs: list[Value]
-    inputs: list[tuple[Value, int]]  # and how many elements into it the argument points
+    inputs: list[tuple[Value, int]]  # with the offset, in elements, at which the argument points
 
 
 class FusedKernelWriter:
-    """Writes one group."""
+    """Writes the kernel of one group."""
 
     def __init__(self, group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> None:
         self.group = group
-        self.bounds = bounds  # the rows at which blocks begin, if someone else decides
+        self.bounds = bounds  # the rows at which blocks begin, if the caller decides
         self.walk: Walk = walk(group, bounds[-1] if bounds else 0)
         members = group.members
         self.outputs = [v for v in members if v in stored]
@@ -70,7 +70,7 @@ class FusedKernelWriter:
         self.exact = self.choose_exact()
         self.choose_blocks()
         self.w = LoopWriter()
-        self.rows: MEMO = {}  # values of the row being walked
+        self.rows: MEMO = {}  # values of the current row
         self.row_loads: dict[Load, Reg] = {}
         self.row_bases: dict[Any, str] = {}
         self.picked_rows: dict[Value, str] = {}  # where a row's index points
@@ -78,13 +78,13 @@ class FusedKernelWriter:
     # --- what goes where -------------------------------------------------------------------------
 
     def stage(self, ref: Any) -> int:
-        """The pass from which on a reference can be used."""
+        """The first pass in which a reference is available."""
         if not isinstance(ref, Value):
             return 0
         return self.stages[ref] + (self.group.members[ref].role == "reduce")
 
     def in_loop(self, m: Member) -> bool:
-        """Whether a member is something a pass must produce."""
+        """Whether a pass must produce this member."""
         if m.role == "reduce":
             return True
         if m.role == "final":
@@ -122,8 +122,8 @@ class FusedKernelWriter:
         return cached
 
     def choose_exact(self) -> set[Value]:
-        """The values under an extreme, if something is compared: one pass finds which is largest,
-        another asks which equals it, and both must have rounded alike."""
+        """The values under a max or min, if the group compares anything: one pass finds the largest
+        element, another tests which ones equal it, and both must round the same way."""
         if not any(i.fn in COMPARING for p in self.programs.values() for i in p.insts):
             return set()
         extremes = [m for v, m in self.group.members.items() if v.name in ("max", "min")]
@@ -148,17 +148,17 @@ class FusedKernelWriter:
         rows = self.walk.row_count
         if self.bounds:
             self.blocks = len(self.bounds) - 1
-            self.place_partials()
+            self.allocate_partials()
             return
         blocks = max(1, min(rows, MAX_BLOCKS, self.group.size * max(1, self.passes) // GRAIN))
         width = sum(m.value.size for m in self.finals)
         if width:
             blocks = max(1, min(blocks, MAX_PARTIALS // width))
-            if width > 1024:  # partial results cost memory traffic too
+            if width > 1024:  # partial results cost memory bandwidth too
                 blocks = min(blocks, max(1, self.group.size // (4 * width)))
         self.rows_a_block = -(-rows // blocks)
         self.blocks = -(-rows // self.rows_a_block)
-        self.place_partials()
+        self.allocate_partials()
 
     def partial_accumulator(self, m: Member) -> Accumulator:
         """The accumulator of a block's partial result. One that a whole loop over the last columns
@@ -166,7 +166,7 @@ class FusedKernelWriter:
         c = accumulator_of(m.value)
         return long_sum(c.source) if c.is_widened and not self.follows_last(m) else c
 
-    def place_partials(self) -> None:
+    def allocate_partials(self) -> None:
         at = 0
         self.partials: dict[Value, int] = {}  # byte offsets in the scratch
         for m in self.finals:
@@ -177,7 +177,7 @@ class FusedKernelWriter:
     # --- addresses -------------------------------------------------------------------------------
 
     def base(self, pointer: str, place: Place, key: Any) -> str:
-        """Where the row being walked begins in an operand."""
+        """Where the current row begins in an operand."""
         found = self.row_bases.get(key)
         if found is None:
             found = self.w.offset(pointer, place.offset, place.rows, self.row_index, key[1])
@@ -188,14 +188,14 @@ class FusedKernelWriter:
         return f"%p{self.outputs.index(v)}"
 
     def load_base(self, r: Load) -> str:
-        place = self.walk.loads[r]._replace(offset=0)  # the argument points there already
+        place = self.walk.loads[r]._replace(offset=0)  # the argument includes the offset
         number = len(self.outputs) + self.inputs.index((r.value, r.offset))
         return self.base(f"%p{number}", place, (r, r.value.dtype))
 
     # --- values ----------------------------------------------------------------------------------
 
     def load(self, r: Load, memo: MEMO) -> Reg:
-        """A value from outside: once a row if it does not follow the columns."""
+        """A load from memory, once per row if it does not vary along the columns."""
         place = self.walk.loads[r]
         if not place.follows_columns:
             return self.row_loads[r]
@@ -212,7 +212,7 @@ class FusedKernelWriter:
         return self.value(ref, memo, k)
 
     def value(self, v: Value, memo: MEMO, k: int) -> Reg:
-        """A member's value at the element (or row) being walked, in pass k."""
+        """A member's value at the current element (or row), in pass k."""
         if v in self.rows:
             return self.rows[v]
         if v not in memo:
@@ -235,7 +235,7 @@ class FusedKernelWriter:
         return made
 
     def picked(self, m: Member, memo: MEMO, k: int) -> Reg:
-        """The element that an index names."""
+        """The element that an index selects."""
         r, where = m.refs
         base = self.picked_rows.get(m.value)
         if base is None:
@@ -282,7 +282,7 @@ class FusedKernelWriter:
         self.store_rows()
 
     def row_values(self, k: int) -> None:
-        """The values of the row that pass k is the first to see."""
+        """Computes the row values that first become available in pass k."""
         for v, m in self.group.members.items():
             if m.role == "row" and self.stages[v] == k:
                 self.rows[v] = self.compute(v, self.rows, k)
@@ -311,7 +311,7 @@ class FusedKernelWriter:
         self.w.store_raw(acc.step(self.w.e, held, new), address, grouped)
 
     def one_pass(self, k: int) -> None:
-        """The loops of pass k: over outer columns, if any, and the innermost ones."""
+        """Writes the loops of pass k: over outer columns, if any, and the innermost columns."""
         roots = self.roots(k)
         cached = [v for v in self.cached if self.stages[v] == k]
         written = [m.value for m in roots if m.role == "full"]
@@ -333,7 +333,7 @@ class FusedKernelWriter:
                 for m in roots
                 if m.role == "final" and self.follows_last(m)
             ]
-            # all loads before the first store: an output may lie where an input does
+            # all loads before the first store: an output may reuse the memory of an input
             found = [(v, self.value(v, memo, k), self.full_address(v)) for v in written]
             found += [(v, self.value(v, memo, k), self.cached_address(v)) for v in cached]
             for v, value, address in found:
@@ -465,7 +465,7 @@ def _program(v: Value) -> Program:
 
 
 def fusable(v: Value) -> bool:
-    """Whether this backend has loops for a value."""
+    """Whether this backend can fuse a value into a loop."""
     if v.dtype.is_complex or any(a.dtype.is_complex for a in v.args):
         return False
     if v.kind == "reduction":
@@ -479,9 +479,9 @@ def fusable(v: Value) -> bool:
 
 
 def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> FusedWork:
-    """The work of a group, of which the values in `stored` must be in memory afterwards.
+    """The work of a group that stores the values in `stored` to memory.
 
-    `bounds`: the rows at which its blocks are to begin, and their number: see `can_split_by_rows`.
+    `bounds`: the rows at which its blocks begin, and the number of rows: see `can_split_by_rows`.
     """
     loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
     inputs = list(dict.fromkeys((r.value, r.offset) for r in loads))
@@ -512,10 +512,10 @@ def code_key(group: Group, stored: set[Value], sized: bool = True) -> Any:
     what is read, except whether that is a single number."""
     loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
     inputs = dict.fromkeys((r.value, r.offset) for r in loads)
-    places: dict[Any, int] = {v: i for i, v in enumerate((*inputs, *group.members))}
+    numbers: dict[Any, int] = {v: i for i, v in enumerate((*inputs, *group.members))}
 
     def of_load(r: Load) -> Any:
-        where = places[r.value, r.offset]
+        where = numbers[r.value, r.offset]
         return (where, r.shape, r.strides, r.step) if sized else (where, r.value.size == 1)
 
     parts: list[Any] = [group.row, tuple(v.dtype for v, _ in inputs)]
@@ -523,7 +523,7 @@ def code_key(group: Group, stored: set[Value], sized: bool = True) -> Any:
         parts.append(group.size)
     for v, m in group.members.items():
         refs = tuple(
-            places[r]
+            numbers[r]
             if isinstance(r, Value)
             else of_load(r)
             if isinstance(r, Load)

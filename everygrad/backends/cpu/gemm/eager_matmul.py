@@ -1,7 +1,8 @@
-"""Large matrix products, eagerly: by the kernels that compiled functions use.
+"""Large eager matrix products, on the kernels that compiled functions use.
 
-A kernel is made for its shapes and layouts, which takes some 20 ms the first time on a machine
-(then it is on disk), and runs up to twice as fast as NumPy's BLAS; small ones stay with BLAS.
+A kernel is compiled for its shapes and layouts, which takes some 20 ms the first time on a machine
+(later it comes from the disk cache), and runs up to twice as fast as NumPy's BLAS. Small products
+use BLAS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The small functions a matrix product is made of, as LLVM IR: tiles, and copies into panels.
+"""The small functions of a matrix product, as LLVM IR: tiles, and packing into panels.
 
 A tile is a few rows times a few vectors of columns of the result, held in registers while the
-sum runs over k: one element of A, spread over a vector, times a vector of B. Vectors are written
-out, so the source needs no vectoriser.
+sum runs over k: one broadcast element of A times a vector of B. Vectors are explicit, so the source
+needs no vectoriser.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ I64 = "i64"
 
 
 class VectorRegisters(NamedTuple):
-    """What of the processor matters here: bytes and number of its vector registers."""
+    """The processor's vector registers: their bytes and number, and whether it has FMA."""
 
     width: int
     registers: int
@@ -95,7 +95,7 @@ class TileEmitter(Emitter):
     # --- control ---------------------------------------------------------------------------------
 
     def label(self, name: str) -> str:
-        """Begin a block, entered from the one before; its name."""
+        """Begins a basic block that the previous one falls through to; returns its name."""
         self._labels += 1
         label = f"{name}{self._labels}"
         self.lines += [f"  br label %{label}", f"{label}:"]
@@ -123,7 +123,7 @@ class TileEmitter(Emitter):
 
     @contextmanager
     def function(self, name: str, *params: str) -> Iterator[None]:
-        """A function of this module's own: many calls share one copy of the code."""
+        """An internal function: many calls share one copy of the code."""
         attributes = f"noinline {engine().attributes}"
         self.lines += [f"define internal void @{name}({', '.join(params)}) {attributes} {{", "e:"]
         yield
@@ -178,7 +178,7 @@ class TileEmitter(Emitter):
         )
 
     def shuffle(self, a: Value, b: Value, lanes: list[int]) -> Value:
-        """Lanes of a and b, counted through both."""
+        """Selects lanes of a and b, numbered through both."""
         picked = ", ".join(f"i32 {lane}" for lane in lanes)
         element = a.type.split(" x ")[1]
         return self.emit(
@@ -187,7 +187,7 @@ class TileEmitter(Emitter):
         )
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c; rounded once where the processor can."""
+        """a * b + c, rounded once where the processor has fused multiply-add."""
         if self.target.has_fma:
             return self.call(f"llvm.fma.v{self.lanes}{self.suffix}", self.vector, a, b, c)
         product = self.op("fmul", a, b)
@@ -211,9 +211,9 @@ def vectors_of(code: TileEmitter, columns: int) -> list[int]:
 class GemmTile(NamedTuple):
     """Which tile: its rows and columns, and what its function must be able to do.
 
-    masked: B must not be read past its columns (else there is memory there, of no matter what);
-    short: the function takes a last argument, whether the last row counts; sums: there is
-    something to sum, k not being 0; resumes: sums may have been begun.
+    masked: B must not be read past its columns (otherwise that memory exists, whatever it holds);
+    short: the function takes a last argument, whether the last row counts; sums: k is not 0;
+    resumes: it may add to a result of earlier stretches of k.
     """
 
     rows: int
@@ -230,33 +230,33 @@ _Sums = dict[tuple[int, int], Value]
 def tile(code: TileEmitter, name: str, t: GemmTile, s: Strides) -> None:
     """@name(a, b, out, k, more[, tall]): out = A B for one tile, or out += A B if `more`."""
     counts = vectors_of(code, t.columns)
-    places = [(i, j) for i in range(t.rows) for j in range(len(counts))]
+    grid = [(i, j) for i in range(t.rows) for j in range(len(counts))]
     params = ["ptr %a", "ptr %b", "ptr %out", "i64 %k", "i1 %more", *(["i1 %tall"] * t.short)]
     with code.function(name, *params):
         a_rows = [code.at("%a", i * s.a_row) for i in range(t.rows)] if t.short else []
         rows = [code.at("%out", i * s.out_row) for i in range(t.rows)]
-        if t.short:  # the row before the last, twice: the same is computed and stored
+        if t.short:  # aliases the row before the last, which is computed and stored twice
             for each in (a_rows, rows):
                 each[-1] = code.select(Value("i1", "%tall"), *_pointers(each[-1], each[-2])).name
-        at = {(i, j): code.at(rows[i], j * code.lanes) for i, j in places}
-        totals = {place: Value(code.vector, "zeroinitializer") for place in places}
+        at = {(i, j): code.at(rows[i], j * code.lanes) for i, j in grid}
+        totals = {cell: Value(code.vector, "zeroinitializer") for cell in grid}
         if t.sums:
             code.lines += ["  br label %sum", "sum:"]
             lanes = counts if t.masked else [code.lanes] * len(counts)
             totals = _sum_loop(code, t, lanes, s, a_rows)
             if t.resumes:
                 _add_to(code, t, counts, at, totals)
-        for i, j in places:
+        for i, j in grid:
             code.store(totals[i, j], at[i, j], counts[j])
 
 
 def _add_to(
     code: TileEmitter, t: GemmTile, counts: list[int], at: dict[tuple[int, int], str], totals: _Sums
 ) -> None:
-    """The way out where sums were begun: what is there, and this stretch of k. It has a sum of its
-    own: one that runs through all of a long k loses two digits by 2**25."""
+    """Adds this stretch of k to the stored result. Each stretch has its own accumulator: one that
+    runs through all of a long k loses two digits by 2**25."""
     code.lines += ["  br i1 %more, label %resume, label %fresh", "resume:"]
-    at_once = 2 if t.short else 1  # the last rows may be one: read both before either is written
+    at_once = 2 if t.short else 1  # the last two rows may alias: read both before writing either
     for first in [*range(t.rows - at_once), t.rows - at_once]:
         some = range(first, t.rows if first == t.rows - at_once else first + 1)
         sums = {
@@ -278,7 +278,7 @@ def _sum_loop(
 ) -> _Sums:
     """The loop over k of a tile, in block "sum", from zero."""
     head = len(code.lines)
-    code.lines.append("")  # the phis, once the names of what they carry are known
+    code.lines.append("")  # the phis, filled in once the carried names are known
     b = [code.load(code.at("%pb", j * code.lanes), count) for j, count in enumerate(lanes)]
     totals: _Sums = {}
     for i in range(t.rows):
@@ -308,7 +308,7 @@ def _sum_loop(
     return totals
 
 
-# --- panels: columns of B, one vector after the other, k by k -----------------------------------
+# --- packing: columns of B into panels, vector by vector for each k ------------------------------
 
 
 def pack_rows(code: TileEmitter, name: str, columns: int, b_k: int, panel: int) -> None:
@@ -321,7 +321,7 @@ def pack_rows(code: TileEmitter, name: str, columns: int, b_k: int, panel: int) 
 
 
 def pack_columns(code: TileEmitter, name: str, columns: int, b_n: int, panel: int) -> None:
-    """@name(b, to, k): as pack_rows for a B whose k-neighbours lie together; one vector wide.
+    """@name(b, to, k): as pack_rows for a B that is contiguous along k; one vector wide.
 
     Squares of 16 bytes a side are transposed in registers; the last may overlap the one before.
     At least `square(code)` rows. Missing columns repeat the last.

@@ -1,8 +1,8 @@
-"""A graph as a list of steps over numbered slots of memory: what a replay goes through.
+"""Plans a graph as a list of steps over numbered slots of memory, which a replay executes.
 
-Groups of fused values become loops, kernels what `lowering` has for them; the rest is called on
-NumPy arrays between two runs of native code. Slot 0 is the error word. Inputs and results get their
-memory for each call, constants and what is computed on the way have theirs from the start.
+Groups of fused values become loops, and kernels become what `lowering` has for them; the other ops
+are called on NumPy arrays between two runs of native code. Slot 0 is the error word. Inputs and
+results get their memory for each call; constants and temporaries have theirs from the start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from everygrad.compile.views import View, is_whole, view_of
 
 
 class NativeStep(NamedTuple):
-    """One function and the slots of its arguments. `name` is for reading."""
+    """One function and the slots of its arguments. `name` is for people to read."""
 
     step: Step
     slots: tuple[int, ...]
@@ -51,12 +51,12 @@ class Result(NamedTuple):
 
 
 class ExecutionPlan(NamedTuple):
-    """Everything a replay needs, in plain data."""
+    """Everything that a replay needs, as plain data."""
 
     steps: list[NativeStep | HostStep]
     inputs: list[int]  # their slots
     constants: dict[int, Any]  # arrays by slot
-    outputs: dict[int, Value]  # what is given memory for each call, by slot
+    outputs: dict[int, Value]  # what gets memory for each call, by slot
     results: list[Result]
     temporaries: dict[int, int]  # offsets in the arena, by slot
     lifetimes: list[Lifetime]
@@ -64,12 +64,12 @@ class ExecutionPlan(NamedTuple):
     slots: int
     checks: list[str]  # what the error word's number minus 1 means
     offsets: dict[int, list[tuple[int, int]]]  # by slot: slots that point into it, and how far
-    donations: dict[int, int]  # slots of outputs that may take an input's memory, and that input's
-    certain: set[int]  # slots of outputs that are written when nothing can fail any more
+    donations: dict[int, int]  # slots of outputs that may reuse an input, and its slot
+    certain: set[int]  # slots of outputs that are written after the last step that can fail
     groups: list[Group]
 
     def memory(self) -> Memory:
-        """What the program takes: on the way, for results, for constants."""
+        """The memory of temporaries, results and constants."""
         placed = list(zip(self.temporaries.values(), self.lifetimes, strict=True))
         outputs = sum(v.nbytes for v in self.outputs.values())
         constants = sum(a.nbytes for a in self.constants.values())
@@ -77,7 +77,7 @@ class ExecutionPlan(NamedTuple):
 
 
 class Planner:
-    """Builds the program of one graph."""
+    """Builds the execution plan of one graph."""
 
     def __init__(self, graph: Graph, donated: Sequence[tuple[int, int]]) -> None:
         self.graph = graph
@@ -95,7 +95,7 @@ class Planner:
         self.readers: dict[int, int] = {}  # the last step that reads a slot
         self.writers: dict[int, int] = {}
         self.first_writers: dict[int, int] = {}
-        self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
+        self.whole_reads: dict[int, set[int]] = {}  # by step: slots read elementwise
         self.donated = donated
         self.reads = {g.number: _reads(g) for g in self.groups}
         self.read_by: dict[Value, list[Group]] = {}  # in the order of the groups
@@ -105,18 +105,18 @@ class Planner:
         self.pending_reads = {
             v: len(found) for v, found in self.read_by.items()
         }  # groups that have not run yet
-        self.behind: dict[int, list[Group]] = {}  # the groups that take something from a group
+        self.behind: dict[int, list[Group]] = {}  # the groups that read what a group writes
         for g in self.groups:
             for n in g.before:
                 self.behind.setdefault(n, []).append(g)
-        self.offsets: dict[tuple[int, int], int] = {}  # slots that point into others, by bytes
-        self.base: dict[int, tuple[int, int]] = {}  # the slots they point into, and where
-        self.shared: set[int] = set()  # slots of two values at once
+        self.offsets: dict[tuple[int, int], int] = {}  # slots by their base slot and byte offset
+        self.base: dict[int, tuple[int, int]] = {}  # and the other way round
+        self.shared: set[int] = set()  # slots that two values share
         self.busy: set[int] = set()  # slots that the step linked to this one reads
-        self.waiting: dict[int, Group] = {}  # groups without steps yet
-        self.blocked: dict[int, int] = {}  # how many of those each of them waits for
+        self.waiting: dict[int, Group] = {}  # groups that are not emitted yet
+        self.blocked: dict[int, int] = {}  # how many groups each of them waits for
         self.kinds: dict[int, Any] = {}  # groups of one kind can share a kernel
-        self.ready: dict[Any, dict[int, Group]] = {}  # by kind: those that could run now
+        self.ready: dict[Any, dict[int, Group]] = {}  # by kind: the groups whose inputs are there
         self.results = {view_of(v).base for v in graph.outputs}
 
     # --- slots -----------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Planner:
         return self.count - 1
 
     def slot(self, v: Value) -> int:
-        """Where a value is, or will be."""
+        """The slot of a value."""
         found = self.slots.get(v)
         if found is None:
             found = self.slots[v] = self.new_slot()
@@ -153,14 +153,14 @@ class Planner:
         return slot
 
     def operand(self, v: Value) -> tuple[int, ArrayLayout]:
-        """A value as an argument: its slot and how it lies there."""
+        """A value as an argument: its slot and its layout there."""
         view = view_of(v)
         slot = self.at(self.slot(view.base), view.offset * v.dtype.itemsize)
         return slot, ArrayLayout(v.dtype, v.shape, view.strides)
 
     def at(self, slot: int, nbytes: int) -> int:
-        """A slot that points so many bytes behind another: code need not know offsets, and
-        slices of one tensor share theirs. One that points behind a pointer points into its base."""
+        """A slot that points `nbytes` past another one: kernels need not know offsets, so slices of
+        one tensor share code. An offset from such a slot is resolved to the base slot."""
         if not nbytes:
             return slot
         base, before = self.base.get(slot, (slot, 0))
@@ -197,7 +197,7 @@ class Planner:
         self.note(slots[:1], slots[1:], len(work.steps))
 
     def note(self, written: Sequence[int], read: Sequence[int], steps: int = 1) -> None:
-        """The last `steps` steps write some slots and read others."""
+        """Records that the last `steps` steps write some slots and read others."""
         last = len(self.steps) - 1
         first = last + 1 - steps
         for slot in map(self.root, read):
@@ -290,7 +290,7 @@ class Planner:
             }
 
     def begin(self) -> None:
-        """All groups wait."""
+        """Queues all groups."""
         for g in self.groups:
             self.waiting[g.number] = g
             self.kinds[g.number] = multi_tensor.kind_of(g, self.stored)
@@ -341,12 +341,12 @@ class Planner:
         self.use(given)
         results = set(written)
         self.note(written, [s for s in given[1:] if s not in results])
-        # what two of the groups read cannot be overwritten by one of them
+        # a slot that two of the groups read must not be overwritten by one of them
         self.whole_reads[len(self.steps) - 1] = {s for s, count in whole.items() if count == 1}
 
     def reuse(self, group: Group, made: FusedWork) -> None:
-        """Let results take the memory of what is read here for the last time, in the same place."""
-        if group.row is not None:  # a later pass may read what an earlier one has overwritten
+        """In-place reuse: results take the memory of inputs that no later step reads."""
+        if group.row is not None:  # a later pass may read what an earlier pass overwrote
             return
         free = [
             v
@@ -367,7 +367,7 @@ class Planner:
                     break
 
     def guard(self, v: Value, slot: int, index: ArrayLayout, what: str, size: int) -> None:
-        """No step behind this one runs if an index of v lies outside an axis of `size`."""
+        """Stops the run before the next step if an index of v is out of range for `size`."""
         self.checks.append(what)
         work = copy_index.check_range(index, size, len(self.checks))
         for step in work.steps:
@@ -376,14 +376,14 @@ class Planner:
         self.note([], [slot])
 
     def check(self, v: Value) -> None:
-        """A check of indices; the value itself is its argument's."""
+        """Emits a range check of indices; its value aliases its argument."""
         slot, operand = self.contiguous_operand(v.args[0])
         self.guard(v, slot, operand, v.params["what"], v.params["size"])
         key_slot = self.slots.get(v)
         assert key_slot is None, "a check is used before it is made"
         self.slots[v] = slot
         self.shared.add(slot)
-        if v in self.results:  # a result of its own: a copy
+        if v in self.results:  # an output of the graph needs a copy
             del self.slots[v]
             out = self.slot(v)
             whole = contiguous(v.dtype, v.shape)
@@ -447,7 +447,7 @@ class Planner:
             lowering.lower(self, v)
 
     def product(self, work: Work, v: Value, slots: Sequence[int]) -> None:
-        """The steps of a matrix product, linked to those of a group that goes on with its rows."""
+        """Emits a matrix product, linked to the steps of a group that consumes its rows."""
         name = f"%{v.number} {v.name}"
         follower = self.follower(v, work.rows) if work.rows else None
         self.emit(work, slots, name)
@@ -457,7 +457,7 @@ class Planner:
             assert isinstance(last, NativeStep)
             self.steps[at] = last._replace(linked=True)
             self.dequeue(follower)
-            # blocks of both run at the same time: what the product reads must stay as it is
+            # blocks of both run concurrently, so nothing that the product reads may be overwritten
             self.busy = {*map(self.root, last.slots[1:])}
             self.group(follower, work.rows)
             self.use(last.slots)
@@ -466,7 +466,7 @@ class Planner:
             self.busy = set()
 
     def follower(self, v: Value, rows: tuple[int, ...]) -> Group | None:
-        """A group that can run right behind v, taking its rows as they are done."""
+        """A group that can run right after v, block by block on its rows; None otherwise."""
         readers = (g for g in self.read_by.get(v, ()) if g.opaque is None)
         group = next((g for g in readers if g.number in self.waiting), None)
         if group is None or self.blocked[group.number]:
@@ -475,8 +475,8 @@ class Planner:
         return group if in_step and can_split_by_rows(group, rows[-1]) else None
 
     def certain(self) -> set[int]:
-        """The outputs that no step writes before all checks, and calls that may raise, are behind
-        it: after an exception, what was in their memory is still there."""
+        """The outputs that no step writes before the last check or call that may raise: after an
+        exception their memory is unchanged."""
         checked = max(
             (
                 i
@@ -488,8 +488,8 @@ class Planner:
         return {out for out in self.outputs if self.first_writers.get(out, -1) > checked}
 
     def donations(self, inputs: list[int], results: list[Result]) -> dict[int, int]:
-        """Which outputs can be written over which inputs: nobody reads the input afterwards, and
-        the step that writes reads it, if at all, element by element in step."""
+        """Which outputs can overwrite which inputs: no later step reads the input, and the step
+        that writes the output reads the input, if at all, element by element."""
         found: dict[int, int] = {}
         overwritten: set[int] = set()
         certain = self.certain()
@@ -518,7 +518,7 @@ class Planner:
 
 
 def _reads(group: Group) -> set[Value]:
-    """What a group reads from memory."""
+    """The values that a group reads from memory."""
     if group.opaque is not None:
         return {view_of(a).base for a in group.opaque.args}
     refs = (r for m in group.members.values() for r in m.refs)
@@ -526,7 +526,7 @@ def _reads(group: Group) -> set[Value]:
 
 
 def _read_in_place(group: Group, v: Value) -> bool:
-    """Whether every load of v reads element i of it while element i of the group is walked."""
+    """Whether every load of v reads element i when the loop is at element i of the group."""
     loads = [
         r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
     ]
@@ -537,8 +537,8 @@ def _read_in_place(group: Group, v: Value) -> bool:
 
 
 def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> ExecutionPlan:
-    """The program of a graph; `donated` pairs inputs with outputs that take their place."""
+    """The plan of a graph; `donated` pairs inputs with outputs that may reuse their memory."""
     return Planner(graph, donated).run()
 
 
-ERROR_WORDS = 4  # number of the check, the index, the size; 1 once a run has ended
+ERROR_WORDS = 4  # number of the failed check, the index, the size; 1 once a run has ended

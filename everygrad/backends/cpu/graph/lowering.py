@@ -1,4 +1,4 @@
-"""What each kernel of a graph becomes: native work where there is a generator, else NumPy."""
+"""Lowers each kernel of a graph to native work if there is a generator, else to NumPy calls."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _pool_index(p: Any, v: Value) -> bool:
 
 
 def _attention(p: Any, v: Value) -> bool:
-    """Attention over four axes; its arguments need only be in order along the last."""
+    """Attention over four axes; its arguments need only be contiguous along the last axis."""
     grads = v.name.endswith("grads")
     masked = "masked" in v.name
     q = v.args[1] if grads else v.args[0]
@@ -180,7 +180,7 @@ def _ctc(p: Any, v: Value) -> bool:
 
 
 def _order(p: Any, v: Value) -> bool:
-    """argsort and top_index along the last axis; NumPy moves others there."""
+    """argsort and top_index along the last axis; NumPy handles other axes."""
     (x,), axis = v.args, v.params["axis"]
     last = axis == len(x.shape) - 1
     if not last or not v.size or x.shape[axis] < SHORT or x.dtype.is_complex:
@@ -234,7 +234,7 @@ def _unslice(p: Any, v: Value) -> bool:
 
 
 def _reshape(p: Any, v: Value) -> bool:
-    """A move that no strides express: its argument copied in order."""
+    """A reshape that strides cannot express: a contiguous copy of its argument."""
     if v.dtype.is_complex or v.name != "reshape":
         return False
     slot, source = p.operand(v.args[0])

@@ -41,7 +41,7 @@ def _merged(shape: Shape, tables: list[list[int]]) -> list[int]:
 
 
 class _Rows:
-    """Rows of a shape in blocks: what the kernels here have in common."""
+    """Rows of a shape split into blocks: the common part of the kernels here."""
 
     def __init__(self, sizes: list[int], arguments: int) -> None:
         if len(sizes) == 1:
@@ -109,7 +109,7 @@ def copy(source: ArrayLayout, target: ArrayLayout) -> Step:
 
 @lru_cache(maxsize=1024)
 def zero(target: ArrayLayout) -> Step:
-    """Every byte of a contiguous target 0; args: target."""
+    """Zero-fills a contiguous target; args: target."""
     nbytes = target.size * target.dtype.itemsize
     rows = _Rows([-(-nbytes // GRAIN), GRAIN], 1)
     w = rows.w
@@ -140,10 +140,10 @@ def index_put(x: ArrayLayout, index: ArrayLayout) -> Work:
 
 @lru_cache(maxsize=1024)
 def _by_slices(x: ArrayLayout, index: ArrayLayout, axis: int, adds: bool) -> Work:
-    """Slices of a source brought to the slices of x that an index names.
+    """Adds slices of a source to the slices of x that an index names, or writes them there.
 
-    Blocks own parts of the inner axis and go through all indices in order: no two write one place,
-    and the bits are the same for any number of threads.
+    Each block owns a part of the inner axis and goes through all indices in order: no two blocks
+    write one element, and the result is the same for any number of threads.
     """
     outer, inner = size_of(x.shape[:axis]), size_of(x.shape[axis + 1 :])
     count, n = index.size, x.shape[axis]
@@ -188,8 +188,8 @@ def gather(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     """One element for each index; args: out, x, index, all contiguous."""
     w, blocks, where = _along(x, index, axis, 3)
     memory = intrinsics.memory_type(x.dtype)
-    with where as (i, place):
-        value = w.load_raw(w.indexed("%p1", place, memory), memory, False)
+    with where as (i, offset):
+        value = w.load_raw(w.indexed("%p1", offset, memory), memory, False)
         w.store_raw(value, w.indexed("%p0", i, memory), False)
     w.lines.append("  ret void")
     return Work((Step(w.module(engine().attributes), blocks),))
@@ -199,12 +199,12 @@ def gather(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
 def scatter_add(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     """out = x with each source element added; args: out, x, index, source, all contiguous.
 
-    Blocks own whole parts of the axes before `axis`, where x and index are alike there.
+    Blocks own whole parts of the axes before `axis` where x and index agree on those axes.
     """
     w, blocks, where = _along(x, index, axis, 4, owns=True)
     memory = intrinsics.memory_type(x.dtype)
-    with where as (i, place):
-        to = w.indexed("%p0", place, memory)
+    with where as (i, offset):
+        to = w.indexed("%p0", offset, memory)
         new = w.load_raw(w.indexed("%p3", i, memory), memory, False)
         w.store_raw(_add(w, x, w.load_raw(to, memory, False), new), to, False)
     w.lines.append("  ret void")
@@ -212,13 +212,13 @@ def scatter_add(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     return Work((first, Step(w.module(engine().attributes), blocks)))
 
 
-Places = AbstractContextManager[tuple[Reg, Reg]]
+IndexLoop = AbstractContextManager[tuple[Reg, Reg]]
 
 
 def _along(
     x: ArrayLayout, index: ArrayLayout, axis: int, arguments: int, owns: bool = False
-) -> tuple[LoopWriter, int, Places]:
-    """Loops over the elements of an index: (its flat place, the place in x it names)."""
+) -> tuple[LoopWriter, int, IndexLoop]:
+    """Loops over the elements of an index: (its flat position, the offset in x that it names)."""
     w = LoopWriter()
     w.lines.append("entry:")
     w.arguments(arguments)
@@ -242,18 +242,18 @@ def _along(
             first = w.e.op("mul", block, literal("i64", each * inner))
             end = w.smallest(w.e.op("add", first, literal("i64", each * inner)), index.size)
             with w.counted("i", first.name, end.name) as i:
-                places = w.indices(i, index.shape)
-                places[axis] = _index(w, "%p2", i, index)
-                yield i, w.distance(0, x.strides, places)
+                indices = w.indices(i, index.shape)
+                indices[axis] = _index(w, "%p2", i, index)
+                yield i, w.distance(0, x.strides, indices)
 
     return w, blocks, where()
 
 
 @lru_cache(maxsize=1024)
 def last_write(index: ArrayLayout, size: int) -> Work:
-    """For each of `size` places the last position in the index that names it, or -1.
+    """For each of `size` indices the last position at which it occurs, or -1.
 
-    args: out, index, contiguous, of one integer dtype. The positions go in order, on one thread.
+    args: out, index, contiguous, of one integer dtype. One thread visits them in order.
     """
     memory = intrinsics.memory_type(index.dtype)
     rows = _Rows([-(-size // GRAIN), GRAIN], 2)
@@ -267,8 +267,8 @@ def last_write(index: ArrayLayout, size: int) -> Work:
     w.lines.append("entry:")
     w.arguments(2)
     with w.counted("i", "0", str(index.size)) as i:
-        place = intrinsics.cast(w.e, i, dtypes.int64, index.dtype)
-        w.store_raw(place, w.indexed("%p0", _index(w, "%p1", i, index), memory), False)
+        position = intrinsics.cast(w.e, i, dtypes.int64, index.dtype)
+        w.store_raw(position, w.indexed("%p0", _index(w, "%p1", i, index), memory), False)
     w.lines.append("  ret void")
     return Work((rows.step(), Step(w.module(engine().attributes), 1, vectorise=False)))
 

@@ -62,8 +62,8 @@ def top_index(x: Any, axis: int, k: int, largest: bool) -> Any:
     if 4 * k > n or k == 0 or (x.dtype.kind == "f" and np.isnan(x).any()):
         order = argsort(x, x.ndim - 1, largest)
         return np.moveaxis(order[..., :k], -1, axis)
-    place = n - k if largest else k - 1
-    limit = np.partition(x, place, axis=-1)[..., place : place + 1]
+    position = n - k if largest else k - 1
+    limit = np.partition(x, position, axis=-1)[..., position : position + 1]
     beyond, equal = (x > limit if largest else x < limit), x == limit
     missing = k - np.count_nonzero(beyond, axis=-1)
     first = equal & (np.cumsum(equal, axis=-1) <= missing[..., None])
@@ -114,9 +114,9 @@ def _extreme_index(fn: Any) -> Callable[..., Any]:
     def run(x: Any, axis: int) -> Any:
         x = widened(x)
         best = fn.accumulate(x, axis=axis)
-        place = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+        position = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
         hit = (x == best) | (x != x)
-        return np.maximum.accumulate(np.where(hit, place, 0), axis=axis)
+        return np.maximum.accumulate(np.where(hit, position, 0), axis=axis)
 
     return run
 

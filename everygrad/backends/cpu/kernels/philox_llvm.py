@@ -21,9 +21,9 @@ def _product(e: Emitter, a: Value, multiplier: int) -> tuple[Value, Value]:
     return e.cast("trunc", high, "i32"), e.cast("trunc", wide, "i32")
 
 
-def _rounds(e: Emitter, place: Value, k0: Value, k1: Value) -> list[Value]:
-    c0 = e.cast("trunc", place, "i32")
-    c1 = e.cast("trunc", e.op("lshr", place, literal("i64", 32)), "i32")
+def _rounds(e: Emitter, counter: Value, k0: Value, k1: Value) -> list[Value]:
+    c0 = e.cast("trunc", counter, "i32")
+    c1 = e.cast("trunc", e.op("lshr", counter, literal("i64", 32)), "i32")
     c2 = c3 = literal("i32", 0)
     for _ in range(ROUNDS):
         (h0, l0), (h1, l1) = _product(e, c0, MULTIPLIERS[0]), _product(e, c2, MULTIPLIERS[1])

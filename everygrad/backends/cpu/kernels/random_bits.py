@@ -36,9 +36,9 @@ def philox(state: Any, count: int) -> Any:
 def _by_numpy(out: Any, first: int, k0: int, k1: int) -> None:
     """The words c0 and c2 of all blocks lie in one array, c1 and c3 in another: both products of a
     round are one call."""
-    places = np.arange(len(out), dtype=np.uint64) + np.uint64(first)
-    even, odd = np.zeros((2, *places.shape), np.uint64), np.zeros((2, *places.shape), np.uint64)
-    even[0], odd[0] = places & _LOW, places >> _HALF
+    counters = np.arange(len(out), dtype=np.uint64) + np.uint64(first)
+    even, odd = np.zeros((2, *counters.shape), np.uint64), np.zeros((2, *counters.shape), np.uint64)
+    even[0], odd[0] = counters & _LOW, counters >> _HALF
     for _ in range(ROUNDS):
         product = even * _PAIR
         even = odd ^ (product >> _HALF)[::-1]

@@ -48,17 +48,17 @@ class Scan:
         worst = identity("max" if self.op == "cummax_index" else "min", self.wide)
         return [intrinsics.constant(self.wide, worst), Value("i64", "0")]
 
-    def move(self, c: VectorEmitter, state: State, given: Sequence[Value], place: Int) -> State:
+    def move(self, c: VectorEmitter, state: State, given: Sequence[Value], position: Int) -> State:
         x, *rest = (intrinsics.cast(c, v, self.dtype, self.wide) for v in given)
         if rest:  # y = b + a y, but for the first, which is b whatever a is
             product = intrinsics.apply(c, "mul", self.wide, [x, state[0]])
             y = intrinsics.apply(c, "add", self.wide, [rest[0], product])
-            return [c.select(c.compare_ints("eq", place, 0), rest[0], y)]
+            return [c.select(c.compare_ints("eq", position, 0), rest[0], y)]
         if not self.is_index:
             return [intrinsics.apply(c, _COMBINE[self.op], self.wide, [state[0], x])]
         best, found = state
         better = self.better(c, x, best)
-        return [c.select(better, x, best), c.select(better, c.i64(place), found)]
+        return [c.select(better, x, best), c.select(better, c.i64(position), found)]
 
     def better(self, c: VectorEmitter, x: Value, best: Value) -> Value:
         """As good or better; a NaN always is, and after one only another."""
@@ -80,15 +80,15 @@ class _ScanWriter:
         self.p_out = self.code.argument(OUT)
         self.p_in = [self.code.argument(X + j) for j in range(scan.inputs)]
 
-    def place(self, i: Int) -> Int:
+    def position(self, i: Int) -> Int:
         """Where round i of the axis is."""
         return self.code.minus(self.n - 1, i) if self.reverse else i
 
     def load(self, at: Int) -> list[Value]:
         c, dtype = self.code, self.scan.dtype
         kind = intrinsics.memory_type(dtype)
-        places = [c.at(pointer, at, kind) for pointer in self.p_in]
-        return [c.emit(kind, f"load {kind}, ptr {place.name}") for place in places]
+        addresses = [c.at(pointer, at, kind) for pointer in self.p_in]
+        return [c.emit(kind, f"load {kind}, ptr {a.name}") for a in addresses]
 
     def store(self, state: State, at: Int) -> None:
         c, out = self.code, self.scan.out
@@ -101,12 +101,12 @@ class _ScanWriter:
         c, width = self.code, len(self.scan.kinds)
         begin = [v for _ in range(count) for v in self.scan.begin(c)]
         with c.loop(0, self.n, begin) as loop:
-            place = self.place(loop.index)
+            position = self.position(loop.index)
             made: State = []
             for k in range(count):
-                at = c.add(c.mul(c.add(first, k), self.n), place)
+                at = c.add(c.mul(c.add(first, k), self.n), position)
                 held = loop.values[k * width : (k + 1) * width]
-                made += self.scan.move(c, held, self.load(at), place)
+                made += self.scan.move(c, held, self.load(at), position)
                 self.store(made[-width:], at)
             loop.next = made
 
@@ -146,11 +146,13 @@ class _ScanWriter:
             with c.loop(0, count) as column:
                 self.keep(self.scan.begin(c), held, column.index)
             with c.loop(0, self.n) as row:
-                place = self.place(row.index)
-                line = c.add(c.mul(c.add(c.mul(before, self.n), place), self.inner), start)
+                position = self.position(row.index)
+                line = c.add(c.mul(c.add(c.mul(before, self.n), position), self.inner), start)
                 with c.loop(0, count) as column:
                     at = c.add(line, column.index)
-                    state = self.scan.move(c, self.held(held, column.index), self.load(at), place)
+                    state = self.scan.move(
+                        c, self.held(held, column.index), self.load(at), position
+                    )
                     self.keep(state, held, column.index)
                     self.store(state, at)
         return Work((c.step(blocks)._replace(vectorise=True),), blocks * stride)

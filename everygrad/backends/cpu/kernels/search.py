@@ -25,19 +25,19 @@ def _before(e: Emitter, x: ArrayLayout, there: Value, value: Value, right: bool)
     return e.op("or", smaller, odd)
 
 
-def _place(w: LoopWriter, x: ArrayLayout, line: str, value: Value, right: bool) -> Value:
+def _count_before(w: LoopWriter, x: ArrayLayout, line: str, value: Value, right: bool) -> Value:
     """How many elements of a row stand before a value, found bit by bit from the highest."""
     e, n = w.e, x.shape[1]
     kind = intrinsics.memory_type(x.dtype)
-    place = literal("i64", 0)
+    count = literal("i64", 0)
     for bit in reversed(range(n.bit_length())):
-        tried = e.op("add", place, literal("i64", 1 << bit))
+        tried = e.op("add", count, literal("i64", 1 << bit))
         last = e.op("sub", w.smallest(tried, n), literal("i64", 1))
         there = w.load_raw(w.indexed(line, last, kind), kind, True)
         fits = e.compare("sle", tried, literal("i64", n))
         better = e.op("and", fits, _before(e, x, there, value, right))
-        place = e.select(better, tried, place)
-    return place
+        count = e.select(better, tried, count)
+    return count
 
 
 @lru_cache(maxsize=1024)
@@ -59,7 +59,7 @@ def searchsorted(x: ArrayLayout, values: ArrayLayout, right: bool) -> Work:
         with w.counted("i", start.name, end.name, parallel=True) as i:
             at = w.e.op("add", own, i)
             value = w.load_raw(w.indexed("%p2", at, kind), kind, True)
-            place = _place(w, x, line, value, right)
-            w.store_raw(place, w.indexed("%p0", at, "i64"), True)
+            count = _count_before(w, x, line, value, right)
+            w.store_raw(count, w.indexed("%p0", at, "i64"), True)
     w.lines.append("  ret void")
     return Work((Step(w.module(engine().attributes), rows * pieces),))

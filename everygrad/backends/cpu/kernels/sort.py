@@ -82,16 +82,16 @@ class _SortWriter:
                     other = self.load(self.keys[0], count.index, self.key)
                     before = c.cast("zext", c.compare("ule", other, key), "i64")
                     count.next = [c.op("add", count.values[0], before)]
-                place = count.values[0]
+                position = count.values[0]
                 end = c.least(j, k - 1)
-                with c.loop(0, c.minus(end, place)) as step:
+                with c.loop(0, c.minus(end, position)) as step:
                     at = c.minus(end, step.index)
-                    for held_at in (self.keys[0], self.places[0]):
+                    for held_at in (self.keys[0], self.indices[0]):
                         kind = self.key if held_at is self.keys[0] else "i32"
                         self.store(self.load(held_at, c.sub(at, 1), kind), held_at, at)
-                self.store(key, self.keys[0], place)
-                self.store(c.cast("trunc", j, "i32"), self.places[0], place)
-        self.write(self.places[0])
+                self.store(key, self.keys[0], position)
+                self.store(c.cast("trunc", j, "i32"), self.indices[0], position)
+        self.write(self.indices[0])
 
     # --- by digits
 
@@ -109,7 +109,7 @@ class _SortWriter:
         with c.loop(0, self.n) as loop:
             key = self.key_of(loop.index)
             self.store(key, self.keys[0], loop.index)
-            self.store(c.cast("trunc", c.i64(loop.index), "i32"), self.places[0], loop.index)
+            self.store(c.cast("trunc", c.i64(loop.index), "i32"), self.indices[0], loop.index)
             for d in range(digits):
                 at = c.add(self.digit(key, d), d * _DIGITS)
                 self.store(
@@ -117,13 +117,13 @@ class _SortWriter:
                     self.counts,
                     at,
                 )
-        keys, places = self.keys, self.places
+        keys, indices = self.keys, self.indices
         for d in range(digits):
-            keys, places = self.sweep(d, keys, places)
-        self.write(places[0])
+            keys, indices = self.sweep(d, keys, indices)
+        self.write(indices[0])
 
     def sweep(
-        self, number: int, keys: tuple[Value, Value], places: tuple[Value, Value]
+        self, number: int, keys: tuple[Value, Value], indices: tuple[Value, Value]
     ) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
         """One digit: from the first buffers to the second, unless all elements have it alike."""
         c = self.code
@@ -139,10 +139,10 @@ class _SortWriter:
             at = self.digit(key, number)
             to = self.load(counts, at, "i32")
             self.store(c.op("add", to, Value("i32", "1")), counts, at)
-            place = c.cast("zext", to, "i64")
-            self.store(key, keys[1], place)
-            self.store(self.load(places[0], loop.index, "i32"), places[1], place)
-        (k0, k1), (p0, p1) = keys, places
+            position = c.cast("zext", to, "i64")
+            self.store(key, keys[1], position)
+            self.store(self.load(indices[0], loop.index, "i32"), indices[1], position)
+        (k0, k1), (p0, p1) = keys, indices
         return (
             (c.select(alike, k0, k1), c.select(alike, k1, k0)),
             (c.select(alike, p0, p1), c.select(alike, p1, p0)),
@@ -150,11 +150,11 @@ class _SortWriter:
 
     # --- the whole
 
-    def write(self, places: Value) -> None:
+    def write(self, indices: Value) -> None:
         c = self.code
         with c.loop(0, self.k) as loop:
-            place = c.cast("zext", self.load(places, loop.index, "i32"), "i64")
-            self.store(place, self.target, loop.index)
+            position = c.cast("zext", self.load(indices, loop.index, "i32"), "i64")
+            self.store(position, self.target, loop.index)
 
     def work(self) -> Work:
         c = self.code
@@ -173,7 +173,7 @@ class _SortWriter:
                 parts.append(c.at(scratch, at, "i8"))
                 at = c.add(at, size)
             self.keys = (parts[0], parts[buffers - 1])
-            self.places = (parts[buffers], parts[2 * buffers - 1])
+            self.indices = (parts[buffers], parts[2 * buffers - 1])
             self.counts = parts[-1]
             start = c.mul(block.index, each)
             with c.loop(start, c.least(c.add(start, each), self.rows)) as row:

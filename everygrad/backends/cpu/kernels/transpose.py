@@ -1,7 +1,8 @@
 """Copies between layouts whose fastest axes differ: square tiles transposed in registers.
 
-Element by element, such a copy reads a cache line for each number. Here a tile's lines are read
-whole, exchanged by shuffles, and written whole; the remainder at the edges is copied one by one.
+Element by element, such a copy reads a cache line for each number. Here whole cache lines of a
+tile are read, transposed by shuffles, and written; the remainder at the edges is copied one element
+at a time.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _TransposeWriter:
         return Step(w.module(engine().attributes), -(-count // each))
 
     def strip(self, row: Reg) -> None:
-        """So many lanes across, all the way along."""
+        """Copies one strip, as wide as a tile, along the whole axis."""
         w, lanes = self.w, self.lanes
         index = w.indices(row, self.rows)
         into = self.at("%p0", w.distance(0, self.target, index))
@@ -87,12 +88,12 @@ class _TransposeWriter:
         with w.counted("i", "0", wide.name) as i:
             here = self.at(into, i, self.down)
             there = self.at(out_of, i)
-            with w.counted("l", rest.name, str(self.length), parallel=True) as place:
-                value = w.load_raw(self.at(there, place, self.along), self.kind, True)
-                w.store_raw(value, self.at(here, place), True)
+            with w.counted("l", rest.name, str(self.length), parallel=True) as at:
+                value = w.load_raw(self.at(there, at, self.along), self.kind, True)
+                w.store_raw(value, self.at(here, at), True)
 
     def at(self, pointer: str, index: Reg, step: int = 1) -> str:
-        """The place `index` times `step` elements on."""
+        """The address `index` times `step` elements on."""
         return self.w.moved(pointer, index, step * self.itemsize)
 
     def tile(self, into: str, out_of: str) -> None:
@@ -100,8 +101,8 @@ class _TransposeWriter:
         vector = f"<{lanes} x {self.kind}>"
         rows = []
         for i in range(lanes):
-            place = w.at(out_of, i * self.along * self.itemsize)
-            rows.append(w.e.emit(vector, f"load {vector}, ptr {place}, align {self.itemsize}"))
+            at = w.at(out_of, i * self.along * self.itemsize)
+            rows.append(w.e.emit(vector, f"load {vector}, ptr {at}, align {self.itemsize}"))
         step = 1
         while step < lanes:
             for i in range(lanes):
@@ -109,8 +110,8 @@ class _TransposeWriter:
                     rows[i], rows[i + step] = self.exchanged(rows[i], rows[i + step], step)
             step *= 2
         for i, row in enumerate(rows):
-            place = w.at(into, i * self.down * self.itemsize)
-            w.lines.append(f"  store {vector} {row.name}, ptr {place}, align {self.itemsize}")
+            at = w.at(into, i * self.down * self.itemsize)
+            w.lines.append(f"  store {vector} {row.name}, ptr {at}, align {self.itemsize}")
 
     def exchanged(self, a: Reg, b: Reg, step: int) -> tuple[Reg, Reg]:
         """Two rows with the off-diagonal squares of side `step` exchanged."""
@@ -119,8 +120,8 @@ class _TransposeWriter:
         lower = [self.lanes + j if j & step else j + step for j in lanes]
         return self.shuffled(a, b, upper), self.shuffled(a, b, lower)
 
-    def shuffled(self, a: Reg, b: Reg, places: Sequence[int]) -> Reg:
-        chosen = ", ".join(f"i32 {p}" for p in places)
+    def shuffled(self, a: Reg, b: Reg, lanes: Sequence[int]) -> Reg:
+        chosen = ", ".join(f"i32 {p}" for p in lanes)
         pair = f"{a.type} {a.name}, {b.type} {b.name}"
         return self.w.e.emit(a.type, f"shufflevector {pair}, <{self.lanes} x i32> <{chosen}>")
 

@@ -400,7 +400,7 @@ class Engine:
         for request in requests:
             linked.add_object_file(llvm.ObjectFileRef.from_data(objects[request]))
         linked.finalize_object()
-        places = [
+        addresses = [
             {name: int(linked.get_function_address(r.symbol(name))) for name in r.names}
             for r in requests
         ]
@@ -408,11 +408,11 @@ class Engine:
         number = next(self._numbers)
         self._linked[number] = linked
         code = MachineCode(number, nbytes, self._dropped)
-        for request, functions in zip(requests, places, strict=True):
-            for name, place in functions.items():
-                if not place:
+        for request, functions in zip(requests, addresses, strict=True):
+            for name, address in functions.items():
+                if not address:
                     raise ArgumentError(f"this LLVM IR defines no function {name}:\n{request.text}")
-        return [(r, _Module(code, f)) for r, f in zip(requests, places, strict=True)]
+        return [(r, _Module(code, f)) for r, f in zip(requests, addresses, strict=True)]
 
     def _give_back(self) -> None:
         """Give the memory of dropped code back."""

@@ -49,8 +49,8 @@ define internal { i64, double, double } @trig.reduce(double %x) noinline nounwin
   %first = sub i64 FIRST, %e
   %byte = lshr i64 %first, 3
   %bit = and i64 %first, 7
-  %place = getelementptr i8, ptr @trig.quarters, i64 %byte
-  %window = load i256, ptr %place, align 1
+  %start = getelementptr i8, ptr @trig.quarters, i64 %byte
+  %window = load i256, ptr %start, align 1
   %by = zext i64 %bit to i256
   %shifted = lshr i256 %window, %by
   %share = trunc i256 %shifted to i192
