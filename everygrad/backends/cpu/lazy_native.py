@@ -19,13 +19,13 @@ def _render() -> Any:
 
 
 def is_loaded() -> bool:
-    """Whether LLVM is there already, so that a kernel costs no more than its own compilation."""
+    """Whether LLVM is loaded, so that a kernel costs no more than its compilation."""
     return "everygrad.backends.cpu.llvm.compiler" in sys.modules
 
 
 @cache
 def supports(program: Program) -> bool:
-    """Whether `run` can take the program."""
+    """Whether `run` supports the program."""
     return bool(_render().supports(program))
 
 
@@ -48,7 +48,7 @@ def warm_up() -> None:
 
 
 def compiled(graph: Any, donated: Any) -> Any:
-    """A graph as a program ready to run."""
+    """A graph, planned and compiled."""
     return import_module("everygrad.backends.cpu.graph.replay").compiled(graph, donated)
 
 
@@ -60,7 +60,7 @@ def eager_matmul() -> Any:
 
 @cache
 def philox_llvm() -> Any:
-    """The module for many random bits."""
+    """The module for large arrays of random bits."""
     return import_module("everygrad.backends.cpu.kernels.philox_llvm")
 
 

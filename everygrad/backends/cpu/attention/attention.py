@@ -435,9 +435,7 @@ def run_attention(
     masks = [] if mask is None else [_as_four_axes(_whole_mask(mask, q, k))]
     q, k, v = _as_four_axes(q), _as_four_axes(k), _as_four_axes(v)
     (batch, heads, rows, _), width = q.shape, v.shape[-1]
-    if (
-        abs(q.strides[1]) < abs(q.strides[2]) and heads > 1
-    ):  # the layout that a layer's projection produces
+    if abs(q.strides[1]) < abs(q.strides[2]) and heads > 1:  # as a projection lays it out
         out = empty((batch, rows, heads, width), q.dtype).transpose(0, 2, 1, 3)
     else:
         out = empty((batch, heads, rows, width), q.dtype)

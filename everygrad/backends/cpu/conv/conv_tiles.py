@@ -286,9 +286,7 @@ class _CorrelationWriter:
         """The accumulators after one more tap of one channel."""
         c, tile = self.code, self.tile
         seen = [c.load(c.at(image, k)) for k in self.offsets]
-        if (
-            not self.many
-        ):  # each element is read once per tile, and the next tile would wait for all loads
+        if not self.many:  # each element is read once per tile: the next tile would wait for it
             for k in self.offsets:
                 c.prefetch(c.at(image, k + tile.vectors * c.lanes))
         new = []

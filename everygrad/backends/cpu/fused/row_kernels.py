@@ -26,7 +26,7 @@ SOFTMAX = (
     ),
     Pass(store=lambda r: r.out / r.total[1]),
 )
-SOFTMAX_OF_HALVES = (  # an exponential that was stored would be rounded twice
+SOFTMAX_OF_HALVES = (  # a stored exponential would be rounded twice
     *(SOFTMAX[0], Pass(reduce=SOFTMAX[1].reduce)),
     Pass(store=lambda r: _exp(r.x[0] - r.total[0]) / r.total[1]),
 )
@@ -46,7 +46,7 @@ LOG_SOFTMAX_VJP = (  # of (g, y)
 
 
 def _off(r: Row, k: int, total: int) -> Expr:
-    """How far an element is from its row's mean."""
+    """The difference of an element and its row's mean."""
     return r.x[k] - r.total[total] / r.n
 
 
@@ -65,7 +65,7 @@ def standardize(eps: float) -> tuple[Pass, ...]:
 
 @lru_cache(maxsize=64)
 def standardize_vjp(eps: float) -> tuple[Pass, ...]:
-    """Of (g, y, x), y the standardised x."""
+    """Passes over (g, y, x), where y is the standardised x."""
     return (
         Pass(
             reduce=(
@@ -84,14 +84,14 @@ def standardize_vjp(eps: float) -> tuple[Pass, ...]:
 
 
 def _as_rows(a: Any, order: Shape, length: int) -> Any:
-    """Contiguous rows of the axes that come last in `order`."""
+    """The array as contiguous rows of `length` elements, its axes permuted to `order`."""
     a = np.transpose(a, order)
     rows = size_of(a.shape) // length if length else 0
     return np.ascontiguousarray(a).reshape(rows, length)
 
 
 def over_axes(passes: Callable[..., tuple[Pass, ...]]) -> Callable[..., Any]:
-    """A kernel over the rows that `axes` make; keywords beyond `axes` choose the passes."""
+    """A kernel over rows that span `axes`; other keywords choose the passes."""
 
     def kernel(*arrays: Any, axes: Shape, **params: Any) -> Any:
         first = arrays[0]

@@ -233,9 +233,7 @@ class Replay:
     def put(self, i: int, array: Any) -> None:
         """Make an array (C-contiguous and aligned) input i of the calls to come."""
         address = address_of(array)
-        self.arrays[i] = (
-            None  # if this is interrupted before the end, the next call sets the pointer again
-        )
+        self.arrays[i] = None  # if this is interrupted before the end, the next call tries again
         self.point(self.program.inputs[i], address)
         self.arrays[i] = array
 

@@ -1,4 +1,4 @@
-"""Functions of complex numbers where NumPy's own lose digits, or differ from the Array API's cases.
+"""Complex functions for which NumPy's lose digits or differ from the Array API standard.
 
 NumPy's `log1p` takes the logarithm of |1 + z|, in which a small z is lost; its `expm1` multiplies
 infinities by zero; its `sign` takes an infinity beside a NaN for a direction; its division goes
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def div(x: Any, y: Any) -> Any:
-    """x / y, by subnormal numbers too."""
+    """x / y, also for a subnormal y."""
     out = np.divide(x, y)
     if np.isfinite(out).all():
         return out
@@ -35,7 +35,7 @@ def log1p(z: Any) -> Any:
 
 
 def expm1(z: Any) -> Any:
-    """exp(z) - 1; at 0, and where one of the two is not finite, that is how it is computed."""
+    """expm1 of a complex number; exp(z) - 1 at 0 and where either is not finite."""
     out = np.expm1(z)
     usual = (z != 0) & np.isfinite(z) & np.isfinite(out)
     return np.where(usual, out, np.exp(z) - z.dtype.type(1))
@@ -47,7 +47,7 @@ def sign(z: Any) -> Any:
 
 
 def _scaled(z: Any, scale: Any) -> Any:
-    """z times a real number: the parts one by one, infinities stay what they are."""
+    """z times a real number, part by part, so that infinities stay as they are."""
     return _from_parts(np.real(z) * scale, np.imag(z) * scale, z.dtype)
 
 

@@ -1,8 +1,8 @@
 """Elementwise kernels: a `Program` looped over arrays, compiled by LLVM for this processor.
 
-A kernel is compiled per program and loop pattern, never per shape: how many loops are left once
-dimensions that lie one behind the other are merged, and for each operand how it walks along the
-innermost one. Sizes and strides are arguments.
+A kernel is compiled per program and loop pattern, never per shape. The pattern is the number of
+loops after mergeable dimensions are merged, and how each operand moves along the innermost loop.
+Sizes and strides are arguments.
 
 >>> from everygrad import dtypes
 >>> from everygrad.compile.expr import Expr, lower
@@ -35,9 +35,9 @@ from everygrad.errors import ArgumentError, DtypeError
 
 Array = np.ndarray[Any, Any]
 
-# elements up to which one thread is done before another has begun
+# elements up to which one thread finishes before a second one would start
 SERIAL_MAX = edge(__name__, "SERIAL_MAX", 1 << 15, "elements")
-GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements handed out together
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements per task
 _CACHED_LAYOUTS = 1024
 
 
@@ -85,7 +85,7 @@ class _Compiled(NamedTuple):
 
 
 class _CallPlan(NamedTuple):
-    """What one combination of layouts needs. `simple`: one call, no offsets, no meta."""
+    """The kernel calls for one combination of layouts. `simple`: one call, no offsets or meta."""
 
     compiled: _Compiled
     simple: bool
@@ -113,7 +113,7 @@ def _address_slowly(array: Array) -> int:
 
 
 _probe = np.zeros(3)[1:]
-if address_of(_probe) != _address_slowly(_probe):  # another interpreter, another head
+if address_of(_probe) != _address_slowly(_probe):  # an interpreter with another object header
     address_of = _address_slowly
 
 
@@ -172,7 +172,7 @@ class Kernel:
 
     def __call__(self, arrays: Sequence[Array], out: Array) -> None:
         """Fill `out`. Small contiguous arrays cost one dict lookup and one foreign call."""
-        # dtypes are part of the key: the same strides mean another walk for another item size
+        # dtypes are part of the key: the same strides mean another loop for another item size
         key = [out.dtype, out.shape, out.strides]
         for a in arrays:
             key += (a.dtype, a.shape, a.strides)
@@ -207,7 +207,7 @@ def _run(compiled: _Compiled, count: int, given: Sequence[int]) -> None:
 
 _kernels: dict[str, Kernel] = {}
 _by_identity: dict[int, tuple[Program, Kernel]] = {}
-_kernels_lock = threading.RLock()  # a kernel may be dropped by a thread that is here already
+_kernels_lock = threading.RLock()  # reentrant: a thread that holds it may drop a kernel
 _REMEMBERED = 4096
 
 
@@ -219,7 +219,7 @@ def kernel(program: Program) -> Kernel:
     if found is not None:
         return found[1]
     with _kernels_lock:
-        text = str(program)  # not the tuple itself: 0.0 equals -0.0, and NaN nothing
+        text = str(program)  # not the tuple itself: 0.0 equals -0.0, and NaN does not equal itself
         made = _kernels.get(text)
         if made is None:
             made = _kernels[text] = Kernel(program)
@@ -230,7 +230,7 @@ def kernel(program: Program) -> Kernel:
 
 
 def _drop(kernel: Kernel) -> None:
-    """Forget a kernel; whoever is running it goes on."""
+    """Drops a kernel from the cache; calls that are running continue."""
     with _kernels_lock:
         _kernels.pop(str(kernel.program), None)
         for key in [k for k, (_, held) in _by_identity.items() if held is kernel]:

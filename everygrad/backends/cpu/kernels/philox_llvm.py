@@ -11,7 +11,7 @@ from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
 from everygrad.backends.cpu.runtime.parallel_for import spread
 from everygrad.compile.thresholds import edge
 
-GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # blocks handed out together
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # blocks per task
 
 
 def _product(e: Emitter, a: Value, multiplier: int) -> tuple[Value, Value]:
@@ -34,7 +34,7 @@ def _rounds(e: Emitter, counter: Value, k0: Value, k1: Value) -> list[Value]:
 
 
 def source() -> str:
-    """kernel(lo, hi, out, key, first): blocks [lo, hi) of the counter's place `first` on."""
+    """kernel(lo, hi, out, key, first): blocks [lo, hi), where block 0 has the counter `first`."""
     e = Emitter()
     e.lines += ["entry:", "  %start = inttoptr i64 %out to ptr", "  br label %loop", "loop:"]
     e.lines.append("  %i = phi i64 [ %lo, %entry ], [ %next, %loop ]")

@@ -1,8 +1,8 @@
 """Scans as native work: each element combined with all before it along an axis.
 
-Sums and products of floats are kept in float64 and rounded as they are stored. Along the last axis
-several rows go side by side, so that one's additions wait for no other's; along another axis the
-elements behind it do, whose states lie in the scratch memory.
+Sums and products of floats accumulate in float64 and are rounded when they are stored. Along the
+last axis several rows are scanned at once, to hide the latency of additions. Along another axis the
+elements behind it are scanned by vectors, with their states in the scratch memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from everygrad.dtypes import DType
 
 OUT, X = range(2)
 _ROWS_AT_ONCE = edge(__name__, "_ROWS_AT_ONCE", 4, "size")  # rows
-_PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis that one block does
+_PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis per block
 _LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
 _COMBINE = {"cumulative_sum": "add", "cumulative_prod": "mul", "recurrence": "add"}
 State = list[Value]
 
 
 class Scan:
-    """What a scan keeps of the elements so far: `kinds` of numbers, how they `begin`, how one
-    element and its place move them on. The last of the state is the result."""
+    """The state of a scan: the dtypes (`kinds`) of its numbers, their start (`begin`), and the
+    update by an element and its index (`move`). The last number of the state is the result."""
 
     def __init__(self, op: str, dtype: DType) -> None:
         self.op, self.dtype = op, dtype
@@ -50,7 +50,7 @@ class Scan:
 
     def move(self, c: VectorEmitter, state: State, given: Sequence[Value], position: Int) -> State:
         x, *rest = (intrinsics.cast(c, v, self.dtype, self.wide) for v in given)
-        if rest:  # y = b + a y, but for the first, which is b whatever a is
+        if rest:  # y = b + a y, except the first, which is b whatever a is
             product = intrinsics.apply(c, "mul", self.wide, [x, state[0]])
             y = intrinsics.apply(c, "add", self.wide, [rest[0], product])
             return [c.select(c.compare_ints("eq", position, 0), rest[0], y)]
@@ -61,7 +61,7 @@ class Scan:
         return [c.select(better, x, best), c.select(better, c.i64(position), found)]
 
     def better(self, c: VectorEmitter, x: Value, best: Value) -> Value:
-        """As good or better; a NaN always is, and after one only another."""
+        """As good or better; NaN always is, and after a NaN only another NaN is."""
         if not self.wide.is_float:
             sign = "s" if self.wide.kind == "int" else "u"
             return c.compare(sign + ("ge" if self.op == "cummax_index" else "le"), x, best)
@@ -70,7 +70,7 @@ class Scan:
 
 
 class _ScanWriter:
-    """One scan of a contiguous array, seen as (outer, n, inner)."""
+    """Writes one scan of a contiguous array, viewed as (outer, n, inner)."""
 
     def __init__(self, x: ArrayLayout, axis: int, scan: Scan, reverse: bool) -> None:
         self.scan, self.reverse = scan, reverse
@@ -81,7 +81,7 @@ class _ScanWriter:
         self.p_in = [self.code.argument(X + j) for j in range(scan.inputs)]
 
     def position(self, i: Int) -> Int:
-        """Where round i of the axis is."""
+        """The index along the axis in iteration i."""
         return self.code.minus(self.n - 1, i) if self.reverse else i
 
     def load(self, at: Int) -> list[Value]:
@@ -122,7 +122,7 @@ class _ScanWriter:
             end = c.least(c.add(start, each), groups)
             with c.loop(start, end) as group:
                 self.rows(c.mul(group.index, rows_at_once), rows_at_once)
-            if rest:  # the last block has the rows that make no group
+            if rest:  # the last block has the remaining rows
                 first = c.add(c.mul(end, rows_at_once), 0)
                 last = c.compare_ints("eq", end, groups)
                 many = c.select(last, c.i64(rest), c.i64(0))
@@ -131,7 +131,7 @@ class _ScanWriter:
         return Work((c.step(blocks),))
 
     def across(self) -> Work:
-        """Elements behind the axis side by side, their states in the scratch memory."""
+        """Scans elements behind the axis by vectors, with their states in the scratch memory."""
         c, kinds = self.code, self.scan.kinds
         pieces = -(-self.inner // _PIECE)
         blocks = self.outer * pieces
@@ -176,7 +176,7 @@ OPS = ("cumulative_sum", "cumulative_prod", "cummax_index", "cummin_index", "rec
 
 
 def serves(dtype: DType) -> bool:
-    """Whether there are scans of this dtype here."""
+    """Whether there are kernels for this dtype."""
     return not dtype.is_complex and dtype is not dtypes.bool_
 
 

@@ -1,4 +1,4 @@
-"""Places in sorted rows, by halving without branches, as native work."""
+"""Branch-free binary search in sorted rows, as native work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GRAIN = edge(__name__, "_GRAIN", 1 << 13, "elements")  # values of a block
 
 
 def _before(e: Emitter, x: ArrayLayout, there: Value, value: Value, right: bool) -> Value:
-    """Whether an element stands before the place of a value; NaN counts as the largest."""
+    """Whether an element sorts before a value; NaN counts as the largest."""
     if not x.dtype.is_float:
         sign = "s" if x.dtype.kind == "int" else "u"
         return e.compare(sign + ("le" if right else "lt"), there, value)
@@ -26,7 +26,7 @@ def _before(e: Emitter, x: ArrayLayout, there: Value, value: Value, right: bool)
 
 
 def _count_before(w: LoopWriter, x: ArrayLayout, line: str, value: Value, right: bool) -> Value:
-    """How many elements of a row stand before a value, found bit by bit from the highest."""
+    """How many elements of a row sort before a value, found bit by bit from the highest."""
     e, n = w.e, x.shape[1]
     kind = intrinsics.memory_type(x.dtype)
     count = literal("i64", 0)
@@ -42,8 +42,8 @@ def _count_before(w: LoopWriter, x: ArrayLayout, line: str, value: Value, right:
 
 @lru_cache(maxsize=1024)
 def searchsorted(x: ArrayLayout, values: ArrayLayout, right: bool) -> Work:
-    """For rows (count, n) and values (count, m) places (count, m), int64; args: out, x, values, all
-    contiguous, of one dtype that is no half."""
+    """Insertion indices (count, m), int64, of values (count, m) in rows (count, n); args: out, x,
+    values, all contiguous, of one dtype that is not a half float."""
     (rows, n), m = x.shape, values.shape[1]
     kind = intrinsics.memory_type(x.dtype)
     pieces = -(-m // _GRAIN)

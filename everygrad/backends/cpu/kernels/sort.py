@@ -1,7 +1,7 @@
-"""The order of elements along rows as native work: all of it, or the first k.
+"""argsort and top-k along rows as native work.
 
-Elements become unsigned integers that sort as they do, -0.0 as 0.0 and NaN above all. A few places
-are kept by insertion; more by a radix sort, byte by byte from the lowest, which is stable.
+Elements are mapped to unsigned integers of the same order, -0.0 as 0.0 and NaN above all. A small k
+uses insertion; otherwise a stable radix sort goes byte by byte from the lowest.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 
 OUT, X, SCRATCH = range(3)
-_FEW = edge(__name__, "_FEW", 32, "size")  # places that insertion keeps
-_BLOCKS, _SCRATCH = 32, 1 << 25  # how many blocks at most, and bytes of all
+_FEW = edge(__name__, "_FEW", 32, "size")  # k up to which insertion is used
+_BLOCKS, _SCRATCH = 32, 1 << 25  # at most so many blocks, and scratch bytes of all blocks
 _LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
 _DIGITS = 256
 
 
 class _SortWriter:
-    """Rows of n contiguous elements; the first k places of each row's order are written."""
+    """Rows of n contiguous elements; the first k indices of each row's order are written."""
 
     def __init__(self, x: ArrayLayout, k: int, descending: bool) -> None:
         self.dtype, self.k, self.descending = x.dtype, k, descending
@@ -69,13 +69,13 @@ class _SortWriter:
     # --- by insertion
 
     def insertion(self) -> None:
-        """The best so far lie in order; a better one moves those behind it on."""
+        """Insertion into the sorted best so far; those after the new element move up."""
         c, k = self.code, self.k
         with c.loop(0, self.n) as loop:
             j = c.i64(loop.index)
             key = self.key_of(j)
             held = c.least(j, k)
-            last = self.load(self.keys[0], k - 1, self.key)  # undefined, and unused, before k
+            last = self.load(self.keys[0], k - 1, self.key)  # undefined and unused at first
             fresh = c.compare_ints("slt", j, k)
             with c.when(c.op("or", fresh, c.compare("ult", key, last))):
                 with c.loop(0, held, [Value("i64", "0")]) as count:
@@ -125,7 +125,7 @@ class _SortWriter:
     def sweep(
         self, number: int, keys: tuple[Value, Value], indices: tuple[Value, Value]
     ) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
-        """One digit: from the first buffers to the second, unless all elements have it alike."""
+        """One digit: from the first buffers to the second, unless all elements share that digit."""
         c = self.code
         counts = c.at(self.counts, number * _DIGITS, "i32")
         first = self.digit(self.load(keys[0], 0, self.key), number)
@@ -158,7 +158,7 @@ class _SortWriter:
 
     def work(self) -> Work:
         c = self.code
-        held = -(-(self.k if self.by_insertion else self.n) // 16) * 16  # places of a buffer
+        held = -(-(self.k if self.by_insertion else self.n) // 16) * 16  # elements of a buffer
         buffers = 1 if self.by_insertion else 2
         sizes = [held * self.bits // 8] * buffers + [held * 4] * buffers
         sizes.append(0 if self.by_insertion else self.bits // 8 * _DIGITS * 4)
@@ -186,6 +186,6 @@ class _SortWriter:
 
 @lru_cache(maxsize=1024)
 def order(x: ArrayLayout, k: int, descending: bool) -> Work:
-    """The places, int64, of the first k elements of each row, of less than 2**31 real ones; args:
-    out, x, both contiguous."""
+    """The indices, int64, of the first k elements of each row of fewer than 2**31 real elements;
+    args: out, x, both contiguous."""
     return _SortWriter(x, k, descending).work()

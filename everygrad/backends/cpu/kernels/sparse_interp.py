@@ -1,4 +1,4 @@
-"""Weighted sums of a few elements along an axis, as a table says which: native work."""
+"""Weighted sums of a few elements along an axis, named by a table of indices: native work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 
-_UNROLLED = edge(__name__, "_UNROLLED", 8, "size")  # terms that a loop over results has written out
+_UNROLLED = edge(__name__, "_UNROLLED", 8, "size")  # terms up to which their loop is unrolled
 
 
 class _InterpolationWriter:
@@ -34,20 +34,20 @@ class _InterpolationWriter:
         return self.w.e.op("mul", a, literal("i64", number))
 
     def term(self, at: Reg, grouped: bool) -> tuple[Reg, Reg]:
-        """What a place of the table reads, and its weight."""
+        """The index and the weight at a position of the table."""
         w = self.w
         index = w.load_raw(w.indexed("%p2", at, "i64"), "i64", grouped)
         return index, w.load_raw(w.indexed("%p3", at, self.kind), self.kind, grouped)
 
     def added(self, total: Reg, x: Reg, weight: Reg) -> Reg:
-        """total + x * weight; a weight of 0 is no term, whatever x is."""
+        """total + x * weight; a weight of 0 adds nothing, even if x is NaN."""
         e, zero = self.w.e, literal(self.kind, 0.0)
         product = e.op("fmul", x, weight)
         used = e.compare("une", weight, zero)
         return e.op("fadd", total, e.select(used, product, zero))
 
     def along_last(self) -> None:
-        """Results side by side, each reading here and there in its row."""
+        """Vectors of results; each gathers from its row."""
         w = self.w
         with w.counted("b", "%lo", "%hi") as row:
             line = w.indexed("%p1", self.times(row, self.n), self.kind)
@@ -62,7 +62,7 @@ class _InterpolationWriter:
                 w.store_raw(total, w.indexed("%p0", w.e.op("add", own, j), self.kind), True)
 
     def by_slices(self) -> None:
-        """Each result's slice of elements behind the axis, term after term."""
+        """For each result, the slice of elements behind the axis, term by term."""
         w = self.w
         with w.counted("b", "%lo", "%hi") as block:
             before, j = w.indices(block, (self.outer, self.count))

@@ -1,4 +1,4 @@
-"""Loops, addresses and memory access as LLVM IR: what kernels over rows are written with."""
+"""Writes loops, addresses and memory accesses as LLVM IR, for kernels over rows."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class CarriedAccumulator(Protocol):
 
 
 class LoopWriter:
-    """One function, block by block. Loops test before each round, so they may be empty."""
+    """Writes one function. Loops test before each iteration, so they may be empty."""
 
     def __init__(self) -> None:
         self.e = Emitter()
         self.lines = self.e.lines
         self.block = "entry"
-        self.columns: list[Reg] = []  # the indices of the columns being walked
+        self.columns: list[Reg] = []  # the indices of the current columns
         self.globals: list[str] = []
         self._count = 0
         self._notes = 1
@@ -59,12 +59,12 @@ class LoopWriter:
     def _open(
         self, name: str, lo: str, hi: str, carried: Sequence[tuple[str, str, str]]
     ) -> tuple[Reg, int]:
-        """Head of a loop; `carried` are (name, type, start). Returns the index and a place."""
+        """Head of a loop; `carried` are (name, type, start). Returns the index and a line."""
         before = self.block
         self.lines.append(f"  br label %{name}.head")
         self.label(f"{name}.head")
         mark = len(self.lines)
-        self.lines.append("")  # the phis, once it is known where the loop ends
+        self.lines.append("")  # the phis, filled in when the loop is closed
         self.lines += [
             f"  %{name}.more = icmp slt i64 %{name}, {hi}",
             f"  br i1 %{name}.more, label %{name}.body, label %{name}.end",
@@ -97,7 +97,7 @@ class LoopWriter:
 
     @contextmanager
     def counted(self, name: str, lo: str, hi: str, parallel: bool = False) -> Iterator[Reg]:
-        """A loop from lo to below hi. `parallel`: no round sees what another wrote."""
+        """A loop over [lo, hi). `parallel`: no iteration reads what another writes."""
         name = self._fresh(name)
         index, mark = self._open(name, lo, hi, ())
         yield index
@@ -112,12 +112,12 @@ class LoopWriter:
         body: Body,
         after_inner: Callable[[list[Reg]], None],
     ) -> list[Reg]:
-        """Walk the columns, carrying accumulators.
+        """Writes loops over the columns that carry accumulators.
 
-        Those not carried `through` begin anew for each round of the outer columns, after whose
-        inner loop `after_inner` sees them. Returns the accumulators at the end. Of more columns
-        than STRETCH, the sums of stretches are added up on their own: a float32 that is added to
-        thousands of times loses digits.
+        Accumulators that are not carried `through` restart in each iteration of the outer columns;
+        `after_inner` gets them after the inner loop. Returns the final accumulators. With more
+        columns than STRETCH, each stretch has its own accumulators, which are combined: a float32
+        that is added to thousands of times loses digits.
         """
         outer = size_of(columns[:-1])
         is_long = bool(sums) and size_of(columns) > STRETCH
@@ -278,7 +278,7 @@ class LoopWriter:
             self.store_raw(Reg(memory, value), self.indexed(pointer, i, memory), grouped=True)
 
     def table(self, name: str, numbers: Sequence[int], index: Reg) -> Reg:
-        """Number `index` of a constant table."""
+        """Entry `index` of a constant table."""
         text = ", ".join(f"i64 {n}" for n in numbers)
         size = len(numbers)
         line = f"@{name} = private constant [{size} x i64] [{text}]"
@@ -287,7 +287,7 @@ class LoopWriter:
         return self.load_raw(self.indexed(f"@{name}", index, "i64"), "i64", False)
 
     def partial(self, number: int, scratch: str, at: int, nbytes: int, block: Reg) -> None:
-        """%part<number>: the part of the scratch that belongs to a block."""
+        """%part<number>: the part of the scratch memory that belongs to a block."""
         far = self.e.op("mul", block, literal("i64", nbytes))
         far = self.e.op("add", far, literal("i64", at))
         self.lines.append(

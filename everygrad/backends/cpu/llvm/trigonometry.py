@@ -1,9 +1,9 @@
 """Sines, cosines and tangents of float64, also of huge angles.
 
-The C library's are right to half a unit where it knows what is left of the angle after whole
-quarters of a turn. From 2**26 on its knowledge ends after 120 bits or so, and beside a multiple of
-pi / 2 few of them are left: 100,000 units off at 1.6e74. There the angle is reduced here, with as
-many bits of 2 / pi as it takes (Payne and Hanek), and the C library is given the rest.
+The C library is accurate to half a unit if it knows the remainder of the angle modulo pi / 2. From
+2**26 on it uses some 120 bits of 2 / pi, of which few remain near a multiple of pi / 2: 100,000
+units off at 1.6e74. Such angles are reduced here, with as many bits of 2 / pi as needed (Payne and
+Hanek), and the C library gets the remainder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value
 
 FUNCTIONS = ("sin", "cos", "tan")
-_LENGTH = 1216  # bits of 2 / pi behind the point: for the largest exponent, 971, and 190 more
+_LENGTH = 1216  # bits of 2 / pi after the point: for the largest exponent, 971, and 190 more
 _BYTES = 192  # and zeros before it
 _LIMIT = 2.0**26
 
@@ -35,9 +35,9 @@ def _quarters() -> int:
     return ((2 * one * one // pi) >> more) & ((1 << _LENGTH) - 1)
 
 
-# y = x 2 / pi modulo 4, as 2 bits before the point and 190 behind: the product of the 53 bits of x
-# with those of 2 / pi that count for its exponent. Then what is left of y, in two doubles, times
-# pi / 2
+# y = x 2 / pi modulo 4, with 2 bits before the point and 190 after it: the product of the 53 bits
+# of x with the bits of 2 / pi that matter for its exponent. Then the fraction of y, in two doubles,
+# times pi / 2
 _REDUCE = """\
 define internal { i64, double, double } @trig.reduce(double %x) noinline nounwind {
   %bits = bitcast double %x to i64
@@ -119,9 +119,9 @@ huge:
   %lo = extractvalue {{ i64, double, double }} %parts, 2
 {end}
 }}"""
-# Of an odd number of quarters not -1 / tan(r): what the C library is off, the correction's rounding
-# and the quotient's add up. But the tangent of r less a quarter; and beside the pole, where what is
-# lost of that angle would count, r is so small that a series gives 70 bits of its tangent
+# In odd quadrants not -1 / tan(r): the errors of the C library, of the correction and of the
+# quotient would add up. Instead the tangent of r -+ pi / 2; near the pole, where the rounding of
+# that angle would matter, r is so small that a series gives 70 bits of its tangent
 _TAN = """\
   %odd = trunc i64 %q to i1
   br i1 %odd, label %cotangent, label %tangent
@@ -191,7 +191,7 @@ _INTRINSICS = (
 
 @cache
 def _texts(fn: str) -> tuple[str, ...]:
-    """What a module needs that calls the function."""
+    """The definitions that a module needs to call the function."""
     table = "".join(f"\\{byte:02X}" for byte in _quarters().to_bytes(_BYTES, "little"))
     return (
         *_LIBRARY,
@@ -203,7 +203,7 @@ def _texts(fn: str) -> tuple[str, ...]:
 
 
 def expand(e: Emitter, fn: str, x: Value) -> Value | None:
-    """`fn` of a double `x`, or None where it is not one of these."""
+    """`fn` of a double `x`, or None if it is another function."""
     if fn not in FUNCTIONS or x.type != "double":
         return None
     e.declarations.update(_texts(fn))

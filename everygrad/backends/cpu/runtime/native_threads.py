@@ -6,21 +6,21 @@
 Functions are `void f(i64 lo, i64 hi, ptr args)`; all arguments here are addresses and counts. A
 step is five words, see `STEP_WORDS`: the function, its number of blocks, how many arguments it
 has, where their slot numbers are (an i64 each), and where to put them: args[i] = slots[numbers[i]].
-A negative number of blocks links a step to the next one, which has as many: whoever does a block
-of the first does that block of the second right behind it, while its results are in the cache.
-Slot 0 points to four i64 words. The first is an error word, 0 at first: once a step has made it
-non-zero, no further step runs. The last is made 1 at the end. A list of steps must not run twice at
-the same time, for its args arrays are its own.
+A negative number of blocks links a step to the next one, which has as many: the thread that runs a
+block of the first runs that block of the second right after it, while its results are in the cache.
+Slot 0 points to four i64 words. The first is an error word, initially 0: once a step has set it, no
+further step runs. The last is set to 1 at the end. A list of steps must not run twice concurrently,
+since it owns its args arrays.
 
-Each thread has a share of the blocks, the same share in every call, so that what one step left in
-a core's cache the next one finds there. Who is done with their own share takes from the others':
-a worker that wakes late costs nothing. Whatever the threads, the same blocks are done once, in an
-order that must not matter.
+Each thread has a share of the blocks, the same share in every call, so that a step finds in a
+core's cache what the previous step wrote there. A thread that finishes its share steals from the
+others, so a worker that wakes late costs nothing. Whatever the threads, each block runs once, in any
+order.
 
 Workers are daemon threads inside one foreign call that never returns. After a job they spin for
-20 us, let others have the core for another 80, and then sleep on a semaphore. A call inside a call,
-from whichever thread, runs its blocks alone; so does a second thread while the workers are taken.
-Ctrl-C is seen when the call returns. Only Linux has workers: macOS and Windows lack the
+20 us, yield the core for another 80, and then sleep on a semaphore. A nested call, from any thread,
+runs its blocks serially; so does a second thread while the workers are busy. Ctrl-C is handled when
+the call returns. Only Linux has workers: macOS and Windows lack the
 semaphores, and there everything runs in the caller.
 """
 
@@ -42,14 +42,14 @@ from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.core.scopes import at_once
 
 STEP_WORDS = 5  # function, blocks, number of arguments, slot numbers, args
-MAX_THREADS = 256  # asking for more is asking for this many
+MAX_THREADS = 256  # larger requests are clamped to this
 _HAS_WORKERS = sys.platform == "linux"
 
 # The pool, in bytes. Lines are 128 apart, as processors fetch 64-byte lines in pairs.
-# First is the lock: 1 while somebody's blocks are being done.
-_THREADS = 8  # how many may work, the caller included
+# The first word is the lock: 1 while a job runs.
+_THREADS = 8  # how many threads may work, the caller included
 _SPINS = 16  # pauses that take about 20 us
-_TICKET = 128  # counts jobs; the job follows, so that it arrives with the line the workers watch
+_TICKET = 128  # counts jobs; the job follows, in the cache line that the workers poll
 _FUNCTION, _ARGS, _BLOCKS, _PARTS = 136, 144, 152, 160
 _DONE = 256  # blocks the workers have done
 _SLOTS, _SLOT = 384, 128  # for each thread: claim, whether it sleeps, its semaphore
@@ -83,7 +83,7 @@ define internal i32 @sem_wait(ptr %s) { ret i32 0 }
 define internal i32 @sem_post(ptr %s) { ret i32 0 }
 """
 
-# n pauses: how long one takes differs tenfold between processors, so it is measured
+# n pauses: the time of one differs tenfold between processors, so it is measured
 _REST = """
 define void @pauses(i64 %n) nounwind {
 entry:
@@ -99,10 +99,10 @@ done:
 }
 """
 
-# A claim is job << 32 | blocks left of a share; blocks are claimed by lowering it. It counts down
-# so that a finished job's claim can never be taken for a claim on the next one: what is read of
-# the job between loading a claim and exchanging it belongs to that claim, for a job changes only
-# after all its blocks are done. Returns how many blocks were done.
+# A claim is job << 32 | remaining blocks of a share; threads claim blocks by lowering it. It counts
+# down so that a claim of a finished job can never be taken for one of the next job: what a thread
+# reads of the job between loading and exchanging a claim belongs to that claim, since a job changes
+# only after all its blocks are done. Returns how many blocks were done.
 _HELP = f"""
 define internal i64 @help(ptr %pool, i64 %me) nounwind {{
 entry:
@@ -160,8 +160,8 @@ leave:
 }}
 """
 
-# One worker. It says that it sleeps and then looks at the ticket once more; whoever posts a job
-# sets the ticket and then looks who sleeps: in this order one of them always sees the other.
+# One worker. It announces that it sleeps and then reads the ticket once more; a caller that posts a
+# job sets the ticket and then reads who sleeps: in this order one of them always sees the other.
 _SERVE = f"""
 define void @serve(ptr %pool, i64 %me) nounwind {{
 entry:
@@ -437,7 +437,7 @@ def source() -> str:
 
 
 class _Native(NamedTuple):
-    """The compiled functions. Each call lets other Python threads run."""
+    """The compiled functions. Calls release the GIL."""
 
     pauses: Callable[[int], None]
     serve: Callable[[int, int], None]
@@ -471,15 +471,15 @@ def _spins() -> int:
 
 
 class _WorkerPool:
-    """Memory the workers share, and how many there are. Neither is ever given back: workers may
-    still be looking at the memory while the interpreter takes itself apart."""
+    """The memory that workers share, and their number. Neither is ever freed: workers may still
+    read the memory while the interpreter shuts down."""
 
     def __init__(self) -> None:
         memory = (ctypes.c_char * (_SIZE + _SLOT))()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
         self.address = -(-ctypes.addressof(memory) // _SLOT) * _SLOT
         self.threads = 1
-        self.workers: list[tuple[int, int]] = []  # what each was given
+        self.workers: list[tuple[int, int]] = []  # the arguments of each worker
         self.lock = threading.Lock()
         self._put(_THREADS, 1)
         self._put(_SPINS, _spins())
@@ -488,14 +488,14 @@ class _WorkerPool:
         ctypes.c_int64.from_address(self.address + offset).value = value
 
     def resize(self, count: int) -> None:
-        """Share work between `count` threads from now on."""
+        """Sets the number of threads that share work from now on."""
         serve = _native().serve
         with self.lock:
             wanted = min(count, MAX_THREADS) if _HAS_WORKERS else 1
             while len(self.workers) < wanted - 1:
                 given = (self.address, len(self.workers) + 1)
                 start = partial(start_new_thread, serve, given)
-                # started and counted in one native call: two must not have one number
+                # started and counted in one native call, so that no two workers get one number
                 at_once(start, partial(self.workers.append, given))()
             self._put(_THREADS, wanted)
             self.threads = count
@@ -536,10 +536,10 @@ def _pool() -> int:
 
 
 def parallel(function_address: int, blocks: int, args_address: int) -> None:
-    """Call the function on ranges that cover [0, blocks) once, on all threads; wait for all."""
+    """Calls the function on ranges that partition [0, blocks), on all threads; waits for all."""
     _native().parallel(_pool(), function_address, blocks, args_address)
 
 
 def run_steps(steps_address: int, count: int, slots_address: int) -> None:
-    """Run `count` steps one after the other, until one sets the error word."""
+    """Runs `count` steps one after the other, until one sets the error word."""
     _native().run_steps(_pool(), steps_address, count, slots_address)

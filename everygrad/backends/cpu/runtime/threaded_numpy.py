@@ -1,4 +1,4 @@
-"""NumPy functions along one axis, run on several threads: NumPy lets go of the lock inside them."""
+"""NumPy functions along one axis, run on several threads: NumPy releases the GIL inside them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from everygrad.backends import thread_pool
 from everygrad.compile.thresholds import edge
 
-# elements of a slab that are worth a thread's waking up
+# elements of a slab that are worth waking a thread
 _LEAST = edge(__name__, "_LEAST", 1 << 15, "elements")
 
 
 def in_slabs(fn: Callable[[Any, Any], object], x: Any, out: Any, axis: int) -> None:
-    """fn(x, out) where fn fills `out` along `axis`: on slabs of both that cut another axis."""
+    """fn(x, out), which fills `out` along `axis`, on slabs of both that split another axis."""
     others = [a for a in range(x.ndim) if a != axis]
     cut = max(others, key=lambda a: x.shape[a], default=None)
     if cut is None or x.size < 2 * _LEAST:
