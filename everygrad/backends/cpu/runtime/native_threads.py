@@ -14,8 +14,8 @@ since it owns its args arrays.
 
 Each thread has a share of the blocks, the same share in every call, so that a step finds in a
 core's cache what the previous step wrote there. A thread that finishes its share steals from the
-others, so a worker that wakes late costs nothing. Whatever the threads, each block runs once, in any
-order.
+others, so a worker that wakes late costs nothing. Whatever the threads, each block runs once, in
+any order.
 
 Workers are daemon threads inside one foreign call that never returns. After a job they spin for
 20 us, yield the core for another 80, and then sleep on a semaphore. A nested call, from any thread,
