@@ -79,7 +79,7 @@ def matmul(x: Any, y: Any) -> Any:
         return blas.matmul(x, y)  # the most common case
     x, y = widened(x), widened(y)
     if x.dtype.kind in "iu":
-        return _whole_product(x, y)
+        return _integer_product(x, y)
     if y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous:
         tall = _product(x.reshape(size_of(x.shape[:-1]), x.shape[-1]), y)
         out = tall.reshape(*x.shape[:-1], y.shape[-1])
@@ -88,7 +88,7 @@ def matmul(x: Any, y: Any) -> Any:
     return converted(out, dtype)
 
 
-def _whole_product(x: Any, y: Any) -> Any:
+def _integer_product(x: Any, y: Any) -> Any:
     """Integer products: by BLAS in float64 if every sum is known to be exact there."""
     wide = min(x.shape[-2], y.shape[-1]) >= _WIDE  # each element is used several times
     if wide and x.size * y.shape[-1] >= _BY_BLAS:

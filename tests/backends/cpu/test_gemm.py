@@ -30,7 +30,7 @@ SIZES = [
 
 
 def laid_out(shape: tuple[int, ...], layout: str, dtype: str, rng: np.random.Generator) -> Any:
-    """Random numbers; only `shape` and the values are alike in all layouts."""
+    """Random numbers; all layouts have the same shape and values, but other strides."""
     x = rng.standard_normal(shape).astype(dtype)
     if layout == "columns":
         return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
@@ -76,7 +76,7 @@ def test_odd_sizes(size: int) -> None:
         (128, 784, 512, "rows", "columns"),
         (512, 128, 784, "columns", "rows"),
         (1001, 137, 301, "columns", "columns"),
-        (126, 2048, 40, "columns", "rows"),  # k is cut, and its parts are summed in a second step
+        (126, 2048, 40, "columns", "rows"),  # split-K, with a second stage
         (401, 513, 1201, "rows", "rows"),
     ],
 )
@@ -123,7 +123,7 @@ def test_the_same_bits_however_blocks_are_run() -> None:
 
 
 def one_by_one(work: gemm.Work, out: Any, a: Any, b: Any) -> None:
-    """Run a work without scratch memory block by block, the last first."""
+    """Runs a work without scratch memory block by block, the last block first."""
     assert not work.scratch
     args = (ctypes.c_void_p * 3)(*(x.ctypes.data for x in (out, a, b)))
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -136,7 +136,7 @@ def one_by_one(work: gemm.Work, out: Any, a: Any, b: Any) -> None:
 
 @pytest.mark.parametrize("width", [16, 32])
 def test_smaller_vectors(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What processors without AVX-512 get."""
+    """The code for processors without AVX-512."""
     found = gemm_tile.machine()
     monkeypatch.setattr(
         gemm, "machine", lambda: gemm_tile.VectorRegisters(width, 16, found.has_fma)
@@ -164,12 +164,12 @@ def test_refusals() -> None:
 @pytest.mark.parametrize("k", [(1 << 20) + 7, 1 << 22, (1 << 22) + 1, 4_194_301])
 @pytest.mark.parametrize("sides", [(1, 1), (1, 3), (3, 1), (2, 2)])
 def test_long_sums_keep_their_digits(k: int, sides: tuple[int, int]) -> None:
-    """Equal terms, so that all roundings go one way: a running sum is off by 4 percent at 2**25."""
+    """Equal terms, so that all roundings have one sign: a running sum is 4 percent off at 2**25."""
     m, n = sides
     x, y = np.full((m, k), 0.1, np.float32), np.full((k, n), 0.3, np.float32)
     exact = k * float(np.float32(0.1)) * float(np.float32(0.3))
     ways: list[Any] = [eg.jit]
-    if m * k * n >= registry.OWN_PRODUCTS:  # smaller ones are BLAS's
+    if m * k * n >= registry.OWN_PRODUCTS:  # smaller products use BLAS
         ways.append(lambda f: f)
     for a, b in ((x, y), (np.asfortranarray(x), y), (x, np.asfortranarray(y))):
         for way in ways:

@@ -1,4 +1,4 @@
-"""Optimiser updates as one kernel, and replays that take no fresh memory."""
+"""Multi-tensor optimiser updates, and replays that allocate no fresh memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def trained(name: str, steps: int, compiled: bool) -> tuple[list[Any], Any]:
 
 
 def update_steps(before: set[Any]) -> list[NativeStep]:
-    """The steps of the one function compiled since that write parameters."""
+    """The steps that write parameters, of the one function compiled since."""
     (found,) = {*replay._REPLAYS} - before
     count = len(found.program.donations)
     assert count >= 8, "parameters are not written in place"
@@ -67,7 +67,7 @@ def test_all_updates_are_one_kernel_and_equal_eager(name: str) -> None:
 
 
 def graph_of(*sizes: int) -> Any:
-    """A compiled function of as many independent updates, and its graph."""
+    """A compiled function of one independent update per size, and its graph."""
     xs = [eg.randn((n,)) for n in sizes]
     before = {*replay._REPLAYS}
     fn = eg.jit(lambda *ts: [eg.exp(t) * 0.5 + t for t in ts])
@@ -82,7 +82,7 @@ def graph_of(*sizes: int) -> Any:
 
 @pytest.mark.parametrize("sizes", [(2, 3), (1000, 2, 70000), (16384, 16385, 16383), (64, 65, 1)])
 def test_sizes_of_every_kind(sizes: tuple[int, ...]) -> None:
-    """Blocks end where tensors do; a single number has a kernel of its own."""
+    """Blocks do not cross tensors; a single number has its own kernel."""
     program, _ = graph_of(*sizes)
     kinds = [s for s in program.steps if "like it" in s.name]
     assert len(kinds) == 1
@@ -99,7 +99,7 @@ def test_sizes_of_every_kind(sizes: tuple[int, ...]) -> None:
 
 
 def test_groups_that_read_the_same_tensor_are_kept_apart() -> None:
-    """One of them may be written over it."""
+    """One of them may overwrite that tensor in place."""
     x = eg.randn((5000,))
     y = eg.randn((5000,))
 
@@ -141,7 +141,7 @@ def test_groups_that_are_not_flat_get_their_own_kernels(monkeypatch: pytest.Monk
 
 
 def test_a_replay_takes_no_fresh_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first calls: parameters stay, results use what earlier results left."""
+    """After the first calls parameters are updated in place and results reuse earlier memory."""
     _, step = trained("adamw", 3, compiled=True)
     large = eg.jit(lambda a: (a * 2.0, a.sum()))
     a = eg.randn((300, 400))

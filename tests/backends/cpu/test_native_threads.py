@@ -1,4 +1,4 @@
-"""Native threads: blocks done once, replays, early stops, forks, exits and interrupts."""
+"""Native threads: each block runs once, replays, early stops, forks, exits and interrupts."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ class Steps:
         for k, (function, blocks, numbers) in enumerate(steps):
             given = (ctypes.c_int64 * len(numbers))(*numbers)
             args = (ctypes.c_void_p * len(numbers))()
-            self.keepalive += [given, args, function]  # code is there while its address is held
+            self.keepalive += [given, args, function]  # keeps the code alive
             where = (ctypes.addressof(given), ctypes.addressof(args))
             self.words[5 * k : 5 * k + 5] = [function, blocks, len(numbers), *where]
 
     def run(self) -> None:
         there = (ctypes.addressof(self.words), self.count, ctypes.addressof(self.slots))
         native_threads.run_steps(*there)
-        assert self.error[3] == 1  # the last of the four says that the run has ended
+        assert self.error[3] == 1  # the last of the four words: the run has ended
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -130,7 +130,7 @@ def test_every_block_is_done_once(blocks: int) -> None:
 
 @pytest.mark.usefixtures("some_threads")
 def test_what_workers_wrote_is_seen() -> None:
-    """Each step reads what the one before wrote on other threads; a lost write would show."""
+    """Each step reads what the previous one wrote on other threads; a lost write would show."""
     counts = np.zeros(64, np.int64)
     steps = Steps([(address(COUNT), 64, [1])] * 500, [counts.ctypes.data])
     for _ in range(20):

@@ -65,7 +65,7 @@ def test_large_take_checks_its_index() -> None:
     ],
 )  # fmt: skip
 def test_transposed_operands(shape: Any, axes: Any, dtype: str) -> None:
-    """Tiles, and what is left at their edges."""
+    """Tiles, and the remainder at their edges."""
     x = eg.tensor(np.arange(np.prod(shape)).reshape(shape) % 251, dtype)
     want = x.numpy().transpose(axes)
     moved = eg.jit(lambda x: x.permute_dims(axes).reshape(-1))(x)

@@ -1,4 +1,4 @@
-"""The CPU's pool of threads: who runs what, what is raised, what a fork leaves."""
+"""The CPU's thread pool: which thread runs what, exceptions, and forks."""
 
 from __future__ import annotations
 

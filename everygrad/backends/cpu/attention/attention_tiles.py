@@ -470,9 +470,9 @@ class Softmax:
         t, rows = self.t, range(GROUP)
         scores = [code.at(t.type, "%s", r * self.score_row) for r in rows]
         extra = [code.at(t.type, "%extra", r * self.score_row if grads else r) for r in rows]
-        stop = self._close(code, scores)
+        stop = self._mask_scores(code, scores)
         if self.causal:
-            self._clear_beyond(code, stop, [*scores, *extra] if grads else scores)
+            self._zero_beyond(code, stop, [*scores, *extra] if grads else scores)
         low = t.const(-math.inf)
         with code.loop(0, stop, t.lanes, [(t.vector, low)] * GROUP) as loop:
             for r in rows:
@@ -494,7 +494,7 @@ class Softmax:
                     loop.after[GROUP + r] = t.fma(code, e, g, loop.values[GROUP + r])
         weights = [self._weight(code, s) for s in loop.results[:GROUP]]
         if grads:
-            self._slopes(code, stop, scores, extra, weights, loop.results[GROUP:])
+            self._softmax_vjp(code, stop, scores, extra, weights, loop.results[GROUP:])
             return
         for r in rows:
             one = code.let(f"extractelement {t.vector} {weights[r]}, i64 0")
@@ -510,7 +510,7 @@ class Softmax:
         none = code.let(f"fcmp oeq {t.vector} {total}, {t.const(0.0)}")
         return t.choose(code, none, t.const(0.0), weight)
 
-    def _slopes(
+    def _softmax_vjp(
         self,
         code: IRText,
         stop: str,
@@ -533,12 +533,12 @@ class Softmax:
                 t.store(code, p, at)
                 t.store(code, t.op(code, "fmul", p, off), g_at)
 
-    def _close(self, code: IRText, scores: list[str]) -> str:
+    def _mask_scores(self, code: IRText, scores: list[str]) -> str:
         """Writes -inf where a query must not attend; returns where the last open vector ends."""
         if self.masked:
             self._add_mask(code, scores)
         if self.causal:
-            return self._close_later(code, scores)
+            return self._mask_future(code, scores)
         if not self.masked and self.keys % self.t.lanes:
             last = self.keys // self.t.lanes * self.t.lanes
             for score in scores:
@@ -548,7 +548,7 @@ class Softmax:
                 self.t.store(code, self.t.choose(code, inside, self.t.load(code, at), low), at)
         return str(round_up(self.keys, self.t.lanes))
 
-    def _close_later(self, code: IRText, scores: list[str]) -> str:
+    def _mask_future(self, code: IRText, scores: list[str]) -> str:
         t = self.t
         ends = [code.least(code.add("%row", r + 1), self.keys) for r in range(GROUP)]
         start = code.mul(code.div(ends[0], t.lanes), t.lanes)
@@ -564,7 +564,7 @@ class Softmax:
                 t.store(code, value, at)
         return stop
 
-    def _clear_beyond(self, code: IRText, stop: str, rows: list[str]) -> None:
+    def _zero_beyond(self, code: IRText, stop: str, rows: list[str]) -> None:
         """Zero-fills what later rows of the same product read."""
         t = self.t
         for row in rows:

@@ -251,7 +251,7 @@ class _CorrelationWriter:
             c.at(c.at(out, self.stored[k]), row * size)
             for row, k in product(range(tile.rows), range(tile.vectors))
         ]
-        with c.loop(*self.depth, self.begun(positions, slab)) as depth:
+        with c.loop(*self.depth, self.initial_accumulators(positions, slab)) as depth:
             image = c.at(self.base, c.mul(depth.index, p.image.channel))
             kernel = c.at(weight, c.mul(depth.index, p.weight[4]))
             with c.loop(*self.taps, depth.values) as tap:
@@ -264,7 +264,7 @@ class _CorrelationWriter:
                 total, positions[k], vector, None if done == 0 else c.compare_ints("slt", row, done)
             )
 
-    def begun(self, positions: list[Value], slab: Int) -> list[Value]:
+    def initial_accumulators(self, positions: list[Value], slab: Int) -> list[Value]:
         """The accumulators: zeros, or what earlier slabs stored."""
         c = self.code
         if slab == 0:

@@ -282,12 +282,14 @@ def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) 
     if direct:
         return Work(steps, _bytes(reads.elements, y))
     channels = out.shape[0] * out.shape[1]
-    woven = channels * len(taps) * down.positions * across.positions
-    weave = _weave_step(down, across, window, out, reads.elements)
-    return Work((*steps, weave), _bytes(reads.elements + woven + 64, y))
+    interleaved = channels * len(taps) * down.positions * across.positions
+    interleave = _interleave_step(down, across, window, out, reads.elements)
+    return Work((*steps, interleave), _bytes(reads.elements + interleaved + 64, y))
 
 
-def _weave_step(down: Phases, across: Phases, window: Any, out: ArrayLayout, offset: int) -> Step:
+def _interleave_step(
+    down: Phases, across: Phases, window: Any, out: ArrayLayout, offset: int
+) -> Step:
     """Interleaves phases (phase, channel, positions) into image rows; one block is a channel."""
     _, (sh, sw), (ph, pw), _, _ = window
     channels, (h, w) = out.shape[0] * out.shape[1], out.shape[2:]

@@ -492,7 +492,7 @@ def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> Fus
         writer = FusedKernelWriter(group, stored, bounds)
         last = writer.with_second_stage(writer.text())
         work = _written[key] = Work(last, writer.scratch)
-        if len(_written) > _REMEMBERED:
+        if len(_written) > _MAX_CACHED:
             _written.pop(next(iter(_written)))
     return FusedWork(work, outputs, inputs)
 
@@ -504,7 +504,7 @@ def can_split_by_rows(group: Group, rows: int) -> bool:
 
 
 _written: dict[Any, Work] = {}  # layers of one shape are written once
-_REMEMBERED = 512
+_MAX_CACHED = 512
 
 
 def code_key(group: Group, stored: set[Value], sized: bool = True) -> Any:

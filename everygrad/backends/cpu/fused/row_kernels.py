@@ -45,7 +45,7 @@ LOG_SOFTMAX_VJP = (  # of (g, y)
 )
 
 
-def _off(r: Row, k: int, total: int) -> Expr:
+def _centred(r: Row, k: int, total: int) -> Expr:
     """The difference of an element and its row's mean."""
     return r.x[k] - r.total[total] / r.n
 
@@ -58,8 +58,8 @@ def _scale(r: Row, squares: int, eps: float) -> Expr:
 def standardize(eps: float) -> tuple[Pass, ...]:
     return (
         Pass(reduce=(("add", lambda r: r.x[0]),)),
-        Pass(reduce=(("add", lambda r: _off(r, 0, 0) * _off(r, 0, 0)),)),
-        Pass(store=lambda r: _off(r, 0, 0) * _scale(r, 1, eps)),
+        Pass(reduce=(("add", lambda r: _centred(r, 0, 0) * _centred(r, 0, 0)),)),
+        Pass(store=lambda r: _centred(r, 0, 0) * _scale(r, 1, eps)),
     )
 
 
@@ -74,7 +74,7 @@ def standardize_vjp(eps: float) -> tuple[Pass, ...]:
                 ("add", lambda r: r.x[2]),
             )
         ),
-        Pass(reduce=(("add", lambda r: _off(r, 2, 2) * _off(r, 2, 2)),)),
+        Pass(reduce=(("add", lambda r: _centred(r, 2, 2) * _centred(r, 2, 2)),)),
         Pass(
             store=lambda r: (
                 _scale(r, 3, eps) * (r.x[0] - r.total[0] / r.n - r.x[1] * (r.total[1] / r.n))

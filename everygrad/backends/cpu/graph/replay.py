@@ -23,7 +23,7 @@ from everygrad.backends.cpu.graph.execution_plan import (
 from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.runtime import native_threads
-from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, is_ours
+from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, is_sole_owner
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Memory
 from everygrad.compile.views import View, is_whole
@@ -228,7 +228,7 @@ class Replay:
     def may_write(self, slot: int, array: Any) -> bool:
         """Whether an array is the sole owner of its memory and has the layout of a result."""
         flags = array.flags
-        return flags.c_contiguous and flags.aligned and flags.writeable and is_ours(array)
+        return flags.c_contiguous and flags.aligned and flags.writeable and is_sole_owner(array)
 
     def put(self, i: int, array: Any) -> None:
         """Make an array (C-contiguous and aligned) input i of the calls to come."""

@@ -25,7 +25,7 @@ from everygrad.dtypes import FROM_NP, DType
 NEVER = -1e30  # the logarithm of probability 0; see `ops.ctc`
 _ROWS = {"ctc_states": 1, "ctc_adjoint": 5}  # scratch rows per example
 _INPUTS = {"ctc_states": 3, "ctc_adjoint": 4}
-_BEYOND = 2  # a state follows itself and the two states before it
+_PADDING = 2  # a state follows itself and the two states before it
 OPS = tuple(_ROWS)
 
 
@@ -44,7 +44,7 @@ class _CTCWriter:
         else:
             self.steps, self.n, self.states = (literal("i64", n) for n in sizes)
         self.scratch = f"%p{inputs + 1}"
-        self.row_size = self.plus(self.states, 2 * _BEYOND)  # of the scratch memory
+        self.row_size = self.plus(self.states, 2 * _PADDING)  # of the scratch memory
         self.rows = _ROWS[op]
 
     # --- numbers and addresses
@@ -70,7 +70,7 @@ class _CTCWriter:
         found = []
         for k in range(self.rows):
             at = w.e.op("mul", self.plus(first, k), self.row_size)
-            found.append(w.indexed(self.scratch, self.plus(at, _BEYOND), self.kind))
+            found.append(w.indexed(self.scratch, self.plus(at, _PADDING), self.kind))
         return found
 
     def load(self, row: str, at: Reg, off: int = 0, grouped: bool = True) -> Reg:
@@ -92,7 +92,7 @@ class _CTCWriter:
     def clear(self, row: str, value: float) -> None:
         """Fills a row of the scratch memory and its padding."""
         with self.w.counted("f", "0", self.row_size.name, parallel=True) as i:
-            self.store(self.constant(value), row, self.plus(i, -_BEYOND))
+            self.store(self.constant(value), row, self.plus(i, -_PADDING))
 
     def first_two(self, source: str, target: str) -> None:
         """The states an example can begin in."""
@@ -204,7 +204,7 @@ class _CTCWriter:
 
 def _needed(op: str, sizes: Shape, dtype: DType) -> int:
     """Bytes of the scratch memory."""
-    return sizes[1] * _ROWS[op] * (sizes[2] + 2 * _BEYOND) * dtype.itemsize
+    return sizes[1] * _ROWS[op] * (sizes[2] + 2 * _PADDING) * dtype.itemsize
 
 
 @lru_cache(maxsize=1024)

@@ -208,7 +208,7 @@ def _run(compiled: _Compiled, count: int, given: Sequence[int]) -> None:
 _kernels: dict[str, Kernel] = {}
 _by_identity: dict[int, tuple[Program, Kernel]] = {}
 _kernels_lock = threading.RLock()  # reentrant: a thread that holds it may drop a kernel
-_REMEMBERED = 4096
+_MAX_CACHED = 4096
 
 
 def kernel(program: Program) -> Kernel:
@@ -223,7 +223,7 @@ def kernel(program: Program) -> Kernel:
         made = _kernels.get(text)
         if made is None:
             made = _kernels[text] = Kernel(program)
-        if len(_by_identity) >= _REMEMBERED:
+        if len(_by_identity) >= _MAX_CACHED:
             _by_identity.clear()
         _by_identity[id(program)] = (program, made)
         return made

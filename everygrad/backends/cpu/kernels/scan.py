@@ -23,7 +23,7 @@ from everygrad.dtypes import DType
 OUT, X = range(2)
 _ROWS_AT_ONCE = edge(__name__, "_ROWS_AT_ONCE", 4, "size")  # rows
 _PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis per block
-_LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
+_MIN_BLOCK = edge(__name__, "_MIN_BLOCK", 1 << 12, "elements")  # elements of a block
 _COMBINE = {"cumulative_sum": "add", "cumulative_prod": "mul", "recurrence": "add"}
 State = list[Value]
 
@@ -114,7 +114,7 @@ class _ScanWriter:
         c = self.code
         rows_at_once = min(_ROWS_AT_ONCE, self.outer)
         groups = self.outer // rows_at_once
-        each = max(1, _LEAST // (rows_at_once * self.n))
+        each = max(1, _MIN_BLOCK // (rows_at_once * self.n))
         blocks = -(-groups // each)
         rest = self.outer - groups * rows_at_once
         with c.loop(*c.blocks) as block:

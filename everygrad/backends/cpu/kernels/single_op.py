@@ -23,7 +23,7 @@ from everygrad.dtypes import FROM_NP
 
 # elements from which a compiled kernel pays
 LARGE = edge(__name__, "LARGE", 1 << 18, "elements")
-_REMEMBERED = 256  # compiled ops that are cached, and
+_MAX_CACHED = 256  # compiled ops that are cached, and
 _MAX_BYTES = 1 << 26  # of the memory that they hold
 _replays: dict[Any, Any] = {}
 _lock = threading.Lock()
@@ -60,7 +60,7 @@ def run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
             inputs = [graph.input(a.shape, FROM_NP[a.dtype]) for a in arrays]
             graph.outputs = [graph.call(op, inputs, params)]
             replay = lazy_native.compiled(graph, ())
-            while len(_replays) >= _REMEMBERED or (
+            while len(_replays) >= _MAX_CACHED or (
                 _replays and _retained_bytes(replay) > _MAX_BYTES
             ):
                 del _replays[next(iter(_replays))]

@@ -20,7 +20,7 @@ from everygrad.dtypes import DType
 OUT, X, SCRATCH = range(3)
 _FEW = edge(__name__, "_FEW", 32, "size")  # k up to which insertion is used
 _BLOCKS, _SCRATCH = 32, 1 << 25  # at most so many blocks, and scratch bytes of all blocks
-_LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
+_MIN_BLOCK = edge(__name__, "_MIN_BLOCK", 1 << 12, "elements")  # elements of a block
 _DIGITS = 256
 
 
@@ -163,7 +163,7 @@ class _SortWriter:
         sizes = [held * self.bits // 8] * buffers + [held * 4] * buffers
         sizes.append(0 if self.by_insertion else self.bits // 8 * _DIGITS * 4)
         own = -(-sum(sizes) // 64) * 64
-        most = max(1, min(_BLOCKS, _SCRATCH // own, self.rows * self.n // _LEAST))
+        most = max(1, min(_BLOCKS, _SCRATCH // own, self.rows * self.n // _MIN_BLOCK))
         each = -(-self.rows // min(self.rows, most))
         blocks = -(-self.rows // each)
         x, out, scratch = c.argument(X), c.argument(OUT), c.argument(SCRATCH)

@@ -76,8 +76,8 @@ class _TransposeWriter:
         index = w.indices(row, self.rows)
         into = self.at("%p0", w.distance(0, self.target, index))
         out_of = self.at("%p1", w.distance(0, self.source, index))
-        begun = w.e.op("mul", index[-1], literal("i64", lanes))
-        left = w.e.op("sub", literal("i64", self.width), begun)
+        first = w.e.op("mul", index[-1], literal("i64", lanes))
+        left = w.e.op("sub", literal("i64", self.width), first)
         is_whole = w.e.compare("sge", left, literal("i64", lanes))
         tiles = w.e.select(is_whole, literal("i64", self.length // lanes), literal("i64", 0))
         with w.counted("t", "0", tiles.name) as tile:

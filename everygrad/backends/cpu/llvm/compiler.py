@@ -352,7 +352,7 @@ class Engine:
     def _object_code(self, request: _Request) -> bytes:
         """Object code from the disk cache, or compiled now and cached."""
         found = disk_cache.get(request.key)
-        if found is not None and self._is_ours(found, request):
+        if found is not None and self._is_valid_object(found, request):
             return found
         with self._machine() as machine:
             module = self._optimised(request.renamed, machine, request.vectorise)
@@ -360,7 +360,7 @@ class Engine:
         disk_cache.put(request.key, made)
         return made
 
-    def _is_ours(self, code: bytes, request: _Request) -> bool:
+    def _is_valid_object(self, code: bytes, request: _Request) -> bool:
         """Whether bytes from the disk look like object code of this machine with our functions: the
         loader does not check them, and would crash on other bytes."""
         magic = {"linux": b"\x7fELF", "darwin": b"\xcf\xfa\xed\xfe"}.get(sys.platform, b"")
@@ -378,7 +378,7 @@ class Engine:
         """Links object code into the process, unless another thread did so meanwhile."""
         found: dict[str, _Module] = {}
         with self._lock:
-            self._give_back()
+            self._free_dropped()
             for request in objects:
                 module = self._modules.get(request.key)
                 if module is not None:
@@ -414,15 +414,15 @@ class Engine:
                     raise ArgumentError(f"this LLVM IR defines no function {name}:\n{request.text}")
         return [(r, _Module(code, f)) for r, f in zip(requests, addresses, strict=True)]
 
-    def _give_back(self) -> None:
+    def _free_dropped(self) -> None:
         """Frees the memory of dropped code."""
         while self._dropped:
             self._linked.pop(self._dropped.popleft()).close()
 
-    def give_back(self) -> None:
+    def free_dropped(self) -> None:
         """Frees the memory of code that nobody holds now, not when code is loaded next."""
         with self._lock:
-            self._give_back()
+            self._free_dropped()
 
     @property
     def loaded(self) -> int:

@@ -124,7 +124,7 @@ _pool = Pool()
 empty = _pool.empty
 
 
-def is_ours(array: Any) -> bool:
+def is_sole_owner(array: Any) -> bool:
     """Whether this array is the sole owner of its memory: its own, or a block of the pool."""
     block = array.base
     if block is None:
