@@ -199,7 +199,7 @@ class TileModule:
         return f"splat ({self.type} {literal(self.type, value).name})"
 
     def load(self, code: IRText, pointer: str, count: int | None = None, other: float = 0.0) -> str:
-        """A vector; if `count` is given, of only so many elements, followed by `other`."""
+        """A vector; with `count`, only that many elements, followed by `other`."""
         if count is None or count >= self.lanes:
             return code.let(f"load {self.vector}, ptr {pointer}, align {self.size}")
         return code.let(

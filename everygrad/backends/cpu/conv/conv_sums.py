@@ -67,7 +67,7 @@ class _WeightGradientPlan(NamedTuple):
     bunches: int  # of taps, one after the other
 
     def slices(self, p: WeightGradient) -> int:
-        """How many chunks a single image is cut into."""
+        """Into how many chunks a single image is split."""
         return -(-(p.size[0] // p.merged) // self.lines)
 
 

@@ -29,7 +29,7 @@ STRIP = edge(__name__, "STRIP", 1 << 12, "size")
 
 
 class Row:
-    """What a body can name: x[k], element of input k; out, element stored by an earlier pass;
+    """The names in a body: x[k], element of input k; out, element stored by an earlier pass;
     total[j], the j-th number reduced so far; n, the length of the row."""
 
     def __init__(self, inputs: int, totals: int) -> None:

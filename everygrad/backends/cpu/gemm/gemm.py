@@ -102,7 +102,7 @@ def _whole(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
 
-# --- what is asked for ---------------------------------------------------------------------------
+# --- the problem ---------------------------------------------------------------------------------
 
 
 def _product(a: ArrayLayout, b: ArrayLayout, out: ArrayLayout) -> Product:
@@ -194,7 +194,7 @@ def _split(p: Product, parts: int) -> Product:
     return p._replace(k=k, out_row=p.n, batch=(whole, *reversed(batch)), bases=bases)
 
 
-# --- how it is cut -------------------------------------------------------------------------------
+# --- the plan ------------------------------------------------------------------------------------
 
 
 class GemmPlan(NamedTuple):
@@ -454,7 +454,7 @@ class _GemmWriter:
             self.stretch(k, bases, row, column)
 
     def share(self, index: str, total: int, parts: int) -> tuple[str, str]:
-        """Part `index` of [0, total) cut into equal parts."""
+        """Part `index` of [0, total) split into equal parts."""
         code = self.code
         after = code.integer("add", index, 1)
         low, high = (code.integer("udiv", code.times(i, total), parts) for i in (index, after))

@@ -274,7 +274,7 @@ def last_write(index: ArrayLayout, size: int) -> Work:
 
 
 def check_range(x: ArrayLayout, size: int, number: int) -> Work:
-    """Sets the error word to `number` where an index lies outside [0, size).
+    """Sets the error word to `number` if an index is outside [0, size).
 
     args: error word (three i64: number, index, size), x contiguous.
     """

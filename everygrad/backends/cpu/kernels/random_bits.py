@@ -49,7 +49,7 @@ def _by_numpy(out: Any, first: int, k0: int, k1: int) -> None:
 
 
 def advanced(state: Any, blocks: int) -> Any:
-    """The state so many blocks later."""
+    """The state after `blocks` blocks."""
     k0, k1, low, high = state.tolist()
     at = ((high << 32 | low) + blocks) & 0xFFFFFFFFFFFFFFFF
     return np.array((k0, k1, at & _ALL, at >> 32), _U32)

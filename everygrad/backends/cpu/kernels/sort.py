@@ -50,7 +50,7 @@ class _SortWriter:
         self.code.lines.append(f"  store {value.type} {value.name}, ptr {where}")
 
     def key_of(self, at: Int) -> Value:
-        """Element `at` of the row as an integer whose unsigned order is the one asked for."""
+        """Element `at` of the row as an integer whose unsigned order is the requested one."""
         c = self.code
         raw = self.load(self.row, at, intrinsics.memory_type(self.dtype))
         top = self.number(1 << (self.bits - 1))

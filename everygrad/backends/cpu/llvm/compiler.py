@@ -503,7 +503,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def engine() -> Engine:
-    """The process's engine, made when first asked for."""
+    """The process's engine, created on first use."""
     global _engine
     with _engine_lock:
         if _engine is None:

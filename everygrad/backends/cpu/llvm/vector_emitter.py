@@ -19,7 +19,7 @@ NEAR = edge(__name__, "NEAR", 24 << 10, "bytes")
 
 
 class VectorUnit(NamedTuple):
-    """What tiles depend on: elements a vector, vector registers, whether lanes can be masked."""
+    """The vector unit: elements per vector, vector registers, whether lanes can be masked."""
 
     lanes: int
     registers: int
@@ -289,7 +289,7 @@ class VectorEmitter(Emitter):
 
 
 class Image(NamedTuple):
-    """Where images lie: an argument, the first element, and strides in elements."""
+    """The layout of images: an argument, the first element, and strides in elements."""
 
     argument: int
     offset: int

@@ -64,7 +64,7 @@ class Step(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one op becomes: steps, and the scratch memory they share, in bytes.
+    """The native work of one op: steps, and the scratch memory they share, in bytes.
 
     `rows`: if each block of a single step completes whole rows of a two-dimensional output, the
     rows at which blocks begin, and the number of rows at the end; otherwise empty.
