@@ -84,7 +84,7 @@ def main() -> int:
             held.clear()
         if (i + 1) % max(1, given.functions // ROWS) == 0:
             gc.collect()
-            engine().give_back()
+            engine().free_dropped()
             rows.append(resident())
             took = time.process_time() - start
             print(

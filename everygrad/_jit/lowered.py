@@ -8,7 +8,7 @@ from typing import Any
 from everygrad._jit.pipeline import donations_of, prepared
 from everygrad._jit.record import Record
 from everygrad.backends import base
-from everygrad.backends.cpu.graph.execution_plan import HostStep, NativeStep, Program, build
+from everygrad.backends.cpu.graph.execution_plan import ExecutionPlan, HostStep, NativeStep, build
 from everygrad.compile import costs
 from everygrad.compile.ir import Graph
 from everygrad.compile.memory import Memory
@@ -76,7 +76,7 @@ class Lowered:
 class Native:
     """The program of the CPU, as `Lowered` shows it; a device's replay has the same methods."""
 
-    def __init__(self, program: Program, graph: Graph) -> None:
+    def __init__(self, program: ExecutionPlan, graph: Graph) -> None:
         self.program = program
         self.graph = graph
         self.memory = program.memory
@@ -118,7 +118,7 @@ def _slots(step: NativeStep | HostStep) -> tuple[int, ...]:
     return step.slots
 
 
-def _slot_sizes(program: Program, graph: Graph) -> dict[int, int]:
+def _slot_sizes(program: ExecutionPlan, graph: Graph) -> dict[int, int]:
     sizes = {slot: v.nbytes for slot, v in program.outputs.items()}
     sizes |= {slot: a.nbytes for slot, a in program.constants.items()}
     order = zip(program.temporaries, program.lifetimes, strict=True)

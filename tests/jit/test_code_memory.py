@@ -96,7 +96,7 @@ def resident() -> int:
 
 def settle() -> None:
     gc.collect()
-    engine().give_back()
+    engine().free_dropped()
 
 
 @pytest.fixture

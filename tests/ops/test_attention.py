@@ -77,15 +77,15 @@ def test_kernels_equal_torch(shape: tuple[int, ...], kind: str, dtype: str) -> N
     whole = None if mask is None else np.broadcast_to(mask, (*q.shape[:3], k.shape[2]))
     want, slopes = referee(g, q, k, v, mask, kind == "causal")
     masks = [] if whole is None else [whole]
-    layouts = [run_work.operand(x) for x in (g, q, k, v, *masks)]
+    layouts = [run_work.layout_of(x) for x in (g, q, k, v, *masks)]
     out = np.full((q.shape[0], q.shape[2], q.shape[1], v.shape[3]), np.nan, dtype)
     out = out.transpose(0, 2, 1, 3)
     flat = np.full(q.size + k.size + v.size, np.nan, dtype)
     rest = (0.3, kind == "causal", *layouts[4:])
-    work = kernels.attention(*layouts[1:4], run_work.operand(out), *rest)
+    work = kernels.attention(*layouts[1:4], run_work.layout_of(out), *rest)
     run_work.run(work, [out], [q, k, v, *masks])
     close(out, want, TOLERANCE[dtype])
-    work = kernels.attention_grads(*layouts[:4], run_work.operand(flat), *rest)
+    work = kernels.attention_grads(*layouts[:4], run_work.layout_of(flat), *rest)
     run_work.run(work, [flat], [g, q, k, v, *masks])
     close(flat, np.concatenate([s.reshape(-1) for s in slopes]), TOLERANCE[dtype])
 
@@ -106,11 +106,11 @@ def test_offsets_and_empty_axes() -> None:
         arrays = inputs(shape, "float64")
         want, slopes = referee(*arrays)
         flat = np.full(sum(s.size for s in slopes), np.nan)
-        layouts = [run_work.operand(x) for x in (*arrays, flat)]
+        layouts = [run_work.layout_of(x) for x in (*arrays, flat)]
         run_work.run(kernels.attention_grads(*layouts, 0.3, False), [flat], arrays)
         close(flat, np.concatenate([s.reshape(-1) for s in slopes]), 1e-13)
         out = np.full(want.shape, np.nan)
-        work = kernels.attention(*layouts[1:4], run_work.operand(out), 0.3, True)
+        work = kernels.attention(*layouts[1:4], run_work.layout_of(out), 0.3, True)
         run_work.run(work, [out], arrays[1:])
         close(out, referee(*arrays, causal=True)[0], 1e-13)
 
@@ -135,9 +135,9 @@ def test_scratch_does_not_grow_with_queries_times_keys() -> None:
 
     def scratch(batch: int, length: int) -> int:
         g, q, k, v = (
-            run_work.operand(x) for x in inputs((batch, 1, length, length, 8, 8), "float32")
+            run_work.layout_of(x) for x in inputs((batch, 1, length, length, 8, 8), "float32")
         )
-        flat = run_work.operand(np.empty(3 * q.size, np.float32))
+        flat = run_work.layout_of(np.empty(3 * q.size, np.float32))
         return kernels.attention_grads(g, q, k, v, flat, 1.0, False).scratch
 
     assert scratch(1, 4096) < 2.1 * scratch(1, 2048)
@@ -308,7 +308,7 @@ def test_kernels_stay_within_their_scratch(dtype: str) -> None:
     for keys, width, causal in ((k, w, c) for k in range(8, 38) for w in (24, 48) for c in (0, 1)):
         g, q, k, v = inputs((1, 2, 13, keys, width, width), dtype)
         flat = np.empty(q.size + k.size + v.size, dtype)
-        layouts = [run_work.operand(x) for x in (g, q, k, v, flat)]
+        layouts = [run_work.layout_of(x) for x in (g, q, k, v, flat)]
         work = kernels.attention_grads(*layouts, 0.3, bool(causal))
         around = np.full((work.scratch + 2 * fence + 64) // 8, -0.0)  # + 0.0 is another number
         before = -(-(around.ctypes.data + fence) // 64) * 64

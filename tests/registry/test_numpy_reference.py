@@ -164,13 +164,13 @@ def _forget_products() -> None:  # what was made for these shapes
 
 def _long_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums are a thousandth too large, compiled and by NumPy."""
-    right, usual = accumulator.Combine.leave, registry.REDUCERS["add"]
+    right, usual = accumulator.Accumulator.finalize, registry.REDUCERS["add"]
 
-    def leave(self: Any, e: Any, total: Any, v: Any) -> Any:
+    def finalize(self: Any, e: Any, total: Any, v: Any) -> Any:
         made = right(self, e, total, v)
         return e.op("fmul", made, intrinsics.literal(made.type, 1.001))
 
-    monkeypatch.setattr(accumulator.Combine, "leave", leave)
+    monkeypatch.setattr(accumulator.Accumulator, "finalize", finalize)
     monkeypatch.setitem(registry.REDUCERS, "add", lambda *xs, **ps: usual(*xs, **ps) * 1.001)
 
 

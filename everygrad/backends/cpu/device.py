@@ -1,4 +1,4 @@
-"""The CPU as a backend: decides, op by op, between NumPy, compiled kernels and BLAS."""
+"""The CPU as a backend: chooses NumPy, compiled kernels or BLAS for each op."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from everygrad.errors import ArgumentError, OutOfMemoryError
 
 
 class CPU(Backend):
-    """NumPy arrays are its payloads."""
+    """The CPU backend; its payloads are NumPy arrays."""
 
     name = "cpu"
 
@@ -32,13 +32,13 @@ class CPU(Backend):
         kernel = self.kernels.get(op.name)
         try:
             out = kernel(*arrays, **params) if kernel else self.compute(op, arrays, params)
-        except RuntimeWarning:  # a filter makes errors of NumPy's warnings: ask for none
+        except RuntimeWarning:  # a filter raises NumPy's warnings: run without them
             with np.errstate(all="ignore"):
                 out = self.compute(op, arrays, params)
         except MemoryError as error:
             sizes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
             raise OutOfMemoryError(f"{op.name}: out of memory on inputs {sizes}: {error}") from None
-        # NumPy makes scalars of 0-d results; what "to" brings to another device is that device's
+        # NumPy returns scalars for 0-d results; "to" may return an array of another device
         return np.asarray(out) if isinstance(out, np.generic) else out
 
     def compute(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
@@ -76,7 +76,7 @@ class CPU(Backend):
         program = op.program([FROM_NP[a.dtype] for a in (payload, *others)], params)
         if program.dtype.np != payload.dtype or not lazy_native.supports(program):
             return None
-        del payload  # one name fewer: the count of references decides
+        del payload  # drops a reference: the reference count decides about in-place reuse
         out = rewritable(t)
         if out is not None:
             lazy_native.run(program, [t._data, *others], out)
@@ -100,7 +100,7 @@ class CPU(Backend):
                 value = rounded(value, dtype)[()]
             if not shape:
                 return np.array(value, dtype.np)
-            # the system's own zero pages: free until they are written; -0.0 is none of theirs
+            # the system's zero pages cost nothing until they are written; -0.0 is not zero bits
             if not value and not isinstance(value, complex) and math.copysign(1, value) > 0:
                 return np.zeros(shape, dtype.np)
             return np.full(shape, value, dtype.np)
@@ -117,15 +117,15 @@ class CPU(Backend):
             return np.arange(start, start + step * count, step, dtype=dtype.np)
         if whole:
             # modulo 2**64, where no integer is too large
-            places = np.arange(count, dtype=np.uint64) * np.uint64(step % 2**64)
-            return (places + np.uint64(start % 2**64)).astype(dtype.np)
+            values = np.arange(count, dtype=np.uint64) * np.uint64(step % 2**64)
+            return (values + np.uint64(start % 2**64)).astype(dtype.np)
         if dtype.is_integer:
             return (start + step * np.arange(count, dtype=np.int64)).astype(dtype.np)
         return rounded(start + step * np.arange(count, dtype=np.float64), dtype)
 
 
 def _fits(first: int, end: int, dtype: DType) -> bool:
-    """Whether an integer dtype holds what lies between two numbers, and both."""
+    """Whether an integer dtype holds both numbers and all between them."""
     limits = np.iinfo(dtype.np)
     return bool(limits.min <= min(first, end) and max(first, end) <= limits.max)
 

@@ -1,4 +1,4 @@
-"""The door to compiled kernels: loads LLVM when the first one is needed."""
+"""Loads LLVM, and the modules of compiled kernels, when the first kernel is needed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _render() -> Any:
 
 
 def is_loaded() -> bool:
-    """Whether LLVM is there already, so that a kernel costs no more than its own compilation."""
+    """Whether LLVM is loaded, so that a kernel costs no more than its compilation."""
     return "everygrad.backends.cpu.llvm.compiler" in sys.modules
 
 
 @cache
 def supports(program: Program) -> bool:
-    """Whether `run` can take the program."""
+    """Whether `run` supports the program."""
     return bool(_render().supports(program))
 
 
@@ -48,36 +48,36 @@ def warm_up() -> None:
 
 
 def compiled(graph: Any, donated: Any) -> Any:
-    """A graph as a program ready to run."""
+    """A graph, planned and compiled."""
     return import_module("everygrad.backends.cpu.graph.replay").compiled(graph, donated)
 
 
 @cache
-def products() -> Any:
+def eager_matmul() -> Any:
     """The module for large matrix products."""
     return import_module("everygrad.backends.cpu.gemm.eager_matmul")
 
 
 @cache
-def drawing() -> Any:
-    """The module for many random bits."""
+def philox_llvm() -> Any:
+    """The module for large arrays of random bits."""
     return import_module("everygrad.backends.cpu.kernels.philox_llvm")
 
 
 @cache
-def weighing() -> Any:
+def sparse_interp() -> Any:
     """The module for weighted sums along an axis."""
     return import_module("everygrad.backends.cpu.kernels.sparse_interp")
 
 
-def in_order(array: Any) -> Any:
-    """A copy of an array, one element after the other; None where NumPy does it as well."""
-    moves = import_module("everygrad.backends.cpu.kernels.copy_index")
-    workrun = import_module("everygrad.backends.cpu.kernels.run_work")
-    source = workrun.operand(array)
-    if array.dtype.kind == "c" or not moves.is_turned(source.shape, source.strides):
+def contiguous_copy(array: Any) -> Any:
+    """A contiguous copy of an array; None where NumPy copies it as fast."""
+    copy_index = import_module("everygrad.backends.cpu.kernels.copy_index")
+    run_work = import_module("everygrad.backends.cpu.kernels.run_work")
+    source = run_work.layout_of(array)
+    if array.dtype.kind == "c" or not copy_index.is_transposed(source.shape, source.strides):
         return None
-    return workrun.copied(moves.copy, array)
+    return run_work.copied(copy_index.copy, array)
 
 
 def run(program: Program, arrays: Sequence[Any], out: Any) -> None:

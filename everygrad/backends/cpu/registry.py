@@ -1,4 +1,4 @@
-"""The ops this backend has a better way for than their portable definition."""
+"""The ops for which this backend has a better kernel than their portable definition."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _ADDED = {
     d.np: expr.lower(operator.add(*Expr.inputs(2)), [d, d])
     for d in (dtypes.float32, dtypes.float64)
 }
-# multiply-adds from which a matrix product is worth a kernel of its own
+# multiply-adds from which a matrix product is worth compiling a kernel
 OWN_PRODUCTS = edge(__name__, "OWN_PRODUCTS", 1 << 22, "products")
 _REAL = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
-_BY_BLAS, _WIDE = 1 << 12, 8  # sizes from which integers are worth being converted
+_BY_BLAS, _WIDE = 1 << 12, 8  # sizes from which converting integers for BLAS pays
 Slices = tuple[tuple[int, int, int], ...]
 
 
@@ -54,7 +54,7 @@ def unslice(x: Any, shape: Shape, slices: Slices) -> Any:
 
 def reshape(x: Any, shape: Shape) -> Any:
     if x.size >= single_op.LARGE and not x.flags.c_contiguous:
-        copied = lazy_native.in_order(x)
+        copied = lazy_native.contiguous_copy(x)
         x = x if copied is None else copied
     return x.reshape(shape)
 
@@ -76,10 +76,10 @@ def matmul(x: Any, y: Any) -> Any:
     """BLAS; a stack of matrices times one matrix is one tall product."""
     dtype = x.dtype
     if x.ndim == y.ndim == 2 and dtype in _REAL and x.size * y.shape[1] < OWN_PRODUCTS:
-        return blas.matmul(x, y)  # the commonest, without a detour
+        return blas.matmul(x, y)  # the most common case
     x, y = widened(x), widened(y)
     if x.dtype.kind in "iu":
-        return _whole_product(x, y)
+        return _integer_product(x, y)
     if y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous:
         tall = _product(x.reshape(size_of(x.shape[:-1]), x.shape[-1]), y)
         out = tall.reshape(*x.shape[:-1], y.shape[-1])
@@ -88,8 +88,8 @@ def matmul(x: Any, y: Any) -> Any:
     return converted(out, dtype)
 
 
-def _whole_product(x: Any, y: Any) -> Any:
-    """Of integers: by BLAS in float64 where every sum is known to be exact there."""
+def _integer_product(x: Any, y: Any) -> Any:
+    """Integer products: by BLAS in float64 if every sum is known to be exact there."""
     wide = min(x.shape[-2], y.shape[-1]) >= _WIDE  # each element is used several times
     if wide and x.size * y.shape[-1] >= _BY_BLAS:
         most = [max(-int(a.min()), int(a.max())) for a in (x, y)]
@@ -100,11 +100,11 @@ def _whole_product(x: Any, y: Any) -> Any:
 
 
 def _product(x: Any, y: Any) -> Any:
-    """By a kernel of our own where the product is large enough to pay for making it."""
+    """By a generated kernel if the product is large enough to pay for compiling it."""
     if x.size * y.shape[-1] >= OWN_PRODUCTS and x.dtype.kind == "f":
         fits = x.flags.aligned and y.flags.aligned and x.shape[-1] == y.shape[-2]
         if fits and x.dtype == y.dtype:
-            return lazy_native.products().matmul(x, y)
+            return lazy_native.eager_matmul().matmul(x, y)
     return blas.matmul(x, y)
 
 
@@ -117,7 +117,7 @@ def linear_weight(v: Any, x: Any) -> Any:
 
 
 def linear_bias(x: Any, w: Any, b: Any) -> Any:
-    """The bias is added where the product lies, which nobody else has seen yet."""
+    """The bias is added in place, to the fresh result of the product."""
     out = matmul(x, w.T)
     if out.size > config.native_threshold and out.dtype in _ADDED:
         lazy_native.run(_ADDED[out.dtype], [out, b], out)
@@ -130,7 +130,7 @@ def linear_bias(x: Any, w: Any, b: Any) -> Any:
 
 
 def check_range(op: str, index: Any, size: int) -> None:
-    """Every index from 0 to size - 1, or an error that names the first that is not."""
+    """Raises an error that names the first index outside [0, size)."""
     check_values(index, size, f"{op}: index")
 
 
@@ -143,16 +143,16 @@ def take(x: Any, index: Any, axis: int) -> Any:
 
 
 def _adds_natively(x: Any, source: Any) -> bool:
-    """Whether compiled code adds these, and there are enough of them."""
+    """Whether compiled code supports these arrays, and they are large enough."""
     fits = x.dtype == source.dtype and x.dtype.itemsize > 2 and x.dtype.kind in "fiu"
     return fits and source.size >= single_op.LARGE >> 4
 
 
 def index_add(x: Any, index: Any, source: Any, axis: int) -> Any:
-    """Equal indices are brought together and summed first: far faster than one by one."""
+    """Groups equal indices and sums each group first: far faster than one by one."""
     check_range("index_add", index, x.shape[axis])
     if _adds_natively(x, source):
-        return single_op.call("index_add", *single_op.in_order(x, index, source), axis=axis)
+        return single_op.call("index_add", *single_op.as_contiguous(x, index, source), axis=axis)
     out = x.copy()
     if index.size == 0 or source.size == 0:
         return out
@@ -167,8 +167,8 @@ def index_add(x: Any, index: Any, source: Any, axis: int) -> Any:
 
 
 def _flat_index(shape: Shape, index: Any, axis: int) -> Any:
-    """The place in a C-ordered array of `shape` of each element that gather along `axis` reads."""
-    rest: Any = 0  # what the other axes add, put together while it is small
+    """The flat index, in a C-ordered array of `shape`, of each element that gather reads."""
+    rest: Any = 0  # the contribution of the other axes, summed while it is small
     for a in range(len(shape)):
         if a != axis:
             steps = np.arange(index.shape[a]) * size_of(shape[a + 1 :])
@@ -181,18 +181,18 @@ def _flat_index(shape: Shape, index: Any, axis: int) -> Any:
 def gather(x: Any, index: Any, axis: int) -> Any:
     check_range("gather", index, x.shape[axis])
     if index.size >= single_op.LARGE and x.dtype.kind != "c":
-        return single_op.call("gather", *single_op.in_order(x, index), axis=axis)
+        return single_op.call("gather", *single_op.as_contiguous(x, index), axis=axis)
     flat = _flat_index(x.shape, index, axis)
-    return np.ascontiguousarray(x).reshape(-1).take(flat, mode="clip")  # they were checked
+    return np.ascontiguousarray(x).reshape(-1).take(flat, mode="clip")  # indices were checked
 
 
 def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     check_range("scatter_add", index, x.shape[axis])
     if index.size >= single_op.LARGE and _adds_natively(x, source):
-        return single_op.call("scatter_add", *single_op.in_order(x, index, source), axis=axis)
+        return single_op.call("scatter_add", *single_op.as_contiguous(x, index, source), axis=axis)
     flat = _flat_index(x.shape, index, axis).reshape(-1)
     start, values = widened(x).reshape(-1), widened(source).reshape(-1)
-    if start.dtype.kind == "f" and 8 * flat.size > x.size:  # counted in float64, rounded once
+    if start.dtype.kind == "f" and 8 * flat.size > x.size:  # bincount sums in float64, rounded once
         total = np.bincount(flat, values.astype(np.float64, copy=False), x.size)
         out = start + total.astype(start.dtype)
     else:
@@ -204,7 +204,7 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
 def last_write(index: Any, size: int) -> Any:
     check_range("setitem", index, size)
     if size + index.size >= single_op.LARGE:
-        return single_op.call("last_write", *single_op.in_order(index), size=size)
+        return single_op.call("last_write", *single_op.as_contiguous(index), size=size)
     out = np.full(size, -1, index.dtype)
     out[index] = np.arange(index.size, dtype=index.dtype)  # NumPy: of equal indices the last wins
     return out
@@ -213,7 +213,7 @@ def last_write(index: Any, size: int) -> Any:
 def index_put(x: Any, index: Any, values: Any) -> Any:
     check_range("setitem", index, x.shape[0])
     if values.size >= single_op.LARGE >> 4 and x.dtype.kind != "c":
-        return single_op.call("index_put", *single_op.in_order(x, index, values))
+        return single_op.call("index_put", *single_op.as_contiguous(x, index, values))
     out = empty(x.shape, x.dtype)
     out[...] = x
     out[index] = values  # NumPy: of equal indices the last wins
@@ -233,7 +233,7 @@ def check_values(x: Any, size: int, what: str) -> Any:
 
 
 def _labels(target: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
-    """The labels, 0 in the place of what is ignored, and what counts: None if all of them do."""
+    """The labels, with 0 for ignored ones, and the mask of those that count: None if all do."""
     elsewhere = target.size and not 0 <= ignore_index < classes
     if elsewhere and target.min() >= 0 and target.max() < classes:
         return target, None
@@ -243,7 +243,7 @@ def _labels(target: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
 
 
 def _at_labels(shape: Shape, labels: Any, axis: int) -> Any:
-    """The places in a C-ordered array of `shape` that labels along `axis` name."""
+    """The flat indices, in a C-ordered array of `shape`, that labels along `axis` name."""
     if len(shape) == 2 and axis == 1:
         return np.arange(0, shape[0] * shape[1], shape[1]) + labels
     return _flat_index(shape, np.expand_dims(labels, axis), axis).reshape(-1)
@@ -262,7 +262,7 @@ def nll_scatter(v: Any, target: Any, axis: int, classes: int, ignore_index: int)
     labels, counted = _labels(target, classes, ignore_index)
     shape = (*v.shape[:axis], classes, *v.shape[axis:])
     out = np.zeros(size_of(shape), v.dtype)
-    values = np.asarray(np.negative(v))  # NumPy makes a scalar of one without axes
+    values = np.asarray(np.negative(v))  # NumPy returns a scalar for a 0-d array
     if counted is not None:
         values[~counted] = 0
     out[_at_labels(shape, labels, axis)] = values.reshape(-1)
@@ -271,12 +271,12 @@ def nll_scatter(v: Any, target: Any, axis: int, classes: int, ignore_index: int)
 
 # --- convolution and pooling ---------------------------------------------------------------------
 
-# multiply-adds, or elements looked at; below, NumPy has done it meanwhile
+# multiply-adds, or elements read; below this NumPy is as fast
 _NATIVE_FROM = edge(__name__, "_NATIVE_FROM", 1 << 16, "products")
 
 
 def _is_native(work: int, *arrays: Any) -> bool:
-    """Whether compiled kernels take these arrays, and are worth it."""
+    """Whether compiled kernels support these arrays, and pay."""
     return work > _NATIVE_FROM and all(
         a.dtype in (np.float32, np.float64) and a.flags.aligned for a in arrays
     )
@@ -294,7 +294,7 @@ def _padded(x: Any, padding: tuple[int, int], value: Any = 0) -> Any:
 
 
 def columns(x: Any, window: Any) -> Any:
-    """(batch, groups, channels / groups * taps, places): what each place of the kernel sees."""
+    """im2col: (batch, groups, channels / groups * taps, positions)."""
     (kh, kw), (sh, sw), padding, (dh, dw), groups = window
     n, c = x.shape[:2]
     oh, ow = window.out_size(x.shape)
@@ -309,8 +309,8 @@ def columns(x: Any, window: Any) -> Any:
 def conv2d(x: Any, w: Any, window: Any) -> Any:
     dtype = x.dtype
     x, w = widened(x), widened(w)
-    places = size_of(window.out_size(x.shape))
-    if _is_native(x.shape[0] * places * w.size, x, w):
+    positions = size_of(window.out_size(x.shape))
+    if _is_native(x.shape[0] * positions * w.size, x, w):
         shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
         return converted(lazy_native.convolution().run("conv2d", (x, w), window, shape), dtype)
     kernels = w.reshape(window.groups, w.shape[0] // window.groups, -1)
@@ -369,9 +369,9 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
             v = padded[:, :, i * dh : i * dh + sh * oh : sh, j * dw : j * dw + sw * ow : sw]
             r, c = rows_of + i * dh, cols_of + j * dw
             inside = (r >= 0) & (r < h) & (c >= 0) & (c < w)
-            place = np.where(inside, r * w + c, -1)
+            index = np.where(inside, r * w + c, -1)
             if best is None:
-                best, found = v.copy(), np.broadcast_to(place, v.shape).copy()
+                best, found = v.copy(), np.broadcast_to(index, v.shape).copy()
                 continue
             better = v > best
             if x.dtype.kind not in "iub":
@@ -379,16 +379,16 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
             if ph or pw:
                 better = (better | (found < 0)) & inside
             np.copyto(best, v, where=better)
-            np.copyto(found, np.broadcast_to(place, v.shape), where=better)
+            np.copyto(found, np.broadcast_to(index, v.shape), where=better)
     return found
 
 
 def weighted_gather_sum(x: Any, index: Any, weights: Any, back: Any, shares: Any, axis: int) -> Any:
-    """For each term what it reads times its weight; a weight of 0 is no term, whatever is read."""
+    """The sum of the terms times their weights; a weight of 0 adds nothing, even to NaN."""
     terms = x.size // max(1, x.shape[axis]) * index.size
     if terms >= single_op.LARGE >> 4 and x.dtype in _ADDED:
-        return lazy_native.weighing().weighted_gather_sum(
-            *single_op.in_order(x, index, weights), axis
+        return lazy_native.sparse_interp().weighted_gather_sum(
+            *single_op.as_contiguous(x, index, weights), axis
         )
     weights = widened(weights).reshape((*weights.shape, *(1,) * (x.ndim - axis - 1)))
     read = np.take(widened(x), index, axis=axis)
@@ -400,7 +400,7 @@ _MULTIPLY: Any = np.multiply  # NumPy's types know no tuple of axes
 
 
 def prod(x: Any, axes: Shape, keepdims: bool) -> Any:
-    """Large arrays half by half first: NumPy multiplies two halves by vectors, a row one by one."""
+    """Multiplies halves of large arrays first: NumPy vectorises that, but not one row."""
     wide = widened(x)
     axis = max(axes, key=lambda a: x.shape[a], default=0)
     while wide.size >= single_op.LARGE and wide.dtype.kind == "f" and axes:
@@ -425,7 +425,7 @@ def _arg(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _loaded_later(module: str, *names: str) -> dict[str, Callable[..., Any]]:
-    """Kernels of a module that is loaded, LLVM and all, when the first of them is used."""
+    """Kernels of a module that is loaded, with LLVM, on first use."""
 
     def later(name: str) -> Callable[..., Any]:
         def run(*arrays: Any, **params: Any) -> Any:
@@ -455,7 +455,7 @@ def add(x: Any, axes: Shape, keepdims: bool) -> Any:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "sum": add,  # REDUCERS would serve; known by name, it skips two calls
+    "sum": add,  # REDUCERS would do; an entry by name saves two calls
     "reshape": reshape,
     "permute_dims": lambda x, axes: x.transpose(axes),
     "broadcast_to": broadcast_to,

@@ -1,4 +1,4 @@
-"""Native convolutions and pooling against a definition written out place by place."""
+"""Native convolutions and pooling against a direct definition, position by position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everygrad import tensor
 from everygrad.backends import thread_pool
 from everygrad.backends.cpu import registry
 from everygrad.backends.cpu.conv import conv_tiles, convolution
-from everygrad.backends.cpu.conv.conv_sums import joined_rows
+from everygrad.backends.cpu.conv.conv_sums import merged_rows
 from everygrad.backends.cpu.kernels import run_work
 from everygrad.backends.cpu.llvm import vector_emitter
 from everygrad.ops.nn.conv2d import Window, conv2d as conv2d_op
@@ -25,16 +25,16 @@ CASES = [
     ((2, 8, 16, 16), 20, Window((3, 3), (1, 1), (1, 1), (1, 1))),
     ((1, 5, 14, 14), 7, Window((3, 3), (1, 1), (1, 1), (1, 1))),  # rows shorter than a vector
     ((2, 4, 7, 7), 9, Window((3, 3), (1, 1), (1, 1), (1, 1))),
-    ((2, 3, 2, 3), 2, Window((3, 3), (1, 1), (1, 1), (1, 1))),  # fewer places than lanes
+    ((2, 3, 2, 3), 2, Window((3, 3), (1, 1), (1, 1), (1, 1))),  # fewer positions than lanes
     ((1, 4, 29, 57), 6, Window((3, 3), (2, 2), (1, 1), (1, 1))),
     ((1, 3, 40, 40), 8, Window((7, 7), (2, 2), (3, 3), (1, 1))),
     ((2, 6, 20, 21), 5, Window((5, 5), (1, 1), (2, 2), (1, 1))),
-    ((2, 70, 20, 20), 9, Window((1, 1), (1, 1), (0, 0), (1, 1))),  # read where it lies
+    ((2, 70, 20, 20), 9, Window((1, 1), (1, 1), (0, 0), (1, 1))),  # read in place, without a copy
     ((1, 300, 24, 24), 9, Window((1, 1), (1, 1), (0, 0), (1, 1))),  # several slabs
     ((2, 6, 9, 9), 5, Window((1, 1), (2, 2), (0, 0), (1, 1))),  # phases without taps
     ((2, 3, 20, 35), 4, Window((3, 2), (1, 1), (0, 0), (1, 1))),
     ((1, 2, 19, 23), 3, Window((2, 3), (3, 2), (2, 1), (2, 3))),
-    ((1, 2, 11, 10), 3, Window((3, 3), (4, 5), (1, 0), (2, 1))),  # elements no window meets
+    ((1, 2, 11, 10), 3, Window((3, 3), (4, 5), (1, 0), (2, 1))),  # elements that no window covers
     ((2, 8, 17, 18), 8, Window((3, 3), (1, 1), (1, 1), (1, 1), 8)),
     ((2, 6, 12, 40), 9, Window((3, 3), (2, 1), (1, 1), (1, 2), 3)),
     ((9, 2, 16, 16), 5, Window((3, 3), (1, 1), (1, 1), (1, 1))),  # several chunks of images
@@ -136,23 +136,23 @@ def test_any_window_will_do(op, seed):
 @pytest.mark.parametrize("width", [16, 32])
 @pytest.mark.parametrize("op", OPS)
 def test_narrower_vectors(op, width, dtype, monkeypatch):
-    """What processors without 512-bit vectors and masks run."""
+    """The code for processors without 512-bit vectors and masks."""
     for name in ("convolution", "conv_tiles", "conv_sums"):
         monkeypatch.setattr(
             f"everygrad.backends.cpu.conv.{name}.machine",
-            lambda dtype: vector_emitter.Machine(width // dtype.itemsize, 16, False),
+            lambda dtype: vector_emitter.VectorUnit(width // dtype.itemsize, 16, False),
         )
     make = getattr(convolution, op)
     for image, channels, window in CASES[1:8:2]:
         first, second, shape = problem(op, image, channels, window, dtype)
         out = np.empty(shape, dtype)
-        work = make(*map(run_work.operand, (first, second)), window, run_work.operand(out))
+        work = make(*map(run_work.layout_of, (first, second)), window, run_work.layout_of(out))
         run_work.run(work, [out], [first, second])
         close(out, reference(op, first, second, window, shape), dtype)
 
 
 def assert_each_close(got, want, sizes, dtype):
-    """Beside the sum of the sizes of what was added up for an element: rounding makes no more."""
+    """Compares with a bound by the sum of the magnitudes of the terms of each element."""
     assert got.dtype == dtype
     eps = np.finfo(dtype).eps
     worst = np.max(np.abs(got.astype(F64) - want) / (sizes + 1e-300))
@@ -165,10 +165,10 @@ MACHINES = [(64, 32, True), (32, 16, False), (16, 16, False)]
 
 @pytest.mark.parametrize("op", OPS)
 def test_kernels_of_one_tap_at_every_edge_of_their_tiles(op, monkeypatch):
-    """Depths of one slab and of several; channels and places that fill their tiles and that do
-    not, so that the last tile moves back over what others have done; rows with gaps between."""
+    """Depths of one slab and of several; channels and positions that fill their tiles and that do
+    not, so that the last tile overlaps the one before it; rows with gaps between them."""
     slabs, moved = set(), set()
-    write = conv_tiles._Correlate.write
+    write = conv_tiles._CorrelationWriter.write
 
     def noted(self):
         p, tile = self.p, self.tile
@@ -178,10 +178,10 @@ def test_kernels_of_one_tap_at_every_edge_of_their_tiles(op, monkeypatch):
             moved.add((*edge, p.size[0] % tile.down > 0))
         return write(self)
 
-    monkeypatch.setattr(conv_tiles._Correlate, "write", noted)
+    monkeypatch.setattr(conv_tiles._CorrelationWriter, "write", noted)
     for (width, registers, masks), dtype in itertools.product(MACHINES, (F32, F64)):
         for name in ("convolution", "conv_tiles", "conv_sums"):
-            made = vector_emitter.Machine(width // dtype().itemsize, registers, masks)
+            made = vector_emitter.VectorUnit(width // dtype().itemsize, registers, masks)
             monkeypatch.setattr(f"everygrad.backends.cpu.conv.{name}.machine", lambda _, m=made: m)
         for k in range(32):
             _check_one_tap(op, dtype, made.lanes, k)
@@ -195,8 +195,8 @@ def _check_one_tap(op, dtype, lanes, seed):
     deep = int(rng.choice([1, 31, 96, 128, 193, 400, 521, 1100]))
     channels = int(rng.choice([1, 8, 17, 19, 23, 24, 31, 37]))
     h, w = (int(v) for v in rng.integers(1, 20, 2))
-    gap = seed % 2 * int(rng.integers(1, 4))  # rows are longer than what is read of them
-    if gap:  # just wide enough to be read where they lie: tiles of several rows
+    gap = seed % 2 * int(rng.integers(1, 4))  # rows are longer than the part that is read
+    if gap:  # just wide enough to be read in place: tiles of several rows
         w = lanes * (1 + seed // 2 % 2) + seed % 3
     n, m = (channels, deep) if op == "conv2d_input" else (deep, channels)
     window = Window((1, 1), (1, 1), (0, 0), (1, 1))
@@ -204,7 +204,7 @@ def _check_one_tap(op, dtype, lanes, seed):
     if gap:
         first = np.concatenate([first, first[..., :1].repeat(gap, -1)], -1)[..., :w]
     out = np.empty(shape, dtype)
-    x, y, result = map(run_work.operand, (first, second, out))
+    x, y, result = map(run_work.layout_of, (first, second, out))
     run_work.run(getattr(convolution, op)(x, y, window, result), [out], [first, second])
     sizes = reference(op, abs(first), abs(second), window, shape)
     assert_each_close(out, reference(op, first, second, window, shape), sizes, dtype)
@@ -213,7 +213,7 @@ def _check_one_tap(op, dtype, lanes, seed):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_kernels_of_one_tap_by_their_public_names(axes, transposed):
-    """What is wrong in a kernel is wrong in every op that is made of it."""
+    """The same kernels through every public op that uses them."""
     name = f"conv{axes}d" if not transposed else f"conv_transpose{axes}d"
     rng = np.random.default_rng(axes)
     for k in range(6):
@@ -270,7 +270,7 @@ def test_the_number_of_threads_changes_no_bit(op):
 
 
 def test_infinities_stay_where_they_are():
-    """Gaps between rows are not places: what lies there is not multiplied, even by zero."""
+    """Gaps between rows are not positions: their contents are not multiplied, even by zero."""
     window = Window((3, 3), (1, 1), (1, 1), (1, 1))
     x, y, shape = problem("conv2d_weight", (1, 1, 14, 14), 1, window, F32)
     x[0, 0, 5, 0], y[0, 0, :, 0] = np.inf, 0.0
@@ -282,11 +282,14 @@ def test_infinities_stay_where_they_are():
     assert np.array_equal(np.isinf(want), np.isinf(got))
 
 
-def test_rows_are_joined_where_lanes_would_be_wasted():
-    with_masks, without = vector_emitter.Machine(16, 32, True), vector_emitter.Machine(8, 16, False)
-    assert joined_rows((16, 16), 18, with_masks) == 1
-    assert joined_rows((7, 7), 9, with_masks) == 7
-    assert joined_rows((7, 7), 9, without) == 1
+def test_rows_are_merged_where_lanes_would_be_wasted():
+    with_masks, without = (
+        vector_emitter.VectorUnit(16, 32, True),
+        vector_emitter.VectorUnit(8, 16, False),
+    )
+    assert merged_rows((16, 16), 18, with_masks) == 1
+    assert merged_rows((7, 7), 9, with_masks) == 7
+    assert merged_rows((7, 7), 9, without) == 1
 
 
 POOLS = [
@@ -301,7 +304,7 @@ POOLS = [
 
 
 def _winners(x, window):
-    """The places of the winners, found one window at a time."""
+    """The indices of the largest elements, found one window at a time."""
     (kh, kw), (sh, sw), (ph, pw), (dh, dw), _ = window
     out = np.empty((*x.shape[:2], *window.out_size(x.shape)), np.int64)
     h, w = x.shape[2:]

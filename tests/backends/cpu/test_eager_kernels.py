@@ -1,4 +1,4 @@
-"""CPU kernels of single ops: the quick ways against plain ones, large and small."""
+"""CPU kernels of single ops: fast paths against plain definitions, large and small."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.references import philox
 @pytest.mark.parametrize("count", [1, 4, 6, 4099])
 @pytest.mark.parametrize("loaded", [False, True])
 def test_random_bits(count: int, loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By NumPy and by the kernel the same, wherever the counter stands."""
+    """NumPy and the kernel give the same bits for any counter."""
     monkeypatch.setattr(lazy_native, "is_loaded", lambda: loaded)
     for state in ([1, 2, 0, 0], [5, 7, 2**32 - 2, 3], [2**32 - 1, 0, 2**32 - 1, 2**32 - 1]):
         start = np.array(state, np.uint32)
@@ -46,7 +46,7 @@ def test_conversions_keep_the_layout(dtype: str, axes: Any) -> None:
 @pytest.mark.parametrize("most", [50, 2**31 - 1])
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint32, np.int64, np.uint64])
 def test_products_of_integers_wrap(most: int, dtype: Any) -> None:
-    """Through float64 where that is exact, else by NumPy; the bits are the same."""
+    """By float64 if that is exact, else by NumPy; both give the same bits."""
     rng = np.random.default_rng(0)
     top = min(most, np.iinfo(dtype).max)
     x, y = (rng.integers(0, top, s, dtype) for s in ((3, 20, 30), (30, 25)))
@@ -69,7 +69,7 @@ def test_transforms_of_real_rows(n: int, dtype: Any) -> None:
     assert got.dtype == np.result_type(dtype, np.complex64)
     np.testing.assert_allclose(got, want, **close)
     half = (want + 1j * rng.standard_normal(want.shape)).astype(got.dtype)
-    back = lapack.half_dft(half, 1, n)  # the ends' imaginary parts count for nothing
+    back = lapack.half_dft(half, 1, n)  # the imaginary parts at both ends are ignored
     assert back.dtype == dtype
     np.testing.assert_allclose(back, np.fft.irfft(half, n, norm="forward"), **close)
 
@@ -77,7 +77,7 @@ def test_transforms_of_real_rows(n: int, dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_long_recurrences(axis: int, dtype: str) -> None:
-    """Compiled and by NumPy alike; the first factor counts for nothing, be it infinite."""
+    """Compiled code and NumPy agree; the first factor is ignored, even if it is infinite."""
     rng = np.random.default_rng(0)
     a, b = (
         eg.tensor(rng.uniform(-1, 1, (600, 500))).astype(dtype).numpy().copy() for _ in range(2)
@@ -95,7 +95,7 @@ def test_long_recurrences(axis: int, dtype: str) -> None:
 @pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("to", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"])
 def test_floats_become_integers_as_small_arrays_do(source: str, to: str) -> None:
-    """Rounded towards 0; what is too large is the largest, NaN is 0."""
+    """Rounds towards 0, saturates, and converts NaN to 0."""
     ends = [s * 2.0**k + d for s in (1, -1) for k in (7, 8, 15, 16, 31, 32, 63) for d in (-1, 0, 1)]
     given = np.array([*ends, np.nan, np.inf, -np.inf, 0.5, -0.5, -0.0, 254.75, 1e30])
     few = eg.tensor(given).astype(source)
@@ -108,7 +108,7 @@ def test_floats_become_integers_as_small_arrays_do(source: str, to: str) -> None
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 3, 5), (7, 2, 1), (40, 3, 41)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_ctc_of_sizes_known_and_not(shape: Any, dtype: str) -> None:
-    """Sizes in the code (compiled) and handed over (eager): the same, and the definition's."""
+    """Sizes in the code (compiled) and as arguments (eager) agree with the definition."""
     rng = np.random.default_rng(0)
     steps, n, states = shape
     emitted = eg.tensor(rng.uniform(-3, 0, shape).astype(dtype))
@@ -117,7 +117,7 @@ def test_ctc_of_sizes_known_and_not(shape: Any, dtype: str) -> None:
     given = (eg.tensor(skips), eg.tensor(rng.integers(0, steps + 1, n)))
     forward, backward = REGISTRY["ctc_states"], REGISTRY["ctc_adjoint"]
     alphas = forward.function(emitted, *given)
-    back = eg.where(alphas > -1e29, emitted, 0.0)  # what cannot be has no gradient
+    back = eg.where(alphas > -1e29, emitted, 0.0)  # impossible states have no gradient
     slope = backward.function(back, alphas, *given)
     close = {"rtol": 3e-6 if dtype == "float32" else 1e-13, "atol": 1e-6}
     for op, first, got in ((forward, (emitted,), alphas), (backward, (back, alphas), slope)):

@@ -58,7 +58,7 @@ def samples(dtype: DType, count: int = 500, seed: int = 0) -> Array:
 
 
 def pairs(dtype: DType) -> tuple[Array, Array]:
-    """Every sample's edge against every other's, and random pairs."""
+    """All pairs of edge values, and random pairs."""
     a = samples(dtype)
     edges = a[: len(SPECIAL)] if dtype.is_float else a[-60:]
     x, y = np.meshgrid(edges, edges)
@@ -95,7 +95,7 @@ NUMBERS = (*dtypes.INTEGERS, F32, F64)
 @pytest.mark.parametrize("fn", BINARY)
 def test_binary_equals_numpy(fn: str, dtype: DType) -> None:
     x, y = pairs(dtype)
-    # which zero max(0, -0) gives is left open
+    # the sign of max(0, -0) is unspecified
     assert_same(compute(fn, x, y), BINARY[fn](x, y), signs=fn not in ("max", "min"))
 
 
@@ -276,14 +276,14 @@ def test_atan2() -> None:
 # casts and half floats
 
 
-NO_16_BITS = [d for d in NUMBERS if d.bits != 16]  # they are cast as 8 bits are
+NO_16_BITS = [d for d in NUMBERS if d.bits != 16]  # they are cast like 8-bit types
 
 
 @pytest.mark.parametrize("target", NO_16_BITS, ids=str)
 @pytest.mark.parametrize("source", [dtypes.bool_, *NO_16_BITS, *HALVES], ids=str)
 def test_cast_equals_numpy(source: DType, target: DType) -> None:
     x = samples(source)
-    if source.is_float and target.is_integer:  # what does not fit has a test of its own
+    if source.is_float and target.is_integer:  # saturation has its own test
         info = np.iinfo(target.np)
         wide = x.astype(np.float64)
         x = x[(wide > max(info.min, -(2.0**62))) & (wide < min(info.max, 2.0**62))]
@@ -414,10 +414,10 @@ LAYOUTS: dict[str, Callable[[], tuple[Array, Array, Array]]] = {
 
 
 def unaligned(x: Array) -> Array:
-    """The same numbers one byte off."""
-    room = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype)
-    room[...] = x
-    return room
+    """The same numbers at an address that is one byte off."""
+    buffer = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype)
+    buffer[...] = x
+    return buffer
 
 
 @pytest.fixture(params=[1, 3])
@@ -452,8 +452,8 @@ def test_random_layouts() -> None:
             sizes = [n if keep or rng.random() < 0.7 else 1 for n in shape]
             order = rng.permutation(ndim)
             steps = rng.choice([1, 1, 2, -1, -2], ndim)
-            room = grid(*(sizes[d] * abs(steps[d]) for d in order)).transpose(np.argsort(order))
-            return room[tuple(slice(None, None, int(s)) for s in steps)]
+            buffer = grid(*(sizes[d] * abs(steps[d]) for d in order)).transpose(np.argsort(order))
+            return buffer[tuple(slice(None, None, int(s)) for s in steps)]
 
         x, y, out = view(False), view(False), view(True)
         elementwise.run(program, [x, y], out)

@@ -1,5 +1,5 @@
-"""Shorter ways of the CPU: matrices one by one on all cores, parts without copies, rows of half
-floats, and what gelu keeps far below 0."""
+"""Fast paths of the CPU: matrices one by one on all cores, splits without copies, rows of half
+floats, and the accuracy of gelu far below 0."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_factors(dtype: str, batch: tuple[int, ...]) -> None:
     _near(low @ low.mT.conj(), firm, dtype)
     assert not np.triu(low, 1).any()
     for got, want in zip(
-        batched_lapack.apart(np.linalg.eigh, firm), np.linalg.eigh(firm), strict=True
+        batched_lapack.map_batch(np.linalg.eigh, firm), np.linalg.eigh(firm), strict=True
     ):
         assert got.shape == want.shape
         assert got.dtype == want.dtype
@@ -109,7 +109,7 @@ def test_gradients_of_solve(which: tuple[bool, bool]) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_gradients_of_some_of_many_parts(axis: int) -> None:
-    """Parts that nothing was made of have gradient 0, and orders above the first go on."""
+    """Unused parts have gradient 0, and higher orders work."""
     data = np.random.default_rng(0).random((40, 30, 20))
     x = eg.tensor(data, requires_grad=True)
     parts = eg.unbind(x, axis)
@@ -144,7 +144,7 @@ def test_parts_share_memory_and_keep_their_values() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_half_rows_are_rounded_once(dtype: str, axis: int) -> None:
-    """What float32 gives for the same numbers, rounded."""
+    """Half floats give the float32 result, rounded once."""
     x = (eg.tensor(np.random.default_rng(0).standard_normal((70, 33)).astype("f")) * 3).astype(
         dtype
     )
@@ -185,7 +185,7 @@ def test_gelu_keeps_its_digits_far_below_0(
 
 @pytest.mark.parametrize(("dtype", "low"), [("float32", -8), ("float64", -17)])
 def test_gelu_by_tanh_keeps_most_digits(dtype: str, low: float) -> None:
-    """An exponent of some hundreds is off by as many units of its last place."""
+    """An exponent of some hundreds has an error of as many units in the last place."""
     x = np.linspace(low, 6, 50).astype(dtype)
     got = gelu_tanh(eg.tensor(x)).numpy()
     with mpmath.workdps(40):

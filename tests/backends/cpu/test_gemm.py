@@ -30,7 +30,7 @@ SIZES = [
 
 
 def laid_out(shape: tuple[int, ...], layout: str, dtype: str, rng: np.random.Generator) -> Any:
-    """Random numbers; only `shape` and the values are alike in all layouts."""
+    """Random numbers; all layouts have the same shape and values, but other strides."""
     x = rng.standard_normal(shape).astype(dtype)
     if layout == "columns":
         return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
@@ -45,7 +45,7 @@ def check(a: Any, b: Any, out: Any = None) -> gemm.Work:
     """The product in `out`, or a new array, is a @ b to a few roundings."""
     if out is None:
         out = np.full((*a.shape[:-1], b.shape[-1]), np.nan, a.dtype)
-    work = gemm.matmul(*(run_work.operand(x) for x in (a, b, out)))
+    work = gemm.matmul(*(run_work.layout_of(x) for x in (a, b, out)))
     run_work.run(work, [out], [a, b])
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     bound = (a.shape[-1] + 2) * np.finfo(a.dtype).eps * (np.abs(wide_a) @ np.abs(wide_b))
@@ -76,7 +76,7 @@ def test_odd_sizes(size: int) -> None:
         (128, 784, 512, "rows", "columns"),
         (512, 128, 784, "columns", "rows"),
         (1001, 137, 301, "columns", "columns"),
-        (126, 2048, 40, "columns", "rows"),  # k is cut, and its parts are summed in a second step
+        (126, 2048, 40, "columns", "rows"),  # split-K, with a second stage
         (401, 513, 1201, "rows", "rows"),
     ],
 )
@@ -105,8 +105,8 @@ def test_batches_and_views() -> None:
 def test_offsets() -> None:
     rng = np.random.default_rng(3)
     a, b, out = rng.standard_normal((6, 7)), rng.standard_normal((7, 8)), np.zeros((6, 8))
-    layouts = [run_work.operand(x[2:])._replace(offset=2 * x.shape[1]) for x in (a, out)]
-    work = gemm.matmul(layouts[0], run_work.operand(b), layouts[1])
+    layouts = [run_work.layout_of(x[2:])._replace(offset=2 * x.shape[1]) for x in (a, out)]
+    work = gemm.matmul(layouts[0], run_work.layout_of(b), layouts[1])
     run_work.run(work, [out], [a, b])
     assert np.allclose(out[2:], a[2:] @ b)
     assert not out[:2].any()
@@ -116,14 +116,14 @@ def test_the_same_bits_however_blocks_are_run() -> None:
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal((300, 300), np.float32) for _ in range(2))
     whole, pieces = np.empty_like(a), np.empty_like(a)
-    work = gemm.matmul(*(run_work.operand(x) for x in (a, b, whole)))
+    work = gemm.matmul(*(run_work.layout_of(x) for x in (a, b, whole)))
     run_work.run(work, [whole], [a, b])
     one_by_one(work, pieces, a, b)
     assert (whole == pieces).all()
 
 
 def one_by_one(work: gemm.Work, out: Any, a: Any, b: Any) -> None:
-    """Run a work without scratch memory block by block, the last first."""
+    """Runs a work without scratch memory block by block, the last block first."""
     assert not work.scratch
     args = (ctypes.c_void_p * 3)(*(x.ctypes.data for x in (out, a, b)))
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -136,9 +136,11 @@ def one_by_one(work: gemm.Work, out: Any, a: Any, b: Any) -> None:
 
 @pytest.mark.parametrize("width", [16, 32])
 def test_smaller_vectors(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What processors without AVX-512 get."""
+    """The code for processors without AVX-512."""
     found = gemm_tile.machine()
-    monkeypatch.setattr(gemm, "machine", lambda: gemm_tile.Machine(width, 16, found.has_fma))
+    monkeypatch.setattr(
+        gemm, "machine", lambda: gemm_tile.VectorRegisters(width, 16, found.has_fma)
+    )
     rng = np.random.default_rng(5)
     for dtype in ("float32", "float64"):
         for m, k, n in ((13, 17, 33), (50, 70, 90), (3, 5, 2)):
@@ -150,24 +152,24 @@ def test_smaller_vectors(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_refusals() -> None:
     a, b, out = np.zeros((2, 3), "f4"), np.zeros((3, 4), "f4"), np.zeros((2, 4), "f4")
-    good = [run_work.operand(x) for x in (a, b, out)]
+    good = [run_work.layout_of(x) for x in (a, b, out)]
     with pytest.raises(ArgumentError, match="contiguous"):
-        gemm.matmul(good[0], good[1], run_work.operand(out.T.copy().T))
+        gemm.matmul(good[0], good[1], run_work.layout_of(out.T.copy().T))
     with pytest.raises(ArgumentError, match="does not make"):
         gemm.matmul(good[0], good[0], good[2])
     with pytest.raises(ArgumentError, match="no code"):
-        gemm.matmul(good[0], run_work.operand(b.astype("f8")), good[2])
+        gemm.matmul(good[0], run_work.layout_of(b.astype("f8")), good[2])
 
 
 @pytest.mark.parametrize("k", [(1 << 20) + 7, 1 << 22, (1 << 22) + 1, 4_194_301])
 @pytest.mark.parametrize("sides", [(1, 1), (1, 3), (3, 1), (2, 2)])
 def test_long_sums_keep_their_digits(k: int, sides: tuple[int, int]) -> None:
-    """Equal terms, so that all roundings go one way: a running sum is off by 4 percent at 2**25."""
+    """Equal terms, so that all roundings have one sign: a running sum is 4 percent off at 2**25."""
     m, n = sides
     x, y = np.full((m, k), 0.1, np.float32), np.full((k, n), 0.3, np.float32)
     exact = k * float(np.float32(0.1)) * float(np.float32(0.3))
     ways: list[Any] = [eg.jit]
-    if m * k * n >= registry.OWN_PRODUCTS:  # smaller ones are BLAS's
+    if m * k * n >= registry.OWN_PRODUCTS:  # smaller products use BLAS
         ways.append(lambda f: f)
     for a, b in ((x, y), (np.asfortranarray(x), y), (x, np.asfortranarray(y))):
         for way in ways:

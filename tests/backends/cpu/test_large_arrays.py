@@ -1,4 +1,4 @@
-"""Kernels of the CPU that only large arrays meet: orders, scans, searches, sums by tables, bits."""
+"""CPU kernels for large arrays only: sorts, scans, searches, weighted gathers, random bits."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_sums_by_tables(terms: int) -> None:
         np.testing.assert_allclose(got, by_matrix(x, axis, table), atol=1e-12)
 
 
-def test_what_weighs_nothing_is_not_read_into_the_sum() -> None:
+def test_a_weight_of_zero_does_not_add_nan() -> None:
     index, weights = np.zeros((2, 64), np.int64), np.zeros((2, 64))
     weights[0], index[0] = 1.0, 1
     for x, axis in ((np.full((400, 64), np.nan), 1), (np.full((64, 400), np.nan), 0)):
@@ -146,7 +146,7 @@ def test_many_bits_are_those_of_few() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_transforms_in_slabs(axis: int) -> None:
-    x = np.random.default_rng(2).standard_normal((61, 53, 47)) + 0j  # primes are NumPy's
+    x = np.random.default_rng(2).standard_normal((61, 53, 47)) + 0j  # prime sizes use NumPy
     np.testing.assert_allclose(lapack.dft(x, axis, False), np.fft.fft(x, axis=axis), atol=1e-10)
     n = x.shape[axis]
     np.testing.assert_allclose(lapack.dft(lapack.dft(x, axis, False), axis, True), x * n)

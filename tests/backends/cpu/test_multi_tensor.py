@@ -1,4 +1,4 @@
-"""Optimiser updates as one kernel, and replays that take no fresh memory."""
+"""Multi-tensor optimiser updates, and replays that allocate no fresh memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import nn, optim
-from everygrad.backends.cpu.fused.multi_tensor import _ENTRY, bundled, kind_of
+from everygrad.backends.cpu.fused.multi_tensor import _ENTRY, kind_of, multi_tensor_work
 from everygrad.backends.cpu.graph import replay
 from everygrad.backends.cpu.graph.execution_plan import NativeStep, Planner
 from everygrad.backends.cpu.runtime import pool
@@ -46,7 +46,7 @@ def trained(name: str, steps: int, compiled: bool) -> tuple[list[Any], Any]:
 
 
 def update_steps(before: set[Any]) -> list[NativeStep]:
-    """The steps of the one function compiled since that write parameters."""
+    """The steps that write parameters, of the one function compiled since."""
     (found,) = {*replay._REPLAYS} - before
     count = len(found.program.donations)
     assert count >= 8, "parameters are not written in place"
@@ -67,7 +67,7 @@ def test_all_updates_are_one_kernel_and_equal_eager(name: str) -> None:
 
 
 def graph_of(*sizes: int) -> Any:
-    """A compiled function of as many independent updates, and its graph."""
+    """A compiled function of one independent update per size, and its graph."""
     xs = [eg.randn((n,)) for n in sizes]
     before = {*replay._REPLAYS}
     fn = eg.jit(lambda *ts: [eg.exp(t) * 0.5 + t for t in ts])
@@ -82,7 +82,7 @@ def graph_of(*sizes: int) -> Any:
 
 @pytest.mark.parametrize("sizes", [(2, 3), (1000, 2, 70000), (16384, 16385, 16383), (64, 65, 1)])
 def test_sizes_of_every_kind(sizes: tuple[int, ...]) -> None:
-    """Blocks end where tensors do; a single number has a kernel of its own."""
+    """Blocks do not cross tensors; a single number has its own kernel."""
     program, _ = graph_of(*sizes)
     kinds = [s for s in program.steps if "like it" in s.name]
     assert len(kinds) == 1
@@ -99,7 +99,7 @@ def test_sizes_of_every_kind(sizes: tuple[int, ...]) -> None:
 
 
 def test_groups_that_read_the_same_tensor_are_kept_apart() -> None:
-    """One of them may be written over it."""
+    """One of them may overwrite that tensor in place."""
     x = eg.randn((5000,))
     y = eg.randn((5000,))
 
@@ -112,24 +112,24 @@ def test_groups_that_read_the_same_tensor_are_kept_apart() -> None:
         return a, b
 
     start = x.numpy().copy()
-    for turn in range(3):
+    for call in range(3):
         a, b = both()
-        np.testing.assert_allclose(a.numpy(), 2 * (start + turn) + y.numpy(), atol=1e-5)
-        np.testing.assert_allclose(b.numpy(), 2 * (start + turn) + y.numpy() + 1, atol=1e-5)
+        np.testing.assert_allclose(a.numpy(), 2 * (start + call) + y.numpy(), atol=1e-5)
+        np.testing.assert_allclose(b.numpy(), 2 * (start + call) + y.numpy() + 1, atol=1e-5)
     np.testing.assert_allclose(x.numpy(), start + 3, rtol=1e-6)
 
 
-def test_what_is_not_flat_is_no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_are_not_flat_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    usual = Planner.bundle
+    usual = Planner.emit_multi_tensor
 
     def watch(self: Any, groups: Any) -> None:
         seen.extend(groups)
         assert all(kind_of(g, self.stored) is not None for g in groups)
-        assert bundled(groups, self.stored).step.blocks >= len(groups)
+        assert multi_tensor_work(groups, self.stored).step.blocks >= len(groups)
         usual(self, groups)
 
-    monkeypatch.setattr(Planner, "bundle", watch)
+    monkeypatch.setattr(Planner, "emit_multi_tensor", watch)
     rows = [eg.randn((30, 40)), eg.randn((50, 40))]
     fn = eg.jit(lambda a, b: [eg.softmax(a), eg.softmax(b), a.T + 1.0, b.T + 1.0])
     for got, want in zip(fn(*rows), fn.__wrapped__(*rows), strict=True):
@@ -141,19 +141,19 @@ def test_what_is_not_flat_is_no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_replay_takes_no_fresh_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first calls: parameters stay, results use what earlier results left."""
+    """After the first calls parameters are updated in place and results reuse earlier memory."""
     _, step = trained("adamw", 3, compiled=True)
     large = eg.jit(lambda a: (a * 2.0, a.sum()))
     a = eg.randn((300, 400))
     for _ in range(3):
-        kept = (step(), *large(a))
+        results = (step(), *large(a))
     taken: list[Any] = []
     usual = np.empty
     monkeypatch.setattr(pool.np, "empty", lambda *args: taken.append(args) or usual(*args))
     for _ in range(5):
-        kept = (step(), *large(a))
+        results = (step(), *large(a))
     assert not taken
-    assert len(kept) == 3
+    assert len(results) == 3
 
 
 @pytest.mark.parametrize("size", [3, 200_000])

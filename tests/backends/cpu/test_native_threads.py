@@ -1,4 +1,4 @@
-"""Native threads: blocks done once, replays, early stops, forks, exits and interrupts."""
+"""Native threads: each block runs once, replays, early stops, forks, exits and interrupts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ done:
 """
 
 # returns only when a second thread is inside as well
-MEET = """
+BARRIER = """
 define void @step(i64 %lo, i64 %hi, ptr %args) {
 entry:
   %counter = load ptr, ptr %args
@@ -52,8 +52,8 @@ entry:
   br label %wait
 wait:
   %now = load atomic i64, ptr %counter seq_cst, align 8
-  %alone = icmp slt i64 %now, %wanted
-  br i1 %alone, label %wait, label %done
+  %waiting = icmp slt i64 %now, %wanted
+  br i1 %waiting, label %wait, label %done
 done:
   ret void
 }
@@ -88,18 +88,18 @@ class Steps:
         self.slots = pointers(ctypes.addressof(self.error), *slots)
         self.count = len(steps)
         self.words = (ctypes.c_int64 * (native_threads.STEP_WORDS * self.count))()
-        self.kept: list[object] = []
+        self.keepalive: list[object] = []
         for k, (function, blocks, numbers) in enumerate(steps):
             given = (ctypes.c_int64 * len(numbers))(*numbers)
             args = (ctypes.c_void_p * len(numbers))()
-            self.kept += [given, args, function]  # code is there while its address is held
+            self.keepalive += [given, args, function]  # keeps the code alive
             where = (ctypes.addressof(given), ctypes.addressof(args))
             self.words[5 * k : 5 * k + 5] = [function, blocks, len(numbers), *where]
 
     def run(self) -> None:
         there = (ctypes.addressof(self.words), self.count, ctypes.addressof(self.slots))
         native_threads.run_steps(*there)
-        assert self.error[3] == 1  # the last of the four says that the run has ended
+        assert self.error[3] == 1  # the last of the four words: the run has ended
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -130,7 +130,7 @@ def test_every_block_is_done_once(blocks: int) -> None:
 
 @pytest.mark.usefixtures("some_threads")
 def test_what_workers_wrote_is_seen() -> None:
-    """Each step reads what the one before wrote on other threads; a lost write would show."""
+    """Each step reads what the previous one wrote on other threads; a lost write would show."""
     counts = np.zeros(64, np.int64)
     steps = Steps([(address(COUNT), 64, [1])] * 500, [counts.ctypes.data])
     for _ in range(20):
@@ -145,7 +145,7 @@ def test_two_threads_work_at_once() -> None:
     args = pointers(ctypes.addressof(counter))
     for pause in (0, 0, 0.0002, 0.01):  # the worker spins, spins, yields or sleeps, sleeps
         time.sleep(pause)
-        native_threads.parallel(address(MEET), 2, ctypes.addressof(args))
+        native_threads.parallel(address(BARRIER), 2, ctypes.addressof(args))
     assert counter.value == 8
 
 
@@ -250,7 +250,7 @@ def test_thread_counts_change_while_others_work() -> None:
 def test_fork() -> None:
     counter = ctypes.c_int64(0)
     args = pointers(ctypes.addressof(counter))
-    function = address(MEET)
+    function = address(BARRIER)
     native_threads.parallel(function, 2, ctypes.addressof(args))
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Kernels for processors with fewer features than this one, in processes that are told so."""
+"""Kernels for processors with fewer features than this one, in processes that simulate them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ print("done")
 
 @pytest.mark.parametrize("processor", sorted({*here()}))
 def test_float16_is_rounded_once_on_every_processor(processor: str) -> None:
-    """Those without F16C have no instruction for it: kernels would not link."""
+    """Processors without F16C have no instruction for it: kernels would not link."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "EVERYGRAD_CACHE": "0"}
     ran = subprocess.run(
         [sys.executable, "-c", HALVES, processor],

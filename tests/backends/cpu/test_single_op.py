@@ -21,7 +21,7 @@ LARGE_OPS = {
     "concat": lambda x: (eg.concat([x, x], axis=1), np.concatenate([x.numpy()] * 2, 1)),
     "pad": lambda x: (eg.pad(x, ((1, 0), (2, 3))), np.pad(x.numpy(), ((1, 0), (2, 3)))),
     "take": lambda x: (x.take(eg.tensor([5, 0, 5] * 400)), x.numpy()[[5, 0, 5] * 400]),
-    "turned": lambda x: (x.T.reshape(-1), x.numpy().T.reshape(-1)),
+    "transposed": lambda x: (x.T.reshape(-1), x.numpy().T.reshape(-1)),
     "strided": lambda x: (x[::2].sum(axis=1), x.numpy()[::2].sum(1)),
 }
 
@@ -64,8 +64,8 @@ def test_large_take_checks_its_index() -> None:
         ((5, 77, 93), (0, 2, 1)), ((3, 40, 9, 31), (0, 3, 1, 2)), ((64, 9, 65), (2, 0, 1)),
     ],
 )  # fmt: skip
-def test_turned_operands(shape: Any, axes: Any, dtype: str) -> None:
-    """Tiles, and what is left at their edges."""
+def test_transposed_operands(shape: Any, axes: Any, dtype: str) -> None:
+    """Tiles, and the remainder at their edges."""
     x = eg.tensor(np.arange(np.prod(shape)).reshape(shape) % 251, dtype)
     want = x.numpy().transpose(axes)
     moved = eg.jit(lambda x: x.permute_dims(axes).reshape(-1))(x)

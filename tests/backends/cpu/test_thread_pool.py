@@ -1,4 +1,4 @@
-"""The CPU's pool of threads: who runs what, what is raised, what a fork leaves."""
+"""The CPU's thread pool: which thread runs what, exceptions, and forks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_ranges_cover_everything_once(count: int, grain: int) -> None:
 
 @pytest.mark.usefixtures("two_threads")
 def test_two_threads_work_at_once() -> None:
-    meet = threading.Barrier(2, timeout=10)  # passes only when both are inside
+    barrier = threading.Barrier(2, timeout=10)  # passes only when both are inside
     passed: list[int] = []
-    thread_pool.parallel_for(2, 1, lambda lo, hi: passed.append(meet.wait()))
+    thread_pool.parallel_for(2, 1, lambda lo, hi: passed.append(barrier.wait()))
     assert sorted(passed) == [0, 1]
 
 
@@ -59,11 +59,11 @@ def test_small_counts_stay_with_the_caller() -> None:
 @pytest.mark.parametrize("where", ["caller", "worker"])
 def test_exceptions_reach_the_caller(where: str) -> None:
     me = threading.current_thread()
-    meet = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=10)
     done: list[int] = []
 
     def task(lo: int, hi: int) -> None:
-        meet.wait()
+        barrier.wait()
         if (threading.current_thread() is me) == (where == "caller"):
             raise ValueError(f"part {lo}")
         time.sleep(0.02)
@@ -119,8 +119,8 @@ def test_many_callers() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads is the point
 @pytest.mark.usefixtures("two_threads")
 def test_fork() -> None:
-    meet = threading.Barrier(2, timeout=10)
-    thread_pool.parallel_for(2, 1, lambda lo, hi: meet.wait())  # the pool exists
+    barrier = threading.Barrier(2, timeout=10)
+    thread_pool.parallel_for(2, 1, lambda lo, hi: barrier.wait())  # the pool exists
     child = os.fork()
     if child == 0:
         code = 1

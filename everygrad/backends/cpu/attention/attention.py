@@ -1,8 +1,8 @@
 """Attention and its derivative, compiled, without a matrix of queries by keys in memory.
 
-A block does one head (and, forward, a range of its queries): it packs the head's keys and values,
-then takes the queries a tile at a time. The scores of one tile against all keys are the largest
-thing there is; they stay in the cache. The derivative computes them again. Causal tiles end at the
+A block computes one head (and, forward, a range of its queries): it packs the head's keys and
+values, then processes the queries a tile at a time. The largest temporary is the scores of one tile
+against all keys, which stay in the cache. The derivative recomputes them. Causal tiles end at the
 diagonal.
 
     attention         args: out, q, k, v [, mask], scratch
@@ -24,55 +24,55 @@ import numpy as np
 from everygrad.backends.cpu.attention.attention_tiles import (
     GROUP,
     LOG2E,
-    MOST_ROWS,
-    Code,
+    MAX_ROWS,
+    IRText,
     Softmax,
-    Tiles,
+    TileModule,
     round_up,
 )
 from everygrad.backends.cpu.kernels import run_work
 from everygrad.backends.cpu.kernels.half_conversions import converted, widened
 from everygrad.backends.cpu.llvm.compiler import engine
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 
 SMALL = edge(__name__, "SMALL", 1 << 14, "products")  # multiply-adds below which NumPy is as fast
-# elements of a packed matrix that stay in the nearest cache beside the scores
+# elements of a packed matrix that fit the nearest cache beside the scores
 NEAR = edge(__name__, "NEAR", 1 << 13, "elements")
-# bytes; where blocks would ask for more, each does several heads
-MOST_SCRATCH = edge(__name__, "MOST_SCRATCH", 1 << 26, "bytes")
-FEWEST_BLOCKS = edge(__name__, "FEWEST_BLOCKS", 32, "count")
-# keys between which tiles of twice as many queries use keys and values longer
+# bytes; if blocks need more, each processes several heads
+MAX_SCRATCH = edge(__name__, "MAX_SCRATCH", 1 << 26, "bytes")
+MIN_BLOCKS = edge(__name__, "MIN_BLOCKS", 32, "count")
+# the range of key counts in which tiles of twice as many queries reuse keys and values more
 SEVERAL = edge(__name__, "SEVERAL", 256, "size")
 MANY = edge(__name__, "MANY", 2048, "size")
-PART = edge(__name__, "PART", 128, "size")  # queries that are worth packing a head's keys for
+PART = edge(__name__, "PART", 128, "size")  # queries from which packing a head's keys again pays
 
 
-class _Tile:
-    """Queries from `start` on: `rows` of them, rounded up to whole `groups` of a product."""
+class _QueryTile:
+    """A tile of `rows` queries from `start` on, rounded up to whole `groups` of a product."""
 
-    def __init__(self, plan: _Plan, start: str, stop: str) -> None:
-        code = plan.code
+    def __init__(self, writer: _AttentionWriter, start: str, stop: str) -> None:
+        code = writer.code
         self.start = start
-        self.rows = code.least(code.sub(stop, start), plan.tile)
-        self.groups = code.up(self.rows, plan.t.rows)
-        self.padded = code.mul(self.groups, plan.t.rows)
+        self.rows = code.least(code.sub(stop, start), writer.tile)
+        self.groups = code.up(self.rows, writer.t.rows)
+        self.padded = code.mul(self.groups, writer.t.rows)
         self.end = code.add(start, self.padded)
 
 
-class _Plan:
-    """What both kernels share: sizes, memory, and the products of a tile with a head."""
+class _AttentionWriter:
+    """Writes the parts that both kernels share: arguments, packing, and products of a tile."""
 
     def __init__(
-        self, q: Operand, k: Operand, v: Operand, mask: Operand | None, causal: bool
+        self, q: ArrayLayout, k: ArrayLayout, v: ArrayLayout, mask: ArrayLayout | None, causal: bool
     ) -> None:
         self.layouts = {"q": q, "k": k, "v": v}
         if mask is not None:
             self.layouts["mask"] = mask
         self.causal = causal
-        self.t = Tiles(q.dtype)
+        self.t = TileModule(q.dtype)
         self.heads = q.shape[1]
         self.units = q.shape[0] * q.shape[1]
         self.queries, self.width = q.shape[2:]
@@ -81,24 +81,24 @@ class _Plan:
         self.width_row = round_up(self.width, lanes)
         self.depth_row = round_up(self.depth, lanes)
         self.all_keys = round_up(self.keys, lanes)
-        # products may look beyond the last key; and rows a power of two apart share cache sets
+        # products may read beyond the last key, and rows a power of two apart share cache sets
         self.score_row = self.all_keys + self.t.slack
         # whole groups of rows for every product; more where keys and values fill the caches
-        self.tile = (4 if SEVERAL < self.keys <= MANY else 2) * MOST_ROWS
+        self.tile = (4 if SEVERAL < self.keys <= MANY else 2) * MAX_ROWS
         mask_row = None if mask is None else mask.strides[2]
         self.softmax = Softmax(self.t, self.queries, self.keys, self.score_row, causal, mask_row)
-        # the step does next to nothing itself; optimising it would take a third of the compilation
+        # the step itself does little, and optimising it would take a third of the compile time
         attributes = f"optnone noinline {engine().attributes}"
-        self.code = Code(f"define void @step(i64 %lo, i64 %hi, ptr %args) {attributes}")
+        self.code = IRText(f"define void @step(i64 %lo, i64 %hi, ptr %args) {attributes}")
         self.given: dict[str, str] = {}
         self.slot = 0  # elements of scratch memory that a call of the step uses
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def enter(self, names: list[str], sizes: list[int]) -> list[str]:
-        """Read the arguments; returns pointers to buffers of these sizes.
+    def load_arguments(self, names: list[str], sizes: list[int]) -> list[str]:
+        """Loads the arguments; returns pointers to scratch buffers of these sizes.
 
-        They are in the slot of the call's first block: a thread that does many blocks in one call
+        The buffers belong to the call's first block, so a thread that does many blocks in one call
         finds its memory in the cache.
         """
         code = self.code
@@ -115,8 +115,8 @@ class _Plan:
 
     @property
     def share(self) -> int:
-        """How many units of work a block does."""
-        most = max(FEWEST_BLOCKS, MOST_SCRATCH // (self.slot * self.t.size))
+        """How many units of work (heads, or parts of them) a block does."""
+        most = max(MIN_BLOCKS, MAX_SCRATCH // (self.slot * self.t.size))
         return -(-self.units // most)
 
     def range(self) -> tuple[str, str]:
@@ -158,7 +158,7 @@ class _Plan:
         routine = self.t.copy(x.shape[3], x.strides[2], row, True)
         self.call(routine, self.head(name, head), to, count, count, 1.0)
 
-    def pack_tile(self, name: str, head: str, to: str, tile: _Tile, scale: float) -> None:
+    def pack_tile(self, name: str, head: str, to: str, tile: _QueryTile, scale: float) -> None:
         """A tile's rows of a head, followed by zeros."""
         x = self.layouts[name]
         row = round_up(x.shape[3], self.t.lanes)
@@ -169,14 +169,16 @@ class _Plan:
     # --- products --------------------------------------------------------------------------------
 
     def keys_until(self, row: str) -> str:
-        """How many keys the queries before `row` may look at."""
+        """How many keys the queries before `row` may attend to."""
         return self.code.least(row, self.keys) if self.causal else str(self.keys)
 
     def panels_until(self, row: str) -> str:
         """How many panels hold them."""
         return self.code.up(self.keys_until(row), self.t.panel)
 
-    def scores(self, a: str, a_row: int, panels: str, width: int, to: str, tile: _Tile) -> None:
+    def scores(
+        self, a: str, a_row: int, panels: str, width: int, to: str, tile: _QueryTile
+    ) -> None:
         """The products of a tile's rows with all keys (or values), packed as panels."""
         code, t = self.code, self.t
         count = self.panels_until(tile.end)
@@ -198,8 +200,10 @@ class _Plan:
                     to_ = code.at_row(t.type, c, group.i, t.rows * self.score_row)
                     self.call(routine, from_, b, to_, width)
 
-    def soften(self, scores: str, extra: str, mask: str, tile: _Tile, grads: bool) -> None:
-        """The softmax of a tile's scores, see Softmax.routine."""
+    def call_softmax(
+        self, scores: str, extra: str, mask: str, tile: _QueryTile, grads: bool
+    ) -> None:
+        """Calls Softmax.routine on a tile's scores."""
         code, t = self.code, self.t
         routine = self.softmax.routine(grads)
         with code.loop(0, tile.padded, GROUP) as row:
@@ -211,10 +215,10 @@ class _Plan:
                 code.add(tile.start, row.i),
             )
 
-    def mixed(self, a: str, b: str, row: int, to: str, tile: _Tile) -> None:
-        """Scores times packed rows, one for each key."""
+    def scores_matmul(self, a: str, b: str, row: int, to: str, tile: _QueryTile) -> None:
+        """Scores times packed rows (keys or values), summed over the keys."""
         code, t = self.code, self.t
-        # a piece of the keys at a time, for all queries, where their rows fill the nearest cache
+        # if the rows overflow the nearest cache: a piece of the keys at a time, for all queries
         piece = self.keys if self.keys * row <= 2 * NEAR else round_up(NEAR // row, t.lanes)
         several = piece < self.keys
         if several:
@@ -232,8 +236,8 @@ class _Plan:
                     there = code.at(t.type, code.at_row(t.type, to, first.i, row), at)
                     self.call(routine, here, code.at(t.type, below, at), there, count)
 
-    def gathered(self, a: str, b: str, row: int, to: str, tile: _Tile) -> None:
-        """Adds, for each key, the tile's packed rows times their scores."""
+    def scores_t_matmul(self, a: str, b: str, row: int, to: str, tile: _QueryTile) -> None:
+        """Accumulates scores^T times the tile's packed rows, one row for each key."""
         code, t = self.code, self.t
         for at, vectors in self.columns(row):
             rows = t.rows_for(vectors)
@@ -245,13 +249,13 @@ class _Plan:
                 there = code.at(t.type, code.at_row(t.type, to, key.i, row), at)
                 self.call(routine, here, beside, there, code.sub(tile.padded, first))
 
-    def gathered_rows(self, row: int) -> int:
-        """How many rows `gathered` writes: whole products, so more than there are keys."""
+    def scores_t_rows(self, row: int) -> int:
+        """How many rows `scores_t_matmul` writes: whole products, so more than there are keys."""
         each = (self.t.rows_for(vectors) for _, vectors in self.columns(row))
         return max((round_up(self.keys, rows) for rows in each), default=0)
 
     def columns(self, row: int) -> list[tuple[int, int]]:
-        """A row cut for products: (first element, number of vectors), up to 4 of them."""
+        """A row split for products into (first element, vectors), up to 4 vectors each."""
         count = row // self.t.lanes
         pieces = max(1, -(-count // 4))
         ends = [count * i // pieces for i in range(pieces + 1)]
@@ -260,22 +264,22 @@ class _Plan:
 
 @lru_cache(maxsize=256)
 def attention(
-    q: Operand,
-    k: Operand,
-    v: Operand,
-    out: Operand,
+    q: ArrayLayout,
+    k: ArrayLayout,
+    v: ArrayLayout,
+    out: ArrayLayout,
     scale: float,
     causal: bool,
-    mask: Operand | None = None,
+    mask: ArrayLayout | None = None,
 ) -> Work:
-    """softmax(q k^T * scale + mask) v; `causal` lets query i look at keys 0 to i."""
+    """softmax(q k^T * scale + mask) v; with `causal`, query i attends to keys 0 to i."""
     if not out.size:
         return Work(())
-    p = _Plan(q, k, v, mask, causal)
+    p = _AttentionWriter(q, k, v, mask, causal)
     p.layouts["out"] = out
     t, code = p.t, p.code
-    # few heads: several blocks for each, though each packs the head's keys for itself
-    parts = min(-(-FEWEST_BLOCKS // p.units), max(1, p.queries // PART))
+    # with few heads, several blocks share a head, though each packs the head's keys again
+    parts = min(-(-MIN_BLOCKS // p.units), max(1, p.queries // PART))
     part = round_up(-(-p.queries // parts), p.tile)
     parts = -(-p.queries // part)
     p.units *= parts
@@ -287,7 +291,9 @@ def attention(
         p.tile * p.depth_row,
         p.tile,
     ]
-    panels, values, queries, scores, mixed, weights = p.enter(["out", "q", "k", "v"], sizes)
+    panels, values, queries, scores, scores_matmul, weights = p.load_arguments(
+        ["out", "q", "k", "v"], sizes
+    )
     with code.loop(*p.range()) as unit:
         head = code.div(unit.i, parts)
         begin = code.mul(code.sub(unit.i, code.mul(head, parts)), part)
@@ -298,40 +304,40 @@ def attention(
         p.pack_rows("v", head, values, p.keys_until(padded))
         q_head, out_head, mask_head = p.head("q", head), p.head("out", head), p.mask_head(head)
         with code.loop(begin, end, p.tile) as loop:
-            tile = _Tile(p, loop.i, end)
+            tile = _QueryTile(p, loop.i, end)
             p.pack_tile("q", q_head, queries, tile, scale * LOG2E)
             p.scores(queries, p.width_row, panels, p.width, scores, tile)
-            p.soften(scores, weights, mask_head, tile, False)
-            p.mixed(scores, values, p.depth_row, mixed, tile)
+            p.call_softmax(scores, weights, mask_head, tile, False)
+            p.scores_matmul(scores, values, p.depth_row, scores_matmul, tile)
             to = code.at_row(t.type, out_head, loop.i, out.strides[2])
             scaled_rows = t.scaled_rows(p.depth, p.depth_row, out.strides[2])
-            p.call(scaled_rows, mixed, to, weights, tile.rows)
+            p.call(scaled_rows, scores_matmul, to, weights, tile.rows)
     return p.work()
 
 
 @lru_cache(maxsize=256)
 def attention_grads(
-    g: Operand,
-    q: Operand,
-    k: Operand,
-    v: Operand,
-    out: Operand,
+    g: ArrayLayout,
+    q: ArrayLayout,
+    k: ArrayLayout,
+    v: ArrayLayout,
+    out: ArrayLayout,
     scale: float,
     causal: bool,
-    mask: Operand | None = None,
+    mask: ArrayLayout | None = None,
 ) -> Work:
     """The derivative of <g, attention(q, k, v)> by q, k and v, one after the other in `out`."""
     if not out.size:
         return Work(())
-    p = _Plan(q, k, v, mask, causal)
+    p = _AttentionWriter(q, k, v, mask, causal)
     p.layouts["g"] = g
     t, code = p.t, p.code
     width, depth = p.width_row, p.depth_row
-    rows = max(p.gathered_rows(width), p.gathered_rows(depth))
+    rows = max(p.scores_t_rows(width), p.scores_t_rows(depth))
     panels = round_up(p.keys, t.panel)
     sizes = [panels * p.width, panels * p.depth, p.keys * width, p.tile * width, p.tile * depth]
     sizes += [p.tile * p.score_row] * 2 + [p.tile * width, rows * width, rows * depth]
-    k_panels, v_panels, k_rows, q_tile, g_tile, probs, slopes, dq, dk, dv = p.enter(
+    k_panels, v_panels, k_rows, q_tile, g_tile, probs, slopes, dq, dk, dv = p.load_arguments(
         ["out", "g", "q", "k", "v"], sizes
     )
     queries, keys = p.units * p.queries * p.width, p.units * p.keys * p.width
@@ -347,21 +353,21 @@ def attention_grads(
         q_head, g_head, mask_head = p.head("q", head), p.head("g", head), p.mask_head(head)
         dq_head = code.at_row(t.type, dq_all, head, p.queries * p.width)
         with code.loop(0, p.queries, p.tile) as loop:
-            tile = _Tile(p, loop.i, str(p.queries))
+            tile = _QueryTile(p, loop.i, str(p.queries))
             p.pack_tile("q", q_head, q_tile, tile, scale * LOG2E)
             p.pack_tile("g", g_head, g_tile, tile, 1.0)
             p.scores(q_tile, width, k_panels, p.width, probs, tile)
             p.scores(g_tile, depth, v_panels, p.depth, slopes, tile)
-            p.soften(probs, slopes, mask_head, tile, True)
-            p.gathered(probs, g_tile, depth, dv, tile)
-            p.gathered(slopes, q_tile, width, dk, tile)
-            p.mixed(slopes, k_rows, width, dq, tile)
+            p.call_softmax(probs, slopes, mask_head, tile, True)
+            p.scores_t_matmul(probs, g_tile, depth, dv, tile)
+            p.scores_t_matmul(slopes, q_tile, width, dk, tile)
+            p.scores_matmul(slopes, k_rows, width, dq, tile)
             to = code.at_row(t.type, dq_head, loop.i, p.width)
             p.call(
                 t.copy(p.width, width, p.width, False), dq, to, tile.rows, tile.rows, float(scale)
             )
         to = code.at_row(t.type, dk_all, head, p.keys * p.width)
-        # the queries came multiplied by scale * log2(e)
+        # the queries were scaled by scale * log2(e)
         p.call(t.copy(p.width, width, p.width, False), dk, to, p.keys, p.keys, 1 / LOG2E)
         to = code.at_row(t.type, dv_all, head, p.keys * p.depth)
         p.call(t.copy(p.depth, depth, p.depth, False), dv, to, p.keys, p.keys, 1.0)
@@ -371,7 +377,7 @@ def attention_grads(
 # --- on arrays ------------------------------------------------------------------------------------
 
 
-def _four(x: Any) -> Any:
+def _as_four_axes(x: Any) -> Any:
     """(*batch, rows, width) as (batch, heads, rows, width), stride 1 along the width."""
     x = widened(x)
     lead = x.shape[:-2]
@@ -381,15 +387,15 @@ def _four(x: Any) -> Any:
     return x if plain and not any(s % size for s in x.strides) else np.ascontiguousarray(x)
 
 
-def _layout(x: Any) -> Operand:
-    """The layout of an array; axes of one element have no stride, so that equal ones are equal."""
-    found = run_work.operand(x)
+def _layout(x: Any) -> ArrayLayout:
+    """The layout of an array, with stride 0 along axes of one element, so that it can be a key."""
+    found = run_work.layout_of(x)
     pairs = zip(found.shape, found.strides, strict=True)
     return found._replace(strides=tuple(0 if n == 1 else s for n, s in pairs))
 
 
 def _whole_mask(mask: Any, q: Any, k: Any) -> Any:
-    """The mask for every pair, without copies where strides of 0 will do."""
+    """The mask broadcast to every (query, key) pair, by strides of 0 where possible."""
     keys = k.shape[-2]
     mask = np.broadcast_to(mask, (*mask.shape[:-1], keys))
     if mask.strides[-1] != mask.itemsize:
@@ -426,10 +432,10 @@ def run_attention(
         q, k, v, mask = _widened(q, k, v, mask)
         out = np.matmul(_probabilities(q, k, mask, scale, causal), v)
         return converted(out, dtype)
-    masks = [] if mask is None else [_four(_whole_mask(mask, q, k))]
-    q, k, v = _four(q), _four(k), _four(v)
+    masks = [] if mask is None else [_as_four_axes(_whole_mask(mask, q, k))]
+    q, k, v = _as_four_axes(q), _as_four_axes(k), _as_four_axes(v)
     (batch, heads, rows, _), width = q.shape, v.shape[-1]
-    if abs(q.strides[1]) < abs(q.strides[2]) and heads > 1:  # as a layer's projection left it
+    if abs(q.strides[1]) < abs(q.strides[2]) and heads > 1:  # as a projection lays it out
         out = empty((batch, rows, heads, width), q.dtype).transpose(0, 2, 1, 3)
     else:
         out = empty((batch, heads, rows, width), q.dtype)
@@ -454,8 +460,8 @@ def run_grads(
         dq, dk = np.matmul(ds, k), np.matmul(ds.swapaxes(-1, -2), q)
         flat = np.concatenate([dq.reshape(-1), dk.reshape(-1), dv.reshape(-1)])
         return converted(flat, dtype)
-    masks = [] if mask is None else [_four(_whole_mask(mask, q, k))]
-    given = [*(_four(x) for x in (g, q, k, v)), *masks]
+    masks = [] if mask is None else [_as_four_axes(_whole_mask(mask, q, k))]
+    given = [*(_as_four_axes(x) for x in (g, q, k, v)), *masks]
     out = empty((q.size + k.size + v.size,), given[0].dtype)
     layouts = [_layout(x) for x in given]
     work = attention_grads(*layouts[:4], _layout(out), scale, causal, *layouts[4:])

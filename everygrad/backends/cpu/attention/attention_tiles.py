@@ -1,8 +1,8 @@
 """Tile routines of the attention kernels, as LLVM IR with vectors written out.
 
-`Code` writes one function, `Tiles` a module of them; two routines with the same constants are one
-function. A tile product keeps `rows` x `vectors` sums in registers and adds outer products to
-them; its operands are laid out so that every vector is one load:
+`IRText` writes one function, `TileModule` a module of them; two routines with the same constants
+are one function. A tile product holds `rows` x `vectors` accumulators in registers and adds outer
+products to them; its operands are laid out so that every vector is one load:
 
     panels   a matrix transposed, `panel` of its rows side by side: [row // panel][column][panel]
     rows     a matrix copied row by row, each row padded with zeros to whole vectors
@@ -22,8 +22,8 @@ from everygrad.compile.thresholds import edge
 from everygrad.dtypes import DType
 
 LOG2E = math.log2(math.e)
-GROUP = edge(__name__, "GROUP", 4, "size")  # rows softened together, to hide latencies
-MOST_ROWS = edge(__name__, "MOST_ROWS", 12, "size")  # of a product
+GROUP = edge(__name__, "GROUP", 4, "size")  # rows per softmax routine, to hide latencies
+MAX_ROWS = edge(__name__, "MAX_ROWS", 12, "size")  # of a product
 # (2^r - 1) / r for |r| <= 1/2, interpolated at Chebyshev nodes
 _EXP2_32 = (0.6931472, 0.2402265, 0.05550357, 0.009618083, 0.0013390863, 0.00015453163)
 _EXP2_64 = (
@@ -38,8 +38,8 @@ def round_up(n: int, step: int) -> int:
 
 
 class Loop:
-    """A loop being written: `i` counts; `values` are carried from one turn to the next, which
-    gets `after`; once the loop is closed, `results` are their last values."""
+    """A loop being written: `i` is its index, `values` are carried, `after` are their next values;
+    once the loop is closed, `results` are their final values."""
 
     def __init__(self, i: str, values: list[str]) -> None:
         self.i = i
@@ -48,7 +48,7 @@ class Loop:
         self.results: list[str] = []
 
 
-class Code:
+class IRText:
     """The text of one function."""
 
     def __init__(self, head: str) -> None:
@@ -132,9 +132,9 @@ class Code:
         return "\n".join([*self.lines, "  ret void", "}"])
 
 
-class Tiles:
-    """A module for one dtype: routines named as they are asked for, vectors as wide as the
-    processor's."""
+class TileModule:
+    """A module for one dtype: routines are written on first use, with vectors as wide as the
+    processor's registers."""
 
     def __init__(self, dtype: DType) -> None:
         features = engine().features
@@ -149,33 +149,33 @@ class Tiles:
         self.integers = f"<{self.lanes} x {self.int}>"
         self.mask = f"<{self.lanes} x i1>"
         self.suffix = f"v{self.lanes}f{dtype.bits}"
-        # of a tile product: they leave room for its operands in the registers (32 with AVX-512,
-        # else 16) and hide the latency of the multiply-adds
+        # accumulators of a tile product: they leave registers (32 with AVX-512, else 16) for its
+        # operands and hide the latency of the multiply-adds
         self.sums = 24 if width == 64 else 12
         self.panel = 3 * self.lanes
         self.rows = self.sums // 3  # of products with panels
-        self.slack = round_up(MOST_ROWS, self.lanes)
+        self.slack = round_up(MAX_ROWS, self.lanes)
         self.chunk = min(4, self.lanes)
         self._made: dict[object, str] = {}
         self._types: dict[str, list[str]] = {}
         self._texts: list[str] = []
 
-    def make(self, key: object, params: str, write: Callable[[Code], None]) -> str:
+    def make(self, key: object, params: str, write: Callable[[IRText], None]) -> str:
         """The name of the routine known by `key`, written on first use."""
         if key not in self._made:
             name = self._made[key] = f"@tile{len(self._made)}"
             self._types[name] = [param.split()[0] for param in params.split(", ")]
-            code = Code(f"define internal void {name}({params}) noinline {engine().attributes}")
+            code = IRText(f"define internal void {name}({params}) noinline {engine().attributes}")
             write(code)
             self._texts.append(code.text())
         return self._made[key]
 
-    def call(self, code: Code, routine: str, *args: str | float) -> None:
+    def call(self, code: IRText, routine: str, *args: str | float) -> None:
         args = tuple(literal(self.type, a).name if isinstance(a, float) else a for a in args)
         pairs = zip(self._types[routine], args, strict=True)
         code.do(f"call void {routine}({', '.join(f'{t} {a}' for t, a in pairs)})")
 
-    def module(self, step: Code) -> str:
+    def module(self, step: IRText) -> str:
         """The source of a step that calls the routines made so far."""
         v, m, t = self.vector, self.mask, self.suffix
         declarations = [
@@ -198,8 +198,8 @@ class Tiles:
         """The same number in every lane."""
         return f"splat ({self.type} {literal(self.type, value).name})"
 
-    def load(self, code: Code, pointer: str, count: int | None = None, other: float = 0.0) -> str:
-        """A vector; of only `count` elements, followed by `other`, if given."""
+    def load(self, code: IRText, pointer: str, count: int | None = None, other: float = 0.0) -> str:
+        """A vector; with `count`, only that many elements, followed by `other`."""
         if count is None or count >= self.lanes:
             return code.let(f"load {self.vector}, ptr {pointer}, align {self.size}")
         return code.let(
@@ -207,7 +207,7 @@ class Tiles:
             f"i32 {self.size}, {self.mask} {self.first(count)}, {self.vector} {self.const(other)})"
         )
 
-    def store(self, code: Code, value: str, pointer: str, count: int | None = None) -> None:
+    def store(self, code: IRText, value: str, pointer: str, count: int | None = None) -> None:
         if count is None or count >= self.lanes:
             code.do(f"store {self.vector} {value}, ptr {pointer}, align {self.size}")
         else:
@@ -221,50 +221,50 @@ class Tiles:
         bits = ("true" if lane < count else "false" for lane in range(self.lanes))
         return "<" + ", ".join(f"i1 {b}" for b in bits) + ">"
 
-    def splat(self, code: Code, type_: str, value: str) -> str:
+    def splat(self, code: IRText, type_: str, value: str) -> str:
         """A scalar in every lane."""
         vector = f"<{self.lanes} x {type_}>"
         one = code.let(f"insertelement {vector} poison, {type_} {value}, i64 0")
         zeros = f"<{self.lanes} x i32> zeroinitializer"
         return code.let(f"shufflevector {vector} {one}, {vector} poison, {zeros}")
 
-    def spread(self, code: Code, pointer: str) -> str:
+    def spread(self, code: IRText, pointer: str) -> str:
         """The number at `pointer` in every lane."""
         value = code.let(f"load {self.type}, ptr {pointer}, align {self.size}")
         return self.splat(code, self.type, value)
 
-    def op(self, code: Code, name: str, a: str, b: str) -> str:
+    def op(self, code: IRText, name: str, a: str, b: str) -> str:
         return code.let(f"{name} {self.vector} {a}, {b}")
 
-    def fma(self, code: Code, a: str, b: str, c: str) -> str:
+    def fma(self, code: IRText, a: str, b: str, c: str) -> str:
         v = self.vector
         return code.let(f"call {v} @llvm.fmuladd.{self.suffix}({v} {a}, {v} {b}, {v} {c})")
 
-    def choose(self, code: Code, mask: str, yes: str, no: str) -> str:
+    def choose(self, code: IRText, mask: str, yes: str, no: str) -> str:
         v = self.vector
         return code.let(f"select {self.mask} {mask}, {v} {yes}, {v} {no}")
 
-    def larger(self, code: Code, a: str, b: str) -> str:
+    def larger(self, code: IRText, a: str, b: str) -> str:
         return self.choose(code, code.let(f"fcmp ogt {self.vector} {a}, {b}"), a, b)
 
-    def shuffle(self, code: Code, a: str, b: str, places: Sequence[int]) -> str:
+    def shuffle(self, code: IRText, a: str, b: str, lanes: Sequence[int]) -> str:
         v = self.vector
-        chosen = ", ".join(f"i32 {p}" for p in places)
+        chosen = ", ".join(f"i32 {p}" for p in lanes)
         return code.let(f"shufflevector {v} {a}, {v} {b}, <{self.lanes} x i32> <{chosen}>")
 
-    def across(self, code: Code, join: Callable[[Code, str, str], str], a: str) -> str:
-        """All lanes joined, in every lane."""
+    def across(self, code: IRText, combine: Callable[[IRText, str, str], str], a: str) -> str:
+        """All lanes combined, in every lane."""
         step = self.lanes // 2
         while step:
-            turned = self.shuffle(code, a, "poison", [lane ^ step for lane in range(self.lanes)])
-            a = join(code, a, turned)
+            other = self.shuffle(code, a, "poison", [lane ^ step for lane in range(self.lanes)])
+            a = combine(code, a, other)
             step //= 2
         return a
 
-    def exp2(self, code: Code, x: str) -> str:
-        """2^x for x <= 0, NaN kept: below 1 unit in the last place, 0 where that is subnormal."""
+    def exp2(self, code: IRText, x: str) -> str:
+        """2^x for x <= 0, propagates NaN; error below 1 ulp, 0 where the result is subnormal."""
         bits, bias = (52, 1023) if self.wide else (23, 127)
-        magic = self.const(1.5 * 2.0**bits)  # adding it rounds to an integer, kept in low bits
+        magic = self.const(1.5 * 2.0**bits)  # adding it rounds to an integer, in the low bits
         shifted = self.op(code, "fadd", x, magic)
         r = self.op(code, "fsub", x, self.op(code, "fsub", shifted, magic))
         *rest, last = _EXP2_64 if self.wide else _EXP2_32
@@ -287,7 +287,7 @@ class Tiles:
         to `all` are zeros. `source` and `target` are the rows' strides; with `pad`, whole vectors
         are written."""
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             scale = self.splat(code, self.type, "%scale")
             with code.loop(0, "%rows") as row:
                 here = code.at_row(self.type, "%from", row.i, source)
@@ -308,7 +308,7 @@ class Tiles:
     def scaled_rows(self, width: int, source: int, target: int) -> str:
         """scaled_rows(from, to, weights, rows): copies rows, each times its weight."""
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             with code.loop(0, "%rows") as row:
                 here = code.at_row(self.type, "%from", row.i, source)
                 there = code.at_row(self.type, "%to", row.i, target)
@@ -324,7 +324,7 @@ class Tiles:
     def clear(self) -> str:
         """clear(to, count): zeros in a whole number of vectors."""
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             with code.loop(0, "%count", self.lanes) as loop:
                 self.store(code, self.const(0.0), code.at(self.type, "%to", loop.i))
 
@@ -335,7 +335,7 @@ class Tiles:
         is rounded up to whole vectors, and zeros are taken beyond the matrix's end."""
         whole = width // self.chunk * self.chunk
 
-        def write(code: Code) -> None:
+        def write(code: IRText) -> None:
             with code.loop(0, "%count", self.lanes) as row:
                 here = code.at_row(self.type, "%from", row.i, stride)
                 panel = code.div(row.i, self.panel)
@@ -345,44 +345,44 @@ class Tiles:
                 with code.loop(0, whole, self.chunk) as column:
                     source = code.at(self.type, here, column.i)
                     target = code.at_row(self.type, there, column.i, self.panel)
-                    self._turn(code, source, target, stride, self.chunk, left)
+                    self._transpose_square(code, source, target, stride, self.chunk, left)
                 if width != whole:
                     source = code.at(self.type, here, whole)
                     target = code.at(self.type, there, whole * self.panel)
-                    self._turn(code, source, target, stride, width - whole, left)
+                    self._transpose_square(code, source, target, stride, width - whole, left)
 
         key = ("transpose", rows, width, stride)
         return self.make(key, "ptr %from, ptr %to, i64 %count", write)
 
-    def _turn(
-        self, code: Code, source: str, target: str, stride: int, width: int, left: str | None
+    def _transpose_square(
+        self, code: IRText, source: str, target: str, stride: int, width: int, left: str | None
     ) -> None:
-        """As many rows as a vector has lanes, of `width` columns, turned. Only `left` rows exist.
+        """Transposes as many rows of `width` columns as a vector has lanes. Only `left` rows exist.
 
         Short loads put every row's columns where a transposition of small squares suffices.
         """
         n, c = self.lanes, self.chunk
-        turned = []
+        rows = []
         for k in range(c):
             parts = [
                 self._short(code, code.at(self.type, source, row * stride), row, width, left)
                 for row in range(k, n, c)
             ]
-            turned.append(self._joined(code, parts))
+            rows.append(self._concatenated(code, parts))
         step = c // 2
         while step:
             low = [lane if not lane & step else n + lane - step for lane in range(n)]
             high = [lane + step if not lane & step else n + lane for lane in range(n)]
             for k in (k for k in range(c) if not k & step):
-                a, b = turned[k], turned[k + step]
-                turned[k] = self.shuffle(code, a, b, low)
-                turned[k + step] = self.shuffle(code, a, b, high)
+                a, b = rows[k], rows[k + step]
+                rows[k] = self.shuffle(code, a, b, low)
+                rows[k + step] = self.shuffle(code, a, b, high)
             step //= 2
         for k in range(width):
-            self.store(code, turned[k], code.at(self.type, target, k * self.panel))
+            self.store(code, rows[k], code.at(self.type, target, k * self.panel))
 
-    def _short(self, code: Code, pointer: str, row: int, width: int, left: str | None) -> str:
-        """A chunk of a row, zeros where the matrix has no elements."""
+    def _short(self, code: IRText, pointer: str, row: int, width: int, left: str | None) -> str:
+        """A chunk of a row, padded with zeros beyond the matrix."""
         c, bits = self.chunk, 8 * self.size
         chunk, mask = f"<{c} x {self.type}>", f"<{c} x i1>"
         if left is None and width == c:
@@ -395,14 +395,14 @@ class Tiles:
             f"{mask} {chosen}, {chunk} zeroinitializer)"
         )
 
-    def _joined(self, code: Code, parts: list[str]) -> str:
+    def _concatenated(self, code: IRText, parts: list[str]) -> str:
         """Short vectors one after the other."""
         n = self.chunk
         while len(parts) > 1:
-            places = ", ".join(f"i32 {p}" for p in range(2 * n))
+            lanes = ", ".join(f"i32 {p}" for p in range(2 * n))
             type_ = f"<{n} x {self.type}>"
             parts = [
-                code.let(f"shufflevector {type_} {a}, {type_} {b}, <{2 * n} x i32> <{places}>")
+                code.let(f"shufflevector {type_} {a}, {type_} {b}, <{2 * n} x i32> <{lanes}>")
                 for a, b in zip(parts[::2], parts[1::2], strict=True)
             ]
             n *= 2
@@ -411,8 +411,8 @@ class Tiles:
     # --- products --------------------------------------------------------------------------------
 
     def rows_for(self, vectors: int) -> int:
-        """How many rows a product of so many vectors has, up to 4; at most MOST_ROWS."""
-        return min(MOST_ROWS, self.sums // vectors)
+        """How many rows a product of `vectors` vectors (up to 4) has; at most MAX_ROWS."""
+        return min(MAX_ROWS, self.sums // vectors)
 
     def product(
         self, rows: int, vectors: int, a: tuple[int, int], b: int, c: int, more: bool = False
@@ -422,10 +422,10 @@ class Tiles:
         c has `rows` rows of `vectors` vectors. `a` are the strides of r and of i, `b` and `c` those
         of the rows of b and c.
         """
-        places = [(r, n) for r in range(rows) for n in range(vectors)]
+        grid = [(r, n) for r in range(rows) for n in range(vectors)]
 
-        def write(code: Code) -> None:
-            targets = [code.at(self.type, "%c", r * c + n * self.lanes) for r, n in places]
+        def write(code: IRText) -> None:
+            targets = [code.at(self.type, "%c", r * c + n * self.lanes) for r, n in grid]
             first = [self.load(code, t) if more else self.const(0.0) for t in targets]
             with code.loop(0, "%k", 1, [(self.vector, f) for f in first]) as loop:
                 row = code.at_row(self.type, "%b", loop.i, b)
@@ -444,10 +444,10 @@ class Tiles:
 
 
 class Softmax:
-    """The softmax of a tile's scores, which are in powers of two: of q k^T * scale * log2(e)."""
+    """The softmax of a tile's scores, which are base-2 exponents: q k^T * scale * log2(e)."""
 
     def __init__(
-        self, t: Tiles, queries: int, keys: int, row: int, causal: bool, mask_row: int | None
+        self, t: TileModule, queries: int, keys: int, row: int, causal: bool, mask_row: int | None
     ) -> None:
         self.t = t
         self.queries, self.keys = queries, keys
@@ -459,27 +459,27 @@ class Softmax:
     def routine(self, grads: bool) -> str:
         """The softmax of GROUP rows of scores, the first of them query %row.
 
-        Forward the exponentials replace the scores and 1 / their sums go to %extra. For the
-        derivative the probabilities do, and %extra, which held the derivative by the
-        probabilities, gets that by the scores.
+        Forward, the exponentials replace the scores, and 1 / their sums are stored to %extra. For
+        the derivative, the probabilities replace the scores, and %extra, which held the gradient
+        of the probabilities, gets the gradient of the scores.
         """
         params = "ptr %s, ptr %extra, ptr %mask, i64 %row"
         return self.t.make("softmax", params, lambda code: self._softmax(code, grads))
 
-    def _softmax(self, code: Code, grads: bool) -> None:
+    def _softmax(self, code: IRText, grads: bool) -> None:
         t, rows = self.t, range(GROUP)
         scores = [code.at(t.type, "%s", r * self.score_row) for r in rows]
         extra = [code.at(t.type, "%extra", r * self.score_row if grads else r) for r in rows]
-        stop = self._close(code, scores)
+        stop = self._mask_scores(code, scores)
         if self.causal:
-            self._clear_beyond(code, stop, [*scores, *extra] if grads else scores)
+            self._zero_beyond(code, stop, [*scores, *extra] if grads else scores)
         low = t.const(-math.inf)
         with code.loop(0, stop, t.lanes, [(t.vector, low)] * GROUP) as loop:
             for r in rows:
                 value = t.load(code, code.at(t.type, scores[r], loop.i))
                 loop.after[r] = t.larger(code, value, loop.values[r])
         tops = [t.across(code, t.larger, m) for m in loop.results]
-        if self.masked:  # a row closed altogether: exponentials of -inf, not of NaN
+        if self.masked:  # a row that is masked out entirely: exponentials of -inf, not of NaN
             none = [code.let(f"fcmp oeq {t.vector} {m}, {low}") for m in tops]
             tops = [t.choose(code, n, t.const(0.0), m) for n, m in zip(none, tops, strict=True)]
         zeros = [(t.vector, t.const(0.0))] * (2 * GROUP if grads else GROUP)
@@ -494,14 +494,14 @@ class Softmax:
                     loop.after[GROUP + r] = t.fma(code, e, g, loop.values[GROUP + r])
         weights = [self._weight(code, s) for s in loop.results[:GROUP]]
         if grads:
-            self._slopes(code, stop, scores, extra, weights, loop.results[GROUP:])
+            self._softmax_vjp(code, stop, scores, extra, weights, loop.results[GROUP:])
             return
         for r in rows:
             one = code.let(f"extractelement {t.vector} {weights[r]}, i64 0")
             code.do(f"store {t.type} {one}, ptr {extra[r]}, align {t.size}")
 
-    def _weight(self, code: Code, total: str) -> str:
-        """1 / the sum over all lanes; 0 for a row closed altogether."""
+    def _weight(self, code: IRText, total: str) -> str:
+        """1 / the sum over all lanes; 0 for a row that is masked out entirely."""
         t = self.t
         total = t.across(code, lambda c, a, b: t.op(c, "fadd", a, b), total)
         weight = t.op(code, "fdiv", t.const(1.0), total)
@@ -510,16 +510,16 @@ class Softmax:
         none = code.let(f"fcmp oeq {t.vector} {total}, {t.const(0.0)}")
         return t.choose(code, none, t.const(0.0), weight)
 
-    def _slopes(
+    def _softmax_vjp(
         self,
-        code: Code,
+        code: IRText,
         stop: str,
         scores: list[str],
         extra: list[str],
         weights: list[str],
         dots: list[str],
     ) -> None:
-        """Exponentials to probabilities p; g, the derivative by them, to p (g - <p, g>)."""
+        """Replaces exponentials by probabilities p, and their gradient g by p (g - <p, g>)."""
         t = self.t
         means = []
         for weight, dot in zip(weights, dots, strict=True):
@@ -533,12 +533,12 @@ class Softmax:
                 t.store(code, p, at)
                 t.store(code, t.op(code, "fmul", p, off), g_at)
 
-    def _close(self, code: Code, scores: list[str]) -> str:
-        """Minus infinity where a query must not look; returns where the last open vector ends."""
+    def _mask_scores(self, code: IRText, scores: list[str]) -> str:
+        """Writes -inf where a query must not attend; returns where the last open vector ends."""
         if self.masked:
             self._add_mask(code, scores)
         if self.causal:
-            return self._close_later(code, scores)
+            return self._mask_future(code, scores)
         if not self.masked and self.keys % self.t.lanes:
             last = self.keys // self.t.lanes * self.t.lanes
             for score in scores:
@@ -548,7 +548,7 @@ class Softmax:
                 self.t.store(code, self.t.choose(code, inside, self.t.load(code, at), low), at)
         return str(round_up(self.keys, self.t.lanes))
 
-    def _close_later(self, code: Code, scores: list[str]) -> str:
+    def _mask_future(self, code: IRText, scores: list[str]) -> str:
         t = self.t
         ends = [code.least(code.add("%row", r + 1), self.keys) for r in range(GROUP)]
         start = code.mul(code.div(ends[0], t.lanes), t.lanes)
@@ -564,18 +564,18 @@ class Softmax:
                 t.store(code, value, at)
         return stop
 
-    def _clear_beyond(self, code: Code, stop: str, rows: list[str]) -> None:
-        """Zeros in what later rows of the same product look at."""
+    def _zero_beyond(self, code: IRText, stop: str, rows: list[str]) -> None:
+        """Zero-fills what later rows of the same product read."""
         t = self.t
         for row in rows:
             end = code.at(t.type, row, stop)
             for at in range(0, t.slack, t.lanes):
                 t.store(code, t.const(0.0), code.at(t.type, end, at))
 
-    def _add_mask(self, code: Code, scores: list[str]) -> None:
-        """Scores are in powers of two, and so becomes the mask; its -inf closes any score.
+    def _add_mask(self, code: IRText, scores: list[str]) -> None:
+        """Adds the mask, scaled to base-2 exponents as the scores are; -inf masks any score.
 
-        Its other numbers close none: the least one there is must not become -inf on the way.
+        Finite numbers mask nothing: the smallest one must not become -inf by the scaling.
         """
         t = self.t
         # tiles may end beyond the last query
@@ -588,7 +588,7 @@ class Softmax:
                 at = code.at(t.type, score, i)
                 m = t.load(code, code.at(t.type, pointer, i), count, -math.inf)
                 value = t.fma(code, m, t.const(LOG2E), t.load(code, at))
-                value = t.larger(code, least, value)  # in this order, which keeps NaN
+                value = t.larger(code, least, value)  # in this order, which propagates NaN
                 closed = code.let(f"fcmp oeq {t.vector} {m}, {low}")
                 t.store(code, t.choose(code, closed, low, value), at)
 

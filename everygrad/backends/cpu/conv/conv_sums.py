@@ -1,6 +1,6 @@
-"""Products of two images summed over all places, for each pair of channels and each tap: the inner
-loop of a convolution's gradient by its kernel, as LLVM IR. A tile of dot products, vectors along
-the rows; lanes are added up at the end.
+"""The inner loop of a convolution's weight gradient, as LLVM IR: products of two images, summed
+over all positions, for each pair of channels and each tap. A tile is several dot products with
+vectors along the rows; lanes are added up at the end.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import NamedTuple
 from everygrad.backends.cpu.llvm.compiler import Value
 from everygrad.backends.cpu.llvm.vector_emitter import (
     NEAR,
-    Code,
     Image,
     Int,
     Loop,
-    Machine,
+    VectorEmitter,
+    VectorUnit,
     machine,
-    places_of,
+    positions_of,
 )
 from everygrad.backends.cpu.llvm.work import Step
 from everygrad.compile.thresholds import edge
 from everygrad.dtypes import DType
 
 
-class Moments(NamedTuple):
-    """out[part, g, m, c * taps + t] = sum over a part of the images and all places of
-    y[n, g, m, place] * image[n, g, c, place + tap t].
+class WeightGradient(NamedTuple):
+    """out[part, g, m, c * taps + t] = sum over a part of the images and all positions of
+    y[n, g, m, position] * image[n, g, c, position + tap t].
 
-    The rows of places are taken `joined` at a time as one long row, gaps between them masked out;
-    both images then have the same pitch. Each block does one part for some channels m, walking
-    through its images in `chunks` that the cache holds.
+    `merged` rows at a time are processed as one long row, with the gaps between them masked out;
+    both images then have the same pitch. Each block computes one part for some channels m, going
+    through its images in `chunks` that fit the cache.
     """
 
     dtype: DType
@@ -43,19 +43,19 @@ class Moments(NamedTuple):
     image: Image
     taps: tuple[int, ...]
     out: tuple[int, int]  # argument, offset; contiguous
-    joined: int
+    merged: int
 
 
-def joined_rows(size: tuple[int, int], pitch: int, m: Machine) -> int:
-    """How many rows to take as one: as few as waste the fewest lanes. Divides the height."""
+def merged_rows(size: tuple[int, int], pitch: int, m: VectorUnit) -> int:
+    """How many rows to merge: the fewest that waste the fewest lanes. Divides the height."""
     h, w = size
     some = [r for r in range(1, h + 1) if h % r == 0] if m.masks else [1]
-    return min(some, key=lambda r: (h // r * -(-places_of((r, w), pitch) // m.lanes), r))
+    return min(some, key=lambda r: (h // r * -(-positions_of((r, w), pitch) // m.lanes), r))
 
 
-class _Plan(NamedTuple):
-    """How a Moments is done: tiles of a x b sums; chunks of `images` whole images, or of `lines`
-    joined rows of one image; `parts` sums apart, of `chunks` chunks each."""
+class _WeightGradientPlan(NamedTuple):
+    """The schedule of a WeightGradient: tiles of a x b accumulators; chunks of `images` whole
+    images, or of `lines` merged rows of one image; `parts` partial sums of `chunks` chunks."""
 
     a: int
     b: int
@@ -66,19 +66,19 @@ class _Plan(NamedTuple):
     bands: int  # of channels m, each a block
     bunches: int  # of taps, one after the other
 
-    def slices(self, p: Moments) -> int:
-        """How many chunks a single image is cut into."""
-        return -(-(p.size[0] // p.joined) // self.lines)
+    def slices(self, p: WeightGradient) -> int:
+        """Into how many chunks a single image is split."""
+        return -(-(p.size[0] // p.merged) // self.lines)
 
 
 # bytes of images for one part, to stay in the second
 _PART = edge(__name__, "_PART", 1 << 19, "bytes")
 
 
-def _sizes(p: Moments, m: Machine) -> tuple[int, int]:
-    """The tile that should take the least time."""
+def _sizes(p: WeightGradient, m: VectorUnit) -> tuple[int, int]:
+    """The tile with the lowest estimated time."""
     depth = p.depth * len(p.taps)
-    vectors = places_of((p.joined, p.size[1]), p.y.pitch) / m.lanes * p.size[0] / p.joined
+    vectors = positions_of((p.merged, p.size[1]), p.y.pitch) / m.lanes * p.size[0] / p.merged
     steps = min(vectors * p.batch, 256.0)
 
     def cycles(tile: tuple[int, int]) -> float:
@@ -86,20 +86,20 @@ def _sizes(p: Moments, m: Machine) -> tuple[int, int]:
         each = max(a * b / 2, a + b, 4.0) + 0.3 * (a + b)
         return -(-p.rows // a) * -(-depth // b) * (steps * each + 3 * a * b + 60)
 
-    room = [
+    fitting = [
         (a, b)
         for a, b in product(range(1, 17), range(1, m.lanes + 1))
         if a * b + min(a, b) + 1 < m.registers and a <= p.rows and b <= depth
     ]
-    return min(room, key=cycles)
+    return min(fitting, key=cycles)
 
 
-def plan(p: Moments) -> _Plan:
-    """From shapes alone."""
+def plan(p: WeightGradient) -> _WeightGradientPlan:
+    """The plan depends on shapes only, never on the number of threads."""
     m = machine(p.dtype)
     a, b = _sizes(p, m)
-    lines = p.size[0] // p.joined
-    line = p.joined * p.y.pitch * p.dtype.itemsize * a
+    lines = p.size[0] // p.merged
+    line = p.merged * p.y.pitch * p.dtype.itemsize * a
     near = max(1, NEAR // line)
     images = max(1, min(p.batch, near // lines))
     some = min(lines, near)
@@ -115,21 +115,21 @@ def plan(p: Moments) -> _Plan:
     work = sums * p.batch * p.size[0] * p.size[1]
     wanted = max(1, min(64, work >> 19))
     bands = min(-(-p.rows // a), -(-wanted // (parts * p.groups)))
-    return _Plan(a, b, images, some, chunks, parts, bands, bunches)
+    return _WeightGradientPlan(a, b, images, some, chunks, parts, bands, bunches)
 
 
-class _Moments:
-    """Writes one Moments."""
+class _WeightGradientWriter:
+    """Writes the kernel of one WeightGradient."""
 
-    def __init__(self, p: Moments) -> None:
+    def __init__(self, p: WeightGradient) -> None:
         self.p = p
         self.plan = plan(p)
-        self.code = Code(p.dtype, machine(p.dtype).lanes)
+        self.code = VectorEmitter(p.dtype, machine(p.dtype).lanes)
         c, (_, w), pitch = self.code, p.size, p.y.pitch
-        self.places = places_of((p.joined, w), pitch)
-        self.vectors = -(-self.places // c.lanes)
+        self.positions = positions_of((p.merged, w), pitch)
+        self.vectors = -(-self.positions // c.lanes)
         self.reads = c.table(p.taps)
-        inside = [x < self.places and x % pitch < w for x in range(self.vectors * c.lanes)]
+        inside = [x < self.positions and x % pitch < w for x in range(self.vectors * c.lanes)]
         self.masked = not all(inside)
         if self.masked:
             lanes = [inside[k : k + c.lanes] for k in range(0, len(inside), c.lanes)]
@@ -163,15 +163,15 @@ class _Moments:
         return c.step(plan.parts * p.groups * plan.bands)
 
     def range_of(self, chunk: Int, slices: int) -> None:
-        """The images and the joined rows of a chunk."""
+        """The images and the merged rows of a chunk."""
         p, c, plan = self.p, self.code, self.plan
         some, part = c.divmod(chunk, slices)
         n, line = c.mul(some, plan.images), c.mul(part, plan.lines)
         self.images = n, c.least(c.add(n, plan.images), p.batch)
-        self.lines = line, c.least(c.add(line, plan.lines), p.size[0] // p.joined)
+        self.lines = line, c.least(c.add(line, plan.lines), p.size[0] // p.merged)
 
     def one(self, down: Int, across: Int, fresh: Value) -> None:
-        """One tile of sums."""
+        """Writes one tile of accumulators."""
         p, c, plan = self.p, self.code, self.plan
         depth = p.depth * len(p.taps)
         m, k = c.bounded(down, plan.a, p.rows), c.bounded(across, plan.b, depth)
@@ -179,7 +179,7 @@ class _Moments:
         seen = [self.tap_at(c.add(k, j)) for j in range(plan.b)]
         with c.loop(*self.images, [c.zero] * (plan.a * plan.b)) as n:
             with c.loop(*self.lines, n.values) as line:
-                step = c.mul(line.index, p.joined)
+                step = c.mul(line.index, p.merged)
                 y = c.add(c.mul(n.index, p.y.batch), c.mul(step, p.y.pitch))
                 x = c.add(c.mul(n.index, p.image.batch), c.mul(step, p.image.pitch))
                 with c.loop(0, self.vectors, line.values) as v:
@@ -204,23 +204,23 @@ class _Moments:
         return self.code.lookup(self.reads, tap)
 
     def multiply(self, v: Loop, mine: Value, seen: list[Value]) -> list[Value]:
-        """What one vector of places adds."""
+        """The accumulators after one more vector of positions."""
         c, plan = self.code, self.plan
         mask = self.mask_at(v.index)
         ours = [c.at(mine, i * self.p.y.channel) for i in range(plan.a)]
-        # fewer first: they stay in registers while the others go by one at a time
+        # the fewer operands stay in registers while the others are loaded one at a time
         few, many = sorted((ours, seen), key=len)
-        kept = [self.load(address, mask) for address in few]
+        loaded = [self.load(address, mask) for address in few]
         new = list(v.values)
         for i, address in enumerate(many):
             value = self.load(address, mask)
-            for j, other in enumerate(kept):
+            for j, other in enumerate(loaded):
                 k = j * plan.b + i if few is ours else i * plan.b + j
                 new[k] = c.fused(value, other, new[k])
         return new
 
     def mask_at(self, vector: Int) -> Value | None:
-        """Which lanes of a vector are places; None if all are."""
+        """Which lanes of a vector are positions; None if all are."""
         c, bits = self.code, f"i{self.code.lanes}"
         if not self.masked:
             return None
@@ -230,8 +230,8 @@ class _Moments:
         return self.code.load(address) if mask is None else self.code.load_where(address, mask)
 
     def save(self, sums: list[Value], out: Value, fresh: Value, rows: Int, columns: Int) -> None:
-        """Add up the lanes; a later chunk adds to what the earlier ones left. The first `rows` rows
-        and `columns` columns are left alone."""
+        """Add up the lanes and store them; a later chunk adds to what earlier ones stored. The
+        first `rows` rows and `columns` columns are not written."""
         c, plan = self.code, self.plan
         depth = self.p.depth * len(self.p.taps)
         packed = self.added_up(sums)
@@ -252,8 +252,8 @@ class _Moments:
         return c.below(back, c.add(back, self.plan.b))
 
     def added_up(self, sums: list[Value]) -> list[Value]:
-        """The lanes of each vector added up, in order, a vector of sums at a time: neighbours are
-        added in all vectors at once, two vectors becoming one."""
+        """The sum of each vector's lanes, in a fixed order, one vector of sums at a time: each
+        round adds neighbouring lanes of two vectors into one vector."""
         c = self.code
         vectors = sums + [c.zero] * (-len(sums) % c.lanes)
         even, odd = range(0, 2 * c.lanes, 2), range(1, 2 * c.lanes, 2)
@@ -267,6 +267,6 @@ class _Moments:
         return vectors
 
 
-def moments(p: Moments) -> Step:
+def weight_gradient(p: WeightGradient) -> Step:
     """The step that fills the output, in `plan(p).parts` parts."""
-    return _Moments(p).write()
+    return _WeightGradientWriter(p).write()

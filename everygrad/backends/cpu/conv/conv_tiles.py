@@ -1,10 +1,10 @@
-"""Kernels moved over images: the inner loop of convolutions, as LLVM IR.
+"""The inner loop of convolutions, as LLVM IR: kernels correlated with images.
 
-A tile of output channels times a few vectors of places stays in registers while every tap of the
-kernel goes by. Places lie one after the other in memory, so a tap is a constant offset, and nothing
-is unfolded into columns. Tiles at an edge move back to end at it and do some places twice, with the
-same result, which costs less code than a second kernel for the rest. Where the depth is cut into
-slabs that add to what is in memory, a tile stores only the places that no tile before it has done.
+A tile of output channels times a few vectors of positions stays in registers while the loop runs
+over the taps of the kernel. Positions are contiguous in memory, so a tap is a constant offset, and
+there is no im2col. A tile at an edge moves back to end there and computes some positions twice with
+the same result, which takes less code than a second kernel for the remainder. Where the depth is
+split into slabs that accumulate in memory, a tile stores only positions that no earlier tile did.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import NamedTuple
 from everygrad.backends.cpu.llvm.compiler import Value
 from everygrad.backends.cpu.llvm.vector_emitter import (
     NEAR,
-    Code,
     Image,
     Int,
-    Machine,
+    VectorEmitter,
+    VectorUnit,
     machine,
-    places_of,
+    positions_of,
 )
 from everygrad.backends.cpu.llvm.work import Step
 from everygrad.compile.thresholds import edge
 from everygrad.dtypes import DType
 
-Tap = tuple[int, int]  # where it reads, from a place's own element on: in the image, in the kernel
+Tap = tuple[int, int]  # offsets from a position's own element: in the image, in the kernel
 
 
 class Correlation(NamedTuple):
-    """out[phase, n, g, m, place] = sum over c and the phase's taps of
-    w[g, m, c, tap] * image[n, g, c, place + tap]; places are `size` of the image's rows."""
+    """out[phase, n, g, m, position] = sum over c and the phase's taps of
+    w[g, m, c, tap] * image[n, g, c, position + tap]; positions are `size` of the image's rows."""
 
     dtype: DType
     batch: int
@@ -46,10 +46,10 @@ class Correlation(NamedTuple):
     out: tuple[int, int]  # argument, offset; contiguous
 
 
-class Tile(NamedTuple):
-    """rows x vectors of places. mode: "row", `across` vectors to each of `down` rows; "narrow", the
-    same with rows shorter than a vector; "flat", vectors one after the other over the image's rows
-    and the gaps between them, which are left out when they are stored."""
+class CorrelationTile(NamedTuple):
+    """rows x vectors of positions. mode: "row", `across` vectors in each of `down` rows; "narrow",
+    the same with rows shorter than a vector; "flat", consecutive vectors over the image's rows and
+    the gaps between them, which are masked out of the stores."""
 
     mode: str
     rows: int
@@ -61,27 +61,29 @@ class Tile(NamedTuple):
         return self.down * self.across
 
 
-def _shapes(p: Correlation, m: Machine) -> Iterator[tuple[Tile, int]]:
-    """Every tile that fits, with the number of them an image takes."""
+def _shapes(p: Correlation, m: VectorUnit) -> Iterator[tuple[CorrelationTile, int]]:
+    """Every tile that fits the registers, with the number of them that cover an image."""
     (h, w), lanes = p.size, m.lanes
-    room = [(r, v) for r, v in product(range(1, 17), range(1, 9)) if r * v + v + 2 <= m.registers]
-    for rows, vectors in room:
+    fitting = [
+        (r, v) for r, v in product(range(1, 17), range(1, 9)) if r * v + v + 2 <= m.registers
+    ]
+    for rows, vectors in fitting:
         if rows > p.rows:
             continue
-        flat = places_of(p.size, p.image.pitch)
+        flat = positions_of(p.size, p.image.pitch)
         if m.masks and vectors * lanes <= flat and w != lanes:
-            yield Tile("flat", rows, 1, vectors), -(-flat // (vectors * lanes))
+            yield CorrelationTile("flat", rows, 1, vectors), -(-flat // (vectors * lanes))
         for down in (d for d in range(1, vectors + 1) if vectors % d == 0 and d <= h):
             across = vectors // down
             if across * lanes <= w:
                 count = -(-h // down) * -(-w // (across * lanes))
-                yield Tile("row", rows, down, across), count
+                yield CorrelationTile("row", rows, down, across), count
             elif across == 1:
-                yield Tile("narrow", rows, down, 1), -(-h // down)
+                yield CorrelationTile("narrow", rows, down, 1), -(-h // down)
 
 
-def _cycles(p: Correlation, tile: Tile, count: int) -> float:
-    """An estimate: two fused operations or two loads a cycle; vectors lie across cache lines."""
+def _cycles(p: Correlation, tile: CorrelationTile, count: int) -> float:
+    """An estimate: two multiply-adds or two loads a cycle; vectors may straddle cache lines."""
     sums = tile.rows * tile.vectors
     bound = max(sums / 2, (tile.rows + 2 * tile.vectors) / 2, 4.0)
     each = bound + 0.4 * tile.vectors + 0.15 * tile.rows + 0.3
@@ -90,45 +92,45 @@ def _cycles(p: Correlation, tile: Tile, count: int) -> float:
     return count * -(-p.rows // tile.rows) * (taps * each + stores + 20)
 
 
-def best_tile(p: Correlation) -> tuple[Tile, int]:
-    """The tile that should take the least time, and how many cover an image."""
+def best_tile(p: Correlation) -> tuple[CorrelationTile, int]:
+    """The tile with the lowest estimated time, and how many cover an image."""
     return min(_shapes(p, machine(p.dtype)), key=lambda t: _cycles(p, *t))
 
 
-def _split(p: Correlation, tile: Tile, count: int) -> tuple[int, int]:
-    """Into how many chunks the places and the channels of one image are cut, so that threads find
-    enough blocks. From shapes alone."""
+def _split(p: Correlation, tile: CorrelationTile, count: int) -> tuple[int, int]:
+    """Into how many chunks the positions and the channels of one image are split, so that there are
+    enough blocks for the threads. Depends on shapes only."""
     outer = len(p.taps) * p.batch * p.groups
     taps = sum(len(t) for t in p.taps)
     work = p.batch * p.groups * p.rows * p.depth * taps * p.size[0] * p.size[1]
     wanted = max(1, min(64, work >> 19))
-    places = min(count, -(-wanted // outer))
-    channels = min(-(-p.rows // tile.rows), -(-wanted // (outer * places)))
-    return places, channels
+    positions = min(count, -(-wanted // outer))
+    channels = min(-(-p.rows // tile.rows), -(-wanted // (outer * positions)))
+    return positions, channels
 
 
 _DEEP = edge(__name__, "_DEEP", 32, "size")  # channels of images that one tap reads far apart
-# bytes of images for the tiles of places that one tile of channels goes through
+# bytes of images for the tiles of positions that one tile of channels goes through
 _RUN = edge(__name__, "_RUN", 1 << 19, "bytes")
 
 
-def _run(p: Correlation, tile: Tile, lanes: int) -> int:
-    """How many tiles of places the same kernels do before the next kernels do them: many write
-    longer stretches of each channel, few find the images in a nearer cache."""
+def _run(p: Correlation, tile: CorrelationTile, lanes: int) -> int:
+    """How many tiles of positions one tile of channels does before the next tile of channels: many
+    write longer runs of each channel, few find the images in a nearer cache."""
     taps = max(len(t) for t in p.taps)
     rows = tile.down + min(taps, p.size[0]) ** 0.5
     each = p.depth * int(rows * tile.across * lanes) * p.dtype.itemsize
     return 4 if taps == 1 and p.depth > _DEEP else max(1, min(16, _RUN // each))
 
 
-class _Correlate:
+class _CorrelationWriter:
     """Writes one correlation."""
 
     def __init__(self, p: Correlation) -> None:
         self.p = p
         m = machine(p.dtype)
         self.tile, self.count = best_tile(p)
-        self.code = Code(p.dtype, m.lanes)
+        self.code = VectorEmitter(p.dtype, m.lanes)
         taps = [t for phase in p.taps for t in phase]
         self.many = len(taps) > 1
         self.slabs = self.slab_count()
@@ -143,7 +145,7 @@ class _Correlate:
 
     def write(self) -> Step:
         p, c, tile = self.p, self.code, self.tile
-        places, channels = _split(p, tile, self.count)
+        positions, channels = _split(p, tile, self.count)
         run = _run(p, tile, c.lanes)
         tiles = -(-p.rows // tile.rows)
         size = p.size[0] * p.size[1]
@@ -154,7 +156,7 @@ class _Correlate:
         )
         with c.loop(*c.blocks) as block:
             rest, channel = c.divmod(block.index, channels)
-            rest, place = c.divmod(rest, places)
+            rest, position = c.divmod(rest, positions)
             upper, g = c.divmod(rest, p.groups)
             phase, n = c.divmod(upper, p.batch)
             self.taps = self.taps_of(phase)
@@ -162,7 +164,7 @@ class _Correlate:
             self.image = c.at(image, shift)
             self.weight = c.at(weight, c.mul(g, p.weight[2]))
             self.out = c.at(out, c.mul(rest, p.rows * size))
-            low, high = c.share(place, places, self.count)
+            low, high = c.share(position, positions, self.count)
             rounds, _ = c.divmod(c.add(c.minus(high, low), run - 1), run)
             with c.loop(0, rounds) as r:
                 first = c.add(low, c.mul(r.index, run))
@@ -173,10 +175,10 @@ class _Correlate:
                     with c.loop(*kernels) as m, c.loop(first, last) as t:
                         self.locate(t.index)
                         self.one(m.index, slab.index)
-        return c.step(len(p.taps) * p.batch * p.groups * places * channels)
+        return c.step(len(p.taps) * p.batch * p.groups * positions * channels)
 
     def slab_count(self) -> int:
-        """Into how many slabs the channels of the images are cut, to stay in the nearest cache."""
+        """Into how many slabs the input channels are split, so that one fits the nearest cache."""
         p, tile = self.p, self.tile
         if self.many or tile.mode != "row":
             return 1
@@ -191,12 +193,12 @@ class _Correlate:
         return c.lookup(self.starts, phase), c.lookup(self.starts, c.add(phase, 1))
 
     def locate(self, t: Int) -> None:
-        """Tile t of places: where it reads, and where each of its vectors is stored."""
+        """Tile t of positions: where it reads, and where each of its vectors is stored."""
         p, c, tile = self.p, self.code, self.tile
         (h, w), pitch, lanes = p.size, p.image.pitch, c.lanes
         self.masks: list[tuple[Value, Value]] = []
         if tile.mode == "flat":
-            first = c.bounded(t, tile.across * lanes, places_of(p.size, pitch))
+            first = c.bounded(t, tile.across * lanes, positions_of(p.size, pitch))
             self.base = c.at(self.image, first)
             self.offsets = [k * lanes for k in range(tile.across)]
             self.stored: list[Int] = [self.dense(first, k) for k in self.offsets]
@@ -213,10 +215,10 @@ class _Correlate:
         if self.slabs > 1:
             above = c.repeated(row, tile.down, h)
             left = c.repeated(column, tile.across * lanes, w)
-            self.new = [self.new_places(r, k * lanes, above, left) for r, k in pairs]
+            self.new = [self.new_positions(r, k * lanes, above, left) for r, k in pairs]
 
-    def new_places(self, row: int, first: int, above: Int, left: Int) -> Value | None:
-        """The mask of a vector's places that are not among the first `above` rows and `left`
+    def new_positions(self, row: int, first: int, above: Int, left: Int) -> Value | None:
+        """The mask of a vector's positions that are not among the first `above` rows and `left`
         columns of its tile; None if that is known to be all of them."""
         c, tile = self.code, self.tile
         if above == 0 and left == 0:
@@ -225,7 +227,7 @@ class _Correlate:
         return mask if above == 0 else c.none_if(c.compare_ints("slt", row, above), mask)
 
     def dense(self, first: Int, offset: int) -> Int:
-        """Where the places from `first + offset` on are stored; their mask is noted."""
+        """Where the positions from `first + offset` on are stored; records their mask."""
         c, (_, w), pitch = self.code, self.p.size, self.p.image.pitch
         row, column = c.divmod(c.add(first, offset), pitch)
         kind = f"<{c.lanes} x i32>"
@@ -239,17 +241,17 @@ class _Correlate:
         return c.add(c.mul(row, w), c.least(column, w))
 
     def one(self, index: Int, slab: Int) -> None:
-        """Tile `index` of the output channels, at the places that were located."""
+        """Writes tile `index` of the output channels at the positions that `locate` found."""
         p, c, tile = self.p, self.code, self.tile
         m = c.bounded(index, tile.rows, p.rows)
         weight = c.at(self.weight, c.mul(m, p.weight[3]))
         size = p.size[0] * p.size[1]
         out = c.at(self.out, c.mul(m, size))
-        places = [
+        positions = [
             c.at(c.at(out, self.stored[k]), row * size)
             for row, k in product(range(tile.rows), range(tile.vectors))
         ]
-        with c.loop(*self.depth, self.begun(places, slab)) as depth:
+        with c.loop(*self.depth, self.initial_accumulators(positions, slab)) as depth:
             image = c.at(self.base, c.mul(depth.index, p.image.channel))
             kernel = c.at(weight, c.mul(depth.index, p.weight[4]))
             with c.loop(*self.taps, depth.values) as tap:
@@ -259,16 +261,16 @@ class _Correlate:
         for k, total in enumerate(depth.values):
             row, vector = divmod(k, tile.vectors)
             self.save(
-                total, places[k], vector, None if done == 0 else c.compare_ints("slt", row, done)
+                total, positions[k], vector, None if done == 0 else c.compare_ints("slt", row, done)
             )
 
-    def begun(self, places: list[Value], slab: Int) -> list[Value]:
-        """What the slabs before have left."""
+    def initial_accumulators(self, positions: list[Value], slab: Int) -> list[Value]:
+        """The accumulators: zeros, or what earlier slabs stored."""
         c = self.code
         if slab == 0:
-            return [c.zero] * len(places)
+            return [c.zero] * len(positions)
         first = c.splat(c.compare_ints("ne", slab, 0), c.mask)
-        return [c.load_where(address, first) for address in places]
+        return [c.load_where(address, first) for address in positions]
 
     def tap_at(self, image: Value, kernel: Value, tap: Int) -> tuple[Value, Value]:
         c = self.code
@@ -281,10 +283,10 @@ class _Correlate:
         )
 
     def multiply(self, sums: list[Value], image: Value, kernel: Value) -> list[Value]:
-        """What one tap of one channel adds."""
+        """The accumulators after one more tap of one channel."""
         c, tile = self.code, self.tile
         seen = [c.load(c.at(image, k)) for k in self.offsets]
-        if not self.many:  # each element is read once a tile: the next tile would wait for all
+        if not self.many:  # each element is read once per tile: the next tile would wait for it
             for k in self.offsets:
                 c.prefetch(c.at(image, k + tile.vectors * c.lanes))
         new = []
@@ -308,13 +310,13 @@ class _Correlate:
         elif mode == "narrow":
             c.store_where(total, address, c.first_lanes(self.p.size[1]))
         else:
-            # not LLVM's compressing store: into memory it is very slow on some processors
+            # not LLVM's compressing store, which is very slow to memory on some processors
             mask, ones = self.masks[vector]
             name = f"llvm.x86.avx512.mask.compress.{c.suffix}"
             c.store_where(c.call(name, c.vector, total, c.zero, mask), address, ones)
 
     def as_many(self, mask: Value) -> Value:
-        """The mask of as many lanes as are set in `mask`, the first ones."""
+        """A mask of the first lanes, as many as are set in `mask`."""
         c, bits = self.code, f"i{self.code.lanes}"
         count = c.intrinsic("ctpop", c.cast("bitcast", mask, bits))
         wide = c.op("shl", Value("i64", "1"), c.cast("zext", count, "i64"))
@@ -326,4 +328,4 @@ def correlate(p: Correlation) -> Step:
     """The step that fills the output."""
     if p.image.pitch == p.size[1]:  # no gaps between rows: one long row
         p = p._replace(size=(1, p.size[0] * p.size[1]))
-    return _Correlate(p).write()
+    return _CorrelationWriter(p).write()

@@ -1,10 +1,10 @@
 """Convolutions of images (batch, channels, height, width) as native work, float32 and float64.
 
-Images are copied once, padded, into scratch memory where that is needed; the kernels read them
-there as they lie. A stride is resolved by the copy: elements a stride apart become neighbours, in
-one plane for each remainder ("phase"). The gradient of the image of a convolution with a stride
-works the other way round: each phase of the result is a convolution of its own with some of the
-taps, and the phases are woven together at the end.
+Where padding or strides need it, images are first copied, padded, into scratch memory, and the
+kernels read the copy. The copy resolves strides: elements a stride apart become neighbours, in one
+plane for each remainder ("phase"). The input gradient of a strided convolution works the other way
+round: each phase of the result is a convolution with some of the taps, and a last step interleaves
+the phases.
 
 Inputs may have any strides, the result is contiguous. `window` is (size, stride, padding, dilation,
 groups), as in ops/nn/conv2d.py. Arguments of the steps: the result, the two inputs, scratch memory.
@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from everygrad.backends.cpu.conv.conv_sums import Moments, joined_rows, moments, plan
+from everygrad.backends.cpu.conv.conv_sums import WeightGradient, merged_rows, plan, weight_gradient
 from everygrad.backends.cpu.conv.conv_tiles import Correlation, Tap, correlate
 from everygrad.backends.cpu.conv.pooling import max_pool2d_index as max_pool2d_index
 from everygrad.backends.cpu.kernels import run_work
@@ -27,22 +27,22 @@ from everygrad.backends.cpu.llvm.vector_emitter import (
     OUT,
     SCRATCH,
     SECOND,
-    Code,
     Image,
     Int,
+    VectorEmitter,
     machine,
 )
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work, contiguous
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import int64
 
 
-class Axis(NamedTuple):
-    """One axis of an image that is copied: padded element i * stride + r goes to plane r, place i.
+class PaddedAxis(NamedTuple):
+    """One axis of an image that is copied: padded element i * stride + r goes to plane r, index i.
 
-    `before` zeros stand in front of the `size` elements; planes have `length` places each.
+    `before` zeros precede the `size` elements; each plane has `length` elements.
     """
 
     size: int
@@ -52,18 +52,18 @@ class Axis(NamedTuple):
     length: int
 
 
-class Planes(NamedTuple):
+class PaddedPlanes(NamedTuple):
     """A padded copy: for each image and channel down.planes * across.planes planes."""
 
     argument: int  # what is copied
-    source: Operand
-    down: Axis
-    across: Axis
+    source: ArrayLayout
+    down: PaddedAxis
+    across: PaddedAxis
     offset: int  # in scratch memory, elements
 
     @property
     def plane(self) -> int:
-        """Elements of one plane; at least a vector more than it holds, for whoever reads or writes
+        """Elements of one plane, with at least a vector of slack, since kernels read and write
         whole vectors at its end."""
         lanes = machine(self.source.dtype).lanes
         return -(-self.down.length * self.across.length // lanes) * lanes + lanes
@@ -81,18 +81,18 @@ class Planes(NamedTuple):
         batch = self.source.shape[1] * self.channel
         return Image(SCRATCH, self.offset, batch, self.channel, self.across.length)
 
-    def place(self, y: int, x: int) -> int:
-        """Where element (y, x) of the padded image lies, for one place of the result."""
+    def offset_of(self, y: int, x: int) -> int:
+        """The offset of element (y, x) of the padded image for the first output position."""
         (down, r), (across, s) = divmod(y, self.down.stride), divmod(x, self.across.stride)
         plane = (r * self.across.planes + s) * self.plane
         return plane + down * self.across.length + across
 
 
-def copy_step(p: Planes) -> Step:
+def copy_step(p: PaddedPlanes) -> Step:
     """Fill the planes; one block is one channel of one image."""
     source, down, across = p.source, p.down, p.across
     strides = source.strides
-    c = Code(source.dtype, machine(source.dtype).lanes)
+    c = VectorEmitter(source.dtype, machine(source.dtype).lanes)
     given, copies = c.argument(p.argument, source.offset), c.argument(SCRATCH, p.offset)
     with c.loop(*c.blocks) as block:
         n, channel = c.divmod(block.index, source.shape[1])
@@ -116,7 +116,9 @@ def copy_step(p: Planes) -> Step:
     return c.step(source.shape[0] * source.shape[1])
 
 
-def _strided(c: Code, address: Value, x: Int, width: Int, strides: tuple[int, int]) -> Value:
+def _strided(
+    c: VectorEmitter, address: Value, x: Int, width: Int, strides: tuple[int, int]
+) -> Value:
     """Elements x, x + strides[0] and so on of a row, strides[1] apart in memory; zero outside of
     [0, width)."""
     step, apart = strides
@@ -129,23 +131,25 @@ def _strided(c: Code, address: Value, x: Int, width: Int, strides: tuple[int, in
     return c.gather(address, c.lane_numbers(step * apart, kind), mask)
 
 
-def _bytes(elements: int, x: Operand) -> int:
+def _bytes(elements: int, x: ArrayLayout) -> int:
     return elements * x.dtype.itemsize
 
 
 # --- forward -------------------------------------------------------------------------------------
 
 
-def _read_axis(size: int, count: int, k: int, stride: int, padding: int, dilation: int) -> Axis:
-    """The padded axis that a kernel of k taps reads at `count` places."""
+def _read_axis(
+    size: int, count: int, k: int, stride: int, padding: int, dilation: int
+) -> PaddedAxis:
+    """The padded axis that a kernel of k taps reads at `count` positions."""
     reach = [t * dilation for t in range(k)]
     planes = max(r % stride for r in reach) + 1
-    return Axis(size, stride, padding, planes, count + max(r // stride for r in reach))
+    return PaddedAxis(size, stride, padding, planes, count + max(r // stride for r in reach))
 
 
-def _in_place(p: Planes, width: int) -> Image | None:
-    """The images where they lie, if the copy would be the same as they are and vectors of `width`
-    places read nothing beyond them."""
+def _uncopied(p: PaddedPlanes, width: int) -> Image | None:
+    """The images in place, if the copy would equal them and vectors of `width` positions read
+    nothing beyond them."""
     x = p.source
     for axis in (p.down, p.across):
         if axis.stride != 1 or axis.before or axis.length > axis.size:
@@ -155,43 +159,43 @@ def _in_place(p: Planes, width: int) -> Image | None:
     return Image(p.argument, x.offset, x.strides[0], x.strides[1], x.strides[2])
 
 
-class Reads(NamedTuple):
-    """Where images are read: they, the copy that is to be made first, if any, and its size."""
+class ImageReads(NamedTuple):
+    """Where a kernel reads images: in place, or from a copy that a step makes first."""
 
     image: Image
-    planes: Planes
+    planes: PaddedPlanes
     steps: tuple[Step, ...]
     elements: int
 
-    def place(self, y: int, x: int) -> int:
-        """Where element (y, x) of the padded image lies, for one place of the result."""
-        return self.planes.place(y, x) if self.steps else y * self.image.pitch + x
+    def offset_of(self, y: int, x: int) -> int:
+        """The offset of element (y, x) of the padded image for the first output position."""
+        return self.planes.offset_of(y, x) if self.steps else y * self.image.pitch + x
 
 
-def _reads(planes: Planes, width: int) -> Reads:
-    image = _in_place(planes, width)
+def _reads(planes: PaddedPlanes, width: int) -> ImageReads:
+    image = _uncopied(planes, width)
     if image is not None:
-        return Reads(image, planes, (), 0)
-    return Reads(planes.image, planes, (copy_step(planes),), planes.elements)
+        return ImageReads(image, planes, (), 0)
+    return ImageReads(planes.image, planes, (copy_step(planes),), planes.elements)
 
 
-def _forward(argument: int, x: Operand, count: tuple[int, int], window: Any) -> Reads:
-    """What a kernel reads at `count` places."""
+def _forward(argument: int, x: ArrayLayout, count: tuple[int, int], window: Any) -> ImageReads:
+    """The reads of a kernel at `count` positions."""
     size, stride, padding, dilation, _ = window
     down, across = (
         _read_axis(x.shape[2 + a], count[a], size[a], stride[a], padding[a], dilation[a])
         for a in (0, 1)
     )
-    return _reads(Planes(argument, x, down, across, 0), count[1])
+    return _reads(PaddedPlanes(argument, x, down, across, 0), count[1])
 
 
-def _taps(reads: Reads, window: Any) -> list[int]:
+def _taps(reads: ImageReads, window: Any) -> list[int]:
     (kh, kw), (dh, dw) = window[0], window[3]
-    return [reads.place(i * dh, j * dw) for i in range(kh) for j in range(kw)]
+    return [reads.offset_of(i * dh, j * dw) for i in range(kh) for j in range(kw)]
 
 
-def conv2d(x: Operand, w: Operand, window: Any, out: Operand) -> Work:
-    """Kernels (out channels, channels / groups, height, width) moved over images."""
+def conv2d(x: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
+    """Correlates images with kernels (out channels, channels / groups, height, width)."""
     (kh, kw), groups = window[0], window[4]
     size = (out.shape[2], out.shape[3])
     reads = _forward(FIRST, x, size, window)
@@ -219,13 +223,13 @@ def conv2d(x: Operand, w: Operand, window: Any, out: Operand) -> Work:
 
 class Phases(NamedTuple):
     """One axis of the image's gradient. Elements y with (y + padding) % stride == r are phase r:
-    `places` places (the last may be none), of which place j reads y's elements offset + j of the
-    padded axis, for each (tap, offset)."""
+    `positions` of them (the last may not exist). Position j reads element offset + j of y's padded
+    axis for each (tap, offset)."""
 
-    axis: Axis
-    places: int
+    axis: PaddedAxis
+    positions: int
     taps: tuple[tuple[tuple[int, int], ...], ...]
-    first: tuple[int, ...]  # the place of a phase's element y is (y + padding) // stride - first
+    first: tuple[int, ...]  # the position of a phase's element y is (y + padding) // stride - first
 
 
 def _phases(size: int, count: int, k: int, stride: int, padding: int, dilation: int) -> Phases:
@@ -242,20 +246,20 @@ def _phases(size: int, count: int, k: int, stride: int, padding: int, dilation: 
         tuple((t, before + q - e) for t, e in some) for some, q in zip(steps, first, strict=True)
     )
     length = most + max((offset for some in taps for _, offset in some), default=0)
-    return Phases(Axis(count, 1, before, 1, length), most, taps, tuple(first))
+    return Phases(PaddedAxis(count, 1, before, 1, length), most, taps, tuple(first))
 
 
-def conv2d_input(y: Operand, w: Operand, window: Any, out: Operand) -> Work:
+def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
     """The gradient of the image, shaped like `out`, from the result's."""
     size, stride, padding, dilation, groups = window
     down, across = (
         _phases(out.shape[2 + a], y.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
         for a in (0, 1)
     )
-    reads = _reads(Planes(FIRST, y, down.axis, across.axis, 0), across.places)
+    reads = _reads(PaddedPlanes(FIRST, y, down.axis, across.axis, 0), across.positions)
     taps: list[tuple[Tap, ...]] = [
         tuple(
-            (reads.place(i, j), ti * w.strides[2] + tj * w.strides[3])
+            (reads.offset_of(i, j), ti * w.strides[2] + tj * w.strides[3])
             for (ti, i), (tj, j) in product(some, other)
         )
         for some, other in product(down.taps, across.taps)
@@ -268,7 +272,7 @@ def conv2d_input(y: Operand, w: Operand, window: Any, out: Operand) -> Work:
         groups,
         rows,
         depth,
-        (down.places, across.places),
+        (down.positions, across.positions),
         reads.image,
         (SECOND, w.offset, depth * w.strides[0], w.strides[1], w.strides[0]),
         tuple(taps),
@@ -278,22 +282,24 @@ def conv2d_input(y: Operand, w: Operand, window: Any, out: Operand) -> Work:
     if direct:
         return Work(steps, _bytes(reads.elements, y))
     channels = out.shape[0] * out.shape[1]
-    woven = channels * len(taps) * down.places * across.places
-    weave = _weave_step(down, across, window, out, reads.elements)
-    return Work((*steps, weave), _bytes(reads.elements + woven + 64, y))
+    interleaved = channels * len(taps) * down.positions * across.positions
+    interleave = _interleave_step(down, across, window, out, reads.elements)
+    return Work((*steps, interleave), _bytes(reads.elements + interleaved + 64, y))
 
 
-def _weave_step(down: Phases, across: Phases, window: Any, out: Operand, offset: int) -> Step:
-    """Phases (phase, channel of an image, places) to rows of the image; one block is a channel."""
+def _interleave_step(
+    down: Phases, across: Phases, window: Any, out: ArrayLayout, offset: int
+) -> Step:
+    """Interleaves phases (phase, channel, positions) into image rows; one block is a channel."""
     _, (sh, sw), (ph, pw), _, _ = window
     channels, (h, w) = out.shape[0] * out.shape[1], out.shape[2:]
-    plane = down.places * across.places
-    c = Code(out.dtype, machine(out.dtype).lanes)
+    plane = down.positions * across.positions
+    c = VectorEmitter(out.dtype, machine(out.dtype).lanes)
     columns = [
         (x + pw) % sw * channels * plane + (x + pw) // sw - across.first[(x + pw) % sw]
         for x in range(w)
     ]
-    places = c.table([*columns, *[0] * c.lanes])
+    offsets = c.table([*columns, *[0] * c.lanes])
     firsts = c.table(down.first)
     phases, to = c.argument(SCRATCH, offset), c.argument(OUT, out.offset)
     kind = f"<{c.lanes} x i64>"
@@ -303,7 +309,7 @@ def _weave_step(down: Phases, across: Phases, window: Any, out: Operand, offset:
         with c.loop(0, h) as y:
             q, r = c.divmod(c.add(y.index, ph), sh)
             j = c.minus(q, c.lookup(firsts, r))
-            shift = c.add(c.mul(r, sw * channels * plane), c.mul(j, across.places))
+            shift = c.add(c.mul(r, sw * channels * plane), c.mul(j, across.positions))
             row, line = c.at(image, shift), c.at(target, c.mul(y.index, w))
             with c.loop(0, -(-w // c.lanes)) as v:
                 x = c.mul(v.index, c.lanes)
@@ -314,7 +320,7 @@ def _weave_step(down: Phases, across: Phases, window: Any, out: Operand, offset:
                     order = [k // 2 + k % 2 * c.lanes for k in range(c.lanes)]
                     value = c.shuffle(even, odd, order)
                 else:
-                    value = c.gather(row, c.load(c.at(places, x, "i64"), kind), mask)
+                    value = c.gather(row, c.load(c.at(offsets, x, "i64"), kind), mask)
                 c.store_where(value, c.at(line, x), mask)
     return c.step(channels)
 
@@ -322,27 +328,27 @@ def _weave_step(down: Phases, across: Phases, window: Any, out: Operand, offset:
 # --- the gradient of the kernel ------------------------------------------------------------------
 
 
-def _as_is(argument: int, y: Operand, pitch: int) -> Image | None:
-    """An image whose rows can be read where they lie, `pitch` apart."""
+def _as_is(argument: int, y: ArrayLayout, pitch: int) -> Image | None:
+    """An image whose rows can be read in place, `pitch` apart; None otherwise."""
     if y.strides[3] != 1 or y.strides[2] != pitch:
         return None
     return Image(argument, y.offset, y.strides[0], y.strides[1], y.strides[2])
 
 
-def conv2d_weight(x: Operand, y: Operand, window: Any, out: Operand) -> Work:
+def conv2d_weight(x: ArrayLayout, y: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
     """The gradient of the kernel, shaped like `out`, from the image and the result's gradient."""
     groups, size = window[4], (y.shape[2], y.shape[3])
     reads = _forward(FIRST, x, size, window)
     image, steps, used = reads.image, list(reads.steps), reads.elements
-    joined = joined_rows(size, image.pitch, machine(x.dtype))
-    same = y.strides[2] if joined == 1 else image.pitch
+    merged = merged_rows(size, image.pitch, machine(x.dtype))
+    same = y.strides[2] if merged == 1 else image.pitch
     given = _as_is(SECOND, y, same)
     if given is None:
-        down = Axis(size[0], 1, 0, 1, size[0])
-        copy = Planes(SECOND, y, down, Axis(size[1], 1, 0, 1, image.pitch), used)
+        down = PaddedAxis(size[0], 1, 0, 1, size[0])
+        copy = PaddedPlanes(SECOND, y, down, PaddedAxis(size[1], 1, 0, 1, image.pitch), used)
         steps.append(copy_step(copy))
         given, used = copy.image, used + copy.elements
-    problem = Moments(
+    problem = WeightGradient(
         x.dtype,
         x.shape[0],
         groups,
@@ -353,21 +359,21 @@ def conv2d_weight(x: Operand, y: Operand, window: Any, out: Operand) -> Work:
         image,
         tuple(_taps(reads, window)),
         (OUT, out.offset),
-        joined,
+        merged,
     )
     parts = plan(problem).parts
     if parts == 1:
-        return Work((*steps, moments(problem)), _bytes(used, x))
-    steps += [moments(problem._replace(out=(SCRATCH, used))), _total_step(out, parts, used)]
+        return Work((*steps, weight_gradient(problem)), _bytes(used, x))
+    steps += [weight_gradient(problem._replace(out=(SCRATCH, used))), _total_step(out, parts, used)]
     return Work(tuple(steps), _bytes(used + parts * out.size, x))
 
 
-_RUN = edge(__name__, "_RUN", 1 << 12, "elements")  # elements of a block that adds up parts
+_RUN = edge(__name__, "_RUN", 1 << 12, "elements")  # elements per block that adds partial sums
 
 
-def _total_step(out: Operand, parts: int, offset: int) -> Step:
-    """The sum of `parts` arrays shaped like `out`, first to last."""
-    c = Code(out.dtype, machine(out.dtype).lanes)
+def _total_step(out: ArrayLayout, parts: int, offset: int) -> Step:
+    """The second stage: adds `parts` partial sums shaped like `out`, first to last."""
+    c = VectorEmitter(out.dtype, machine(out.dtype).lanes)
     given, to = c.argument(SCRATCH, offset), c.argument(OUT, out.offset)
     blocks = -(-out.size // _RUN)
     with c.loop(*c.blocks) as block:
@@ -393,14 +399,14 @@ _MAKERS: dict[str, Callable[..., Work]] = {
 
 
 @lru_cache(maxsize=512)
-def _work(op: str, inputs: tuple[Operand, ...], window: Any, out: Shape) -> Work:
+def _work(op: str, inputs: tuple[ArrayLayout, ...], window: Any, out: Shape) -> Work:
     dtype = int64 if op == "max_pool2d_index" else inputs[0].dtype
     return _MAKERS[op](*inputs, window, contiguous(dtype, out))
 
 
 def run(op: str, arrays: tuple[Any, ...], window: Any, shape: Shape) -> Any:
     """The result of an op on NumPy arrays."""
-    work = _work(op, tuple(map(run_work.operand, arrays)), window, shape)
+    work = _work(op, tuple(map(run_work.layout_of, arrays)), window, shape)
     out = empty(shape, int64.np if op == "max_pool2d_index" else arrays[0].dtype)
     run_work.run(work, [out], arrays)
     return out

@@ -1,35 +1,35 @@
-"""Where the largest element of each window of an image lies, as native work."""
+"""The index of the largest element of each pooling window, as native work."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from everygrad.backends.cpu.llvm.compiler import Value
-from everygrad.backends.cpu.llvm.vector_emitter import FIRST, OUT, Code, Int
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.vector_emitter import FIRST, OUT, Int, VectorEmitter
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compile.thresholds import edge
 
 _UNROLLED = edge(__name__, "_UNROLLED", 9, "count")  # taps; larger windows are loops
 _LANES = edge(__name__, "_LANES", 8, "size")  # int64 results fill 64 bytes
 
 
-def max_pool2d_index(x: Operand, window: Any, out: Operand) -> Work:
-    """For each window the place row * width + column of its largest element, int64.
+def max_pool2d_index(x: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
+    """For each window the index row * width + column of its largest element, int64.
 
-    A NaN wins over numbers, the first of equals over the others, and any element over the padding.
+    A NaN wins over numbers, the first of equal elements over later ones, any element over padding.
     x is float32 or float64 with any strides, out contiguous.
     """
-    return Work((_Pool(x, window, out).write(),))
+    return Work((_PoolingWriter(x, window, out).write(),))
 
 
-class _Pool:
+class _PoolingWriter:
     """Writes one pooling; a block is one channel of one image."""
 
-    def __init__(self, x: Operand, window: Any, out: Operand) -> None:
+    def __init__(self, x: ArrayLayout, window: Any, out: ArrayLayout) -> None:
         self.x, self.window, self.out = x, window, out
-        self.code = Code(x.dtype, _LANES)
-        self.places = f"<{_LANES} x i64>"
-        self.none = Value(self.places, f"<{', '.join(['i64 -1'] * _LANES)}>")
+        self.code = VectorEmitter(x.dtype, _LANES)
+        self.index_type = f"<{_LANES} x i64>"
+        self.none = Value(self.index_type, f"<{', '.join(['i64 -1'] * _LANES)}>")
         self.padded = tuple(window[2]) != (0, 0)
 
     def write(self) -> Step:
@@ -48,7 +48,7 @@ class _Pool:
                 line = c.at(target, c.mul(i.index, w), "i64")
                 with c.loop(0, -(-w // _LANES)) as j:
                     first = c.mul(j.index, _LANES)
-                    if w >= _LANES:  # the last vector moves back to end with the row
+                    if w >= _LANES:  # the last vector moves back to end where the row ends
                         first = c.least(first, w - _LANES)
                     self.one(top, first, c.at(line, first, "i64"))
         return c.step(x.shape[0] * x.shape[1])
@@ -67,14 +67,14 @@ class _Pool:
             with c.loop(0, kh, [best, found]) as down:
                 down.next = list(self.row(top, left, down.index, *down.values))
             best, found = down.values
-        start = c.splat(c.i64(c.add(c.mul(top, self.x.shape[3]), left)), self.places)
-        place = c.op("add", c.op("add", start, c.lane_numbers(sw)), found)
+        start = c.splat(c.i64(c.add(c.mul(top, self.x.shape[3]), left)), self.index_type)
+        index = c.op("add", c.op("add", start, c.lane_numbers(sw)), found)
         if self.padded:
-            place = self.pick(self.nothing(found), self.none, place)
-        c.store_where(place, target, c.first_lanes(self.out.shape[3]))
+            index = self.pick(self.nothing(found), self.none, index)
+        c.store_where(index, target, c.first_lanes(self.out.shape[3]))
 
     def row(self, top: Int, left: Int, i: Int, best: Value, found: Value) -> tuple[Value, Value]:
-        """The better of what was found and row i of the windows."""
+        """The better of the best so far and row i of the windows."""
         c, kw = self.code, self.window[0][1]
         if kw <= _UNROLLED:
             for j in range(kw):
@@ -88,17 +88,17 @@ class _Pool:
     def tap(
         self, top: Int, left: Int, i: Int, j: Int, best: Value, found: Value
     ) -> tuple[Value, Value]:
-        """The better of what was found and element (i, j) of the windows: its value, and its place
-        from the window's first on."""
+        """The better of the best so far and element (i, j) of the windows: its value, and its index
+        relative to the window's first element."""
         c, x = self.code, self.x
         dh, dw = self.window[3]
         w = x.shape[3]
         y, column = c.add(top, c.mul(i, dh)), c.add(left, c.mul(j, dw))
         at = c.add(c.mul(y, x.strides[2]), c.mul(column, x.strides[3]))
         value = self.read(c.at(self.image, at), y, column)
-        place = c.splat(c.i64(c.add(c.mul(i, dh * w), c.mul(j, dw))), self.places)
+        index = c.splat(c.i64(c.add(c.mul(i, dh * w), c.mul(j, dw))), self.index_type)
         if not self.padded and i == j == 0:
-            return value, place
+            return value, index
         larger = c.emit(c.mask, f"fcmp ugt {c.vector} {value.name}, {best.name}")
         number = c.emit(c.mask, f"fcmp ord {c.vector} {best.name}, {best.name}")
         better = c.op("and", larger, number)
@@ -107,12 +107,12 @@ class _Pool:
             better = c.op("and", c.op("or", better, self.nothing(found)), inside)
         elif not isinstance(i, int) or not isinstance(j, int):  # a loop: the first tap is not known
             better = c.op("or", better, self.nothing(found))
-        return self.pick(better, value, best), self.pick(better, place, found)
+        return self.pick(better, value, best), self.pick(better, index, found)
 
     def nothing(self, found: Value) -> Value:
-        """The lanes whose windows have met no element yet."""
+        """The lanes whose windows have seen no element yet."""
         return self.code.emit(
-            self.code.mask, f"icmp slt {self.places} {found.name}, zeroinitializer"
+            self.code.mask, f"icmp slt {self.index_type} {found.name}, zeroinitializer"
         )
 
     def inside(self, y: Int, column: Int, step: int) -> Value:

@@ -1,4 +1,4 @@
-"""How reductions accumulate: what an accumulator holds, and how values enter and leave it."""
+"""Accumulators of reductions: their dtype, how they load an element, combine and are finalized."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ LONG = edge(__name__, "LONG", 1 << 15, "size")
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
-class Combine:
-    """Sums, in float32 for half floats; `dtype` is the accumulator's."""
+class Accumulator:
+    """The accumulator of a sum, float32 for half floats. `dtype` is the accumulator's."""
 
     def __init__(self, name: str, source: DType) -> None:
         self.name = name
         self.source = source
         self.wide = dtypes.float32 if source in _HALVES else source
-        self.dtype = self.accumulator()
+        self.dtype = self.accumulator_dtype()
         self.type = intrinsics.register_type(self.dtype)
         self.itemsize = self.dtype.itemsize
-        self.start = self.first()
+        self.start = self.identity()
 
-    def accumulator(self) -> DType:
+    def accumulator_dtype(self) -> DType:
         return self.wide
 
-    def first(self) -> str:
-        """What accumulating begins with."""
+    def identity(self) -> str:
+        """The identity of the reduction, as a literal."""
         kind = self.source if self.source is dtypes.bool_ else self.dtype
         return literal(self.type, accumulate.identity(self.name, kind)).name
 
-    def enter(self, e: Emitter, x: Reg) -> Reg:
-        """An element as the accumulator takes it."""
+    def load(self, e: Emitter, x: Reg) -> Reg:
+        """An element converted to what `step` adds."""
         return intrinsics.cast(e, x, self.source, self.wide)
 
     def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
@@ -50,28 +50,28 @@ class Combine:
 
     @property
     def is_widened(self) -> bool:
-        """Whether accumulators are joined in one that is wider."""
+        """Whether accumulators are combined in a wider one."""
         return self.name == "add" and self.type == "float"
 
     @property
     def outer(self) -> tuple[str, str]:
-        """Type and start of what joins accumulators of one long row."""
+        """Type and identity of the state that combines the accumulators of one long row."""
         if not self.is_widened:
             return self.type, self.start
         return "double", literal("double", accumulate.identity("add", dtypes.float64)).name
 
-    def join(self, e: Emitter, held: Reg, total: Reg) -> Reg:
-        """What was joined so far, and one accumulator more."""
+    def combine(self, e: Emitter, held: Reg, total: Reg) -> Reg:
+        """The combined state with one more accumulator."""
         if not self.is_widened:
             return self.step(e, held, total)
         return e.op("fadd", held, e.cast("fpext", total, "double"))
 
-    def part(self, e: Emitter, held: Reg) -> Reg:
-        """What was joined as one accumulator."""
+    def narrow(self, e: Emitter, held: Reg) -> Reg:
+        """The combined state rounded to the accumulator's type."""
         return e.cast("fptrunc", held, self.type) if self.is_widened else held
 
-    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
-        """The result of value v."""
+    def finalize(self, e: Emitter, total: Reg, v: Value) -> Reg:
+        """The result of the reduction v: divided by the count for a mean, cast to its dtype."""
         if v.op.mean:
             shape = v.args[0].shape
             count = size_of(tuple(shape[a] for a in v.params["axes"]))
@@ -79,21 +79,21 @@ class Combine:
         return intrinsics.cast(e, total, self.wide, v.dtype)
 
 
-class LongSum(Combine):
-    """Sums of many rows, term after term in each column: in float64, or digits would be lost."""
+class LongSum(Accumulator):
+    """Sums down long columns, one term after another: float64, since float32 would lose digits."""
 
     def __init__(self, name: str, source: DType) -> None:
         super().__init__(name, source)
         self.wide = self.dtype = dtypes.float64
         self.type, self.itemsize = "double", 8
-        self.start = self.first()
+        self.start = self.identity()
 
 
-class Extreme(Combine):
-    """max and min. Floats become integers that sort as they do, with NaN as the winner: integers
-    reduce by vectors, floats with NaN do not."""
+class Extreme(Accumulator):
+    """max and min. Floats are mapped to integers of the same order, NaN to the winning end: LLVM
+    vectorises reductions of integers, but not those of floats that must propagate NaN."""
 
-    def accumulator(self) -> DType:
+    def accumulator_dtype(self) -> DType:
         if not self.wide.is_float:
             return self.wide
         return dtypes.int64 if self.wide.bits == 64 else dtypes.int32
@@ -110,8 +110,8 @@ class Extreme(Combine):
         mask = e.op("and", sign, literal(word.type, 2 ** (bits - 1) - 1))
         return e.op("xor", word, mask)
 
-    def enter(self, e: Emitter, x: Reg) -> Reg:
-        x = super().enter(e, x)
+    def load(self, e: Emitter, x: Reg) -> Reg:
+        x = super().load(e, x)
         if not self.wide.is_float:
             return x
         word = self.flipped(e, e.cast("bitcast", x, self.type))
@@ -121,48 +121,48 @@ class Extreme(Combine):
         prefix = "u" if self.dtype.kind == "uint" else "s"
         return e.intrinsic(prefix + self.name, held, new)
 
-    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
+    def finalize(self, e: Emitter, total: Reg, v: Value) -> Reg:
         if self.wide.is_float:
             register = intrinsics.register_type(self.wide)
             total = e.cast("bitcast", self.flipped(e, total), register)
         return intrinsics.cast(e, total, self.wide, v.dtype)
 
 
-class Logical(Combine):
+class Logical(Accumulator):
     """all and any, and max and min of bools, in bytes."""
 
-    def accumulator(self) -> DType:
+    def accumulator_dtype(self) -> DType:
         return dtypes.uint8
 
-    def enter(self, e: Emitter, x: Reg) -> Reg:
+    def load(self, e: Emitter, x: Reg) -> Reg:
         return e.cast("zext", x, "i8")
 
     def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
         return e.op("and" if self.name in ("and", "min") else "or", held, new)
 
-    def leave(self, e: Emitter, total: Reg, v: Value) -> Reg:
+    def finalize(self, e: Emitter, total: Reg, v: Value) -> Reg:
         return e.compare("ne", total, literal("i8", 0))
 
 
 @lru_cache(maxsize=256)
-def _combine(name: str, source: DType) -> Combine:
-    kinds: dict[str, Any] = {"add": Combine, "max": Extreme, "min": Extreme}
+def _accumulator(name: str, source: DType) -> Accumulator:
+    kinds: dict[str, Any] = {"add": Accumulator, "max": Extreme, "min": Extreme}
     kind = Logical if source is dtypes.bool_ else kinds[name]
-    made: Combine = kind(name, source)
+    made: Accumulator = kind(name, source)
     return made
 
 
 @lru_cache(maxsize=16)
-def long_sum(source: DType) -> Combine:
+def long_sum(source: DType) -> Accumulator:
     """A sum in float64."""
     return LongSum("add", source)
 
 
-def combine_of(v: Value) -> Combine:
+def accumulator_of(v: Value) -> Accumulator:
     """The accumulator of a reduction."""
     x = v.args[0]
     terms = x.size // max(1, v.size)
     narrow_sum = v.op.combine == "add" and x.dtype.is_float and x.dtype.bits < 64
     if narrow_sum and terms > LONG and not trailing(x.shape, v.params["axes"]):
         return long_sum(x.dtype)
-    return _combine(v.op.combine, x.dtype)
+    return _accumulator(v.op.combine, x.dtype)

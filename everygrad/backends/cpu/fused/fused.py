@@ -1,15 +1,15 @@
-"""The LLVM IR of a fused group: rows, and passes over each row while it is in the cache.
+"""Writes the LLVM IR of a fused group: rows, and passes over each row while it is cached.
 
 A pass computes everything it can before a row reduction's result is needed; the next pass goes on
-with it. Values a later pass needs are read again from where they were stored, kept in a small
-array of the row if they are dear (exp), or computed again.
+with it. A value that a later pass needs is read again if it was stored, cached in a small array of
+the row if it is expensive (exp), and otherwise recomputed.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from everygrad.backends.cpu.fused.accumulator import Combine, combine_of, long_sum
+from everygrad.backends.cpu.fused.accumulator import Accumulator, accumulator_of, long_sum
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
@@ -22,37 +22,37 @@ from everygrad.compile.walk import Place, Walk, walk
 from everygrad.dtypes import int64
 
 COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-DEAR = frozenset(  # intrinsics that take longer than a load from the cache
+EXPENSIVE = frozenset(  # intrinsics that take longer than a load from the cache
     {
         "exp", "expm1", "log", "log1p", "log2", "erf", "ndtr", "pow", "floordiv", "mod", "sin",
         "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
         "atanh",
     }
 )  # fmt: skip
-# elements of a block: about 10 us, a thread's smallest share
+# elements of a block: about 10 us, the least work worth a thread
 GRAIN = edge(__name__, "GRAIN", 1 << 14, "elements")
-MOST_BLOCKS = edge(__name__, "MOST_BLOCKS", 64, "count")
-# elements of all blocks' partial results together
-MOST_PARTIAL = edge(__name__, "MOST_PARTIAL", 1 << 21, "elements")
-# bytes of a row kept between passes, on the stack
-MOST_KEPT = edge(__name__, "MOST_KEPT", 1 << 15, "bytes")
-MEMO = dict[Any, Reg]  # by member, and by load
+MAX_BLOCKS = edge(__name__, "MAX_BLOCKS", 64, "count")
+# elements of the partial results of all blocks
+MAX_PARTIALS = edge(__name__, "MAX_PARTIALS", 1 << 21, "elements")
+# bytes of a row that are cached between passes, on the stack
+MAX_CACHED_BYTES = edge(__name__, "MAX_CACHED_BYTES", 1 << 15, "bytes")
+MEMO = dict[Any, Reg]  # values in registers, by member and by load
 
 
-class Fused(NamedTuple):
-    """A group as work: its arguments are the outputs, then the inputs, then the scratch."""
+class FusedWork(NamedTuple):
+    """The work of a group; its arguments are the outputs, the inputs, then the scratch memory."""
 
     work: Work
     outputs: list[Value]
-    inputs: list[tuple[Value, int]]  # and how many elements into it the argument points
+    inputs: list[tuple[Value, int]]  # with the offset, in elements, at which the argument points
 
 
-class Writer:
-    """Writes one group."""
+class FusedKernelWriter:
+    """Writes the kernel of one group."""
 
     def __init__(self, group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> None:
         self.group = group
-        self.bounds = bounds  # the rows at which blocks begin, if someone else decides
+        self.bounds = bounds  # the rows at which blocks begin, if the caller decides
         self.walk: Walk = walk(group, bounds[-1] if bounds else 0)
         members = group.members
         self.outputs = [v for v in members if v in stored]
@@ -66,11 +66,11 @@ class Writer:
         self.passes = 1 + max(
             (self.stages[v] for v, m in members.items() if self.in_loop(m)), default=-1
         )
-        self.kept = self.choose_kept()
+        self.cached = self.choose_cached()
         self.exact = self.choose_exact()
         self.choose_blocks()
         self.w = LoopWriter()
-        self.rows: MEMO = {}  # values of the row being walked
+        self.rows: MEMO = {}  # values of the current row
         self.row_loads: dict[Load, Reg] = {}
         self.row_bases: dict[Any, str] = {}
         self.picked_rows: dict[Value, str] = {}  # where a row's index points
@@ -78,13 +78,13 @@ class Writer:
     # --- what goes where -------------------------------------------------------------------------
 
     def stage(self, ref: Any) -> int:
-        """The pass from which on a reference can be used."""
+        """The first pass in which a reference is available."""
         if not isinstance(ref, Value):
             return 0
         return self.stages[ref] + (self.group.members[ref].role == "reduce")
 
     def in_loop(self, m: Member) -> bool:
-        """Whether a member is something a pass must produce."""
+        """Whether a pass must produce this member."""
         if m.role == "reduce":
             return True
         if m.role == "final":
@@ -95,10 +95,10 @@ class Writer:
         members = self.group.members
         return [m for v, m in members.items() if self.in_loop(m) and self.stages[v] == k]
 
-    def choose_kept(self) -> dict[Value, int]:
-        """The full values to keep between passes, with the numbers of their arrays."""
-        kept: dict[Value, int] = {}
-        room = MOST_KEPT
+    def choose_cached(self) -> dict[Value, int]:
+        """The full values to cache between passes, each with the number of its array."""
+        cached: dict[Value, int] = {}
+        budget = MAX_CACHED_BYTES
         for k in range(1, self.passes):
             todo = [r for m in self.roots(k) for r in self.needs(m)]
             seen = set(todo)
@@ -108,22 +108,22 @@ class Writer:
                 if m.role != "full":
                     continue
                 if self.stages[v] < k:
-                    if v in self.outputs or v in kept:
+                    if v in self.outputs or v in cached:
                         continue
                     cost = self.walk.length * v.dtype.itemsize
-                    if cost <= room and self.is_dear(v):
-                        kept[v] = len(kept)
-                        room -= cost
+                    if cost <= budget and self.is_expensive(v):
+                        cached[v] = len(cached)
+                        budget -= cost
                         continue
                 for r in self.needs(m):
                     if r not in seen:
                         seen.add(r)
                         todo.append(r)
-        return kept
+        return cached
 
     def choose_exact(self) -> set[Value]:
-        """The values under an extreme, if something is compared: one pass finds which is largest,
-        another asks which equals it, and both must have rounded alike."""
+        """The values under a max or min, if the group compares anything: one pass finds the largest
+        element, another tests which ones equal it, and both must round the same way."""
         if not any(i.fn in COMPARING for p in self.programs.values() for i in p.insts):
             return set()
         extremes = [m for v, m in self.group.members.items() if v.name in ("max", "min")]
@@ -136,10 +136,10 @@ class Writer:
                 todo += self.needs(self.group.members[v])
         return found
 
-    def is_dear(self, v: Value) -> bool:
-        """Whether computing v again takes longer than reading it again."""
+    def is_expensive(self, v: Value) -> bool:
+        """Whether recomputing v takes longer than reading it again."""
         program = self.programs.get(v)
-        return program is not None and any(inst.fn in DEAR for inst in program.insts)
+        return program is not None and any(inst.fn in EXPENSIVE for inst in program.insts)
 
     def needs(self, m: Member) -> list[Value]:
         return [r for r in m.refs if isinstance(r, Value)]
@@ -148,36 +148,36 @@ class Writer:
         rows = self.walk.row_count
         if self.bounds:
             self.blocks = len(self.bounds) - 1
-            self.place_partials()
+            self.allocate_partials()
             return
-        blocks = max(1, min(rows, MOST_BLOCKS, self.group.size * max(1, self.passes) // GRAIN))
+        blocks = max(1, min(rows, MAX_BLOCKS, self.group.size * max(1, self.passes) // GRAIN))
         width = sum(m.value.size for m in self.finals)
         if width:
-            blocks = max(1, min(blocks, MOST_PARTIAL // width))
-            if width > 1024:  # partial results cost memory traffic too
+            blocks = max(1, min(blocks, MAX_PARTIALS // width))
+            if width > 1024:  # partial results cost memory bandwidth too
                 blocks = min(blocks, max(1, self.group.size // (4 * width)))
         self.rows_a_block = -(-rows // blocks)
         self.blocks = -(-rows // self.rows_a_block)
-        self.place_partials()
+        self.allocate_partials()
 
-    def partial_of(self, m: Member) -> Combine:
-        """How a block's part of a final result is held. What a whole walk along the last columns
-        is added to is added to seldom, and can be float64 for nothing."""
-        c = combine_of(m.value)
+    def partial_accumulator(self, m: Member) -> Accumulator:
+        """The accumulator of a block's partial result. One that a whole loop over the last columns
+        is added to is updated rarely, so float64 costs nothing there."""
+        c = accumulator_of(m.value)
         return long_sum(c.source) if c.is_widened and not self.follows_last(m) else c
 
-    def place_partials(self) -> None:
+    def allocate_partials(self) -> None:
         at = 0
         self.partials: dict[Value, int] = {}  # byte offsets in the scratch
         for m in self.finals:
             self.partials[m.value] = at
-            at += -(-self.blocks * m.value.size * self.partial_of(m).itemsize // 64) * 64
+            at += -(-self.blocks * m.value.size * self.partial_accumulator(m).itemsize // 64) * 64
         self.scratch = at
 
     # --- addresses -------------------------------------------------------------------------------
 
     def base(self, pointer: str, place: Place, key: Any) -> str:
-        """Where the row being walked begins in an operand."""
+        """Where the current row begins in an operand."""
         found = self.row_bases.get(key)
         if found is None:
             found = self.w.offset(pointer, place.offset, place.rows, self.row_index, key[1])
@@ -188,14 +188,14 @@ class Writer:
         return f"%p{self.outputs.index(v)}"
 
     def load_base(self, r: Load) -> str:
-        place = self.walk.loads[r]._replace(offset=0)  # the argument points there already
+        place = self.walk.loads[r]._replace(offset=0)  # the argument includes the offset
         number = len(self.outputs) + self.inputs.index((r.value, r.offset))
         return self.base(f"%p{number}", place, (r, r.value.dtype))
 
     # --- values ----------------------------------------------------------------------------------
 
     def load(self, r: Load, memo: MEMO) -> Reg:
-        """A value from outside: once a row if it does not follow the columns."""
+        """A load from memory, once per row if it does not vary along the columns."""
         place = self.walk.loads[r]
         if not place.follows_columns:
             return self.row_loads[r]
@@ -212,7 +212,7 @@ class Writer:
         return self.value(ref, memo, k)
 
     def value(self, v: Value, memo: MEMO, k: int) -> Reg:
-        """A member's value at the element (or row) being walked, in pass k."""
+        """A member's value at the current element (or row), in pass k."""
         if v in self.rows:
             return self.rows[v]
         if v not in memo:
@@ -224,8 +224,8 @@ class Writer:
         if m.role == "full" and self.stages[v] < k:
             if v in self.outputs:
                 return self.w.load(self.full_address(v), v.dtype, grouped=True)
-            if v in self.kept:
-                return self.w.load(self.kept_address(v), v.dtype, grouped=True)
+            if v in self.cached:
+                return self.w.load(self.cached_address(v), v.dtype, grouped=True)
         if v.name == "take":
             return self.picked(m, memo, k)
         inputs = {i: self.operand(r, a, memo, k) for i, (r, a) in _operands(m)}
@@ -235,7 +235,7 @@ class Writer:
         return made
 
     def picked(self, m: Member, memo: MEMO, k: int) -> Reg:
-        """The element that an index names."""
+        """The element that an index selects."""
         r, where = m.refs
         base = self.picked_rows.get(m.value)
         if base is None:
@@ -253,9 +253,9 @@ class Writer:
         base = self.base(self.pointer(v), place, (v, v.dtype))
         return self.w.element(base, place.columns, self.w.columns, v.dtype)
 
-    def kept_address(self, v: Value) -> str:
+    def cached_address(self, v: Value) -> str:
         place = self.walk.full
-        return self.w.element(f"%kept{self.kept[v]}", place.columns, self.w.columns, v.dtype)
+        return self.w.element(f"%cached{self.cached[v]}", place.columns, self.w.columns, v.dtype)
 
     # --- one row -----------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Writer:
         self.store_rows()
 
     def row_values(self, k: int) -> None:
-        """The values of the row that pass k is the first to see."""
+        """Computes the row values that first become available in pass k."""
         for v, m in self.group.members.items():
             if m.role == "row" and self.stages[v] == k:
                 self.rows[v] = self.compute(v, self.rows, k)
@@ -294,29 +294,31 @@ class Writer:
                 base = self.base(self.pointer(v), self.walk.row, (v, v.dtype))
                 self.w.store(self.rows[v], base, v.dtype, grouped=False)
             elif m.role == "final" and m.level == "row":
-                combine = self.partial_of(m)
+                acc = self.partial_accumulator(m)
                 found = self.operand(m.refs[0], v.args[0], self.rows, self.passes)
-                self.accumulate(combine, combine.enter(self.w.e, found), self.final_base(m))
+                self.accumulate(acc, acc.load(self.w.e, found), self.final_base(m))
 
     def final_base(self, m: Member) -> str:
         place, v = self.walk.finals[m.value], m.value
-        return self.base(f"%part{self.finals.index(m)}", place, (v, self.partial_of(m).dtype))
+        return self.base(
+            f"%part{self.finals.index(m)}", place, (v, self.partial_accumulator(m).dtype)
+        )
 
-    def accumulate(self, combine: Combine, new: Reg, address: str, grouped: bool = False) -> None:
-        held = self.w.load_raw(address, combine.type, grouped)
+    def accumulate(self, acc: Accumulator, new: Reg, address: str, grouped: bool = False) -> None:
+        held = self.w.load_raw(address, acc.type, grouped)
         if new.type != held.type:
             new = self.w.e.cast("fpext", new, held.type)
-        self.w.store_raw(combine.step(self.w.e, held, new), address, grouped)
+        self.w.store_raw(acc.step(self.w.e, held, new), address, grouped)
 
     def one_pass(self, k: int) -> None:
-        """The loops of pass k: over outer columns, if any, and the innermost ones."""
+        """Writes the loops of pass k: over outer columns, if any, and the innermost columns."""
         roots = self.roots(k)
-        kept = [v for v in self.kept if self.stages[v] == k]
+        cached = [v for v in self.cached if self.stages[v] == k]
         written = [m.value for m in roots if m.role == "full"]
-        carried: list[tuple[Member, Combine]] = []
+        carried: list[tuple[Member, Accumulator]] = []
         for m in roots:
             if m.role == "reduce" or (m.role == "final" and not self.follows_last(m)):
-                carried.append((m, combine_of(m.value)))
+                carried.append((m, accumulator_of(m.value)))
         sums = [c for _, c in carried]
         through = [m.role == "reduce" or not self.follows_outer(m) for m, _ in carried]
 
@@ -325,35 +327,37 @@ class Writer:
             made = []
             for (m, c), held in zip(carried, accumulators, strict=True):
                 x = self.operand(m.refs[0], m.value.args[0], memo, k)
-                made.append(c.step(self.w.e, held, c.enter(self.w.e, x)))
+                made.append(c.step(self.w.e, held, c.load(self.w.e, x)))
             added = [
                 (m, self.operand(m.refs[0], m.value.args[0], memo, k))
                 for m in roots
                 if m.role == "final" and self.follows_last(m)
             ]
-            # all loads before the first store: an output may lie where an input does
+            # all loads before the first store: an output may reuse the memory of an input
             found = [(v, self.value(v, memo, k), self.full_address(v)) for v in written]
-            found += [(v, self.value(v, memo, k), self.kept_address(v)) for v in kept]
+            found += [(v, self.value(v, memo, k), self.cached_address(v)) for v in cached]
             for v, value, address in found:
                 self.w.store(value, address, v.dtype, grouped=True)
             for m, x in added:
-                c = combine_of(m.value)
-                self.accumulate(c, c.enter(self.w.e, x), self.final_address(m), True)
+                c = accumulator_of(m.value)
+                self.accumulate(c, c.load(self.w.e, x), self.final_address(m), True)
             return made
 
         def after_inner(totals: list[Reg]) -> None:
             for (m, _), total, whole in zip(carried, totals, through, strict=True):
                 if not whole:
-                    self.accumulate(self.partial_of(m), total, self.final_address(m, outer=True))
+                    self.accumulate(
+                        self.partial_accumulator(m), total, self.final_address(m, outer=True)
+                    )
 
         totals = self.w.column_loops(
             self.walk.columns, self.length, sums, through, body, after_inner
         )
         for (m, c), total, whole in zip(carried, totals, through, strict=True):
             if m.role == "reduce":
-                self.rows[m.value] = c.leave(self.w.e, total, m.value)
+                self.rows[m.value] = c.finalize(self.w.e, total, m.value)
             elif whole:
-                self.accumulate(self.partial_of(m), total, self.final_base(m))
+                self.accumulate(self.partial_accumulator(m), total, self.final_base(m))
 
     def follows_last(self, m: Member) -> bool:
         return self.walk.finals[m.value].columns[-1] != 0
@@ -364,7 +368,7 @@ class Writer:
     def final_address(self, m: Member, outer: bool = False) -> str:
         place = self.walk.finals[m.value]
         strides = (*place.columns[:-1], 0) if outer else place.columns
-        dtype = self.partial_of(m).dtype
+        dtype = self.partial_accumulator(m).dtype
         return self.w.element(self.final_base(m), strides, self.w.columns, dtype)
 
     # --- the whole ---------------------------------------------------------------------------
@@ -374,12 +378,12 @@ class Writer:
         count = len(self.outputs) + len(self.inputs) + bool(self.scratch)
         w.lines.append("entry:")
         w.arguments(count)
-        for v, i in self.kept.items():
+        for v, i in self.cached.items():
             memory = intrinsics.memory_type(v.dtype)
-            w.lines.append(f"  %kept{i} = alloca [{walk.length} x {memory}], align 64")
+            w.lines.append(f"  %cached{i} = alloca [{walk.length} x {memory}], align 64")
         with w.counted("b", "%lo", "%hi") as block:
             for i, m in enumerate(self.finals):
-                c = self.partial_of(m)
+                c = self.partial_accumulator(m)
                 at = self.partials[m.value]
                 w.partial(i, f"%p{count - 1}", at, m.value.size * c.itemsize, block)
                 w.fill(f"%part{i}", c.type, c.start, m.value.size)
@@ -394,7 +398,7 @@ class Writer:
                 self.row()
         if self.blocks == 1:
             for m in self.finals:
-                self.finish(m, "0", str(m.value.size))
+                self.combine_partials(m, "0", str(m.value.size))
         w.lines.append("  ret void")
         return w.module(engine().attributes)
 
@@ -410,10 +414,10 @@ class Writer:
             end = w.smallest(end, self.walk.row_count)
         return first, end
 
-    def finish(self, m: Member, lo: str, hi: str) -> None:
-        """Elements [lo, hi) of a final result from the blocks' partial ones."""
+    def combine_partials(self, m: Member, lo: str, hi: str) -> None:
+        """Combines the partial results of all blocks into elements [lo, hi) of a final result."""
         w, v = self.w, m.value
-        c = self.partial_of(m)
+        c = self.partial_accumulator(m)
         scratch = f"%p{len(self.outputs) + len(self.inputs)}"
         first = w.at(scratch, self.partials[v])
         step = v.size * c.itemsize
@@ -426,12 +430,12 @@ class Writer:
                     w.store_raw(c.step(w.e, total, part), w.indexed(first, i, c.type), True)
         with w.counted("i", lo, hi, parallel=True) as i:
             total = w.load_raw(w.indexed(first, i, c.type), c.type, True)
-            out = c.leave(w.e, total, v)
+            out = c.finalize(w.e, total, v)
             target = w.indexed(self.pointer(v), i, intrinsics.memory_type(v.dtype))
             w.store(out, target, v.dtype, grouped=True)
 
-    def finishing_after(self, text: str) -> tuple[Step, ...]:
-        """The steps: `text`, and one that brings blocks together where there are several."""
+    def with_second_stage(self, text: str) -> tuple[Step, ...]:
+        """The step of `text`, and a second stage that combines the partial results of blocks."""
         first = Step(text, self.blocks)
         if self.blocks == 1 or not self.finals:
             return (first,)
@@ -446,7 +450,7 @@ class Writer:
             for m in self.finals:
                 start = w.smallest(lo, m.value.size)
                 end = w.smallest(w.e.op("add", lo, Reg("i64", str(piece))), m.value.size)
-                self.finish(m, start.name, end.name)
+                self.combine_partials(m, start.name, end.name)
         w.lines.append("  ret void")
         return first, Step(w.module(engine().attributes), -(-largest // piece))
 
@@ -461,7 +465,7 @@ def _program(v: Value) -> Program:
 
 
 def fusable(v: Value) -> bool:
-    """Whether this backend has loops for a value."""
+    """Whether this backend can fuse a value into a loop."""
     if v.dtype.is_complex or any(a.dtype.is_complex for a in v.args):
         return False
     if v.kind == "reduction":
@@ -474,44 +478,44 @@ def fusable(v: Value) -> bool:
     )
 
 
-def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> Fused:
-    """The work of a group, of which the values in `stored` must be in memory afterwards.
+def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> FusedWork:
+    """The work of a group that stores the values in `stored` to memory.
 
-    `bounds`: the rows at which its blocks are to begin, and their number: see `walks_by_row`.
+    `bounds`: the rows at which its blocks begin, and the number of rows: see `can_split_by_rows`.
     """
     loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
     inputs = list(dict.fromkeys((r.value, r.offset) for r in loads))
     outputs = [v for v in group.members if v in stored]
-    key = (bounds, likeness(group, stored))
+    key = (bounds, code_key(group, stored))
     work = _written.get(key)
     if work is None:
-        writer = Writer(group, stored, bounds)
-        last = writer.finishing_after(writer.text())
+        writer = FusedKernelWriter(group, stored, bounds)
+        last = writer.with_second_stage(writer.text())
         work = _written[key] = Work(last, writer.scratch)
-        if len(_written) > _REMEMBERED:
+        if len(_written) > _MAX_CACHED:
             _written.pop(next(iter(_written)))
-    return Fused(work, outputs, inputs)
+    return FusedWork(work, outputs, inputs)
 
 
-def walks_by_row(group: Group, rows: int) -> bool:
-    """Whether the group can be walked in so many equal rows."""
+def can_split_by_rows(group: Group, rows: int) -> bool:
+    """Whether the loops of the group can be split into this many equal rows."""
     found = walk(group, rows)
     return found.row_count == rows and not found.tail
 
 
 _written: dict[Any, Work] = {}  # layers of one shape are written once
-_REMEMBERED = 512
+_MAX_CACHED = 512
 
 
-def likeness(group: Group, stored: set[Value], sized: bool = True) -> Any:
-    """Equal for groups that become the same code. Not `sized`: but for the sizes of what is read,
-    of which only single numbers are told from the others."""
+def code_key(group: Group, stored: set[Value], sized: bool = True) -> Any:
+    """A key that is equal for groups with the same code. Without `sized`, it ignores the sizes of
+    what is read, except whether that is a single number."""
     loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
     inputs = dict.fromkeys((r.value, r.offset) for r in loads)
-    places: dict[Any, int] = {v: i for i, v in enumerate((*inputs, *group.members))}
+    numbers: dict[Any, int] = {v: i for i, v in enumerate((*inputs, *group.members))}
 
     def of_load(r: Load) -> Any:
-        where = places[r.value, r.offset]
+        where = numbers[r.value, r.offset]
         return (where, r.shape, r.strides, r.step) if sized else (where, r.value.size == 1)
 
     parts: list[Any] = [group.row, tuple(v.dtype for v, _ in inputs)]
@@ -519,7 +523,7 @@ def likeness(group: Group, stored: set[Value], sized: bool = True) -> Any:
         parts.append(group.size)
     for v, m in group.members.items():
         refs = tuple(
-            places[r]
+            numbers[r]
             if isinstance(r, Value)
             else of_load(r)
             if isinstance(r, Load)

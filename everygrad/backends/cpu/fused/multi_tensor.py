@@ -1,9 +1,9 @@
-"""Groups of equal code, of any sizes, as one kernel: an optimiser's updates of all parameters.
+"""Multi-tensor kernels: one kernel for groups of equal code and any sizes, as in optimisers.
 
-A flat group reads whole tensors in order and single numbers, and writes whole tensors. Its code
-needs no size: a table, one of the kernel's arguments, says of each block which group it belongs to
-and which of its elements it does. So fifty parameters are one step whose blocks all threads share,
-and one function to compile whatever their shapes.
+A flat group reads whole contiguous tensors and single numbers, and writes whole tensors. Its code
+needs no size: a table, one of the kernel's arguments, says for each block to which group it belongs
+and which elements it covers. So fifty parameters are one step whose blocks all threads share, and
+one function to compile, whatever their shapes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.cpu.fused.fused import GRAIN, MOST_BLOCKS, Writer, likeness
+from everygrad.backends.cpu.fused.fused import GRAIN, MAX_BLOCKS, FusedKernelWriter, code_key
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
 from everygrad.backends.cpu.llvm.work import Step
@@ -22,13 +22,13 @@ from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole
 
-_ENTRY = 3  # words of the table for each block: where its arguments begin, first element, end
+_ENTRY = 3  # words of the table per block: number of its first argument, first element, end
 _LINE = edge(__name__, "_LINE", 64, "size")  # blocks begin at multiples of this many elements
 
 
-class Bundle(NamedTuple):
-    """One step for several groups. Its arguments are the table, then for each group its outputs
-    and its inputs, with how many elements into an input its argument points."""
+class MultiTensorWork(NamedTuple):
+    """One step for several groups. Its arguments are the table, then the outputs and the inputs of
+    each group, inputs with the offset, in elements, at which the argument points."""
 
     step: Step
     table: Any
@@ -45,12 +45,12 @@ def _is_whole(r: Load, group: Group) -> bool:
 
 
 def whole_inputs(group: Group) -> set[Value]:
-    """What a flat group reads element by element, in step with what it writes."""
+    """The values that a flat group reads element by element, as it writes its outputs."""
     return {r.value for r in _loads(group) if r.value.size > 1}
 
 
 def kind_of(group: Group, stored: set[Value]) -> Any:
-    """Equal for flat groups that one kernel can serve; None for a group that is not flat."""
+    """A key that is equal for flat groups that can share a kernel; None for other groups."""
     if group.opaque is not None or group.row is not None or group.size < 2:
         return None
     if any(m.role != "full" or v.kind != "elementwise" for v, m in group.members.items()):
@@ -58,11 +58,11 @@ def kind_of(group: Group, stored: set[Value]) -> Any:
     for r in _loads(group):
         if r.step is not None or not (r.value.size == 1 or _is_whole(r, group)):
             return None
-    return likeness(group, stored, sized=False)
+    return code_key(group, stored, sized=False)
 
 
-class _Writer(Writer):
-    """The loop of one flat group, its pointers found anew for each block."""
+class _MultiTensorWriter(FusedKernelWriter):
+    """Writes the loop of a flat group, with pointers loaded for each block."""
 
     def text(self) -> str:
         w = self.w
@@ -89,15 +89,15 @@ class _Writer(Writer):
         return w.module(engine().attributes)
 
 
-def bundled(groups: Sequence[Group], stored: set[Value]) -> Bundle:
-    """Flat groups of one kind as one step; values in `stored` must be in memory afterwards."""
-    writer = _Writer(groups[0], stored, (0, 1))
+def multi_tensor_work(groups: Sequence[Group], stored: set[Value]) -> MultiTensorWork:
+    """One step for flat groups of one kind; it stores the values in `stored` to memory."""
+    writer = _MultiTensorWriter(groups[0], stored, (0, 1))
     total = sum(g.size for g in groups)
-    piece = max(GRAIN, -(-total // (2 * MOST_BLOCKS)))
+    piece = max(GRAIN, -(-total // (2 * MAX_BLOCKS)))
     piece = -(-piece // _LINE) * _LINE
     table: list[int] = []
     outputs, inputs = [], []
-    at = 1  # behind the table itself
+    at = 1  # the table itself is argument 0
     for group in groups:
         outputs.append([v for v in group.members if v in stored])
         inputs.append(list(dict.fromkeys((r.value, r.offset) for r in _loads(group))))
@@ -105,4 +105,4 @@ def bundled(groups: Sequence[Group], stored: set[Value]) -> Bundle:
             table += (at, start, min(start + piece, group.size))
         at += len(outputs[-1]) + len(inputs[-1])
     step = Step(writer.text(), len(table) // _ENTRY)
-    return Bundle(step, np.array(table, np.int64), outputs, inputs)
+    return MultiTensorWork(step, np.array(table, np.int64), outputs, inputs)

@@ -26,11 +26,11 @@ SOFTMAX = (
     ),
     Pass(store=lambda r: r.out / r.total[1]),
 )
-SOFTMAX_OF_HALVES = (  # an exponential that was stored would be rounded twice
+SOFTMAX_OF_HALVES = (  # a stored exponential would be rounded twice
     *(SOFTMAX[0], Pass(reduce=SOFTMAX[1].reduce)),
     Pass(store=lambda r: _exp(r.x[0] - r.total[0]) / r.total[1]),
 )
-SOFTMAX_MOVE = (  # of (g, y)
+SOFTMAX_VJP = (  # of (g, y)
     Pass(reduce=(("add", lambda r: r.x[0] * r.x[1]),)),
     Pass(store=lambda r: r.x[1] * (r.x[0] - r.total[0])),
 )
@@ -45,8 +45,8 @@ LOG_SOFTMAX_VJP = (  # of (g, y)
 )
 
 
-def _off(r: Row, k: int, total: int) -> Expr:
-    """How far an element is from its row's mean."""
+def _centred(r: Row, k: int, total: int) -> Expr:
+    """The difference of an element and its row's mean."""
     return r.x[k] - r.total[total] / r.n
 
 
@@ -58,14 +58,14 @@ def _scale(r: Row, squares: int, eps: float) -> Expr:
 def standardize(eps: float) -> tuple[Pass, ...]:
     return (
         Pass(reduce=(("add", lambda r: r.x[0]),)),
-        Pass(reduce=(("add", lambda r: _off(r, 0, 0) * _off(r, 0, 0)),)),
-        Pass(store=lambda r: _off(r, 0, 0) * _scale(r, 1, eps)),
+        Pass(reduce=(("add", lambda r: _centred(r, 0, 0) * _centred(r, 0, 0)),)),
+        Pass(store=lambda r: _centred(r, 0, 0) * _scale(r, 1, eps)),
     )
 
 
 @lru_cache(maxsize=64)
 def standardize_vjp(eps: float) -> tuple[Pass, ...]:
-    """Of (g, y, x), y the standardised x."""
+    """Passes over (g, y, x), where y is the standardised x."""
     return (
         Pass(
             reduce=(
@@ -74,7 +74,7 @@ def standardize_vjp(eps: float) -> tuple[Pass, ...]:
                 ("add", lambda r: r.x[2]),
             )
         ),
-        Pass(reduce=(("add", lambda r: _off(r, 2, 2) * _off(r, 2, 2)),)),
+        Pass(reduce=(("add", lambda r: _centred(r, 2, 2) * _centred(r, 2, 2)),)),
         Pass(
             store=lambda r: (
                 _scale(r, 3, eps) * (r.x[0] - r.total[0] / r.n - r.x[1] * (r.total[1] / r.n))
@@ -84,14 +84,14 @@ def standardize_vjp(eps: float) -> tuple[Pass, ...]:
 
 
 def _as_rows(a: Any, order: Shape, length: int) -> Any:
-    """Contiguous rows of the axes that come last in `order`."""
+    """The array as contiguous rows of `length` elements, its axes permuted to `order`."""
     a = np.transpose(a, order)
     rows = size_of(a.shape) // length if length else 0
     return np.ascontiguousarray(a).reshape(rows, length)
 
 
 def over_axes(passes: Callable[..., tuple[Pass, ...]]) -> Callable[..., Any]:
-    """A kernel over the rows that `axes` make; keywords beyond `axes` choose the passes."""
+    """A kernel over rows that span `axes`; other keywords choose the passes."""
 
     def kernel(*arrays: Any, axes: Shape, **params: Any) -> Any:
         first = arrays[0]
@@ -122,7 +122,7 @@ def softmax(x: Any, axis: int) -> Any:
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "softmax": softmax,
-    "softmax_vjp": along(SOFTMAX_MOVE),
+    "softmax_vjp": along(SOFTMAX_VJP),
     "log_softmax": along(LOG_SOFTMAX),
     "log_softmax_vjp": along(LOG_SOFTMAX_VJP),
     "standardize": over_axes(standardize),

@@ -1,7 +1,7 @@
 """Kernels over contiguous rows: several passes over one row while it is in the cache.
 
-A pass computes scalar bodies for each element of the row; it may reduce some of them to numbers of
-the row, which later passes can use, and store one of them. A softmax is three passes: the largest
+A pass computes scalar bodies for each element of the row; it may reduce some of them to one number
+per row, which later passes can use, and store one of them. A softmax is three passes: the largest
 element; the exponentials, stored, and their sum; the quotients.
 """
 
@@ -23,13 +23,13 @@ from everygrad.compile.thresholds import edge
 from everygrad.dtypes import FROM_NP, DType, float32, float64, int32, int64
 
 Body = Callable[["Row"], Expr]
-GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements, in whole rows, handed out together
-# elements of a row that are summed in its dtype; sums of a longer row's strips are, in float64
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements per task, in whole rows
+# elements of a row that are summed in its dtype; the strips of a longer row are summed in float64
 STRIP = edge(__name__, "STRIP", 1 << 12, "size")
 
 
 class Row:
-    """What a body can name: x[k], element of input k; out, element stored by an earlier pass;
+    """The names in a body: x[k], element of input k; out, element stored by an earlier pass;
     total[j], the j-th number reduced so far; n, the length of the row."""
 
     def __init__(self, inputs: int, totals: int) -> None:
@@ -40,17 +40,17 @@ class Row:
 
 
 class Pass(NamedTuple):
-    """One walk along the row: bodies to reduce ("add" or "max"), and one to store, or None."""
+    """One pass over the row: bodies to reduce ("add" or "max"), and one to store, or None."""
 
     reduce: tuple[tuple[str, Body], ...] = ()
     store: Body | None = None
 
 
-class _Writer:
+class _RowKernelWriter:
     """Writes one kernel: kernel(lo, hi, n, out, *inputs) over rows [lo, hi) of n elements.
 
-    Half floats are computed with in float32, and rounded where they are stored. `long`: rows may
-    be longer than a strip; strips cost time where rows are short.
+    Half floats are computed in float32 and rounded when they are stored. `long`: rows may be
+    longer than a strip; strips cost time if rows are short.
     """
 
     def __init__(self, passes: Sequence[Pass], inputs: int, held: DType, long: bool) -> None:
@@ -85,8 +85,8 @@ class _Writer:
         return program_body(self.e, program, values)
 
     def ordered(self, x: Value) -> Value:
-        """A float as an integer that sorts the same way, NaN above all: integers reduce by vectors,
-        floats with NaN do not."""
+        """A float as an integer of the same order, NaN above all: LLVM vectorises reductions of
+        integers, but not those of floats that must propagate NaN."""
         e, bits = self.e, self.dtype.bits
         raw = e.cast("bitcast", x, self.word)
         sign = e.op("ashr", raw, literal(self.word, bits - 1))
@@ -100,12 +100,12 @@ class _Writer:
 
     def walk(self, k: int, one: Pass) -> None:
         """The loops of pass k, over strips and their elements: before{k} -> strip{k} -> loop{k} ->
-        joined{k} -> after{k}. A pass that reduces nothing is one strip, and so is a short row."""
+        combined{k} -> after{k}. A pass that reduces nothing is one strip, and so is a short row."""
         e, several = self.e, bool(one.reduce) and self.long
         lines = e.lines
         lines += [f"  br label %before{k}", f"before{k}:", f"  br label %strip{k}", f"strip{k}:"]
         outer = len(lines)
-        lines.append("")  # the phis of strips, once the names of what they carry are known
+        lines.append("")  # the phis of strips, filled in once the carried names are known
         end = self.strip_end(k) if several else "%n"
         lines += [f"  br label %loop{k}", f"loop{k}:"]
         head = len(lines)
@@ -137,15 +137,15 @@ class _Writer:
         lines[head] = "\n".join(phis)
         lines += [
             f"  %more{k} = icmp slt i64 %i.next{k}, {end}",
-            f"  br i1 %more{k}, label %loop{k}, label %joined{k}",
-            f"joined{k}:",
+            f"  br i1 %more{k}, label %loop{k}, label %combined{k}",
+            f"combined{k}:",
         ]
         totals = [Value(kind, final) for kind, _, final, _ in carried]
         phis = [f"  %s{k} = phi i64 [ 0, %before{k} ]"]
         if several:
-            phis[0] += f", [ %s.next{k}, %joined{k} ]"
+            phis[0] += f", [ %s.next{k}, %combined{k} ]"
             for j, (combine, _) in enumerate(one.reduce):
-                totals[j], phi = self.joined(k, j, totals[j], combine)
+                totals[j], phi = self.combined(k, j, totals[j], combine)
                 phis.append(phi)
             lines.append(f"  %s.more{k} = icmp slt i64 %s.next{k}, %n")
             lines.append(f"  br i1 %s.more{k}, label %strip{k}, label %after{k}")
@@ -162,9 +162,9 @@ class _Writer:
         following = Value("i64", f"%s.next{k}")
         return self.e.call("llvm.smin.i64", "i64", following, Value("i64", "%n")).name
 
-    def joined(self, k: int, j: int, total: Value, combine: str) -> tuple[Value, str]:
-        """The row's j-th number so far, with a strip's, and the phi that carries it: sums in
-        float64, since the strips of a long row are many."""
+    def combined(self, k: int, j: int, total: Value, combine: str) -> tuple[Value, str]:
+        """The row's j-th number combined with a strip's, and the phi that carries it. Sums are in
+        float64, since a long row has many strips."""
         e, name, start = self.e, f"%row.acc{k}.{j}", self.start_of(combine)
         if combine == "add":
             kind, start = "double", literal("double", identity(combine, float64)).name
@@ -173,7 +173,7 @@ class _Writer:
         else:
             kind = self.word
             new = e.call(f"llvm.smax.{kind}", kind, Value(kind, name), total)
-        phi = f"  {name} = phi {kind} [ {start}, %before{k} ], [ {new.name}, %joined{k} ]"
+        phi = f"  {name} = phi {kind} [ {start}, %before{k} ], [ {new.name}, %combined{k} ]"
         return new, phi
 
     def finished(self, total: Value, combine: str) -> Value:
@@ -221,12 +221,12 @@ class _Writer:
 
 def source(passes: Sequence[Pass], inputs: int, dtype: DType, long: bool = False) -> str:
     """The LLVM IR of a row kernel, for reading."""
-    return _Writer(passes, inputs, dtype, long).text()
+    return _RowKernelWriter(passes, inputs, dtype, long).text()
 
 
 @lru_cache(maxsize=256)
 def _compiled(passes: tuple[Pass, ...], inputs: int, dtype: DType, long: bool) -> int:
-    """Where the kernel is."""
+    """The address of the kernel."""
     return engine().compile(source(passes, inputs, dtype, long), "rows")
 
 

@@ -1,10 +1,10 @@
-"""Matrix products on NumPy's BLAS: who brings the threads.
+"""Matrix products on NumPy's BLAS, on its threads or on ours.
 
 OpenBLAS's own threads are best for one large product. On a busy machine, though, they wait for
-each other far longer than a product takes (20 ms for one of 1 ms was seen), and kernels of ours
-that follow them run slower than alone. So medium products and batches of small ones are split over
-the pool that everything else here uses, with BLAS held to one thread meanwhile. The limits were
-found by timing training steps, not products alone.
+each other far longer than a product takes (20 ms for a product of 1 ms was seen), and our kernels
+run slower after them. So medium products and batches of small ones are split over this backend's
+thread pool, with BLAS limited to one thread meanwhile. The limits were found by timing training
+steps, not single products.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from everygrad.core.scopes import Scope
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import float64
 
-# multiply-adds up to which holding BLAS back costs more than it gains
+# multiply-adds up to which limiting the threads of BLAS costs more than it gains
 SMALL = edge(__name__, "SMALL", 1 << 21, "products")
-SPLIT = edge(__name__, "SPLIT", 1 << 22, "products")  # from which a second thread of ours pays
+SPLIT = edge(__name__, "SPLIT", 1 << 22, "products")  # from which a second thread of our pool pays
 LARGE = edge(__name__, "LARGE", 1 << 23, "products")  # from which BLAS's own threads are better
-_START = identity("add", float64)  # products are sums of products, if only of one
-# from which BLAS splits a product with a vector, 0.1 ms of reading memory
-THIN = edge(__name__, "THIN", 1 << 19, "products")
+_START = identity("add", float64)  # a product with k = 1 is a sum of one product
+# from which BLAS uses threads for a gemv: 0.1 ms of reading memory
+GEMV = edge(__name__, "GEMV", 1 << 19, "products")
 
 
 def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
@@ -51,14 +51,14 @@ def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
 
 
 class _Blas:
-    """How many threads BLAS has: one while somebody asks for that, else what it had before."""
+    """The thread count of BLAS: one while any caller asks for that, else what it was before."""
 
     def __init__(self) -> None:
         self.controls: Any = None
         self.looked = False
         self.lock = threading.Lock()
         self.askers: set[object] = set()
-        self.lowered = False  # it has one thread, and had `before`
+        self.lowered = False  # BLAS has one thread now, and had `before`
         self.before = 1
 
     def lower(self, asker: object) -> None:
@@ -74,7 +74,7 @@ class _Blas:
                     put(1)
 
     def settle(self) -> None:
-        """Give BLAS its threads back if nobody asks for one any more."""
+        """Restores the thread count of BLAS if no caller asks for one thread any more."""
         with self.lock:
             if self.lowered and not self.askers:
                 self.controls[0](self.before)
@@ -85,8 +85,8 @@ _blas = _Blas()
 
 
 class OneThread(Scope):
-    """A block in which BLAS uses one thread; blocks may overlap in different threads. One that is
-    interrupted as it is left leaves it to the next large product to give BLAS its threads back."""
+    """A block in which BLAS uses one thread; blocks may overlap in different threads. If its exit
+    is interrupted, the next large product restores the thread count."""
 
     def enter(self) -> None:
         _blas.lower(self)
@@ -105,8 +105,8 @@ def matmul(x: Any, y: Any) -> Any:
             out = np.multiply(x, y)  # a column times a row: BLAS takes several times as long
             out += _START
             return out
-        if one > THIN and 1 in (m, n):
-            with OneThread():  # waiting for a second thread was seen to take 8 ms
+        if one > GEMV and 1 in (m, n):
+            with OneThread():  # waiting for a second thread took up to 8 ms
                 return np.matmul(x, y)
         if one <= SMALL:
             return np.matmul(x, y)
@@ -135,7 +135,7 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 def _split(count: int, task: Callable[[int, int], Any]) -> None:
-    """Two parts for each thread: one that wakes late leaves little undone."""
+    """Two parts per thread, so that a thread that wakes late delays little."""
     parallel_for(count, max(1, -(-count // (2 * num_threads()))), task)
 
 

@@ -1,7 +1,8 @@
-"""Large matrix products, eagerly: by the kernels that compiled functions use.
+"""Large eager matrix products, on the kernels that compiled functions use.
 
-A kernel is made for its shapes and layouts, which takes some 20 ms the first time on a machine
-(then it is on disk), and runs up to twice as fast as NumPy's BLAS; small ones stay with BLAS.
+A kernel is compiled for its shapes and layouts, which takes some 20 ms the first time on a machine
+(later it comes from the disk cache), and runs up to twice as fast as NumPy's BLAS. Small products
+use BLAS.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from functools import lru_cache
 from typing import Any
 
 from everygrad.backends.cpu.gemm.gemm import matmul as product
-from everygrad.backends.cpu.kernels.run_work import operand, run
-from everygrad.backends.cpu.llvm.work import Operand, Work, contiguous
+from everygrad.backends.cpu.kernels.run_work import layout_of, run
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Work, contiguous
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.core.shapes import Shape, broadcast
 
 
-def batched(x: Operand, batch: Shape) -> Operand:
+def batched(x: ArrayLayout, batch: Shape) -> ArrayLayout:
     """x with its leading axes repeated to `batch`."""
     added = len(batch) - (len(x.shape) - 2)
     sizes = (1,) * added + x.shape[:-2]
@@ -24,11 +25,11 @@ def batched(x: Operand, batch: Shape) -> Operand:
     steps = tuple(
         0 if n == 1 and m != 1 else s for n, m, s in zip(sizes, batch, strides, strict=True)
     )
-    return Operand(x.dtype, (*batch, *x.shape[-2:]), (*steps, *x.strides[-2:]), x.offset)
+    return ArrayLayout(x.dtype, (*batch, *x.shape[-2:]), (*steps, *x.strides[-2:]), x.offset)
 
 
 @lru_cache(maxsize=4096)
-def _work(x: Operand, y: Operand) -> tuple[Work, Shape]:
+def _work(x: ArrayLayout, y: ArrayLayout) -> tuple[Work, Shape]:
     batch = broadcast("matmul", x.shape[:-2], y.shape[:-2])
     shape = (*batch, x.shape[-2], y.shape[-1])
     return product(batched(x, batch), batched(y, batch), contiguous(x.dtype, shape)), shape
@@ -36,7 +37,7 @@ def _work(x: Operand, y: Operand) -> tuple[Work, Shape]:
 
 def matmul(x: Any, y: Any) -> Any:
     """x @ y for aligned arrays of one real floating dtype with two or more axes."""
-    work, shape = _work(operand(x), operand(y))
+    work, shape = _work(layout_of(x), layout_of(y))
     out = empty(shape, x.dtype)
     run(work, [out], [x, y])
     return out

@@ -1,13 +1,13 @@
 """Matrix products as generated code: float32 and float64, any strides, any batch.
 
-The result is cut into tiles that fit the vector registers (`gemmtile`). Columns of B are copied,
-a panel at a time, to where they stay in the first cache while all tiles of a block's rows use
-them; A is read in place, or copied when transposed and used by many panels. Sums run over k in a
-fixed order, in stretches that fit that cache, so a result depends on the shapes and layouts alone,
-not on how blocks fall to threads.
+The result is split into tiles that fit the vector registers (`gemm_tile`). Columns of B are packed
+a panel at a time, and a panel stays in the L1 cache while all tiles of a block's rows use it; A is
+read in place, or packed when it is transposed and used by many panels. Sums run over k in a fixed
+order, in stretches that fit that cache, so a result depends on shapes and layouts only, not on how
+blocks are distributed over threads.
 
-Blocks are whole rows of the result where there are rows enough, else rows by columns; a long sum
-with a small result is cut along k instead, its parts summed by a second step.
+Blocks are whole rows of the result if there are enough rows, else rows by columns. A long sum with
+a small result is split along k instead (split-K), and a second stage adds the partial sums.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from everygrad.backends.cpu.gemm.gemm_tile import (
-    Code,
-    Machine,
+    GemmTile,
     Strides,
-    Tile,
+    TileEmitter,
+    VectorRegisters,
     machine,
     pack_any,
     pack_columns,
@@ -30,23 +30,23 @@ from everygrad.backends.cpu.gemm.gemm_tile import (
     vectors_of,
 )
 from everygrad.backends.cpu.llvm.compiler import engine
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compile.thresholds import edge
 from everygrad.dtypes import DType, float32, float64
 from everygrad.errors import ArgumentError
 
-PANEL = edge(__name__, "PANEL", 32 << 10, "bytes")  # bytes of B that stay in the first cache
-# bytes of A, and of the result, that stay in the second
+PANEL = edge(__name__, "PANEL", 32 << 10, "bytes")  # bytes of B that fit the L1 cache
+# bytes of A, and of the result, that fit the L2 cache
 CHUNK = edge(__name__, "CHUNK", 512 << 10, "bytes")
-SMALL = edge(__name__, "SMALL", 50_000, "products")  # multiply-adds worth a block of their own
+SMALL = edge(__name__, "SMALL", 50_000, "products")  # multiply-adds that are worth a block
 BLOCKS = edge(__name__, "BLOCKS", 16, "count")  # wanted for a large product
-LONG = edge(__name__, "LONG", 1024, "size")  # k that may be cut, for
+LONG = edge(__name__, "LONG", 1024, "size")  # k from which split-K is considered, for at most
 WIDE = edge(__name__, "WIDE", 1 << 16, "elements")  # elements of the result
-VERY_LONG = edge(__name__, "VERY_LONG", 1 << 18, "size")  # k that is cut into more parts
-FEW = edge(__name__, "FEW", 4, "count")  # products of a batch whose sums may be cut
-TILES = edge(__name__, "TILES", 16, "count")  # along m that a panel should serve; more, when B
-BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from afar
-PANELS = edge(__name__, "PANELS", 6, "count")  # that a copy of A should serve
+VERY_LONG = edge(__name__, "VERY_LONG", 1 << 18, "size")  # k that is split into more parts
+FEW = edge(__name__, "FEW", 4, "count")  # products of a batch up to which split-K is considered
+TILES = edge(__name__, "TILES", 16, "count")  # along m that should share a panel; more, when B
+BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from an outer cache
+PANELS = edge(__name__, "PANELS", 6, "count")  # that should share a packed A
 
 
 class Batch(NamedTuple):
@@ -82,7 +82,7 @@ class Product(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def matmul(a: Operand, b: Operand, out: Operand) -> Work:
+def matmul(a: ArrayLayout, b: ArrayLayout, out: ArrayLayout) -> Work:
     """out = a @ b; args are out, a, b. Rows of `out` must be contiguous."""
     product = _product(a, b, out)
     if 0 in out.shape:
@@ -102,10 +102,10 @@ def _whole(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
 
-# --- what is asked for ---------------------------------------------------------------------------
+# --- the problem ---------------------------------------------------------------------------------
 
 
-def _product(a: Operand, b: Operand, out: Operand) -> Product:
+def _product(a: ArrayLayout, b: ArrayLayout, out: ArrayLayout) -> Product:
     (m, k), n = a.shape[-2:], b.shape[-1]
     if a.dtype not in (float32, float64) or not a.dtype == b.dtype == out.dtype:
         raise ArgumentError(f"matmul: no code for {a.dtype} @ {b.dtype} -> {out.dtype}")
@@ -130,7 +130,7 @@ def _product(a: Operand, b: Operand, out: Operand) -> Product:
 
 
 def _merged(dims: Iterable[Batch]) -> tuple[Batch, ...]:
-    """Dimensions of size 1 dropped, neighbours that step alike made one."""
+    """Drops dimensions of size 1 and merges neighbours whose strides allow it."""
     made: list[Batch] = []
     for dim in dims:
         if dim.size == 1:
@@ -156,7 +156,7 @@ def _tall(p: Product) -> Product:
 
 
 def _swapped(p: Product) -> Product:
-    """A matrix times a column, as the row times the matrix: the result fills vectors."""
+    """A matrix times a column as a row times the transpose, so that the result fills vectors."""
     if p.n > 1 or p.m == 1 or p.out_row != 1:
         return p
     return p._replace(
@@ -171,19 +171,19 @@ def _swapped(p: Product) -> Product:
 
 
 def _parts(p: Product) -> int:
-    """Into how many parts, a divisor of k, to cut k: when it is long and the result small, each
-    part reads its own A and B, once, where chunks of the result would read them over and over."""
+    """The split-K factor, a divisor of k. If k is long and the result small, each part reads its
+    own A and B once, where chunks of the result would read them many times."""
     if p.k < LONG or p.m * p.n > WIDE or p.entries > FEW:
         return 1
     wanted = (8, 4) if p.m * p.n <= WIDE // 4 else (4,)  # the parts are summed at the end
-    if p.k >= VERY_LONG and p.m * p.n <= WIDE // 32:  # each is the more exact
+    if p.k >= VERY_LONG and p.m * p.n <= WIDE // 32:  # more parts are also more accurate
         wanted = (64, 32, 16, *wanted)
     found = [parts for parts in (*wanted, 7, 5, 6, 3, 2) if p.k % parts == 0]
     return found[0] if found else 1
 
 
 def _split(p: Product, parts: int) -> Product:
-    """The parts of a sum over k as a batch, in scratch memory."""
+    """Split-K: the partial sums as a batch of products, in scratch memory."""
     k = p.k // parts
     batch, step = [], p.m * p.n
     for dim in reversed(p.batch):
@@ -194,12 +194,12 @@ def _split(p: Product, parts: int) -> Product:
     return p._replace(k=k, out_row=p.n, batch=(whole, *reversed(batch)), bases=bases)
 
 
-# --- how it is cut -------------------------------------------------------------------------------
+# --- the plan ------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
-    """Tiles of `rows` rows, the first `tall` of `tiles` of them, and of one row fewer, the others;
-    panels of `width` columns, the last maybe narrower; stretches of `depth` of k.
+class GemmPlan(NamedTuple):
+    """The first `tall` of `tiles` tiles have `rows` rows, the others one row fewer; panels have
+    `width` columns, the last may be narrower; k is split into stretches of `depth`.
 
     A batch entry is `down` x `across` chunks, a block is `group` chunks.
     """
@@ -224,7 +224,7 @@ class Plan(NamedTuple):
         return _whole(-(-self.tiles // self.down) * self.rows * self.depth + 64, 64)
 
 
-def _plan(p: Product, target: Machine) -> Plan:
+def _plan_gemm(p: Product, target: VectorRegisters) -> GemmPlan:
     lanes = target.width // p.dtype.itemsize
     rows, vectors = _tile_of(p, lanes, target.registers)
     tiles = -(-p.m // rows)
@@ -236,21 +236,21 @@ def _plan(p: Product, target: Machine) -> Plan:
     chunk = p.m * p.n * p.k // (down * across)
     group = max(1, SMALL // max(chunk, 1))
     tall = p.m - tiles * (rows - 1)
-    # tile by tile, where the neighbours in memory are rows: they lie together then
+    # tile by tile, if rows are neighbours in memory: packing makes them contiguous
     a_packs = p.a[0] == 1 != p.a[1] and p.m > 16 and panels // across >= PANELS
-    return Plan(rows, tiles, tall, width, panels, depth, down, across, group, packs, a_packs)
+    return GemmPlan(rows, tiles, tall, width, panels, depth, down, across, group, packs, a_packs)
 
 
 def _cycles(rows: int, vectors: int, k: int, depth: int) -> float:
-    """About what a tile takes: for each k two sums a cycle, one load, four cycles a sum; for each
-    stretch, to fetch and to store it."""
+    """Estimated cycles of a tile: for each k two multiply-adds a cycle, one load a cycle, a latency
+    of four cycles; for each stretch, its loads and stores."""
     sums, loads = rows * vectors / 2, rows + vectors
-    each = max((sums**4 + loads**4) ** 0.25, 4)  # the lesser one shows, too, as timing says
+    each = max((sums**4 + loads**4) ** 0.25, 4)  # by timings, the smaller of the two counts as well
     return k * each + -(-k // depth) * (40 + 2 * rows * vectors)
 
 
 def _tile_of(p: Product, lanes: int, registers: int) -> tuple[int, int]:
-    """Rows, and vectors of columns, of the tiles that take least time."""
+    """Rows, and vectors of columns, of the tiles with the lowest estimated time."""
     total = -(-p.n // lanes)
     found = []
     for vectors in range(1, min(total, 8) + 1):
@@ -269,11 +269,12 @@ def _tile_of(p: Product, lanes: int, registers: int) -> tuple[int, int]:
 
 
 def _depth(p: Product, width: int, in_place: bool = False) -> int:
-    """The stretches of k, equal but for the last. Each has a sum of its own, so that of a very long
-    k there should not be many: nor are there where no panel has to fit the cache."""
+    """The length of the stretches of k; only the last may be shorter. Each stretch has its own
+    accumulator, so a very long k should have few; they are longer if no panel must fit the cache.
+    """
     most = max(16, PANEL // (width * p.dtype.itemsize), math.isqrt(p.k) if in_place else 0)
     depth = max(1, -(-p.k // max(1, -(-p.k // most))))
-    while p.k >= 4 and (p.k - 1) % depth + 1 < 4:  # packing takes up to four at a time
+    while p.k >= 4 and (p.k - 1) % depth + 1 < 4:  # packing copies up to four at a time
         depth -= 1
     return depth
 
@@ -290,15 +291,15 @@ def _packing(p: Product, width: int, tiles: int) -> str:
 
 
 def _chunks(p: Product, tiles: int, panels: int, depth: int) -> tuple[int, int]:
-    """Into how many chunks along m and along n the product is cut.
+    """Into how many chunks along m and along n the product is split.
 
-    Along m first: whole rows of the result are complete together. But each panel is packed once
-    for all tiles of a chunk, so there should be many, or the packing shows.
+    Along m first, since blocks then complete whole rows of the result. But each panel is packed
+    once per chunk, so a chunk should have many tiles to amortise the packing.
     """
     size = p.dtype.itemsize
     most = BLOCKS if p.entries == 1 else BLOCKS // 2
     wanted = -(-min(most, p.m * p.n * p.k * p.entries // SMALL) // p.entries)
-    cached = -(-p.m * depth * size // CHUNK)  # A's part stays in the second cache
+    cached = -(-p.m * depth * size // CHUNK)  # A's part fits the L2 cache
     serve = TILES if p.k * p.n * size <= BIG else 2 * TILES
     down = max(1, min(wanted, tiles // serve), min(cached, tiles))
     cached = -(-p.m * p.n * size // (2 * CHUNK * down))
@@ -311,16 +312,16 @@ def _chunks(p: Product, tiles: int, panels: int, depth: int) -> tuple[int, int]:
 
 def _step(p: Product, scratch: int) -> tuple[Step, int]:
     """The step, and the elements of scratch memory it uses, from element `scratch` on."""
-    plan = _plan(p, machine())
+    plan = _plan_gemm(p, machine())
     chunks = p.entries * plan.down * plan.across
     blocks = -(-chunks // plan.group)
-    step = Step(_Writer(p, plan, scratch).text(), blocks, vectorise=False)
+    step = Step(_GemmWriter(p, plan, scratch).text(), blocks, vectorise=False)
     return step, blocks * plan.a_area
 
 
 def _rows(p: Product) -> tuple[int, ...]:
     """The rows at which blocks begin, where each block is one chunk of whole rows."""
-    plan = _plan(p, machine())
+    plan = _plan_gemm(p, machine())
     if p.entries > 1 or plan.across > 1 or plan.group > 1 or plan.down < 2:
         return ()
     tiles = [i * plan.tiles // plan.down for i in range(plan.down + 1)]
@@ -329,7 +330,7 @@ def _rows(p: Product) -> tuple[int, ...]:
 
 def _sum_step(p: Product, parts: int) -> Step:
     """out = the sum of the parts in scratch memory; a block is one row."""
-    code = Code(p.dtype, machine())
+    code = TileEmitter(p.dtype, machine())
     code.lines += [f"define void @step(i64 %lo, i64 %hi, ptr %args) {engine().attributes} {{", "e:"]
     bases = code.bases([(3, 0), p.bases[2]])
     with code.loop("%lo", "%hi") as i:
@@ -349,7 +350,9 @@ def _sum_step(p: Product, parts: int) -> Step:
     return Step(code.text(), p.entries * p.m, vectorise=False)
 
 
-def _sum_parts(code: Code, source: str, target: str, parts: int, p: Product, lanes: int) -> None:
+def _sum_parts(
+    code: TileEmitter, source: str, target: str, parts: int, p: Product, lanes: int
+) -> None:
     """One vector of the sum."""
     total = code.load(source, lanes)
     for part in range(1, parts):
@@ -358,16 +361,16 @@ def _sum_parts(code: Code, source: str, target: str, parts: int, p: Product, lan
     code.store(total, target, lanes)
 
 
-class _Writer:
+class _GemmWriter:
     """Writes the module of one product."""
 
-    def __init__(self, p: Product, plan: Plan, scratch: int) -> None:
+    def __init__(self, p: Product, plan: GemmPlan, scratch: int) -> None:
         self.p, self.plan, self.scratch = p, plan, scratch
-        self.code = Code(p.dtype, machine())
+        self.code = TileEmitter(p.dtype, machine())
         self.edge = p.n - (plan.panels - 1) * plan.width  # columns of the last panel
         self.full = plan.panels if self.edge == plan.width else plan.panels - 1
         self.packed = plan.packs != "none"
-        # one function serves tiles of both heights, if registers can hold each row's address
+        # one function serves tiles of both heights if each row's address fits a register
         self.short = plan.tall != plan.tiles and plan.rows <= 8 and not plan.a_packs
 
     def text(self) -> str:
@@ -395,7 +398,7 @@ class _Writer:
         b_k = plan.width if self.packed else p.b[0]
         for rows in self.heights():
             strides = Strides(*((1, rows) if plan.a_packs else p.a), b_k, p.out_row)
-            what = Tile(rows, width, not self.packed, self.short, p.k > 0, p.k > plan.depth)
+            what = GemmTile(rows, width, not self.packed, self.short, p.k > 0, p.k > plan.depth)
             tile(code, f"tile{rows}x{width}", what, strides)
         if plan.packs == "rows":
             pack_rows(code, f"pack{width}", width, p.b[0], plan.width)
@@ -405,7 +408,7 @@ class _Writer:
             self.pack_columns(width)
 
     def pack_columns(self, width: int) -> None:
-        """A panel is packed a vector at a time; few columns of its own for the last one."""
+        """A panel is packed a vector at a time; the last vector may have fewer columns."""
         p, code = self.p, self.code
         counts = vectors_of(code, width)
         for count in sorted(set(counts)):
@@ -442,16 +445,16 @@ class _Writer:
         plan, code = self.plan, self.code
         bases = given.copy()
         entry = code.integer("udiv", index, plan.down * plan.across)
-        place = code.integer("urem", index, plan.down * plan.across)
+        chunk = code.integer("urem", index, plan.down * plan.across)
         batch = [(dim.size, dim[1:]) for dim in self.p.batch]
         bases[:3] = code.entry(entry, bases[:3], batch)
-        row = self.share(code.integer("udiv", place, plan.across), plan.tiles, plan.down)
-        column = self.share(code.integer("urem", place, plan.across), plan.panels, plan.across)
+        row = self.share(code.integer("udiv", chunk, plan.across), plan.tiles, plan.down)
+        column = self.share(code.integer("urem", chunk, plan.across), plan.panels, plan.across)
         with code.loop(0, max(self.p.k, 1), plan.depth) as k:
             self.stretch(k, bases, row, column)
 
     def share(self, index: str, total: int, parts: int) -> tuple[str, str]:
-        """Part `index` of [0, total) cut into equal parts."""
+        """Part `index` of [0, total) split into equal parts."""
         code = self.code
         after = code.integer("add", index, 1)
         low, high = (code.integer("udiv", code.times(i, total), parts) for i in (index, after))
@@ -523,7 +526,7 @@ class _Writer:
         return at if rows == self.plan.rows else self.code.integer("add", at, self.plan.tall)
 
     def pack_a(self, a: str, area: str, row: tuple[str, str], length: str) -> str:
-        """A's part of the chunk copied to `area`; where its row 0 would be."""
+        """Packs A's part of the chunk into `area`; returns where its row 0 would be."""
         plan, code = self.plan, self.code
         area = code.at(area, code.integer("mul", self.first_row(row[0]), -plan.depth))
         for rows, (low, high) in self.tiles(row):

@@ -1,8 +1,8 @@
-"""The small functions a matrix product is made of, as LLVM IR: tiles, and copies into panels.
+"""The small functions of a matrix product, as LLVM IR: tiles, and packing into panels.
 
 A tile is a few rows times a few vectors of columns of the result, held in registers while the
-sum runs over k: one element of A, spread over a vector, times a vector of B. Vectors are written
-out, so the source needs no vectoriser.
+sum runs over k: one broadcast element of A times a vector of B. Vectors are explicit, so the source
+needs no vectoriser.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from everygrad.dtypes import DType
 I64 = "i64"
 
 
-class Machine(NamedTuple):
-    """What of the processor matters here: bytes and number of its vector registers."""
+class VectorRegisters(NamedTuple):
+    """The processor's vector registers: their bytes and number, and whether it has FMA."""
 
     width: int
     registers: int
     has_fma: bool
 
 
-def machine() -> Machine:
+def machine() -> VectorRegisters:
     """The processor this runs on."""
     has = engine().features.get
     if has("avx512f"):
-        return Machine(64, 32, True)
+        return VectorRegisters(64, 32, True)
     if has("avx2"):
-        return Machine(32, 16, bool(has("fma")))
+        return VectorRegisters(32, 16, bool(has("fma")))
     if has("neon"):
-        return Machine(16, 32, True)
-    return Machine(16, 16, bool(has("fma")))
+        return VectorRegisters(16, 32, True)
+    return VectorRegisters(16, 16, bool(has("fma")))
 
 
-class Code(Emitter):
+class TileEmitter(Emitter):
     """An emitter that knows functions, loops and vectors of one element type."""
 
-    def __init__(self, dtype: DType, target: Machine) -> None:
+    def __init__(self, dtype: DType, target: VectorRegisters) -> None:
         super().__init__()
         self.size = dtype.itemsize
         self.type = "float" if self.size == 4 else "double"
@@ -95,7 +95,7 @@ class Code(Emitter):
     # --- control ---------------------------------------------------------------------------------
 
     def label(self, name: str) -> str:
-        """Begin a block, entered from the one before; its name."""
+        """Begins a basic block that the previous one falls through to; returns its name."""
         self._labels += 1
         label = f"{name}{self._labels}"
         self.lines += [f"  br label %{label}", f"{label}:"]
@@ -123,7 +123,7 @@ class Code(Emitter):
 
     @contextmanager
     def function(self, name: str, *params: str) -> Iterator[None]:
-        """A function of this module's own: many calls share one copy of the code."""
+        """An internal function: many calls share one copy of the code."""
         attributes = f"noinline {engine().attributes}"
         self.lines += [f"define internal void @{name}({', '.join(params)}) {attributes} {{", "e:"]
         yield
@@ -178,7 +178,7 @@ class Code(Emitter):
         )
 
     def shuffle(self, a: Value, b: Value, lanes: list[int]) -> Value:
-        """Lanes of a and b, counted through both."""
+        """Selects lanes of a and b, numbered through both."""
         picked = ", ".join(f"i32 {lane}" for lane in lanes)
         element = a.type.split(" x ")[1]
         return self.emit(
@@ -187,7 +187,7 @@ class Code(Emitter):
         )
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c; rounded once where the processor can."""
+        """a * b + c, rounded once where the processor has fused multiply-add."""
         if self.target.has_fma:
             return self.call(f"llvm.fma.v{self.lanes}{self.suffix}", self.vector, a, b, c)
         product = self.op("fmul", a, b)
@@ -203,17 +203,17 @@ class Strides(NamedTuple):
     out_row: int
 
 
-def vectors_of(code: Code, columns: int) -> list[int]:
+def vectors_of(code: TileEmitter, columns: int) -> list[int]:
     """How many lanes of each vector a row of `columns` uses."""
     return [min(code.lanes, columns - j) for j in range(0, columns, code.lanes)]
 
 
-class Tile(NamedTuple):
+class GemmTile(NamedTuple):
     """Which tile: its rows and columns, and what its function must be able to do.
 
-    masked: B must not be read past its columns (else there is memory there, of no matter what);
-    short: the function takes a last argument, whether the last row counts; sums: there is
-    something to sum, k not being 0; resumes: sums may have been begun.
+    masked: B must not be read past its columns (otherwise that memory exists, whatever it holds);
+    short: the function takes a last argument, whether the last row counts; sums: k is not 0;
+    resumes: it may add to a result of earlier stretches of k.
     """
 
     rows: int
@@ -227,38 +227,38 @@ class Tile(NamedTuple):
 _Sums = dict[tuple[int, int], Value]
 
 
-def tile(code: Code, name: str, t: Tile, s: Strides) -> None:
+def tile(code: TileEmitter, name: str, t: GemmTile, s: Strides) -> None:
     """@name(a, b, out, k, more[, tall]): out = A B for one tile, or out += A B if `more`."""
     counts = vectors_of(code, t.columns)
-    places = [(i, j) for i in range(t.rows) for j in range(len(counts))]
+    grid = [(i, j) for i in range(t.rows) for j in range(len(counts))]
     params = ["ptr %a", "ptr %b", "ptr %out", "i64 %k", "i1 %more", *(["i1 %tall"] * t.short)]
     with code.function(name, *params):
         a_rows = [code.at("%a", i * s.a_row) for i in range(t.rows)] if t.short else []
         rows = [code.at("%out", i * s.out_row) for i in range(t.rows)]
-        if t.short:  # the row before the last, twice: the same is computed and stored
+        if t.short:  # aliases the row before the last, which is computed and stored twice
             for each in (a_rows, rows):
                 each[-1] = code.select(Value("i1", "%tall"), *_pointers(each[-1], each[-2])).name
-        at = {(i, j): code.at(rows[i], j * code.lanes) for i, j in places}
-        totals = {place: Value(code.vector, "zeroinitializer") for place in places}
+        at = {(i, j): code.at(rows[i], j * code.lanes) for i, j in grid}
+        totals = {cell: Value(code.vector, "zeroinitializer") for cell in grid}
         if t.sums:
             code.lines += ["  br label %sum", "sum:"]
             lanes = counts if t.masked else [code.lanes] * len(counts)
             totals = _sum_loop(code, t, lanes, s, a_rows)
             if t.resumes:
                 _add_to(code, t, counts, at, totals)
-        for i, j in places:
+        for i, j in grid:
             code.store(totals[i, j], at[i, j], counts[j])
 
 
 def _add_to(
-    code: Code, t: Tile, counts: list[int], at: dict[tuple[int, int], str], totals: _Sums
+    code: TileEmitter, t: GemmTile, counts: list[int], at: dict[tuple[int, int], str], totals: _Sums
 ) -> None:
-    """The way out where sums were begun: what is there, and this stretch of k. It has a sum of its
-    own: one that runs through all of a long k loses two digits by 2**25."""
+    """Adds this stretch of k to the stored result. Each stretch has its own accumulator: one that
+    runs through all of a long k loses two digits by 2**25."""
     code.lines += ["  br i1 %more, label %resume, label %fresh", "resume:"]
-    together = 2 if t.short else 1  # the last rows may be one: read both before either is written
-    for first in [*range(t.rows - together), t.rows - together]:
-        some = range(first, t.rows if first == t.rows - together else first + 1)
+    at_once = 2 if t.short else 1  # the last two rows may alias: read both before writing either
+    for first in [*range(t.rows - at_once), t.rows - at_once]:
+        some = range(first, t.rows if first == t.rows - at_once else first + 1)
         sums = {
             (i, j): code.op("fadd", code.load(at[i, j], count), totals[i, j])
             for i in some
@@ -273,10 +273,12 @@ def _pointers(*names: str) -> list[Value]:
     return [Value("ptr", name) for name in names]
 
 
-def _sum_loop(code: Code, t: Tile, lanes: list[int], s: Strides, a_rows: list[str]) -> _Sums:
+def _sum_loop(
+    code: TileEmitter, t: GemmTile, lanes: list[int], s: Strides, a_rows: list[str]
+) -> _Sums:
     """The loop over k of a tile, in block "sum", from zero."""
     head = len(code.lines)
-    code.lines.append("")  # the phis, once the names of what they carry are known
+    code.lines.append("")  # the phis, filled in once the carried names are known
     b = [code.load(code.at("%pb", j * code.lanes), count) for j, count in enumerate(lanes)]
     totals: _Sums = {}
     for i in range(t.rows):
@@ -306,10 +308,10 @@ def _sum_loop(code: Code, t: Tile, lanes: list[int], s: Strides, a_rows: list[st
     return totals
 
 
-# --- panels: columns of B, one vector after the other, k by k -----------------------------------
+# --- packing: columns of B into panels, vector by vector for each k ------------------------------
 
 
-def pack_rows(code: Code, name: str, columns: int, b_k: int, panel: int) -> None:
+def pack_rows(code: TileEmitter, name: str, columns: int, b_k: int, panel: int) -> None:
     """@name(b, to, k): copy k rows of `columns` neighbours; rows of the panel hold `panel`."""
     with code.function(name, "ptr %b", "ptr %to", "i64 %k"), code.loop(0, "%k") as k:
         source, target = code.at("%b", code.times(k, b_k)), code.at("%to", code.times(k, panel))
@@ -318,8 +320,8 @@ def pack_rows(code: Code, name: str, columns: int, b_k: int, panel: int) -> None
             code.store(value, code.at(target, j * code.lanes), code.lanes)
 
 
-def pack_columns(code: Code, name: str, columns: int, b_n: int, panel: int) -> None:
-    """@name(b, to, k): as pack_rows for a B whose k-neighbours lie together; one vector wide.
+def pack_columns(code: TileEmitter, name: str, columns: int, b_n: int, panel: int) -> None:
+    """@name(b, to, k): as pack_rows for a B that is contiguous along k; one vector wide.
 
     Squares of 16 bytes a side are transposed in registers; the last may overlap the one before.
     At least `square(code)` rows. Missing columns repeat the last.
@@ -335,12 +337,12 @@ def pack_columns(code: Code, name: str, columns: int, b_n: int, panel: int) -> N
             for column in range(j, code.lanes, side):
                 at = code.at(source, min(column, columns - 1) * b_n)
                 parts.append(code.emit(part, f"load {part}, ptr {at}, align {code.size}"))
-            rows.append(_joined(code, parts))
+            rows.append(_concatenated(code, parts))
         for j, value in enumerate(_transposed(code, rows)):
             code.store(value, code.at(target, j * panel), code.lanes)
 
 
-def pack_any(code: Code, name: str, columns: int, b_k: int, b_n: int, panel: int) -> None:
+def pack_any(code: TileEmitter, name: str, columns: int, b_k: int, b_n: int, panel: int) -> None:
     """@name(b, to, k): element by element."""
     with (
         code.function(name, "ptr %b", "ptr %to", "i64 %k"),
@@ -354,12 +356,12 @@ def pack_any(code: Code, name: str, columns: int, b_k: int, b_n: int, panel: int
         code.lines.append(f"  store {value.type} {value.name}, ptr {to}, align {code.size}")
 
 
-def square(code: Code) -> int:
+def square(code: TileEmitter) -> int:
     """Elements in 16 bytes: shuffles within these are cheap on every processor."""
     return 16 // code.size
 
 
-def _joined(code: Code, parts: list[Value]) -> Value:
+def _concatenated(code: TileEmitter, parts: list[Value]) -> Value:
     """Short vectors one after the other in a long one."""
     count = 16 // code.size
     while len(parts) > 1:
@@ -369,7 +371,7 @@ def _joined(code: Code, parts: list[Value]) -> Value:
     return parts[0]
 
 
-def _transposed(code: Code, rows: list[Value]) -> list[Value]:
+def _transposed(code: TileEmitter, rows: list[Value]) -> list[Value]:
     """Each 16 bytes of the vectors, seen as a square matrix, transposed."""
     side, lanes = len(rows), code.lanes
 

@@ -1,8 +1,8 @@
-"""A graph as a list of steps over numbered slots of memory: what a replay goes through.
+"""Plans a graph as a list of steps over numbered slots of memory, which a replay executes.
 
-Groups of fused values become loops, kernels what `lowering` has for them; the rest is called on
-NumPy arrays between two runs of native code. Slot 0 is the error word. Inputs and results get their
-memory for each call, constants and what is computed on the way have theirs from the start.
+Groups of fused values become loops, and kernels become what `lowering` has for them; the other ops
+are called on NumPy arrays between two runs of native code. Slot 0 is the error word. Inputs and
+results get their memory for each call; constants and temporaries have theirs from the start.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad.backends.cpu.fused import multi_tensor
-from everygrad.backends.cpu.fused.fused import Fused, fusable, fused, walks_by_row
+from everygrad.backends.cpu.fused.fused import FusedWork, can_split_by_rows, fusable, fused
 from everygrad.backends.cpu.graph import lowering
 from everygrad.backends.cpu.kernels import copy_index
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work, contiguous
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.compile.fuse import Group, Load, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, Plan, plan
@@ -26,7 +26,7 @@ from everygrad.compile.views import View, is_whole, view_of
 
 
 class NativeStep(NamedTuple):
-    """One function and the slots of its arguments. `name` is for reading."""
+    """One function and the slots of its arguments. `name` is for people to read."""
 
     step: Step
     slots: tuple[int, ...]
@@ -50,13 +50,13 @@ class Result(NamedTuple):
     view: View
 
 
-class Program(NamedTuple):
-    """Everything a replay needs, in plain data."""
+class ExecutionPlan(NamedTuple):
+    """Everything that a replay needs, as plain data."""
 
     steps: list[NativeStep | HostStep]
     inputs: list[int]  # their slots
     constants: dict[int, Any]  # arrays by slot
-    outputs: dict[int, Value]  # what is given memory for each call, by slot
+    outputs: dict[int, Value]  # what gets memory for each call, by slot
     results: list[Result]
     temporaries: dict[int, int]  # offsets in the arena, by slot
     lifetimes: list[Lifetime]
@@ -64,12 +64,12 @@ class Program(NamedTuple):
     slots: int
     checks: list[str]  # what the error word's number minus 1 means
     offsets: dict[int, list[tuple[int, int]]]  # by slot: slots that point into it, and how far
-    donations: dict[int, int]  # slots of outputs that may take an input's memory, and that input's
-    certain: set[int]  # slots of outputs that are written when nothing can fail any more
+    donations: dict[int, int]  # slots of outputs that may reuse an input, and its slot
+    certain: set[int]  # slots of outputs that are written after the last step that can fail
     groups: list[Group]
 
     def memory(self) -> Memory:
-        """What the program takes: on the way, for results, for constants."""
+        """The memory of temporaries, results and constants."""
         placed = list(zip(self.temporaries.values(), self.lifetimes, strict=True))
         outputs = sum(v.nbytes for v in self.outputs.values())
         constants = sum(a.nbytes for a in self.constants.values())
@@ -77,7 +77,7 @@ class Program(NamedTuple):
 
 
 class Planner:
-    """Builds the program of one graph."""
+    """Builds the execution plan of one graph."""
 
     def __init__(self, graph: Graph, donated: Sequence[tuple[int, int]]) -> None:
         self.graph = graph
@@ -95,26 +95,28 @@ class Planner:
         self.readers: dict[int, int] = {}  # the last step that reads a slot
         self.writers: dict[int, int] = {}
         self.first_writers: dict[int, int] = {}
-        self.whole_reads: dict[int, set[int]] = {}  # by step: slots read in place of the result
+        self.whole_reads: dict[int, set[int]] = {}  # by step: slots read elementwise
         self.donated = donated
         self.reads = {g.number: _reads(g) for g in self.groups}
         self.read_by: dict[Value, list[Group]] = {}  # in the order of the groups
         for g in self.groups:
             for v in self.reads[g.number]:
                 self.read_by.setdefault(v, []).append(g)
-        self.left = {v: len(found) for v, found in self.read_by.items()}  # how many wait still
-        self.behind: dict[int, list[Group]] = {}  # the groups that take something from a group
+        self.pending_reads = {
+            v: len(found) for v, found in self.read_by.items()
+        }  # groups that have not run yet
+        self.behind: dict[int, list[Group]] = {}  # the groups that read what a group writes
         for g in self.groups:
             for n in g.before:
                 self.behind.setdefault(n, []).append(g)
-        self.offsets: dict[tuple[int, int], int] = {}  # slots that point into others, by bytes
-        self.base: dict[int, tuple[int, int]] = {}  # the slots they point into, and where
-        self.shared: set[int] = set()  # slots of two values at once
+        self.offsets: dict[tuple[int, int], int] = {}  # slots by their base slot and byte offset
+        self.base: dict[int, tuple[int, int]] = {}  # and the other way round
+        self.shared: set[int] = set()  # slots that two values share
         self.busy: set[int] = set()  # slots that the step linked to this one reads
-        self.waiting: dict[int, Group] = {}  # groups without steps yet
-        self.blocked: dict[int, int] = {}  # how many of those each of them waits for
-        self.kinds: dict[int, Any] = {}  # which groups one kernel can serve together
-        self.ready: dict[Any, dict[int, Group]] = {}  # by kind: those that could run now
+        self.waiting: dict[int, Group] = {}  # groups that are not emitted yet
+        self.blocked: dict[int, int] = {}  # how many groups each of them waits for
+        self.kinds: dict[int, Any] = {}  # groups of one kind can share a kernel
+        self.ready: dict[Any, dict[int, Group]] = {}  # by kind: the groups whose inputs are there
         self.results = {view_of(v).base for v in graph.outputs}
 
     # --- slots -----------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ class Planner:
         return self.count - 1
 
     def slot(self, v: Value) -> int:
-        """Where a value is, or will be."""
+        """The slot of a value."""
         found = self.slots.get(v)
         if found is None:
             found = self.slots[v] = self.new_slot()
@@ -150,15 +152,15 @@ class Planner:
         self.temporary(slot, nbytes)
         return slot
 
-    def operand(self, v: Value) -> tuple[int, Operand]:
-        """A value as an argument: its slot and how it lies there."""
+    def operand(self, v: Value) -> tuple[int, ArrayLayout]:
+        """A value as an argument: its slot and its layout there."""
         view = view_of(v)
         slot = self.at(self.slot(view.base), view.offset * v.dtype.itemsize)
-        return slot, Operand(v.dtype, v.shape, view.strides)
+        return slot, ArrayLayout(v.dtype, v.shape, view.strides)
 
     def at(self, slot: int, nbytes: int) -> int:
-        """A slot that points so many bytes behind another: code need not know offsets, and
-        slices of one tensor share theirs. One that points behind a pointer points into its base."""
+        """A slot that points `nbytes` past another one: kernels need not know offsets, so slices of
+        one tensor share code. An offset from such a slot is resolved to the base slot."""
         if not nbytes:
             return slot
         base, before = self.base.get(slot, (slot, 0))
@@ -169,8 +171,8 @@ class Planner:
             self.base[found] = key
         return found
 
-    def in_order(self, v: Value) -> tuple[int, Operand]:
-        """The same, copied first if its elements do not lie one after the other."""
+    def contiguous_operand(self, v: Value) -> tuple[int, ArrayLayout]:
+        """As `operand`, copied first if it is not contiguous."""
         slot, operand = self.operand(v)
         if is_whole(operand.shape, operand.strides, operand.offset):
             return slot, operand
@@ -195,7 +197,7 @@ class Planner:
         self.note(slots[:1], slots[1:], len(work.steps))
 
     def note(self, written: Sequence[int], read: Sequence[int], steps: int = 1) -> None:
-        """The last `steps` steps write some slots and read others."""
+        """Records that the last `steps` steps write some slots and read others."""
         last = len(self.steps) - 1
         first = last + 1 - steps
         for slot in map(self.root, read):
@@ -219,53 +221,57 @@ class Planner:
         self.use([out, *(slot for slot, _ in args)])
         self.note([out], [slot for slot, _ in args])
 
-    def straight(self, group: Group) -> Group:
-        """The group, with what it would read across the cache's lines copied into order first."""
+    def with_contiguous_loads(self, group: Group) -> Group:
+        """The group with its transposed loads replaced by loads from contiguous copies."""
         loads = [r for m in group.members.values() for r in m.refs if isinstance(r, Load)]
-        turned = {
-            r: self.turned(r) for r in dict.fromkeys(loads) if copy_index.is_turned(r[1], r[2])
+        copies = {
+            r: self.contiguous_load(r)
+            for r in dict.fromkeys(loads)
+            if copy_index.is_transposed(r[1], r[2])
         }
-        if not turned:
+        if not copies:
             return group
         made = copy(group)
         made.members = {}
         for v, m in group.members.items():
-            refs = [turned.get(r, r) if isinstance(r, Load) else r for r in m.refs]
+            refs = [copies.get(r, r) if isinstance(r, Load) else r for r in m.refs]
             made.members[v] = m._replace(refs=tuple(refs))
         return made
 
-    def turned(self, r: Load) -> Load:
-        """A load from a copy that lies in order."""
+    def contiguous_load(self, r: Load) -> Load:
+        """Emits a contiguous copy of what `r` reads, and returns a load from it."""
         source, dtype = r.value, r.value.dtype
         made = Value("movement", "copy", None, (source,), {}, r.shape, dtype, source.number, "")
         slot = self.slots[made] = self.new_slot()
         self.names[slot] = f"copy of %{source.number}"
         self.temporary(slot, made.nbytes)
         target = contiguous(dtype, r.shape)
-        work = Work((copy_index.copy(Operand(dtype, r.shape, r.strides), target),))
+        work = Work((copy_index.copy(ArrayLayout(dtype, r.shape, r.strides), target),))
         start = self.at(self.slot(source), r.offset * dtype.itemsize)
         self.emit(work, [slot, start], f"copy %{source.number}")
         return Load(made, r.shape, target.strides, 0)
 
-    def copying(self, group: Group) -> bool:
-        """Whether the group was no more than a copy into order, which is done now."""
+    def emit_transpose_copy(self, group: Group) -> bool:
+        """Emits the group as a tiled transpose if that is all it does; returns whether it did."""
         ((v, m), *others) = group.members.items()
         if others or v.name != "copy" or not isinstance(m.refs[0], Load):
             return False
         r = m.refs[0]
-        if not copy_index.is_turned(r.shape, r.strides):
+        if not copy_index.is_transposed(r.shape, r.strides):
             return False
-        step = copy_index.copy(Operand(v.dtype, r.shape, r.strides), contiguous(v.dtype, r.shape))
+        step = copy_index.copy(
+            ArrayLayout(v.dtype, r.shape, r.strides), contiguous(v.dtype, r.shape)
+        )
         start = self.at(self.slot(r.value), r.offset * v.dtype.itemsize)
         self.emit(Work((step,)), [self.slot(v), start], f"%{v.number} copy")
         return True
 
     def group(self, group: Group, bounds: tuple[int, ...] = ()) -> None:
         if not bounds:
-            if self.copying(group):
+            if self.emit_transpose_copy(group):
                 return
-            group = self.straight(group)
-        made: Fused = fused(group, self.stored, bounds)
+            group = self.with_contiguous_loads(group)
+        made: FusedWork = fused(group, self.stored, bounds)
         ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in made.inputs]
         self.reuse(group, made)
         outs = [self.slot(v) for v in made.outputs]
@@ -284,7 +290,7 @@ class Planner:
             }
 
     def begin(self) -> None:
-        """All groups wait."""
+        """Queues all groups."""
         for g in self.groups:
             self.waiting[g.number] = g
             self.kinds[g.number] = multi_tensor.kind_of(g, self.stored)
@@ -297,27 +303,27 @@ class Planner:
         if kind is not None:
             self.ready.setdefault(kind, {})[group.number] = group
 
-    def leave(self, group: Group) -> None:
-        """A group's steps are about to be written."""
+    def dequeue(self, group: Group) -> None:
+        """Takes a group out of the queue: its steps are emitted next."""
         del self.waiting[group.number]
         kind = self.kinds[group.number]
         if kind is not None:
             del self.ready[kind][group.number]
         for v in self.reads[group.number]:
-            self.left[v] -= 1
+            self.pending_reads[v] -= 1
         for other in self.behind.get(group.number, ()):
             self.blocked[other.number] -= 1
             if not self.blocked[other.number]:
                 self.is_ready(other)
 
-    def alike(self, group: Group) -> list[Group]:
-        """This group, and those behind it that one kernel can do together with it now."""
+    def same_kernel(self, group: Group) -> list[Group]:
+        """This group, and the later ones that are ready and share its kernel."""
         kind = self.kinds[group.number]
         return [group] if kind is None else list(self.ready[kind].values())
 
-    def bundle(self, groups: Sequence[Group]) -> None:
-        """Groups of one kind as one step."""
-        made = multi_tensor.bundled(groups, self.stored)
+    def emit_multi_tensor(self, groups: Sequence[Group]) -> None:
+        """Emits groups of one kind as one multi-tensor step."""
+        made = multi_tensor.multi_tensor_work(groups, self.stored)
         table = self.new_slot()
         self.constants[table] = made.table
         given, written = [table], []
@@ -335,19 +341,19 @@ class Planner:
         self.use(given)
         results = set(written)
         self.note(written, [s for s in given[1:] if s not in results])
-        # what two of the groups read cannot be overwritten by one of them
+        # a slot that two of the groups read must not be overwritten by one of them
         self.whole_reads[len(self.steps) - 1] = {s for s, count in whole.items() if count == 1}
 
-    def reuse(self, group: Group, made: Fused) -> None:
-        """Let results take the memory of what is read here for the last time, in the same place."""
-        if group.row is not None:  # a later pass may read what an earlier one has overwritten
+    def reuse(self, group: Group, made: FusedWork) -> None:
+        """In-place reuse: results take the memory of inputs that no later step reads."""
+        if group.row is not None:  # a later pass may read what an earlier pass overwrote
             return
         free = [
             v
             for v in dict.fromkeys(v for v, _ in made.inputs)
             if self.slots[v] in self.spans
             and self.slots[v] not in self.busy
-            and not self.left.get(v)
+            and not self.pending_reads.get(v)
             and _read_in_place(group, v)
         ]
         for out in made.outputs:
@@ -360,8 +366,8 @@ class Planner:
                     free.remove(v)
                     break
 
-    def guard(self, v: Value, slot: int, index: Operand, what: str, size: int) -> None:
-        """No step behind this one runs if an index of v lies outside an axis of `size`."""
+    def guard(self, v: Value, slot: int, index: ArrayLayout, what: str, size: int) -> None:
+        """Stops the run before the next step if an index of v is out of range for `size`."""
         self.checks.append(what)
         work = copy_index.check_range(index, size, len(self.checks))
         for step in work.steps:
@@ -370,14 +376,14 @@ class Planner:
         self.note([], [slot])
 
     def check(self, v: Value) -> None:
-        """A check of indices; the value itself is its argument's."""
-        slot, operand = self.in_order(v.args[0])
+        """Emits a range check of indices; its value aliases its argument."""
+        slot, operand = self.contiguous_operand(v.args[0])
         self.guard(v, slot, operand, v.params["what"], v.params["size"])
         key_slot = self.slots.get(v)
         assert key_slot is None, "a check is used before it is made"
         self.slots[v] = slot
         self.shared.add(slot)
-        if v in self.results:  # a result of its own: a copy
+        if v in self.results:  # an output of the graph needs a copy
             del self.slots[v]
             out = self.slot(v)
             whole = contiguous(v.dtype, v.shape)
@@ -385,16 +391,16 @@ class Planner:
 
     # --- the whole -------------------------------------------------------------------------------
 
-    def run(self) -> Program:
+    def run(self) -> ExecutionPlan:
         inputs = [self.slot(v) for v in self.graph.inputs]
         self.begin()
         for group in self.groups:
             if group.number in self.waiting:
-                alike = self.alike(group)
-                for one in alike:
-                    self.leave(one)
-                if len(alike) > 1:
-                    self.bundle(alike)
+                same_kernel = self.same_kernel(group)
+                for one in same_kernel:
+                    self.dequeue(one)
+                if len(same_kernel) > 1:
+                    self.emit_multi_tensor(same_kernel)
                 else:
                     self.one(group)
         views = [view_of(v) for v in self.graph.outputs]
@@ -405,7 +411,7 @@ class Planner:
             for s in order
         ]
         placed: Plan = plan(lifetimes)
-        return Program(
+        return ExecutionPlan(
             self.steps,
             inputs,
             self.constants,
@@ -441,7 +447,7 @@ class Planner:
             lowering.lower(self, v)
 
     def product(self, work: Work, v: Value, slots: Sequence[int]) -> None:
-        """The steps of a matrix product, linked to those of a group that goes on with its rows."""
+        """Emits a matrix product, linked to the steps of a group that consumes its rows."""
         name = f"%{v.number} {v.name}"
         follower = self.follower(v, work.rows) if work.rows else None
         self.emit(work, slots, name)
@@ -450,8 +456,8 @@ class Planner:
             last = self.steps[at]
             assert isinstance(last, NativeStep)
             self.steps[at] = last._replace(linked=True)
-            self.leave(follower)
-            # blocks of both run at the same time: what the product reads must stay as it is
+            self.dequeue(follower)
+            # blocks of both run concurrently, so nothing that the product reads may be overwritten
             self.busy = {*map(self.root, last.slots[1:])}
             self.group(follower, work.rows)
             self.use(last.slots)
@@ -460,17 +466,17 @@ class Planner:
             self.busy = set()
 
     def follower(self, v: Value, rows: tuple[int, ...]) -> Group | None:
-        """A group that can run right behind v, taking its rows as they are done."""
+        """A group that can run right after v, block by block on its rows; None otherwise."""
         readers = (g for g in self.read_by.get(v, ()) if g.opaque is None)
         group = next((g for g in readers if g.number in self.waiting), None)
         if group is None or self.blocked[group.number]:
             return None
         in_step = group.size == v.size and _read_in_place(group, v)
-        return group if in_step and walks_by_row(group, rows[-1]) else None
+        return group if in_step and can_split_by_rows(group, rows[-1]) else None
 
     def certain(self) -> set[int]:
-        """The outputs that no step writes before all checks, and calls that may raise, are behind
-        it: after an exception, what was in their memory is still there."""
+        """The outputs that no step writes before the last check or call that may raise: after an
+        exception their memory is unchanged."""
         checked = max(
             (
                 i
@@ -482,8 +488,8 @@ class Planner:
         return {out for out in self.outputs if self.first_writers.get(out, -1) > checked}
 
     def donations(self, inputs: list[int], results: list[Result]) -> dict[int, int]:
-        """Which outputs can be written over which inputs: nobody reads the input afterwards, and
-        the step that writes reads it, if at all, element by element in step."""
+        """Which outputs can overwrite which inputs: no later step reads the input, and the step
+        that writes the output reads the input, if at all, element by element."""
         found: dict[int, int] = {}
         overwritten: set[int] = set()
         certain = self.certain()
@@ -512,7 +518,7 @@ class Planner:
 
 
 def _reads(group: Group) -> set[Value]:
-    """What a group reads from memory."""
+    """The values that a group reads from memory."""
     if group.opaque is not None:
         return {view_of(a).base for a in group.opaque.args}
     refs = (r for m in group.members.values() for r in m.refs)
@@ -520,7 +526,7 @@ def _reads(group: Group) -> set[Value]:
 
 
 def _read_in_place(group: Group, v: Value) -> bool:
-    """Whether every load of v reads element i of it while element i of the group is walked."""
+    """Whether every load of v reads element i when the loop is at element i of the group."""
     loads = [
         r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
     ]
@@ -530,9 +536,9 @@ def _read_in_place(group: Group, v: Value) -> bool:
     )
 
 
-def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> Program:
-    """The program of a graph; `donated` pairs inputs with outputs that take their place."""
+def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> ExecutionPlan:
+    """The plan of a graph; `donated` pairs inputs with outputs that may reuse their memory."""
     return Planner(graph, donated).run()
 
 
-ERROR_WORDS = 4  # number of the check, the index, the size; 1 once a run has ended
+ERROR_WORDS = 4  # number of the failed check, the index, the size; 1 once a run has ended

@@ -1,4 +1,4 @@
-"""What each kernel of a graph becomes: native work where there is a generator, else NumPy."""
+"""Lowers each kernel of a graph to native work if there is a generator, else to NumPy calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everygrad.backends.cpu.gemm.gemm import matmul as product
 from everygrad.backends.cpu.kernels import copy_index, ctc, scan, search, sort
 from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.kernels.ordering import SHORT
-from everygrad.backends.cpu.llvm.work import Operand, Work, contiguous
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Work, contiguous
 from everygrad.backends.cpu.registry import KERNELS, REDUCERS
 from everygrad.compile.ir import Value
 from everygrad.core.shapes import size_of
@@ -52,7 +52,7 @@ def _quiet(function: Callable[..., Any], *arrays: Any) -> Any:
         return function(*arrays)
 
 
-def _out(p: Any, v: Value) -> tuple[int, Operand]:
+def _out(p: Any, v: Value) -> tuple[int, ArrayLayout]:
     return p.slot(v), contiguous(v.dtype, v.shape)
 
 
@@ -61,9 +61,9 @@ def _matmul(p: Any, v: Value) -> bool:
         return False
     (a_slot, a), (b_slot, b) = (p.operand(x) for x in v.args)
     if v.name == "linear":
-        b = Operand(b.dtype, b.shape[::-1], b.strides[::-1], b.offset)
+        b = ArrayLayout(b.dtype, b.shape[::-1], b.strides[::-1], b.offset)
     if len(b.shape) == 2 and len(a.shape) > 2 and a.is_contiguous:  # one tall product
-        a = Operand(a.dtype, (size_of(a.shape[:-1]), a.shape[-1]), (a.shape[-1], 1), a.offset)
+        a = ArrayLayout(a.dtype, (size_of(a.shape[:-1]), a.shape[-1]), (a.shape[-1], 1), a.offset)
     batch = v.shape[:-2] if len(a.shape) > 2 or len(b.shape) > 2 else ()
     out = contiguous(v.dtype, (*batch, a.shape[-2], v.shape[-1]))
     a, b = batched(a, batch), batched(b, batch)
@@ -75,7 +75,7 @@ def _matmul(p: Any, v: Value) -> bool:
 def _conv(p: Any, v: Value) -> bool:
     if v.dtype not in REAL:
         return False
-    (x_slot, x), (w_slot, w) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (w_slot, w) = (p.contiguous_operand(a) for a in v.args)
     out_slot, out = _out(p, v)
     work = getattr(convolution, v.name)(x, w, v.params["window"], out)
     p.emit(work, [out_slot, x_slot, w_slot], f"%{v.number} {v.name}")
@@ -85,7 +85,7 @@ def _conv(p: Any, v: Value) -> bool:
 def _pool_index(p: Any, v: Value) -> bool:
     if v.args[0].dtype not in REAL:
         return False
-    x_slot, x = p.in_order(v.args[0])
+    x_slot, x = p.contiguous_operand(v.args[0])
     out_slot, out = _out(p, v)
     work = pooling.max_pool2d_index(x, v.params["window"], out)
     p.emit(work, [out_slot, x_slot], f"%{v.number} {v.name}")
@@ -93,7 +93,7 @@ def _pool_index(p: Any, v: Value) -> bool:
 
 
 def _attention(p: Any, v: Value) -> bool:
-    """Attention over four axes; its arguments need only be in order along the last."""
+    """Attention over four axes; its arguments need only be contiguous along the last axis."""
     grads = v.name.endswith("grads")
     masked = "masked" in v.name
     q = v.args[1] if grads else v.args[0]
@@ -101,7 +101,7 @@ def _attention(p: Any, v: Value) -> bool:
         return False
     given = [p.operand(a) for a in v.args]
     if any(o.strides[-1] != 1 or len(o.shape) != 4 for _, o in given):
-        given = [_four_axes(*p.in_order(a)) for a in v.args]
+        given = [_four_axes(*p.contiguous_operand(a)) for a in v.args]
     slots = [slot for slot, _ in given]
     operands = [operand for _, operand in given]
     scale, causal = v.params["scale"], v.params["causal"]
@@ -116,7 +116,7 @@ def _attention(p: Any, v: Value) -> bool:
     return True
 
 
-def _four_axes(slot: int, x: Operand) -> tuple[int, Operand]:
+def _four_axes(slot: int, x: ArrayLayout) -> tuple[int, ArrayLayout]:
     """A contiguous operand as (batch, heads, rows, width)."""
     heads = x.shape[-3]
     shape = (size_of(x.shape[:-3]), heads, *x.shape[-2:])
@@ -124,7 +124,7 @@ def _four_axes(slot: int, x: Operand) -> tuple[int, Operand]:
 
 
 def _gather(p: Any, v: Value) -> bool:
-    (x_slot, x), (i_slot, index) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (i_slot, index) = (p.contiguous_operand(a) for a in v.args)
     if v.dtype.is_complex:
         return False
     work = copy_index.gather(x, index, v.params["axis"])
@@ -135,7 +135,7 @@ def _gather(p: Any, v: Value) -> bool:
 def _last_write(p: Any, v: Value) -> bool:
     if not v.size:
         return False
-    slot, index = p.in_order(v.args[0])
+    slot, index = p.contiguous_operand(v.args[0])
     p.guard(v, slot, index, "setitem: index", v.params["size"])
     work = copy_index.last_write(index, v.params["size"])
     p.emit(work, [p.slot(v), slot], f"%{v.number} last_write")
@@ -145,7 +145,7 @@ def _last_write(p: Any, v: Value) -> bool:
 def _index_put(p: Any, v: Value) -> bool:
     if v.dtype.is_complex or not v.size or not v.args[1].size:
         return False
-    (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (i_slot, index), (s_slot, _) = (p.contiguous_operand(a) for a in v.args)
     p.guard(v, i_slot, index, "setitem: index", x.shape[0])
     work = copy_index.index_put(x, index)
     p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} index_put")
@@ -155,7 +155,7 @@ def _index_put(p: Any, v: Value) -> bool:
 def _adding(p: Any, v: Value) -> bool:
     if v.dtype.is_complex or v.dtype.itemsize == 2 or v.dtype is dtypes.bool_:
         return False
-    (x_slot, x), (i_slot, index), (s_slot, _) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (i_slot, index), (s_slot, _) = (p.contiguous_operand(a) for a in v.args)
     work = getattr(copy_index, v.name)(x, index, v.params["axis"])
     p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} {v.name}")
     return True
@@ -164,7 +164,7 @@ def _adding(p: Any, v: Value) -> bool:
 def _scan(p: Any, v: Value) -> bool:
     if not scan.serves(v.args[0].dtype) or not v.size:
         return False
-    given = [p.in_order(a) for a in v.args]
+    given = [p.contiguous_operand(a) for a in v.args]
     work = scan.scan(v.name, given[0][1], **v.params)
     p.emit(work, [p.slot(v), *(slot for slot, _ in given)], f"%{v.number} {v.name}")
     return True
@@ -173,19 +173,19 @@ def _scan(p: Any, v: Value) -> bool:
 def _ctc(p: Any, v: Value) -> bool:
     if v.dtype not in REAL or v.args[-1].dtype is not dtypes.int64 or not v.size:
         return False
-    slots = [p.in_order(a)[0] for a in v.args]
+    slots = [p.contiguous_operand(a)[0] for a in v.args]
     work = ctc.work(v.name, v.dtype, v.shape)
     p.emit(work, [p.slot(v), *slots], f"%{v.number} {v.name}")
     return True
 
 
 def _order(p: Any, v: Value) -> bool:
-    """argsort and top_index along the last axis; NumPy moves others there."""
+    """argsort and top_index along the last axis; NumPy handles other axes."""
     (x,), axis = v.args, v.params["axis"]
     last = axis == len(x.shape) - 1
     if not last or not v.size or x.shape[axis] < SHORT or x.dtype.is_complex:
         return False
-    x_slot, operand = p.in_order(x)
+    x_slot, operand = p.contiguous_operand(x)
     down = v.params["descending"] if v.name == "argsort" else v.params["largest"]
     work = sort.order(operand, v.shape[axis], down)
     p.emit(work, [p.slot(v), x_slot], f"%{v.number} {v.name}")
@@ -196,7 +196,7 @@ def _search(p: Any, v: Value) -> bool:
     x = v.args[0]
     if x.dtype.is_complex or x.dtype in HALVES or not v.size:
         return False
-    (x_slot, x), (v_slot, values) = (p.in_order(a) for a in v.args)
+    (x_slot, x), (v_slot, values) = (p.contiguous_operand(a) for a in v.args)
     work = search.searchsorted(x, values, v.params["right"])
     p.emit(work, [p.slot(v), x_slot, v_slot], f"%{v.number} searchsorted")
     return True
@@ -211,7 +211,7 @@ def _concat(p: Any, v: Value) -> bool:
         slot, source = p.operand(part)
         if part.size:
             here = p.at(out_slot, at * out.strides[axis] * v.dtype.itemsize)
-            target = Operand(out.dtype, part.shape, out.strides)
+            target = ArrayLayout(out.dtype, part.shape, out.strides)
             p.emit(Work((copy_index.copy(source, target),)), [here, slot], f"%{v.number} concat")
         at += part.shape[axis]
     return True
@@ -228,13 +228,13 @@ def _unslice(p: Any, v: Value) -> bool:
         far = sum(start * s for (start, _, _), s in zip(slices, out.strides, strict=True))
         steps = tuple(by * s for (_, _, by), s in zip(slices, out.strides, strict=True))
         here = p.at(out_slot, far * v.dtype.itemsize)
-        target = Operand(out.dtype, source.shape, steps)
+        target = ArrayLayout(out.dtype, source.shape, steps)
         p.emit(Work((copy_index.copy(source, target),)), [here, slot], f"%{v.number} unslice")
     return True
 
 
 def _reshape(p: Any, v: Value) -> bool:
-    """A move that no strides express: its argument copied in order."""
+    """A reshape that strides cannot express: a contiguous copy of its argument."""
     if v.dtype.is_complex or v.name != "reshape":
         return False
     slot, source = p.operand(v.args[0])

@@ -1,4 +1,4 @@
-"""A program ready to run: compiled steps, memory in place, one foreign call a stretch of them."""
+"""Runs an execution plan: steps are compiled, and each run of native steps is one foreign call."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from numpy.lib.stride_tricks import as_strided
 
 from everygrad.backends.cpu.graph.execution_plan import (
     ERROR_WORDS,
+    ExecutionPlan,
     HostStep,
     NativeStep,
-    Program,
     build,
 )
 from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.runtime import native_threads
-from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, is_ours
+from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, is_sole_owner
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Memory
 from everygrad.compile.views import View, is_whole
@@ -31,8 +31,8 @@ from everygrad.core.shapes import size_of
 from everygrad.errors import OutOfRangeError
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
-_A_VALUE = 4096  # bytes of a value's objects, and of its step's
-Segment = Callable[[dict[int, Any]], None]  # of outputs by slot, for host steps
+_A_VALUE = 4096  # estimated bytes of the Python objects of a value and its step
+Segment = Callable[[dict[int, Any]], None]  # takes the outputs by slot, for host steps
 Around = Callable[[range, Callable[[], None]], None]
 Prepare = Callable[[list[Any]], Callable[[], None]]
 
@@ -42,11 +42,11 @@ def _run_steps(where: int, count: int, slots: int, arrays: dict[int, Any]) -> No
 
 
 def _none(arrays: dict[int, Any]) -> None:
-    """The work of a program without steps."""
+    """The segment of a plan without steps."""
 
 
 def compiled(graph: Graph, donated: Sequence[tuple[int, int]]) -> Replay:
-    """A graph, ready to run."""
+    """A graph, planned and compiled."""
     return Replay(build(graph, donated))
 
 
@@ -54,7 +54,7 @@ _REPLAYS: weakref.WeakSet[Replay] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child: whoever held a lock is gone."""
+    """In a forked child: the thread that held a lock is gone."""
     for replay in _REPLAYS:
         replay.lock = threading.RLock()
         replay.running = False
@@ -66,9 +66,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class Replay:
-    """Runs one program again and again. Calls from several threads take turns."""
+    """Runs one execution plan any number of times. A lock serialises calls from several threads."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ExecutionPlan) -> None:
         self.program = program
         self.lock = threading.RLock()
         self.running = False
@@ -87,7 +87,7 @@ class Replay:
         self.arrays: list[Any] = [None] * len(program.inputs)  # the inputs of the latest call
         self.input_at = {slot: i for i, slot in enumerate(program.inputs)}
         self.output_at = {slot: i for i, slot in enumerate(program.outputs)}
-        self.inside = {  # slots that point into others: which, and how many bytes behind its start
+        self.inside = {  # slots that point into others: which slot, and the byte offset
             slot: (base, nbytes)
             for base, pointers in program.offsets.items()
             for slot, nbytes in pointers
@@ -97,33 +97,33 @@ class Replay:
         self.segments = self.link()
         self.first: list[Segment] = self.segments[:-1]
         self.last: Segment = self.segments[-1] if self.segments else _none
-        self.givers = [self.giver(r.slot, r.view) for r in program.results]
-        self.places = [self.place(r.slot) for r in program.results]
+        self.view_makers = [self.view_maker(r.slot, r.view) for r in program.results]
+        self.result_sources = [self.result_source(r.slot) for r in program.results]
 
     def memory(self) -> Memory:
         return self.program.memory()
 
     def held_bytes(self, most: int) -> int:
-        """About what this keeps for the next call, of it at most so much to compute in."""
+        """About how many bytes this holds between calls, counting at most `most` of the arena."""
         program = self.program
         code = {id(a.module.code): a.nbytes for a in self.code}
         texts = {s.step.source for s in program.steps if isinstance(s, NativeStep)}
         constants = sum(a.nbytes for a in program.constants.values())
         members = sum(len(g.values) for g in program.groups)
-        kept = sum(code.values()) + sum(map(len, texts)) + constants + _A_VALUE * members
-        return kept + min(most, program.arena)
+        held = sum(code.values()) + sum(map(len, texts)) + constants + _A_VALUE * members
+        return held + min(most, program.arena)
 
     def memory_for(self, slot: int, v: Value) -> Callable[[], Any]:
-        """What gives an output its memory, of earlier results that nobody holds any more; that of
-        a tensor which stays in its place is its own."""
+        """Returns the allocator of an output. It reuses earlier results that nobody holds any more;
+        an output that may reuse an input's memory has a fresh array."""
         if slot in self.program.donations:
             return partial(np.empty, v.shape, v.dtype.np)
         if v.nbytes < SMALLEST:
             return Recycled(v.shape, v.dtype.np).take
         return partial(empty, v.shape, v.dtype.np)
 
-    def place(self, slot: int) -> tuple[int, Any]:
-        """Where a result is found: 0, an input; 1, an output; 2, the constant array itself."""
+    def result_source(self, slot: int) -> tuple[int, Any]:
+        """Where a result comes from: 0, an input; 1, an output; 2, the constant array itself."""
         if slot in self.input_at:
             return 0, self.input_at[slot]
         if slot in self.output_at:
@@ -131,20 +131,20 @@ class Replay:
         return 2, self.program.constants[slot]
 
     def link(self) -> list[Callable[[dict[int, Any]], None]]:
-        """Compile all steps, and make each stretch of native ones a single call."""
+        """Compiles all steps, and makes each run of native steps a single call."""
         native = [s for s in self.program.steps if isinstance(s, NativeStep)]
         sources = [(s.step.source, s.step.vectorise) for s in native]
-        self.code = engine().compile_all(sources)  # held: what is compiled lives as long as we do
+        self.code = engine().compile_all(sources)  # held: keeps the machine code alive
         addresses = iter(self.code)
-        self.kept: list[Any] = []  # memory that native code points to
+        self.keepalive: list[Any] = []  # memory that native code points to
         segments: list[Callable[[dict[int, Any]], None]] = []
         words: list[int] = []
-        self.stretches: list[tuple[int, int]] = []  # of segments: an address, the number of steps
+        self.stretches: list[tuple[int, int]] = []  # of segments: an address, the step count
 
         def close() -> None:
             if words:
                 table = (ctypes.c_int64 * len(words))(*words)
-                self.kept.append(table)
+                self.keepalive.append(table)
                 where, count = ctypes.addressof(table), len(words) // native_threads.STEP_WORDS
                 slots = ctypes.addressof(self.slots)
                 segments.append(lambda arrays: native_threads.run_steps(where, count, slots))
@@ -159,15 +159,15 @@ class Replay:
                 continue
             numbers = (ctypes.c_int64 * len(s.slots))(*s.slots)
             args = (ctypes.c_int64 * len(s.slots))()
-            self.kept += (numbers, args)
-            places = (ctypes.addressof(numbers), ctypes.addressof(args))
+            self.keepalive += (numbers, args)
+            pointers = (ctypes.addressof(numbers), ctypes.addressof(args))
             blocks = -s.step.blocks if s.linked else s.step.blocks
-            words += (next(addresses), blocks, len(s.slots), *places)
+            words += (next(addresses), blocks, len(s.slots), *pointers)
         close()
         return segments
 
-    def giver(self, slot: int, view: View) -> Callable[[Any], Any]:
-        """What makes an output's array out of the array in its slot."""
+    def view_maker(self, slot: int, view: View) -> Callable[[Any], Any]:
+        """Returns the function that views the array in a slot as an output."""
         shape = view.shape
         if size_of(shape) == view.base.size and is_whole(shape, view.strides, view.offset):
             if shape == view.base.shape:
@@ -187,10 +187,10 @@ class Replay:
         if base is None:
             offset = self.program.temporaries[slot]
             base = self.arena[offset : offset + start + view.base.nbytes].view(view.base.dtype.np)
-        # a checked index lies where its argument does: in another shape, or in part of an array
+        # a checked index aliases its argument, which may be another shape or part of an array
         first = start // view.base.dtype.itemsize
         part = base.reshape(-1)[first : first + view.base.size]
-        return self.giver(slot, view)(part.reshape(view.base.shape))
+        return self.view_maker(slot, view)(part.reshape(view.base.shape))
 
     def call(self, s: HostStep, arrays: dict[int, Any]) -> None:
         made = s.call(*[self.array(slot, view, arrays) for slot, view in s.inputs])
@@ -211,34 +211,34 @@ class Replay:
         }
 
     def own_memory(self) -> dict[int, int]:
-        """By output: the slot to give it memory in, where what is in that memory stays there until
-        nothing can fail any more; of outputs that share it with no other."""
+        """By output: its slot, for outputs whose memory is not written before the last step that
+        can fail, and which share it with no other output."""
         program = self.program
         slots = [r.slot for r in program.results]
         return {
             k: r.slot
             for k, r in enumerate(program.results)
             if r.slot in program.certain
-            and program.outputs[r.slot].nbytes >= SMALLEST  # small ones take turns by themselves
+            and program.outputs[r.slot].nbytes >= SMALLEST  # small ones are recycled anyway
             and slots.count(r.slot) == 1
             and r.view.shape == r.view.base.shape
             and is_whole(r.view.shape, r.view.strides, r.view.offset)
         }
 
     def may_write(self, slot: int, array: Any) -> bool:
-        """Whether nobody but an array sees its memory, and it lies as results do."""
+        """Whether an array is the sole owner of its memory and has the layout of a result."""
         flags = array.flags
-        return flags.c_contiguous and flags.aligned and flags.writeable and is_ours(array)
+        return flags.c_contiguous and flags.aligned and flags.writeable and is_sole_owner(array)
 
     def put(self, i: int, array: Any) -> None:
         """Make an array (C-contiguous and aligned) input i of the calls to come."""
         address = address_of(array)
-        self.arrays[i] = None  # whoever is interrupted between here and the end points again
+        self.arrays[i] = None  # if this is interrupted before the end, the next call tries again
         self.point(self.program.inputs[i], address)
         self.arrays[i] = array
 
     def point(self, slot: int, address: int) -> None:
-        """Let a slot, and those that point into it, point somewhere."""
+        """Sets the address of a slot and of the slots that point into it."""
         self.slots[slot] = address
         for other, nbytes in self.program.offsets.get(slot, ()):
             self.slots[other] = address + nbytes
@@ -254,8 +254,8 @@ class Replay:
             raise interrupted
         return made
 
-    def apart(self) -> list[tuple[range, Segment]]:
-        """The steps one by one, those that are linked together: which they are, and their call."""
+    def single_steps(self) -> list[tuple[range, Segment]]:
+        """The steps one by one, linked ones as one: their range, and the call that runs them."""
         slots, steps = ctypes.addressof(self.slots), self.program.steps
         found: list[tuple[range, Segment]] = []
         first = 0
@@ -267,20 +267,20 @@ class Replay:
                 if isinstance(s, HostStep):
                     found.append((range(k, k + 1), segment))
                 elif not s.linked:
-                    place = where + (at - begin) * native_threads.STEP_WORDS * _POINTER
-                    run = partial(_run_steps, place, k + 1 - at, slots)
+                    address = where + (at - begin) * native_threads.STEP_WORDS * _POINTER
+                    run = partial(_run_steps, address, k + 1 - at, slots)
                     found.append((range(at, k + 1), run))
                     at = k + 1
         return found
 
     def run_apart(self, around: Around) -> list[Any]:
-        """As `run`, but step by step: `around(steps, work)` does the work of these steps."""
+        """As `run`, but step by step: `around(steps, work)` runs the work of these steps."""
 
         def within(steps: range, segment: Segment) -> Segment:
             return lambda arrays: around(steps, partial(segment, arrays))
 
-        # results in memory of their own: the call can be stopped between any two steps
-        made, interrupted = self.run({}, None, [within(*part) for part in self.apart()])
+        # results get fresh memory: the call can be interrupted between any two steps
+        made, interrupted = self.run({}, None, [within(*part) for part in self.single_steps()])
         if interrupted is not None:
             raise interrupted
         return made
@@ -293,10 +293,10 @@ class Replay:
     ) -> tuple[list[Any], BaseException | None]:
         """The outputs for the arrays that were put; the caller holds the lock.
 
-        `given` has memory for outputs that need none of their own, by slot. `prepare` is shown the
-        outputs before they are computed, and gives one native call that puts them in their places:
-        it is made if, and only if, all has been computed. What a signal handler raised meanwhile
-        (Ctrl-C) is returned; what it raised before the last stretch is raised, and nothing changes.
+        `given` has memory for outputs that reuse existing memory, by slot. `prepare` gets the
+        outputs before they are computed, and returns one native call that commits them: it is
+        made if, and only if, everything was computed. An exception of a signal handler (Ctrl-C)
+        during the last run is returned; one before it is raised, and nothing changes.
         """
         made = []
         for slot, fresh in self.outputs:
@@ -317,9 +317,9 @@ class Replay:
             segment(known)
             if error[0]:
                 self.refuse()
-        # From here to the end no handler of signals can come between: only the last stretch writes
-        # over memory that somebody sees, it cannot be stopped halfway, and no function is called
-        # between what a handler may raise in it, or behind it, and the commit.
+        # From here to the end no signal handler can interfere: only the last run of steps
+        # overwrites memory that somebody sees, it cannot be stopped halfway, and no function is
+        # called between it, or an exception of a handler in or after it, and the commit.
         error[3] = last is _none
         try:
             last(known)
@@ -338,7 +338,7 @@ class Replay:
         arrays = self.arrays
         return [
             give(arrays[i] if kind == 0 else made[i] if kind == 1 else i)
-            for give, (kind, i) in zip(self.givers, self.places, strict=True)
+            for give, (kind, i) in zip(self.view_makers, self.result_sources, strict=True)
         ]
 
     def refuse(self) -> None:

@@ -1,4 +1,4 @@
-"""Functions of complex numbers where NumPy's own lose digits, or differ from the Array API's cases.
+"""Complex functions for which NumPy's lose digits or differ from the Array API standard.
 
 NumPy's `log1p` takes the logarithm of |1 + z|, in which a small z is lost; its `expm1` multiplies
 infinities by zero; its `sign` takes an infinity beside a NaN for a direction; its division goes
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def div(x: Any, y: Any) -> Any:
-    """x / y, by subnormal numbers too."""
+    """x / y, also for a subnormal y."""
     out = np.divide(x, y)
     if np.isfinite(out).all():
         return out
@@ -31,11 +31,11 @@ def log1p(z: Any) -> Any:
     near = (distance > 0.5) & (distance < 3)  # elsewhere the logarithm is not small
     x, y = np.where(near, x, 0), np.where(near, y, 0)
     size = 0.5 * np.log1p(x * (2 + x) + y * y)  # (1 + x)^2 + y^2, less 1
-    return _joined(np.where(near, size, np.real(out)), np.imag(out), z.dtype)
+    return _from_parts(np.where(near, size, np.real(out)), np.imag(out), z.dtype)
 
 
 def expm1(z: Any) -> Any:
-    """exp(z) - 1; at 0, and where one of the two is not finite, that is how it is computed."""
+    """expm1 of a complex number; exp(z) - 1 at 0 and where either is not finite."""
     out = np.expm1(z)
     usual = (z != 0) & np.isfinite(z) & np.isfinite(out)
     return np.where(usual, out, np.exp(z) - z.dtype.type(1))
@@ -47,11 +47,11 @@ def sign(z: Any) -> Any:
 
 
 def _scaled(z: Any, scale: Any) -> Any:
-    """z times a real number: the parts one by one, infinities stay what they are."""
-    return _joined(np.real(z) * scale, np.imag(z) * scale, z.dtype)
+    """z times a real number, part by part, so that infinities stay as they are."""
+    return _from_parts(np.real(z) * scale, np.imag(z) * scale, z.dtype)
 
 
-def _joined(real: Any, imag: Any, dtype: Any) -> Any:
+def _from_parts(real: Any, imag: Any, dtype: Any) -> Any:
     """The numbers with these parts; real + 1j * imag would lose signs and infinities."""
     out = np.empty(np.shape(real), dtype)
     out.real, out.imag = real, imag

@@ -11,14 +11,14 @@ from everygrad.backends.cpu.kernels import transpose
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import row_major
 from everygrad.core.shapes import Shape, size_of
 
 GRAIN = edge(__name__, "GRAIN", 1 << 15, "elements")
-# elements from which it pays to bring a transposed operand into order
-TURNED = edge(__name__, "TURNED", 1 << 14, "elements")
+# elements from which it pays to copy a transposed operand to a contiguous one
+TRANSPOSE_MIN = edge(__name__, "TRANSPOSE_MIN", 1 << 14, "elements")
 
 
 def _merged(shape: Shape, tables: list[list[int]]) -> list[int]:
@@ -41,7 +41,7 @@ def _merged(shape: Shape, tables: list[list[int]]) -> list[int]:
 
 
 class _Rows:
-    """Rows of a shape in blocks: what the kernels here have in common."""
+    """Rows of a shape split into blocks: the common part of the kernels here."""
 
     def __init__(self, sizes: list[int], arguments: int) -> None:
         if len(sizes) == 1:
@@ -65,26 +65,26 @@ class _Rows:
         return Step(self.w.module(engine().attributes), self.blocks)
 
 
-def is_turned(shape: Shape, strides: Shape) -> bool:
-    """Whether reading so many elements by these strides, in order, goes across the cache's lines,
-    so that a copy in tiles comes first."""
+def is_transposed(shape: Shape, strides: Shape) -> bool:
+    """Whether reading an array of these strides in row-major order crosses a cache line with each
+    element, so that a tiled copy to a contiguous array pays."""
     repeats = any(s == 0 and n > 1 for n, s in zip(shape, strides, strict=True))
-    if repeats or size_of(shape) < TURNED:
+    if repeats or size_of(shape) < TRANSPOSE_MIN:
         return False
     tables = [list(row_major(shape)), list(strides)]
     sizes = _merged(shape, tables)
-    return transpose.turned(sizes, *tables) is not None
+    return transpose.transposed_axis(sizes, *tables) is not None
 
 
 @lru_cache(maxsize=1024)
-def copy(source: Operand, target: Operand) -> Step:
+def copy(source: ArrayLayout, target: ArrayLayout) -> Step:
     """target[...] = source[...]; args: target, source."""
     tables = [list(target.strides), list(source.strides)]
     sizes = _merged(target.shape, tables) or [1]
     tables = [t or [0] for t in tables]
     across = None
     if not source.offset and not target.offset:
-        across = transpose.turned(sizes, *tables)
+        across = transpose.transposed_axis(sizes, *tables)
     if across is not None:
         return transpose.copy(sizes, tables[0], tables[1], across, target.dtype.itemsize)
     if len(sizes) == 1:
@@ -108,8 +108,8 @@ def copy(source: Operand, target: Operand) -> Step:
 
 
 @lru_cache(maxsize=1024)
-def zero(target: Operand) -> Step:
-    """Every byte of a contiguous target 0; args: target."""
+def zero(target: ArrayLayout) -> Step:
+    """Zero-fills a contiguous target; args: target."""
     nbytes = target.size * target.dtype.itemsize
     rows = _Rows([-(-nbytes // GRAIN), GRAIN], 1)
     w = rows.w
@@ -121,29 +121,29 @@ def zero(target: Operand) -> Step:
     return rows.step()
 
 
-def _index(w: LoopWriter, pointer: str, at: Reg, index: Operand) -> Reg:
+def _index(w: LoopWriter, pointer: str, at: Reg, index: ArrayLayout) -> Reg:
     """Element `at` of the index as an i64."""
     memory = intrinsics.memory_type(index.dtype)
     raw = w.load_raw(w.indexed(pointer, at, memory), memory, False)
     return intrinsics.cast(w.e, raw, index.dtype, dtypes.int64)
 
 
-def index_add(x: Operand, index: Operand, axis: int) -> Work:
+def index_add(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     """out = x with slices of source added; args: out, x, index, source, all contiguous."""
     return _by_slices(x, index, axis, adds=True)
 
 
-def index_put(x: Operand, index: Operand) -> Work:
+def index_put(x: ArrayLayout, index: ArrayLayout) -> Work:
     """out = x with slices of axis 0 replaced; args: out, x, index, values, all contiguous."""
     return _by_slices(x, index, 0, adds=False)
 
 
 @lru_cache(maxsize=1024)
-def _by_slices(x: Operand, index: Operand, axis: int, adds: bool) -> Work:
-    """Slices of a source brought to the slices of x that an index names.
+def _by_slices(x: ArrayLayout, index: ArrayLayout, axis: int, adds: bool) -> Work:
+    """Adds slices of a source to the slices of x that an index names, or writes them there.
 
-    Blocks own parts of the inner axis and go through all indices in order: no two write one place,
-    and the bits are the same for any number of threads.
+    Each block owns a part of the inner axis and goes through all indices in order: no two blocks
+    write one element, and the result is the same for any number of threads.
     """
     outer, inner = size_of(x.shape[:axis]), size_of(x.shape[axis + 1 :])
     count, n = index.size, x.shape[axis]
@@ -179,46 +179,46 @@ def _by_slices(x: Operand, index: Operand, axis: int, adds: bool) -> Work:
     return Work((Step(w.module(engine().attributes), outer * pieces),))
 
 
-def _add(w: LoopWriter, x: Operand, a: Reg, b: Reg) -> Reg:
+def _add(w: LoopWriter, x: ArrayLayout, a: Reg, b: Reg) -> Reg:
     return intrinsics.apply(w.e, "add", x.dtype, [a, b])
 
 
 @lru_cache(maxsize=1024)
-def gather(x: Operand, index: Operand, axis: int) -> Work:
+def gather(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     """One element for each index; args: out, x, index, all contiguous."""
     w, blocks, where = _along(x, index, axis, 3)
     memory = intrinsics.memory_type(x.dtype)
-    with where as (i, place):
-        value = w.load_raw(w.indexed("%p1", place, memory), memory, False)
+    with where as (i, offset):
+        value = w.load_raw(w.indexed("%p1", offset, memory), memory, False)
         w.store_raw(value, w.indexed("%p0", i, memory), False)
     w.lines.append("  ret void")
     return Work((Step(w.module(engine().attributes), blocks),))
 
 
 @lru_cache(maxsize=1024)
-def scatter_add(x: Operand, index: Operand, axis: int) -> Work:
+def scatter_add(x: ArrayLayout, index: ArrayLayout, axis: int) -> Work:
     """out = x with each source element added; args: out, x, index, source, all contiguous.
 
-    Blocks own whole parts of the axes before `axis`, where x and index are alike there.
+    Blocks own whole parts of the axes before `axis` where x and index agree on those axes.
     """
     w, blocks, where = _along(x, index, axis, 4, owns=True)
     memory = intrinsics.memory_type(x.dtype)
-    with where as (i, place):
-        to = w.indexed("%p0", place, memory)
+    with where as (i, offset):
+        to = w.indexed("%p0", offset, memory)
         new = w.load_raw(w.indexed("%p3", i, memory), memory, False)
         w.store_raw(_add(w, x, w.load_raw(to, memory, False), new), to, False)
     w.lines.append("  ret void")
-    first = copy(Operand(x.dtype, (x.size,), (1,)), Operand(x.dtype, (x.size,), (1,)))
+    first = copy(ArrayLayout(x.dtype, (x.size,), (1,)), ArrayLayout(x.dtype, (x.size,), (1,)))
     return Work((first, Step(w.module(engine().attributes), blocks)))
 
 
-Places = AbstractContextManager[tuple[Reg, Reg]]
+IndexLoop = AbstractContextManager[tuple[Reg, Reg]]
 
 
 def _along(
-    x: Operand, index: Operand, axis: int, arguments: int, owns: bool = False
-) -> tuple[LoopWriter, int, Places]:
-    """Loops over the elements of an index: (its flat place, the place in x it names)."""
+    x: ArrayLayout, index: ArrayLayout, axis: int, arguments: int, owns: bool = False
+) -> tuple[LoopWriter, int, IndexLoop]:
+    """Loops over the elements of an index: (its flat position, the offset in x that it names)."""
     w = LoopWriter()
     w.lines.append("entry:")
     w.arguments(arguments)
@@ -242,18 +242,18 @@ def _along(
             first = w.e.op("mul", block, literal("i64", each * inner))
             end = w.smallest(w.e.op("add", first, literal("i64", each * inner)), index.size)
             with w.counted("i", first.name, end.name) as i:
-                places = w.indices(i, index.shape)
-                places[axis] = _index(w, "%p2", i, index)
-                yield i, w.distance(0, x.strides, places)
+                indices = w.indices(i, index.shape)
+                indices[axis] = _index(w, "%p2", i, index)
+                yield i, w.distance(0, x.strides, indices)
 
     return w, blocks, where()
 
 
 @lru_cache(maxsize=1024)
-def last_write(index: Operand, size: int) -> Work:
-    """For each of `size` places the last position in the index that names it, or -1.
+def last_write(index: ArrayLayout, size: int) -> Work:
+    """For each of `size` indices the last position at which it occurs, or -1.
 
-    args: out, index, contiguous, of one integer dtype. The positions go in order, on one thread.
+    args: out, index, contiguous, of one integer dtype. One thread visits them in order.
     """
     memory = intrinsics.memory_type(index.dtype)
     rows = _Rows([-(-size // GRAIN), GRAIN], 2)
@@ -267,14 +267,14 @@ def last_write(index: Operand, size: int) -> Work:
     w.lines.append("entry:")
     w.arguments(2)
     with w.counted("i", "0", str(index.size)) as i:
-        place = intrinsics.cast(w.e, i, dtypes.int64, index.dtype)
-        w.store_raw(place, w.indexed("%p0", _index(w, "%p1", i, index), memory), False)
+        position = intrinsics.cast(w.e, i, dtypes.int64, index.dtype)
+        w.store_raw(position, w.indexed("%p0", _index(w, "%p1", i, index), memory), False)
     w.lines.append("  ret void")
     return Work((rows.step(), Step(w.module(engine().attributes), 1, vectorise=False)))
 
 
-def check_range(x: Operand, size: int, number: int) -> Work:
-    """Sets the error word to `number` where an index lies outside [0, size).
+def check_range(x: ArrayLayout, size: int, number: int) -> Work:
+    """Sets the error word to `number` if an index is outside [0, size).
 
     args: error word (three i64: number, index, size), x contiguous.
     """

@@ -1,8 +1,8 @@
-"""The recursions of connectionist temporal classification as native work: see `ops.ctc`.
+"""The recursions of connectionist temporal classification (CTC) as native work: see `ops.ctc`.
 
-Examples are blocks; the states of one go side by side, time after time. Compiled functions have
-the sizes in their code. Eager calls hand them over, since labels of every batch have another length
-and a kernel for each would take longer to compile than the training it is for.
+A block is one example; for each time step, its states are computed by vectors. Compiled functions
+have the sizes in their code. Eager calls pass them as arguments, since labels of every batch have
+another length, and compiling a kernel for each would take longer than the training itself.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType
 
-NEVER = -1e30  # the logarithm of what cannot be; see `ops.ctc`
-_ROWS = {"ctc_states": 1, "ctc_adjoint": 5}  # that an example has in the scratch memory
+NEVER = -1e30  # the logarithm of probability 0; see `ops.ctc`
+_ROWS = {"ctc_states": 1, "ctc_adjoint": 5}  # scratch rows per example
 _INPUTS = {"ctc_states": 3, "ctc_adjoint": 4}
-_BEYOND = 2  # a state follows itself, the one before it, and the one two before
+_PADDING = 2  # a state follows itself and the two states before it
 OPS = tuple(_ROWS)
 
 
-class _Writer:
-    """One recursion. `sizes` are (times, examples, states), None if they are an argument."""
+class _CTCWriter:
+    """Writes one recursion. `sizes` are (times, examples, states), None if they are arguments."""
 
     def __init__(self, op: str, dtype: DType, sizes: Shape | None) -> None:
         self.dtype, self.kind = dtype, intrinsics.memory_type(dtype)
@@ -44,7 +44,7 @@ class _Writer:
         else:
             self.steps, self.n, self.states = (literal("i64", n) for n in sizes)
         self.scratch = f"%p{inputs + 1}"
-        self.room = self.plus(self.states, 2 * _BEYOND)  # of one row of the scratch memory
+        self.row_size = self.plus(self.states, 2 * _PADDING)  # of the scratch memory
         self.rows = _ROWS[op]
 
     # --- numbers and addresses
@@ -64,13 +64,13 @@ class _Writer:
         return self.w.indexed(pointer, self.w.e.op("mul", line, self.states), self.kind)
 
     def own(self, example: Reg) -> list[str]:
-        """The example's rows of the scratch memory, room in front of each and behind."""
+        """The example's rows of the scratch memory, each with padding on both sides."""
         w = self.w
         first = w.e.op("mul", example, literal("i64", self.rows))
         found = []
         for k in range(self.rows):
-            at = w.e.op("mul", self.plus(first, k), self.room)
-            found.append(w.indexed(self.scratch, self.plus(at, _BEYOND), self.kind))
+            at = w.e.op("mul", self.plus(first, k), self.row_size)
+            found.append(w.indexed(self.scratch, self.plus(at, _PADDING), self.kind))
         return found
 
     def load(self, row: str, at: Reg, off: int = 0, grouped: bool = True) -> Reg:
@@ -90,9 +90,9 @@ class _Writer:
         self.each(lambda s: self.store(self.load(source, s), target, s))
 
     def clear(self, row: str, value: float) -> None:
-        """A row of the scratch memory, and what is around it."""
-        with self.w.counted("f", "0", self.room.name, parallel=True) as i:
-            self.store(self.constant(value), row, self.plus(i, -_BEYOND))
+        """Fills a row of the scratch memory and its padding."""
+        with self.w.counted("f", "0", self.row_size.name, parallel=True) as i:
+            self.store(self.constant(value), row, self.plus(i, -_PADDING))
 
     def first_two(self, source: str, target: str) -> None:
         """The states an example can begin in."""
@@ -100,21 +100,21 @@ class _Writer:
             self.store(self.load(source, s, grouped=False), target, s, grouped=False)
 
     def end(self, times: str, example: Reg) -> Reg:
-        """The time from which the example stays as it is, 1 at least."""
+        """The length of the example: from there on its states do not change. At least 1."""
         w = self.w
         time = w.load_raw(w.indexed(times, example, "i64"), "i64", False)
         time = w.e.call("llvm.smin.i64", "i64", time, self.steps)
         return w.e.call("llvm.smax.i64", "i64", time, literal("i64", 1))
 
     def ways(self, before: str, skips: str, s: Reg) -> list[Reg]:
-        """What may come before a state; nothing may skip where `skips` is false."""
+        """The predecessors of a state; no skip where `skips` is false."""
         w, e = self.w, self.w.e
         may = e.compare("ne", w.load_raw(w.indexed(skips, s, "i8"), "i8", True), literal("i8", 0))
         skipped = e.select(may, self.load(before, s, -2), self.constant(NEVER))
         return [self.load(before, s), self.load(before, s, -1), skipped]
 
     def parts(self, ways: list[Reg]) -> tuple[Reg, list[Reg], Reg]:
-        """The largest, the exponentials of the others' distances to it, and their sum."""
+        """The maximum, the exponentials of the differences to it, and their sum."""
         top = self.number("max", self.number("max", ways[0], ways[1]), ways[2])
         parts = [self.number("exp", self.number("sub", way, top)) for way in ways]
         return top, parts, self.number("add", self.number("add", parts[0], parts[1]), parts[2])
@@ -159,7 +159,7 @@ class _Writer:
             last = self.plus(self.steps, -1)
             self.copy(self.row("%p1", last, example), now)
             end = self.end("%p4", example)
-            with w.counted("t", end.name, self.steps.name) as t:  # nothing comes from there
+            with w.counted("t", end.name, self.steps.name) as t:  # no gradient beyond the end
                 later = w.e.op("add", last, w.e.op("sub", end, t))
                 self.each_zero(self.row("%p0", later, example))
                 self.add_to(now, self.row("%p1", self.plus(later, -1), example))
@@ -184,7 +184,7 @@ class _Writer:
         )
 
     def spread(self, s: Reg, before: str, now: str, skips: str, moved: list[str]) -> None:
-        """What of a state's gradient goes back by each way."""
+        """Distributes a state's gradient over its predecessors."""
         ways = self.ways(before, skips, s)
         _, parts, total = self.parts(ways)
         share = self.number("div", self.load(now, s), total)
@@ -204,20 +204,20 @@ class _Writer:
 
 def _needed(op: str, sizes: Shape, dtype: DType) -> int:
     """Bytes of the scratch memory."""
-    return sizes[1] * _ROWS[op] * (sizes[2] + 2 * _BEYOND) * dtype.itemsize
+    return sizes[1] * _ROWS[op] * (sizes[2] + 2 * _PADDING) * dtype.itemsize
 
 
 @lru_cache(maxsize=1024)
 def _step(op: str, dtype: DType, sizes: Shape | None) -> Step:
-    writer = _Writer(op, dtype, sizes)
+    writer = _CTCWriter(op, dtype, sizes)
     (writer.forward if op == "ctc_states" else writer.backward)()
     writer.w.lines.append("  ret void")
     return Step(writer.w.module(engine().attributes), 1)
 
 
 def work(op: str, dtype: DType, sizes: Shape, known: bool = True) -> Work:
-    """args: out, the op's inputs, contiguous, and where the sizes are not `known` these as int64;
-    none is 0."""
+    """args: out, the op's contiguous inputs, and the sizes as int64 if they are not `known`; no
+    size is 0."""
     step = _step(op, dtype, sizes if known else None)
     return Work((step._replace(blocks=sizes[1]),), _needed(op, sizes, dtype))
 

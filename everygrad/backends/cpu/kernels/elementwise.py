@@ -1,8 +1,8 @@
 """Elementwise kernels: a `Program` looped over arrays, compiled by LLVM for this processor.
 
-A kernel is compiled per program and loop pattern, never per shape: how many loops are left once
-dimensions that lie one behind the other are merged, and for each operand how it walks along the
-innermost one. Sizes and strides are arguments.
+A kernel is compiled per program and loop pattern, never per shape. The pattern is the number of
+loops after mergeable dimensions are merged, and how each operand moves along the innermost loop.
+Sizes and strides are arguments.
 
 >>> from everygrad import dtypes
 >>> from everygrad.compile.expr import Expr, lower
@@ -35,9 +35,9 @@ from everygrad.errors import ArgumentError, DtypeError
 
 Array = np.ndarray[Any, Any]
 
-# elements up to which one thread is done before another has begun
-ALONE = edge(__name__, "ALONE", 1 << 15, "elements")
-GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements handed out together
+# elements up to which one thread finishes before a second one would start
+SERIAL_MAX = edge(__name__, "SERIAL_MAX", 1 << 15, "elements")
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements per task
 _CACHED_LAYOUTS = 1024
 
 
@@ -84,15 +84,15 @@ class _Compiled(NamedTuple):
     address: Address  # holds the code
 
 
-class _Plan(NamedTuple):
-    """What one combination of layouts needs. `simple`: one call, no offsets, no meta."""
+class _CallPlan(NamedTuple):
+    """The kernel calls for one combination of layouts. `simple`: one call, no offsets or meta."""
 
     compiled: _Compiled
     simple: bool
     calls: tuple[_Call, ...]
 
 
-def _call(part: loop_order.Layout, pattern: Pattern) -> _Call:
+def _call(part: loop_order.LoopNest, pattern: Pattern) -> _Call:
     flat = [*part.sizes, *(step for steps in part.strides for step in steps)]
     meta = (ctypes.c_int64 * len(flat))(*flat) if pattern.has_meta else None
     return _Call(math.prod(part.sizes), tuple(part.offsets), meta)
@@ -113,7 +113,7 @@ def _address_slowly(array: Array) -> int:
 
 
 _probe = np.zeros(3)[1:]
-if address_of(_probe) != _address_slowly(_probe):  # another interpreter, another head
+if address_of(_probe) != _address_slowly(_probe):  # an interpreter with another object header
     address_of = _address_slowly
 
 
@@ -129,7 +129,7 @@ class Kernel:
         found = operand_dtypes(program, self.inputs)
         self.wanted = [None if d is None else d.np for d in found[1:]]
         self._compiled: dict[Pattern, _Compiled] = {}
-        self._plans: dict[Any, _Plan] = {}
+        self._plans: dict[Any, _CallPlan] = {}
         self._lock = threading.Lock()
         self.recent = True
 
@@ -146,7 +146,7 @@ class Kernel:
                 kept.add(self, nbytes, _drop)
             return found
 
-    def plan(self, arrays: Sequence[Array], out: Array) -> _Plan:
+    def plan(self, arrays: Sequence[Array], out: Array) -> _CallPlan:
         """How to run on arrays laid out like these."""
         itemsizes = [out.itemsize, *(a.itemsize for a in arrays)]
         parts = loop_order.tile(loop_order.merge(out, arrays))
@@ -158,7 +158,7 @@ class Kernel:
         pattern = Pattern(len(sizes), kinds)
         calls = tuple(_call(part, pattern) for part in parts)
         simple = len(calls) == 1 and not pattern.has_meta and not any(calls[0].offsets)
-        return _Plan(self.compiled(pattern), simple, calls)
+        return _CallPlan(self.compiled(pattern), simple, calls)
 
     def check(self, arrays: Sequence[Array], out: Array) -> None:
         """Raise unless the dtypes and the number of arrays are the program's."""
@@ -172,7 +172,7 @@ class Kernel:
 
     def __call__(self, arrays: Sequence[Array], out: Array) -> None:
         """Fill `out`. Small contiguous arrays cost one dict lookup and one foreign call."""
-        # dtypes are part of the key: the same strides mean another walk for another item size
+        # dtypes are part of the key: the same strides mean another loop for another item size
         key = [out.dtype, out.shape, out.strides]
         for a in arrays:
             key += (a.dtype, a.shape, a.strides)
@@ -199,7 +199,7 @@ class Kernel:
 
 
 def _run(compiled: _Compiled, count: int, given: Sequence[int]) -> None:
-    if count <= ALONE:
+    if count <= SERIAL_MAX:
         compiled.function(0, count, *given)
     else:
         spread(compiled.address, count, GRAIN, given)
@@ -207,8 +207,8 @@ def _run(compiled: _Compiled, count: int, given: Sequence[int]) -> None:
 
 _kernels: dict[str, Kernel] = {}
 _by_identity: dict[int, tuple[Program, Kernel]] = {}
-_kernels_lock = threading.RLock()  # a kernel may be dropped by a thread that is here already
-_REMEMBERED = 4096
+_kernels_lock = threading.RLock()  # reentrant: a thread that holds it may drop a kernel
+_MAX_CACHED = 4096
 
 
 def kernel(program: Program) -> Kernel:
@@ -219,18 +219,18 @@ def kernel(program: Program) -> Kernel:
     if found is not None:
         return found[1]
     with _kernels_lock:
-        text = str(program)  # not the tuple itself: 0.0 equals -0.0, and NaN nothing
+        text = str(program)  # not the tuple itself: 0.0 equals -0.0, and NaN does not equal itself
         made = _kernels.get(text)
         if made is None:
             made = _kernels[text] = Kernel(program)
-        if len(_by_identity) >= _REMEMBERED:
+        if len(_by_identity) >= _MAX_CACHED:
             _by_identity.clear()
         _by_identity[id(program)] = (program, made)
         return made
 
 
 def _drop(kernel: Kernel) -> None:
-    """Forget a kernel; whoever is running it goes on."""
+    """Drops a kernel from the cache; calls that are running continue."""
     with _kernels_lock:
         _kernels.pop(str(kernel.program), None)
         for key in [k for k, (_, held) in _by_identity.items() if held is kernel]:

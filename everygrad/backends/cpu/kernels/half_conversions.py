@@ -1,4 +1,4 @@
-"""Conversions around kernels that compute in float32: compiled where the array is large, since
+"""Conversions around kernels that compute in float32. Large arrays use a compiled kernel, since
 NumPy converts half floats one at a time."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_half(x: Any) -> bool:
 
 
 def converted(x: Any, dtype: Any) -> Any:
-    """x as another floating dtype, laid out alike; x itself where it has that dtype."""
+    """x as another floating dtype with the same layout; x itself if it has that dtype."""
     if x.dtype == dtype:
         return x
     if x.size <= config.native_threshold:
@@ -41,5 +41,5 @@ def converted(x: Any, dtype: Any) -> Any:
 
 
 def widened(x: Any) -> Any:
-    """Half floats as float32, anything else as it is."""
+    """Half floats as float32, other arrays unchanged."""
     return converted(x, _F32) if is_half(x) else x

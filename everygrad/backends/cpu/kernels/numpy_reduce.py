@@ -1,6 +1,6 @@
 """Reductions on NumPy arrays, split over threads.
 
-Blocks depend on the shape alone, never on the number of threads: the same bits on any machine.
+Blocks depend on the shape only, never on the number of threads: any machine gets the same bits.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, reduced, size_of
 from everygrad.dtypes import float64
 
-# elements so few that no order of summation matters
+# elements up to which the order of summation does not matter
 SMALL = edge(__name__, "SMALL", 1 << 10, "elements")
-# terms summed one after the other before blocks are summed
+# terms of a block, which is summed sequentially; then blocks are summed
 BLOCK = edge(__name__, "BLOCK", 256, "size")
 # elements worked on at a time: input, output and temporaries stay in L2
 CHUNK = edge(__name__, "CHUNK", 1 << 15, "elements")
@@ -73,7 +73,7 @@ def _sum_columns(x: Any) -> Any:
 
 
 def _sum_run(x: Any, first: int, last: int) -> Any:
-    """The sum over neighbouring axes, kept as size 1."""
+    """The sum over adjacent axes, with keepdims."""
     kept = (*x.shape[:first], *(1,) * (last - first + 1), *x.shape[last + 1 :])
     outer, inner = size_of(x.shape[:first]), size_of(x.shape[last + 1 :])
     n = size_of(x.shape[first : last + 1])
@@ -93,7 +93,7 @@ def add(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
     total = x.astype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else x
     for first, last in _runs(axes):
         total = _sum_run(total, first, last)
-    if total is x:  # no axes: each element by itself
+    if total is x:  # no axes: each element is its own sum
         total = x + x.dtype.type(_START)
     if mean:
         total = total / np.asarray(count, total.dtype)
@@ -101,8 +101,8 @@ def add(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
 
 
 def extreme(ufunc: Any) -> Callable[..., Any]:
-    """The largest or smallest. To NumPy both zeros are equal, and the order of elements decides
-    which is the result."""
+    """max or min. NumPy treats both zeros as equal, so the order of elements would decide which
+    one is the result."""
 
     def run(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
         out = ufunc.reduce(x, axis=axes, keepdims=keepdims)

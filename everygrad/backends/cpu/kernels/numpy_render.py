@@ -1,4 +1,4 @@
-"""Scalar programs as NumPy calls: the CPU's way for small arrays, where a call's cost is all.
+"""Renders scalar programs as NumPy calls, for small arrays, where the cost of a call dominates.
 
 A program becomes one Python function; a body of a single intrinsic becomes the ufunc itself.
 """
@@ -77,7 +77,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 
 
 def _compiled(fn: str) -> Callable[[Any], Any]:
-    """What NumPy does not have: the compiled kernel serves every size."""
+    """An intrinsic that NumPy lacks: the compiled kernel serves every size."""
 
     def function(x: Any) -> Any:
         out = np.empty(np.shape(x), x.dtype)
@@ -99,7 +99,7 @@ def mulhi(x: Any, y: Any) -> Any:
 
 
 def power(x: Any, y: Any) -> Any:
-    """NumPy refuses negative powers of integers; here they are rounded towards 0, as compiled."""
+    """Powers; NumPy refuses negative powers of integers, here they round to 0, as compiled."""
     if x.dtype.kind != "i" or not np.any(y < 0):
         return np.power(x, y)
     one = np.where(x == -1, np.where(y % 2 == 0, 1, -1), x == 1)
@@ -107,8 +107,8 @@ def power(x: Any, y: Any) -> Any:
 
 
 def real_power(x: Any, y: Any) -> Any:
-    """NumPy takes square roots where it meets one exponent of 1/2, and so -0.0 and NaN of -0.0 and
-    -inf; here they are 0.0 and inf, as they are beside other exponents, and compiled."""
+    """Powers of reals. For a scalar exponent of 1/2 NumPy takes the square root, which is -0.0 of
+    -0.0 and NaN of -inf; here these are 0.0 and inf, as in arrays of exponents and compiled."""
     out = np.power(x, y)
     if y.ndim == 0:
         halves = y.item() == 0.5
@@ -150,7 +150,7 @@ def _function(inst: Inst) -> Callable[..., Any]:
     if inst.fn in _COMPLEX and inst.dtype.is_complex:
         return _COMPLEX[inst.fn]
     if inst.fn == "round" and inst.dtype.is_integer:
-        return np.positive  # rint would make a float of it
+        return np.positive  # rint would convert it to float
     return _SPECIAL.get(inst.fn) or UFUNCS[inst.fn]
 
 
@@ -170,7 +170,7 @@ def render(program: Program, arity: int) -> Callable[..., Any]:
     single = _single(program)
     if single is not None and len(program.insts[-1].args) == arity:
         return single
-    # the name under which NumPy's warnings come from here: see the filter in `dispatch`
+    # the module that NumPy's warnings name: see the filter in `dispatch`
     names: dict[str, Any] = {"__name__": f"{__name__}.kernel"}
     lines = []
     for i, inst in enumerate(program.insts):
@@ -195,7 +195,7 @@ def render(program: Program, arity: int) -> Callable[..., Any]:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """`x` as `dtype`; complex to real drops the imaginary part without a warning, to bool not."""
+    """`x` as `dtype`. Complex to real drops the imaginary part silently; to bool it counts."""
     if x.dtype.kind == "c" and dtype.kind not in "cb":
         x = x.real
     if dtype.kind in "iu" and x.dtype.kind not in "iub":
@@ -204,7 +204,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def _to_integer(x: Any, dtype: Any) -> Any:
-    """Rounded towards 0, what is too large as the largest integer, NaN as 0: as compiled."""
+    """Rounds towards 0, saturates, and converts NaN to 0, as compiled code does."""
     if x.dtype.itemsize == 2:
         x = x.astype(np.float32)
     limits = np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""Orders, scans and searches: by NumPy what is small, by compiled kernels what is large."""
+"""Sorts, scans and searches: NumPy for small arrays, compiled kernels for large ones."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from everygrad.compile.accumulate import identity
 from everygrad.compile.thresholds import edge
 from everygrad.dtypes import bfloat16, float64, rounded
 
-SHORT = edge(__name__, "SHORT", 128, "size")  # elements up to which NumPy orders a row as fast
+SHORT = edge(__name__, "SHORT", 128, "size")  # elements of a row up to which NumPy sorts as fast
 
 
 def _tied(x: Any) -> Any:
-    """Which rows have equal elements; two NaN are, for a sort."""
+    """Which rows have equal elements; a sort treats NaN as equal to NaN."""
     ordered = np.sort(x, axis=-1)
     first, second = ordered[..., :-1], ordered[..., 1:]
     return ((first == second) | (first != first)).any(axis=-1)
 
 
 def _stable(x: Any, descending: bool) -> Any:
-    """NumPy puts NaN last; flipped, it is first, and equal elements still keep their order."""
+    """A stable argsort. NumPy puts NaN last; descending, it is first, and ties keep their order."""
     if not descending:
         return np.argsort(x, axis=-1, kind="stable")
     return x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)
 
 
 def argsort(x: Any, axis: int, descending: bool) -> Any:
-    """NumPy's sort that is not stable takes a quarter of the time, and few rows of floats have
-    ties: only those are sorted again."""
+    """A stable argsort. NumPy's unstable sort takes a quarter of the time, and few rows of floats
+    have ties: only those are sorted again."""
     x = np.moveaxis(widened(x), axis, -1)
     if x.dtype.kind != "f" or x.shape[-1] < 2:
         return np.moveaxis(_stable(x, descending), -1, axis)
@@ -56,14 +56,14 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 
 
 def top_index(x: Any, axis: int, k: int, largest: bool) -> Any:
-    """What is beyond the k-th element, and of those equal to it the first; these are sorted."""
+    """The elements beyond the k-th and the first of those equal to it, sorted."""
     x = np.moveaxis(widened(x), axis, -1)
     n = x.shape[-1]
     if 4 * k > n or k == 0 or (x.dtype.kind == "f" and np.isnan(x).any()):
         order = argsort(x, x.ndim - 1, largest)
         return np.moveaxis(order[..., :k], -1, axis)
-    place = n - k if largest else k - 1
-    limit = np.partition(x, place, axis=-1)[..., place : place + 1]
+    position = n - k if largest else k - 1
+    limit = np.partition(x, position, axis=-1)[..., position : position + 1]
     beyond, equal = (x > limit if largest else x < limit), x == limit
     missing = k - np.count_nonzero(beyond, axis=-1)
     first = equal & (np.cumsum(equal, axis=-1) <= missing[..., None])
@@ -73,13 +73,13 @@ def top_index(x: Any, axis: int, k: int, largest: bool) -> Any:
 
 
 def _order(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
-    """What is compiled where it is large, along the last axis."""
+    """An op that runs compiled on large arrays, along the last axis."""
 
     def run(x: Any, axis: int, **params: Any) -> Any:
         few = x.size < single_op.LARGE >> 4 or x.shape[axis] < SHORT
         if few or x.dtype.kind == "c" or params.get("k") == 0:
             return usual(x, axis=axis, **params)
-        rows = single_op.in_order(np.moveaxis(x, axis, -1))
+        rows = single_op.as_contiguous(np.moveaxis(x, axis, -1))
         found = single_op.call(name, *rows, axis=x.ndim - 1, **params)
         return np.moveaxis(found, -1, axis)
 
@@ -93,14 +93,14 @@ _WIDE = {"f": np.float64, "V": np.float64, "c": np.complex128}  # V: bfloat16
 
 
 def _accumulate(fn: Any, x: Any, axis: int) -> Any:
-    """A running sum or product in numbers wide enough not to stall."""
+    """A running sum or product in a wider dtype, so that it does not stagnate."""
     wide = _WIDE.get(x.dtype.kind, x.dtype)
     out = fn.accumulate(x.astype(wide, copy=False), axis=axis)
     return rounded(out, bfloat16) if x.dtype.kind == "V" else out.astype(x.dtype, copy=False)
 
 
 def cumulative_sum(x: Any, axis: int, reverse: bool) -> Any:
-    """Running sums from 0.0 on; NumPy's begin with the first element, which may be -0.0."""
+    """Running sums that start at 0.0; NumPy's start with the first element, which may be -0.0."""
     if reverse:
         return np.flip(cumulative_sum(np.flip(x, axis), axis, False), axis)
     out = _accumulate(np.add, x, axis)
@@ -109,22 +109,22 @@ def cumulative_sum(x: Any, axis: int, reverse: bool) -> Any:
 
 
 def _extreme_index(fn: Any) -> Callable[..., Any]:
-    """The last place of the extreme so far, found by a scan of places; a NaN stays it."""
+    """The last index of the running extreme, by a scan of indices; NaN stays the extreme."""
 
     def run(x: Any, axis: int) -> Any:
         x = widened(x)
         best = fn.accumulate(x, axis=axis)
-        place = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+        position = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
         hit = (x == best) | (x != x)
-        return np.maximum.accumulate(np.where(hit, place, 0), axis=axis)
+        return np.maximum.accumulate(np.where(hit, position, 0), axis=axis)
 
     return run
 
 
 def recurrence(a: Any, b: Any, axis: int) -> Any:
-    """Large ones compiled, others a step at a time."""
+    """y[i] = b[i] + a[i] y[i - 1]: compiled if large, else one step at a time."""
     if b.size >= single_op.LARGE and b.dtype.kind != "c":
-        return single_op.call("recurrence", *single_op.in_order(a, b), axis=axis)
+        return single_op.call("recurrence", *single_op.as_contiguous(a, b), axis=axis)
     wide = _WIDE.get(b.dtype.kind, b.dtype)
     out = np.moveaxis(np.array(b, wide), axis, 0)
     for i, factor in enumerate(np.moveaxis(a, axis, 0)[1:]):
@@ -138,12 +138,12 @@ def logcumsumexp(x: Any, axis: int) -> Any:
 
 
 def _scan(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
-    """A scan that is compiled where it is large."""
+    """A scan that runs compiled on large arrays."""
 
     def run(x: Any, **params: Any) -> Any:
         if x.size < single_op.LARGE or x.dtype.kind in "bc":
             return usual(x, **params)
-        return single_op.call(name, *single_op.in_order(x), **params)
+        return single_op.call(name, *single_op.as_contiguous(x), **params)
 
     return run
 
@@ -154,7 +154,7 @@ def _scan(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
 def searchsorted(x: Any, values: Any, right: bool) -> Any:
     x, values = widened(x), widened(values)
     if values.size >= single_op.LARGE >> 4:
-        return single_op.call("searchsorted", *single_op.in_order(x, values), right=right)
+        return single_op.call("searchsorted", *single_op.as_contiguous(x, values), right=right)
     out = np.empty(values.shape, np.int64)
     for row, wanted, found in zip(x, values, out, strict=True):
         found[...] = np.searchsorted(row, wanted, "right" if right else "left")
@@ -162,7 +162,7 @@ def searchsorted(x: Any, values: Any, right: bool) -> Any:
 
 
 def _combine_at(fn: Any, worst: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Each source combined into its place by a ufunc; `worst` is what changes nothing."""
+    """Combines each source into its target by a ufunc; `worst` is the identity of the ufunc."""
 
     def run(x: Any, index: Any, source: Any, include_self: bool) -> Any:
         out = np.array(widened(x))

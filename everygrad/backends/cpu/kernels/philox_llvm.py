@@ -11,7 +11,7 @@ from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
 from everygrad.backends.cpu.runtime.parallel_for import spread
 from everygrad.compile.thresholds import edge
 
-GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # blocks handed out together
+GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # blocks per task
 
 
 def _product(e: Emitter, a: Value, multiplier: int) -> tuple[Value, Value]:
@@ -21,9 +21,9 @@ def _product(e: Emitter, a: Value, multiplier: int) -> tuple[Value, Value]:
     return e.cast("trunc", high, "i32"), e.cast("trunc", wide, "i32")
 
 
-def _rounds(e: Emitter, place: Value, k0: Value, k1: Value) -> list[Value]:
-    c0 = e.cast("trunc", place, "i32")
-    c1 = e.cast("trunc", e.op("lshr", place, literal("i64", 32)), "i32")
+def _rounds(e: Emitter, counter: Value, k0: Value, k1: Value) -> list[Value]:
+    c0 = e.cast("trunc", counter, "i32")
+    c1 = e.cast("trunc", e.op("lshr", counter, literal("i64", 32)), "i32")
     c2 = c3 = literal("i32", 0)
     for _ in range(ROUNDS):
         (h0, l0), (h1, l1) = _product(e, c0, MULTIPLIERS[0]), _product(e, c2, MULTIPLIERS[1])
@@ -34,7 +34,7 @@ def _rounds(e: Emitter, place: Value, k0: Value, k1: Value) -> list[Value]:
 
 
 def source() -> str:
-    """kernel(lo, hi, out, key, first): blocks [lo, hi) of the counter's place `first` on."""
+    """kernel(lo, hi, out, key, first): blocks [lo, hi), where block 0 has the counter `first`."""
     e = Emitter()
     e.lines += ["entry:", "  %start = inttoptr i64 %out to ptr", "  br label %loop", "loop:"]
     e.lines.append("  %i = phi i64 [ %lo, %entry ], [ %next, %loop ]")

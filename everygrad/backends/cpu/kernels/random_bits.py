@@ -1,4 +1,4 @@
-"""Random bits: Philox 4x32-10 by NumPy, and by a compiled kernel where that is loaded or pays."""
+"""Random bits: Philox 4x32-10 by NumPy, or by a compiled kernel if it is loaded or pays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everygrad.core.config import config
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)  # what the key grows by each round
+WEYL = (0x9E3779B9, 0xBB67AE85)  # the increment of the key in each round
 _ALL = 0xFFFFFFFF
 _U32 = np.dtype(np.uint32)
 _PAIR = np.array(MULTIPLIERS, np.uint64)[:, None]
@@ -20,13 +20,13 @@ _LOW, _HALF = np.uint64(_ALL), np.uint64(32)
 
 
 def philox(state: Any, count: int) -> Any:
-    """`count` words from the state (two words of key, two of counter) on."""
+    """`count` words, starting at the state (two words of key, two of counter)."""
     blocks = -(-count // 4)
     out = empty((blocks, 4), _U32)
     k0, k1, low, high = state.tolist()
     first = high << 32 | low
     if blocks > config.native_threshold or lazy_native.is_loaded():
-        lazy_native.drawing().draw(out, blocks, k1 << 32 | k0, first)
+        lazy_native.philox_llvm().draw(out, blocks, k1 << 32 | k0, first)
     else:
         _by_numpy(out, first, k0, k1)
     flat = out.reshape(-1)
@@ -34,11 +34,11 @@ def philox(state: Any, count: int) -> Any:
 
 
 def _by_numpy(out: Any, first: int, k0: int, k1: int) -> None:
-    """The words c0 and c2 of all blocks lie in one array, c1 and c3 in another: both products of a
+    """One array holds the words c0 and c2 of all blocks, another c1 and c3: both products of a
     round are one call."""
-    places = np.arange(len(out), dtype=np.uint64) + np.uint64(first)
-    even, odd = np.zeros((2, *places.shape), np.uint64), np.zeros((2, *places.shape), np.uint64)
-    even[0], odd[0] = places & _LOW, places >> _HALF
+    counters = np.arange(len(out), dtype=np.uint64) + np.uint64(first)
+    even, odd = np.zeros((2, *counters.shape), np.uint64), np.zeros((2, *counters.shape), np.uint64)
+    even[0], odd[0] = counters & _LOW, counters >> _HALF
     for _ in range(ROUNDS):
         product = even * _PAIR
         even = odd ^ (product >> _HALF)[::-1]
@@ -49,7 +49,7 @@ def _by_numpy(out: Any, first: int, k0: int, k1: int) -> None:
 
 
 def advanced(state: Any, blocks: int) -> Any:
-    """The state so many blocks later."""
+    """The state after `blocks` blocks."""
     k0, k1, low, high = state.tolist()
     at = ((high << 32 | low) + blocks) & 0xFFFFFFFFFFFFFFFF
     return np.array((k0, k1, at & _ALL, at >> 32), _U32)

@@ -1,4 +1,4 @@
-"""Runs a `Work` on NumPy arrays: what eager ops, and tests of generators, use."""
+"""Runs a `Work` on NumPy arrays, for eager ops and for tests of generators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from everygrad.backends.code_cache import kept
 from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import engine
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work, contiguous
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.backends.cpu.runtime import native_threads
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.dtypes import FROM_NP
@@ -32,7 +32,7 @@ _compiled: dict[tuple[Step, ...], _Functions] = {}
 
 
 def functions_of(steps: tuple[Step, ...]) -> _Functions:
-    """Where the steps' functions are, for as long as this is held."""
+    """The compiled functions of the steps; they live as long as the caller holds this."""
     found = _compiled.get(steps)
     if found is None:
         found = _compiled[steps] = _Functions(steps)
@@ -47,22 +47,22 @@ def _drop(steps: tuple[Step, ...], compiled: _Functions) -> None:
         del _compiled[steps]
 
 
-def operand(array: Any) -> Operand:
-    """The layout of an array, from its own first element on."""
+def layout_of(array: Any) -> ArrayLayout:
+    """The layout of an array, relative to its first element."""
     strides = tuple(s // array.itemsize for s in array.strides)
-    return Operand(FROM_NP[array.dtype], array.shape, strides)
+    return ArrayLayout(FROM_NP[array.dtype], array.shape, strides)
 
 
-def copied(copy: Callable[[Operand, Operand], Step], array: Any) -> Any:
-    """An array copied into order by a generator of copies."""
-    source = operand(array)
+def copied(copy: Callable[[ArrayLayout, ArrayLayout], Step], array: Any) -> Any:
+    """A contiguous copy of an array, by a generator of copies."""
+    source = layout_of(array)
     out = empty(array.shape, array.dtype)
     run(Work((copy(source, contiguous(source.dtype, source.shape)),)), [out], [array])
     return out
 
 
 def run(work: Work, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
-    """Fill `outputs`. Arrays must be laid out as the work was written for."""
+    """Fills `outputs`. Arrays must have the layouts that the work was generated for."""
     given = [address_of(a) for a in (*outputs, *inputs)]
     scratch = empty((work.scratch + 64,), np.dtype(np.uint8)) if work.scratch else None
     if scratch is not None:

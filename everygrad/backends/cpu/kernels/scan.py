@@ -1,8 +1,8 @@
 """Scans as native work: each element combined with all before it along an axis.
 
-Sums and products of floats are kept in float64 and rounded as they are stored. Along the last axis
-several rows go side by side, so that one's additions wait for no other's; along another axis the
-elements behind it do, whose states lie in the scratch memory.
+Sums and products of floats accumulate in float64 and are rounded when they are stored. Along the
+last axis several rows are scanned at once, to hide the latency of additions. Along another axis the
+elements behind it are scanned by vectors, with their states in the scratch memory.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from functools import lru_cache
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value
-from everygrad.backends.cpu.llvm.vector_emitter import Code, Int
-from everygrad.backends.cpu.llvm.work import Operand, Work
+from everygrad.backends.cpu.llvm.vector_emitter import Int, VectorEmitter
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Work
 from everygrad.compile.accumulate import identity
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 
 OUT, X = range(2)
-_TOGETHER = edge(__name__, "_TOGETHER", 4, "size")  # rows
-_PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis that one block does
-_LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
+_ROWS_AT_ONCE = edge(__name__, "_ROWS_AT_ONCE", 4, "size")  # rows
+_PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis per block
+_MIN_BLOCK = edge(__name__, "_MIN_BLOCK", 1 << 12, "elements")  # elements of a block
 _COMBINE = {"cumulative_sum": "add", "cumulative_prod": "mul", "recurrence": "add"}
 State = list[Value]
 
 
 class Scan:
-    """What a scan keeps of the elements so far: `kinds` of numbers, how they `begin`, how one
-    element and its place move them on. The last of the state is the result."""
+    """The state of a scan: the dtypes (`kinds`) of its numbers, their start (`begin`), and the
+    update by an element and its index (`move`). The last number of the state is the result."""
 
     def __init__(self, op: str, dtype: DType) -> None:
         self.op, self.dtype = op, dtype
@@ -42,26 +42,26 @@ class Scan:
         self.kinds = (self.wide, dtypes.int64) if self.is_index else (self.wide,)
         self.out = dtypes.int64 if self.is_index else dtype
 
-    def begin(self, c: Code) -> State:
+    def begin(self, c: VectorEmitter) -> State:
         if not self.is_index:
             return [intrinsics.constant(self.wide, identity(_COMBINE[self.op], self.wide))]
         worst = identity("max" if self.op == "cummax_index" else "min", self.wide)
         return [intrinsics.constant(self.wide, worst), Value("i64", "0")]
 
-    def move(self, c: Code, state: State, given: Sequence[Value], place: Int) -> State:
+    def move(self, c: VectorEmitter, state: State, given: Sequence[Value], position: Int) -> State:
         x, *rest = (intrinsics.cast(c, v, self.dtype, self.wide) for v in given)
-        if rest:  # y = b + a y, but for the first, which is b whatever a is
+        if rest:  # y = b + a y, except the first, which is b whatever a is
             product = intrinsics.apply(c, "mul", self.wide, [x, state[0]])
             y = intrinsics.apply(c, "add", self.wide, [rest[0], product])
-            return [c.select(c.compare_ints("eq", place, 0), rest[0], y)]
+            return [c.select(c.compare_ints("eq", position, 0), rest[0], y)]
         if not self.is_index:
             return [intrinsics.apply(c, _COMBINE[self.op], self.wide, [state[0], x])]
         best, found = state
         better = self.better(c, x, best)
-        return [c.select(better, x, best), c.select(better, c.i64(place), found)]
+        return [c.select(better, x, best), c.select(better, c.i64(position), found)]
 
-    def better(self, c: Code, x: Value, best: Value) -> Value:
-        """As good or better; a NaN always is, and after one only another."""
+    def better(self, c: VectorEmitter, x: Value, best: Value) -> Value:
+        """As good or better; NaN always is, and after a NaN only another NaN is."""
         if not self.wide.is_float:
             sign = "s" if self.wide.kind == "int" else "u"
             return c.compare(sign + ("ge" if self.op == "cummax_index" else "le"), x, best)
@@ -69,26 +69,26 @@ class Scan:
         return c.op("or", good, c.compare("uno", x, x))
 
 
-class _Writer:
-    """One scan of a contiguous array, seen as (outer, n, inner)."""
+class _ScanWriter:
+    """Writes one scan of a contiguous array, viewed as (outer, n, inner)."""
 
-    def __init__(self, x: Operand, axis: int, scan: Scan, reverse: bool) -> None:
+    def __init__(self, x: ArrayLayout, axis: int, scan: Scan, reverse: bool) -> None:
         self.scan, self.reverse = scan, reverse
         self.outer, self.n = size_of(x.shape[:axis]), x.shape[axis]
         self.inner = size_of(x.shape[axis + 1 :])
-        self.code = Code(dtypes.float64, 8)
+        self.code = VectorEmitter(dtypes.float64, 8)
         self.p_out = self.code.argument(OUT)
         self.p_in = [self.code.argument(X + j) for j in range(scan.inputs)]
 
-    def place(self, i: Int) -> Int:
-        """Where round i of the axis is."""
+    def position(self, i: Int) -> Int:
+        """The index along the axis in iteration i."""
         return self.code.minus(self.n - 1, i) if self.reverse else i
 
     def load(self, at: Int) -> list[Value]:
         c, dtype = self.code, self.scan.dtype
         kind = intrinsics.memory_type(dtype)
-        places = [c.at(pointer, at, kind) for pointer in self.p_in]
-        return [c.emit(kind, f"load {kind}, ptr {place.name}") for place in places]
+        addresses = [c.at(pointer, at, kind) for pointer in self.p_in]
+        return [c.emit(kind, f"load {kind}, ptr {a.name}") for a in addresses]
 
     def store(self, state: State, at: Int) -> None:
         c, out = self.code, self.scan.out
@@ -101,29 +101,29 @@ class _Writer:
         c, width = self.code, len(self.scan.kinds)
         begin = [v for _ in range(count) for v in self.scan.begin(c)]
         with c.loop(0, self.n, begin) as loop:
-            place = self.place(loop.index)
+            position = self.position(loop.index)
             made: State = []
             for k in range(count):
-                at = c.add(c.mul(c.add(first, k), self.n), place)
+                at = c.add(c.mul(c.add(first, k), self.n), position)
                 held = loop.values[k * width : (k + 1) * width]
-                made += self.scan.move(c, held, self.load(at), place)
+                made += self.scan.move(c, held, self.load(at), position)
                 self.store(made[-width:], at)
             loop.next = made
 
     def along_last(self) -> Work:
         c = self.code
-        together = min(_TOGETHER, self.outer)
-        groups = self.outer // together
-        each = max(1, _LEAST // (together * self.n))
+        rows_at_once = min(_ROWS_AT_ONCE, self.outer)
+        groups = self.outer // rows_at_once
+        each = max(1, _MIN_BLOCK // (rows_at_once * self.n))
         blocks = -(-groups // each)
-        rest = self.outer - groups * together
+        rest = self.outer - groups * rows_at_once
         with c.loop(*c.blocks) as block:
             start = c.mul(block.index, each)
             end = c.least(c.add(start, each), groups)
             with c.loop(start, end) as group:
-                self.rows(c.mul(group.index, together), together)
-            if rest:  # the last block has the rows that make no group
-                first = c.add(c.mul(end, together), 0)
+                self.rows(c.mul(group.index, rows_at_once), rows_at_once)
+            if rest:  # the last block has the remaining rows
+                first = c.add(c.mul(end, rows_at_once), 0)
                 last = c.compare_ints("eq", end, groups)
                 many = c.select(last, c.i64(rest), c.i64(0))
                 with c.loop(0, many) as row:
@@ -131,7 +131,7 @@ class _Writer:
         return Work((c.step(blocks),))
 
     def across(self) -> Work:
-        """Elements behind the axis side by side, their states in the scratch memory."""
+        """Scans elements behind the axis by vectors, with their states in the scratch memory."""
         c, kinds = self.code, self.scan.kinds
         pieces = -(-self.inner // _PIECE)
         blocks = self.outer * pieces
@@ -146,11 +146,13 @@ class _Writer:
             with c.loop(0, count) as column:
                 self.keep(self.scan.begin(c), held, column.index)
             with c.loop(0, self.n) as row:
-                place = self.place(row.index)
-                line = c.add(c.mul(c.add(c.mul(before, self.n), place), self.inner), start)
+                position = self.position(row.index)
+                line = c.add(c.mul(c.add(c.mul(before, self.n), position), self.inner), start)
                 with c.loop(0, count) as column:
                     at = c.add(line, column.index)
-                    state = self.scan.move(c, self.held(held, column.index), self.load(at), place)
+                    state = self.scan.move(
+                        c, self.held(held, column.index), self.load(at), position
+                    )
                     self.keep(state, held, column.index)
                     self.store(state, at)
         return Work((c.step(blocks)._replace(vectorise=True),), blocks * stride)
@@ -174,12 +176,12 @@ OPS = ("cumulative_sum", "cumulative_prod", "cummax_index", "cummin_index", "rec
 
 
 def serves(dtype: DType) -> bool:
-    """Whether there are scans of this dtype here."""
+    """Whether there are kernels for this dtype."""
     return not dtype.is_complex and dtype is not dtypes.bool_
 
 
 @lru_cache(maxsize=1024)
-def scan(op: str, x: Operand, axis: int, reverse: bool = False) -> Work:
+def scan(op: str, x: ArrayLayout, axis: int, reverse: bool = False) -> Work:
     """args: out, x (a and b of a recurrence), all contiguous, not empty."""
-    writer = _Writer(x, axis, Scan(op, x.dtype), reverse)
+    writer = _ScanWriter(x, axis, Scan(op, x.dtype), reverse)
     return writer.along_last() if writer.inner == 1 else writer.across()

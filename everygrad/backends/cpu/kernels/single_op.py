@@ -1,8 +1,9 @@
-"""Large eager ops by the compiler: a graph of one op, planned and run as any compiled function is.
+"""Runs a large eager op through the compiler: a graph of one op, planned and run as any other.
 
-Reductions, and moves that NumPy does on one core. The code is made for the shape, as that of large
-matrix products is: the first call on a new one compiles for about 10 ms, or finds it on disk.
-Elementwise ops have kernels for all shapes (`render`), rows have theirs (`rowkernels`).
+It serves reductions, and copies that NumPy does on one core. The code is specific to the shape, as
+for large matrix products: the first call on a new shape compiles for about 10 ms, or loads the code
+from the disk cache. Elementwise ops and rows have kernels for all shapes (`elementwise`,
+`row_kernels`).
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from everygrad.core.context import records
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
 
-# elements from which a compiled kernel's start is worth it
+# elements from which a compiled kernel pays
 LARGE = edge(__name__, "LARGE", 1 << 18, "elements")
-_REMEMBERED = 256  # compiled ops, and
-_MOST_BYTES = 1 << 26  # of the memory they keep for partial results
+_MAX_CACHED = 256  # compiled ops that are cached, and
+_MAX_BYTES = 1 << 26  # of the memory that they hold
 _replays: dict[Any, Any] = {}
 _lock = threading.Lock()
 
 
-def in_order(*arrays: Any) -> tuple[Any, ...]:
-    """The arrays, copied where they do not lie as compiled code reads them."""
+def as_contiguous(*arrays: Any) -> tuple[Any, ...]:
+    """The arrays as C-contiguous and aligned ones, copied where they are not."""
     return tuple(np.require(a, requirements=("C", "A")) for a in arrays)
 
 
 def serves(arrays: Sequence[Any]) -> bool:
-    """Whether these arrays are many enough, and lie as compiled code reads them."""
+    """Whether these arrays are large enough, real, contiguous and aligned."""
     size = 0
     for a in arrays:
         if a.dtype.kind == "c" or not a.flags.c_contiguous or not a.flags.aligned:
@@ -44,8 +45,8 @@ def serves(arrays: Sequence[Any]) -> bool:
 
 
 def reduces(x: Any, axes: Shape) -> bool:
-    """Whether x is served, and has more than one element along the axes: there is no kernel that
-    combines nothing."""
+    """Whether x is served and has more than one element along the axes: no kernel reduces a single
+    element."""
     return serves((x,)) and any(x.shape[a] > 1 for a in axes)
 
 
@@ -59,13 +60,15 @@ def run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
             inputs = [graph.input(a.shape, FROM_NP[a.dtype]) for a in arrays]
             graph.outputs = [graph.call(op, inputs, params)]
             replay = lazy_native.compiled(graph, ())
-            while len(_replays) >= _REMEMBERED or (_replays and _kept(replay) > _MOST_BYTES):
+            while len(_replays) >= _MAX_CACHED or (
+                _replays and _retained_bytes(replay) > _MAX_BYTES
+            ):
                 del _replays[next(iter(_replays))]
-        _replays[key] = replay  # the latest comes last
+        _replays[key] = replay  # the most recent one is last
     return replay.run_on(arrays)[0]
 
 
-def _kept(more: Any) -> int:
+def _retained_bytes(more: Any) -> int:
     return sum(replay.program.arena for replay in (more, *_replays.values()))
 
 
@@ -75,7 +78,7 @@ def call(name: str, *arrays: Any, **params: Any) -> Any:
 
 
 def compiled(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that is `usual` on what is small, and compiled on what is large."""
+    """A kernel that calls `usual` on small arrays and compiled code on large ones."""
 
     def kernel(*arrays: Any, **params: Any) -> Any:
         return call(name, *arrays, **params) if serves(arrays) else usual(*arrays, **params)

@@ -1,7 +1,7 @@
-"""The order of elements along rows as native work: all of it, or the first k.
+"""argsort and top-k along rows as native work.
 
-Elements become unsigned integers that sort as they do, -0.0 as 0.0 and NaN above all. A few places
-are kept by insertion; more by a radix sort, byte by byte from the lowest, which is stable.
+Elements are mapped to unsigned integers of the same order, -0.0 as 0.0 and NaN above all. A small k
+uses insertion; otherwise a stable radix sort goes byte by byte from the lowest.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from functools import lru_cache
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value, literal
-from everygrad.backends.cpu.llvm.vector_emitter import Code, Int
-from everygrad.backends.cpu.llvm.work import Operand, Work
+from everygrad.backends.cpu.llvm.vector_emitter import Int, VectorEmitter
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Work
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 
 OUT, X, SCRATCH = range(3)
-_FEW = edge(__name__, "_FEW", 32, "size")  # places that insertion keeps
-_BLOCKS, _SCRATCH = 32, 1 << 25  # how many blocks at most, and bytes of all
-_LEAST = edge(__name__, "_LEAST", 1 << 12, "elements")  # elements of a block
+_FEW = edge(__name__, "_FEW", 32, "size")  # k up to which insertion is used
+_BLOCKS, _SCRATCH = 32, 1 << 25  # at most so many blocks, and scratch bytes of all blocks
+_MIN_BLOCK = edge(__name__, "_MIN_BLOCK", 1 << 12, "elements")  # elements of a block
 _DIGITS = 256
 
 
-class _Writer:
-    """Rows of n contiguous elements; the first k places of each row's order are written."""
+class _SortWriter:
+    """Rows of n contiguous elements; the first k indices of each row's order are written."""
 
-    def __init__(self, x: Operand, k: int, descending: bool) -> None:
+    def __init__(self, x: ArrayLayout, k: int, descending: bool) -> None:
         self.dtype, self.k, self.descending = x.dtype, k, descending
         self.n = x.shape[-1]
         self.rows = size_of(x.shape[:-1])
@@ -35,7 +35,7 @@ class _Writer:
         self.wide: DType = dtypes.float32 if halves else x.dtype
         self.bits = self.wide.itemsize * 8
         self.key = f"i{self.bits}"
-        self.code = Code(dtypes.float64, 8)
+        self.code = VectorEmitter(dtypes.float64, 8)
         self.by_insertion = min(k, self.n) <= _FEW
 
     def number(self, value: int) -> Value:
@@ -50,7 +50,7 @@ class _Writer:
         self.code.lines.append(f"  store {value.type} {value.name}, ptr {where}")
 
     def key_of(self, at: Int) -> Value:
-        """Element `at` of the row as an integer whose unsigned order is the one asked for."""
+        """Element `at` of the row as an integer whose unsigned order is the requested one."""
         c = self.code
         raw = self.load(self.row, at, intrinsics.memory_type(self.dtype))
         top = self.number(1 << (self.bits - 1))
@@ -69,29 +69,29 @@ class _Writer:
     # --- by insertion
 
     def insertion(self) -> None:
-        """The best so far lie in order; a better one moves those behind it on."""
+        """Insertion into the sorted best so far; those after the new element move up."""
         c, k = self.code, self.k
         with c.loop(0, self.n) as loop:
             j = c.i64(loop.index)
             key = self.key_of(j)
             held = c.least(j, k)
-            last = self.load(self.keys[0], k - 1, self.key)  # undefined, and unused, before k
+            last = self.load(self.keys[0], k - 1, self.key)  # undefined and unused at first
             fresh = c.compare_ints("slt", j, k)
             with c.when(c.op("or", fresh, c.compare("ult", key, last))):
                 with c.loop(0, held, [Value("i64", "0")]) as count:
                     other = self.load(self.keys[0], count.index, self.key)
                     before = c.cast("zext", c.compare("ule", other, key), "i64")
                     count.next = [c.op("add", count.values[0], before)]
-                place = count.values[0]
+                position = count.values[0]
                 end = c.least(j, k - 1)
-                with c.loop(0, c.minus(end, place)) as step:
+                with c.loop(0, c.minus(end, position)) as step:
                     at = c.minus(end, step.index)
-                    for held_at in (self.keys[0], self.places[0]):
+                    for held_at in (self.keys[0], self.indices[0]):
                         kind = self.key if held_at is self.keys[0] else "i32"
                         self.store(self.load(held_at, c.sub(at, 1), kind), held_at, at)
-                self.store(key, self.keys[0], place)
-                self.store(c.cast("trunc", j, "i32"), self.places[0], place)
-        self.write(self.places[0])
+                self.store(key, self.keys[0], position)
+                self.store(c.cast("trunc", j, "i32"), self.indices[0], position)
+        self.write(self.indices[0])
 
     # --- by digits
 
@@ -109,7 +109,7 @@ class _Writer:
         with c.loop(0, self.n) as loop:
             key = self.key_of(loop.index)
             self.store(key, self.keys[0], loop.index)
-            self.store(c.cast("trunc", c.i64(loop.index), "i32"), self.places[0], loop.index)
+            self.store(c.cast("trunc", c.i64(loop.index), "i32"), self.indices[0], loop.index)
             for d in range(digits):
                 at = c.add(self.digit(key, d), d * _DIGITS)
                 self.store(
@@ -117,15 +117,15 @@ class _Writer:
                     self.counts,
                     at,
                 )
-        keys, places = self.keys, self.places
+        keys, indices = self.keys, self.indices
         for d in range(digits):
-            keys, places = self.sweep(d, keys, places)
-        self.write(places[0])
+            keys, indices = self.sweep(d, keys, indices)
+        self.write(indices[0])
 
     def sweep(
-        self, number: int, keys: tuple[Value, Value], places: tuple[Value, Value]
+        self, number: int, keys: tuple[Value, Value], indices: tuple[Value, Value]
     ) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
-        """One digit: from the first buffers to the second, unless all elements have it alike."""
+        """One digit: from the first buffers to the second, unless all elements share that digit."""
         c = self.code
         counts = c.at(self.counts, number * _DIGITS, "i32")
         first = self.digit(self.load(keys[0], 0, self.key), number)
@@ -139,10 +139,10 @@ class _Writer:
             at = self.digit(key, number)
             to = self.load(counts, at, "i32")
             self.store(c.op("add", to, Value("i32", "1")), counts, at)
-            place = c.cast("zext", to, "i64")
-            self.store(key, keys[1], place)
-            self.store(self.load(places[0], loop.index, "i32"), places[1], place)
-        (k0, k1), (p0, p1) = keys, places
+            position = c.cast("zext", to, "i64")
+            self.store(key, keys[1], position)
+            self.store(self.load(indices[0], loop.index, "i32"), indices[1], position)
+        (k0, k1), (p0, p1) = keys, indices
         return (
             (c.select(alike, k0, k1), c.select(alike, k1, k0)),
             (c.select(alike, p0, p1), c.select(alike, p1, p0)),
@@ -150,20 +150,20 @@ class _Writer:
 
     # --- the whole
 
-    def write(self, places: Value) -> None:
+    def write(self, indices: Value) -> None:
         c = self.code
         with c.loop(0, self.k) as loop:
-            place = c.cast("zext", self.load(places, loop.index, "i32"), "i64")
-            self.store(place, self.target, loop.index)
+            position = c.cast("zext", self.load(indices, loop.index, "i32"), "i64")
+            self.store(position, self.target, loop.index)
 
     def work(self) -> Work:
         c = self.code
-        held = -(-(self.k if self.by_insertion else self.n) // 16) * 16  # places of a buffer
+        held = -(-(self.k if self.by_insertion else self.n) // 16) * 16  # elements of a buffer
         buffers = 1 if self.by_insertion else 2
         sizes = [held * self.bits // 8] * buffers + [held * 4] * buffers
         sizes.append(0 if self.by_insertion else self.bits // 8 * _DIGITS * 4)
         own = -(-sum(sizes) // 64) * 64
-        most = max(1, min(_BLOCKS, _SCRATCH // own, self.rows * self.n // _LEAST))
+        most = max(1, min(_BLOCKS, _SCRATCH // own, self.rows * self.n // _MIN_BLOCK))
         each = -(-self.rows // min(self.rows, most))
         blocks = -(-self.rows // each)
         x, out, scratch = c.argument(X), c.argument(OUT), c.argument(SCRATCH)
@@ -173,7 +173,7 @@ class _Writer:
                 parts.append(c.at(scratch, at, "i8"))
                 at = c.add(at, size)
             self.keys = (parts[0], parts[buffers - 1])
-            self.places = (parts[buffers], parts[2 * buffers - 1])
+            self.indices = (parts[buffers], parts[2 * buffers - 1])
             self.counts = parts[-1]
             start = c.mul(block.index, each)
             with c.loop(start, c.least(c.add(start, each), self.rows)) as row:
@@ -185,7 +185,7 @@ class _Writer:
 
 
 @lru_cache(maxsize=1024)
-def order(x: Operand, k: int, descending: bool) -> Work:
-    """The places, int64, of the first k elements of each row, of less than 2**31 real ones; args:
-    out, x, both contiguous."""
-    return _Writer(x, k, descending).work()
+def order(x: ArrayLayout, k: int, descending: bool) -> Work:
+    """The indices, int64, of the first k elements of each row of fewer than 2**31 real elements;
+    args: out, x, both contiguous."""
+    return _SortWriter(x, k, descending).work()

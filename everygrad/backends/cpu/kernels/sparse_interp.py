@@ -1,26 +1,26 @@
-"""Weighted sums of a few elements along an axis, as a table says which: native work."""
+"""Weighted sums of a few elements along an axis, named by a table of indices: native work."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
 
-from everygrad.backends.cpu.kernels.run_work import operand, run
+from everygrad.backends.cpu.kernels.run_work import layout_of, run
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
-from everygrad.backends.cpu.llvm.work import Operand, Step, Work
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 
-_UNROLLED = edge(__name__, "_UNROLLED", 8, "size")  # terms that a loop over results has written out
+_UNROLLED = edge(__name__, "_UNROLLED", 8, "size")  # terms up to which their loop is unrolled
 
 
-class _Writer:
+class _InterpolationWriter:
     """x is (outer, n, inner), the tables (terms, count), the result (outer, count, inner)."""
 
-    def __init__(self, x: Operand, table: Operand, axis: int) -> None:
+    def __init__(self, x: ArrayLayout, table: ArrayLayout, axis: int) -> None:
         self.outer, self.n = size_of(x.shape[:axis]), x.shape[axis]
         self.inner = size_of(x.shape[axis + 1 :])
         self.terms, self.count = table.shape
@@ -34,20 +34,20 @@ class _Writer:
         return self.w.e.op("mul", a, literal("i64", number))
 
     def term(self, at: Reg, grouped: bool) -> tuple[Reg, Reg]:
-        """What a place of the table reads, and its weight."""
+        """The index and the weight at a position of the table."""
         w = self.w
         index = w.load_raw(w.indexed("%p2", at, "i64"), "i64", grouped)
         return index, w.load_raw(w.indexed("%p3", at, self.kind), self.kind, grouped)
 
     def added(self, total: Reg, x: Reg, weight: Reg) -> Reg:
-        """total + x * weight; a weight of 0 is no term, whatever x is."""
+        """total + x * weight; a weight of 0 adds nothing, even if x is NaN."""
         e, zero = self.w.e, literal(self.kind, 0.0)
         product = e.op("fmul", x, weight)
         used = e.compare("une", weight, zero)
         return e.op("fadd", total, e.select(used, product, zero))
 
     def along_last(self) -> None:
-        """Results side by side, each reading here and there in its row."""
+        """Vectors of results; each gathers from its row."""
         w = self.w
         with w.counted("b", "%lo", "%hi") as row:
             line = w.indexed("%p1", self.times(row, self.n), self.kind)
@@ -62,7 +62,7 @@ class _Writer:
                 w.store_raw(total, w.indexed("%p0", w.e.op("add", own, j), self.kind), True)
 
     def by_slices(self) -> None:
-        """Each result's slice of elements behind the axis, term after term."""
+        """For each result, the slice of elements behind the axis, term by term."""
         w = self.w
         with w.counted("b", "%lo", "%hi") as block:
             before, j = w.indices(block, (self.outer, self.count))
@@ -94,14 +94,14 @@ class _Writer:
 
 
 @lru_cache(maxsize=1024)
-def weighed(x: Operand, table: Operand, axis: int) -> Work:
+def interpolation(x: ArrayLayout, table: ArrayLayout, axis: int) -> Work:
     """args: out, x, index, weights, all contiguous; x and the weights of one floating dtype."""
-    return _Writer(x, table, axis).work()
+    return _InterpolationWriter(x, table, axis).work()
 
 
 def weighted_gather_sum(x: Any, index: Any, weights: Any, axis: int) -> Any:
     """The map along an axis of contiguous arrays of float32 or float64."""
     shape = (*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :])
     out = empty(shape, x.dtype)
-    run(weighed(operand(x), operand(index), axis), [out], [x, index, weights])
+    run(interpolation(layout_of(x), layout_of(index), axis), [out], [x, index, weights])
     return out

@@ -1,7 +1,8 @@
-"""Copies between layouts whose fastest axes differ: square tiles turned over in registers.
+"""Copies between layouts whose fastest axes differ: square tiles transposed in registers.
 
-Element by element, such a copy reads a cache line for each number. Here a tile's lines are read
-whole, exchanged by shuffles, and written whole; what is left at the edges goes one by one.
+Element by element, such a copy reads a cache line for each number. Here whole cache lines of a
+tile are read, transposed by shuffles, and written; the remainder at the edges is copied one element
+at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ GRAIN = edge(__name__, "GRAIN", 1 << 15, "elements")  # elements of a block
 _LANES = {1: 16, 2: 16, 4: 16, 8: 8}  # of a tile's side, by the bytes of an element
 
 
-def turned(sizes: Sequence[int], target: Sequence[int], source: Sequence[int]) -> int | None:
+def transposed_axis(
+    sizes: Sequence[int], target: Sequence[int], source: Sequence[int]
+) -> int | None:
     """The axis along which the source is contiguous, if it is not the target's and both are long
     enough for tiles; strides count elements."""
     last = len(sizes) - 1
@@ -30,7 +33,7 @@ def turned(sizes: Sequence[int], target: Sequence[int], source: Sequence[int]) -
     return None
 
 
-class _Tiles:
+class _TransposeWriter:
     """Writes one copy. `across` is the source's contiguous axis, the last one the target's."""
 
     def __init__(
@@ -68,13 +71,13 @@ class _Tiles:
         return Step(w.module(engine().attributes), -(-count // each))
 
     def strip(self, row: Reg) -> None:
-        """So many lanes across, all the way along."""
+        """Copies one strip, as wide as a tile, along the whole axis."""
         w, lanes = self.w, self.lanes
         index = w.indices(row, self.rows)
         into = self.at("%p0", w.distance(0, self.target, index))
         out_of = self.at("%p1", w.distance(0, self.source, index))
-        begun = w.e.op("mul", index[-1], literal("i64", lanes))
-        left = w.e.op("sub", literal("i64", self.width), begun)
+        first = w.e.op("mul", index[-1], literal("i64", lanes))
+        left = w.e.op("sub", literal("i64", self.width), first)
         is_whole = w.e.compare("sge", left, literal("i64", lanes))
         tiles = w.e.select(is_whole, literal("i64", self.length // lanes), literal("i64", 0))
         with w.counted("t", "0", tiles.name) as tile:
@@ -85,12 +88,12 @@ class _Tiles:
         with w.counted("i", "0", wide.name) as i:
             here = self.at(into, i, self.down)
             there = self.at(out_of, i)
-            with w.counted("l", rest.name, str(self.length), parallel=True) as place:
-                value = w.load_raw(self.at(there, place, self.along), self.kind, True)
-                w.store_raw(value, self.at(here, place), True)
+            with w.counted("l", rest.name, str(self.length), parallel=True) as at:
+                value = w.load_raw(self.at(there, at, self.along), self.kind, True)
+                w.store_raw(value, self.at(here, at), True)
 
     def at(self, pointer: str, index: Reg, step: int = 1) -> str:
-        """The place `index` times `step` elements on."""
+        """The address `index` times `step` elements on."""
         return self.w.moved(pointer, index, step * self.itemsize)
 
     def tile(self, into: str, out_of: str) -> None:
@@ -98,8 +101,8 @@ class _Tiles:
         vector = f"<{lanes} x {self.kind}>"
         rows = []
         for i in range(lanes):
-            place = w.at(out_of, i * self.along * self.itemsize)
-            rows.append(w.e.emit(vector, f"load {vector}, ptr {place}, align {self.itemsize}"))
+            at = w.at(out_of, i * self.along * self.itemsize)
+            rows.append(w.e.emit(vector, f"load {vector}, ptr {at}, align {self.itemsize}"))
         step = 1
         while step < lanes:
             for i in range(lanes):
@@ -107,8 +110,8 @@ class _Tiles:
                     rows[i], rows[i + step] = self.exchanged(rows[i], rows[i + step], step)
             step *= 2
         for i, row in enumerate(rows):
-            place = w.at(into, i * self.down * self.itemsize)
-            w.lines.append(f"  store {vector} {row.name}, ptr {place}, align {self.itemsize}")
+            at = w.at(into, i * self.down * self.itemsize)
+            w.lines.append(f"  store {vector} {row.name}, ptr {at}, align {self.itemsize}")
 
     def exchanged(self, a: Reg, b: Reg, step: int) -> tuple[Reg, Reg]:
         """Two rows with the off-diagonal squares of side `step` exchanged."""
@@ -117,8 +120,8 @@ class _Tiles:
         lower = [self.lanes + j if j & step else j + step for j in lanes]
         return self.shuffled(a, b, upper), self.shuffled(a, b, lower)
 
-    def shuffled(self, a: Reg, b: Reg, places: Sequence[int]) -> Reg:
-        chosen = ", ".join(f"i32 {p}" for p in places)
+    def shuffled(self, a: Reg, b: Reg, lanes: Sequence[int]) -> Reg:
+        chosen = ", ".join(f"i32 {p}" for p in lanes)
         pair = f"{a.type} {a.name}, {b.type} {b.name}"
         return self.w.e.emit(a.type, f"shufflevector {pair}, <{self.lanes} x i32> <{chosen}>")
 
@@ -130,5 +133,5 @@ def copy(
     across: int,
     itemsize: int,
 ) -> Step:
-    """target[...] = source[...]; args: target, source. See `turned` for `across`."""
-    return _Tiles(sizes, target, source, across, itemsize).step()
+    """target[...] = source[...]; args: target, source. See `transposed_axis` for `across`."""
+    return _TransposeWriter(sizes, target, source, across, itemsize).step()

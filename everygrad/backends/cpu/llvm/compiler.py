@@ -1,8 +1,8 @@
 """Straight-line LLVM IR as text, and the one JIT engine that turns it into machine code.
 
-`Emitter` names values and knows their types; it knows no op and no loop. Text rather than
-llvmlite's builder: it is faster to make, and the loop metadata the vectoriser needs (distinct,
-self-referring nodes) cannot be built there.
+`Emitter` names values and knows their types; it knows no ops or loops. It writes text rather than
+using llvmlite's builder: text is faster to make, and the builder cannot express the loop metadata
+that the vectoriser needs (distinct, self-referring nodes).
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from everygrad.backends import disk_cache, thread_pool
 from everygrad.backends.cpu.llvm import soft_half
 from everygrad.errors import ArgumentError
 
-_TOGETHER = 8  # modules loaded at once that share an engine, and live as long as any of them
+_MODULES_PER_ENGINE = (
+    8  # modules loaded at once share an engine, which lives as long as any of them
+)
 _OVERHEAD = 1 << 15  # bytes of an engine besides its code
-_FORMAT = 1  # of cached object code: one more whenever the pipeline below changes
+_FORMAT = 1  # of cached object code: increment it when the pipeline below changes
 
 
 class Value(NamedTuple):
@@ -82,7 +84,7 @@ class Emitter:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.declarations: set[str] = set()
-        self.exact = False  # True: what is written now rounds as often as it says, everywhere
+        self.exact = False  # True: no contraction, so that every instruction rounds as written
         self._count = 0
 
     def emit(self, type_: str, text: str) -> Value:
@@ -144,7 +146,7 @@ class _Request(NamedTuple):
     vectorise: bool
 
     def symbol(self, name: str) -> str:
-        """What a function is called in the object: modules of different texts share no symbol."""
+        """The symbol of a function in the object: modules of different texts share no symbol."""
         return f"{name}_{self.key[:20]}"
 
     @property
@@ -157,14 +159,14 @@ class _Request(NamedTuple):
 
 
 class _Unlocked:
-    """The two slow functions of llvmlite's library without the one lock llvmlite puts around all:
-    LLVM compiles modules of different contexts on several threads at once."""
+    """The two slow functions of llvmlite's library, called without the global lock of llvmlite:
+    LLVM can compile modules of different contexts on several threads at once."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(ffi.lib._name)
         self._optimise = self._function(library, "LLVMPY_RunNewModulePassManager")
         self._emit = self._function(library, "LLVMPY_TargetMachineEmitToMemory")
-        # llvmlite says what this one takes when it is first used, which threads must not race for
+        # llvmlite sets the argument types on first use, which would be a race between threads
         self._dispose = library.LLVMPY_DisposeNewModulePassManger
         self._dispose.argtypes, self._dispose.restype = [self._optimise.argtypes[0]], None
 
@@ -196,11 +198,11 @@ class _Unlocked:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-class Code:
-    """Machine code in the process, for as long as somebody holds it: an `Address` in it does.
+class MachineCode:
+    """Machine code in the process; it lives as long as somebody holds it, as an `Address` does.
 
-    Its memory is given back later, by the thread that loads code next: this may be the last name
-    of it going anywhere, inside another call of LLVM, or while locks are held.
+    The thread that loads code next frees its memory: the last reference may go away anywhere,
+    inside another call of LLVM, or while locks are held.
     """
 
     __slots__ = ("__weakref__", "_dropped", "_number", "nbytes")
@@ -215,17 +217,17 @@ class Code:
 
 
 class _Module:
-    """A loaded module: where its functions are."""
+    """A loaded module: the addresses of its functions."""
 
     __slots__ = ("__weakref__", "code", "functions")
 
-    def __init__(self, code: Code, functions: dict[str, int]) -> None:
+    def __init__(self, code: MachineCode, functions: dict[str, int]) -> None:
         self.code = code
         self.functions = functions
 
 
 class Address(int):
-    """Where a function is. Whoever may still call it holds this, not a plain number."""
+    """The address of a function. Callers hold this, not a plain number, to keep the code alive."""
 
     module: _Module
 
@@ -237,26 +239,26 @@ class Address(int):
 
     @property
     def nbytes(self) -> int:
-        """Of the code that it holds."""
+        """The size of the code that it keeps alive."""
         return self.module.code.nbytes
 
 
 class Engine:
     """LLVM for this processor. Compiled code lives as long as somebody holds an address in it.
 
-    Equal texts are compiled once while their code lives, and their object code is kept on disk
-    (`diskcache`) for the next time, so a text must not contain addresses.
+    Equal texts are compiled once while their code lives, and their object code is cached on disk
+    (`disk_cache`), so a text must not contain addresses.
     """
 
     def __init__(self) -> None:
-        if "numba" not in sys.modules:  # the option is the process's, not ours alone
-            # loop strength reduction is a quarter of the time of compiling, and our addresses are
-            # simple already: kernels ran as fast without
+        if "numba" not in sys.modules:  # the option is global to the process
+            # loop strength reduction takes a quarter of the compile time, and our addresses are
+            # simple already: kernels run as fast without it
             llvm.set_option("everygrad", "-disable-lsr")
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         libm = ctypes.util.find_library("m")
-        if libm is not None:  # Python may be linked without it
+        if libm is not None:  # Python may not be linked with it
             llvm.load_library_permanently(libm)
         self.cpu: str = llvm.get_host_cpu_name()
         found = llvm.get_host_cpu_features()
@@ -268,12 +270,12 @@ class Engine:
         self._layout = str(self._machines[0].target_data)
         self._environment = self._environment_hash()
         self._modules: weakref.WeakValueDictionary[str, _Module] = weakref.WeakValueDictionary()
-        self._pinned: list[_Module] = []  # what lives as long as the process
-        # MCJIT engines, by number: one that `Code` held itself would be closed by the collector,
-        # which finalizes a cycle's objects one by one, while another thread closes it as dropped
+        self._pinned: list[_Module] = []  # modules that live as long as the process
+        # MCJIT engines, by number. If `MachineCode` held its engine, the collector would close it,
+        # since it finalizes a cycle's objects one by one, while another thread closes it as dropped
         self._linked: dict[int, Any] = {}
         self._numbers = itertools.count()
-        self._dropped: deque[int] = deque()  # numbers of those whose code nobody holds any more
+        self._dropped: deque[int] = deque()  # numbers of engines whose code nobody holds any more
         self._lock = threading.Lock()
         if soft_half.needed(self.features):
             for name, address in self.functions(soft_half.SOURCE, soft_half.NAMES).items():
@@ -300,9 +302,9 @@ class Engine:
     def _passes(self, builder: Any, vectorise: bool) -> Any:
         if vectorise:
             return builder.getModulePassManager()
-        # Vectors are written out: what is left to do is to fold addresses and constants. Matrix
-        # products, convolutions and attention run as fast as through O3, which takes 3 times as
-        # long; of the time that is left, nine tenths are code generation.
+        # Vectors are explicit, so it is enough to fold addresses and constants. Matrix products,
+        # convolutions and attention run as fast as with O3, which takes 3 times as long; nine
+        # tenths of the remaining time are code generation.
         passes = llvm.create_new_module_pass_manager()
         passes.add_always_inliner_pass()
         passes.add_simplify_cfg_pass()
@@ -348,9 +350,9 @@ class Engine:
             return str(machine.emit_assembly(self._optimised(text, machine, vectorise)))
 
     def _object_code(self, request: _Request) -> bytes:
-        """From the disk, or compiled now and put there."""
+        """Object code from the disk cache, or compiled now and cached."""
         found = disk_cache.get(request.key)
-        if found is not None and self._is_ours(found, request):
+        if found is not None and self._is_valid_object(found, request):
             return found
         with self._machine() as machine:
             module = self._optimised(request.renamed, machine, request.vectorise)
@@ -358,9 +360,9 @@ class Engine:
         disk_cache.put(request.key, made)
         return made
 
-    def _is_ours(self, code: bytes, request: _Request) -> bool:
-        """Whether bytes from the disk look like object code of this machine with our functions:
-        the loader takes them as they are, and would crash on others."""
+    def _is_valid_object(self, code: bytes, request: _Request) -> bool:
+        """Whether bytes from the disk look like object code of this machine with our functions: the
+        loader does not check them, and would crash on other bytes."""
         magic = {"linux": b"\x7fELF", "darwin": b"\xcf\xfa\xed\xfe"}.get(sys.platform, b"")
         names = all(request.symbol(name).encode() in code for name in request.names)
         return code.startswith(magic) and len(code) > 64 and names
@@ -373,62 +375,62 @@ class Engine:
         return _Request(hashed.hexdigest(), text, tuple(names), vectorise)
 
     def _load(self, objects: dict[_Request, bytes]) -> dict[str, _Module]:
-        """Link object code into the process, unless another thread has done so meanwhile."""
+        """Links object code into the process, unless another thread did so meanwhile."""
         found: dict[str, _Module] = {}
         with self._lock:
-            self._give_back()
+            self._free_dropped()
             for request in objects:
                 module = self._modules.get(request.key)
                 if module is not None:
                     found[request.key] = module
             fresh = [r for r in objects if r.key not in found]
-            for i in range(0, len(fresh), _TOGETHER):
-                for request, module in self._link(fresh[i : i + _TOGETHER], objects):
+            for i in range(0, len(fresh), _MODULES_PER_ENGINE):
+                for request, module in self._link(fresh[i : i + _MODULES_PER_ENGINE], objects):
                     found[request.key] = self._modules[request.key] = module
         return found
 
     def _link(
         self, requests: Sequence[_Request], objects: dict[_Request, bytes]
     ) -> list[tuple[_Request, _Module]]:
-        """Some modules in an engine of their own, whose end gives their memory back."""
-        # a context of its own too: it may end while other threads use theirs
+        """Links some modules into an engine of their own, which frees their memory when it ends."""
+        # with its own context, since it may end while other threads use theirs
         backing = llvm.parse_assembly(f'target triple = "{self._triple}"', llvm.create_context())
         linked = llvm.create_mcjit_compiler(backing, self._new_machine())
-        linked.remove_module(backing)  # or it would be compiled, empty as it is
+        linked.remove_module(backing)  # or the empty module would be compiled
         for request in requests:
             linked.add_object_file(llvm.ObjectFileRef.from_data(objects[request]))
         linked.finalize_object()
-        places = [
+        addresses = [
             {name: int(linked.get_function_address(r.symbol(name))) for name in r.names}
             for r in requests
         ]
         nbytes = _OVERHEAD + sum(len(objects[r]) for r in requests)
         number = next(self._numbers)
         self._linked[number] = linked
-        code = Code(number, nbytes, self._dropped)
-        for request, functions in zip(requests, places, strict=True):
-            for name, place in functions.items():
-                if not place:
+        code = MachineCode(number, nbytes, self._dropped)
+        for request, functions in zip(requests, addresses, strict=True):
+            for name, address in functions.items():
+                if not address:
                     raise ArgumentError(f"this LLVM IR defines no function {name}:\n{request.text}")
-        return [(r, _Module(code, f)) for r, f in zip(requests, places, strict=True)]
+        return [(r, _Module(code, f)) for r, f in zip(requests, addresses, strict=True)]
 
-    def _give_back(self) -> None:
-        """Give the memory of dropped code back."""
+    def _free_dropped(self) -> None:
+        """Frees the memory of dropped code."""
         while self._dropped:
             self._linked.pop(self._dropped.popleft()).close()
 
-    def give_back(self) -> None:
-        """Give the memory of code that nobody holds back now, not when code is loaded next."""
+    def free_dropped(self) -> None:
+        """Frees the memory of code that nobody holds now, not when code is loaded next."""
         with self._lock:
-            self._give_back()
+            self._free_dropped()
 
     @property
     def loaded(self) -> int:
-        """Modules whose code is there."""
+        """The number of modules whose code is loaded."""
         return len(self._modules)
 
     def _provide(self, requests: Sequence[_Request]) -> dict[str, _Module]:
-        """All of them by key, loaded: the missing ones are compiled on several threads."""
+        """The loaded modules by key; missing ones are compiled on several threads."""
         found: dict[str, _Module] = {}
         missing: dict[str, _Request] = {}
         for r in requests:
@@ -450,11 +452,11 @@ class Engine:
         return found | self._load(made)
 
     def after_fork(self) -> None:
-        """In a forked child: whoever held the lock is gone."""
+        """In a forked child: the thread that held the lock is gone."""
         self._lock = threading.Lock()
 
     def functions(self, text: str, names: Sequence[str], vectorise: bool = True) -> dict[str, int]:
-        """The addresses of several functions of `text`, which stay for good."""
+        """The addresses of several functions of `text`, which stay valid for the process."""
         request = self._request(text, names, vectorise)
         module = self._provide([request])[request.key]
         self._pinned.append(module)
@@ -476,8 +478,8 @@ _engine_lock = threading.Lock()
 
 
 # llvmlite puts one lock around all its calls. A child forked while another thread is in such a call
-# would wait for it for ever, so a fork waits until nobody is in one. The lock's own methods are
-# the handlers: no signal's exception comes between taking it and knowing that it is taken.
+# would deadlock, so a fork waits until no thread is in one. The lock's own methods are the
+# handlers: no signal handler can raise between taking it and knowing that it is taken.
 _LLVM_LOCK = ffi.lib._lock._lock
 
 
@@ -488,7 +490,7 @@ def _after_fork() -> None:
         _engine.after_fork()
     if _LLVM_LOCK._is_owned():
         _LLVM_LOCK.release()
-    else:  # a signal handler's exception ended the wait for it
+    else:  # an exception of a signal handler ended the wait
         _LLVM_LOCK._at_fork_reinit()
 
 
@@ -501,7 +503,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def engine() -> Engine:
-    """The process's engine, made when first asked for."""
+    """The process's engine, created on first use."""
     global _engine
     with _engine_lock:
         if _engine is None:

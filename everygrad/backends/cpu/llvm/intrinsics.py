@@ -1,6 +1,6 @@
-"""What each intrinsic of `compile.expr` is in LLVM IR, with NumPy's meaning at the edges.
+"""Lowers each intrinsic of `compile.expr` to LLVM IR, with NumPy's results at the edges.
 
-In registers a bool is i1 and a bfloat16 is its bits in an i16; everything else is LLVM's own type.
+In registers a bool is an i1 and a bfloat16 an i16 with its bits; other dtypes are LLVM's own types.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _OF_BITS = {dtypes.int32: "float", dtypes.int64: "double"}
 
 
 def _root(e: Emitter, x: Value) -> Value:
-    """x ** 0.5, which is 0.0 of -0.0 and inf of -inf: the square root is neither."""
+    """x ** 0.5, which is 0.0 for -0.0 and inf for -inf, unlike the square root."""
     root = e.intrinsic("sqrt", e.op("fadd", x, literal(x.type, 0.0)))
     least = e.compare("oeq", x, literal(x.type, -math.inf))
     return e.select(least, literal(x.type, math.inf), root)
 
 
-# constants an exponent often is, as cheaper arithmetic of the same value
+# frequent constant exponents, as cheaper arithmetic of the same value
 _POWERS: dict[float, Callable[[Emitter, Value], Value]] = {
     1.0: lambda e, x: x,
     2.0: lambda e, x: e.op("fmul", x, x),
@@ -39,14 +39,14 @@ _POWERS: dict[float, Callable[[Emitter, Value], Value]] = {
 
 
 def register_type(dtype: DType) -> str:
-    """The LLVM type a value of `dtype` has while computing."""
+    """The LLVM type of a value of `dtype` in a register."""
     if dtype is dtypes.bool_:
         return "i1"
     return _FLOAT_TYPES.get(dtype, f"i{dtype.bits}")
 
 
 def memory_type(dtype: DType) -> str:
-    """The LLVM type an element of `dtype` has in memory."""
+    """The LLVM type of an element of `dtype` in memory."""
     return "i8" if dtype is dtypes.bool_ else register_type(dtype)
 
 
@@ -97,8 +97,8 @@ def cast(e: Emitter, x: Value, source: DType, target: DType) -> Value:
 
 
 def _cast_to_integer(e: Emitter, x: Value, target: DType) -> Value:
-    """What llvm.fptosi.sat gives, which LLVM does one element at a time: both limits are powers of
-    two, or 0, which every float holds, and what is inside them is converted."""
+    """The result of llvm.fptosi.sat, which LLVM does not vectorise: both limits are powers of two,
+    or 0, which every float represents, and values inside them are converted."""
     signed = target.kind == "int"
     bits = target.bits - signed
     least, most = (-(1 << bits) if signed else 0), (1 << bits) - 1
@@ -107,7 +107,7 @@ def _cast_to_integer(e: Emitter, x: Value, target: DType) -> Value:
     outside = e.op("or", e.op("or", below, above), e.compare("uno", x, x))
     safe = e.select(outside, literal(x.type, 0.0), x)
     to = register_type(target)
-    if target.bits < 32:  # vectors are converted to 32 bits at least
+    if target.bits < 32:  # vector conversions have at least 32 bits
         made = e.cast("trunc", e.cast("fptosi", safe, "i32"), to)
     else:
         made = e.cast("fptosi" if signed else "fptoui", safe, to)
@@ -118,7 +118,7 @@ def _cast_to_integer(e: Emitter, x: Value, target: DType) -> Value:
 def _cast_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:
     if not source.is_float:
         name = "sitofp" if source.kind == "int" else "uitofp"
-        if target is dtypes.bfloat16 and source.bits > 16:  # through float32 it is rounded twice
+        if target is dtypes.bfloat16 and source.bits > 16:  # through float32 it would round twice
             wide = e.cast(name, _sticky(e, x, source) if source.bits == 64 else x, "double")
             return cast(e, wide, dtypes.float64, target)
         through = dtypes.float32 if target in _HALVES else target
@@ -133,21 +133,21 @@ def _cast_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:
 
 
 def _sticky(e: Emitter, x: Value, source: DType) -> Value:
-    """A large integer of 64 bits as one that float64 holds: what that cannot hold is one bit, which
-    says "inexact"."""
+    """A large 64-bit integer as one that float64 represents: the bits that do not fit become one
+    sticky bit."""
     low = e.op("and", x, literal("i64", 0x7FF))
     lost = e.cast("zext", e.compare("ne", low, literal("i64", 0)), "i64")
     shift = literal("i64", 11)
     short = e.op("ashr" if source.kind == "int" else "lshr", x, shift)
     odd = e.op("shl", e.op("or", short, lost), shift)
-    # from -2**53 to 2**53: moved up, and compared as unsigned
+    # from -2**53 to 2**53: shifted up, and compared as unsigned
     moved = e.op("add", x, literal("i64", 1 << 53 if source.kind == "int" else 0))
     small = e.compare("ult", moved, literal("i64", 1 << (54 if source.kind == "int" else 53)))
     return e.select(small, x, odd)
 
 
 def _round_to_odd(e: Emitter, x: Value) -> Value:
-    """A double as a float whose last bit says "inexact": rounding that again is rounding once."""
+    """A double rounded to odd as a float: rounding that again equals rounding once."""
     near = e.cast("fptrunc", x, "float")
     back = e.cast("fpext", near, "double")
     inexact = e.compare("one", back, x)
@@ -168,7 +168,7 @@ def _narrow_bfloat16(e: Emitter, x: Value) -> Value:
     bits = e.cast("bitcast", x, "i32")
     lsb = e.op("and", e.op("lshr", bits, literal("i32", 16)), literal("i32", 1))
     rounded = e.op("add", e.op("add", bits, literal("i32", 0x7FFF)), lsb)
-    # a NaN's low bits could carry it over into infinity or zero
+    # rounding the low bits of a NaN could carry into infinity or zero
     quiet = e.op("or", bits, literal("i32", 0x400000))
     chosen = e.select(e.compare("uno", x, x), quiet, rounded)
     return e.cast("trunc", e.op("lshr", chosen, literal("i32", 16)), "i16")
@@ -216,7 +216,7 @@ def _compare(e: Emitter, fn: str, dtype: DType, a: Value, b: Value) -> Value:
 
 
 def _elementary(e: Emitter, fn: str, *args: Value) -> Value:
-    """Inline where `vecmath` or its kin know it, else the C library's, element by element."""
+    """Inline if `vecmath` or a module like it has the function, else the C library's."""
     x = args[0]
     if fn == "pow" and x.type == "float":
         return vecmath.pow_(vecmath.Real(e, "float"), *args)
@@ -236,7 +236,7 @@ def _elementary(e: Emitter, fn: str, *args: Value) -> Value:
 
 
 def _contract(name: str) -> Callable[..., Value]:
-    """Arithmetic that may become part of a fused multiply-add, and nothing else."""
+    """Arithmetic that LLVM may contract to a fused multiply-add, but not reassociate."""
     return lambda e, a, b: e.op(name if e.exact else f"{name} contract", a, b)
 
 
@@ -244,7 +244,7 @@ def _extreme(predicate: str) -> Callable[..., Value]:
     """max or min; NaN wins on either side."""
 
     def rule(e: Emitter, a: Value, b: Value) -> Value:
-        # the machine's own max gives b when either is NaN: only a NaN in a is left to keep
+        # the machine's max gives b when either is NaN: only a NaN in a must be propagated
         chosen = e.select(e.compare(predicate, a, b), a, b)
         return e.select(e.compare("uno", a, a), a, chosen)
 
@@ -283,8 +283,8 @@ def _angle(e: Emitter, x: Value) -> Value:
     """0 or pi by the sign bit, as atan2(0, x)."""
     integer = "i64" if x.type == "double" else "i32"
     negative = e.compare("slt", e.cast("bitcast", x, integer), literal(integer, 0))
-    turned = e.select(negative, literal(x.type, math.pi), literal(x.type, 0.0))
-    return e.select(e.compare("uno", x, x), x, turned)
+    angle = e.select(negative, literal(x.type, math.pi), literal(x.type, 0.0))
+    return e.select(e.compare("uno", x, x), x, angle)
 
 
 def _isinf(e: Emitter, x: Value) -> Value:
@@ -323,7 +323,7 @@ def _int_divmod(e: Emitter, dtype: DType, a: Value, b: Value) -> tuple[Value, Va
     by_zero = e.compare("eq", b, zero)
     signed = dtype.kind == "int"
     safe = e.select(by_zero, one, b)
-    if dtype.bits == 64:  # there is no vector division of integers to gain
+    if dtype.bits == 64:  # there is no faster vector division
         by_minus = e.compare("eq", safe, literal(a.type, -1))
         # dividing by 1 and negating keeps MIN // -1 from trapping
         divisor = e.select(by_minus, one, safe) if signed else safe
@@ -342,7 +342,7 @@ def _int_divmod(e: Emitter, dtype: DType, a: Value, b: Value) -> tuple[Value, Va
 
 
 def _divide_as_float(e: Emitter, dtype: DType, a: Value, b: Value) -> Value:
-    """The truncated quotient of integers up to 32 bits, exact: a float has twice their digits."""
+    """The truncated quotient of integers up to 32 bits, exact: the float has twice their bits."""
     signed = dtype.kind == "int"
     wide = "double" if dtype.bits == 32 else "float"
     to_float = "sitofp" if signed else "uitofp"
@@ -353,7 +353,7 @@ def _divide_as_float(e: Emitter, dtype: DType, a: Value, b: Value) -> Value:
 
 
 def _shift(name: str) -> Callable[..., Value]:
-    """Shifts with a count outside the width push every bit out."""
+    """Shifts; a count outside the width shifts every bit out."""
 
     def rule(e: Emitter, dtype: DType, a: Value, b: Value) -> Value:
         last = literal(a.type, dtype.bits - 1)
@@ -459,7 +459,7 @@ _INTEGER: dict[str, Callable[..., Value]] = {
     "isnan": _never,
     "isinf": _never,
     "imag": lambda e, dtype, x: literal(x.type, 0),
-    # named so that `supported` finds them; `apply` never gets here with them
+    # listed so that `supported` finds them; `apply` handles them before this table
     **dict.fromkeys((*_COMPARE, "select", "conj", "real"), _unchanged),
 }
 

@@ -1,4 +1,4 @@
-"""Which loops walk a set of strided arrays best: plain arithmetic on sizes and strides."""
+"""Chooses the loop nest over a set of strided arrays, by arithmetic on sizes and strides."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from everygrad.errors import ShapeError
 
 Array = np.ndarray[Any, Any]
 
-# a transposed operand is walked in columns this wide, so that its cache lines are used up
+# width of the column blocks for a transposed operand, so that its cache lines are used up
 _TILE = edge(__name__, "_TILE", 64, "size")
 
 
-class Layout(NamedTuple):
-    """Merged dimensions: sizes, each operand's byte strides and offset."""
+class LoopNest(NamedTuple):
+    """The merged loops: sizes, and the byte strides and offset of each operand."""
 
     sizes: list[int]
     strides: list[list[int]]
@@ -25,7 +25,7 @@ class Layout(NamedTuple):
 
 
 def _broadcast_strides(shape: tuple[int, ...], array: Array) -> list[int]:
-    """The array's byte strides along `shape`: 0 where it is repeated."""
+    """The array's byte strides along `shape`: 0 where it is broadcast."""
     extra = len(shape) - array.ndim
     sizes = array.shape
     fits = extra >= 0 and all(
@@ -37,8 +37,8 @@ def _broadcast_strides(shape: tuple[int, ...], array: Array) -> list[int]:
     return [0] * extra + strides
 
 
-def merge(out: Array, arrays: Sequence[Array]) -> Layout:
-    """The loops `out` is filled by: its own memory order, neighbours merged where all allow."""
+def merge(out: Array, arrays: Sequence[Array]) -> LoopNest:
+    """The loops that fill `out` in its memory order, adjacent ones merged where strides allow."""
     shape = out.shape
     strides = [list(out.strides), *(_broadcast_strides(shape, a) for a in arrays)]
     offsets = [0] * len(strides)
@@ -46,7 +46,7 @@ def merge(out: Array, arrays: Sequence[Array]) -> Layout:
     if any(out.strides[d] == 0 for d in dims):
         raise ShapeError(f"out of shape {shape} repeats its elements: it cannot be written to")
     for d in dims:
-        if strides[0][d] < 0:  # walk the output forwards
+        if strides[0][d] < 0:  # traverse the output forwards
             for k, steps in enumerate(strides):
                 offsets[k] += steps[d] * (shape[d] - 1)
                 steps[d] = -steps[d]
@@ -63,12 +63,12 @@ def merge(out: Array, arrays: Sequence[Array]) -> Layout:
             for m, s in zip(merged, strides, strict=True):
                 m.append(s[d])
     if not sizes:
-        return Layout([1], [[0] for _ in strides], offsets)
-    return Layout(sizes, merged, offsets)
+        return LoopNest([1], [[0] for _ in strides], offsets)
+    return LoopNest(sizes, merged, offsets)
 
 
-def tile(layout: Layout) -> list[Layout]:
-    """The layout in column blocks, where an operand runs across the innermost loop."""
+def tile(layout: LoopNest) -> list[LoopNest]:
+    """The loop nest split into column blocks, if an operand is transposed to the innermost loop."""
     sizes, strides, offsets = layout
     if len(sizes) < 2 or sizes[-1] < 2 * _TILE or sizes[-2] < 2:
         return [layout]
@@ -76,7 +76,7 @@ def tile(layout: Layout) -> list[Layout]:
         return [layout]
     blocks, rest = divmod(sizes[-1], _TILE)
     done = blocks * _TILE
-    tiled = Layout(
+    tiled = LoopNest(
         [*sizes[:-2], blocks, sizes[-2], _TILE],
         [[*s[:-2], s[-1] * _TILE, s[-2], s[-1]] for s in strides],
         offsets,
@@ -84,7 +84,7 @@ def tile(layout: Layout) -> list[Layout]:
     if not rest:
         return [tiled]
     # the same number of loops, so that one kernel serves both
-    last = Layout(
+    last = LoopNest(
         [*sizes[:-2], 1, sizes[-2], rest],
         [[*s[:-2], 0, s[-2], s[-1]] for s in strides],
         [o + s[-1] * done for o, s in zip(offsets, strides, strict=True)],
@@ -93,7 +93,7 @@ def tile(layout: Layout) -> list[Layout]:
 
 
 def kind(stride: int, itemsize: int, size: int) -> str:
-    """How an operand walks along a loop of `size` elements: see `loops.Pattern`."""
+    """How an operand moves along a loop of `size` elements: see `loops.Pattern`."""
     if size == 1 or stride == itemsize:
         return "c"
     return "s" if stride == 0 else "g"

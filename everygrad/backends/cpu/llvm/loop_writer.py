@@ -1,4 +1,4 @@
-"""Loops, addresses and memory access as LLVM IR: what kernels over rows are written with."""
+"""Writes loops, addresses and memory accesses as LLVM IR, for kernels over rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType
 
 Body = Callable[[list[Reg]], list[Reg]]
-# columns that one accumulator takes; what longer rows' stretches come to is joined in float64
+# columns per accumulator; the accumulators of a longer row are combined in float64
 STRETCH = edge(__name__, "STRETCH", 1 << 12, "size")
 
 
-class Carried(Protocol):
-    """An accumulator: its type and first value, and those of one in which several are joined."""
+class CarriedAccumulator(Protocol):
+    """An accumulator: its type and start, and those of the wider state that combines several."""
 
     type: str
     start: str
@@ -29,19 +29,19 @@ class Carried(Protocol):
     @property
     def outer(self) -> tuple[str, str]: ...
 
-    def join(self, e: Emitter, held: Reg, total: Reg) -> Reg: ...
+    def combine(self, e: Emitter, held: Reg, total: Reg) -> Reg: ...
 
-    def part(self, e: Emitter, held: Reg) -> Reg: ...
+    def narrow(self, e: Emitter, held: Reg) -> Reg: ...
 
 
 class LoopWriter:
-    """One function, block by block. Loops test before each round, so they may be empty."""
+    """Writes one function. Loops test before each iteration, so they may be empty."""
 
     def __init__(self) -> None:
         self.e = Emitter()
         self.lines = self.e.lines
         self.block = "entry"
-        self.columns: list[Reg] = []  # the indices of the columns being walked
+        self.columns: list[Reg] = []  # the indices of the current columns
         self.globals: list[str] = []
         self._count = 0
         self._notes = 1
@@ -59,12 +59,12 @@ class LoopWriter:
     def _open(
         self, name: str, lo: str, hi: str, carried: Sequence[tuple[str, str, str]]
     ) -> tuple[Reg, int]:
-        """Head of a loop; `carried` are (name, type, start). Returns the index and a place."""
+        """Head of a loop; `carried` are (name, type, start). Returns the index and a line."""
         before = self.block
         self.lines.append(f"  br label %{name}.head")
         self.label(f"{name}.head")
         mark = len(self.lines)
-        self.lines.append("")  # the phis, once it is known where the loop ends
+        self.lines.append("")  # the phis, filled in when the loop is closed
         self.lines += [
             f"  %{name}.more = icmp slt i64 %{name}, {hi}",
             f"  br i1 %{name}.more, label %{name}.body, label %{name}.end",
@@ -97,7 +97,7 @@ class LoopWriter:
 
     @contextmanager
     def counted(self, name: str, lo: str, hi: str, parallel: bool = False) -> Iterator[Reg]:
-        """A loop from lo to below hi. `parallel`: no round sees what another wrote."""
+        """A loop over [lo, hi). `parallel`: no iteration reads what another writes."""
         name = self._fresh(name)
         index, mark = self._open(name, lo, hi, ())
         yield index
@@ -107,17 +107,17 @@ class LoopWriter:
         self,
         columns: Shape,
         length: str,
-        sums: Sequence[Carried],
+        sums: Sequence[CarriedAccumulator],
         through: Sequence[bool],
         body: Body,
         after_inner: Callable[[list[Reg]], None],
     ) -> list[Reg]:
-        """Walk the columns, carrying accumulators.
+        """Writes loops over the columns that carry accumulators.
 
-        Those not carried `through` begin anew for each round of the outer columns, after whose
-        inner loop `after_inner` sees them. Returns the accumulators at the end. Of more columns
-        than STRETCH, the sums of stretches are added up on their own: a float32 that is added to
-        thousands of times loses digits.
+        Accumulators that are not carried `through` restart in each iteration of the outer columns;
+        `after_inner` gets them after the inner loop. Returns the final accumulators. With more
+        columns than STRETCH, each stretch has its own accumulators, which are combined: a float32
+        that is added to thousands of times loses digits.
         """
         outer = size_of(columns[:-1])
         is_long = bool(sums) and size_of(columns) > STRETCH
@@ -144,7 +144,7 @@ class LoopWriter:
             )
             after_inner(totals)
             rows = zip(sums, kinds, held, totals, strict=True)
-            totals = [s.join(self.e, Reg(kind, h), t) for s, (kind, _), h, t in rows]
+            totals = [s.combine(self.e, Reg(kind, h), t) for s, (kind, _), h, t in rows]
         else:
             inner_starts = [
                 (kind, h if whole else start)
@@ -158,9 +158,9 @@ class LoopWriter:
         ]
         self._close(name, mark, carried, parallel=False)
         made = [Reg(kind, h) for h, (kind, _) in zip(held, kinds, strict=True)]
-        return [s.part(self.e, m) for s, m in zip(sums, made, strict=True)] if is_long else made
+        return [s.narrow(self.e, m) for s, m in zip(sums, made, strict=True)] if is_long else made
 
-    def _stretches(self, length: str, sums: Sequence[Carried], body: Body) -> list[Reg]:
+    def _stretches(self, length: str, sums: Sequence[CarriedAccumulator], body: Body) -> list[Reg]:
         """The innermost columns, STRETCH at a time."""
         name = self._fresh("s")
         outer = self.columns[:]
@@ -177,10 +177,10 @@ class LoopWriter:
             first.name,
         )
         rows = zip(sums, held, totals, strict=True)
-        made = [s.join(self.e, h, t) for s, h, t in rows]
+        made = [s.combine(self.e, h, t) for s, h, t in rows]
         carried = [(h.name, *s.outer, m.name) for s, h, m in zip(sums, held, made, strict=True)]
         self._close(name, mark, carried, parallel=False)
-        return [s.part(self.e, h) for s, h in zip(sums, held, strict=True)]
+        return [s.narrow(self.e, h) for s, h in zip(sums, held, strict=True)]
 
     def _inner(
         self, length: str, starts: Sequence[tuple[str, str]], body: Body, first: str = "0"
@@ -278,7 +278,7 @@ class LoopWriter:
             self.store_raw(Reg(memory, value), self.indexed(pointer, i, memory), grouped=True)
 
     def table(self, name: str, numbers: Sequence[int], index: Reg) -> Reg:
-        """Number `index` of a constant table."""
+        """Entry `index` of a constant table."""
         text = ", ".join(f"i64 {n}" for n in numbers)
         size = len(numbers)
         line = f"@{name} = private constant [{size} x i64] [{text}]"
@@ -287,7 +287,7 @@ class LoopWriter:
         return self.load_raw(self.indexed(f"@{name}", index, "i64"), "i64", False)
 
     def partial(self, number: int, scratch: str, at: int, nbytes: int, block: Reg) -> None:
-        """%part<number>: the part of the scratch that belongs to a block."""
+        """%part<number>: the part of the scratch memory that belongs to a block."""
         far = self.e.op("mul", block, literal("i64", nbytes))
         far = self.e.op("add", far, literal("i64", at))
         self.lines.append(

@@ -15,8 +15,8 @@ from everygrad.errors import ArgumentError
 class Pattern(NamedTuple):
     """What a kernel is specialised on, besides its program.
 
-    `kinds` has a letter for each operand, the output first: c, one element after another along
-    the innermost loop; s, the same element all along; g, any stride.
+    `kinds` has a letter for each operand, the output first: c, contiguous along the innermost loop;
+    s, the same element throughout (stride 0); g, any stride.
     """
 
     dims: int
@@ -86,14 +86,14 @@ class Loops:
     def load(self, dtype: DType, address: str, grouped: bool) -> Value:
         memory = intrinsics.memory_type(dtype)
         group = ", !llvm.access.group !0" if grouped else ""
-        # align 1: NumPy allows views at any address, and this machine does not mind
+        # align 1: NumPy allows views at any address, and unaligned loads are cheap here
         value = self.e.emit(memory, f"load {memory}, ptr {address}, align 1{group}")
         if dtype is dtypes.bool_:
             return self.e.compare("ne", value, literal("i8", 0))
         return value
 
     def address(self, k: int, base: str) -> str:
-        """Where operand k's element %i of the row at `base` is."""
+        """The address of operand k's element %i in the row at `base`."""
         memory = intrinsics.memory_type(self.dtypes[k])
         if self.kinds[k] == "c":
             return self.e.emit("ptr", f"getelementptr {memory}, ptr {base}, i64 %i").name
@@ -129,7 +129,7 @@ class Loops:
         ]
 
     def flat(self) -> None:
-        """One loop: the range is the innermost one's."""
+        """A single loop: the range is that of the innermost loop."""
         self.e.lines.append("entry:")
         if self.pattern.has_meta:
             self.load_meta()
@@ -138,7 +138,7 @@ class Loops:
         self.e.lines += ["done:", "  ret void"]
 
     def first_row(self) -> None:
-        """Where the range begins: the index in each dimension, and each operand's row."""
+        """The start of the range: the index in each dimension, and each operand's row."""
         inner = self.dims - 1
         lines = self.e.lines
         lines += [
@@ -159,7 +159,7 @@ class Loops:
             lines.append(f"  %start{k} = getelementptr i8, ptr %p{k}, i64 {offset.name}")
 
     def next_row(self) -> None:
-        """The odometer: one row on, carrying into outer dimensions without a branch."""
+        """Advances to the next row, carrying into outer dimensions without a branch."""
         e, lines = self.e, self.e.lines
         carry = Value("i64", "1")
         moves = {k: Value("i64", "0") for k in self.used}
@@ -178,7 +178,7 @@ class Loops:
             lines.append(f"  %row.next{k} = getelementptr i8, ptr %row{k}, i64 {moves[k].name}")
 
     def nested(self) -> None:
-        """Rows around the innermost loop."""
+        """Loops over rows around the innermost loop."""
         lines, inner = self.e.lines, self.dims - 1
         lines.append("entry:")
         self.load_meta()
@@ -218,9 +218,9 @@ class Loops:
         if self.pattern.has_meta:
             arguments.append("ptr noalias readonly %meta")
         head = f"define void @kernel({', '.join(arguments)}) {engine().attributes} {{"
-        # The output may be an input's very buffer, so no pointer is noalias. But an iteration
-        # touches only its own elements: saying so (parallel accesses) spares the vectoriser its
-        # overlap checks, which would send in-place calls down the scalar path.
+        # The output may be the buffer of an input, so no pointer is noalias. But an iteration
+        # touches only its own elements: parallel-access metadata spares the vectoriser its overlap
+        # checks, which would send in-place calls down the scalar path.
         notes = [
             "!0 = distinct !{}",
             "!1 = distinct !{!1, !2}",

@@ -1,15 +1,15 @@
 """Conversions of float16 for processors that have no instruction for them, as LLVM IR.
 
-LLVM calls functions of a compiler's runtime library there, which a Python process has not loaded:
-a kernel would not link, or jump to nowhere. Virtual machines often hide F16C from their guests.
-Numbers are rounded to the nearest, ties to even; a NaN stays one, and becomes quiet.
+There LLVM calls functions of a compiler's runtime library, which a Python process has not loaded:
+a kernel would not link, or would crash. Virtual machines often hide F16C.
+Numbers are rounded to the nearest, ties to even; a NaN stays NaN and becomes quiet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-NAMES = ("__truncsfhf2", "__truncdfhf2", "__extendhfsf2")  # as LLVM calls them
+NAMES = ("__truncsfhf2", "__truncdfhf2", "__extendhfsf2")  # the names that LLVM calls
 
 SOURCE = """
 define half @__truncsfhf2(float %x) nounwind {

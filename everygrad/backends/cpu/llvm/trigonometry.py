@@ -1,9 +1,9 @@
 """Sines, cosines and tangents of float64, also of huge angles.
 
-The C library's are right to half a unit where it knows what is left of the angle after whole
-quarters of a turn. From 2**26 on its knowledge ends after 120 bits or so, and beside a multiple of
-pi / 2 few of them are left: 100,000 units off at 1.6e74. There the angle is reduced here, with as
-many bits of 2 / pi as it takes (Payne and Hanek), and the C library is given the rest.
+The C library is accurate to half a unit if it knows the remainder of the angle modulo pi / 2. From
+2**26 on it uses some 120 bits of 2 / pi, of which few remain near a multiple of pi / 2: 100,000
+units off at 1.6e74. Such angles are reduced here, with as many bits of 2 / pi as needed (Payne and
+Hanek), and the C library gets the remainder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value
 
 FUNCTIONS = ("sin", "cos", "tan")
-_LENGTH = 1216  # bits of 2 / pi behind the point: for the largest exponent, 971, and 190 more
+_LENGTH = 1216  # bits of 2 / pi after the point: for the largest exponent, 971, and 190 more
 _BYTES = 192  # and zeros before it
 _LIMIT = 2.0**26
 
@@ -35,11 +35,11 @@ def _quarters() -> int:
     return ((2 * one * one // pi) >> more) & ((1 << _LENGTH) - 1)
 
 
-# y = x 2 / pi modulo 4, as 2 bits before the point and 190 behind: the product of the 53 bits of x
-# with those of 2 / pi that count for its exponent. Then what is left of y, in two doubles, times
-# pi / 2
+# y = x 2 / pi modulo 4, with 2 bits before the point and 190 after it: the product of the 53 bits
+# of x with the bits of 2 / pi that matter for its exponent. Then the fraction of y, in two doubles,
+# times pi / 2
 _REDUCE = """\
-define internal { i64, double, double } @turning.reduce(double %x) noinline nounwind {
+define internal { i64, double, double } @trig.reduce(double %x) noinline nounwind {
   %bits = bitcast double %x to i64
   %field = lshr i64 %bits, 52
   %exponent = and i64 %field, 2047
@@ -49,8 +49,8 @@ define internal { i64, double, double } @turning.reduce(double %x) noinline noun
   %first = sub i64 FIRST, %e
   %byte = lshr i64 %first, 3
   %bit = and i64 %first, 7
-  %place = getelementptr i8, ptr @turning.quarters, i64 %byte
-  %window = load i256, ptr %place, align 1
+  %start = getelementptr i8, ptr @trig.quarters, i64 %byte
+  %window = load i256, ptr %start, align 1
   %by = zext i64 %bit to i256
   %shifted = lshr i256 %window, %by
   %share = trunc i256 %shifted to i192
@@ -103,7 +103,7 @@ define internal { i64, double, double } @turning.reduce(double %x) noinline noun
 }
 """
 _FUNCTION = """\
-define internal double @turning.{fn}(double %x) nounwind {{
+define internal double @trig.{fn}(double %x) nounwind {{
   %size = call double @llvm.fabs.f64(double %x)
   %far = fcmp oge double %size, {limit}
   %finite = fcmp olt double %size, 0x7FF0000000000000
@@ -113,24 +113,24 @@ usual:
   %plain = call double @{fn}(double %x)
   ret double %plain
 huge:
-  %parts = call {{ i64, double, double }} @turning.reduce(double %x)
+  %parts = call {{ i64, double, double }} @trig.reduce(double %x)
   %q = extractvalue {{ i64, double, double }} %parts, 0
   %r = extractvalue {{ i64, double, double }} %parts, 1
   %lo = extractvalue {{ i64, double, double }} %parts, 2
 {end}
 }}"""
-# Of an odd number of quarters not -1 / tan(r): what the C library is off, the correction's rounding
-# and the quotient's add up. But the tangent of r less a quarter; and beside the pole, where what is
-# lost of that angle would count, r is so small that a series gives 70 bits of its tangent
+# In odd quadrants not -1 / tan(r): the errors of the C library, of the correction and of the
+# quotient would add up. Instead the tangent of r -+ pi / 2; near the pole, where the rounding of
+# that angle would matter, r is so small that a series gives 70 bits of its tangent
 _TAN = """\
   %odd = trunc i64 %q to i1
-  br i1 %odd, label %turned, label %straight
-straight:
+  br i1 %odd, label %cotangent, label %tangent
+tangent:
   %t = call double @tan(double %r)
   %slope = call double @llvm.fma.f64(double %t, double %t, double 1.0)
   %tan = call double @llvm.fma.f64(double %lo, double %slope, double %t)
   ret double %tan
-turned:
+cotangent:
   %r.size = call double @llvm.fabs.f64(double %r)
   %steep = fcmp olt double %r.size, 0x3F50000000000000
   br i1 %steep, label %pole, label %beside
@@ -191,20 +191,20 @@ _INTRINSICS = (
 
 @cache
 def _texts(fn: str) -> tuple[str, ...]:
-    """What a module needs that calls the function."""
+    """The definitions that a module needs to call the function."""
     table = "".join(f"\\{byte:02X}" for byte in _quarters().to_bytes(_BYTES, "little"))
     return (
         *_LIBRARY,
         *_INTRINSICS,
-        f'@turning.quarters = private constant [{_BYTES} x i8] c"{table}"',
+        f'@trig.quarters = private constant [{_BYTES} x i8] c"{table}"',
         _REDUCE.replace("FIRST", str(_LENGTH - 190)),
         _FUNCTION.format(fn=fn, limit=f"{_LIMIT:.1f}", end=_ENDS[fn]),
     )
 
 
 def expand(e: Emitter, fn: str, x: Value) -> Value | None:
-    """`fn` of a double `x`, or None where it is not one of these."""
+    """`fn` of a double `x`, or None if it is another function."""
     if fn not in FUNCTIONS or x.type != "double":
         return None
     e.declarations.update(_texts(fn))
-    return e.emit("double", f"call double @turning.{fn}(double {x.name})")
+    return e.emit("double", f"call double @trig.{fn}(double {x.name})")

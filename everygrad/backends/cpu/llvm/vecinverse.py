@@ -1,6 +1,6 @@
-"""The inverse functions of sine, cosine and their hyperbolic kin in float32, written out.
+"""Inverse trigonometric and hyperbolic functions in float32, as straight-line IR.
 
-Within two units in the last place, as what `vecmath` has; in float64 they are the C library's.
+Their error is within two units in the last place, as in `vecmath`; float64 uses the C library.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _ATAN64 = (
     -0.00430770032104,
     0.000608574249077,
 )
-_HALF_PI = (math.pi / 2, -4.371139e-08)  # rounded, and what that left over
-_HUGE = 2.0**32  # from which on 1 is nothing beside the square
+_HALF_PI = (math.pi / 2, -4.371139e-08)  # rounded, and the rounding error
+_HUGE = 2.0**32  # from which on 1 is negligible beside the square
 
 
 def _sqrt(m: Real, x: Value) -> Value:
@@ -126,7 +126,7 @@ def atan2(e: Emitter, y: Value, x: Value) -> Value:
     left = e.compare("slt", m.bits(wide), m.integer(0))
     angle = e.select(left, m.sub(m.const(math.pi), angle), angle)
     angle = e.select(e.compare("uno", y, x), m.const(math.nan), angle)
-    # signs in float: of float16, LLVM would take the double's through a function nobody has
+    # signs in float: for float16, LLVM would convert the double through a missing function
     return Real(e, "float").copysign(e.cast("fptrunc", angle, "float"), y)
 
 
@@ -140,6 +140,6 @@ INLINE32: dict[str, Expansion] = {
 
 
 def expand(emitter: Emitter, fn: str, x: Value) -> Value | None:
-    """`fn` of a float as arithmetic, or None where only the C library has it."""
+    """`fn` of a float as arithmetic, or None if only the C library has it."""
     found = INLINE32.get(fn) if x.type == "float" else None
     return None if found is None else found(Real(emitter, x.type), x)

@@ -1,12 +1,12 @@
-"""Elementary functions as straight-line IR, so that loops over them are vectorised whole.
+"""Elementary functions as straight-line IR, so that LLVM vectorises loops over them.
 
 A call would make the loop scalar; a branch would too. So every function here is arithmetic and
 selects only: range reduction (Cody and Waite), one polynomial, reconstruction in the exponent
-bits. Coefficients are interpolations at Chebyshev nodes, made with 60-digit arithmetic. What is
-not here goes to the C library, element by element.
+bits. Coefficients are interpolations at Chebyshev nodes, made with 60-digit arithmetic. Other
+functions call the C library, element by element.
 
-Worst errors seen, in units of the last place, against wider arithmetic: below 1.75, except tanh
-(2.4) and tan (3.4). tests/backends/cpu/test_elementwise_kernels.py holds the bounds.
+The largest errors seen against wider arithmetic, in units of the last place: below 1.75, except
+tanh (2.4) and tan (3.4). tests/backends/cpu/test_elementwise_kernels.py holds the bounds.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ _POW_EXP2 = (
 
 
 class Real:
-    """One float type: its bit layout, its constants, and arithmetic spelled briefly."""
+    """One float type: its bit layout, its constants, and short names for arithmetic."""
 
     def __init__(self, emitter: Emitter, type_: str) -> None:
         self.e = emitter
@@ -180,7 +180,7 @@ class Real:
         self.int = "i64" if self.wide else "i32"
         self.mantissa = 52 if self.wide else 23
         self.bias = 1023 if self.wide else 127
-        self.magic = 1.5 * 2.0**self.mantissa  # adding it rounds to an integer, kept in low bits
+        self.magic = 1.5 * 2.0**self.mantissa  # adding it rounds to an integer, in the low bits
         # ln(2) in two parts; the first short enough that n * hi is exact for any exponent n
         self.ln2 = (
             (0.6931471805582987, 1.6465949582897082e-12)
@@ -227,12 +227,12 @@ class Real:
         return self.e.cast("bitcast", bits, self.type)
 
     def at_most(self, a: Value, limit: float) -> Value:
-        """min(a, limit), NaN kept."""
+        """min(a, limit); propagates NaN."""
         bound = self.const(limit)
         return self.e.select(self.e.compare("ogt", a, bound), bound, a)
 
     def at_least(self, a: Value, limit: float) -> Value:
-        """max(a, limit), NaN kept."""
+        """max(a, limit); propagates NaN."""
         bound = self.const(limit)
         return self.e.select(self.e.compare("olt", a, bound), bound, a)
 
@@ -241,8 +241,8 @@ class Real:
         return self.e.select(self.e.compare("olt", a, self.const(limit)), yes, no)
 
     def poly(self, x: Value, coefficients: Sequence[float]) -> Value:
-        """c0 + c1 x + c2 x^2 + ... by Horner's rule, even and odd powers side by side: half the
-        wait, for one product more."""
+        """c0 + c1 x + c2 x^2 + ... by Horner's rule, even and odd powers in parallel: half the
+        latency, for one more product."""
         if len(coefficients) < 5:
             return self._horner(x, coefficients)
         square = self.mul(x, x)
@@ -385,7 +385,7 @@ def log2(m: Real, x: Value) -> Value:
 
 def log1p(m: Real, x: Value) -> Value:
     e, _ = _split_log(m, m.add(x, m.const(1.0)))
-    # 1 + f = (1 + x) / 2^e, from x itself so that what 1 + x rounds away is kept; a quarter of x
+    # 1 + f = (1 + x) / 2^e, from x itself to keep the bits that 1 + x rounds away; a quarter of x
     # and four times the factor, because 2^-e would be subnormal for the largest x
     quarter = m.mul(x, m.const(0.25))
     scale = m.power_of_two(m.e.op("sub", m.integer(2), e))
@@ -400,7 +400,7 @@ def erf(m: Real, x: Value) -> Value:
     a = m.at_most(m.abs(x), 6.0 if m.wide else 4.0)
     small = m.fma(x, m.poly(m.mul(x, x), _ERF_SMALL64 if m.wide else _ERF_SMALL32), x)
     exponent = m.mul(a, m.poly(a, _ERF_LARGE64 if m.wide else _ERF_LARGE32))
-    n, r, q = _reduce_exp(m, exponent)  # between -38 and 0: no care for the ends is needed
+    n, r, q = _reduce_exp(m, exponent)  # between -38 and 0, so there is no overflow or underflow
     s = m.power_of_two(n)
     # 1 - exp(...), as one rounding of 1 - s - s p
     complement = m.sub(m.sub(m.const(1.0), s), m.mul(s, m.fma(m.mul(r, r), q, r)))
@@ -408,7 +408,7 @@ def erf(m: Real, x: Value) -> Value:
 
 
 def _sincos(m: Real, x: Value) -> tuple[Value, Value, Value]:
-    """The quadrant (integer) of x, and sine and cosine of what is left, |r| <= pi / 4.
+    """The quadrant (integer) of x, and sine and cosine of the remainder, |r| <= pi / 4.
 
     In double: the product with 2/pi then keeps 24 good bits even beside a multiple of pi / 2.
     """
@@ -433,7 +433,7 @@ def _sincos(m: Real, x: Value) -> tuple[Value, Value, Value]:
     return quadrant, sine, cosine
 
 
-def _turned(m: Real, quadrant: Value, sine: Value, cosine: Value) -> Value:
+def _sine_in_quadrant(m: Real, quadrant: Value, sine: Value, cosine: Value) -> Value:
     """The sine of an angle in `quadrant` whose remainder has this sine and cosine."""
     odd = m.e.cast("trunc", quadrant, "i1")
     value = m.bits(m.e.select(odd, cosine, sine))
@@ -442,13 +442,13 @@ def _turned(m: Real, quadrant: Value, sine: Value, cosine: Value) -> Value:
 
 
 def sin(m: Real, x: Value) -> Value:
-    value = _turned(m, *_sincos(m, x))
+    value = _sine_in_quadrant(m, *_sincos(m, x))
     return m.e.select(m.e.compare("oeq", x, m.const(0.0)), x, value)  # keeps -0
 
 
 def cos(m: Real, x: Value) -> Value:
     quadrant, sine, cosine = _sincos(m, x)
-    return _turned(m, m.e.op("add", quadrant, m.integer(1)), sine, cosine)
+    return _sine_in_quadrant(m, m.e.op("add", quadrant, m.integer(1)), sine, cosine)
 
 
 def tan(m: Real, x: Value) -> Value:
@@ -517,7 +517,7 @@ INLINE: dict[str, Expansion] = {
     "sinh": sinh,
     "cosh": cosh,
 }
-# in double precision these are off by two units here and there, and the C library's by one
+# in double precision these are off by up to two units, and the C library's by one
 INLINE32: dict[str, Expansion] = {
     "expm1": expm1,
     "log10": log10,
@@ -529,7 +529,7 @@ INLINE32: dict[str, Expansion] = {
 
 
 def expand(emitter: Emitter, fn: str, x: Value) -> Value | None:
-    """`fn` of `x` as arithmetic, or None where only the C library has it."""
+    """`fn` of `x` as arithmetic, or None if only the C library has it."""
     found = INLINE.get(fn)
     if found is None and x.type == "float":
         found = INLINE32.get(fn)

@@ -1,9 +1,9 @@
-"""The share of a standard normal below x, written out: gelu is x times it.
+"""The CDF of the standard normal distribution as straight-line IR; gelu(x) is x times it.
 
-From erf it would be (1 + erf) / 2, which has no digits left far below 0. Here the share beyond
-abs(x) is its decay times a function so smooth that one polynomial serves from 0 to where the share
-underflows. Within seven units in the last place, one on average, down to the last numbers that are
-normal.
+From erf it would be (1 + erf) / 2, which loses all digits far below 0. Here the tail beyond abs(x)
+is exp(-x^2 / 2) times a function so smooth that one polynomial serves from 0 to where the tail
+underflows. The error is within seven units in the last place, one on average, down to the smallest
+normal numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value
 from everygrad.backends.cpu.llvm.vecmath import Real, exp
 
-# share(t) exp(t^2 / 2) / v as a polynomial in v = 1 / (t + shift), 0 <= t <= limit
+# tail(t) exp(t^2 / 2) / v as a polynomial in v = 1 / (t + shift), 0 <= t <= limit
 _SHIFT32, _LIMIT32 = 4.0, 14.5
 _TAIL32 = (
     0.39899904,
@@ -53,10 +53,10 @@ _TAIL64 = (
 
 
 def ndtr(m: Real, x: Value) -> Value:
-    # of x itself: where a kernel has the density of x too, as gelu's derivative, this is its decay
+    # of x itself: a kernel that needs the density of x too, as gelu's derivative, shares this exp
     decay = exp(m, m.mul(m.mul(x, x), m.const(-0.5)))
     t = m.at_most(m.abs(x), _LIMIT64 if m.wide else _LIMIT32)
-    left = m.fma(t, t, m.e.neg(m.mul(t, t)))  # what the square rounds away counts a hundredfold
+    left = m.fma(t, t, m.e.neg(m.mul(t, t)))  # the error of the square counts a hundredfold
     v = m.div(m.const(1.0), m.add(t, m.const(_SHIFT64 if m.wide else _SHIFT32)))
     smooth = m.mul(v, m.poly(v, _TAIL64 if m.wide else _TAIL32))
     tail = m.mul(m.fma(m.mul(smooth, left), m.const(-0.5), smooth), decay)
@@ -64,5 +64,5 @@ def ndtr(m: Real, x: Value) -> Value:
 
 
 def expand(emitter: Emitter, fn: str, x: Value) -> Value | None:
-    """`fn` of `x` as arithmetic, or None where it is not this one."""
+    """`fn` of `x` as arithmetic, or None if it is another function."""
     return ndtr(Real(emitter, x.type), x) if fn == "ndtr" else None

@@ -1,4 +1,4 @@
-"""What convolutions and pooling are written with: LLVM IR with loops and vectors written out."""
+"""Emits LLVM IR with explicit loops and vectors, for convolutions, pooling, scans and sorts."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from everygrad.backends.cpu.llvm.work import Step
 from everygrad.compile.thresholds import edge
 from everygrad.dtypes import DType
 
-Int = Value | int  # an i64, known now or when the code runs
+Int = Value | int  # an i64: a constant of the generator, or a value at run time
 
 OUT, FIRST, SECOND, SCRATCH = range(4)  # the arguments of every step
-# bytes of the images of one tile, to stay in the nearest cache
+# bytes of the images of one tile that fit the nearest cache
 NEAR = edge(__name__, "NEAR", 24 << 10, "bytes")
 
 
-class Machine(NamedTuple):
-    """What tiles depend on: elements a vector, vector registers, whether lanes can be masked."""
+class VectorUnit(NamedTuple):
+    """The vector unit: elements per vector, vector registers, whether lanes can be masked."""
 
     lanes: int
     registers: int
     masks: bool
 
 
-def machine(dtype: DType) -> Machine:
+def machine(dtype: DType) -> VectorUnit:
     """The vectors of this processor."""
     features = engine().features
     if features.get("avx512f") and features.get("avx512vl"):
-        return Machine(64 // dtype.itemsize, 32, True)
+        return VectorUnit(64 // dtype.itemsize, 32, True)
     width = 32 if features.get("avx2") else 16
-    return Machine(width // dtype.itemsize, 16, False)
+    return VectorUnit(width // dtype.itemsize, 16, False)
 
 
 class Loop:
-    """A loop being written: its index, what it carries round, and what the next round gets."""
+    """A loop being written: its index, the carried values, and their next values."""
 
     def __init__(self, index: Int, values: Sequence[Value]) -> None:
         self.index = index
@@ -44,8 +44,8 @@ class Loop:
         self.next = list(values)
 
 
-class Code(Emitter):
-    """Writes a step: integers folded where they are known, loops, vectors of one type."""
+class VectorEmitter(Emitter):
+    """Writes a step: loops, vectors of one type, and integers that are folded where known."""
 
     def __init__(self, dtype: DType, lanes: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Code(Emitter):
         return self.compare(predicate, self.i64(a), self.i64(b))
 
     def share(self, index: Int, shares: int, count: int) -> tuple[Int, Int]:
-        """The range of `count` things that share `index` holds."""
+        """The range of [0, count) that belongs to share `index`."""
         if shares == 1:
             return 0, count
         low, _ = self.divmod(self.mul(index, count), shares)
@@ -112,8 +112,8 @@ class Code(Emitter):
         return first if end % step == 0 else self.least(first, end - step)
 
     def repeated(self, index: Int, step: int, end: int) -> Int:
-        """How many of the places of a `bounded` tile the tile before it does as well: whoever adds
-        to what is in memory must leave them alone."""
+        """How many positions of a `bounded` tile the tile before it covers too: a kernel that
+        accumulates in memory must not write them again."""
         if end % step == 0:
             return 0
         over = self.sub(self.mul(index, step), end - step)
@@ -155,7 +155,7 @@ class Code(Emitter):
         self.lines.append(f"  store {value.type} {value.name}, ptr {address.name}, align {align}")
 
     def prefetch(self, address: Value) -> None:
-        """Ask for a cache line that will be read soon; any address will do."""
+        """Prefetches a cache line; any address is valid."""
         self.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         given = f"ptr {address.name}, i32 0, i32 2, i32 1"
         self.lines.append(f"  call void @llvm.prefetch.p0({given})")
@@ -198,14 +198,14 @@ class Code(Emitter):
         many = f"shufflevector {kind} {one.name}, {kind} poison"
         return self.emit(kind, f"{many}, <{self.lanes} x i32> zeroinitializer")
 
-    def shuffle(self, a: Value, b: Value, places: Sequence[int]) -> Value:
-        """Lanes of a and b, counted through; -1 where anything will do."""
-        which = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in places)
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        """Selects lanes of a and b, numbered through both; -1 leaves a lane undefined."""
+        which = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in lanes)
         both = f"{a.type} {a.name}, {b.type} {b.name}"
-        return self.emit(a.type, f"shufflevector {both}, <{len(places)} x i32> <{which}>")
+        return self.emit(a.type, f"shufflevector {both}, <{len(lanes)} x i32> <{which}>")
 
     def fused(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c; rounded once where the processor does it at once."""
+        """a * b + c, rounded once where the processor has fused multiply-add."""
         return self.call(f"llvm.fmuladd.{self.suffix}", self.vector, a, b, c)
 
     def lane_numbers(self, step: int = 1, type_: str = "i64") -> Value:
@@ -237,7 +237,7 @@ class Code(Emitter):
 
     @contextmanager
     def loop(self, start: Int, end: Int, carried: Sequence[Value] = ()) -> Iterator[Loop]:
-        """Indices [start, end). Afterwards the loop's `values` are what the last round left."""
+        """A loop over [start, end). Afterwards its `values` are the final carried values."""
         if isinstance(start, int) and isinstance(end, int) and end == start + 1:
             loop = Loop(start, carried)
             yield loop
@@ -250,7 +250,7 @@ class Code(Emitter):
         loop = Loop(index, [Value(v.type, f"%c{k}.{j}") for j, v in enumerate(carried)])
         self.lines.append(f"  br label %{head}")
         self._label(head)
-        place = len(self.lines)
+        mark = len(self.lines)
         more = self.compare_ints("slt", index, end)
         self.lines.append(f"  br i1 {more.name}, label %{body}, label %{done}")
         self._label(body)
@@ -260,7 +260,7 @@ class Code(Emitter):
         back = self._block
         turns = [(index, self.i64(start), Value("i64", f"%n{k}"))]
         turns += list(zip(loop.values, carried, loop.next, strict=True))
-        self.lines[place:place] = [
+        self.lines[mark:mark] = [
             f"  {v.name} = phi {v.type} [ {a.name}, %{before} ], [ {b.name}, %{back} ]"
             for v, a, b in turns
         ]
@@ -268,7 +268,7 @@ class Code(Emitter):
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """What is written inside is done where the condition holds; it makes no values."""
+        """Code written inside runs if the condition holds; it yields no values."""
         k = self._labels
         self._labels += 1
         self.lines.append(f"  br i1 {condition.name}, label %then{k}, label %fi{k}")
@@ -289,7 +289,7 @@ class Code(Emitter):
 
 
 class Image(NamedTuple):
-    """Where images lie: an argument, the first element, and strides in elements."""
+    """The layout of images: an argument, the first element, and strides in elements."""
 
     argument: int
     offset: int
@@ -298,6 +298,6 @@ class Image(NamedTuple):
     pitch: int  # from one row to the next
 
 
-def places_of(size: tuple[int, int], pitch: int) -> int:
-    """How many places there are, counting the gaps between rows."""
+def positions_of(size: tuple[int, int], pitch: int) -> int:
+    """How many positions there are, counting the gaps between rows."""
     return (size[0] - 1) * pitch + size[1]

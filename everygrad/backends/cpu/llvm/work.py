@@ -1,12 +1,12 @@
 """Work for native code: a list of steps, each one function of generated LLVM IR.
 
-A generator (matrix products, convolutions, attention, fused loops) turns shapes and layouts into a
-`Work`; whoever runs it, eagerly or in a replay, knows nothing else about it. A step is a module
-that defines
+A generator (matrix products, convolutions, attention, fused loops) makes a `Work` from shapes and
+layouts; an eager op or a replay runs it and knows nothing else about it. A step is a module that
+defines
 
     define void @step(i64 %lo, i64 %hi, ptr %args)
 
-and does blocks [lo, hi) of its `blocks` independent blocks; any split over any threads gives the
+and runs blocks [lo, hi) of its `blocks` independent blocks; any split over any threads gives the
 same bits. `args` is an array of pointers: the outputs, the inputs, then the scratch memory if there
 is any (64-byte aligned, the same for all steps, undefined at first). Sizes and strides are
 constants of the source: shapes are known when it is written. Steps run one after the other.
@@ -21,8 +21,8 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType
 
 
-class Operand(NamedTuple):
-    """An array as a step sees it. Strides and offset count elements; a stride may be 0."""
+class ArrayLayout(NamedTuple):
+    """The layout of an array. Strides and offset count elements; a stride may be 0."""
 
     dtype: DType
     shape: Shape
@@ -35,7 +35,7 @@ class Operand(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie one after the other, in order."""
+        """Whether the array is C-contiguous."""
         step = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n != 1 and stride != step:
@@ -44,19 +44,19 @@ class Operand(NamedTuple):
         return True
 
 
-def contiguous(dtype: DType, shape: Sequence[int]) -> Operand:
-    """The layout of a fresh array."""
+def contiguous(dtype: DType, shape: Sequence[int]) -> ArrayLayout:
+    """The layout of a C-contiguous array."""
     strides = []
     step = 1
     for n in reversed(shape):
         strides.append(step)
         step *= n
-    return Operand(dtype, tuple(shape), tuple(reversed(strides)))
+    return ArrayLayout(dtype, tuple(shape), tuple(reversed(strides)))
 
 
 class Step(NamedTuple):
-    """One function. `vectorise`: its loops are scalar and LLVM is to vectorise them; a source with
-    vectors written out compiles several times faster without."""
+    """One function. `vectorise`: its loops are scalar and LLVM vectorises them; a source with
+    explicit vectors compiles several times faster without that."""
 
     source: str
     blocks: int
@@ -64,10 +64,10 @@ class Step(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one op becomes: steps, and the scratch memory they share, in bytes.
+    """The native work of one op: steps, and the scratch memory they share, in bytes.
 
-    `rows`: where each block of a single step completes whole rows of a two-dimensional output, the
-    rows at which blocks begin, and their number at the end; empty where blocks cut it otherwise.
+    `rows`: if each block of a single step completes whole rows of a two-dimensional output, the
+    rows at which blocks begin, and the number of rows at the end; otherwise empty.
     """
 
     steps: tuple[Step, ...]

@@ -6,21 +6,21 @@
 Functions are `void f(i64 lo, i64 hi, ptr args)`; all arguments here are addresses and counts. A
 step is five words, see `STEP_WORDS`: the function, its number of blocks, how many arguments it
 has, where their slot numbers are (an i64 each), and where to put them: args[i] = slots[numbers[i]].
-A negative number of blocks links a step to the next one, which has as many: whoever does a block
-of the first does that block of the second right behind it, while its results are in the cache.
-Slot 0 points to four i64 words. The first is an error word, 0 at first: once a step has made it
-non-zero, no further step runs. The last is made 1 at the end. A list of steps must not run twice at
-the same time, for its args arrays are its own.
+A negative number of blocks links a step to the next one, which has as many: the thread that runs a
+block of the first runs that block of the second right after it, while its results are in the cache.
+Slot 0 points to four i64 words. The first is an error word, initially 0: once a step has set it, no
+further step runs. The last is set to 1 at the end. A list of steps must not run twice concurrently,
+since it owns its args arrays.
 
-Each thread has a share of the blocks, the same share in every call, so that what one step left in
-a core's cache the next one finds there. Who is done with their own share takes from the others':
-a worker that wakes late costs nothing. Whatever the threads, the same blocks are done once, in an
-order that must not matter.
+Each thread has a share of the blocks, the same share in every call, so that a step finds in a
+core's cache what the previous step wrote there. A thread that finishes its share steals from the
+others, so a worker that wakes late costs nothing. Whatever the threads, each block runs once, in
+any order.
 
 Workers are daemon threads inside one foreign call that never returns. After a job they spin for
-20 us, let others have the core for another 80, and then sleep on a semaphore. A call inside a call,
-from whichever thread, runs its blocks alone; so does a second thread while the workers are taken.
-Ctrl-C is seen when the call returns. Only Linux has workers: macOS and Windows lack the
+20 us, yield the core for another 80, and then sleep on a semaphore. A nested call, from any thread,
+runs its blocks serially; so does a second thread while the workers are busy. Ctrl-C is handled when
+the call returns. Only Linux has workers: macOS and Windows lack the
 semaphores, and there everything runs in the caller.
 """
 
@@ -42,19 +42,19 @@ from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.core.scopes import at_once
 
 STEP_WORDS = 5  # function, blocks, number of arguments, slot numbers, args
-MOST_THREADS = 256  # asking for more is asking for this many
+MAX_THREADS = 256  # larger requests are clamped to this
 _HAS_WORKERS = sys.platform == "linux"
 
 # The pool, in bytes. Lines are 128 apart, as processors fetch 64-byte lines in pairs.
-# First is the lock: 1 while somebody's blocks are being done.
-_THREADS = 8  # how many may work, the caller included
+# The first word is the lock: 1 while a job runs.
+_THREADS = 8  # how many threads may work, the caller included
 _SPINS = 16  # pauses that take about 20 us
-_TICKET = 128  # counts jobs; the job follows, so that it arrives with the line the workers watch
+_TICKET = 128  # counts jobs; the job follows, in the cache line that the workers poll
 _FUNCTION, _ARGS, _BLOCKS, _PARTS = 136, 144, 152, 160
 _DONE = 256  # blocks the workers have done
 _SLOTS, _SLOT = 384, 128  # for each thread: claim, whether it sleeps, its semaphore
 _ASLEEP, _SEMAPHORE = 8, 16
-_SIZE = _SLOTS + _SLOT * MOST_THREADS
+_SIZE = _SLOTS + _SLOT * MAX_THREADS
 
 _PAUSE = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
@@ -83,7 +83,7 @@ define internal i32 @sem_wait(ptr %s) { ret i32 0 }
 define internal i32 @sem_post(ptr %s) { ret i32 0 }
 """
 
-# n pauses: how long one takes differs tenfold between processors, so it is measured
+# n pauses: the time of one differs tenfold between processors, so it is measured
 _REST = """
 define void @pauses(i64 %n) nounwind {
 entry:
@@ -99,10 +99,10 @@ done:
 }
 """
 
-# A claim is job << 32 | blocks left of a share; blocks are claimed by lowering it. It counts down
-# so that a finished job's claim can never be taken for a claim on the next one: what is read of
-# the job between loading a claim and exchanging it belongs to that claim, for a job changes only
-# after all its blocks are done. Returns how many blocks were done.
+# A claim is job << 32 | remaining blocks of a share; threads claim blocks by lowering it. It counts
+# down so that a claim of a finished job can never be taken for one of the next job: what a thread
+# reads of the job between loading and exchanging a claim belongs to that claim, since a job changes
+# only after all its blocks are done. Returns how many blocks were done.
 _HELP = f"""
 define internal i64 @help(ptr %pool, i64 %me) nounwind {{
 entry:
@@ -160,8 +160,8 @@ leave:
 }}
 """
 
-# One worker. It says that it sleeps and then looks at the ticket once more; whoever posts a job
-# sets the ticket and then looks who sleeps: in this order one of them always sees the other.
+# One worker. It announces that it sleeps and then reads the ticket once more; a caller that posts a
+# job sets the ticket and then reads who sleeps: in this order one of them always sees the other.
 _SERVE = f"""
 define void @serve(ptr %pool, i64 %me) nounwind {{
 entry:
@@ -242,12 +242,12 @@ entry:
   br i1 %try, label %lock, label %small
 small:
   %some = icmp sgt i64 %blocks, 0
-  br i1 %some, label %alone, label %leave
+  br i1 %some, label %serial, label %leave
 lock:
   %exchanged = cmpxchg ptr %pool, i64 0, i64 1 acquire monotonic, align 8
   %free = extractvalue {{ i64, i1 }} %exchanged, 1
-  br i1 %free, label %post, label %alone
-alone:
+  br i1 %free, label %post, label %serial
+serial:
   call void %function(i64 0, i64 %blocks, ptr %args)
   br label %leave
 leave:
@@ -405,8 +405,8 @@ both:
   br label %ran
 one:
   %single = icmp eq i64 %blocks, 1
-  br i1 %single, label %alone, label %spread
-alone:
+  br i1 %single, label %serial, label %spread
+serial:
   call void %function(i64 0, i64 1, ptr %args)
   br label %ran
 spread:
@@ -437,7 +437,7 @@ def source() -> str:
 
 
 class _Native(NamedTuple):
-    """The compiled functions. Each call lets other Python threads run."""
+    """The compiled functions. Calls release the GIL."""
 
     pauses: Callable[[int], None]
     serve: Callable[[int, int], None]
@@ -470,16 +470,16 @@ def _spins() -> int:
     return max(20, round(20e-6 * count / best))
 
 
-class _Pool:
-    """Memory the workers share, and how many there are. Neither is ever given back: workers may
-    still be looking at the memory while the interpreter takes itself apart."""
+class _WorkerPool:
+    """The memory that workers share, and their number. Neither is ever freed: workers may still
+    read the memory while the interpreter shuts down."""
 
     def __init__(self) -> None:
         memory = (ctypes.c_char * (_SIZE + _SLOT))()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
         self.address = -(-ctypes.addressof(memory) // _SLOT) * _SLOT
         self.threads = 1
-        self.workers: list[tuple[int, int]] = []  # what each was given
+        self.workers: list[tuple[int, int]] = []  # the arguments of each worker
         self.lock = threading.Lock()
         self._put(_THREADS, 1)
         self._put(_SPINS, _spins())
@@ -488,28 +488,28 @@ class _Pool:
         ctypes.c_int64.from_address(self.address + offset).value = value
 
     def resize(self, count: int) -> None:
-        """Share work between `count` threads from now on."""
+        """Sets the number of threads that share work from now on."""
         serve = _native().serve
         with self.lock:
-            wanted = min(count, MOST_THREADS) if _HAS_WORKERS else 1
+            wanted = min(count, MAX_THREADS) if _HAS_WORKERS else 1
             while len(self.workers) < wanted - 1:
                 given = (self.address, len(self.workers) + 1)
                 start = partial(start_new_thread, serve, given)
-                # started and counted in one native call: two must not have one number
+                # started and counted in one native call, so that no two workers get one number
                 at_once(start, partial(self.workers.append, given))()
             self._put(_THREADS, wanted)
             self.threads = count
 
 
-_alone: _Pool | None = None  # of one thread: for calls inside tasks of threads.parallel_for
-_shared: _Pool | None = None
+_serial: _WorkerPool | None = None  # of one thread: for calls inside tasks of threads.parallel_for
+_shared: _WorkerPool | None = None
 _lock = threading.Lock()
 
 
 def _after_fork() -> None:
     """A forked child has the parent's pool but none of its threads."""
-    global _alone, _shared, _lock
-    _alone = _shared = None
+    global _serial, _shared, _lock
+    _serial = _shared = None
     _lock = threading.Lock()
 
 
@@ -518,15 +518,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def _make_pools() -> None:
-    global _alone, _shared
+    global _serial, _shared
     with _lock:
         if _shared is None:
-            _alone, _shared = _Pool(), _Pool()
+            _serial, _shared = _WorkerPool(), _WorkerPool()
 
 
 def _pool() -> int:
     """The address of the pool for a call of this thread."""
-    pool = _alone if thread_pool.inside() else _shared
+    pool = _serial if thread_pool.inside() else _shared
     if pool is None:
         _make_pools()
         return _pool()
@@ -536,10 +536,10 @@ def _pool() -> int:
 
 
 def parallel(function_address: int, blocks: int, args_address: int) -> None:
-    """Call the function on ranges that cover [0, blocks) once, on all threads; wait for all."""
+    """Calls the function on ranges that partition [0, blocks), on all threads; waits for all."""
     _native().parallel(_pool(), function_address, blocks, args_address)
 
 
 def run_steps(steps_address: int, count: int, slots_address: int) -> None:
-    """Run `count` steps one after the other, until one sets the error word."""
+    """Runs `count` steps one after the other, until one sets the error word."""
     _native().run_steps(_pool(), steps_address, count, slots_address)

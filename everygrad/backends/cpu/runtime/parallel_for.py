@@ -1,8 +1,8 @@
 """Kernels over a range, f(lo, hi, *words), on the native threads.
 
-Eager kernels are compiled once for all sizes: what they need to know are their arguments. The
-native pool calls functions of blocks, f(lo, hi, args); a bridge between the two, one for each
-number of words, makes ranges of blocks and unpacks the words.
+Eager kernels are compiled once for all sizes and take the sizes as arguments. The native pool calls
+functions of blocks, f(lo, hi, args); a bridge between the two, one for each number of words, maps
+blocks to ranges and unpacks the words.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import cache
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.runtime import native_threads
 
-_HEAD = 3  # words before the kernel's own: its address, the count, what a block holds
+_HEAD = 3  # words before the kernel's own: its address, the count, the elements of a block
 
 
 def _source(words: int) -> str:
-    """A step of blocks that calls a kernel of so many words."""
+    """A step that calls a kernel with this many words."""
     lines = []
     for i in range(_HEAD + words):
         lines.append(f"  %at{i} = getelementptr i64, ptr %args, i64 {i}")
@@ -48,7 +48,7 @@ def _bridge(words: int) -> tuple[int, type[ctypes.Array[ctypes.c_int64]]]:
 
 
 def spread(kernel: int, count: int, grain: int, words: Sequence[int]) -> None:
-    """Call the kernel at address `kernel` on ranges that cover [0, count) once, on all threads.
+    """Calls the kernel at address `kernel` on ranges that partition [0, count), on all threads.
     Ranges begin at multiples of `grain`."""
     step, holder = _bridge(len(words))
     args = holder(kernel, count, grain, *words)

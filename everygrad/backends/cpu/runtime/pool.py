@@ -1,8 +1,8 @@
 """Recycled memory for large results: fresh pages cost more than the arithmetic.
 
-A block is a plain NumPy array the pool keeps. An array handed out is a view of it and holds a
-reference; when the last view is gone, the block's reference count says so and it is given out
-again. No finalisers, nothing to free by hand.
+A block is a plain NumPy array that the pool holds. An allocated array is a view of it and holds a
+reference; when the last view is gone, the block's reference count shows that and it is reused.
+There are no finalisers, and nothing is freed by hand.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import numpy as np
 
 from everygrad.core.shapes import Shape
 
-SMALLEST = 1 << 18  # bytes; below this malloc recycles well by itself
-MOST_BYTES = 1 << 30  # of idle memory kept
+SMALLEST = 1 << 18  # bytes; smaller arrays are recycled well by malloc
+MAX_BYTES = 1 << 30  # of idle memory that the pool retains
 ALIGNMENT = 64  # a cache line, and the widest vector: loads and stores that cross lines cost twice
 
 
 def _idle_count() -> int:
-    """What getrefcount says of a block that only the pool's list and its loop know."""
+    """The result of getrefcount for a block that only the pool's list and its loop refer to."""
     for block in [np.empty(1)]:
         return getrefcount(block)
     raise AssertionError
 
 
 def _named_counts() -> tuple[int, int]:
-    """What getrefcount says, in a function's local names, of an array that one attribute holds and
-    of its block that one list and the array hold."""
+    """The results of getrefcount, in a function's locals, for an array that one attribute holds,
+    and for its block that one list and the array hold."""
 
     class Holder:
         _data: Any
 
-    t, kept = Holder(), [np.empty(8, np.uint8)]
-    t._data = kept[0][:4].view(np.uint8)
+    t, blocks = Holder(), [np.empty(8, np.uint8)]
+    t._data = blocks[0][:4].view(np.uint8)
     payload = t._data
     block = payload.base
     return getrefcount(payload), getrefcount(block)
@@ -51,7 +51,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.blocks: dict[int, list[Any]] = {}
-        self.kept = 0
+        self.retained = 0
         self.lock = threading.Lock()
 
     def empty(self, shape: Shape, dtype: Any) -> Any:
@@ -67,39 +67,41 @@ class Pool:
             for block in blocks:
                 if getrefcount(block) == _IDLE:
                     return _aligned(block, nbytes).view(dtype).reshape(shape)
-            if self.kept + size > MOST_BYTES:
+            if self.retained + size > MAX_BYTES:
                 self.trim()
             block = np.empty(size + ALIGNMENT, np.uint8)
-            self.kept += size  # first: counted too much is forgotten with the next trim
+            self.retained += (
+                size  # first: if this is interrupted, the next trim corrects the excess
+            )
             self.blocks.setdefault(size, []).append(block)
             return _aligned(block, nbytes).view(dtype).reshape(shape)
 
     def holds(self, block: Any) -> bool:
-        """Whether a block is one of ours."""
+        """Whether a block belongs to the pool."""
         return any(block is b for b in self.blocks.get(block.nbytes - ALIGNMENT, ()))
 
     def trim(self) -> None:
-        """Forget every block: idle ones are freed now, the others when their last view goes."""
+        """Drops every block: idle ones are freed now, the others when their last view goes."""
         self.blocks.clear()
-        self.kept = 0
+        self.retained = 0
 
 
 def _aligned(block: Any, nbytes: int) -> Any:
-    """So many bytes of the block from its first whole cache line on."""
+    """`nbytes` bytes of the block, from its first aligned address on."""
     start = -block.ctypes.data % ALIGNMENT
     return block[start : start + nbytes]
 
 
 def _size_class(nbytes: int) -> int:
-    """Rounded up so that at most an eighth is wasted."""
+    """The size rounded up so that at most an eighth is wasted."""
     step = 1 << max(16, nbytes.bit_length() - 4)
     return -(-nbytes // step) * step
 
 
 class Recycled:
-    """Small arrays of one shape: those that nobody holds any more are given out again.
+    """Small arrays of one shape; those that nobody holds any more are reused.
 
-    Two take turns where each is dropped after the next was made, as the loss of a step is.
+    Two arrays alternate if each is dropped after the next was made, as the loss of a step is.
     """
 
     MOST = 2
@@ -109,7 +111,7 @@ class Recycled:
         self.arrays: list[Any] = []
 
     def take(self) -> Any:
-        """An uninitialised C-contiguous array. Callers take turns by a lock of their own."""
+        """An uninitialised C-contiguous array. Callers hold a lock of their own."""
         for array in self.arrays:
             if getrefcount(array) == _IDLE and array.flags.owndata and not getweakrefcount(array):
                 return array
@@ -122,8 +124,8 @@ _pool = Pool()
 empty = _pool.empty
 
 
-def is_ours(array: Any) -> bool:
-    """Whether nobody but this array can see its memory: its own, or a block of the pool's."""
+def is_sole_owner(array: Any) -> bool:
+    """Whether this array is the sole owner of its memory: its own, or a block of the pool."""
     block = array.base
     if block is None:
         return bool(array.flags.owndata)
@@ -131,11 +133,11 @@ def is_ours(array: Any) -> bool:
 
 
 def rewritable(t: Any) -> Any:
-    """A view of the memory of tensor `t` for a new value, or None where someone else may see it.
+    """A view of the memory of tensor `t` for a new value, or None if it may be shared.
 
-    Only memory of the pool qualifies: the array's one reference is the tensor's, and the block's
-    are the pool's and the array's. A new view is a new payload, so whoever remembers the old one
-    weakly sees that the value changed.
+    Only memory of the pool qualifies: the tensor holds the only reference to the array, and the
+    pool and the array hold the only ones to the block. A new view is a new payload, so a weak
+    reference to the old one shows that the value changed.
     """
     payload = t._data
     block = payload.base

@@ -1,4 +1,4 @@
-"""NumPy functions along one axis, run on several threads: NumPy lets go of the lock inside them."""
+"""NumPy functions along one axis, run on several threads: NumPy releases the GIL inside them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from everygrad.backends import thread_pool
 from everygrad.compile.thresholds import edge
 
-# elements of a slab that are worth a thread's waking up
-_LEAST = edge(__name__, "_LEAST", 1 << 15, "elements")
+# elements of a slab that are worth waking a thread
+_MIN_BLOCK = edge(__name__, "_MIN_BLOCK", 1 << 15, "elements")
 
 
 def in_slabs(fn: Callable[[Any, Any], object], x: Any, out: Any, axis: int) -> None:
-    """fn(x, out) where fn fills `out` along `axis`: on slabs of both that cut another axis."""
+    """fn(x, out), which fills `out` along `axis`, on slabs of both that split another axis."""
     others = [a for a in range(x.ndim) if a != axis]
     cut = max(others, key=lambda a: x.shape[a], default=None)
-    if cut is None or x.size < 2 * _LEAST:
+    if cut is None or x.size < 2 * _MIN_BLOCK:
         fn(x, out)
         return
 
@@ -24,4 +24,4 @@ def in_slabs(fn: Callable[[Any, Any], object], x: Any, out: Any, axis: int) -> N
         part = (slice(None),) * cut + (slice(lo, hi),)
         fn(x[part], out[part])
 
-    thread_pool.parallel_for(x.shape[cut], max(1, _LEAST * x.shape[cut] // x.size), run)
+    thread_pool.parallel_for(x.shape[cut], max(1, _MIN_BLOCK * x.shape[cut] // x.size), run)

@@ -1,11 +1,11 @@
 """LAPACK called matrix by matrix, in the matrices' own precision, on all cores.
 
-NumPy takes float32 through float64 and a batch one matrix after the other, which pays for small
-matrices, where a call from Python is dear. Here each matrix of a batch is a call of its own, BLAS
-held to one thread meanwhile; one matrix alone has BLAS's own threads if it is large.
+NumPy computes float32 in float64 and a batch one matrix after the other, which is best for small
+matrices, since a call from Python is expensive. Here each matrix of a batch is one call, with BLAS
+limited to one thread; a single large matrix uses the threads of BLAS.
 
-LAPACK's matrices are column by column: what lies row by row in C's order is their transpose, and
-nothing is turned over where that does as well.
+LAPACK's matrices are column-major. A C-ordered (row-major) matrix is the transpose of what LAPACK
+sees, and no copy is made where the transpose serves as well.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from everygrad.backends.cpu.gemm.blas import OneThread
 from everygrad.backends.thread_pool import parallel_for
 from everygrad.core.shapes import size_of
 
-SMALL = 24  # rows up to which NumPy's loop over a batch beats one call for each matrix
-_ALONE = 256  # rows from which BLAS's own threads pay for one matrix
-_BLOCK = 64  # columns that LAPACK takes at once: what its work space is a multiple of
+SMALL = 24  # rows up to which NumPy's loop over a batch beats one call per matrix
+_BLAS_THREADS_MIN = 256  # rows from which the threads of BLAS pay for a single matrix
+_BLOCK = 64  # LAPACK's block size in columns; its work space is a multiple of it
 LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}  # of routines
 
 
@@ -41,12 +41,12 @@ def library() -> Any:
 
 
 def serves(x: Any) -> bool:
-    """Whether these matrices are large enough for a call each, and there is something to call."""
+    """Whether these matrices are large enough for one call each, and LAPACK is available."""
     return min(x.shape[-2:]) > SMALL and x.size > 0 and library() is not None
 
 
 def matrices(x: Any) -> Any:
-    """A C-ordered copy with one leading axis; of something that is not empty."""
+    """A C-ordered copy with one batch axis; x is not empty."""
     return np.array(x, order="C").reshape((-1, *x.shape[-2:]))
 
 
@@ -58,12 +58,12 @@ def each(x: Any, task: Callable[[int], None]) -> None:
         for i in range(lo, hi):
             task(i)
 
-    with nullcontext() if count == 1 and rows >= _ALONE else OneThread():
+    with nullcontext() if count == 1 and rows >= _BLAS_THREADS_MIN else OneThread():
         parallel_for(count, 1, run)
 
 
-def apart(fn: Callable[..., Any], x: Any, *more: Any) -> Any:
-    """NumPy's fn of a batch of matrices, and of what `more` has for each, as `each` goes over it.
+def map_batch(fn: Callable[..., Any], x: Any, *more: Any) -> Any:
+    """Applies NumPy's fn to each matrix of a batch, with the matching items of `more`, by `each`.
     The result may be a tuple of arrays."""
     if not serves(x):
         return fn(x, *more)
@@ -90,7 +90,7 @@ def _argument(value: Any) -> Any:
 
 
 def lapack(name: str, dtype: Any, *args: Any) -> int:
-    """A routine on arrays, numbers and letters, all by reference; what it says of its success."""
+    """Calls a routine on arrays, numbers and letters, all by reference; returns its info code."""
     info = ctypes.c_int64(0)
     call = getattr(library(), f"scipy_{LETTERS[dtype.name]}{name}_64_")
     call(*map(_argument, args), ctypes.byref(info))
@@ -98,7 +98,7 @@ def lapack(name: str, dtype: Any, *args: Any) -> int:
 
 
 def factored(x: Any) -> tuple[Any, Any, Any]:
-    """The LU factors of x's transposes, the rows exchanged (from 1), and where a pivot is 0."""
+    """The LU factors of x's transposes, the pivot rows (from 1), and where a pivot is 0."""
     work = matrices(x)
     count, n, _ = work.shape
     pivots = np.empty((count, n), np.int64)
@@ -121,13 +121,13 @@ def solve(a: Any, b: Any) -> Any:
     work, pivots, bad = factored(a)
     _refuse_singular(bad)
     n, wide = b.shape[-2:]
-    turned = matrices(b.mT)
+    transposed = matrices(b.mT)
 
     def substitute(i: int) -> None:
-        lapack("getrs", work.dtype, b"T", n, wide, work[i], n, pivots[i], turned[i], n)
+        lapack("getrs", work.dtype, b"T", n, wide, work[i], n, pivots[i], transposed[i], n)
 
-    each(turned, substitute)
-    return np.ascontiguousarray(turned.mT).reshape(b.shape)
+    each(transposed, substitute)
+    return np.ascontiguousarray(transposed.mT).reshape(b.shape)
 
 
 def inv(x: Any) -> Any:
@@ -137,7 +137,7 @@ def inv(x: Any) -> Any:
 
 
 def inverse(work: Any, pivots: Any) -> Any:
-    """From what `factored` gives, in its memory."""
+    """The inverses from the result of `factored`, in its memory."""
     n = work.shape[-1]
 
     def invert(i: int) -> None:
@@ -149,14 +149,14 @@ def inverse(work: Any, pivots: Any) -> Any:
 
 
 def signed_diagonals(work: Any, pivots: Any) -> Any:
-    """U's diagonals, each exchange of rows a change of sign: what determinants are products of."""
+    """U's diagonals, negated where rows were exchanged: determinants are their products."""
     diagonals = work.diagonal(axis1=-2, axis2=-1)
     kept = pivots == np.arange(1, pivots.shape[-1] + 1)
     return np.where(kept, diagonals, -diagonals)
 
 
 def cholesky(x: Any) -> Any:
-    """L of the lower triangles."""
+    """The Cholesky factor L, from the lower triangles."""
     work = matrices(x)
     n = work.shape[-1]
     bad = np.zeros(len(work), bool)
@@ -174,21 +174,21 @@ def cholesky(x: Any) -> Any:
 
 def qr(x: Any) -> tuple[Any, Any]:
     """Q of as many columns as x, and R, of matrices that have as many rows as columns or more."""
-    turned = matrices(x.mT)
-    count, n, m = turned.shape
+    transposed = matrices(x.mT)
+    count, n, m = transposed.shape
     upper = np.zeros((count, n, n), x.dtype)
 
     def factor(i: int) -> None:
-        one = turned[i]
+        one = transposed[i]
         scales, space = np.empty(n, x.dtype), np.empty(n * _BLOCK, x.dtype)
         lapack("geqrf", x.dtype, m, n, one, m, scales, space, n * _BLOCK)
         upper[i] = np.triu(one[:, :n].T)
         make = "ungqr" if x.dtype.kind == "c" else "orgqr"
         lapack(make, x.dtype, m, n, n, one, m, scales, space, n * _BLOCK)
 
-    each(turned, factor)
+    each(transposed, factor)
     batch = x.shape[:-2]
-    return turned.mT.reshape((*batch, m, n)), upper.reshape((*batch, n, n))
+    return transposed.mT.reshape((*batch, m, n)), upper.reshape((*batch, n, n))
 
 
 def lu_factor(x: Any) -> Any:
@@ -197,12 +197,12 @@ def lu_factor(x: Any) -> Any:
     m, n = x.shape[-2:]
     count, least = size_of(x.shape[:-2]), min(m, n)
     out = np.zeros((count, m, n + 1), x.dtype)
-    turned = matrices(x.mT)
+    transposed = matrices(x.mT)
 
     def factor(i: int) -> None:
         pivots = np.ones(least, np.int64)
-        lapack("getrf", x.dtype, m, n, turned[i], m, pivots)
-        out[i, :, :n], out[i, :least, n] = turned[i].T, pivots - 1
+        lapack("getrf", x.dtype, m, n, transposed[i], m, pivots)
+        out[i, :, :n], out[i, :least, n] = transposed[i].T, pivots - 1
 
-    each(turned, factor)
+    each(transposed, factor)
     return out.reshape((*x.shape[:-1], n + 1))

@@ -1,7 +1,7 @@
 """Linear algebra and Fourier transforms by NumPy's LAPACK and pocketfft, on batches of matrices.
 
-Arrays are float32, float64 or complex: halves were widened before. What LAPACK calls an error is an
-ArgumentError here, with the op's name.
+Arrays are float32, float64 or complex: half floats were widened before. An error of LAPACK becomes
+an ArgumentError with the op's name.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def _named(op: str, why: str) -> Iterator[None]:
         raise ArgumentError(f"{op}: {why}") from None
 
 
-# what is refused; definitions for devices without LAPACK say the same
+# error texts; definitions for devices without LAPACK use the same
 SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
 NOT_POSITIVE = "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?"
 NO_POWERS = "the input has a NaN or an infinity"
 NOT_FINITE = "the iteration does not converge; is a NaN or an infinity in the input?"
 
 
-# --- what NumPy's OpenBLAS has and NumPy does not show -------------------------------------------
+# --- functions of NumPy's OpenBLAS that NumPy does not expose ------------------------------------
 
 
 def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
-    """By trsm where the matrices are large enough, else by LAPACK's general solver."""
+    """Uses trsm if the matrices are large enough, else LAPACK's general solver."""
     n = a.shape[-1]
     if not unit and (a.diagonal(axis1=-2, axis2=-1) == 0).any():
         raise ArgumentError("solve_triangular: " + SINGULAR)
@@ -90,8 +90,8 @@ def lu_factor(x: Any) -> Any:
 
 
 def _eliminated(x: Any) -> tuple[Any, Any]:
-    """Gaussian elimination of all matrices at once, column by column: for many small ones, and for
-    a NumPy without OpenBLAS."""
+    """Gaussian elimination of all matrices at once, column by column: for many small matrices, and
+    for a NumPy without OpenBLAS."""
     work = x.copy()
     count, m, n = work.shape
     each = np.arange(count)
@@ -156,13 +156,13 @@ def det(x: Any) -> Any:
 
 
 def _det(work: Any, pivots: Any, dtype: Any) -> Any:
-    """In float64: on the way to a number that fits, a product may be one that does not."""
+    """The determinant, in float64: a partial product may overflow though the result fits."""
     diagonals = batched_lapack.signed_diagonals(work, pivots)
     return diagonals.prod(axis=-1, dtype=np.result_type(dtype, np.float64)).astype(dtype)
 
 
 def adjugate(x: Any) -> Any:
-    """det(x) x^-1, or where a matrix is singular or near it, from its singular values."""
+    """det(x) x^-1; for singular and nearly singular matrices from their singular values."""
     count, n = size_of(x.shape[:-2]), x.shape[-1]
     matrices = x.reshape((count, n, n))
     with np.errstate(all="ignore"):
@@ -171,7 +171,7 @@ def adjugate(x: Any) -> Any:
             inverse, dets = _inverses(matrices)
             far = size * np.abs(inverse).sum(axis=-1).max(axis=-1, initial=0) < _FAR[x.dtype.name]
             out = inverse * dets[:, None, None]
-        except np.linalg.LinAlgError:  # one of them is exactly singular
+        except np.linalg.LinAlgError:  # one matrix is exactly singular
             far, out = np.zeros(count, bool), np.empty_like(matrices)
         if not far.all():
             out[~far] = _adjugate_of_any(matrices[~far])
@@ -201,7 +201,7 @@ def _adjugate_of_any(x: Any) -> Any:
 
 
 def pinv(x: Any, rtol: Any) -> Any:
-    return batched_lapack.apart(np.linalg.pinv, x, np.broadcast_to(rtol, x.shape[:-2]))
+    return batched_lapack.map_batch(np.linalg.pinv, x, np.broadcast_to(rtol, x.shape[:-2]))
 
 
 # --- decompositions ------------------------------------------------------------------------------
@@ -230,23 +230,23 @@ def _side_by_side(values: Any, vectors: Any) -> Any:
 
 def eigh(x: Any) -> Any:
     with _named("eigh", NOT_FINITE):
-        return _side_by_side(*batched_lapack.apart(np.linalg.eigh, x))
+        return _side_by_side(*batched_lapack.map_batch(np.linalg.eigh, x))
 
 
 def eigvalsh(x: Any) -> Any:
     with _named("eigvalsh", NOT_FINITE):
-        return batched_lapack.apart(np.linalg.eigvalsh, x)
+        return batched_lapack.map_batch(np.linalg.eigvalsh, x)
 
 
 def eig(x: Any) -> Any:
     with _named("eig", NOT_FINITE):
-        values, vectors = batched_lapack.apart(np.linalg.eig, x)
+        values, vectors = batched_lapack.map_batch(np.linalg.eig, x)
     return _side_by_side(values, vectors.astype(np.result_type(x.dtype, np.complex64)))
 
 
 def eigvals(x: Any) -> Any:
     with _named("eigvals", NOT_FINITE):
-        return batched_lapack.apart(np.linalg.eigvals, x).astype(
+        return batched_lapack.map_batch(np.linalg.eigvals, x).astype(
             np.result_type(x.dtype, np.complex64)
         )
 
@@ -258,7 +258,7 @@ def _thin_svd(x: Any) -> Any:
 def svd(x: Any) -> Any:
     """U's rows, one of singular values, then V's rows, each of k elements."""
     with _named("svd", NOT_FINITE):
-        u, values, vh = batched_lapack.apart(_thin_svd, x)
+        u, values, vh = batched_lapack.map_batch(_thin_svd, x)
     return np.concatenate((u, values[..., None, :].astype(x.dtype), vh.mT.conj()), axis=-2)
 
 
@@ -274,7 +274,7 @@ def svd_complete(x: Any) -> Any:
 
 def svdvals(x: Any) -> Any:
     with _named("svdvals", NOT_FINITE):
-        return batched_lapack.apart(np.linalg.svdvals, x)
+        return batched_lapack.map_batch(np.linalg.svdvals, x)
 
 
 # --- the matrix exponential ----------------------------------------------------------------------
@@ -283,11 +283,11 @@ PADE = (
     *(64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000),
     *(10559470521600, 670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1),
 )
-PADE_REACH = 5.371920351148152  # the 1-norm up to which degree 13 is as good as float64
+PADE_REACH = 5.371920351148152  # the 1-norm up to which degree 13 has the precision of float64
 
 
 def matrix_exp(x: Any) -> Any:
-    """Scaling and squaring: a Pade approximant of x / 2^s, squared s times, s by each matrix."""
+    """Scaling and squaring: a Pade approximant of x / 2^s, squared s times, with s per matrix."""
     if not x.size:
         return x.copy()
     size = np.abs(x).sum(axis=-2).max(axis=-1)
@@ -318,14 +318,14 @@ def _pade(x: Any) -> Any:
 
 
 def check_true(ok: Any, what: str, error: type[EverygradError]) -> Any:
-    """`ok`, if all of it holds."""
+    """Returns `ok` if all of it is true."""
     if not ok.all():
         raise error(what)
     return ok
 
 
 def ensure(x: Any, ok: Any, what: str, error: type[EverygradError]) -> Any:
-    """x, if all of `ok` holds."""
+    """Returns x if all of `ok` is true."""
     check_true(ok, what, error)
     return x
 
