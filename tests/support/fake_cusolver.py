@@ -14,7 +14,13 @@ import scipy.linalg
 from scipy.linalg import lapack
 
 from everygrad import dtypes
-from everygrad.backends.cuda.driver.cusolver import _BLAS, _SOLVER, ROOM, Cusolver, Libraries
+from everygrad.backends.cuda.driver.cusolver import (
+    _BLAS,
+    _SOLVER,
+    WORKSPACE,
+    Cusolver,
+    Libraries,
+)
 from everygrad.backends.cuda.solver import factorisations
 from everygrad.errors import ArgumentError
 
@@ -61,14 +67,14 @@ class FakeCusolver:
         return self._functions[name]
 
     def opened(self, address: int) -> Cusolver:
-        """Our side of both, with room at an address."""
+        """Our side of both, with a workspace at an address."""
         return Cusolver(Libraries(self, self), 5, address)
 
     def _set_up(self, name: str, *arguments: Any) -> int:
         if "Create" in name:
             arguments[0]._obj.value = HANDLE
         elif "SetWorkspace" in name:
-            assert arguments[2] == ROOM
+            assert arguments[2] == WORKSPACE
         else:
             assert arguments == (HANDLE, 5)
         return self.status.get(name, 0)
@@ -106,9 +112,11 @@ def _list(address: int, count: int) -> list[int]:
 # --- routines ------------------------------------------------------------------------------------
 
 
-def _potrf(dtype: Any, uplo: int, n: int, a: int, ld: int, work: int, room: int, info: int) -> None:
-    assert (uplo, room) == (1, ELEMENTS)
-    _at(work, dtype, room)[:] = 0
+def _potrf(
+    dtype: Any, uplo: int, n: int, a: int, ld: int, work: int, work_size: int, info: int
+) -> None:
+    assert (uplo, work_size) == (1, ELEMENTS)
+    _at(work, dtype, work_size)[:] = 0
     x = _at(a, dtype, n, n, leading=ld)
     made, failed = lapack.get_lapack_funcs("potrf", dtype=dtype)(x, lower=False, clean=False)
     x[...] = made
@@ -188,22 +196,22 @@ def _trsmBatched(*args: Any) -> None:  # noqa: N802
 
 
 def _geqrf(*args: Any) -> None:
-    dtype, m, n, a, ld, scale, work, room, info = args
+    dtype, m, n, a, ld, scale, work, work_size, info = args
     x = _at(a, dtype, m, n, leading=ld)
     made, tau, *_ = lapack.get_lapack_funcs("geqrf", dtype=dtype)(x)
     x[...], _at(scale, dtype, n)[:] = made, tau
-    _at(work, dtype, room)[:] = 0
+    _at(work, dtype, work_size)[:] = 0
     _at(info, np.int32, 1)[:] = 0
 
 
 def _orgqr(*args: Any) -> None:
-    dtype, m, n, k, a, ld, scale, work, room, info = args
+    dtype, m, n, k, a, ld, scale, work, work_size, info = args
     x = _at(a, dtype, m, n, leading=ld)
     name = "ungqr" if dtype.kind == "c" else "orgqr"
     given = x.copy(order="F")
     given[:, k:] = 0  # what is there is not to be read
     x[...] = lapack.get_lapack_funcs(name, dtype=dtype)(given, _at(scale, dtype, k))[0]
-    _at(work, dtype, room)[:] = 0
+    _at(work, dtype, work_size)[:] = 0
     _at(info, np.int32, 1)[:] = 0
 
 

@@ -211,8 +211,8 @@ def test_only_what_is_needed_stays() -> None:
     fake = FakeCudnn((Engine(status=3000), Engine((4,)), Engine(workspace=1 << 40), Engine()))
     plan = plan_of(fake)
     assert sorted(d.kind for d in fake.alive) == [3, 5]
-    room = np.zeros(64, np.float32)
-    places = [room.ctypes.data + 4 * k for k in (0, 16, 32)]
+    memory = np.zeros(64, np.float32)
+    places = [memory.ctypes.data + 4 * k for k in (0, 16, 32)]
     plan(*places, 0)
     plan(*places, 0)
     assert len(fake.of_kind(16)) == 1

@@ -26,7 +26,7 @@ DEV = "cuda"
 on_gpu = pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SHAPES = ((1, 1), (7, 7), (40, 40), (3, 7, 7), (2, 2, 40, 40))
-ROOM = np.zeros(64, np.uint8)
+WORKSPACE = np.zeros(64, np.uint8)
 
 
 def draw(dtype: str, *shape: int, seed: int = 0) -> Any:
@@ -60,7 +60,7 @@ def turned(a: Any, device: str) -> Any:
 def opened(monkeypatch: pytest.MonkeyPatch, fake: FakeCusolver) -> Any:
     """A dry device that has these libraries."""
     driver = DryDriver()
-    monkeypatch.setattr(driver, "cusolver", fake.opened(ROOM.ctypes.data), raising=False)
+    monkeypatch.setattr(driver, "cusolver", fake.opened(WORKSPACE.ctypes.data), raising=False)
     made = Cuda(DRY, driver)
     monkeypatch.setitem(base._OPEN, DRY, made)
     return made

@@ -356,8 +356,8 @@ def _driver() -> Any:
 @lru_cache(maxsize=1024)
 def _tensor_map(dtype: DType, operand: Operand, sizes: tuple[int, ...], rows: int) -> Any:
     """The copy engine's description of a tensor: boxes of `rows` by 64 elements."""
-    room = (ctypes.c_uint64 * 32)()  # the driver wants 64-byte alignment
-    at = -(-ctypes.addressof(room) // 64) * 64
+    buffer = (ctypes.c_uint64 * 32)()  # the driver wants 64-byte alignment
+    at = -(-ctypes.addressof(buffer) // 64) * 64
     steps = [step * dtype.itemsize for step in (operand.token, operand.head, operand.batch)]
     # an axis of one element may have any step, but the driver looks at it
     steps = [step if size > 1 else 16 for step, size in zip(steps, sizes[1:], strict=True)]
@@ -401,8 +401,8 @@ def remap(params: ctypes.Structure) -> None:
     """Point the copy engine's maps, if there are any, to the addresses that now stand in params."""
     if not isinstance(params, MappedParams):
         return
-    room = (ctypes.c_uint64 * 32)()
-    at = -(-ctypes.addressof(room) // 64) * 64
+    buffer = (ctypes.c_uint64 * 32)()
+    at = -(-ctypes.addressof(buffer) // 64) * 64
     for i, name in enumerate(_READ):
         address = getattr(params.plain, name)
         if address:

@@ -26,7 +26,7 @@ from everygrad.errors import CompileError, DeviceError
 
 MAJORS = (9,)
 ALIGNMENT = 16  # bytes; what the address of every tensor is a multiple of
-ROOM = 64 << 20  # bytes of workspace that an engine may have, beside copies of its tensors
+MAX_WORKSPACE = 64 << 20  # bytes of workspace that an engine may have, beside copies of its tensors
 PACKS = 16  # sets of addresses that a plan remembers
 COPIES = 2  # of all tensors: engines bring them into an order of their own
 
@@ -105,10 +105,10 @@ class Problem(NamedTuple):
         return last_strides(shape) if self.channels_last else row_major(shape)
 
     @property
-    def room(self) -> int:
+    def max_workspace(self) -> int:
         """Bytes of workspace that are not too many."""
         elements = sum(size_of(shape) for shape in (self.x, self.w, self.y))
-        return ROOM + COPIES * elements * self.dtype.itemsize
+        return MAX_WORKSPACE + COPIES * elements * self.dtype.itemsize
 
     @property
     def has_products(self) -> bool:
@@ -282,9 +282,9 @@ class Cudnn:
         """Fill `values`; how many there are."""
         count = ctypes.c_int64()
         get = self.library.cudnnBackendGetAttribute
-        room = 0 if values is None else len(values)
+        capacity = 0 if values is None else len(values)
         address = None if values is None else ctypes.addressof(values)
-        status = get(descriptor, name, type_, room, ctypes.addressof(count), address)
+        status = get(descriptor, name, type_, capacity, ctypes.addressof(count), address)
         self._done(status, f"attribute {name}")
         return count.value
 
@@ -301,7 +301,7 @@ class Cudnn:
                     loser = found
                 if loser is not None:
                     self.drop(loser.plan)
-                if best.workspace <= problem.room:
+                if best.workspace <= problem.max_workspace:
                     break
         finally:
             for descriptor in reversed(held):
@@ -422,9 +422,9 @@ class Cudnn:
         if not status:
             return
         name = (self.library.cudnnGetErrorString(status) or b"").decode()
-        room = ctypes.create_string_buffer(1024)
-        self.library.cudnnGetLastErrorString(ctypes.addressof(room), len(room))
-        words = room.value.decode(errors="replace").strip()
+        buffer = ctypes.create_string_buffer(1024)
+        self.library.cudnnGetLastErrorString(ctypes.addressof(buffer), len(buffer))
+        words = buffer.value.decode(errors="replace").strip()
         more = f": {words}" if words else ""
         kind = CompileError if status // 1000 in (2, 3) else DeviceError
         raise kind(f"{what}: cuDNN {self.version} answers {name or status}{more}")

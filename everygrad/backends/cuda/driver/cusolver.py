@@ -1,7 +1,7 @@
 """Factorisations and solutions by cuSOLVER and cuBLAS, called directly: as CuPy calls them they
 cannot be captured into a graph, and on small matrices the host would take most of the time.
 
-    lib = Cusolver(load(), stream, room)            # one for each device, made while it is current
+    lib = Cusolver(load(), stream, workspace)       # one for each device, made while it is current
     potrf = lib.routine("potrf", dtypes.float32, UPPER, n, n, lib.elements("potrf", ...))
     potrf(a, work, info)                            # addresses; waits for nothing, may be captured
 
@@ -21,7 +21,7 @@ from everygrad.backends.cuda.driver.nvrtc import candidates
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError
 
-ROOM = 32 << 20  # bytes for cuBLAS to work in, as NVIDIA advises for Hopper
+WORKSPACE = 32 << 20  # bytes for cuBLAS to work in, as NVIDIA advises for Hopper
 
 LETTERS = {dtypes.float32: "S", dtypes.float64: "D", dtypes.complex64: "C", dtypes.complex128: "Z"}
 
@@ -134,10 +134,10 @@ def _refusal(library: str, what: str, status: int) -> DeviceError:
 
 class Cusolver:
     """Both libraries on the device that is current when it is made, each with its handle on one
-    stream. `room` is the address of ROOM bytes that stay."""
+    stream. `workspace` is the address of WORKSPACE bytes that stay."""
 
-    def __init__(self, libraries: Libraries, stream: int, room: int) -> None:
-        self._room = room
+    def __init__(self, libraries: Libraries, stream: int, workspace: int) -> None:
+        self._workspace = workspace
         self._routines: dict[Any, Routine] = {}
         self._elements: dict[Any, int] = {}
         self._word = ctypes.c_int()  # where cuBLAS says which argument was wrong
@@ -151,8 +151,12 @@ class Cusolver:
         self._blas = self._handle("cuBLAS", blas.cublasCreate_v2)
         self._done("cuSOLVER", "its stream", solver.cusolverDnSetStream(self._solver, stream))
         self._done("cuBLAS", "its stream", blas.cublasSetStream_v2(self._blas, stream))
-        # behind the stream: setting that takes the room away
-        self._done("cuBLAS", "its room", blas.cublasSetWorkspace_v2(self._blas, room, ROOM))
+        # behind the stream: setting that takes the workspace away
+        self._done(
+            "cuBLAS",
+            "its workspace",
+            blas.cublasSetWorkspace_v2(self._blas, workspace, WORKSPACE),
+        )
 
     def routine(self, name: str, dtype: DType, *numbers: int) -> Routine:
         """A function of either library, with what its arguments are but addresses."""
@@ -210,9 +214,9 @@ class Cusolver:
         letters = _SIZES[name]
         function = self._function(name, dtype, "_bufferSize", letters + "a")
         left, size = iter(numbers), ctypes.c_int()
-        given = [next(left) if letter == "i" else self._room for letter in letters]
+        given = [next(left) if letter == "i" else self._workspace for letter in letters]
         status = function(self._solver, *given, ctypes.addressof(size))
-        self._done("cuSOLVER", f"room for {name} of {numbers}, {dtype}", status)
+        self._done("cuSOLVER", f"workspace for {name} of {numbers}, {dtype}", status)
         return size.value
 
 

@@ -222,10 +222,12 @@ class Driver:
         if self._cusolver is None:
             libraries = cusolver.load()
             if libraries is not None:
-                room = self.malloc(cusolver.ROOM)
-                if room is None:
-                    raise OutOfMemoryError(f"cuda: no {cusolver.ROOM:,} bytes for cuBLAS are left")
-                self._solver_room, address = room  # which stays
+                block = self.malloc(cusolver.WORKSPACE)
+                if block is None:
+                    raise OutOfMemoryError(
+                        f"cuda: no {cusolver.WORKSPACE:,} bytes for cuBLAS are left"
+                    )
+                self._solver_workspace, address = block  # which stays
                 self._cusolver = cusolver.Cusolver(libraries, self.stream, address)
         return self._cusolver
 

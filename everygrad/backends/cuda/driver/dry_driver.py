@@ -62,9 +62,9 @@ class DryDriver:
     def malloc(self, size: int) -> tuple[Any, int] | None:
         if size > self.limit:
             return None
-        room = np.zeros(size + 512, np.uint8)  # as aligned as the pool's
-        start = -room.ctypes.data % 512
-        return room, room.ctypes.data + start
+        block = np.zeros(size + 512, np.uint8)  # as aligned as the pool's
+        start = -block.ctypes.data % 512
+        return block, block.ctypes.data + start
 
     def upload(self, ptr: int, data: Any) -> None:
         _bytes_at(ptr, data.size)[:] = data

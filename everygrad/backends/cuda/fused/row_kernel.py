@@ -86,8 +86,8 @@ class FusedWriter:
         self.stages: dict[Value, int] = {}
         self._find_stages()
         self.parts: dict[Value, Parts] = {}
-        self.meeting: dict[Value, int] = {}  # where parts of a row's sum are left
-        self.meeting_size = 0
+        self.partials: dict[Value, int] = {}  # where parts of a row's sum are left
+        self.partials_size = 0
         names = "_".join(dict.fromkeys(v.name for v in task.members))
         self.w = _Plain(f"fused_{names}"[:_NAME], False)
 
@@ -145,8 +145,8 @@ class FusedWriter:
             f = self.folds[v]
             w.add(f"{f.kind} s{self.number(v)} = {f.start};")
 
-    def room(self) -> None:
-        self.w.add("__shared__ alignas(16) u32 room[128];")
+    def declare_shared(self) -> None:
+        self.w.add("__shared__ alignas(16) u32 shared[128];")
 
     def part(self, v: Value, size: int, walk: Walk) -> None:
         """Note that a final has parts, where it has several."""
@@ -165,7 +165,7 @@ class FusedWriter:
         found = self.of_kind("total")
         for v in found:
             n, f = self.number(v), self.folds[v]
-            self.w.add(f"s{n} = gathered<{block}>(s{n}, j{n}, ({f.kind}){f.start}, room);")
+            self.w.add(f"s{n} = block_reduce<{block}>(s{n}, j{n}, ({f.kind}){f.start}, shared);")
             self.w.add(f"if (threadIdx.x == 0) {self.leave(v, f's{n}', place)}")
 
     def total_parts(self, blocks: int) -> None:
@@ -264,7 +264,7 @@ class FusedWriter:
         self.total_parts(blocks)
         self.declare()
         if has_sums:
-            self.room()
+            self.declare_shared()
         w, index = self.w, self.index
         w.add(f"const {index} thread = ({index})blockIdx.x * {BLOCK} + threadIdx.x;")
         w.add(*self.values.row_lines("0"))
@@ -320,10 +320,10 @@ class FusedWriter:
         vector = vector_of(t, False)
         share, block, held = self._geometry(vector)
         self.begin(vector, held)
-        teams = block // share
+        groups = block // share
         many = max(2, _SUMMING // block) if self.of_kind("columns") else _WAVES
         limit = self.multiprocessors * many
-        blocks = max(1, min(-(-t.row_count // teams), limit))
+        blocks = max(1, min(-(-t.row_count // groups), limit))
         self.total_parts(blocks)
         for v in self.of_kind("columns"):
             n = t.length
@@ -336,12 +336,12 @@ class FusedWriter:
         self.passes = 1 + max((self.stages[v] for v in t.members if self.in_pass(v)), default=-1)
         self.values.plan([self._begins(k) for k in range(self.passes)])
         self.declare()
-        self._rows(share, teams, blocks)
+        self._rows(share, groups, blocks)
         for v in self.of_kind("columns"):
-            self._columns_out(v, share)
+            self._store_columns(v, share)
         if self.of_kind("total"):
             self.totals(block, "blockIdx.x")
-        return self.made(blocks, block, self._written_last() and t.row_count % teams == 0)
+        return self.made(blocks, block, self._written_last() and t.row_count % groups == 0)
 
     def _written_last(self) -> bool:
         """Whether whole rows are written in the last pass alone: an element is then read by the
@@ -371,23 +371,23 @@ class FusedWriter:
             return 1024, 1024, -(-takes // 1024)
         return 1024, 1024, 4 if takes <= 4096 else 0
 
-    def _rows(self, share: int, teams: int, blocks: int) -> None:
+    def _rows(self, share: int, groups: int, blocks: int) -> None:
         w, t, index = self.w, self.task, self.index
         if self.of_kind("total"):
-            self.room()
+            self.declare_shared()
         if share > 32:
-            self._meeting_places()
+            self._declare_partials()
         for v in self.of_kind("columns"):
             f, size = self.folds[v], self.held * self.vector
             w.add(f"{f.kind} g{self.number(v)}[{size}];", "#pragma unroll")
             w.add(f"for (int i = 0; i < {size}; ++i) g{self.number(v)}[i] = {f.start};")
-        w.add(f"const int lane = threadIdx.x % {share}, team = threadIdx.x / {share};")
-        first = f"({index})blockIdx.x * {teams}"
-        w.add(f"for ({index} top = {first}; top < {t.row_count}; top += {blocks * teams}) {{")
-        guard = "there" if t.row_count % teams else ""
+        w.add(f"const int lane = threadIdx.x % {share}, group = threadIdx.x / {share};")
+        first = f"({index})blockIdx.x * {groups}"
+        w.add(f"for ({index} top = {first}; top < {t.row_count}; top += {blocks * groups}) {{")
+        guard = "there" if t.row_count % groups else ""
         if guard:
-            w.add(f"const bool there = top + team < {t.row_count};")
-        whose = f"there ? top + team : {t.row_count - 1}" if guard else "top + team"
+            w.add(f"const bool there = top + group < {t.row_count};")
+        whose = f"there ? top + group : {t.row_count - 1}" if guard else "top + group"
         w.add(f"const {index} row = {whose};", *self.values.row_lines("row"))
         w.add(*self.values.kept_lines())
         last = max([*self.stages.values(), self.passes - 1], default=0)
@@ -396,36 +396,36 @@ class FusedWriter:
             if k < self.passes:
                 self._pass(k, share, guard)
         self._row_ends(guard)
-        w.add(*(["flip ^= 1;"] if self.meeting else []), "}")
+        w.add(*(["flip ^= 1;"] if self.partials else []), "}")
 
-    def _meeting_places(self) -> None:
+    def _declare_partials(self) -> None:
         """Shared memory in which the warps of a block leave the parts of each row's sums. Rows
         take turns between two places: so nobody can be overtaken by more than one row, and one
         barrier a pass is enough."""
         size = 0
         for v, m in self.members.items():
             if m.role == "reduce" or self.kind(v) == "rows":
-                self.meeting[v] = size
+                self.partials[v] = size
                 size += 32 * max(4, self.folds[v].total.itemsize)
         if size:
-            self.w.add(f"__shared__ alignas(16) char meeting[{2 * size}];", "int flip = 0;")
-        self.meeting_size = size
+            self.w.add(f"__shared__ alignas(16) char partials[{2 * size}];", "int flip = 0;")
+        self.partials_size = size
 
-    def _gather(self, sums: Sequence[Member], share: int) -> None:
+    def _block_reduce(self, sums: Sequence[Member], share: int) -> None:
         """Bring the parts of threads that share a row together, each sum to all of them."""
         w = self.w
         if share <= 32:
             for m in sums:
                 n, f = self.number(m.value), self.folds[m.value]
                 none = f"({f.kind}){f.start}, (u32*)nullptr"
-                w.add(f"t{n} = gathered<{share}>(t{n}, j{n}, {none});")
+                w.add(f"t{n} = block_reduce<{share}>(t{n}, j{n}, {none});")
             return
         places = {}
         for m in sums:
             n, f = self.number(m.value), self.folds[m.value]
-            at = f"flip * {self.meeting_size} + {self.meeting[m.value]}"
-            places[n] = f"(({f.kind}*)(meeting + {at}))"
-            w.add(f"t{n} = lanes<32>(t{n}, j{n});")
+            at = f"flip * {self.partials_size} + {self.partials[m.value]}"
+            places[n] = f"(({f.kind}*)(partials + {at}))"
+            w.add(f"t{n} = warp_reduce<32>(t{n}, j{n});")
             w.add(f"if (threadIdx.x % 32 == 0) {places[n]}[threadIdx.x / 32] = t{n};")
         w.add("__syncthreads();")
         warps, wide = share // 32, 2
@@ -435,7 +435,7 @@ class FusedWriter:
             n, f = self.number(m.value), self.folds[m.value]
             mine = f"threadIdx.x % {wide}"
             w.add(f"t{n} = {mine} < {warps} ? {places[n]}[{mine}] : ({f.kind}){f.start};")
-            w.add(f"t{n} = lanes<{wide}>(t{n}, j{n});")
+            w.add(f"t{n} = warp_reduce<{wide}>(t{n}, j{n});")
 
     def _row_members(self, k: int) -> None:
         for v, m in self.members.items():
@@ -468,12 +468,12 @@ class FusedWriter:
         for m in after:
             w.add(f"const float own{self.number(m.value)} = t{self.number(self.online[m.value])};")
         if before:
-            self._gather(before, share)
+            self._block_reduce(before, share)
         for m in after:
             n, top = self.number(m.value), self.number(self.online[m.value])
             w.add(f"t{n} *= exp(own{n} - t{top});")
         if after:
-            self._gather(after, share)
+            self._block_reduce(after, share)
         for m in sums:
             n, f = self.number(m.value), self.folds[m.value]
             if m.role == "reduce":
@@ -500,7 +500,7 @@ class FusedWriter:
             condition = f"lane == 0 && {guard}" if guard else "lane == 0"
             self.w.add(f"if ({condition}) {{", *lines, "}")
 
-    def _columns_out(self, v: Value, share: int) -> None:
+    def _store_columns(self, v: Value, share: int) -> None:
         """The columns' sums of a block that takes one row at a time."""
         n, length = self.number(v), self.task.length
         place = f"blockIdx.x * {length} + c" if v in self.parts else "c"
@@ -537,9 +537,9 @@ class FusedWriter:
         self.declare()
         self._down_rows(across, beside, chunk)
         for v in self.of_kind("columns"):
-            self._meet(v, across, beside)
+            self._reduce_columns(v, across, beside)
         if self.of_kind("total"):
-            self.room()
+            self.declare_shared()
             self.totals(BLOCK, f"blockIdx.y * {columns} + blockIdx.x")
         return self.made((columns, pieces, 1), BLOCK, True)
 
@@ -564,7 +564,7 @@ class FusedWriter:
         w.add(f"for ({index} row = first + ty; row < end; row += {beside}) {{")
         w.add(*self.values.row_lines("row"), *self.block(self.roots(0), 0), "}")
 
-    def _meet(self, v: Value, across: int, beside: int) -> None:
+    def _reduce_columns(self, v: Value, across: int, beside: int) -> None:
         """The sums of threads that have the same columns."""
         f, n = self.folds[v], self.number(v)
         place = f"blockIdx.y * {self.task.length} + c + j" if v in self.parts else "c + j"

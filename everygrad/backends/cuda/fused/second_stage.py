@@ -87,7 +87,7 @@ def write_finish(parts: Sequence[Parts]) -> Finish:
     columns, terms = w.number(walk.rows, "columns"), w.number(walk.terms, "terms")
     size = max(p.fold.total.itemsize for p in parts)
     w.add(
-        f"__shared__ alignas(16) char room[{_COLUMNS * _BESIDE * size}];",
+        f"__shared__ alignas(16) char shared[{_COLUMNS * _BESIDE * size}];",
         f"const int tx = threadIdx.x % {_COLUMNS}, ty = threadIdx.x / {_COLUMNS};",
         f"const {w.index} c = ({w.index})blockIdx.x * {_COLUMNS} + tx;",
     )
@@ -95,19 +95,19 @@ def write_finish(parts: Sequence[Parts]) -> Finish:
         f = p.fold
         w.add(
             f"if (blockIdx.y == {k}) {{",
-            f"  {f.kind}* room_of = ({f.kind}*)room;",
+            f"  {f.kind}* sums = ({f.kind}*)shared;",
             f"  {f.kind} sum = {f.start};",
             f"  if (c < {columns})",
             "#pragma unroll 8",
             f"    for ({w.index} t = ty; t < {terms}; t += {_BESIDE})",
             f"      sum = {f.join('sum', f'p{k}[t * {columns} + c]')};",
-            "  room_of[threadIdx.x] = sum;",
+            "  sums[threadIdx.x] = sum;",
             f"  for (int d = {_BESIDE // 2}; d > 0; d /= 2) {{",
             "    __syncthreads();",
-            f"    if (ty < d) room_of[threadIdx.x] = {f.join('room_of[threadIdx.x]', _other())};",
+            f"    if (ty < d) sums[threadIdx.x] = {f.join('sums[threadIdx.x]', _other())};",
             "  }",
             f"  if (ty == 0 && c < {columns}) o{k}[c] = "
-            f"{LAYOUTS[f.value.dtype].store.format(f.leave('room_of[tx]'))};",
+            f"{LAYOUTS[f.value.dtype].store.format(f.leave('sums[tx]'))};",
             "}",
         )
     blocks = (-(-walk.rows // _COLUMNS), len(parts), 1)
@@ -116,4 +116,4 @@ def write_finish(parts: Sequence[Parts]) -> Finish:
 
 def _other() -> str:
     """The sum `d` rows of threads further on."""
-    return f"room_of[threadIdx.x + d * {_COLUMNS}]"
+    return f"sums[threadIdx.x + d * {_COLUMNS}]"

@@ -54,8 +54,8 @@ def _write_tiles(
     xm, xk = (w.number(s) for s in x[-2:])
     yk, yn = (w.number(s) for s in y[-2:])
     w.add(
-        f"__shared__ alignas(16) char room[{2 * TILE * DEPTH * total.itemsize}];",
-        f"{register}* left = ({register}*)room;",
+        f"__shared__ alignas(16) char shared[{2 * TILE * DEPTH * total.itemsize}];",
+        f"{register}* left = ({register}*)shared;",
         f"{register}* right = left + {TILE * DEPTH};",
         f"const int tx = threadIdx.x % {TILE // _EACH}, ty = threadIdx.x / {TILE // _EACH};",
         f"const {w.index} m0 = ({w.index})blockIdx.y * {TILE}, "

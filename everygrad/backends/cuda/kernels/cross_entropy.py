@@ -45,12 +45,12 @@ class _Rows:
         w.pointer(self.labels.memory, "target")
         w.pointer("u64", "faults", written=True)
         w.pointer(lay.memory, "out", written=True)
-        together = self.block // self.share
+        rows_per_block = self.block // self.share
         w.add(
             f"typedef {lay.register} T;",
             f"typedef Pack<{lay.memory}, {self.vector}> Some;",
             f"const int lane = threadIdx.x % {self.share};",
-            f"const {w.index} row = ({w.index})blockIdx.x * {together} "
+            f"const {w.index} row = ({w.index})blockIdx.x * {rows_per_block} "
             f"+ threadIdx.x / {self.share};",
             f"const bool there = row < {w.number(self.rows, 'rows')};",
             f"const i32 n = there ? (i32){w.number(self.length, 'length')} : 0;",
@@ -61,10 +61,10 @@ class _Rows:
     def total(self) -> None:
         """`top`, the largest logit, and `total`, the sum of all powers beside it. A thread that has
         seen nothing but -inf has no largest one: its sum is 0, whatever it is taken beside."""
-        room = "(u32*)nullptr"
+        shared = "(u32*)nullptr"
         if self.share > 32:
-            self.w.add("__shared__ alignas(16) u32 room[64];")
-            room = "room"
+            self.w.add("__shared__ alignas(16) u32 shared[64];")
+            shared = "shared"
         load = self.lay.load.format("y.v[j]")
         self.w.add(
             "const T LOWEST = -(T)__uint_as_float(0x7f800000u);",
@@ -80,9 +80,9 @@ class _Rows:
                 "top = high;",
             ),
             "const T mine = top;",
-            f"top = gathered<{self.share}>(top, higher, LOWEST, {room});",
+            f"top = block_reduce<{self.share}>(top, higher, LOWEST, {shared});",
             "total = mine == LOWEST ? (T)0 : total * exp(mine - top);",
-            f"total = gathered<{self.share}>(total, sum, (T)0, {room});",
+            f"total = block_reduce<{self.share}>(total, sum, (T)0, {shared});",
             "const T size = log(total);",
         )
 
@@ -97,8 +97,8 @@ class _Rows:
         ]
 
     def finish(self) -> Written:
-        together = self.block // self.share
-        return self.w.finish(-(-self.rows // together), self.block)
+        rows_per_block = self.block // self.share
+        return self.w.finish(-(-self.rows // rows_per_block), self.block)
 
 
 def _write_entropy(rows: _Rows, ignored: int, number: int) -> Written:
@@ -191,12 +191,12 @@ def _write_count(labels: DType, dtype: DType, size: int, ignored: int) -> Writte
     w.pointer(LAYOUTS[labels].memory, "target")
     w.pointer(lay.memory, "out", written=True)
     w.add(
-        "__shared__ alignas(16) u32 room[64];",
+        "__shared__ alignas(16) u32 shared[64];",
         "i32 count = 0;",
         f"for (i32 i = threadIdx.x; i < {w.number(size, 'size')}; i += {_LARGE_BLOCK})",
         f"  count += (i64)target[i] != (i64){ignored};",
         "auto sum = [](i32 a, i32 b) -> i32 { return a + b; };",
-        f"count = gathered<{_LARGE_BLOCK}>(count, sum, 0, room);",
+        f"count = block_reduce<{_LARGE_BLOCK}>(count, sum, 0, shared);",
         f"if (threadIdx.x == 0) out[0] = {lay.store.format(f'({lay.register})count')};",
     )
     return w.finish(1, _LARGE_BLOCK)

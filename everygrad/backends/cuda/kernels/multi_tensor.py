@@ -24,7 +24,7 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-_ROOM = 4096  # bytes of arguments that every GPU takes
+_MAX_ARGUMENT_BYTES = 4096  # bytes of arguments that every GPU takes
 # elements of a parameter that one block does
 _CHUNK = edge(__name__, "_CHUNK", 1 << 13, "elements")
 _BYTES = 16  # of one load or store
@@ -49,9 +49,9 @@ class Form(NamedTuple):
     @property
     def most(self) -> int:
         """Parameters in one table: the addresses of each, its size, and its first block."""
-        return _ROOM // (8 * (self.pointers + 2))
+        return _MAX_ARGUMENT_BYTES // (8 * (self.pointers + 2))
 
-    def room(self, count: int) -> int:
+    def capacity(self, count: int) -> int:
         """Places in a table for so many parameters; few sizes, so that few kernels serve all."""
         return min(1 << (count - 1).bit_length(), self.most)
 
@@ -100,14 +100,14 @@ def _loop(form: Form, vector: int) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _lines(form: Form, room: int) -> list[str]:
+def _lines(form: Form, capacity: int) -> list[str]:
     """The kernel's body. The table is read in place: no pointer into it is ever made."""
     width = max(d.itemsize for d, one in zip(form.dtypes, form.single, strict=True) if not one)
     vector = _BYTES // width
     lines = [
         "int k = 0;  // whose block this is",
-        f"for (int step = {1 << room.bit_length() - 1}; step; step >>= 1)",
-        f"  if (k + step < {room} && table.first[k + step] <= (i64)blockIdx.x) k += step;",
+        f"for (int step = {1 << capacity.bit_length() - 1}; step; step >>= 1)",
+        f"  if (k + step < {capacity} && table.first[k + step] <= (i64)blockIdx.x) k += step;",
         f"const i64 begin = ((i64)blockIdx.x - table.first[k]) * {_CHUNK};",
         "const i64 size = table.size[k];",
         f"const i64 end = begin + {_CHUNK} < size ? begin + {_CHUNK} : size;",
@@ -138,12 +138,14 @@ def _lines(form: Form, room: int) -> list[str]:
 
 def _write(form: Form, sizes: Sequence[int]) -> Written:
     """The kernel for parameters of these sizes; its pointers are those of each in turn."""
-    room = form.room(len(sizes))
-    sizes = [*sizes, *[0] * (room - len(sizes))]
+    capacity = form.capacity(len(sizes))
+    sizes = [*sizes, *[0] * (capacity - len(sizes))]
     blocks = [-(-size // _CHUNK) for size in sizes]
-    first = [sum(blocks[:k]) for k in range(room)]  # of an empty place: behind all there are
-    text = "\n".join(f"  {line}" for line in _lines(form, room))
-    table = f"{{ u64 at[{room * form.pointers}]; i64 size[{room}]; i64 first[{room}]; }}"
+    first = [sum(blocks[:k]) for k in range(capacity)]  # of an empty place: behind all there are
+    text = "\n".join(f"  {line}" for line in _lines(form, capacity))
+    table = (
+        f"{{ u64 at[{capacity * form.pointers}]; i64 size[{capacity}]; i64 first[{capacity}]; }}"
+    )
     title = form.rule.changes[-1].op.name.replace(".", "_")
     digest = hashlib.sha256(f"{table}{text}".encode()).hexdigest()[:12]
     name = f"together_{title}_{digest}"
@@ -154,7 +156,7 @@ def _write(form: Form, sizes: Sequence[int]) -> Written:
     )
     numbers = (*sizes, *first)
     grid = (sum(blocks), 1, 1)
-    return Written(Text(name, source), room * form.pointers, numbers, True, grid, BLOCK)
+    return Written(Text(name, source), capacity * form.pointers, numbers, True, grid, BLOCK)
 
 
 # --- what can be done so -------------------------------------------------------------------------
@@ -225,7 +227,7 @@ def _launch(dev: Any, form: Form, jobs: Sequence[Job]) -> None:
             made.append((tensors[k], out))
         sizes.append(size_of(arrays[written[0]].shape))
     kernel = dev.planned(("together", form, *sizes), lambda: _write(form, sizes))
-    empty = (form.room(len(jobs)) - len(jobs)) * form.pointers
+    empty = (form.capacity(len(jobs)) - len(jobs)) * form.pointers
     gpu.launch(kernel, *pointers, *[0] * empty)
     for t, out in made:
         t.rebind(out, t._node)

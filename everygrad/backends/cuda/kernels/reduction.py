@@ -162,9 +162,9 @@ def write_rows(name: str, stage: Stage, walk: Walk, place: int) -> Written:
         _row_scalars(w, stage, walk, share)
     if share > 1:
         if share > 32:
-            w.add(f"__shared__ u32 room[{32 * max(1, stage.total.itemsize // 4)}];")
-        room = "room" if share > 32 else "(u32*)nullptr"
-        w.add(f"acc = gathered<{share}>(acc, combine, ({kind}){start}, {room});")
+            w.add(f"__shared__ u32 shared[{32 * max(1, stage.total.itemsize // 4)}];")
+        shared = "shared" if share > 32 else "(u32*)nullptr"
+        w.add(f"acc = block_reduce<{share}>(acc, combine, ({kind}){start}, {shared});")
     w.add(f"if (there && lane == 0) {_store(w, stage, 'acc', 'k')}")
     return w.finish(-(-total // (BLOCK // share)))
 
@@ -231,8 +231,8 @@ def write_columns(name: str, stage: Stage, walk: Walk) -> Written:
         f"    acc = combine(acc, {_value(stage, place)});",
         "  }",
         "}",
-        f"__shared__ alignas(16) char room[{BLOCK * stage.total.itemsize}];",
-        f"{kind}* part = ({kind}*)room;",
+        f"__shared__ alignas(16) char shared[{BLOCK * stage.total.itemsize}];",
+        f"{kind}* part = ({kind}*)shared;",
         "part[threadIdx.x] = acc;",
         f"for (int d = {beside // 2}; d > 0; d /= 2) {{",
         "  __syncthreads();",
@@ -370,9 +370,9 @@ def _write_arg(
         f"  Best b; b.v = {value}; b.at = {at};",
         "  acc = combine(acc, b);",
         "}",
-        "__shared__ alignas(16) u32 room[32 * 8];",
+        "__shared__ alignas(16) u32 shared[32 * 8];",
         "Best none; none.at = -1;",
-        f"acc = gathered<{BLOCK}>(acc, combine, none, room);",
+        f"acc = block_reduce<{BLOCK}>(acc, combine, none, shared);",
         f"if (threadIdx.x == 0) {{ best[k] = {lay.store.format('acc.v')}; out[k] = acc.at; }}",
     )
     return w.finish(total)

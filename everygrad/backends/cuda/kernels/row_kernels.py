@@ -19,7 +19,7 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-# elements of all inputs together that a thread holds
+# elements that a thread holds, over all inputs
 _IN_REGISTERS = edge(__name__, "_IN_REGISTERS", 32, "size")
 _SMALL_BLOCK, _LARGE_BLOCK = 256, 1024
 
@@ -131,11 +131,11 @@ class _Rows:
         for small in names:
             w.pointer(lay.memory, f"a{small}")
         w.pointer(lay.memory, "out", written=True)
-        together = self.block // self.share
+        rows_per_block = self.block // self.share
         w.add(
             f"typedef {lay.register} T;",
             f"const int lane = threadIdx.x % {self.share};",
-            f"const {w.index} row = ({w.index})blockIdx.x * {together} "
+            f"const {w.index} row = ({w.index})blockIdx.x * {rows_per_block} "
             f"+ threadIdx.x / {self.share};",
             f"const bool there = row < {w.number(self.rows, 'rows')};",
             f"const i32 n = there ? (i32){w.number(self.length, 'length')} : 0;",
@@ -144,7 +144,7 @@ class _Rows:
         if self.eps is not None:
             w.add(f"const T eps = (T){self.eps!r};")
         if self.share > 32:
-            w.add("__shared__ alignas(16) u32 room[64];")
+            w.add("__shared__ alignas(16) u32 shared[64];")
         for small in names:
             w.add(f"const {lay.memory}* p{small} = a{small} + (there ? row * length : 0);")
         if self.held:
@@ -155,7 +155,7 @@ class _Rows:
         made = lay.store.format(self.form.result)
         w.add(f"{lay.memory}* q = out + (there ? row * length : 0);")
         w.add(*self.each(f"q[i] = {made};"))
-        return w.finish(-(-self.rows // together), self.block)
+        return w.finish(-(-self.rows // rows_per_block), self.block)
 
     def _load(self, names: str) -> None:
         for small in names:
@@ -165,12 +165,12 @@ class _Rows:
 
     def _pass(self, one: Pass) -> None:
         self.w.add(f"T {one.name} = {one.start};")
-        self.w.add(f"auto join_{one.name} = [&](T a, T b) -> T {{ return {one.combine}; }};")
-        self.w.add(*self.each(f"{one.name} = join_{one.name}({one.name}, {one.element});"))
-        room = "room" if self.share > 32 else "(u32*)nullptr"
+        self.w.add(f"auto combine_{one.name} = [&](T a, T b) -> T {{ return {one.combine}; }};")
+        self.w.add(*self.each(f"{one.name} = combine_{one.name}({one.name}, {one.element});"))
+        shared = "shared" if self.share > 32 else "(u32*)nullptr"
         self.w.add(
-            f"{one.name} = gathered<{self.share}>({one.name}, join_{one.name}, (T){one.start}, "
-            f"{room});"
+            f"{one.name} = block_reduce<{self.share}>({one.name}, combine_{one.name}, "
+            f"(T){one.start}, {shared});"
         )
 
 

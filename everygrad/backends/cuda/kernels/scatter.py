@@ -103,17 +103,17 @@ def _write_looking(name: str, at: Layouts, multiprocessors: int) -> Written:
 # --- sorting -------------------------------------------------------------------------------------
 
 
-def _write_keys(at: Layouts, number: int, room: int, multiprocessors: int) -> Written:
+def _write_keys(at: Layouts, number: int, capacity: int, multiprocessors: int) -> Written:
     """The pairs, as one number each: the place in the result above, the position below. What fills
-    the room up, and bad indices, come last."""
-    w = Writer("scatter_keys", is_wide(room) or at.wide)
+    the capacity up, and bad indices, come last."""
+    w = Writer("scatter_keys", is_wide(capacity) or at.wide)
     w.pointer(LAYOUTS[at.index_dtype].memory, "index")
     w.pointer("u64", "faults", written=True)
     w.pointer("u64", "keys", written=True)
     w.thread()
     total = at.index_shape[0] if at.whole else size_of(at.index_shape)
     w.add(
-        f"for ({w.index} e = thread; e < {w.number(room, 'room')}; e += threads) {{",
+        f"for ({w.index} e = thread; e < {w.number(capacity, 'capacity')}; e += threads) {{",
         "  keys[e] = ~0ull;",
         f"  if (e >= {w.number(total, 'count')}) continue;",
     )
@@ -128,14 +128,14 @@ def _write_keys(at: Layouts, number: int, room: int, multiprocessors: int) -> Wr
             where = "(u64)k" if a == at.axis else f"(u64){names[a]}"
             place = f"({place} * (u64){w.number(n)} + {where})" if a else where
     w.add(f"  keys[e] = {place} << 32 | (u64)e;", "}")
-    return w.finish(grid(room, multiprocessors))
+    return w.finish(grid(capacity, multiprocessors))
 
 
-def _write_sort(room: int, first: bool) -> Written:
+def _write_sort(capacity: int, first: bool) -> Written:
     """Blocks sort (`first`) or merge what they hold, pair by pair (Batcher's bitonic network)."""
-    w = Writer("scatter_sort", is_wide(room))
+    w = Writer("scatter_sort", is_wide(capacity))
     w.pointer("u64", "keys", written=True)
-    chunk = min(CHUNK, room)
+    chunk = min(CHUNK, capacity)
     if first:
         sizes = f"for ({w.index} size = 2; size <= {chunk}; size *= 2)"
     else:
@@ -158,48 +158,48 @@ def _write_sort(room: int, first: bool) -> Written:
         "__syncthreads();",
         f"for (int i = threadIdx.x; i < {chunk}; i += {_SORTING}) keys[start + i] = held[i];",
     )
-    return w.finish(room // chunk, _SORTING)
+    return w.finish(capacity // chunk, _SORTING)
 
 
-def _write_step(room: int, multiprocessors: int) -> Written:
+def _write_step(capacity: int, multiprocessors: int) -> Written:
     """One step of the network between pairs that lie further apart than a block holds."""
-    w = Writer("scatter_step", is_wide(room))
+    w = Writer("scatter_step", is_wide(capacity))
     w.pointer("u64", "keys", written=True)
     w.thread()
     w.number(0, "size")
     w.number(0, "d")
     w.add(
-        f"for ({w.index} t = thread; t < {w.number(room // 2, 'half')}; t += threads) {{",
+        f"for ({w.index} t = thread; t < {w.number(capacity // 2, 'half')}; t += threads) {{",
         f"  const {w.index} i = 2 * t - (t & (d - 1)), j = i + d;",
         "  const bool up = (i & size) == 0;",
         "  const u64 a = keys[i], b = keys[j];",
         "  if ((a > b) == up) { keys[i] = b; keys[j] = a; }",
         "}",
     )
-    return w.finish(grid(room // 2, multiprocessors))
+    return w.finish(grid(capacity // 2, multiprocessors))
 
 
 def sort_keys(dev: Any, keys: CudaArray) -> None:
     """Sort in place; there are a power of two of them."""
-    room = keys.shape[0]
+    capacity = keys.shape[0]
     launch = dev.gpu.launch
-    launch(dev.planned(("sort", room), lambda: _write_sort(room, True)), keys.ptr)
+    launch(dev.planned(("sort", capacity), lambda: _write_sort(capacity, True)), keys.ptr)
     size = 2 * CHUNK
-    while size <= room:
+    while size <= capacity:
         d = size // 2
         while d >= CHUNK:
 
             def step(size: int = size, d: int = d) -> Written:
-                made = _write_step(room, dev.multiprocessors)
+                made = _write_step(capacity, dev.multiprocessors)
                 return made._replace(numbers=(size, d, *made.numbers[2:]))
 
-            launch(dev.planned(("sort step", room, size, d), step), keys.ptr)
+            launch(dev.planned(("sort step", capacity, size, d), step), keys.ptr)
             d //= 2
 
         def merge(size: int = size) -> Written:
-            return _write_sort(room, False)._replace(numbers=(size,))
+            return _write_sort(capacity, False)._replace(numbers=(size,))
 
-        launch(dev.planned(("sort merge", room, size), merge), keys.ptr)
+        launch(dev.planned(("sort merge", capacity, size), merge), keys.ptr)
         size *= 2
 
 
@@ -251,7 +251,7 @@ def _write_sums(name: str, at: Layouts) -> Written:
         f"  if (there) {{ const {register} v = {value}; sum = {_plus(total, 'sum', 'v')}; }}",
         "}",
     )
-    _gather_sums(w, register, total, across, beside)
+    _block_reduce(w, register, total, across, beside)
     _add_to_result(w, at, total, register)
     w.add("__syncthreads();", "}")
     return w.finish((pairs, min(65535, -(-columns // across)), 1), across * beside)
@@ -266,10 +266,10 @@ def _beside(at: Layouts, pairs: int) -> int:
     return 256 if crowded else 32
 
 
-def _gather_sums(w: Writer, register: str, total: DType, across: int, beside: int) -> None:
+def _block_reduce(w: Writer, register: str, total: DType, across: int, beside: int) -> None:
     w.add(
-        f"__shared__ alignas(16) char room_[{across * beside * total.itemsize}];",
-        f"{register}* part = ({register}*)room_;",
+        f"__shared__ alignas(16) char shared[{across * beside * total.itemsize}];",
+        f"{register}* part = ({register}*)shared;",
         "part[threadIdx.x] = sum;",
         f"for (int d = {beside // 2}; d > 0; d /= 2) {{",
         "  __syncthreads();",
@@ -348,15 +348,15 @@ def _by_sorting(
             f"{op}: {pairs} indices into {places} places; the cuda backend sorts fewer than 2**31 "
             f"indices into fewer than 2**32 - 1 places; split the index"
         )
-    room = 1 << max(1, (pairs - 1).bit_length())
-    keys: CudaArray = dev.empty((room,), dtypes.uint64)
+    capacity = 1 << max(1, (pairs - 1).bit_length())
+    keys: CudaArray = dev.empty((capacity,), dtypes.uint64)
     kernel = dev.planned(
-        ("keys", op, at, room), lambda: _write_keys(at, number, room, dev.multiprocessors)
+        ("keys", op, at, capacity), lambda: _write_keys(at, number, capacity, dev.multiprocessors)
     )
     dev.gpu.launch(kernel, index.ptr, dev.gpu.faults(), keys.ptr)
     sort_keys(dev, keys)
     out = copied(dev, x)
-    kernel = dev.planned(("sums", op, at, room), lambda: _write_sums(op, at))
+    kernel = dev.planned(("sums", op, at, capacity), lambda: _write_sums(op, at))
     dev.gpu.launch(kernel, keys.ptr, source.ptr, out.ptr)
     return out
 

@@ -99,8 +99,8 @@ def cholesky(dev: Any, x: CudaArray) -> CudaArray:
     info: CudaArray = dev.empty((count,), dtypes.int32)
     step = n * n * dtype.itemsize
     if _one_by_one(count, n):
-        work, room = _workspace(dev, "potrf", dtype, cusolver.UPPER, n, n)
-        numbers = (cusolver.UPPER, n, n, room)
+        work, work_size = _workspace(dev, "potrf", dtype, cusolver.UPPER, n, n)
+        numbers = (cusolver.UPPER, n, n, work_size)
         for matrix, word in _each(count, (out.ptr, step), (info.ptr, 4)):
             _call(dev, "potrf", dtype, numbers, matrix, work, word)
     else:
@@ -296,13 +296,13 @@ def _qr(dev: Any, x: CudaArray, complete: bool) -> CudaArray:
     word: CudaArray = dev.empty((1,), dtypes.int32)
     size, wide = dtype.itemsize, m if complete else n
     stretches = ((memory.ptr, rows * columns * size), (scale.ptr, n * size))
-    work, room = _workspace(dev, "geqrf", dtype, m, n, rows)
+    work, work_size = _workspace(dev, "geqrf", dtype, m, n, rows)
     for matrix, factors in _each(count, *stretches):
-        _call(dev, "geqrf", dtype, (m, n, rows, room), matrix, factors, work, word.ptr)
+        _call(dev, "geqrf", dtype, (m, n, rows, work_size), matrix, factors, work, word.ptr)
     take_triangle(dev, memory, n, m if complete else n, m * rows if complete else m)
-    work, room = _workspace(dev, "orgqr", dtype, m, wide, n, rows)
+    work, work_size = _workspace(dev, "orgqr", dtype, m, wide, n, rows)
     for matrix, factors in _each(count, *stretches):
-        _call(dev, "orgqr", dtype, (m, wide, n, rows, room), matrix, factors, work, word.ptr)
+        _call(dev, "orgqr", dtype, (m, wide, n, rows, work_size), matrix, factors, work, word.ptr)
     return _by_columns(memory, (*x.shape[:-2], rows, columns))
 
 

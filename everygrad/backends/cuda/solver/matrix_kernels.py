@@ -15,8 +15,8 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError
 
-TEAM = 128  # threads that share one matrix
-_ROOM = 8192  # rows whose order is kept near the threads that exchange them
+THREADS = 128  # threads that share one matrix
+_MAX_SHARED_ROWS = 8192  # rows whose order is kept near the threads that exchange them
 _FAR = 5000  # a power of two that no float has
 
 
@@ -129,7 +129,7 @@ def settle(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | No
 
 
 def _write_settle(x: CudaArray, out: Stretch, number: int) -> Written:
-    """A team for each matrix, which has nothing to do as a rule."""
+    """A block for each matrix, which has nothing to do as a rule."""
     *batch, m, n = x.shape
     count, dtype = size_of(tuple(batch)), FROM_NP[x.dtype]
     w = Writer("settle", is_wide(count * max(out.step, m * n), extent(x.shape, x.strides)))
@@ -147,7 +147,7 @@ def _write_settle(x: CudaArray, out: Stretch, number: int) -> Written:
         "  if (!info[b]) continue;",
         "  if (threadIdx.x == 0) strange = 0;",
         "  __syncthreads();",
-        f"  for ({w.index} e = threadIdx.x; e < {w.number(m * n, 'elements')}; e += {TEAM}) {{",
+        f"  for ({w.index} e = threadIdx.x; e < {w.number(m * n, 'elements')}; e += {THREADS}) {{",
     )
     lines, names = w.split(f"(b * {w.number(m * n)} + e)", x.shape, "i")
     nan = f"({part})__longlong_as_double(0x7ff8000000000000ll)"
@@ -158,13 +158,13 @@ def _write_settle(x: CudaArray, out: Stretch, number: int) -> Written:
         f"    if ({infinite}) strange = 1;",
         "  }",
         "  __syncthreads();",
-        f"  for ({w.index} e = threadIdx.x; strange && e < {w.number(out.size)}; e += {TEAM})",
+        f"  for ({w.index} e = threadIdx.x; strange && e < {w.number(out.size)}; e += {THREADS})",
         f"    out[b * {w.number(out.step)} + e] = {value};",
         f"  if (!strange && threadIdx.x == 0) {{ {refused}; }}",
         "  __syncthreads();",
         "}",
     )
-    return w.finish(min(count, 65535), TEAM)
+    return w.finish(min(count, 65535), THREADS)
 
 
 def refuse_zeros(dev: Any, a: CudaArray, what: str) -> None:
@@ -283,21 +283,21 @@ def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> Written
     matrices, size = w.number(count, "count"), w.number(n, "size")
     parts = ("v.re", "v.im") if dtype.is_complex else ("v", "0")
     w.add(
-        f"__shared__ double rs[{TEAM}], ss[{TEAM}];",
-        f"__shared__ i64 ps[{TEAM}];",
+        f"__shared__ double rs[{THREADS}], ss[{THREADS}];",
+        f"__shared__ i64 ps[{THREADS}];",
         *(_COMPLEX_PRODUCT if dtype.is_complex else _REAL_PRODUCT).splitlines(),
         "const int t = threadIdx.x;",
         f"for ({w.index} b = blockIdx.x; b < {matrices}; b += gridDim.x) {{",
         "  double r = 1, s = 0;",
         "  i64 p = 0;",
-        f"  for ({w.index} k = t; k < {size}; k += {TEAM}) {{",
+        f"  for ({w.index} k = t; k < {size}; k += {THREADS}) {{",
         f"    const auto v = x[(b * {size} + k) * {size} + k];",
         f"    const double turn = pivots[b * {size} + k] == k + 1 ? 1 : -1;",
         f"    times(r, s, p, turn * (double){parts[0]}, turn * (double){parts[1]}, 0);",
         "  }",
         "  rs[t] = r; ss[t] = s; ps[t] = p;",
         "  __syncthreads();",
-        f"  for (int h = {TEAM // 2}; h > 0; h /= 2) {{",
+        f"  for (int h = {THREADS // 2}; h > 0; h /= 2) {{",
         "    if (t < h) times(rs[t], ss[t], ps[t], rs[t + h], ss[t + h], ps[t + h]);",
         "    __syncthreads();",
         "  }",
@@ -305,7 +305,7 @@ def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> Written
         "  __syncthreads();",
         "}",
     )
-    return w.finish(min(count, 65535), TEAM)
+    return w.finish(min(count, 65535), THREADS)
 
 
 def _results(dtype: DType, logs: bool) -> list[str]:
@@ -348,7 +348,7 @@ def lexsort_rows(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
 
 
 def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
-    """A team for each matrix: one of them exchanges, all bring what it needs near."""
+    """A block for each matrix: one of them exchanges, all bring what it needs near."""
     batch, few = pivots.shape[:-1] or (1,), pivots.shape[-1]
     steps = pivots.strides[:-1] or (0,)
     count = size_of(batch)
@@ -361,10 +361,10 @@ def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
     rows, some, which = (
         w.number(v, k) for v, k in ((size, "size"), (few, "few"), (number, "which"))
     )
-    near = size <= _ROOM
+    near = size <= _MAX_SHARED_ROWS
     w.add(
-        f"__shared__ i32 room[{_ROOM if near else 1}];",
-        f"__shared__ {memory} next[{TEAM}];",
+        f"__shared__ i32 shared[{_MAX_SHARED_ROWS if near else 1}];",
+        f"__shared__ {memory} next[{THREADS}];",
         "const int t = threadIdx.x;",
         f"for ({w.index} b = blockIdx.x; b < {w.number(count, 'count')}; b += gridDim.x) {{",
     )
@@ -372,14 +372,14 @@ def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
     w.add(
         *lines,
         f"  {memory}* mine = out + b * {rows};",
-        f"  auto* order = {'room' if near else 'mine'};",
-        f"  for ({w.index} k = t; k < {rows}; k += {TEAM}) order[k] = k;",
-        f"  for ({w.index} k0 = 0; k0 < {some}; k0 += {TEAM}) {{",
+        f"  auto* order = {'shared' if near else 'mine'};",
+        f"  for ({w.index} k = t; k < {rows}; k += {THREADS}) order[k] = k;",
+        f"  for ({w.index} k0 = 0; k0 < {some}; k0 += {THREADS}) {{",
         "    __syncthreads();",
         f"    if (k0 + t < {some}) next[t] = pivots[{w.address(names, steps)} + "
         f"(k0 + t) * {w.number(pivots.strides[-1])}];",
         "    __syncthreads();",
-        f"    for (int k = 0; t == 0 && k < {TEAM} && k0 + k < {some}; ++k) {{",
+        f"    for (int k = 0; t == 0 && k < {THREADS} && k0 + k < {some}; ++k) {{",
         "      const i64 p = (i64)next[k];",
         f"      if (p < 0 || p >= {rows}) {{ fault(faults, {which}, p); continue; }}",
         "      const auto held = order[k0 + k];",
@@ -389,14 +389,14 @@ def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
         "  }",
         "  __syncthreads();",
         *(
-            [f"  for ({w.index} k = t; k < {rows}; k += {TEAM}) mine[k] = order[k];"]
+            [f"  for ({w.index} k = t; k < {rows}; k += {THREADS}) mine[k] = order[k];"]
             if near
             else []
         ),
         "  __syncthreads();",
         "}",
     )
-    return w.finish(min(count, 65535), TEAM)
+    return w.finish(min(count, 65535), THREADS)
 
 
 def take_triangle(dev: Any, memory: CudaArray, n: int, rows: int, offset: int) -> None:
