@@ -16,7 +16,7 @@ from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.cudnn import last_strides, lies_last
 from everygrad.backends.cuda.kernels.elementwise import grid
-from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import constant
 from everygrad.backends.cuda.source.writer import NARROW, Writer, Written, extent, is_wide
 from everygrad.backends.strided_array import row_major
@@ -195,7 +195,7 @@ def _write_sum(at: Walk, multiprocessors: int) -> Written:
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = at.window[:4]
     given = lay.load.format(f"x[{w.address(list('ncyz'), at.steps[0])}]")
     w.add(
-        f"{LAYOUTS[accumulator(at.dtypes[0])].register} total = 0;",
+        f"{LAYOUTS[accumulator_dtype(at.dtypes[0])].register} total = 0;",
         f"for (int i = 0; i < {kh}; ++i) {{",
         f"  const {w.index} y = r * {sh} + i * {dh} - {ph};",
         "  if (y < 0 || y >= h) continue;",

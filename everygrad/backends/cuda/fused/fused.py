@@ -25,7 +25,7 @@ _ROWS = edge(__name__, "_ROWS", 1024, "size")  # rows from which on there is one
 _SHORTEST = edge(__name__, "_SHORTEST", 1 << 12, "size")  # elements of a piece of a row
 
 
-def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
+def _by_loop(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     """The wanted values by the walk that makes them: rows as they are reduced, or a length."""
     walks: dict[int, list[Value]] = {}
     anywhere: list[Value] = []
@@ -50,7 +50,7 @@ def kernels(
 ) -> list[Made]:
     """The kernels of a group, in the order they run. `exact` values are computed alike in all."""
     wanted = [v for v in group.members if v in stored]
-    return [_kernel(group, part, multiprocessors, exact) for part in _parts(group, wanted)]
+    return [_kernel(group, part, multiprocessors, exact) for part in _by_loop(group, wanted)]
 
 
 def _kernel(group: Group, wanted: list[Value], multiprocessors: int, exact: Set[Value]) -> Made:

@@ -1,10 +1,10 @@
-"""CUDA C++ of one kernel of a fused group: walks over elements, over rows, or down columns.
+"""CUDA C++ of one kernel of a fused group: loops over elements, along rows, or down columns.
 
-`flat` takes all elements one after the other. `along` gives each row to a warp or a block, which
-keeps it in registers where it is short: passes compute what they can before the result of a row's
-reduction is needed, and the next one goes on with it. `down` gives columns to threads, which go
-through rows. Sums that end the group ("finals") leave one part for each block, in an order that
-depends on shapes alone; another kernel brings the parts together.
+`flat` loops over all elements. `along` gives each row to a warp or a block, which keeps a short row
+in registers: each pass computes what does not depend on a reduction of the row that is still to
+come. `down` gives columns to threads, which loop over rows. Sums that end the group ("finals")
+leave one partial sum for each block, in an order that depends on shapes alone; a second stage adds
+them up.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from everygrad.backends.cuda.fused import online_softmax
-from everygrad.backends.cuda.fused.second_stage import Parts
-from everygrad.backends.cuda.fused.values import Task, Values, fold_of, stored
+from everygrad.backends.cuda.fused.second_stage import PartialSums
+from everygrad.backends.cuda.fused.values import Task, Values, accumulator_of, stored
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.reduction import Walk
 from everygrad.backends.cuda.source.c_types import LAYOUTS
@@ -27,7 +27,7 @@ _BYTES = 16  # of one load or store
 # elements that a thread keeps of a row, all values together
 _REGISTERS = edge(__name__, "_REGISTERS", 64, "size")
 _WAVES = 32  # blocks for each multiprocessor, at most
-_PARTS = 16  # the same, where blocks leave parts of columns' sums
+_SUM_WAVES = 16  # the same, where blocks leave partial sums of columns
 # threads for each multiprocessor that go through rows and sum columns
 _SUMMING = edge(__name__, "_SUMMING", 768, "size")
 _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # threads side by side where columns are summed
@@ -40,7 +40,7 @@ class Made(NamedTuple):
     written: Written
     inputs: list[Value]
     outputs: list[Value]
-    parts: list[Parts]
+    partial_sums: list[PartialSums]
     in_place: bool  # each element is read and written by one thread, and not read after that
     loops: Sequence[set[Any]] = ()  # what each loop reads and makes, where there are several
 
@@ -77,15 +77,15 @@ class FusedWriter:
         self.task = task
         self.members = task.members
         self.multiprocessors = multiprocessors
-        self.folds = {
-            v: fold_of(m) for v, m in task.members.items() if m.role in ("reduce", "final")
+        self.accumulators = {
+            v: accumulator_of(m) for v, m in task.members.items() if m.role in ("reduce", "final")
         }
         self.finals = [v for v, m in task.members.items() if m.role == "final"]
         self.stored = [v for v in task.wanted if v not in self.finals]
         self.online: dict[Value, Value] = {}  # sums of exponentials, and maxima found with them
         self.stages: dict[Value, int] = {}
         self._find_stages()
-        self.parts: dict[Value, Parts] = {}
+        self.partial_sums: dict[Value, PartialSums] = {}
         self.partials: dict[Value, int] = {}  # where parts of a row's sum are left
         self.partials_size = 0
         names = "_".join(dict.fromkeys(v.name for v in task.members))
@@ -133,49 +133,49 @@ class FusedWriter:
         for i, v in enumerate(self.values.inputs):
             w.pointer(LAYOUTS[v.dtype].memory, f"a{i}")
         for v in self.task.wanted:
-            if v not in self.parts:
+            if v not in self.partial_sums:
                 w.pointer(LAYOUTS[v.dtype].memory, f"o{self.number(v)}", written=True)
-        for v, p in self.parts.items():
-            w.pointer(LAYOUTS[p.fold.total].memory, f"p{self.number(v)}", written=True)
-        for v, f in self.folds.items():
-            n = self.number(v)
-            join = f.join("a", "b")
-            w.add(f"auto j{n} = [&]({f.kind} a, {f.kind} b) -> {f.kind} {{ return {join}; }};")
+        for v, p in self.partial_sums.items():
+            w.pointer(LAYOUTS[p.accumulator.total].memory, f"p{self.number(v)}", written=True)
+        for v, acc in self.accumulators.items():
+            n, kind, made = self.number(v), acc.kind, acc.combine("a", "b")
+            w.add(f"auto j{n} = [&]({kind} a, {kind} b) -> {kind} {{ return {made}; }};")
         for v in self.of_kind("total"):
-            f = self.folds[v]
-            w.add(f"{f.kind} s{self.number(v)} = {f.start};")
+            acc = self.accumulators[v]
+            w.add(f"{acc.kind} s{self.number(v)} = {acc.start};")
 
     def declare_shared(self) -> None:
         self.w.add("__shared__ alignas(16) u32 shared[128];")
 
-    def part(self, v: Value, size: int, walk: Walk) -> None:
+    def add_partial_sums(self, v: Value, size: int, walk: Walk) -> None:
         """Note that a final has parts, where it has several."""
         if walk.terms > 1:
-            self.parts[v] = Parts(self.folds[v], size, walk)
+            self.partial_sums[v] = PartialSums(self.accumulators[v], size, walk)
 
-    def leave(self, v: Value, value: str, place: str) -> str:
+    def store_final(self, v: Value, value: str, place: str) -> str:
         """Store a final, or its part number `place`."""
-        n, f = self.number(v), self.folds[v]
-        if v in self.parts:
-            return f"p{n}[{place}] = {LAYOUTS[f.total].store.format(value)};"
-        return f"o{n}[{place}] = {LAYOUTS[v.dtype].store.format(f.leave(value))};"
+        n, acc = self.number(v), self.accumulators[v]
+        if v in self.partial_sums:
+            return f"p{n}[{place}] = {LAYOUTS[acc.total].store.format(value)};"
+        return f"o{n}[{place}] = {LAYOUTS[v.dtype].store.format(acc.finalize(value))};"
 
     def totals(self, block: int, place: str) -> None:
         """Sums of the whole block, each to its place."""
-        found = self.of_kind("total")
-        for v in found:
-            n, f = self.number(v), self.folds[v]
-            self.w.add(f"s{n} = block_reduce<{block}>(s{n}, j{n}, ({f.kind}){f.start}, shared);")
-            self.w.add(f"if (threadIdx.x == 0) {self.leave(v, f's{n}', place)}")
-
-    def total_parts(self, blocks: int) -> None:
         for v in self.of_kind("total"):
-            self.part(v, blocks, Walk((1,), (0,), (blocks,), (1,)))
+            n, acc = self.number(v), self.accumulators[v]
+            start = f"({acc.kind}){acc.start}"
+            self.w.add(f"s{n} = block_reduce<{block}>(s{n}, j{n}, {start}, shared);")
+            self.w.add(f"if (threadIdx.x == 0) {self.store_final(v, f's{n}', place)}")
+
+    def add_total_partial_sums(self, blocks: int) -> None:
+        for v in self.of_kind("total"):
+            self.add_partial_sums(v, blocks, Walk((1,), (0,), (blocks,), (1,)))
 
     def made(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> Made:
         written = self.w.finish(blocks, block)
-        outputs = [v for v in self.task.wanted if v not in self.parts]
-        return Made(written, self.values.inputs, outputs, list(self.parts.values()), in_place)
+        outputs = [v for v in self.task.wanted if v not in self.partial_sums]
+        partial_sums = list(self.partial_sums.values())
+        return Made(written, self.values.inputs, outputs, partial_sums, in_place)
 
     # --- elements ------------------------------------------------------------------------------
 
@@ -236,8 +236,8 @@ class FusedWriter:
                 target = f"w{n}.v[j]" if self.vector > 1 else self._store(n, guard)
                 stores.append(f"{target} = {value};")
             elif v not in self.online.values() and not values.is_nothing(m):
-                f, name = self.folds[v], self.sum_name(m)
-                term = f.enter(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
+                acc, name = self.accumulators[v], self.sum_name(m)
+                term = acc.load(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
                 condition = f"if ({guard}) " if guard and m.role == "final" else ""
                 values.inner.append(f"{condition}{name} = j{n}({name}, {term});")
         for r in (*values.owed(k), *(values.early if not k else ())):
@@ -261,7 +261,7 @@ class FusedWriter:
         self.begin(vector_of(self.task, True))
         vector, has_sums = self.vector, bool(self.finals)
         blocks = grid(size // vector, self.multiprocessors)
-        self.total_parts(blocks)
+        self.add_total_partial_sums(blocks)
         self.declare()
         if has_sums:
             self.declare_shared()
@@ -324,12 +324,12 @@ class FusedWriter:
         many = max(2, _SUMMING // block) if self.of_kind("columns") else _WAVES
         limit = self.multiprocessors * many
         blocks = max(1, min(-(-t.row_count // groups), limit))
-        self.total_parts(blocks)
+        self.add_total_partial_sums(blocks)
         for v in self.of_kind("columns"):
             n = t.length
-            self.part(v, blocks * n, Walk((n,), (1,), (blocks,), (n,)))
+            self.add_partial_sums(v, blocks * n, Walk((n,), (1,), (blocks,), (n,)))
         for v in self.of_kind("rows"):
-            self.part(v, t.row_count, _cycles(v.size, t.row_count, t.pieces))
+            self.add_partial_sums(v, t.row_count, _cyclic_rows(v.size, t.row_count, t.pieces))
         if not held:
             self.online = online_softmax.pairs(self.members)
             self._find_stages()
@@ -378,9 +378,9 @@ class FusedWriter:
         if share > 32:
             self._declare_partials()
         for v in self.of_kind("columns"):
-            f, size = self.folds[v], self.held * self.vector
-            w.add(f"{f.kind} g{self.number(v)}[{size}];", "#pragma unroll")
-            w.add(f"for (int i = 0; i < {size}; ++i) g{self.number(v)}[i] = {f.start};")
+            acc, size = self.accumulators[v], self.held * self.vector
+            w.add(f"{acc.kind} g{self.number(v)}[{size}];", "#pragma unroll")
+            w.add(f"for (int i = 0; i < {size}; ++i) g{self.number(v)}[i] = {acc.start};")
         w.add(f"const int lane = threadIdx.x % {share}, group = threadIdx.x / {share};")
         first = f"({index})blockIdx.x * {groups}"
         w.add(f"for ({index} top = {first}; top < {t.row_count}; top += {blocks * groups}) {{")
@@ -406,7 +406,7 @@ class FusedWriter:
         for v, m in self.members.items():
             if m.role == "reduce" or self.kind(v) == "rows":
                 self.partials[v] = size
-                size += 32 * max(4, self.folds[v].total.itemsize)
+                size += 32 * max(4, self.accumulators[v].total.itemsize)
         if size:
             self.w.add(f"__shared__ alignas(16) char partials[{2 * size}];", "int flip = 0;")
         self.partials_size = size
@@ -416,15 +416,15 @@ class FusedWriter:
         w = self.w
         if share <= 32:
             for m in sums:
-                n, f = self.number(m.value), self.folds[m.value]
-                none = f"({f.kind}){f.start}, (u32*)nullptr"
+                n, acc = self.number(m.value), self.accumulators[m.value]
+                none = f"({acc.kind}){acc.start}, (u32*)nullptr"
                 w.add(f"t{n} = block_reduce<{share}>(t{n}, j{n}, {none});")
             return
         places = {}
         for m in sums:
-            n, f = self.number(m.value), self.folds[m.value]
+            n, acc = self.number(m.value), self.accumulators[m.value]
             at = f"flip * {self.partials_size} + {self.partials[m.value]}"
-            places[n] = f"(({f.kind}*)(partials + {at}))"
+            places[n] = f"(({acc.kind}*)(partials + {at}))"
             w.add(f"t{n} = warp_reduce<32>(t{n}, j{n});")
             w.add(f"if (threadIdx.x % 32 == 0) {places[n]}[threadIdx.x / 32] = t{n};")
         w.add("__syncthreads();")
@@ -432,9 +432,9 @@ class FusedWriter:
         while wide < warps:
             wide *= 2
         for m in sums:
-            n, f = self.number(m.value), self.folds[m.value]
+            n, acc = self.number(m.value), self.accumulators[m.value]
             mine = f"threadIdx.x % {wide}"
-            w.add(f"t{n} = {mine} < {warps} ? {places[n]}[{mine}] : ({f.kind}){f.start};")
+            w.add(f"t{n} = {mine} < {warps} ? {places[n]}[{mine}] : ({acc.kind}){acc.start};")
             w.add(f"t{n} = warp_reduce<{wide}>(t{n}, j{n});")
 
     def _row_members(self, k: int) -> None:
@@ -447,8 +447,8 @@ class FusedWriter:
         roots = self.roots(k)
         sums = [m for m in roots if m.role == "reduce" or self.kind(m.value) == "rows"]
         for m in sums:
-            f = self.folds[m.value]
-            w.add(f"{f.kind} t{self.number(m.value)} = {f.start};")
+            acc = self.accumulators[m.value]
+            w.add(f"{acc.kind} t{self.number(m.value)} = {acc.start};")
             if m.value in self.online.values():
                 w.add(f"float from_t{self.number(m.value)} = 0.0f;")
         if not roots:
@@ -475,10 +475,10 @@ class FusedWriter:
         if after:
             self._block_reduce(after, share)
         for m in sums:
-            n, f = self.number(m.value), self.folds[m.value]
+            n, acc = self.number(m.value), self.accumulators[m.value]
             if m.role == "reduce":
                 register = LAYOUTS[m.value.dtype].register
-                w.add(f"const {register} m{n} = {f.leave(f't{n}')};")
+                w.add(f"const {register} m{n} = {acc.finalize(f't{n}')};")
                 self.values.of_row[m.value] = f"m{n}"
 
     def _row_ends(self, guard: str) -> None:
@@ -491,10 +491,10 @@ class FusedWriter:
         for v in self.finals:
             m, n = self.members[v], self.number(v)
             if self.kind(v) == "rows":
-                lines.append(self.leave(v, f"t{n}", "row"))
+                lines.append(self.store_final(v, f"t{n}", "row"))
             elif m.level == "row":
                 arg = v.args[0]
-                term = self.folds[v].enter(self.values.get(m.refs[0], arg), arg.dtype)
+                term = self.accumulators[v].load(self.values.get(m.refs[0], arg), arg.dtype)
                 lines.append(f"s{n} = j{n}(s{n}, {term});")
         if lines:
             condition = f"lane == 0 && {guard}" if guard else "lane == 0"
@@ -503,13 +503,13 @@ class FusedWriter:
     def _store_columns(self, v: Value, share: int) -> None:
         """The columns' sums of a block that takes one row at a time."""
         n, length = self.number(v), self.task.length
-        place = f"blockIdx.x * {length} + c" if v in self.parts else "c"
+        place = f"blockIdx.x * {length} + c" if v in self.partial_sums else "c"
         self.w.add(
             "#pragma unroll",
             f"for (int i = 0; i < {self.held * self.vector}; ++i) {{",
             f"const {self.index} c = (lane + i / {self.vector} * {share}) * {self.vector} "
             f"+ i % {self.vector};",
-            f"if (c < {length}) {self.leave(v, f'g{n}[i]', place)}",
+            f"if (c < {length}) {self.store_final(v, f'g{n}[i]', place)}",
             "}",
         )
 
@@ -526,14 +526,14 @@ class FusedWriter:
         beside = BLOCK // across
         columns = -(-takes // across)
         pieces = max(
-            1, min(self.multiprocessors * _PARTS // columns, t.row_count // (4 * beside), 512)
+            1, min(self.multiprocessors * _SUM_WAVES // columns, t.row_count // (4 * beside), 512)
         )
         chunk = -(-t.row_count // (pieces * beside)) * beside
         pieces = -(-t.row_count // chunk)
         n = t.length
         for v in self.of_kind("columns"):
-            self.part(v, pieces * n, Walk((n,), (1,), (pieces,), (n,)))
-        self.total_parts(pieces * columns)
+            self.add_partial_sums(v, pieces * n, Walk((n,), (1,), (pieces,), (n,)))
+        self.add_total_partial_sums(pieces * columns)
         self.declare()
         self._down_rows(across, beside, chunk)
         for v in self.of_kind("columns"):
@@ -546,7 +546,7 @@ class FusedWriter:
     def _down_rows(self, across: int, beside: int, chunk: int) -> None:
         w, t, index = self.w, self.task, self.index
         finals = self.of_kind("columns")
-        size = max(self.folds[v].total.itemsize for v in finals)
+        size = max(self.accumulators[v].total.itemsize for v in finals)
         w.add(
             f"__shared__ alignas(16) char sums[{BLOCK * self.vector * size}];",
             f"const int tx = threadIdx.x % {across}, ty = threadIdx.x / {across};",
@@ -557,19 +557,19 @@ class FusedWriter:
             "constexpr int h = 0;",
         )
         for v in finals:
-            f, n = self.folds[v], self.number(v)
-            w.add(f"{f.kind} g{n}[{self.vector}];")
-            w.add(f"for (int j = 0; j < {self.vector}; ++j) g{n}[j] = {f.start};")
+            acc, n = self.accumulators[v], self.number(v)
+            w.add(f"{acc.kind} g{n}[{self.vector}];")
+            w.add(f"for (int j = 0; j < {self.vector}; ++j) g{n}[j] = {acc.start};")
         w.add(f"if (c < {t.length})")
         w.add(f"for ({index} row = first + ty; row < end; row += {beside}) {{")
         w.add(*self.values.row_lines("row"), *self.block(self.roots(0), 0), "}")
 
     def _reduce_columns(self, v: Value, across: int, beside: int) -> None:
         """The sums of threads that have the same columns."""
-        f, n = self.folds[v], self.number(v)
-        place = f"blockIdx.y * {self.task.length} + c + j" if v in self.parts else "c + j"
+        acc, n = self.accumulators[v], self.number(v)
+        place = f"blockIdx.y * {self.task.length} + c + j" if v in self.partial_sums else "c + j"
         self.w.add(
-            f"{{ {f.kind}* part = ({f.kind}*)sums;",
+            f"{{ {acc.kind}* part = ({acc.kind}*)sums;",
             "__syncthreads();",
             f"for (int j = 0; j < {self.vector}; ++j) part[j * {BLOCK} + threadIdx.x] = g{n}[j];",
             f"for (int d = {beside // 2}; d > 0; d /= 2) {{",
@@ -580,14 +580,14 @@ class FusedWriter:
             "}",
             f"if (ty == 0 && c < {self.task.length})",
             f"  for (int j = 0; j < {self.vector}; ++j) "
-            f"{{ {self.leave(v, f'part[j * {BLOCK} + tx]', place)} }}",
+            f"{{ {self.store_final(v, f'part[j * {BLOCK} + tx]', place)} }}",
             "}",
         )
 
 
-def _cycles(size: int, count: int, pieces: int) -> Walk:
-    """Parts of sums, one a row of `count`: pieces of a row follow one another, and rows of the same
-    sum come again after those of all others."""
+def _cyclic_rows(size: int, count: int, pieces: int) -> Walk:
+    """How partial sums lie, one for each of `count` rows: pieces of a row are neighbours, and the
+    next row of the same sum comes after those of all others."""
     many = count // (size * pieces)
     if pieces == 1:
         return Walk((size,), (1,), (many,), (size,))

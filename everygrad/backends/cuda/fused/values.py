@@ -14,7 +14,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda.kernels.reduction import combined
-from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import body, cast, constant
 from everygrad.backends.cuda.source.writer import is_wide
 from everygrad.compile.accumulate import identity
@@ -74,7 +74,7 @@ def total(names: Sequence[str], strides: Shape) -> str:
     return " + ".join(terms) or "0"
 
 
-class Fold(NamedTuple):
+class Accumulator(NamedTuple):
     """How a reduction's terms come together."""
 
     value: Value
@@ -83,13 +83,13 @@ class Fold(NamedTuple):
     start: str
     divisor: int  # of a mean, or 0
 
-    def join(self, a: str, b: str) -> str:
+    def combine(self, a: str, b: str) -> str:
         return combined(self.value.op.combine, self.total, a, b)
 
-    def enter(self, value: str, source: Any) -> str:
+    def load(self, value: str, source: Any) -> str:
         return f"({cast(value, source, self.total)})"
 
-    def leave(self, value: str) -> str:
+    def finalize(self, value: str) -> str:
         """The result from the whole sum, rounded as memory would."""
         if self.divisor:
             part = LAYOUTS[dtypes.real_of(self.total)].register
@@ -98,12 +98,12 @@ class Fold(NamedTuple):
         return cast(value, self.total, self.value.dtype)
 
 
-def fold_of(m: Member) -> Fold:
+def accumulator_of(m: Member) -> Accumulator:
     v = m.value
-    dtype = accumulator(v.dtype)
+    dtype = accumulator_dtype(v.dtype)
     start = constant(identity(v.op.combine, dtype), dtype)
     count = size_of(m.shape) // v.size if v.op.mean else 0
-    return Fold(v, dtype, LAYOUTS[dtype].register, start, count)
+    return Accumulator(v, dtype, LAYOUTS[dtype].register, start, count)
 
 
 class Operand:

@@ -11,7 +11,7 @@ from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT, Problem, aux_step, uses
 from everygrad.backends.cuda.kernels.copy_kernels import copied
-from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
 from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written, extent, is_wide
 from everygrad.backends.strided_array import collapse, spread
@@ -40,7 +40,7 @@ def _write_tiles(
     """`x` and `y` are strides: of the batch, then of the two axes."""
     rows, columns, terms = sizes
     count = size_of(batch)
-    lay, total = LAYOUTS[dtype], accumulator(dtype)
+    lay, total = LAYOUTS[dtype], accumulator_dtype(dtype)
     register = LAYOUTS[total].register
     reach = (extent((*batch, rows, terms), x), extent((*batch, terms, columns), y))
     w = Writer("matmul", is_wide(*reach, count * rows * columns))

@@ -19,7 +19,11 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.fused import fused
 from everygrad.backends.cuda.fused.row_kernel import Made
-from everygrad.backends.cuda.fused.second_stage import Parts, together, write_finish
+from everygrad.backends.cuda.fused.second_stage import (
+    PartialSums,
+    group_by_layout,
+    write_second_stage,
+)
 from everygrad.backends.cuda.graph import library_calls
 from everygrad.backends.cuda.graph.epilogues import with_epilogues
 from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps_of
@@ -105,30 +109,33 @@ class Replay:
         """A kernel of a group, and those that bring parts of its sums together."""
         rec = self.recorder
         kernel = rec.gpu.prepare(made.written)
-        for v in (*made.outputs, *(p.fold.value for p in made.parts)):
+        for v in (*made.outputs, *(p.accumulator.value for p in made.partial_sums)):
             self.made[v] = rec.empty(v.shape, v.dtype)
-        parts = {p.fold.value: rec.empty((p.size,), p.fold.total) for p in made.parts}
+        partials = {
+            p.accumulator.value: rec.empty((p.size,), p.accumulator.total)
+            for p in made.partial_sums
+        }
         bound = [self.base(v) for v in (*made.inputs, *made.outputs)]
         if made.in_place:
             self.note_in_place(group, made)
-        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *parts.values())))
-        sets, others = together(made.parts)
+        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *partials.values())))
+        sets, others = group_by_layout(made.partial_sums)
         for some in sets:
-            finish = write_finish(some)
-            bound = [*(parts[v] for v in finish.values), *(self.made[v] for v in finish.values)]
-            rec.gpu.launch(rec.gpu.prepare(finish.written), *(a.ptr for a in bound))
+            stage = write_second_stage(some)
+            bound = [*(partials[v] for v in stage.values), *(self.made[v] for v in stage.values)]
+            rec.gpu.launch(rec.gpu.prepare(stage.written), *(a.ptr for a in bound))
         for p in others:
-            self.finish(p, parts[p.fold.value])
+            self.second_stage(p, partials[p.accumulator.value])
 
-    def finish(self, p: Parts, array: CudaArray) -> None:
+    def second_stage(self, p: PartialSums, array: CudaArray) -> None:
         """The kernels that bring the parts of one sum together."""
         rec = self.recorder
-        *between, (last, _) = p.finish()
+        *between, (last, _) = p.second_stage()
         for written, count in between:
-            fewer = rec.empty((count,), p.fold.total)
+            fewer = rec.empty((count,), p.accumulator.total)
             rec.gpu.launch(rec.gpu.prepare(written), array.ptr, fewer.ptr)
             array = fewer
-        rec.gpu.launch(rec.gpu.prepare(last), array.ptr, self.made[p.fold.value].ptr)
+        rec.gpu.launch(rec.gpu.prepare(last), array.ptr, self.made[p.accumulator.value].ptr)
 
     def note_in_place(self, group: Group, made: Made) -> None:
         """Which results of the next launch may take the memory of which of its operands."""

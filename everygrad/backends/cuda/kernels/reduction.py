@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
 from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written, extent, is_wide
 from everygrad.backends.strided_array import collapse
@@ -266,7 +266,7 @@ def accumulate(
 ) -> CudaArray:
     """The reduction of a non-empty array; one long axis of results."""
     source = FROM_NP[x.dtype]
-    total = accumulator(source)
+    total = accumulator_dtype(source)
     walk = walk_of(x, axes)
     count = walk.terms if mean else 0
     ptr = x.ptr

@@ -14,7 +14,7 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import copied
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.gather import check_range, index_line, nothing_to_take
-from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
 from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
 from everygrad.compile.expr import Inst
@@ -61,7 +61,7 @@ def _plus(dtype: DType, a: str, b: str) -> str:
 
 
 def _write_looking(name: str, at: Layouts, multiprocessors: int) -> Written:
-    lay, total = LAYOUTS[at.dtype], accumulator(at.dtype)
+    lay, total = LAYOUTS[at.dtype], accumulator_dtype(at.dtype)
     register = LAYOUTS[total].register
     w = Writer(name, at.wide)
     w.pointer(lay.memory, "x")
@@ -209,7 +209,7 @@ def sort_keys(dev: Any, keys: CudaArray) -> None:
 def _write_sums(name: str, at: Layouts) -> Written:
     """A block for each pair and some columns; the first pair of a place sums the others' values.
     The result holds x already."""
-    lay, total = LAYOUTS[at.dtype], accumulator(at.dtype)
+    lay, total = LAYOUTS[at.dtype], accumulator_dtype(at.dtype)
     register = LAYOUTS[total].register
     w = Writer(name, True)
     w.pointer("u64", "keys")

@@ -49,6 +49,6 @@ HALVES = (dtypes.float16, dtypes.bfloat16)
 RAW = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "u128"}
 
 
-def accumulator(dtype: DType) -> DType:
+def accumulator_dtype(dtype: DType) -> DType:
     """What results are kept in until the end."""
     return dtypes.float32 if dtype in HALVES else dtype
