@@ -1,8 +1,8 @@
 """The payload: a view of a storage. Offsets and strides count elements.
 
-Arrays that lie alike share a `Layout`. What an elementwise op does to arrays of such layouts is a
-`Plan`, made by the device the first time; from then on `direct` is the whole way from arrays to a
-launch.
+Arrays with the same strides and alignment share a `Layout`. What an elementwise op launches for
+arrays of such layouts is a `LaunchPlan`, made by the device the first time; from then on `direct`
+is the whole way from arrays to a launch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad.backends import base
-from everygrad.backends.cuda.driver.memory import Small, Storage
+from everygrad.backends.cuda.driver.memory import SmallStorage, Storage
 from everygrad.backends.strided_array import StridedArray, row_major
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
@@ -33,7 +33,7 @@ class Layout:
     __slots__ = ()
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """An elementwise op that reads one to three arrays of certain layouts, ready to be launched."""
 
     gpu: Any
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 
 _layouts: dict[Any, Layout] = {}
-_plans: dict[Any, Plan] = {}
+_plans: dict[Any, LaunchPlan] = {}
 _numbers: dict[Any, CudaArray] = {}
 
 
@@ -102,7 +102,7 @@ class CudaArray(StridedArray):
         gpu, kernel, waiting, lock, put, buffer, device, shape, dtype, size, strides, layout = plan
         try:
             holder, ptr = waiting.pop()
-            storage: Storage = Small(gpu, holder, ptr, size, waiting)
+            storage: Storage = SmallStorage(gpu, holder, ptr, size, waiting)
         except IndexError:
             storage = gpu.memory.take(size)
             ptr = storage.ptr
@@ -184,7 +184,7 @@ def layout(device: str, shape: Shape, strides: Shape, dtype: Any, place: int = 0
     return found
 
 
-def remember(op: Any, arrays: Sequence[CudaArray], plan: Plan) -> None:
+def remember(op: Any, arrays: Sequence[CudaArray], plan: LaunchPlan) -> None:
     """Let `direct` know what an op does to arrays that lie as these do."""
     if len(_plans) > _PLANS_MOST:
         _plans.clear()

@@ -12,17 +12,24 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda import dlpack, registry
-from everygrad.backends.cuda.array import ALIGNED, CudaArray, Plan, layout, layout_of, remember
+from everygrad.backends.cuda.array import (
+    ALIGNED,
+    CudaArray,
+    LaunchPlan,
+    layout,
+    layout_of,
+    remember,
+)
 from everygrad.backends.cuda.driver.driver import Driver
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
-from everygrad.backends.cuda.driver.gpu import Gpu, Kernel, Reading
+from everygrad.backends.cuda.driver.gpu import Gpu, Kernel, PendingRead
 from everygrad.backends.cuda.graph import library_calls
 from everygrad.backends.cuda.graph.launch_cache import Shortcuts
 from everygrad.backends.cuda.graph.recording import recorder
 from everygrad.backends.cuda.graph.replay import Replay
 from everygrad.backends.cuda.kernels import copy_kernels, elementwise, multi_tensor, reduction
 from everygrad.backends.cuda.source.render import used_inputs
-from everygrad.backends.cuda.source.writer import Written
+from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.gpu import GpuBackend
 from everygrad.backends.strided_array import span, spread
 from everygrad.compile.expr import Program
@@ -143,7 +150,7 @@ class Cuda(GpuBackend):
         gpu = self.home
         how = (gpu, kernel, gpu.memory.waiting_for(size), gpu.lock, kernel.put, kernel.buffer)
         made = (self.device, shape, dtype, size, strides, lies)
-        remember(op, arrays, Plan(*how, *made))
+        remember(op, arrays, LaunchPlan(*how, *made))
 
     def _plan(
         self,
@@ -160,7 +167,7 @@ class Cuda(GpuBackend):
         kernel: Kernel | None = None
         strides: Shape = ()
         if size_of(shape):
-            at = elementwise.walk(
+            at = elementwise.loop_nest(
                 shape, [spread(a.shape, a.strides, shape) for a in arrays], ordered
             )
             given = [FROM_NP[a.dtype] for a in arrays]
@@ -179,7 +186,7 @@ class Cuda(GpuBackend):
         self.plans[key] = found
         return found
 
-    def planned(self, key: Any, write: Callable[[], Written]) -> Kernel:
+    def planned(self, key: Any, write: Callable[[], WrittenKernel]) -> Kernel:
         """The kernel under `key`, written when it is first asked for."""
         found: Kernel | None = self.plans.get(key)
         return self._keep(key, self.gpu.prepare(write())) if found is None else found
@@ -243,9 +250,9 @@ class Cuda(GpuBackend):
         """Waits for the GPU; raises what checks found since the last time."""
         return self._begin_read(array).values()
 
-    def read_later(self, arrays: Sequence[CudaArray]) -> Later:
+    def read_later(self, arrays: Sequence[CudaArray]) -> PendingReadbacks:
         """The values, begun to be copied now; `result()` waits for them."""
-        return Later([self._begin_read(a) for a in arrays])
+        return PendingReadbacks([self._begin_read(a) for a in arrays])
 
     def _begin_read(self, array: CudaArray) -> Readback:
         if array.storage is None or not size_of(array.shape):
@@ -263,7 +270,7 @@ class Cuda(GpuBackend):
 class Readback:
     """An array's values on their way to the host."""
 
-    def __init__(self, array: CudaArray, reading: Reading | None, low: int) -> None:
+    def __init__(self, array: CudaArray, reading: PendingRead | None, low: int) -> None:
         self._array = array  # holds the memory until it was read
         self._reading = reading
         self._low = low
@@ -279,7 +286,7 @@ class Readback:
         return np.ndarray(array.shape, array.dtype, self._reading.result(), at, steps)
 
 
-class Later:
+class PendingReadbacks:
     """Several arrays on their way to the host."""
 
     def __init__(self, readbacks: list[Readback]) -> None:

@@ -23,7 +23,7 @@ from everygrad.backends.cuda.kernels import (
 )
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.solver import solver
-from everygrad.backends.cuda.source.writer import Writer, Written, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP
 
@@ -46,9 +46,9 @@ def transfer(dev: Any, x: CudaArray, device: str, source: str) -> Any:
 # --- waiting -------------------------------------------------------------------------------------
 
 
-def write_delay(cycles: int) -> Written:
+def write_delay(cycles: int) -> WrittenKernel:
     """A kernel that does nothing for a while."""
-    w = Writer("delay", wide=True)
+    w = KernelWriter("delay", wide=True)
     w.add("const i64 start = clock64();", f"while (clock64() - start < {w.number(cycles)}) {{}}")
     return w.finish(1, block=1)
 
@@ -56,9 +56,9 @@ def write_delay(cycles: int) -> Written:
 # --- random bits ---------------------------------------------------------------------------------
 
 
-def _write_philox(count: int, step: int, multiprocessors: int) -> Written:
+def _write_philox(count: int, step: int, multiprocessors: int) -> WrittenKernel:
     """Philox 4x32-10: each thread makes four words of one counter."""
-    w = Writer("philox", is_wide(count))
+    w = KernelWriter("philox", is_wide(count))
     w.pointer("u32", "state")
     w.pointer("u32", "out", written=True)
     w.thread()

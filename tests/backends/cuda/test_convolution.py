@@ -15,7 +15,7 @@ from everygrad import dtypes
 from everygrad.backends import base
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver import cudnn
-from everygrad.backends.cuda.driver.cudnn import Cudnn, Problem
+from everygrad.backends.cuda.driver.cudnn import ConvProblem, Cudnn
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.errors import CompileError, DeviceError
 from everygrad.tools import doctor
@@ -156,7 +156,9 @@ def test_no_elements(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan_of(fake: FakeCudnn, dtype: Any = dtypes.float32, tf32: bool = False) -> Any:
     shapes = ((1, 1, 4, 4), (1, 1, 3, 3), (1, 1, 2, 2))
     one = (1, 1)
-    return Cudnn(fake, 0).plan(Problem("forward", dtype, *shapes, one, (0, 0), one, False, tf32))
+    return Cudnn(fake, 0).plan(
+        ConvProblem("forward", dtype, *shapes, one, (0, 0), one, False, tf32)
+    )
 
 
 def chosen(*engines: Engine, dtype: Any = dtypes.float32, tf32: bool = False) -> int:
@@ -197,7 +199,7 @@ def test_gradients_of_kernels_by_products_where_those_are_quicker() -> None:
     slow, other = Engine((3,), 1), Engine((), 2)
     one = (1, 1)
     facts = (dtypes.float32, (1, 4, 4, 4), (4, 4, 3, 3), (1, 4, 2, 2), one, (0, 0), one)
-    problem = Problem("weight", *facts)
+    problem = ConvProblem("weight", *facts)
     assert Cudnn(FakeCudnn((slow, other)), 0).plan(problem) is None
     assert Cudnn(FakeCudnn((), (other,)), 0).plan(problem) is None
     assert Cudnn(FakeCudnn((other, slow)), 0).plan(problem) is not None

@@ -57,19 +57,19 @@ class Host:
 
     def __init__(self, refused: Sequence[str] = ()) -> None:
         self.refused = refused
-        self.plans: dict[cublaslt.Problem, cublaslt.Plan] = {}
+        self.plans: dict[cublaslt.GemmProblem, cublaslt.GemmPlan] = {}
         self.done: list[str] = []
 
-    def serves(self, problem: cublaslt.Problem) -> bool:
+    def serves(self, problem: cublaslt.GemmProblem) -> bool:
         return problem.epilogue not in self.refused
 
-    def plan(self, problem: cublaslt.Problem) -> cublaslt.Plan:
+    def plan(self, problem: cublaslt.GemmProblem) -> cublaslt.GemmPlan:
         assert self.serves(problem)
         cublaslt._check(problem)
-        return self.plans.setdefault(problem, cublaslt.Plan(problem, 0, ()))
+        return self.plans.setdefault(problem, cublaslt.GemmPlan(problem, 0, ()))
 
     def run(
-        self, plan: cublaslt.Plan, stream: int, a: int, b: int, c: int, d: int, *rest: int
+        self, plan: cublaslt.GemmPlan, stream: int, a: int, b: int, c: int, d: int, *rest: int
     ) -> None:
         p, (bias, aux, _) = plan.problem, rest
         self.done.append(p.epilogue)
@@ -85,7 +85,7 @@ class Host:
             out = memory(d + size * p.stride_d, (p.m, p.n), dtype, p.ldd)
             out[:] = self.ended(p, x, y, bias, aux)
 
-    def ended(self, p: cublaslt.Problem, x: Any, y: Any, bias: int, aux: int) -> Any:
+    def ended(self, p: cublaslt.GemmProblem, x: Any, y: Any, bias: int, aux: int) -> Any:
         out, dtype, use = x @ y, p.dtype.np, cublaslt.uses(p.epilogue)
         kind = p.epilogue.split("_")[0]
         if use.reads_bias:
@@ -425,17 +425,17 @@ def test_without_the_library_nothing_changes() -> None:
 
 
 def test_an_unknown_problem_is_asked_for_once() -> None:
-    asked: list[cublaslt.Problem] = []
+    asked: list[cublaslt.GemmProblem] = []
 
     class Refusing(cublaslt.CublasLt):
         def __init__(self) -> None:
             self.plans, self._refused = {}, set()
 
-        def _new_plan(self, problem: cublaslt.Problem) -> cublaslt.Plan:
+        def _new_plan(self, problem: cublaslt.GemmProblem) -> cublaslt.GemmPlan:
             asked.append(problem)
             raise eg.errors.CompileError(f"{problem}: there is no algorithm")
 
-    problem = cublaslt.Problem(2, 3, 4, eg.float32, lda=4, ldb=3, ldd=3)
+    problem = cublaslt.GemmProblem(2, 3, 4, eg.float32, lda=4, ldb=3, ldd=3)
     library = Refusing()
     assert not library.serves(problem)
     assert not library.serves(problem)

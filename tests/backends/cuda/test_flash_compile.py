@@ -23,7 +23,7 @@ from everygrad.errors import ArgumentError, CompileError, DeviceError, DtypeErro
 KINDS = ("forward", "statistics", "delta", "queries", "keys")
 AMPERE, HOPPER = (8, 0), (9, 0)
 A100_SHARED, H100_SHARED = 166_912, 232_448  # bytes that a block may have
-PROBLEM = flash.Problem(dtypes.bfloat16, 2, 4, 100, 200, 64, 64, 0.125)
+PROBLEM = flash.AttentionProblem(dtypes.bfloat16, 2, 4, 100, 200, 64, 64, 0.125)
 MASKED = {
     "": PROBLEM._replace(dtype=dtypes.float16),
     "add": PROBLEM._replace(mask="add"),
@@ -48,7 +48,7 @@ def compiler() -> Report:
     return Report((13, 12))
 
 
-def assemble(compiler: Report, problem: flash.Problem, capability: Any, kind: str) -> None:
+def assemble(compiler: Report, problem: flash.AttentionProblem, capability: Any, kind: str) -> None:
     """The kernel becomes machine code that keeps its sums in registers."""
     kernel = flash.kernel(problem, capability, kind)
     name = flash.architecture(kernel, capability)
@@ -132,7 +132,7 @@ def test_devices_that_the_kernels_do_not_serve() -> None:
 
 
 def test_operands_are_read_16_bytes_at_a_time() -> None:
-    fine = flash.Operand(1 << 20, 4096, 64, 256)
+    fine = flash.AttentionOperand(1 << 20, 4096, 64, 256)
     assert flash.aligned(dtypes.bfloat16, fine)
     assert not flash.aligned(dtypes.bfloat16, fine._replace(address=(1 << 20) + 8))
     assert not flash.aligned(dtypes.bfloat16, fine._replace(token=260))
@@ -156,7 +156,7 @@ def test_scales_that_would_make_nan_of_closed_scores_come_first(scale: float) ->
 
 
 def test_a_call_says_how_it_is_launched() -> None:
-    x = flash.Operand(1 << 20, 25600, 6400, 64)
+    x = flash.AttentionOperand(1 << 20, 25600, 6400, 64)
     inputs = flash.Inputs(x, x, x)
     assert PROBLEM.padded == 128
     assert PROBLEM.lse_size == 2 * 4 * 128
@@ -202,7 +202,7 @@ def recording() -> Any:
 
 
 def launched(dev: Any) -> list[flash.Params]:
-    calls = [a for c in dev.gpu.commands for a in c.arguments if isinstance(a, flash.Call)]
+    calls = [a for c in dev.gpu.commands for a in c.arguments if isinstance(a, flash.FlashLaunch)]
     return [call.params for call in calls]
 
 
@@ -213,7 +213,9 @@ def test_sizes_are_not_taken_for_addresses(recording: Any, keys: int) -> None:
     attention._attention(recording, q, k, k, scale=0.1)
     (step,) = steps_of(recording.gpu)
     slots = range(len(recording.gpu.promises.starts))
-    call = next(a for a in step.filled([1 << 20 | n << 9 for n in slots]) if type(a) is flash.Call)
+    call = next(
+        a for a in step.filled([1 << 20 | n << 9 for n in slots]) if type(a) is flash.FlashLaunch
+    )
     assert (call.params.queries, call.params.keys) == (200, keys)
     assert call.params.q == 1 << 20
     assert call.params.lse == 1 << 20 | (len(slots) - 1) << 9
@@ -243,7 +245,7 @@ def test_what_begins_at_an_odd_element_is_copied(recording: Any, which: int, nam
 
 # --- cuBLASLt ------------------------------------------------------------------------------------
 
-SIMPLE = cublaslt.Problem(2, 3, 4, dtypes.float32, lda=4, ldb=3, ldd=3)
+SIMPLE = cublaslt.GemmProblem(2, 3, 4, dtypes.float32, lda=4, ldb=3, ldd=3)
 
 
 class FakeLibrary:
@@ -284,7 +286,7 @@ def test_a_plan_is_made_once_and_run_transposed() -> None:
     library = FakeLibrary()
     products = cublaslt.CublasLt(library)
     plan = products.plan(SIMPLE)
-    assert products.plan(cublaslt.Problem(*SIMPLE)) is plan
+    assert products.plan(cublaslt.GemmProblem(*SIMPLE)) is plan
     assert library.count("cublasLtMatmulAlgoGetHeuristic") == 1
     assert plan.workspace == 100
     products.run(plan, 7, 16, 32, 0, 48, workspace=64)

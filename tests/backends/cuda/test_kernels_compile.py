@@ -23,7 +23,7 @@ from everygrad.backends.cuda.driver import driver, nvrtc
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.source.prelude import with_library
 from everygrad.backends.cuda.source.render import TABLE
-from everygrad.backends.cuda.source.writer import Text
+from everygrad.backends.cuda.source.writer import KernelText
 from everygrad.compile.expr import INTRINSICS
 from everygrad.dtypes import DType
 from everygrad.errors import (
@@ -66,7 +66,7 @@ def dry() -> Any:
     return base.get(DRY)
 
 
-def seen() -> dict[str, Text]:
+def seen() -> dict[str, KernelText]:
     return dry().gpu.driver.texts  # type: ignore[no-any-return]
 
 
@@ -116,7 +116,7 @@ def _floats(one: Sample) -> list[Any]:
     return found
 
 
-def new_texts(part: int) -> list[Text]:
+def new_texts(part: int) -> list[KernelText]:
     """The kernels that a part of the ops needs, and no earlier part in this process has needed."""
     before = {*seen()}
     for name in FIXED[part::PARTS]:

@@ -16,7 +16,7 @@ from everygrad.backends import base
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver import nvrtc
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
-from everygrad.backends.cuda.kernels.multi_tensor import Form
+from everygrad.backends.cuda.kernels.multi_tensor import UpdateForm
 from everygrad.backends.cuda.source.prelude import with_library
 from everygrad.optim.adamw import AVERAGE, MOVE
 from everygrad.optim.optimizer import Change, Rule
@@ -76,7 +76,7 @@ def test_many_parameters_take_as_many_launches_as_their_table_needs(gpu: Any) ->
     stepped(params, opt, 2)
     names = launched(gpu, lambda: stepped(params, opt, 1))
     assert names.count("together_adam_move") == 3
-    held = Form(Rule(), (eg.float32,) * 7, (False,) * 7)
+    held = UpdateForm(Rule(), (eg.float32,) * 7, (False,) * 7)
     assert 8 * (held.pointers + 2) * held.most <= 4096
 
 

@@ -226,9 +226,9 @@ def test_attention_that_needs_more_shared_memory_than_there_is_is_not_served(
     dev: Any = base.get(DRY)
     q = dev.empty((1, 2, 128, 128), eg.bfloat16)
     given = (dev, q, q, q, None, 0.5, True)
-    assert attention._Call(*given).serves
+    assert attention._AttentionCall(*given).serves
     monkeypatch.setattr(DryDriver, "shared", 99 << 10)  # as on GPUs for games
-    assert not attention._Call(*given).serves
+    assert not attention._AttentionCall(*given).serves
 
 
 # --- computed again ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.attention import flash
-from everygrad.backends.cuda.driver.gpu import Loading
+from everygrad.backends.cuda.driver.gpu import PendingKernel
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
 from everygrad.backends.strided_array import reshaped, spread
 from everygrad.backends.strided_views import reshape
@@ -34,10 +34,10 @@ def _four(dev: Any, x: CudaArray) -> CudaArray:
     return reshape(dev, x, shape) if strides is None else x.view(shape, strides)
 
 
-def _operand(x: CudaArray) -> flash.Operand:
+def _operand(x: CudaArray) -> flash.AttentionOperand:
     """Steps of axes of one element say nothing, and are what the kernels like."""
     steps = [s if n > 1 else 0 for n, s in zip(x.shape[:3], x.strides[:3], strict=True)]
-    return flash.Operand(x.ptr, *steps)
+    return flash.AttentionOperand(x.ptr, *steps)
 
 
 def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
@@ -51,17 +51,17 @@ def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
     return flash.Mask(x.ptr, *spread(sizes, four, shape))
 
 
-def _begun(driver: Any, call: flash.Call) -> Loading:
+def _begun(driver: Any, call: flash.FlashLaunch) -> PendingKernel:
     """The kernel of a call, compiled by another thread from now on."""
     made = driver.nvrtc.compile_later("attention", call.text, call.architecture)
-    return Loading(lambda: driver.load(made.result(), flash.NAME, call.shared))
+    return PendingKernel(lambda: driver.load(made.result(), flash.NAME, call.shared))
 
 
-def _launch(kernel: Loading, call: flash.Call, stream: int) -> None:
+def _launch(kernel: PendingKernel, call: flash.FlashLaunch, stream: int) -> None:
     flash.launch(kernel.function, call, stream)
 
 
-class _Call:
+class _AttentionCall:
     """One attention: its inputs as the kernels take them, or `serves` is False."""
 
     def __init__(
@@ -83,7 +83,7 @@ class _Call:
         self.dtype = FROM_NP[q.dtype]
         batch, heads = _leading(q.shape)
         queries, keys = q.shape[-2], k.shape[-2]
-        self.problem = flash.Problem(
+        self.problem = flash.AttentionProblem(
             *(self.dtype, batch, heads, queries, keys, q.shape[-1], v.shape[-1], scale, causal),
             mask="" if mask is None else "add",
         )
@@ -106,7 +106,7 @@ class _Call:
         made: CudaArray = self.dev.empty((size,), dtypes.float32)
         return made
 
-    def launch(self, calls: list[flash.Call]) -> None:
+    def launch(self, calls: list[flash.FlashLaunch]) -> None:
         dev = self.dev
         driver = dev.gpu.driver
         for call in calls:
@@ -179,7 +179,7 @@ def _attention(
     scale: float,
     causal: bool = False,
 ) -> Any:
-    call = _Call(dev, q, k, v, mask, scale, causal)
+    call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
     out = call.forward()
@@ -197,7 +197,7 @@ def _grads(
     scale: float,
     causal: bool = False,
 ) -> Any:
-    call = _Call(dev, q, k, v, mask, scale, causal)
+    call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
     return call.backward(call.taken(g))
@@ -214,7 +214,7 @@ def _attention_kept(
     causal: bool = False,
 ) -> Any:
     """The result as (batch, tokens, heads, width), flat, and lse behind it."""
-    call = _Call(dev, q, k, v, mask, scale, causal)
+    call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
     statistics = call.problem.lse_size * 4 // q.dtype.itemsize
@@ -236,7 +236,7 @@ def _kept_grads(
     causal: bool = False,
 ) -> Any:
     """The derivatives as (batch, tokens, 3, heads, width)."""
-    call = _Call(dev, q, k, v, mask, scale, causal)
+    call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
     return call.backward_kept(call.taken(g), kept)

@@ -1,12 +1,14 @@
 """Attention that never holds a matrix of queries by keys: kernels, what they are given, launches.
 
-    problem = Problem(dtypes.bfloat16, batch, heads, queries, keys, width, depth, causal=True)
+    sizes = (batch, heads, queries, keys, width, depth)
+    problem = AttentionProblem(dtypes.bfloat16, *sizes, scale, causal=True)
     calls = forward(problem, (9, 0), Inputs(q, k, v), out, lse)
 
 q is (batch, heads, queries, width), k and v (batch, sources, keys, ...), where heads may share keys
-(heads is a multiple of sources); each an `Operand`: an address and the steps of its first three
-axes, in elements, the last one being contiguous. A `Call` is a kernel's text with all it is
-launched with; who holds the device compiles it (once for each text) and hands it to `launch`.
+(heads is a multiple of sources); each an `AttentionOperand`: an address and the strides of its
+first three axes, in elements, the last one being contiguous. A `FlashLaunch` is a kernel's text
+with all it is launched with; the owner of the device compiles it (once for each text) and passes it
+to `launch`.
 
 For a backward, `lse` says how the scores of each query were divided, and `delta` is sum(g * out):
 float32 in the layout (batch, heads, `padded(queries)`). With a mask `lse` has two lines a head: the
@@ -53,7 +55,7 @@ def lse_size(batch: int, heads: int, queries: int, masked: bool = False) -> int:
     return size_of((batch, heads, 1 + masked, padded(queries)))
 
 
-class Operand(NamedTuple):
+class AttentionOperand(NamedTuple):
     """Where a tensor lies: address, and steps of batch, head and token in elements."""
 
     address: int
@@ -75,13 +77,13 @@ class Mask(NamedTuple):
 class Inputs(NamedTuple):
     """What attention reads."""
 
-    q: Operand
-    k: Operand
-    v: Operand
+    q: AttentionOperand
+    k: AttentionOperand
+    v: AttentionOperand
     mask: Mask | None = None
 
 
-class Problem(NamedTuple):
+class AttentionProblem(NamedTuple):
     """Sizes and kinds. A mask is "add" (of q's dtype, -inf closes) or "bool" (false closes)."""
 
     dtype: DType
@@ -126,7 +128,7 @@ class Tiling(NamedTuple):
     overlap: bool = False  # weights are found while products run; three stages or more
 
 
-class Kernel(NamedTuple):
+class FlashKernel(NamedTuple):
     """Everything a kernel's text depends on."""
 
     kind: str  # forward, statistics, delta, queries, keys
@@ -138,7 +140,7 @@ class Kernel(NamedTuple):
     scaled: bool  # scores are scaled before they are compared
 
 
-class Call(NamedTuple):
+class FlashLaunch(NamedTuple):
     """One launch. `text` is compiled for `architecture`, and `params` is its one argument."""
 
     text: str
@@ -189,7 +191,7 @@ _ENGINES = {
 # --- which kernel --------------------------------------------------------------------------------
 
 
-def serves(problem: Problem, capability: tuple[int, int], shared: int) -> bool:
+def serves(problem: AttentionProblem, capability: tuple[int, int], shared: int) -> bool:
     """Whether these kernels serve the problem on a device that grants a block so many bytes of
     shared memory: dtype, sizes, and whole sixteens of bytes in every row."""
     p = problem
@@ -202,13 +204,13 @@ def serves(problem: Problem, capability: tuple[int, int], shared: int) -> bool:
     return most_shared(p, capability) <= shared
 
 
-def aligned(dtype: DType, operand: Operand) -> bool:
+def aligned(dtype: DType, operand: AttentionOperand) -> bool:
     """Whether an operand can be read 16 bytes at a time."""
     steps = [step * dtype.itemsize for step in operand[1:]]
     return not any(n % 16 for n in (operand.address, *steps))
 
 
-def kernel(problem: Problem, capability: tuple[int, int], kind: str) -> Kernel:
+def kernel(problem: AttentionProblem, capability: tuple[int, int], kind: str) -> FlashKernel:
     """The kernel for a device of this compute capability."""
     p = problem
     engine = "plain"
@@ -217,15 +219,15 @@ def kernel(problem: Problem, capability: tuple[int, int], kind: str) -> Kernel:
     wide = 64 if max(p.width, p.depth) <= 64 else 128
     # a steepness of 0, or none that float32 has, would make NaN of what is closed
     scaled = bool(p.mask) or p.scale < FLATTEST
-    return Kernel(kind, engine, p.dtype, wide, p.causal, p.mask, scaled)
+    return FlashKernel(kind, engine, p.dtype, wide, p.causal, p.mask, scaled)
 
 
-def architecture(kernel: Kernel, capability: tuple[int, int]) -> str:
+def architecture(kernel: FlashKernel, capability: tuple[int, int]) -> str:
     """What NVRTC compiles the kernel for: Hopper's products are not in plain sm_90."""
     return "sm_{}{}{}".format(*capability, "a" if kernel.engine == "hopper" else "")
 
 
-def tiling(kernel: Kernel) -> Tiling:
+def tiling(kernel: FlashKernel) -> Tiling:
     """How the kernel's work is cut."""
     if kernel.kind == "delta":
         return Tiling(128 * 16 // (kernel.wide * kernel.dtype.itemsize), 8, 128, 2, 1)
@@ -237,7 +239,7 @@ def tiling(kernel: Kernel) -> Tiling:
     return _AMPERE_MASKED if masked else cut._replace(blocks=1)
 
 
-def shared_bytes(kernel: Kernel, cut: Tiling) -> int:
+def shared_bytes(kernel: FlashKernel, cut: Tiling) -> int:
     """Dynamic shared memory: tiles, statistics, scratch and barriers, and room to align them."""
     if kernel.kind == "delta":
         return 0
@@ -251,14 +253,14 @@ def shared_bytes(kernel: Kernel, cut: Tiling) -> int:
 
 
 @lru_cache(maxsize=1024)
-def most_shared(problem: Problem, capability: tuple[int, int]) -> int:
+def most_shared(problem: AttentionProblem, capability: tuple[int, int]) -> int:
     """Bytes of shared memory that a device must grant a block, for forward and backward."""
     kernels = [kernel(problem, capability, kind) for kind in ("forward", "queries", "keys")]
     return max(shared_bytes(k, tiling(k)) for k in kernels)
 
 
 @lru_cache(maxsize=256)
-def source(kernel: Kernel, cut: Tiling | None = None) -> str:
+def source(kernel: FlashKernel, cut: Tiling | None = None) -> str:
     """The kernel as CUDA C++ that needs no header."""
     cut = cut or tiling(kernel)
     hopper = kernel.engine == "hopper"
@@ -323,7 +325,9 @@ class MappedParams(ctypes.Structure):
     _fields_ = (("maps", ctypes.c_uint64 * 16 * 4), ("plain", Params))
 
 
-def _params(problem: Problem, inputs: Inputs, statistics: tuple[int, int], **more: Any) -> Params:
+def _params(
+    problem: AttentionProblem, inputs: Inputs, statistics: tuple[int, int], **more: Any
+) -> Params:
     p = problem
     params = Params(
         heads=p.heads,
@@ -354,7 +358,7 @@ def _driver() -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _tensor_map(dtype: DType, operand: Operand, sizes: tuple[int, ...], rows: int) -> Any:
+def _tensor_map(dtype: DType, operand: AttentionOperand, sizes: tuple[int, ...], rows: int) -> Any:
     """The copy engine's description of a tensor: boxes of `rows` by 64 elements."""
     buffer = (ctypes.c_uint64 * 32)()  # the driver wants 64-byte alignment
     at = -(-ctypes.addressof(buffer) // 64) * 64
@@ -380,7 +384,9 @@ def _tensor_map(dtype: DType, operand: Operand, sizes: tuple[int, ...], rows: in
     return (ctypes.c_uint64 * 16).from_buffer_copy(ctypes.string_at(at, 128))
 
 
-def _mapped(kernel: Kernel, cut: Tiling, problem: Problem, params: Params) -> MappedParams:
+def _mapped(
+    kernel: FlashKernel, cut: Tiling, problem: AttentionProblem, params: Params
+) -> MappedParams:
     """`params` with maps: boxes have the rows that the kernel loads of each tensor at once."""
     p = problem
     found = MappedParams(plain=params)
@@ -391,7 +397,7 @@ def _mapped(kernel: Kernel, cut: Tiling, problem: Problem, params: Params) -> Ma
         tokens, heads = (p.queries, p.heads) if name in "qg" else (p.keys, p.key_heads)
         columns = p.width if name in "qk" else p.depth
         stays = (name in "kv") == (kernel.kind == "keys")
-        operand = Operand(address, *getattr(params, f"{name}_steps"))
+        operand = AttentionOperand(address, *getattr(params, f"{name}_steps"))
         sizes = (columns, tokens, heads, p.batch)
         found.maps[i] = _tensor_map(p.dtype, operand, sizes, cut.rows if stays else cut.columns)
     return found
@@ -416,12 +422,12 @@ def remap(params: ctypes.Structure) -> None:
 
 
 def _call(
-    problem: Problem,
+    problem: AttentionProblem,
     capability: tuple[int, int],
     kind: str,
     params: Params,
     cut: Tiling | None = None,
-) -> Call:
+) -> FlashLaunch:
     chosen = kernel(problem, capability, kind)
     cut = cut or tiling(chosen)
     given: ctypes.Structure = params
@@ -436,55 +442,64 @@ def _call(
     name = architecture(chosen, capability)
     shared = shared_bytes(chosen, cut)
     title = f"attention_{kind}"
-    return Call(source(chosen, cut), name, grid, cut.threads, shared, given, title)
+    return FlashLaunch(source(chosen, cut), name, grid, cut.threads, shared, given, title)
 
 
 def forward(
-    problem: Problem, capability: tuple[int, int], inputs: Inputs, out: Operand, lse: int
-) -> list[Call]:
+    problem: AttentionProblem,
+    capability: tuple[int, int],
+    inputs: Inputs,
+    out: AttentionOperand,
+    lse: int,
+) -> list[FlashLaunch]:
     """out and, for a backward, lse."""
     params = _params(problem, inputs, (lse, 0), out=out)
     return [_call(problem, capability, "forward", params)]
 
 
 def statistics(
-    problem: Problem, capability: tuple[int, int], inputs: Inputs, g: Operand, lse: int, delta: int
-) -> list[Call]:
+    problem: AttentionProblem,
+    capability: tuple[int, int],
+    inputs: Inputs,
+    g: AttentionOperand,
+    lse: int,
+    delta: int,
+) -> list[FlashLaunch]:
     """lse and delta from the inputs alone, for a backward that was not given out and lse."""
     params = _params(problem, inputs, (lse, delta), g=g)
     return [_call(problem, capability, "statistics", params)]
 
 
 def delta(
-    problem: Problem,
+    problem: AttentionProblem,
     capability: tuple[int, int],
     inputs: Inputs,
-    g: Operand,
-    out: Operand,
+    g: AttentionOperand,
+    out: AttentionOperand,
     delta: int,
-) -> list[Call]:
+) -> list[FlashLaunch]:
     """delta from g and out."""
     params = _params(problem, inputs, (0, delta), g=g, out=out)
     return [_call(problem, capability, "delta", params)]
 
 
 def backward(
-    problem: Problem,
+    problem: AttentionProblem,
     capability: tuple[int, int],
     inputs: Inputs,
-    g: Operand,
+    g: AttentionOperand,
     lse: int,
     delta: int,
-    dq: Operand,
-    dk: Operand,
-    dv: Operand,
-) -> list[Call]:
+    dq: AttentionOperand,
+    dk: AttentionOperand,
+    dv: AttentionOperand,
+) -> list[FlashLaunch]:
     """dq, and dk with dv, in either order or at once; the same bits each time."""
     params = _params(problem, inputs, (lse, delta), g=g, dq=dq, dk=dk, dv=dv)
     return [_call(problem, capability, kind, params) for kind in ("queries", "keys")]
 
 
-def launch(function: int, call: Call, stream: int) -> None:
+def launch(function: int, call: FlashLaunch, stream: int) -> None:
     """Put `call` on `stream`. `function` is its text compiled and loaded: a CUfunction that was
     allowed `call.shared` bytes of dynamic shared memory (more than 48 KiB must be asked for)."""
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call.params))

@@ -12,13 +12,19 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.driver.cudnn import ALIGNMENT, DTYPES, Problem, last_strides, lies_last
+from everygrad.backends.cuda.driver.cudnn import (
+    ALIGNMENT,
+    DTYPES,
+    ConvProblem,
+    last_strides,
+    lies_last,
+)
 from everygrad.backends.cuda.gemm.matmul import matmul
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.reduction import reduce
 from everygrad.backends.cuda.source.c_types import RAW
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP
@@ -59,7 +65,7 @@ def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, 
     last = all(lies_last(a.shape, a.strides) for a in images)
     shapes = {name: given[name].shape if name in given else wanted for name in "xwy"}
     how = (window.stride, window.padding, window.dilation, last, dev.tf32)
-    problem = Problem(kind, dtype, shapes["x"], shapes["w"], shapes["y"], *how)
+    problem = ConvProblem(kind, dtype, shapes["x"], shapes["w"], shapes["y"], *how)
     plan = dnn.plan(problem)
     if plan is None:
         return NotImplemented
@@ -102,9 +108,9 @@ def _columns(dev: Any, x: CudaArray, window: Any) -> CudaArray:
     return reshape(dev, out, (n, c * size_of(window.size), size_of(shape[4:])))
 
 
-def _write_columns(x: CudaArray, shape: Shape, window: Any, multiprocessors: int) -> Written:
+def _write_columns(x: CudaArray, shape: Shape, window: Any, multiprocessors: int) -> WrittenKernel:
     total = size_of(shape)
-    w = Writer("columns", is_wide(total, extent(x.shape, x.strides)))
+    w = KernelWriter("columns", is_wide(total, extent(x.shape, x.strides)))
     memory = RAW[x.dtype.itemsize]
     w.pointer(memory, "x")
     w.pointer(memory, "out", written=True)

@@ -18,7 +18,13 @@ from everygrad.backends.cuda.driver.cudnn import last_strides, lies_last
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import constant
-from everygrad.backends.cuda.source.writer import NARROW, Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import (
+    NARROW,
+    KernelWriter,
+    WrittenKernel,
+    extent,
+    is_wide,
+)
 from everygrad.backends.strided_array import row_major
 from everygrad.compile.accumulate import identity
 from everygrad.compile.thresholds import edge
@@ -31,7 +37,7 @@ _LAST = (0, 2, 3, 1)
 _UNROLLED = edge(__name__, "_UNROLLED", 16, "count")
 
 
-class Walk(NamedTuple):
+class PoolingLoop(NamedTuple):
     """What a kernel goes over: an image or the results of its windows, and what it reads."""
 
     name: str
@@ -51,11 +57,11 @@ class Walk(NamedTuple):
         return (*self.image[:2], height, width)
 
 
-def _walk(
+def _pooling_loop(
     name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, out: Shape, dtype: DType
-) -> Walk:
+) -> PoolingLoop:
     last = lies_last(arrays[-1].shape, arrays[-1].strides)
-    return Walk(
+    return PoolingLoop(
         *(name, window, image, out),
         last_strides(out) if last else row_major(out),
         _LAST if last else _PLAIN,
@@ -65,11 +71,11 @@ def _walk(
     )
 
 
-def _begun(at: Walk, *names: str, over: Shape = ()) -> Writer:
+def _begun(at: PoolingLoop, *names: str, over: Shape = ()) -> KernelWriter:
     """A kernel with its loop over the results, or what else is told, by coordinates n, c, r, q."""
     over = over or at.out
     reach = [extent(n, s) for n, s in zip(at.shapes, at.steps, strict=True)]
-    w = Writer(at.name, is_wide(size_of(at.out), size_of(at.image), *reach))
+    w = KernelWriter(at.name, is_wide(size_of(at.out), size_of(at.image), *reach))
     for name, dtype in zip((*names, "out"), at.dtypes, strict=True):
         w.pointer(LAYOUTS[dtype].memory, name, written=name == "out")
     w.thread()
@@ -83,7 +89,7 @@ def _begun(at: Walk, *names: str, over: Shape = ()) -> Writer:
     return w
 
 
-def _search(w: Writer, at: Walk, which: int, r: str, q: str) -> list[str]:
+def _search(w: KernelWriter, at: PoolingLoop, which: int, r: str, q: str) -> list[str]:
     """Lines that find the largest element of the window at (r, q) of input `which`, a NaN before
     all: `best`, and `found`, its place in the image or -1."""
     window, lay = at.window, LAYOUTS[at.dtypes[which]]
@@ -110,7 +116,7 @@ def _search(w: Writer, at: Walk, which: int, r: str, q: str) -> list[str]:
     ]
 
 
-def _windows(w: Writer, at: Walk, axis: int) -> list[str]:
+def _windows(w: KernelWriter, at: PoolingLoop, axis: int) -> list[str]:
     """Lines that begin a loop over the windows, at a or b, which a place of the image lies in
     along an axis."""
     place, name, most = (("r", "a", "oh"), ("q", "b", "ow"))[axis]
@@ -131,19 +137,19 @@ def _windows(w: Writer, at: Walk, axis: int) -> list[str]:
     ]
 
 
-def _around(w: Writer, at: Walk, *inside: str) -> list[str]:
+def _around(w: KernelWriter, at: PoolingLoop, *inside: str) -> list[str]:
     """Lines that go over the windows, at (a, b), which the element (r, q) of the image lies in."""
     return [*_windows(w, at, 0), *_windows(w, at, 1), *inside, "}", "}"]
 
 
-def _ended(w: Writer, at: Walk, value: str, multiprocessors: int) -> Written:
+def _ended(w: KernelWriter, at: PoolingLoop, value: str, multiprocessors: int) -> WrittenKernel:
     lay = LAYOUTS[at.dtypes[-1]]
     place = w.address(list("ncrq"), at.strides)
     w.add(f"out[{place}] = {lay.store.format(value)};", "}")
     return w.finish(grid(size_of(at.out), multiprocessors))
 
 
-def _write_largest(at: Walk, multiprocessors: int) -> Written:
+def _write_largest(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
     """The largest element of each window, or its place."""
     w = _begun(at, "x")
     w.add(*_search(w, at, 0, "r", "q"))
@@ -151,7 +157,7 @@ def _write_largest(at: Walk, multiprocessors: int) -> Written:
     return _ended(w, at, value, multiprocessors)
 
 
-def _write_max_spread(at: Walk, multiprocessors: int) -> Written:
+def _write_max_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
     """By the places of the largest elements: each element adds what windows give to it."""
     w = _begun(at, "g", "index")
     lay = LAYOUTS[at.dtypes[0]]
@@ -161,13 +167,13 @@ def _write_max_spread(at: Walk, multiprocessors: int) -> Written:
     return _ended(w, at, "total", multiprocessors)
 
 
-def _cells(at: Walk) -> Shape:
+def _cells(at: PoolingLoop) -> Shape:
     """How many windows side by side cover the image."""
     down, across = (-(-n // k) for n, k in zip(at.image[2:], at.window.size, strict=True))
     return (*at.image[:2], down, across)
 
 
-def _write_max_cells(at: Walk, multiprocessors: int) -> Written:
+def _write_max_cells(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
     """Of windows side by side: each writes all of its elements, and so does what is left of one at
     the edge, which is no window."""
     w = _begun(at, "g", "x", over=_cells(at))
@@ -189,7 +195,7 @@ def _write_max_cells(at: Walk, multiprocessors: int) -> Written:
     return w.finish(grid(size_of(_cells(at)), multiprocessors))
 
 
-def _write_sum(at: Walk, multiprocessors: int) -> Written:
+def _write_sum(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
     w = _begun(at, "x")
     lay = LAYOUTS[at.dtypes[0]]
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = at.window[:4]
@@ -208,7 +214,7 @@ def _write_sum(at: Walk, multiprocessors: int) -> Written:
     return _ended(w, at, "total", multiprocessors)
 
 
-def _write_sum_spread(at: Walk, multiprocessors: int) -> Written:
+def _write_sum_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
     w = _begun(at, "g")
     lay = LAYOUTS[at.dtypes[0]]
     given = lay.load.format(f"g[{w.address(list('ncab'), at.steps[0])}]")
@@ -216,7 +222,7 @@ def _write_sum_spread(at: Walk, multiprocessors: int) -> Written:
     return _ended(w, at, "total", multiprocessors)
 
 
-_WRITERS: dict[str, Callable[[Walk, int], Written]] = {
+_WRITERS: dict[str, Callable[[PoolingLoop, int], WrittenKernel]] = {
     "max_pool2d_index": _write_largest,
     "max_pool2d_value": _write_largest,
     "max_pool2d_place": _write_largest,
@@ -238,7 +244,7 @@ def _run(
     made: CudaArray = dev.empty(out, dtype)
     if made.storage is None or any(a.storage is None for a in arrays):
         return made
-    at = _walk(name, arrays, window, image, out, dtype)
+    at = _pooling_loop(name, arrays, window, image, out, dtype)
     kernel = dev.planned(at, lambda: _WRITERS[name](at, dev.multiprocessors))
     dev.gpu.launch(kernel, *(a.ptr for a in arrays), made.ptr)
     return made.view(out, at.strides)

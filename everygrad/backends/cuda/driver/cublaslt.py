@@ -1,7 +1,7 @@
 """Matrix products by cuBLASLt, called directly: CuPy's own calls cannot be captured into a graph.
 
     lt = CublasLt()                                  # one for each device, made while it is current
-    plan = lt.plan(Problem(m, n, k, dtypes.bfloat16, lda=k, ldb=n, ldd=n))
+    plan = lt.plan(GemmProblem(m, n, k, dtypes.bfloat16, lda=k, ldb=n, ldd=n))
     lt.run(plan, stream, a, b, 0, d, workspace=w)    # addresses; allocates nothing, may be captured
 
 All matrices are row-major: `d[i, j] = sum_l a[i, l] b[l, j]`, with `lda` the step from row to row
@@ -125,7 +125,7 @@ def aux_step(epilogue: str, n: int) -> int:
     return -(-n // step) * step
 
 
-class Problem(NamedTuple):
+class GemmProblem(NamedTuple):
     """`d = epilogue(alpha * a b + beta * c)`, row-major; sizes, steps and strides in elements."""
 
     m: int
@@ -172,7 +172,7 @@ class _Answer(ctypes.Structure):
     )
 
 
-class Plan:
+class GemmPlan:
     """A problem with its descriptors and the algorithms that can solve it, the chosen one first."""
 
     __slots__ = (
@@ -192,7 +192,7 @@ class Plan:
         "workspace",
     )
 
-    def __init__(self, problem: Problem, descriptor: int, layouts: tuple[int, ...]) -> None:
+    def __init__(self, problem: GemmProblem, descriptor: int, layouts: tuple[int, ...]) -> None:
         self.problem = problem
         self.descriptor = descriptor
         self.layouts = layouts
@@ -218,24 +218,24 @@ class Plan:
         return not self.settled and 2 * p.m * p.n * p.k * p.batch >= WORTH
 
 
-def _scalar(problem: Problem, value: complex) -> Any:
+def _scalar(problem: GemmProblem, value: complex) -> Any:
     """alpha or beta in the type cuBLASLt scales by."""
     part = ctypes.c_double if _wide(problem) else ctypes.c_float
     parts = [value.real, value.imag] if problem.dtype.is_complex else [value.real]
     return (part * len(parts))(*parts)
 
 
-def _wide(problem: Problem) -> bool:
+def _wide(problem: GemmProblem) -> bool:
     return problem.dtype in (dtypes.float64, dtypes.complex128)
 
 
-def _scale_type(problem: Problem) -> int:
+def _scale_type(problem: GemmProblem) -> int:
     if problem.dtype.is_complex or _wide(problem):
         return _TYPES[problem.dtype]
     return _TYPES[dtypes.float32]
 
 
-def _compute_type(problem: Problem) -> int:
+def _compute_type(problem: GemmProblem) -> int:
     """Halves are summed in float32; float32 is rounded to tf32 only where that is allowed."""
     if _wide(problem):
         return _COMPUTE_64F
@@ -243,7 +243,7 @@ def _compute_type(problem: Problem) -> int:
     return _COMPUTE_TF32 if full and problem.tf32 else _COMPUTE_32F
 
 
-def _check(problem: Problem) -> None:
+def _check(problem: GemmProblem) -> None:
     p = problem
     for dtype in (p.dtype, p.out or p.dtype):
         if dtype not in _TYPES:
@@ -277,22 +277,22 @@ class CublasLt:
         self.library.cublasLtGetStatusString.restype = ctypes.c_char_p
         self.version: int = self.library.cublasLtGetVersion()
         self.workspace = workspace  # bytes that `run` may be given
-        self.plans: dict[Problem, Plan] = {}
-        self._refused: set[Problem] = set()
+        self.plans: dict[GemmProblem, GemmPlan] = {}
+        self._refused: set[GemmProblem] = set()
         handle = ctypes.c_void_p()
         self._done(self.library.cublasLtCreate(ctypes.byref(handle)), "cublasLtCreate")
         self._handle = handle.value
         self._matmul = self.library.cublasLtMatmul
         self._matmul.argtypes = [ctypes.c_void_p] * 14 + [ctypes.c_size_t, ctypes.c_void_p]
 
-    def plan(self, problem: Problem) -> Plan:
+    def plan(self, problem: GemmProblem) -> GemmPlan:
         """How to solve `problem`: what was found for it before, or the heuristic's best answer."""
         plan = self.plans.get(problem)
         if plan is None:
             plan = self.plans[problem] = self._new_plan(problem)
         return plan
 
-    def serves(self, problem: Problem) -> bool:
+    def serves(self, problem: GemmProblem) -> bool:
         """Whether there is an algorithm for `problem`; what was found out is remembered."""
         if problem in self._refused:
             return False
@@ -305,7 +305,7 @@ class CublasLt:
 
     def run(
         self,
-        plan: Plan,
+        plan: GemmPlan,
         stream: int,
         a: int,
         b: int,
@@ -332,7 +332,7 @@ class CublasLt:
             self._launch(plan, stream, a, b, c, d, workspace)
 
     def tune(
-        self, plan: Plan, device: str, timer: Callable[[Callable[[], None]], float], *args: int
+        self, plan: GemmPlan, device: str, timer: Callable[[Callable[[], None]], float], *args: int
     ) -> None:
         """Let the fastest of the heuristic's answers solve the problem: as it was found before on a
         device of this name, by this version, or as `timer(work)` finds, which says how long `work`
@@ -354,7 +354,7 @@ class CublasLt:
         plan.choose(plan.answers[min(range(len(times)), key=times.__getitem__)])
         disk_cache.put(key.hexdigest(), bytes(plan.chosen.algorithm))
 
-    def _recall(self, plan: Plan, stored: bytes) -> bool:
+    def _recall(self, plan: GemmPlan, stored: bytes) -> bool:
         """Choose an algorithm that was kept, if the library still takes it."""
         answer, found = _Answer(), _Answer()
         if len(stored) != ctypes.sizeof(answer.algorithm):
@@ -384,7 +384,9 @@ class CublasLt:
 
     # --- what the above is made of ---------------------------------------------------------------
 
-    def _launch(self, plan: Plan, stream: int, a: int, b: int, c: int, d: int, space: int) -> None:
+    def _launch(
+        self, plan: GemmPlan, stream: int, a: int, b: int, c: int, d: int, space: int
+    ) -> None:
         left, right, before, after = plan.layouts
         status = self._matmul(
             self._handle,
@@ -407,7 +409,7 @@ class CublasLt:
         if status:
             self._done(status, str(plan.problem))
 
-    def _point(self, plan: Plan, bias: int, aux: int) -> None:
+    def _point(self, plan: GemmPlan, bias: int, aux: int) -> None:
         """Write the addresses into the descriptor, where they differ from what it holds."""
         if plan._addresses == (bias, aux):
             return
@@ -421,7 +423,7 @@ class CublasLt:
             self._set(plan.descriptor, _AUX_POINTER, ctypes.c_void_p(aux))
         plan._addresses = (bias, aux)
 
-    def _new_plan(self, problem: Problem) -> Plan:
+    def _new_plan(self, problem: GemmProblem) -> GemmPlan:
         _check(problem)
         p = problem
         out = p.out or p.dtype
@@ -432,7 +434,7 @@ class CublasLt:
             self._layout(out, p.m, p.n, False, p.ldc or p.ldd, p.batch, stride_c),
             self._layout(out, p.m, p.n, False, p.ldd, p.batch, p.stride_d),
         )
-        plan = Plan(problem, self._descriptor(problem), layouts)
+        plan = GemmPlan(problem, self._descriptor(problem), layouts)
         try:
             self._ask(plan)
         except EverygradError:
@@ -458,7 +460,7 @@ class CublasLt:
             self._put(put, layout, _BATCH_STRIDE, step)
         return layout
 
-    def _descriptor(self, problem: Problem) -> int:
+    def _descriptor(self, problem: GemmProblem) -> int:
         p = problem
         found = ctypes.c_void_p()
         create = self.library.cublasLtMatmulDescCreate
@@ -478,7 +480,7 @@ class CublasLt:
             self._set(descriptor, _AUX_STRIDE, ctypes.c_int64(p.aux_stride))
         return descriptor
 
-    def _ask(self, plan: Plan) -> None:
+    def _ask(self, plan: GemmPlan) -> None:
         """Ask the heuristic for algorithms and choose the first."""
         preference = ctypes.c_void_p()
         lib = self.library
@@ -514,7 +516,7 @@ class CublasLt:
         status = put(ctypes.c_void_p(place), attribute, ctypes.byref(value), size)
         self._done(status, f"attribute {attribute}")
 
-    def _drop(self, plan: Plan) -> None:
+    def _drop(self, plan: GemmPlan) -> None:
         self.library.cublasLtMatmulDescDestroy(ctypes.c_void_p(plan.descriptor))
         for layout in plan.layouts:
             self.library.cublasLtMatrixLayoutDestroy(ctypes.c_void_p(layout))

@@ -1,7 +1,7 @@
 """Convolutions by cuDNN, called directly: nothing else could be captured into a graph.
 
     dnn = Cudnn(stream)                # one for each device, made while it is current
-    plan = dnn.plan(Problem("forward", dtypes.bfloat16, x, w, y, stride, padding, dilation))
+    plan = dnn.plan(ConvProblem("forward", dtypes.bfloat16, x, w, y, stride, padding, dilation))
     plan(x, w, y, workspace)           # addresses; allocates nothing, may be captured
 
 A problem is described to cuDNN as a graph of one operation. Its heuristic then names engines, the
@@ -74,7 +74,7 @@ _OPERATIONS = {
 }
 
 
-class Problem(NamedTuple):
+class ConvProblem(NamedTuple):
     """What one call does: "forward" makes y of x and w, "input" x of y and w, "weight" w of x and
     y. Shapes are (batch, channels, places...); there are as many groups as x has more channels than
     w."""
@@ -173,14 +173,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Plan:
+class ConvPlan:
     """A problem with the engine that solves it; called with addresses, it is put on the stream."""
 
     __slots__ = (
         "__name__", "_dnn", "_packs", "descriptor", "name", "problem", "workspace"
     )  # fmt: skip
 
-    def __init__(self, dnn: Cudnn, problem: Problem, descriptor: int, workspace: int) -> None:
+    def __init__(self, dnn: Cudnn, problem: ConvProblem, descriptor: int, workspace: int) -> None:
         self.problem = problem
         self.descriptor = descriptor
         self.workspace = workspace  # bytes it needs
@@ -231,7 +231,7 @@ class Cudnn:
         for name, types in _SIGNATURES.items():
             getattr(library, name).argtypes = types
         self.version: int = library.cudnnGetVersion()
-        self.plans: dict[Problem, Plan | None] = {}
+        self.plans: dict[ConvProblem, ConvPlan | None] = {}
         handle = ctypes.c_void_p()
         self._done(library.cudnnCreate(ctypes.addressof(handle)), "cudnnCreate")
         self._handle = handle.value or 0
@@ -239,13 +239,13 @@ class Cudnn:
         self._execute = library.cudnnBackendExecute
         self._finalize = library.cudnnBackendFinalize
 
-    def plan(self, problem: Problem) -> Plan | None:
+    def plan(self, problem: ConvProblem) -> ConvPlan | None:
         """How to solve `problem`: the best engine that keeps our promises, or None if none does."""
         if problem not in self.plans:
             self.plans[problem] = self._new_plan(problem)
         return self.plans[problem]
 
-    def execute(self, plan: int, pack: int, problem: Problem) -> None:
+    def execute(self, plan: int, pack: int, problem: ConvProblem) -> None:
         status = self._execute(self._handle, plan, pack)
         if status:
             self._done(status, str(problem))
@@ -288,7 +288,7 @@ class Cudnn:
         self._done(status, f"attribute {name}")
         return count.value
 
-    def _new_plan(self, problem: Problem) -> Plan | None:
+    def _new_plan(self, problem: ConvProblem) -> ConvPlan | None:
         """The first engine within its room, or the one that needs the least."""
         held: list[int] = []
         best: _Solution | None = None
@@ -307,9 +307,9 @@ class Cudnn:
             for descriptor in reversed(held):
                 if best is None or descriptor != best.config:  # the plan may look at it
                     self.drop(descriptor)
-        return None if best is None else Plan(self, problem, best.plan, best.workspace)
+        return None if best is None else ConvPlan(self, problem, best.plan, best.workspace)
 
-    def _solutions(self, problem: Problem, held: list[int]) -> Iterator[_Solution]:
+    def _solutions(self, problem: ConvProblem, held: list[int]) -> Iterator[_Solution]:
         """The best first. `held` collects what they are made of."""
         graph = self._graph(problem, held)
         for mode in _HEURISTICS[:1] if problem.has_products else _HEURISTICS:
@@ -332,7 +332,7 @@ class Cudnn:
                 self._get(plan, _PLAN_WORKSPACE, _LONG, size)
                 yield _Solution(plan, config, size[0])
 
-    def _graph(self, problem: Problem, held: list[int]) -> int:
+    def _graph(self, problem: ConvProblem, held: list[int]) -> int:
         """The problem as a graph of one operation."""
         p, what = problem, str(problem)
         tensors = [self._tensor(p, i, shape) for i, shape in enumerate((p.x, p.w, p.y), 1)]
@@ -376,7 +376,7 @@ class Cudnn:
         )
         return held[-1]
 
-    def _tensor(self, problem: Problem, number: int, shape: Shape) -> int:
+    def _tensor(self, problem: ConvProblem, number: int, shape: Shape) -> int:
         return self.describe(
             _TENSOR,
             f"{problem}: tensor {shape}",

@@ -18,7 +18,7 @@ import numpy as np
 
 from everygrad.backends.cuda.driver import cudnn, cusolver, nvrtc
 from everygrad.backends.cuda.driver.cublaslt import CublasLt
-from everygrad.backends.cuda.source.writer import Text, full_source
+from everygrad.backends.cuda.source.writer import KernelText, full_source
 from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
 
 _CHUNK = 1 << 25  # bytes of one pinned piece
@@ -261,13 +261,13 @@ class Driver:
 
     # --- kernels ---------------------------------------------------------------------------------
 
-    def function(self, text: Text) -> Function:
+    def function(self, text: KernelText) -> Function:
         """The loaded kernel of this text."""
         source = full_source(text)
         cubin = self.nvrtc.compile(text.name, source, self.arch)
         return self.load(cubin, text.name)
 
-    def begin(self, text: Text) -> Callable[[], Function]:
+    def begin(self, text: KernelText) -> Callable[[], Function]:
         """The same, compiled by another thread from now on; waited for, and loaded, by the call."""
         made = self.nvrtc.compile_later(text.name, full_source(text), self.arch)
         return lambda: self.load(made.result(), text.name)

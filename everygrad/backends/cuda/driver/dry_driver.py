@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cuda.source.writer import Text
+from everygrad.backends.cuda.source.writer import KernelText
 
 
 class DryDriver:
@@ -31,7 +31,7 @@ class DryDriver:
     cusolver = None  # as linear algebra
 
     def __init__(self) -> None:
-        self.texts: dict[str, Text] = {}
+        self.texts: dict[str, KernelText] = {}
         self.launches: Counter[str] = Counter()
         self.limit = 1 << 40
         self.used = 0
@@ -40,11 +40,11 @@ class DryDriver:
     def enter(self) -> None:
         return
 
-    def function(self, text: Text) -> str:
+    def function(self, text: KernelText) -> str:
         self.texts[text.name] = text
         return text.name
 
-    def begin(self, text: Text) -> Callable[[], str]:
+    def begin(self, text: KernelText) -> Callable[[], str]:
         return partial(self.function, text)
 
     def unload(self) -> None:

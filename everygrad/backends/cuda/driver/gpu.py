@@ -18,7 +18,7 @@ import numpy as np
 
 from everygrad.backends.code_cache import kept
 from everygrad.backends.cuda.driver.memory import Memory, Storage
-from everygrad.backends.cuda.source.writer import Written
+from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.deferred_checks import Check, Checks
 from everygrad.errors import EverygradError, OutOfRangeError
 
@@ -34,7 +34,7 @@ class Kernel:
         "_size", "block", "buffer", "extra", "fire", "function", "grid", "name", "put", "source"
     )  # fmt: skip
 
-    def __init__(self, function: Any, written: Written) -> None:
+    def __init__(self, function: Any, written: WrittenKernel) -> None:
         self.function = function
         self.name = written.text.name
         self.source = written.text.source
@@ -53,7 +53,7 @@ class Kernel:
         self.fire: Callable[[], Any]  # the driver's launch of this kernel
 
 
-class Loading:
+class PendingKernel:
     """A kernel's function that other threads compile until someone asks for it."""
 
     def __init__(self, begun: Callable[[], Any]) -> None:
@@ -70,8 +70,8 @@ class Loading:
             return self._function
 
 
-class Known:
-    """A kernel's function, or the `Loading` of it, as it is kept by its name."""
+class CachedKernel:
+    """A kernel's function, or the `PendingKernel` of it, as it is kept by its name."""
 
     __slots__ = ("__weakref__", "function", "recent")
 
@@ -96,7 +96,7 @@ class Gpu:
         self.lock = threading.RLock()
         self.memory = Memory(self)
         self.log: list[Command] | None = None
-        self._functions: dict[str, Known] = {}
+        self._functions: dict[str, CachedKernel] = {}
         self._checks = Checks()
         self._faults: Storage | None = None
         self._unread_checks = False
@@ -104,25 +104,25 @@ class Gpu:
 
     # --- kernels ---------------------------------------------------------------------------------
 
-    def prepare(self, written: Written) -> Kernel:
+    def prepare(self, written: WrittenKernel) -> Kernel:
         """A kernel ready to be launched again and again."""
         with self.lock:
             known = self._functions.get(written.text.name)
             if known is None:
                 self.unload()
-                known = self.know(written, self.driver.function(written.text))
+                known = self.cache_kernel(written, self.driver.function(written.text))
             known.recent = True
             function = known.function
             kernel = Kernel(function, written)
             kernel.fire = partial(self._first_fire, kernel)
-            if not isinstance(function, Loading):
+            if not isinstance(function, PendingKernel):
                 kernel.fire = self.driver.launcher(kernel)
             return kernel
 
-    def know(self, written: Written, function: Any) -> Known:
-        """Keep a kernel's function, or its `Loading`, for the next time."""
+    def cache_kernel(self, written: WrittenKernel, function: Any) -> CachedKernel:
+        """Keep a kernel's function, or its `PendingKernel`, for the next time."""
         name = written.text.name
-        known = self._functions[name] = Known(function)
+        known = self._functions[name] = CachedKernel(function)
         kept.add(known, _MODULE + len(written.text.source), partial(_drop, self._functions, name))
         return known
 
@@ -133,7 +133,7 @@ class Gpu:
 
     def ready(self, kernel: Kernel) -> None:
         """Wait until a kernel is compiled, if another thread is at it."""
-        if isinstance(kernel.function, Loading):
+        if isinstance(kernel.function, PendingKernel):
             kernel.function = kernel.function.function
             known = self._functions.get(kernel.name)
             if known is not None:
@@ -217,13 +217,13 @@ class Gpu:
         """How often checks had something raised."""
         return self._checks.raised
 
-    def look(self) -> Look | None:
+    def look(self) -> FaultRead | None:
         """Begin to read what checks found; None if there were none since the last time."""
         with self.lock:
             if not self._unread_checks or self._faults is None:
                 return None
             self._unread_checks = False
-            return Look(self, self.driver.download(self._faults.ptr, _FAULT_BYTES))
+            return FaultRead(self, self.driver.download(self._faults.ptr, _FAULT_BYTES))
 
     def wait(self) -> None:
         """Until everything launched has run; raises what checks found."""
@@ -234,21 +234,21 @@ class Gpu:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def read(self, storage: Storage, start: int, size: int) -> Reading:
+    def read(self, storage: Storage, start: int, size: int) -> PendingRead:
         """Bytes from `start` on, as they are after all that was launched so far; begun now, and
         waited for by `result()`."""
         with self.lock:
             data = self.driver.download(storage.ptr + start, size)
-            return Reading(data, self.look())
+            return PendingRead(data, self.look())
 
 
-def _drop(functions: dict[str, Known], name: str, known: Known) -> None:
+def _drop(functions: dict[str, CachedKernel], name: str, known: CachedKernel) -> None:
     """Forget a kernel; plans and replays that hold it go on."""
     if functions.get(name) is known:
         del functions[name]
 
 
-class Look:
+class FaultRead:
     """What checks found, under way."""
 
     def __init__(self, gpu: Gpu, words: Any) -> None:
@@ -261,10 +261,10 @@ class Look:
         self._gpu.raise_fault(self._words.wait(), self._raised)
 
 
-class Reading:
+class PendingRead:
     """Bytes under way; `result` waits, and raises what checks found meanwhile."""
 
-    def __init__(self, data: Any, look: Look | None) -> None:
+    def __init__(self, data: Any, look: FaultRead | None) -> None:
         self._data = data
         self._look = look
 

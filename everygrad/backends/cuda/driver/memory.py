@@ -1,6 +1,6 @@
 """Device memory as arrays hold it, and what is said when there is none left.
 
-Small blocks that nobody holds any more wait here, by their size, for the next array: asking CuPy's
+Small blocks that nobody holds any more are cached here, by size, for the next array: asking CuPy's
 pool costs more than many a kernel.
 """
 
@@ -20,7 +20,7 @@ _WAITING = 256  # blocks of one size that wait, at most
 _PACKAGE = __name__.split(".")[0] + "."
 
 
-class Line(NamedTuple):
+class SourceLine(NamedTuple):
     """A place in a program, as cheap to note as can be: its line is looked up when it is shown."""
 
     code: CodeType
@@ -49,7 +49,7 @@ class Storage:
         self.size = size
 
 
-class Large(Storage):
+class LargeStorage(Storage):
     """A storage whose bytes are counted."""
 
     __slots__ = ()
@@ -63,7 +63,7 @@ class Large(Storage):
         memory.count(-self.size)
 
 
-class Small(Storage):
+class SmallStorage(Storage):
     """A storage whose block waits for the next of its size when the last array is gone; unless the
     block was lent, and its holder has other owners."""
 
@@ -99,7 +99,7 @@ _OURS = _ours()
 _inside: dict[str, bool] = {}  # by file: whether it is of this package
 
 
-def user_line() -> Line:
+def user_line() -> SourceLine:
     """The innermost caller's outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
@@ -110,7 +110,7 @@ def user_line() -> Line:
         if not _inside[file]:
             break
         frame = frame.f_back
-    return Line(frame.f_code, frame.f_lasti)
+    return SourceLine(frame.f_code, frame.f_lasti)
 
 
 class Memory:
@@ -118,7 +118,7 @@ class Memory:
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
-        self.large: dict[int, tuple[int, Line]] = {}  # by address: the size, who made it
+        self.large: dict[int, tuple[int, SourceLine]] = {}  # by address: the size, who made it
         self.recycles: bool = gpu.driver.recycles  # blocks that nobody holds wait
         self.counted = 0  # bytes of large storages, and of small blocks whether they wait or not
         self.peak = 0  # the most there were
@@ -134,7 +134,7 @@ class Memory:
             holder, ptr = waiting.pop()
         except IndexError:
             holder, ptr = self._ask((size + _UNIT - 1) & -_UNIT)
-        return Small(self.gpu, holder, ptr, size, waiting)
+        return SmallStorage(self.gpu, holder, ptr, size, waiting)
 
     def waiting_for(self, size: int) -> list[tuple[Any, int]]:
         """The blocks that can serve an array of `size` bytes; none ever where it is large."""
@@ -144,7 +144,7 @@ class Memory:
         holder, ptr = self._ask(size)
         if size >= LARGE:
             self.large[ptr] = (size, user_line())
-        return Large(self.gpu, holder, ptr, size)
+        return LargeStorage(self.gpu, holder, ptr, size)
 
     def count(self, size: int) -> None:
         """So many bytes more, or fewer."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from everygrad.backends.cuda.fused.row_kernel import FusedWriter, Made
-from everygrad.backends.cuda.fused.values import Task
+from everygrad.backends.cuda.fused.row_kernel import FusedKernel, FusedKernelWriter
+from everygrad.backends.cuda.fused.values import KernelTask
 from everygrad.backends.group_sums import finals, is_by_rows, kind_of, needed, walked
 from everygrad.backends.strided_array import collapse
 from everygrad.compile.fuse import Group, Load, Member, is_chain
@@ -47,21 +47,23 @@ def _by_loop(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
 
 def kernels(
     group: Group, stored: set[Value], multiprocessors: int, exact: Set[Value] = frozenset()
-) -> list[Made]:
+) -> list[FusedKernel]:
     """The kernels of a group, in the order they run. `exact` values are computed alike in all."""
     wanted = [v for v in group.members if v in stored]
     return [_kernel(group, part, multiprocessors, exact) for part in _by_loop(group, wanted)]
 
 
-def _kernel(group: Group, wanted: list[Value], multiprocessors: int, exact: Set[Value]) -> Made:
+def _kernel(
+    group: Group, wanted: list[Value], multiprocessors: int, exact: Set[Value]
+) -> FusedKernel:
     members = needed(group, wanted)
     kinds = {m.value: kind_of(m) for m in finals(members)}
     names = {v: k.name for v, k in kinds.items()}
     lengths = {k.length for k in kinds.values() if k.length}
 
-    def writer(row: int, pieces: int = 1) -> FusedWriter:
+    def writer(row: int, pieces: int = 1) -> FusedKernelWriter:
         task = _laid(group, members, wanted, names, row)
-        return FusedWriter(task._replace(pieces=pieces, exact=exact), multiprocessors)
+        return FusedKernelWriter(task._replace(pieces=pieces, exact=exact), multiprocessors)
 
     if is_by_rows(members):
         return writer(group.row or 1).along()
@@ -93,11 +95,11 @@ def _laid(
     wanted: list[Value],
     kinds: dict[Value, str],
     row: int,
-) -> Task:
+) -> KernelTask:
     """The task of walking rows of so many elements; 0: all are columns of one row."""
     found = walked(group, members, row)
     if row:
-        return Task(members, wanted, found.rows, found.columns, found.loads, kinds)
+        return KernelTask(members, wanted, found.rows, found.columns, found.loads, kinds)
     loads = list(found.loads)
     strides = [(*found.loads[r].rows, *found.loads[r].columns) for r in loads]
     # a last row that is shorter does not matter: elements are counted, not rows
@@ -108,7 +110,7 @@ def _laid(
     places = {
         r: Place((), s, found.loads[r].offset) for r, s in zip(loads, steps[:-1], strict=True)
     }
-    return Task(members, wanted, (), sizes, places, kinds)
+    return KernelTask(members, wanted, (), sizes, places, kinds)
 
 
 def read_in_place(group: Group, v: Value) -> bool:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from everygrad.backends.cuda.fused import online_softmax
 from everygrad.backends.cuda.fused.second_stage import PartialSums
-from everygrad.backends.cuda.fused.values import Task, Values, accumulator_of, stored
+from everygrad.backends.cuda.fused.values import KernelTask, Values, accumulator_of, stored
 from everygrad.backends.cuda.kernels.elementwise import grid
-from everygrad.backends.cuda.kernels.reduction import Walk
+from everygrad.backends.cuda.kernels.reduction import ReductionLayout
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written
+from everygrad.backends.cuda.source.writer import BLOCK, KernelWriter, WrittenKernel
 from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
@@ -34,10 +34,10 @@ _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # threads side by side where 
 _NAME = 48  # letters of a kernel's name
 
 
-class Made(NamedTuple):
+class FusedKernel(NamedTuple):
     """A written kernel: its pointers are those of the inputs, the outputs, then the parts."""
 
-    written: Written
+    written: WrittenKernel
     inputs: list[Value]
     outputs: list[Value]
     partial_sums: list[PartialSums]
@@ -49,7 +49,7 @@ class Made(NamedTuple):
         return not self.loops or any(v in loop and out in loop for loop in self.loops)
 
 
-class _Plain(Writer):
+class _AliasingWriter(KernelWriter):
     """Results may take the memory of operands: pointers promise nothing."""
 
     def pointer(self, type: str, name: str, written: bool = False) -> str:
@@ -57,7 +57,7 @@ class _Plain(Writer):
         return name
 
 
-def vector_of(task: Task, flat: bool) -> int:
+def vector_of(task: KernelTask, flat: bool) -> int:
     """How many neighbours a thread takes at once: 16 bytes of what is read or written as a whole,
     if rows can be cut so."""
     last, whole = task.columns[-1], task.row_count * task.length
@@ -70,10 +70,10 @@ def vector_of(task: Task, flat: bool) -> int:
     return count
 
 
-class FusedWriter:
+class FusedKernelWriter:
     """Writes one task as one kernel."""
 
-    def __init__(self, task: Task, multiprocessors: int) -> None:
+    def __init__(self, task: KernelTask, multiprocessors: int) -> None:
         self.task = task
         self.members = task.members
         self.multiprocessors = multiprocessors
@@ -89,7 +89,7 @@ class FusedWriter:
         self.partials: dict[Value, int] = {}  # where parts of a row's sum are left
         self.partials_size = 0
         names = "_".join(dict.fromkeys(v.name for v in task.members))
-        self.w = _Plain(f"fused_{names}"[:_NAME], False)
+        self.w = _AliasingWriter(f"fused_{names}"[:_NAME], False)
 
     # --- what is there ---------------------------------------------------------------------------
 
@@ -147,10 +147,10 @@ class FusedWriter:
     def declare_shared(self) -> None:
         self.w.add("__shared__ alignas(16) u32 shared[128];")
 
-    def add_partial_sums(self, v: Value, size: int, walk: Walk) -> None:
+    def add_partial_sums(self, v: Value, size: int, layout: ReductionLayout) -> None:
         """Note that a final has parts, where it has several."""
-        if walk.terms > 1:
-            self.partial_sums[v] = PartialSums(self.accumulators[v], size, walk)
+        if layout.terms > 1:
+            self.partial_sums[v] = PartialSums(self.accumulators[v], size, layout)
 
     def store_final(self, v: Value, value: str, place: str) -> str:
         """Store a final, or its part number `place`."""
@@ -169,13 +169,13 @@ class FusedWriter:
 
     def add_total_partial_sums(self, blocks: int) -> None:
         for v in self.of_kind("total"):
-            self.add_partial_sums(v, blocks, Walk((1,), (0,), (blocks,), (1,)))
+            self.add_partial_sums(v, blocks, ReductionLayout((1,), (0,), (blocks,), (1,)))
 
-    def made(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> Made:
+    def made(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> FusedKernel:
         written = self.w.finish(blocks, block)
         outputs = [v for v in self.task.wanted if v not in self.partial_sums]
         partial_sums = list(self.partial_sums.values())
-        return Made(written, self.values.inputs, outputs, partial_sums, in_place)
+        return FusedKernel(written, self.values.inputs, outputs, partial_sums, in_place)
 
     # --- elements ------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class FusedWriter:
 
     # --- all elements, one after the other -------------------------------------------------------
 
-    def flat(self) -> Made:
+    def flat(self) -> FusedKernel:
         size = self.task.length
         self.begin(vector_of(self.task, True))
         vector, has_sums = self.vector, bool(self.finals)
@@ -315,7 +315,7 @@ class FusedWriter:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def along(self) -> Made:
+    def along(self) -> FusedKernel:
         t = self.task
         vector = vector_of(t, False)
         share, block, held = self._geometry(vector)
@@ -327,7 +327,7 @@ class FusedWriter:
         self.add_total_partial_sums(blocks)
         for v in self.of_kind("columns"):
             n = t.length
-            self.add_partial_sums(v, blocks * n, Walk((n,), (1,), (blocks,), (n,)))
+            self.add_partial_sums(v, blocks * n, ReductionLayout((n,), (1,), (blocks,), (n,)))
         for v in self.of_kind("rows"):
             self.add_partial_sums(v, t.row_count, _cyclic_rows(v.size, t.row_count, t.pieces))
         if not held:
@@ -515,7 +515,7 @@ class FusedWriter:
 
     # --- columns ---------------------------------------------------------------------------------
 
-    def down(self) -> Made:
+    def down(self) -> FusedKernel:
         t = self.task
         vector = vector_of(t, False)
         self.begin(vector)
@@ -532,7 +532,7 @@ class FusedWriter:
         pieces = -(-t.row_count // chunk)
         n = t.length
         for v in self.of_kind("columns"):
-            self.add_partial_sums(v, pieces * n, Walk((n,), (1,), (pieces,), (n,)))
+            self.add_partial_sums(v, pieces * n, ReductionLayout((n,), (1,), (pieces,), (n,)))
         self.add_total_partial_sums(pieces * columns)
         self.declare()
         self._down_rows(across, beside, chunk)
@@ -585,12 +585,12 @@ class FusedWriter:
         )
 
 
-def _cyclic_rows(size: int, count: int, pieces: int) -> Walk:
+def _cyclic_rows(size: int, count: int, pieces: int) -> ReductionLayout:
     """How partial sums lie, one for each of `count` rows: pieces of a row are neighbours, and the
     next row of the same sum comes after those of all others."""
     many = count // (size * pieces)
     if pieces == 1:
-        return Walk((size,), (1,), (many,), (size,))
+        return ReductionLayout((size,), (1,), (many,), (size,))
     if many == 1:
-        return Walk((size,), (pieces,), (pieces,), (1,))
-    return Walk((size,), (pieces,), (many, pieces), (size * pieces, 1))
+        return ReductionLayout((size,), (pieces,), (pieces,), (1,))
+    return ReductionLayout((size,), (pieces,), (many, pieces), (size * pieces, 1))

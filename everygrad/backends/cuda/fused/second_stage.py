@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from everygrad.backends.cuda.fused.values import Accumulator
 from everygrad.backends.cuda.kernels.reduction import (
-    Stage,
-    Walk,
+    ReductionLayout,
+    ReductionStage,
     goes_by_rows,
     write_columns,
     write_rows,
 )
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import Writer, Written, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 
@@ -29,43 +29,47 @@ _STEP_TERMS = edge(__name__, "_STEP_TERMS", 64, "size")  # of each step, where t
 
 
 class PartialSums(NamedTuple):
-    """The partial sums of a final: `size` of them in memory, read as `walk` says."""
+    """The partial sums of a final: `size` of them in memory, read as `layout` says."""
 
     accumulator: Accumulator
     size: int
-    walk: Walk
+    layout: ReductionLayout
 
     @property
     def in_rows(self) -> bool:
         """Whether each block has left one row of columns, and rows are not too many."""
-        n, terms = self.walk.rows, self.walk.terms
-        plain = self.walk == Walk((n,), (1,), (terms,), (n,)) and not goes_by_rows(self.walk)
+        n, terms = self.layout.rows, self.layout.terms
+        plain = self.layout == ReductionLayout((n,), (1,), (terms,), (n,)) and not goes_by_rows(
+            self.layout
+        )
         return plain and terms <= _MAX_TERMS and self.accumulator.total.itemsize <= 8
 
-    def second_stage(self) -> list[tuple[Written, int]]:
+    def second_stage(self) -> list[tuple[WrittenKernel, int]]:
         """The kernels that reduce the partial sums to the final, each with its number of results.
         Many partial sums of columns take two steps, so that more threads share the work."""
-        acc, walk = self.accumulator, self.walk
+        acc, layout = self.accumulator, self.layout
         name, combine = f"second_stage_{acc.value.name}", acc.value.op.combine
-        if goes_by_rows(walk):
-            stage = Stage(
-                combine, acc.total, acc.total, acc.value.dtype, 1, walk.terms, acc.divisor
+        if goes_by_rows(layout):
+            stage = ReductionStage(
+                combine, acc.total, acc.total, acc.value.dtype, 1, layout.terms, acc.divisor
             )
-            return [(write_rows(name, stage, walk, 0), walk.rows)]
+            return [(write_rows(name, stage, layout, 0), layout.rows)]
         made = []
-        if walk.terms > 4 * _STEP_TERMS:
-            pieces = -(-walk.terms // _STEP_TERMS)
-            stage = Stage(combine, acc.total, acc.total, acc.total, pieces, _STEP_TERMS, 0)
-            made.append((write_columns(name, stage, walk), walk.rows * pieces))
-            walk = Walk((walk.rows,), (1,), (pieces,), (walk.rows,))
-        stage = Stage(combine, acc.total, acc.total, acc.value.dtype, 1, walk.terms, acc.divisor)
-        return [*made, (write_columns(name, stage, walk), walk.rows)]
+        if layout.terms > 4 * _STEP_TERMS:
+            pieces = -(-layout.terms // _STEP_TERMS)
+            stage = ReductionStage(combine, acc.total, acc.total, acc.total, pieces, _STEP_TERMS, 0)
+            made.append((write_columns(name, stage, layout), layout.rows * pieces))
+            layout = ReductionLayout((layout.rows,), (1,), (pieces,), (layout.rows,))
+        stage = ReductionStage(
+            combine, acc.total, acc.total, acc.value.dtype, 1, layout.terms, acc.divisor
+        )
+        return [*made, (write_columns(name, stage, layout), layout.rows)]
 
 
 class SecondStage(NamedTuple):
     """A kernel for several sums: its pointers are their partial sums, then the results."""
 
-    written: Written
+    written: WrittenKernel
     values: list[Value]
 
 
@@ -73,22 +77,22 @@ def group_by_layout(
     parts: Sequence[PartialSums],
 ) -> tuple[list[list[PartialSums]], list[PartialSums]]:
     """Partial sums that one kernel can combine, by layout; and the others."""
-    sets: dict[Walk, list[PartialSums]] = {}
+    sets: dict[ReductionLayout, list[PartialSums]] = {}
     for p in parts:
         if p.in_rows:
-            sets.setdefault(p.walk, []).append(p)
+            sets.setdefault(p.layout, []).append(p)
     return list(sets.values()), [p for p in parts if not p.in_rows]
 
 
 def write_second_stage(parts: Sequence[PartialSums]) -> SecondStage:
     """Columns of each sum, a block for every 32; all have one layout."""
-    walk = parts[0].walk
-    w = Writer("second_stage", is_wide(walk.extent))
+    layout = parts[0].layout
+    w = KernelWriter("second_stage", is_wide(layout.extent))
     for k, p in enumerate(parts):
         w.pointer(LAYOUTS[p.accumulator.total].memory, f"p{k}")
     for k, p in enumerate(parts):
         w.pointer(LAYOUTS[p.accumulator.value.dtype].memory, f"o{k}", written=True)
-    columns, terms = w.number(walk.rows, "columns"), w.number(walk.terms, "terms")
+    columns, terms = w.number(layout.rows, "columns"), w.number(layout.terms, "terms")
     size = max(p.accumulator.total.itemsize for p in parts)
     w.add(
         f"__shared__ alignas(16) char shared[{_COLUMNS * _COLUMN_THREADS * size}];",
@@ -114,7 +118,7 @@ def write_second_stage(parts: Sequence[PartialSums]) -> SecondStage:
             f"{LAYOUTS[acc.value.dtype].store.format(acc.finalize('sums[tx]'))};",
             "}",
         )
-    blocks = (-(-walk.rows // _COLUMNS), len(parts), 1)
+    blocks = (-(-layout.rows // _COLUMNS), len(parts), 1)
     return SecondStage(
         w.finish(blocks, _COLUMNS * _COLUMN_THREADS), [p.accumulator.value for p in parts]
     )

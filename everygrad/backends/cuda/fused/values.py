@@ -31,7 +31,7 @@ _LOW = re.compile(r"\b(normcdf|exp)\(")
 _KEPT = edge(__name__, "_KEPT", 64, "size")
 
 
-class Task(NamedTuple):
+class KernelTask(NamedTuple):
     """What a kernel is to do: `wanted` of the group's members. `rows` and `columns` are the sizes
     of the axes walked, `places` say where loads are; `kinds` what each final is. `pieces`: into how
     many rows one was cut. `exact`: values that must come out alike wherever they are computed."""
@@ -106,7 +106,7 @@ def accumulator_of(m: Member) -> Accumulator:
     return Accumulator(v, dtype, LAYOUTS[dtype].register, start, count)
 
 
-class Operand:
+class LoadOperand:
     """A load in a walk."""
 
     def __init__(self, number: int, load: Load, place: Place, vector: int) -> None:
@@ -148,7 +148,7 @@ class Values:
     """Writes loads and members. `held`: each thread keeps its elements of a row from one pass to
     the next, in arrays of `held` times `vector` elements."""
 
-    def __init__(self, task: Task, vector: int, held: int = 0) -> None:
+    def __init__(self, task: KernelTask, vector: int, held: int = 0) -> None:
         self.task = task
         self.members = task.members
         self.vector = vector
@@ -158,7 +158,7 @@ class Values:
             r for m in task.members.values() for r in m.refs if isinstance(r, Load)
         )
         self.inputs = list(dict.fromkeys(r.value for r in loads if progression(r) is None))
-        self.operands = {r: Operand(n, r, task.places[r], vector) for n, r in enumerate(loads)}
+        self.operands = {r: LoadOperand(n, r, task.places[r], vector) for n, r in enumerate(loads)}
         sizes = [_reach(task, o) for o in self.operands.values()]
         self.index = "i64" if is_wide(task.row_count * task.length, *sizes) else "i32"
         self.of_row: dict[Any, str] = {}
@@ -287,7 +287,7 @@ class Values:
         """The coordinates of the first element at hand, `c`."""
         return split("c", self.task.columns, "c", self.index)[0]
 
-    def _column(self, o: Operand) -> str:
+    def _column(self, o: LoadOperand) -> str:
         names = [f"c{k}" for k in range(len(self.task.columns))]
         return f"b{o.number} + {total(names, o.place.columns)}"
 
@@ -402,7 +402,7 @@ def stored(v: Value, value: str) -> str:
     return LAYOUTS[v.dtype].store.format(value)
 
 
-def _reach(task: Task, o: Operand) -> int:
+def _reach(task: KernelTask, o: LoadOperand) -> int:
     """How far an operand's elements lie from its first."""
     pairs = zip((*task.rows, *task.columns), (*o.place.rows, *o.place.columns), strict=True)
     return o.place.offset + sum((n - 1) * abs(s) for n, s in pairs)

@@ -9,11 +9,17 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT, Problem, aux_step, uses
+from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT, GemmProblem, aux_step, uses
 from everygrad.backends.cuda.kernels.copy_kernels import copied
 from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
-from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import (
+    BLOCK,
+    KernelWriter,
+    WrittenKernel,
+    extent,
+    is_wide,
+)
 from everygrad.backends.strided_array import collapse, spread
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.compile.expr import Inst
@@ -36,14 +42,14 @@ def _multiply_add(dtype: DType, a: str, b: str, c: str) -> str:
 
 def _write_tiles(
     dtype: DType, batch: Shape, sizes: tuple[int, int, int], x: Shape, y: Shape
-) -> Written:
+) -> WrittenKernel:
     """`x` and `y` are strides: of the batch, then of the two axes."""
     rows, columns, terms = sizes
     count = size_of(batch)
     lay, total = LAYOUTS[dtype], accumulator_dtype(dtype)
     register = LAYOUTS[total].register
     reach = (extent((*batch, rows, terms), x), extent((*batch, terms, columns), y))
-    w = Writer("matmul", is_wide(*reach, count * rows * columns))
+    w = KernelWriter("matmul", is_wide(*reach, count * rows * columns))
     w.pointer(lay.memory, "x")
     w.pointer(lay.memory, "y")
     w.pointer(lay.memory, "out", written=True)
@@ -107,29 +113,29 @@ def _write_tiles(
 # --- by cuBLASLt ---------------------------------------------------------------------------------
 
 
-class Side(NamedTuple):
+class MatrixLayout(NamedTuple):
     """A matrix as cuBLASLt takes it: stored turned or not, with a step between stored rows."""
 
     turned: bool
     step: int
 
 
-def _side(shape: Shape, strides: Shape) -> Side | None:
+def _matrix_layout(shape: Shape, strides: Shape) -> MatrixLayout | None:
     """How a matrix (rows, columns) lies; None where it must be copied first."""
     rows, columns = shape
     down, along = strides
     if (along == 1 or columns == 1) and (down >= columns or rows == 1):
-        return Side(False, max(down if rows > 1 else 0, columns))
+        return MatrixLayout(False, max(down if rows > 1 else 0, columns))
     if (down == 1 or rows == 1) and (along >= rows or columns == 1):
-        return Side(True, max(along if columns > 1 else 0, rows))
+        return MatrixLayout(True, max(along if columns > 1 else 0, rows))
     return None
 
 
-def _laid_out(dev: Any, a: CudaArray) -> tuple[CudaArray, Side]:
-    side = _side(a.shape[-2:], a.strides[-2:])
+def _laid_out(dev: Any, a: CudaArray) -> tuple[CudaArray, MatrixLayout]:
+    side = _matrix_layout(a.shape[-2:], a.strides[-2:])
     if side is None or min(a.strides[:-2], default=0) < 0:
         a = copied(dev, a)
-        side = Side(False, a.shape[-1])
+        side = MatrixLayout(False, a.shape[-1])
     return a, side
 
 
@@ -159,7 +165,7 @@ def _by_library(
             for a, step in zip((x, y), steps, strict=True)
         )
         target = out.ptr + size * each * i
-        problem = Problem(
+        problem = GemmProblem(
             *(m, n, k, dtype, left.step, right.step, n, left.turned, right.turned),
             batch=sizes[-1],
             stride_a=steps[0][-1],
@@ -173,7 +179,9 @@ def _by_library(
     return out
 
 
-def _put(dev: Any, problem: Problem, x: int, y: int, out: int, bias: int = 0, aux: int = 0) -> None:
+def _put(
+    dev: Any, problem: GemmProblem, x: int, y: int, out: int, bias: int = 0, aux: int = 0
+) -> None:
     """One product of cuBLASLt's on these addresses."""
     lt = dev.gpu.driver.lt
     plan = lt.plan(problem)
@@ -185,7 +193,7 @@ def _put(dev: Any, problem: Problem, x: int, y: int, out: int, bias: int = 0, au
 # --- with an epilogue that has operands or results of its own -------------------------------------
 
 
-class Operand(NamedTuple):
+class MatrixOperand(NamedTuple):
     """A matrix in memory: its address, or how far it is from one that is as even as any."""
 
     shape: Shape
@@ -193,13 +201,15 @@ class Operand(NamedTuple):
     address: int
 
 
-def problem_with(epilogue: str, dtype: DType, x: Operand, y: Operand, tf32: bool) -> Problem | None:
+def problem_with(
+    epilogue: str, dtype: DType, x: MatrixOperand, y: MatrixOperand, tf32: bool
+) -> GemmProblem | None:
     """x @ y with an epilogue; None where an operand must be copied first."""
-    left, right = (_side(a.shape, a.strides) for a in (x, y))
+    left, right = (_matrix_layout(a.shape, a.strides) for a in (x, y))
     if left is None or right is None:
         return None
     (m, k), (_, n) = x.shape, y.shape
-    return Problem(
+    return GemmProblem(
         *(m, n, k, dtype, left.step, right.step, n, left.turned, right.turned),
         tf32=tf32,
         epilogue=epilogue,
@@ -208,19 +218,19 @@ def problem_with(epilogue: str, dtype: DType, x: Operand, y: Operand, tf32: bool
     )
 
 
-class Piece(NamedTuple):
+class ResultSlice(NamedTuple):
     """A result among several that lie one behind the other: where, and how many elements."""
 
     at: int
     size: int
 
 
-class Results(NamedTuple):
+class EpilogueResults(NamedTuple):
     """The product, what its epilogue leaves for backward, and sums; in elements of one dtype."""
 
-    product: Piece
-    aux: Piece
-    sums: Piece
+    product: ResultSlice
+    aux: ResultSlice
+    sums: ResultSlice
 
     @property
     def size(self) -> int:
@@ -232,7 +242,7 @@ class Results(NamedTuple):
         return not (self.aux.size or self.sums.size)
 
 
-def results(epilogue: str, m: int, n: int, dtype: DType) -> Results:
+def results(epilogue: str, m: int, n: int, dtype: DType) -> EpilogueResults:
     """Where a product (m, n) with an epilogue puts its results."""
     step = _SIDES_ALIGNED // dtype.itemsize
     use, ld = uses(epilogue), aux_step(epilogue, n)
@@ -240,8 +250,10 @@ def results(epilogue: str, m: int, n: int, dtype: DType) -> Results:
     aux = m * bits // 8 // dtype.itemsize if use.writes_aux else 0
     sums = {"": 0, "m": m, "n": n}[use.sums]
     behind = -(-m * n // step) * step
-    return Results(
-        Piece(0, m * n), Piece(behind, aux), Piece(-(-(behind + aux) // step) * step, sums)
+    return EpilogueResults(
+        ResultSlice(0, m * n),
+        ResultSlice(behind, aux),
+        ResultSlice(-(-(behind + aux) // step) * step, sums),
     )
 
 
@@ -251,7 +263,7 @@ def product_ending(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epi
     brought into order first."""
     dtype, use = FROM_NP[x.dtype], uses(epilogue)
     (m, _), (_, n) = x.shape, y.shape
-    left, right = (Operand(a.shape, a.strides, a.ptr) for a in (x, y))
+    left, right = (MatrixOperand(a.shape, a.strides, a.ptr) for a in (x, y))
     problem = problem_with(epilogue, dtype, left, right, dev.tf32)
     if problem is None:
         return NotImplemented

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT
 from everygrad.backends.cuda.gemm.matmul import (
     WITH_EPILOGUES,
-    Operand,
-    Piece,
+    MatrixOperand,
+    ResultSlice,
     problem_with,
     results,
 )
@@ -78,8 +78,8 @@ class Product(NamedTuple):
     x: Value
     y: Value
     turned: bool
-    left: Operand
-    right: Operand
+    left: MatrixOperand
+    right: MatrixOperand
 
 
 class Ending(NamedTuple):
@@ -324,17 +324,17 @@ def _is_array(base: Value) -> bool:
     return base.kind != "full"
 
 
-def _operand(v: Value, shape: Shape) -> Operand | None:
+def _operand(v: Value, shape: Shape) -> MatrixOperand | None:
     """v as a matrix where it lies; None where it must be copied for that."""
     view = view_of(v)
     strides = views.reshape(view.shape, view.strides, shape)
     if strides is None or not _is_array(view.base):
         return None
-    return Operand(shape, strides, view.offset * v.dtype.itemsize)
+    return MatrixOperand(shape, strides, view.offset * v.dtype.itemsize)
 
 
-def _turned(a: Operand) -> Operand:
-    return Operand(a.shape[::-1], a.strides[::-1], a.address)
+def _turned(a: MatrixOperand) -> MatrixOperand:
+    return MatrixOperand(a.shape[::-1], a.strides[::-1], a.address)
 
 
 # --- the new graph -------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ class Builder:
         where = results(self.endings[v].epilogue, p.left.shape[0], p.right.shape[1], v.dtype)
         if where.is_one:
             return call
-        piece: Piece = getattr(where, name)
+        piece: ResultSlice = getattr(where, name)
         return self.graph.call(_SLICE, [call], {"slices": ((piece.at, piece.size, 1),)})
 
     def shaped(self, v: Value, shape: Shape) -> Value:

@@ -1,9 +1,9 @@
 """Ops of a compiled function that libraries do: as steps on the memory planned for them.
 
-What CuPy does between taking memory and giving it back no graph can hold. Such an op is a `Call`: a
-step that the host makes between two graphs, on our stream, and whose result is copied to where it
-was planned. Transforms need no memory but what their plan has, factorisations are called directly
-(`factoring`), and both stay inside a graph.
+CuPy allocates memory while it runs, which no graph can hold. Such an op is a `LibraryCall`: a step
+that the host makes between two graphs, on our stream; its result is copied to the planned address.
+Fourier transforms need no memory but their plan's, and factorisations are called directly
+(`solver/factorisations`): both stay inside a graph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MANY = 64  # the same, where a library has no function for a batch: as many as 
 Work = Callable[..., Any]  # of arrays in a list, and of `cupy`
 
 
-class Call:
+class LibraryCall:
     """A library's work on arrays that lie so, of which the last is the result. Called with their
     addresses it is done there; never while the stream is being captured."""
 
@@ -84,7 +84,7 @@ def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArr
         work = partial(solver.computed, dev, v.name, params=v.params)
     out: CudaArray = rec.empty(v.shape, v.dtype)
     bound = (*arrays, out)
-    rec.gpu.call(Call(dev, v.name, work, bound), *(a.ptr for a in bound))
+    rec.gpu.call(LibraryCall(dev, v.name, work, bound), *(a.ptr for a in bound))
     return out
 
 

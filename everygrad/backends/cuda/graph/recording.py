@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.attention import flash
-from everygrad.backends.cuda.driver.cublaslt import Plan
-from everygrad.backends.cuda.driver.gpu import Command, Gpu, Kernel, Loading
+from everygrad.backends.cuda.driver.cublaslt import GemmPlan
+from everygrad.backends.cuda.driver.gpu import Command, Gpu, Kernel, PendingKernel
 from everygrad.backends.cuda.driver.memory import Storage
-from everygrad.backends.cuda.source.writer import Written
+from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.errors import DeviceError
 
 NOWHERE = 1 << 46  # where promised addresses begin: no device has memory there
@@ -63,10 +63,10 @@ class Recorder(Gpu):
         self.checks = False
         self._functions = real._functions
 
-    def prepare(self, written: Written) -> Kernel:
+    def prepare(self, written: WrittenKernel) -> Kernel:
         """A kernel that is compiled while recording goes on."""
         if written.text.name not in self._functions:
-            self.know(written, Loading(self.driver.begin(written.text)))
+            self.cache_kernel(written, PendingKernel(self.driver.begin(written.text)))
         return super().prepare(written)
 
     def unload(self) -> None:
@@ -78,7 +78,7 @@ class Recorder(Gpu):
             if isinstance(command.what, Kernel):
                 self.ready(command.what)
             for argument in command.arguments:
-                if isinstance(argument, Loading):
+                if isinstance(argument, PendingKernel):
                     argument.function  # noqa: B018  # waits
 
     def launch(self, kernel: Kernel, *pointers: int) -> None:
@@ -141,9 +141,9 @@ class Step(NamedTuple):
         if isinstance(self.what, Kernel):
             return self.what.name
         first = self.arguments[0] if self.arguments else None
-        if isinstance(first, Plan):
+        if isinstance(first, GemmPlan):
             return str(first.problem)
-        calls = [a for a in self.arguments if isinstance(a, flash.Call)]
+        calls = [a for a in self.arguments if isinstance(a, flash.FlashLaunch)]
         return calls[0].title if calls else str(getattr(self.what, "__name__", self.what))
 
     @property
@@ -187,7 +187,7 @@ def steps_of(gpu: Recorder) -> list[Step]:
         for i, a in enumerate(arguments):
             if isinstance(a, int) and promises.holds(a):
                 places.append(place(i, a))
-            elif isinstance(a, flash.Call):
+            elif isinstance(a, flash.FlashLaunch):
                 found = [place(k, w) for k, w in enumerate(_words(a.params)) if promises.holds(w)]
                 words.append((i, tuple(found)))
         made.append(Step(what, arguments, tuple(places), tuple(words)))

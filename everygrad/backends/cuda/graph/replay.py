@@ -18,7 +18,7 @@ import numpy as np
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.fused import fused
-from everygrad.backends.cuda.fused.row_kernel import Made
+from everygrad.backends.cuda.fused.row_kernel import FusedKernel
 from everygrad.backends.cuda.fused.second_stage import (
     PartialSums,
     group_by_layout,
@@ -28,7 +28,7 @@ from everygrad.backends.cuda.graph import library_calls
 from everygrad.backends.cuda.graph.epilogues import with_epilogues
 from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.cuda.graph.rewriting import rewritten
-from everygrad.backends.cuda.graph.runner import Plan, Prepare, Runner
+from everygrad.backends.cuda.graph.runner import Prepare, Runner, RunPlan
 from everygrad.backends.cuda.graph.segments import gathered, is_hosted, stage_names
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.backends.group_sums import fusable, under_extremes, without_strays
@@ -65,7 +65,7 @@ class Replay:
         self.plan(donated)
         self.recorder.gpu.settle()  # kernels were compiled meanwhile
         self.gpu.unload()
-        self.runner = Runner(dev, self.runner_plan())
+        self.runner = Runner(dev, self.run_plan())
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Replay:
             found = self.made[v] = self.recorder.from_numpy(values)
         return found
 
-    def group(self, group: Group, made: Made) -> None:
+    def group(self, group: Group, made: FusedKernel) -> None:
         """A kernel of a group, and those that bring parts of its sums together."""
         rec = self.recorder
         kernel = rec.gpu.prepare(made.written)
@@ -137,7 +137,7 @@ class Replay:
             array = fewer
         rec.gpu.launch(rec.gpu.prepare(last), array.ptr, self.made[p.accumulator.value].ptr)
 
-    def note_in_place(self, group: Group, made: Made) -> None:
+    def note_in_place(self, group: Group, made: FusedKernel) -> None:
         """Which results of the next launch may take the memory of which of its operands."""
         at = len(self.recorder.gpu.commands)
         sources = [v for v in made.inputs if fused.read_in_place(group, v)]
@@ -260,8 +260,8 @@ class Replay:
                 taken.add(out)
         return found
 
-    def runner_plan(self) -> Plan:
-        return Plan(
+    def run_plan(self) -> RunPlan:
+        return RunPlan(
             self.steps_,
             self.inputs,
             [v.nbytes for v in self.graph.inputs],

@@ -20,7 +20,7 @@ import numpy as np
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.capture import Captured, copy, timed
-from everygrad.backends.cuda.driver.cublaslt import Plan as Product
+from everygrad.backends.cuda.driver.cublaslt import GemmPlan
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.driver.memory import Storage
@@ -45,7 +45,7 @@ def _nothing() -> None:
     """A commit of nothing."""
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """What runs, and whose memory is whose, by slot."""
 
     steps: list[Step]
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 class Runner:
     """Runs a plan."""
 
-    def __init__(self, dev: Any, plan: Plan) -> None:
+    def __init__(self, dev: Any, plan: RunPlan) -> None:
         self.dev, self.gpu = dev, dev.gpu
         self.plan = plan
         self.addresses = [0] * plan.slots
@@ -157,7 +157,7 @@ class Runner:
         timer = partial(timed, driver)
         for step in self.plan.steps:
             product = step.arguments[0] if step.arguments else None
-            if not (isinstance(product, Product) and product.is_worth_tuning):
+            if not (isinstance(product, GemmPlan) and product.is_worth_tuning):
                 continue
             out = {p.slot for p in step.places if p.at == _TARGET}
             if out <= self.plan.offsets.keys():

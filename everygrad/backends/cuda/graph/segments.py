@@ -7,13 +7,13 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from everygrad.backends.cuda.graph.library_calls import Call
+from everygrad.backends.cuda.graph.library_calls import LibraryCall
 from everygrad.backends.cuda.graph.recording import Step
 
 
 def is_hosted(step: Step) -> bool:
     """Whether the host makes the step between graphs."""
-    return isinstance(step.what, Call)
+    return isinstance(step.what, LibraryCall)
 
 
 def staged(steps: Sequence[Step]) -> list[list[Step]]:

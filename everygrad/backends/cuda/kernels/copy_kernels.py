@@ -13,7 +13,7 @@ from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import RAW
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_views import Slices
 from everygrad.compile.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
@@ -79,10 +79,10 @@ def packed_strides(strides: Shape, count: int) -> Shape:
 
 def _write_unslice(
     shape: Shape, slices: Slices, strides: Shape, size: int, multiprocessors: int
-) -> Written:
+) -> WrittenKernel:
     total = size_of(shape)
     inside = tuple(n for _, n, _ in slices)
-    w = Writer("unslice", is_wide(total, extent(inside, strides), *shape))
+    w = KernelWriter("unslice", is_wide(total, extent(inside, strides), *shape))
     memory = RAW[size]
     w.pointer(memory, "x")
     w.pointer(memory, "out", written=True)
@@ -115,7 +115,7 @@ def unslice(dev: Any, x: CudaArray, shape: Shape, slices: Slices) -> CudaArray:
     out: CudaArray = dev.empty(shape, dtype)
     key = ("unslice", shape, slices, x.strides, dtype.itemsize, x.ptr % 16)
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         inner = [shape[-1], slices[-1][0], slices[-1][1]]
         count = 1
         if slices[-1][2] == 1:
@@ -141,10 +141,10 @@ def _write_concat(
     strides: Sequence[Shape],
     size: int,
     multiprocessors: int,
-) -> Written:
+) -> WrittenKernel:
     total = size_of(shape)
     reach = max(extent(shape, tuple(map(abs, s))) for s in strides)
-    w = Writer("concat", is_wide(total, reach))
+    w = KernelWriter("concat", is_wide(total, reach))
     memory = RAW[size]
     for k in range(len(strides)):
         w.pointer(memory, f"x{k}")
@@ -173,7 +173,7 @@ def join(dev: Any, out: CudaArray, there: Sequence[CudaArray], axis: int) -> Non
     layouts = [(x.shape[axis], x.strides, x.ptr % 16) for x in there]
     key = ("concat", shape, axis, dtype.itemsize, *layouts)
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         inner = [shape[-1], *(x.shape[-1] for x in there)]
         strides = [tuple(s if n != 1 else 0 for n, s in zip(x.shape, x.strides, strict=True))
                    for x in there]  # fmt: skip

@@ -13,7 +13,7 @@ from everygrad.backends.cuda.array import ALIGNED, CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous
 from everygrad.backends.cuda.kernels.losses import WHAT
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import Writer, Written, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
 from everygrad.backends.strided_views import permute_dims
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
@@ -24,11 +24,11 @@ _BYTES = 16  # of one load or store
 _COUNTED = edge(__name__, "_COUNTED", 1 << 16, "size")  # labels that one block counts
 
 
-class _Rows:
+class _CrossEntropyWriter:
     """Writes one kernel, on rows of one length that lie one after the other."""
 
     def __init__(self, name: str, dtype: DType, labels: DType, rows: int, length: int) -> None:
-        self.w = Writer(name, is_wide(rows * length))
+        self.w = KernelWriter(name, is_wide(rows * length))
         self.lay, self.labels = LAYOUTS[dtype], LAYOUTS[labels]
         self.rows, self.length = rows, length
         each = _BYTES // dtype.itemsize
@@ -96,12 +96,12 @@ class _Rows:
             "}",
         ]
 
-    def finish(self) -> Written:
+    def finish(self) -> WrittenKernel:
         rows_per_block = self.block // self.share
         return self.w.finish(-(-self.rows // rows_per_block), self.block)
 
 
-def _write_entropy(rows: _Rows, ignored: int, number: int) -> Written:
+def _write_entropy(rows: _CrossEntropyWriter, ignored: int, number: int) -> WrittenKernel:
     rows.begin()
     rows.total()
     lay, which = rows.lay, rows.w.number(number, "number")
@@ -118,7 +118,7 @@ def _write_entropy(rows: _Rows, ignored: int, number: int) -> Written:
     return rows.finish()
 
 
-def _write_vjp(rows: _Rows, ignored: int, number: int) -> Written:
+def _write_vjp(rows: _CrossEntropyWriter, ignored: int, number: int) -> WrittenKernel:
     rows.begin("g")
     rows.total()
     lay, which = rows.lay, rows.w.number(number, "number")
@@ -162,7 +162,7 @@ def _run(
     )
     kernel = dev.planned(
         (name, dtype, labels, count, length, ignored),
-        lambda: write(_Rows(name, dtype, labels, count, length), ignored, number),
+        lambda: write(_CrossEntropyWriter(name, dtype, labels, count, length), ignored, number),
     )
     dev.gpu.launch(kernel, *(a.ptr for a in given), dev.gpu.faults(), out.ptr)
     if g is None:
@@ -185,9 +185,9 @@ def softmax_cross_entropy_vjp(
 # --- how many labels count -----------------------------------------------------------------------
 
 
-def _write_count(labels: DType, dtype: DType, size: int, ignored: int) -> Written:
+def _write_count(labels: DType, dtype: DType, size: int, ignored: int) -> WrittenKernel:
     lay = LAYOUTS[dtype]
-    w = Writer("count_labels", wide=False)
+    w = KernelWriter("count_labels", wide=False)
     w.pointer(LAYOUTS[labels].memory, "target")
     w.pointer(lay.memory, "out", written=True)
     w.add(

@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body, used_inputs
-from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import (
+    BLOCK,
+    KernelWriter,
+    WrittenKernel,
+    extent,
+    is_wide,
+)
 from everygrad.backends.strided_array import collapse, row_major
 from everygrad.compile.expr import Program
 from everygrad.compile.thresholds import edge
@@ -22,7 +28,7 @@ _BYTES = edge(__name__, "_BYTES", 16, "size")  # of one load or store
 _WAVES = edge(__name__, "_WAVES", 32, "count")  # blocks for each multiprocessor, at most
 
 
-class Walk(NamedTuple):
+class LoopNest(NamedTuple):
     """How a kernel goes over its operands: few axes, and each operand's strides along them."""
 
     shape: Shape
@@ -40,7 +46,7 @@ def _order(shape: Shape, strides: Sequence[Shape]) -> list[int]:
     return axes
 
 
-def walk(shape: Shape, strides: Sequence[Shape], ordered: bool = False) -> Walk:
+def loop_nest(shape: Shape, strides: Sequence[Shape], ordered: bool = False) -> LoopNest:
     """The walk over operands with these strides along `shape`; `ordered`: the result is to lie in
     C order."""
     axes = list(range(len(shape))) if ordered else _order(shape, strides)
@@ -50,10 +56,10 @@ def walk(shape: Shape, strides: Sequence[Shape], ordered: bool = False) -> Walk:
     for a, s in zip(axes, steps, strict=True):
         out[a] = s
     sizes, small = collapse(turned, [*(tuple(s[a] for a in axes) for s in strides), steps])
-    return Walk(sizes, tuple(small[:-1]), tuple(out))
+    return LoopNest(sizes, tuple(small[:-1]), tuple(out))
 
 
-def _vector(at: Walk, sizes: Sequence[int], places: Sequence[int]) -> int:
+def _vector(at: LoopNest, sizes: Sequence[int], places: Sequence[int]) -> int:
     """How many elements a thread takes at once. `sizes` are bytes of an element of each operand
     and the result, `places` the operands' addresses modulo 16."""
     inner = at.shape[-1]
@@ -80,17 +86,17 @@ def write(
     name: str,
     program: Program,
     given: Sequence[DType],
-    at: Walk,
+    at: LoopNest,
     places: Sequence[int],
     multiprocessors: int,
-) -> Written:
+) -> WrittenKernel:
     """The kernel; its pointers are those of the inputs that the program uses, then the result's."""
     used = used_inputs(program)
     at = at._replace(strides=tuple(at.strides[k] for k in used))
     sizes = [*(given[k].itemsize for k in used), program.dtype.itemsize]
     vector = _vector(at, sizes, [places[k] for k in used])
     total = size_of(at.shape)
-    w = Writer(name, is_wide(total, *(extent(at.shape, s) for s in at.strides)))
+    w = KernelWriter(name, is_wide(total, *(extent(at.shape, s) for s in at.strides)))
     for k in used:
         w.pointer(LAYOUTS[given[k]].memory, f"a{k}")
     lay = LAYOUTS[program.dtype]
@@ -117,7 +123,7 @@ def write(
 
 
 def _scalar_loop(
-    w: Writer, given: Sequence[DType], used: Sequence[int], at: Walk, single: set[int]
+    w: KernelWriter, given: Sequence[DType], used: Sequence[int], at: LoopNest, single: set[int]
 ) -> None:
     lines, names = w.split("e", at.shape, "i")
     w.add(*(f"  {line}" for line in lines))
@@ -129,10 +135,10 @@ def _scalar_loop(
 
 
 def _vector_loop(
-    w: Writer,
+    w: KernelWriter,
     given: Sequence[DType],
     used: Sequence[int],
-    at: Walk,
+    at: LoopNest,
     single: set[int],
     vector: int,
     memory: str,
@@ -165,7 +171,7 @@ def _vector_loop(
 
 
 def _rest(
-    w: Writer,
+    w: KernelWriter,
     given: Sequence[DType],
     used: Sequence[int],
     single: set[int],

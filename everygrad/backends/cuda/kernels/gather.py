@@ -10,7 +10,7 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import packed_strides, unit
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, RAW
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_array import collapse
 from everygrad.compile.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
@@ -18,7 +18,7 @@ from everygrad.dtypes import FROM_NP
 from everygrad.errors import EverygradError, OutOfRangeError
 
 
-def index_line(w: Writer, place: str, size: str, number: str, otherwise: str) -> None:
+def index_line(w: KernelWriter, place: str, size: str, number: str, otherwise: str) -> None:
     """Lines that read an index as `k`; a bad one is noted, and `otherwise` done instead."""
     w.add(
         f"  const i64 k = (i64)index[{place}];",
@@ -26,7 +26,7 @@ def index_line(w: Writer, place: str, size: str, number: str, otherwise: str) ->
     )
 
 
-def pointers(w: Writer, memory: str, index: CudaArray) -> None:
+def pointers(w: KernelWriter, memory: str, index: CudaArray) -> None:
     """What every kernel here reads and writes: x, the index, the faults."""
     w.pointer(memory, "x")
     w.pointer(LAYOUTS[FROM_NP[index.dtype]].memory, "index")
@@ -41,11 +41,11 @@ def nothing_to_take(dev: Any, op: str, index: CudaArray, size: int) -> OutOfRang
 # --- checks --------------------------------------------------------------------------------------
 
 
-def _write_check(x: CudaArray, size: int, number: int, multiprocessors: int) -> Written:
+def _write_check(x: CudaArray, size: int, number: int, multiprocessors: int) -> WrittenKernel:
     """Bools must be true, indices below the size."""
     shape, (strides,) = collapse(x.shape, [x.strides])
     total = size_of(shape)
-    w = Writer("check_range", is_wide(total, extent(shape, strides), size))
+    w = KernelWriter("check_range", is_wide(total, extent(shape, strides), size))
     w.pointer(LAYOUTS[FROM_NP[x.dtype]].memory, "index")
     w.pointer("u64", "faults", written=True)
     w.thread()
@@ -84,7 +84,7 @@ def _checked(dev: Any, x: CudaArray, size: int, number: int) -> CudaArray:
 
 def _write_take(
     x: CudaArray, index: CudaArray, axis: int, number: int, multiprocessors: int
-) -> Written:
+) -> WrittenKernel:
     """Results have axes before, of the index, and after; those after move several at a time."""
     size = x.dtype.itemsize
     before, after = x.shape[:axis], x.shape[axis + 1 :]
@@ -95,7 +95,7 @@ def _write_take(
     shape = (*before, *index.shape, *after)
     total = size_of(shape)
     reach = (extent(x.shape, x.strides), extent(index.shape, index.strides))
-    w = Writer("take", is_wide(total, *reach))
+    w = KernelWriter("take", is_wide(total, *reach))
     memory = RAW[size * count]
     pointers(w, memory, index)
     w.pointer(memory, "out", written=True)
@@ -131,11 +131,11 @@ def take(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
 
 def _write_gather(
     x: CudaArray, index: CudaArray, axis: int, number: int, multiprocessors: int
-) -> Written:
+) -> WrittenKernel:
     shape = index.shape
     total = size_of(shape)
     reach = (extent(x.shape, x.strides), extent(shape, index.strides))
-    w = Writer("gather", is_wide(total, *reach))
+    w = KernelWriter("gather", is_wide(total, *reach))
     memory = RAW[x.dtype.itemsize]
     pointers(w, memory, index)
     w.pointer(memory, "out", written=True)
@@ -168,10 +168,10 @@ def gather(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
 # --- who writes last -----------------------------------------------------------------------------
 
 
-def _write_last(index: CudaArray, size: int, number: int, multiprocessors: int) -> Written:
+def _write_last(index: CudaArray, size: int, number: int, multiprocessors: int) -> WrittenKernel:
     """Positions are counted from 1, so that 0 says that nobody writes."""
     total = index.shape[0]
-    w = Writer("last_write", is_wide(total, extent(index.shape, index.strides), size))
+    w = KernelWriter("last_write", is_wide(total, extent(index.shape, index.strides), size))
     w.pointer(LAYOUTS[FROM_NP[index.dtype]].memory, "index")
     w.pointer("u64", "faults", written=True)
     w.pointer("u64", "out", written=True)

@@ -18,7 +18,7 @@ from everygrad.backends.cuda.array import ALIGNED, CudaArray, layout_of
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body
-from everygrad.backends.cuda.source.writer import BLOCK, Text, Written
+from everygrad.backends.cuda.source.writer import BLOCK, KernelText, WrittenKernel
 from everygrad.backends.strided_array import fits
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
@@ -30,7 +30,7 @@ _CHUNK = edge(__name__, "_CHUNK", 1 << 13, "elements")
 _BYTES = 16  # of one load or store
 
 
-class Form(NamedTuple):
+class UpdateForm(NamedTuple):
     """What a kernel's text depends on: a rule, and its tensors."""
 
     rule: Any
@@ -56,7 +56,7 @@ class Form(NamedTuple):
         return min(1 << (count - 1).bit_length(), self.most)
 
 
-class Job(NamedTuple):
+class ParameterUpdate(NamedTuple):
     """One parameter's tensors, and their arrays as they were."""
 
     tensors: Sequence[Any]
@@ -66,7 +66,7 @@ class Job(NamedTuple):
 # --- the kernel ----------------------------------------------------------------------------------
 
 
-def _element(form: Form) -> list[str]:
+def _element(form: UpdateForm) -> list[str]:
     """The changes of one element, in registers x0, x1..."""
     lines = []
     for op, places, params in form.rule.changes:
@@ -79,7 +79,7 @@ def _element(form: Form) -> list[str]:
     return lines
 
 
-def _loop(form: Form, vector: int) -> list[str]:
+def _loop(form: UpdateForm, vector: int) -> list[str]:
     """The elements from `e` on, `vector` at a time."""
     full = [k for k, single in enumerate(form.single) if not single]
     lines = []
@@ -100,7 +100,7 @@ def _loop(form: Form, vector: int) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _lines(form: Form, capacity: int) -> list[str]:
+def _lines(form: UpdateForm, capacity: int) -> list[str]:
     """The kernel's body. The table is read in place: no pointer into it is ever made."""
     width = max(d.itemsize for d, one in zip(form.dtypes, form.single, strict=True) if not one)
     vector = _BYTES // width
@@ -136,7 +136,7 @@ def _lines(form: Form, capacity: int) -> list[str]:
     return lines
 
 
-def _write(form: Form, sizes: Sequence[int]) -> Written:
+def _write(form: UpdateForm, sizes: Sequence[int]) -> WrittenKernel:
     """The kernel for parameters of these sizes; its pointers are those of each in turn."""
     capacity = form.capacity(len(sizes))
     sizes = [*sizes, *[0] * (capacity - len(sizes))]
@@ -156,7 +156,9 @@ def _write(form: Form, sizes: Sequence[int]) -> Written:
     )
     numbers = (*sizes, *first)
     grid = (sum(blocks), 1, 1)
-    return Written(Text(name, source), capacity * form.pointers, numbers, True, grid, BLOCK)
+    return WrittenKernel(
+        KernelText(name, source), capacity * form.pointers, numbers, True, grid, BLOCK
+    )
 
 
 # --- what can be done so -------------------------------------------------------------------------
@@ -174,12 +176,12 @@ def _lie_alike(a: CudaArray, b: CudaArray) -> bool:
     return all(n == 1 or s == t for n, s, t in steps)
 
 
-def _form(rule: Any, arrays: Sequence[CudaArray]) -> Form | None:
+def _form(rule: Any, arrays: Sequence[CudaArray]) -> UpdateForm | None:
     """How a rule is done on arrays that lie as these do; None where it must be op by op. Its ops
     give what they change the dtype that it has."""
     first = arrays[rule.changes[0].places[0]]
     single = tuple(not a.shape and bool(first.shape) for a in arrays)
-    made = Form(rule, tuple(FROM_NP[a.dtype] for a in arrays), single)
+    made = UpdateForm(rule, tuple(FROM_NP[a.dtype] for a in arrays), single)
     for k, a in enumerate(arrays):
         if a.storage is None or (single[k] and k in made.written):
             return None
@@ -195,7 +197,7 @@ def _form(rule: Any, arrays: Sequence[CudaArray]) -> Form | None:
 def rewrite(dev: Any, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     """Do a rule on each list of tensors; those for which it must be done op by op are returned."""
     left = []
-    jobs: dict[Form, list[Job]] = {}
+    jobs: dict[UpdateForm, list[ParameterUpdate]] = {}
     for tensors in given:
         arrays = [t._data for t in tensors]
         if any(type(a) is not CudaArray or a.device != dev.device for a in arrays):
@@ -206,14 +208,14 @@ def rewrite(dev: Any, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequenc
         if form is None:
             left.append(tensors)
         else:
-            jobs.setdefault(form, []).append(Job(tensors, arrays))
+            jobs.setdefault(form, []).append(ParameterUpdate(tensors, arrays))
     for form, some in jobs.items():
         for start in range(0, len(some), form.most):
             _launch(dev, form, some[start : start + form.most])
     return left
 
 
-def _launch(dev: Any, form: Form, jobs: Sequence[Job]) -> None:
+def _launch(dev: Any, form: UpdateForm, jobs: Sequence[ParameterUpdate]) -> None:
     """One kernel for so many parameters; their tensors get their new values."""
     gpu = dev.gpu
     written, sizes = form.written, []

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import Writer, Written, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
 from everygrad.backends.strided_views import permute_dims
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
@@ -24,7 +24,7 @@ _IN_REGISTERS = edge(__name__, "_IN_REGISTERS", 32, "size")
 _SMALL_BLOCK, _LARGE_BLOCK = 256, 1024
 
 
-class Pass(NamedTuple):
+class RowPass(NamedTuple):
     """Over a row: what each element gives, and how these are combined."""
 
     name: str
@@ -33,7 +33,7 @@ class Pass(NamedTuple):
     start: str = "0"
 
 
-class Form(NamedTuple):
+class RowOp(NamedTuple):
     """A kind of row op: passes, each with what follows from it, then the result of an element.
 
     X, Y and Z are an element of each input, T the type computed in, `n` the row's length and `eps`
@@ -41,38 +41,38 @@ class Form(NamedTuple):
     """
 
     inputs: int
-    passes: tuple[tuple[Pass, str], ...]
+    passes: tuple[tuple[RowPass, str], ...]
     result: str
 
 
-_MAX = Pass("top", "X", "max_f(a, b)", "LOWEST")
-_MEAN = (Pass("total", "X"), "const T middle = total / (T)n;")
+_MAX = RowPass("top", "X", "max_f(a, b)", "LOWEST")
+_MEAN = (RowPass("total", "X"), "const T middle = total / (T)n;")
 _SPREAD = (
-    Pass("squares", "(X - middle) * (X - middle)"),
+    RowPass("squares", "(X - middle) * (X - middle)"),
     "const T scale = (T)1 / sqrt(squares / (T)n + eps);",
 )
-FORMS: dict[str, Form] = {
-    "softmax": Form(
+ROW_OPS: dict[str, RowOp] = {
+    "softmax": RowOp(
         1,
-        ((_MAX, ""), (Pass("total", "exp(X - top)"), "")),
+        ((_MAX, ""), (RowPass("total", "exp(X - top)"), "")),
         "exp(X - top) / total",
     ),
-    "log_softmax": Form(
+    "log_softmax": RowOp(
         1,
-        ((_MAX, ""), (Pass("total", "exp(X - top)"), "const T size = log(total);")),
+        ((_MAX, ""), (RowPass("total", "exp(X - top)"), "const T size = log(total);")),
         "X - top - size",
     ),
-    "softmax_vjp": Form(2, ((Pass("total", "X * Y"), ""),), "X * Y - Y * total"),
-    "log_softmax_vjp": Form(2, ((Pass("total", "X"), ""),), "X - exp(Y) * total"),
-    "standardize": Form(1, (_MEAN, _SPREAD), "(X - middle) * scale"),
+    "softmax_vjp": RowOp(2, ((RowPass("total", "X * Y"), ""),), "X * Y - Y * total"),
+    "log_softmax_vjp": RowOp(2, ((RowPass("total", "X"), ""),), "X - exp(Y) * total"),
+    "standardize": RowOp(1, (_MEAN, _SPREAD), "(X - middle) * scale"),
     # of the gradient, the result and the input; the input comes first here
-    "standardize_vjp": Form(
+    "standardize_vjp": RowOp(
         3,
         (
             _MEAN,
             _SPREAD,
-            (Pass("slope", "Y"), "const T along = slope / (T)n;"),
-            (Pass("turn", "Y * Z"), "const T across = turn / (T)n;"),
+            (RowPass("slope", "Y"), "const T along = slope / (T)n;"),
+            (RowPass("turn", "Y * Z"), "const T across = turn / (T)n;"),
         ),
         "scale * (Y - along - Z * across)",
     ),
@@ -97,14 +97,14 @@ def _geometry(length: int, inputs: int) -> tuple[int, int, int]:
     return _LARGE_BLOCK, _LARGE_BLOCK, 0
 
 
-class _Rows:
+class _RowKernelWriter:
     """Writes one kernel."""
 
     def __init__(self, name: str, dtype: DType, rows: int, length: int, eps: float | None) -> None:
-        self.form = FORMS[name]
+        self.form = ROW_OPS[name]
         self.lay = LAYOUTS[dtype]
         self.wide = is_wide(rows * length)
-        self.w = Writer(name, self.wide)
+        self.w = KernelWriter(name, self.wide)
         self.rows, self.length, self.eps = rows, length, eps
         self.share, self.block, self.held = _geometry(length, self.form.inputs)
 
@@ -125,7 +125,7 @@ class _Rows:
             text = _replaced(text, big, self.lay.load.format(f"p{small}[i]"))
         return [f"for (i32 i = lane; i < n; i += {self.share}) {{ {text} }}"]
 
-    def write(self) -> Written:
+    def write(self) -> WrittenKernel:
         w, lay = self.w, self.lay
         names = "xyz"[: self.form.inputs]
         for small in names:
@@ -163,7 +163,7 @@ class _Rows:
         text = " ".join(f"{s}[k] = {self.lay.load.format(f'p{s}[i]')};" for s in names)
         self.w.add(*self.each(text))
 
-    def _pass(self, one: Pass) -> None:
+    def _pass(self, one: RowPass) -> None:
         self.w.add(f"T {one.name} = {one.start};")
         self.w.add(f"auto combine_{one.name} = [&](T a, T b) -> T {{ return {one.combine}; }};")
         self.w.add(*self.each(f"{one.name} = combine_{one.name}({one.name}, {one.element});"))
@@ -196,7 +196,7 @@ def _along(dev: Any, name: str, arrays: list[CudaArray], axes: Shape, eps: float
     rows = size_of(x.shape) // length
     out: CudaArray = dev.empty(turned[0].shape, dtype)
     key = (name, dtype, rows, length, eps)
-    kernel = dev.planned(key, lambda: _Rows(name, dtype, rows, length, eps).write())
+    kernel = dev.planned(key, lambda: _RowKernelWriter(name, dtype, rows, length, eps).write())
     dev.gpu.launch(kernel, *(a.ptr for a in turned), out.ptr)
     if straight:
         return out

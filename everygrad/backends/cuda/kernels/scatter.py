@@ -16,7 +16,7 @@ from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.gather import check_range, index_line, nothing_to_take
 from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.compile.expr import Inst
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
@@ -29,7 +29,7 @@ _SORTING = edge(__name__, "_SORTING", 1024, "size")  # threads of such a block
 _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # of a block that sums
 
 
-class Layouts(NamedTuple):
+class ScatterLayout(NamedTuple):
     """What a kernel depends on. `whole`: an index names a whole slice, not one element."""
 
     dtype: DType
@@ -60,10 +60,10 @@ def _plus(dtype: DType, a: str, b: str) -> str:
 # --- few indices ---------------------------------------------------------------------------------
 
 
-def _write_looking(name: str, at: Layouts, multiprocessors: int) -> Written:
+def _write_looking(name: str, at: ScatterLayout, multiprocessors: int) -> WrittenKernel:
     lay, total = LAYOUTS[at.dtype], accumulator_dtype(at.dtype)
     register = LAYOUTS[total].register
-    w = Writer(name, at.wide)
+    w = KernelWriter(name, at.wide)
     w.pointer(lay.memory, "x")
     w.pointer(LAYOUTS[at.index_dtype].memory, "index")
     w.pointer(lay.memory, "source")
@@ -103,10 +103,12 @@ def _write_looking(name: str, at: Layouts, multiprocessors: int) -> Written:
 # --- sorting -------------------------------------------------------------------------------------
 
 
-def _write_keys(at: Layouts, number: int, capacity: int, multiprocessors: int) -> Written:
+def _write_keys(
+    at: ScatterLayout, number: int, capacity: int, multiprocessors: int
+) -> WrittenKernel:
     """The pairs, as one number each: the place in the result above, the position below. What fills
     the capacity up, and bad indices, come last."""
-    w = Writer("scatter_keys", is_wide(capacity) or at.wide)
+    w = KernelWriter("scatter_keys", is_wide(capacity) or at.wide)
     w.pointer(LAYOUTS[at.index_dtype].memory, "index")
     w.pointer("u64", "faults", written=True)
     w.pointer("u64", "keys", written=True)
@@ -131,9 +133,9 @@ def _write_keys(at: Layouts, number: int, capacity: int, multiprocessors: int) -
     return w.finish(grid(capacity, multiprocessors))
 
 
-def _write_sort(capacity: int, first: bool) -> Written:
+def _write_sort(capacity: int, first: bool) -> WrittenKernel:
     """Blocks sort (`first`) or merge what they hold, pair by pair (Batcher's bitonic network)."""
-    w = Writer("scatter_sort", is_wide(capacity))
+    w = KernelWriter("scatter_sort", is_wide(capacity))
     w.pointer("u64", "keys", written=True)
     chunk = min(CHUNK, capacity)
     if first:
@@ -161,9 +163,9 @@ def _write_sort(capacity: int, first: bool) -> Written:
     return w.finish(capacity // chunk, _SORTING)
 
 
-def _write_step(capacity: int, multiprocessors: int) -> Written:
+def _write_step(capacity: int, multiprocessors: int) -> WrittenKernel:
     """One step of the network between pairs that lie further apart than a block holds."""
-    w = Writer("scatter_step", is_wide(capacity))
+    w = KernelWriter("scatter_step", is_wide(capacity))
     w.pointer("u64", "keys", written=True)
     w.thread()
     w.number(0, "size")
@@ -189,14 +191,14 @@ def sort_keys(dev: Any, keys: CudaArray) -> None:
         d = size // 2
         while d >= CHUNK:
 
-            def step(size: int = size, d: int = d) -> Written:
+            def step(size: int = size, d: int = d) -> WrittenKernel:
                 made = _write_step(capacity, dev.multiprocessors)
                 return made._replace(numbers=(size, d, *made.numbers[2:]))
 
             launch(dev.planned(("sort step", capacity, size, d), step), keys.ptr)
             d //= 2
 
-        def merge(size: int = size) -> Written:
+        def merge(size: int = size) -> WrittenKernel:
             return _write_sort(capacity, False)._replace(numbers=(size,))
 
         launch(dev.planned(("sort merge", capacity, size), merge), keys.ptr)
@@ -206,12 +208,12 @@ def sort_keys(dev: Any, keys: CudaArray) -> None:
 # --- summing -------------------------------------------------------------------------------------
 
 
-def _write_sums(name: str, at: Layouts) -> Written:
+def _write_sums(name: str, at: ScatterLayout) -> WrittenKernel:
     """A block for each pair and some columns; the first pair of a place sums the others' values.
     The result holds x already."""
     lay, total = LAYOUTS[at.dtype], accumulator_dtype(at.dtype)
     register = LAYOUTS[total].register
-    w = Writer(name, True)
+    w = KernelWriter(name, True)
     w.pointer("u64", "keys")
     w.pointer(lay.memory, "source")
     w.pointer(lay.memory, "out", written=True)
@@ -257,7 +259,7 @@ def _write_sums(name: str, at: Layouts) -> Written:
     return w.finish((pairs, min(65535, -(-columns // across)), 1), across * beside)
 
 
-def _beside(at: Layouts, pairs: int) -> int:
+def _beside(at: ScatterLayout, pairs: int) -> int:
     """How many threads share the pairs of one place: more where many pairs meet in few places."""
     places = at.x_shape[at.axis] if at.whole else size_of(at.x_shape)
     crowded = pairs > 4 * places
@@ -266,7 +268,7 @@ def _beside(at: Layouts, pairs: int) -> int:
     return 256 if crowded else 32
 
 
-def _block_reduce(w: Writer, register: str, total: DType, across: int, beside: int) -> None:
+def _block_reduce(w: KernelWriter, register: str, total: DType, across: int, beside: int) -> None:
     w.add(
         f"__shared__ alignas(16) char shared[{across * beside * total.itemsize}];",
         f"{register}* part = ({register}*)shared;",
@@ -279,7 +281,7 @@ def _block_reduce(w: Writer, register: str, total: DType, across: int, beside: i
     )
 
 
-def _add_to_result(w: Writer, at: Layouts, total: DType, register: str) -> None:
+def _add_to_result(w: KernelWriter, at: ScatterLayout, total: DType, register: str) -> None:
     lay = LAYOUTS[at.dtype]
     if at.whole:
         inner = size_of(at.x_shape[at.axis + 1 :])
@@ -316,7 +318,7 @@ def _scatter(
         check_range(dev, index, x.shape[axis], what)
         return x
     dtype = FROM_NP[x.dtype]
-    at = Layouts(
+    at = ScatterLayout(
         dtype, FROM_NP[index.dtype], axis, whole, x.shape, index.shape, source.shape, x.strides,
         index.strides, source.strides,
     )  # fmt: skip
@@ -338,7 +340,7 @@ def _by_sorting(
     x: CudaArray,
     index: CudaArray,
     source: CudaArray,
-    at: Layouts,
+    at: ScatterLayout,
     number: int,
 ) -> CudaArray:
     pairs = size_of(index.shape)

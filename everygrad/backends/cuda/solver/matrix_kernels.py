@@ -9,7 +9,7 @@ from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, RAW
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_array import collapse, row_major
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
@@ -53,9 +53,9 @@ def _last_two_turned(t: Shape) -> Shape:
 
 def _write_place(
     sizes: Shape, read: Shape, written: Shape, size: int, multiprocessors: int
-) -> Written:
+) -> WrittenKernel:
     total = size_of(sizes)
-    w = Writer("place", is_wide(total, extent(sizes, read), extent(sizes, written)))
+    w = KernelWriter("place", is_wide(total, extent(sizes, read), extent(sizes, written)))
     w.pointer(RAW[size], "x")
     w.pointer(RAW[size], "out", written=True)
     w.thread()
@@ -76,8 +76,8 @@ def addresses(dev: Any, count: int, *stretches: tuple[int, int]) -> CudaArray:
     return out
 
 
-def _write_addresses(count: int, steps: Shape, multiprocessors: int) -> Written:
-    w = Writer("addresses", wide=True)
+def _write_addresses(count: int, steps: Shape, multiprocessors: int) -> WrittenKernel:
+    w = KernelWriter("addresses", wide=True)
     names = [w.pointer("char", f"a{k}") for k in range(len(steps))]
     w.pointer("u64", "out", written=True)
     w.thread()
@@ -92,9 +92,9 @@ def unit_matrices(dev: Any, count: int, n: int, dtype: DType) -> CudaArray:
     """Unit matrices."""
     out: CudaArray = dev.empty((count, n, n), dtype)
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = count * n * n
-        w = Writer("unit", is_wide(total))
+        w = KernelWriter("unit", is_wide(total))
         w.pointer(LAYOUTS[dtype].memory, "out", written=True)
         w.thread()
         w.add(f"for ({w.index} e = thread; e < {w.number(total, 'count')}; e += threads) {{")
@@ -128,11 +128,11 @@ def settle(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | No
     dev.gpu.launch(kernel, x.ptr, info.ptr, out.address, *words)
 
 
-def _write_settle(x: CudaArray, out: Stretch, number: int) -> Written:
+def _write_settle(x: CudaArray, out: Stretch, number: int) -> WrittenKernel:
     """A block for each matrix, which has nothing to do as a rule."""
     *batch, m, n = x.shape
     count, dtype = size_of(tuple(batch)), FROM_NP[x.dtype]
-    w = Writer("settle", is_wide(count * max(out.step, m * n), extent(x.shape, x.strides)))
+    w = KernelWriter("settle", is_wide(count * max(out.step, m * n), extent(x.shape, x.strides)))
     w.pointer(LAYOUTS[dtype].memory, "x")
     w.pointer("i32", "info")
     w.pointer(LAYOUTS[dtype].memory, "out", written=True)
@@ -175,9 +175,9 @@ def refuse_zeros(dev: Any, a: CudaArray, what: str) -> None:
     sizes, (steps,) = collapse(shape, [strides])
     dtype = FROM_NP[a.dtype]
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = size_of(sizes)
-        w = Writer("check_diagonal", is_wide(total, extent(sizes, steps)))
+        w = KernelWriter("check_diagonal", is_wide(total, extent(sizes, steps)))
         w.pointer(LAYOUTS[dtype].memory, "x")
         w.pointer("u64", "faults", written=True)
         w.thread()
@@ -198,9 +198,9 @@ def keep_lower(dev: Any, x: CudaArray, info: CudaArray, what: str) -> None:
     number = dev.gpu.check_number(what, 1, ArgumentError)
     (count,), n, size = info.shape, x.shape[-1], x.dtype.itemsize
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = count * n * n
-        w = Writer("keep_lower", is_wide(total))
+        w = KernelWriter("keep_lower", is_wide(total))
         w.pointer(RAW[size], "x", written=True)
         w.pointer("i32", "info")
         w.pointer("u64", "faults", written=True)
@@ -229,9 +229,9 @@ def put_pivots(dev: Any, packed: CudaArray, pivots: CudaArray) -> None:
     count, columns, m = packed.shape
     few, dtype = pivots.shape[-1], FROM_NP[packed.dtype]
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = count * m
-        w = Writer("put_pivots", is_wide(count * columns * m))
+        w = KernelWriter("put_pivots", is_wide(count * columns * m))
         w.pointer("i32", "pivots")
         w.pointer(LAYOUTS[dtype].memory, "out", written=True)
         w.thread()
@@ -275,8 +275,8 @@ def determinants(
     dev.gpu.launch(kernel, factors.ptr, pivots.ptr, out.ptr)
 
 
-def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> Written:
-    w = Writer("determinants", is_wide(count * n * n))
+def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> WrittenKernel:
+    w = KernelWriter("determinants", is_wide(count * n * n))
     w.pointer(LAYOUTS[dtype].memory, "x")
     w.pointer("i32", "pivots")
     w.pointer(LAYOUTS[dtype].memory, "out", written=True)
@@ -347,13 +347,13 @@ def lexsort_rows(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
     return out
 
 
-def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
+def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> WrittenKernel:
     """A block for each matrix: one of them exchanges, all bring what it needs near."""
     batch, few = pivots.shape[:-1] or (1,), pivots.shape[-1]
     steps = pivots.strides[:-1] or (0,)
     count = size_of(batch)
     dtype = FROM_NP[pivots.dtype]
-    w = Writer("lexsort_rows", is_wide(count * size, extent(pivots.shape, pivots.strides)))
+    w = KernelWriter("lexsort_rows", is_wide(count * size, extent(pivots.shape, pivots.strides)))
     memory = LAYOUTS[dtype].memory
     w.pointer(memory, "pivots")
     w.pointer(memory, "out", written=True)
@@ -405,9 +405,9 @@ def take_triangle(dev: Any, memory: CudaArray, n: int, rows: int, offset: int) -
     count, columns, leading = memory.shape
     size = memory.dtype.itemsize
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = count * n * rows
-        w = Writer("take_triangle", is_wide(count * columns * leading))
+        w = KernelWriter("take_triangle", is_wide(count * columns * leading))
         w.pointer(RAW[size], "x", written=True)
         w.thread()
         far = w.number(offset, "far")

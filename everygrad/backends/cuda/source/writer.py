@@ -20,17 +20,17 @@ BLOCK = edge(__name__, "BLOCK", 256, "size")
 NARROW = edge(__name__, "NARROW", 1 << 30, "elements")
 
 
-class Text(NamedTuple):
+class KernelText(NamedTuple):
     """What a kernel's code depends on: the same text, the same machine code."""
 
     name: str
     source: str  # without the library
 
 
-class Written(NamedTuple):
+class WrittenKernel(NamedTuple):
     """A kernel with the values of its arguments, but for the pointers."""
 
-    text: Text
+    text: KernelText
     pointers: int
     numbers: tuple[int, ...]
     wide: bool  # numbers have 64 bits
@@ -59,7 +59,7 @@ def divisor(n: int) -> tuple[int, int]:
     return ((1 << 32) * ((1 << shift) - n)) // n + 1, shift
 
 
-class Writer:
+class KernelWriter:
     """Collects one kernel. `wide`: places are counted in 64 bits."""
 
     def __init__(self, name: str, wide: bool) -> None:
@@ -125,7 +125,7 @@ class Writer:
             f"const {self.index} threads = {cast}gridDim.x * {BLOCK};",
         )
 
-    def finish(self, grid: int | tuple[int, int, int], block: int = BLOCK) -> Written:
+    def finish(self, grid: int | tuple[int, int, int], block: int = BLOCK) -> WrittenKernel:
         """The kernel, named after its op and its text."""
         arguments = ", ".join([*self._pointers, *self._numbers])
         text = "\n".join(f"  {line}" for line in self.lines)
@@ -133,8 +133,8 @@ class Writer:
         name = f"{self.name}_{hashlib.sha256(f'{block}{rest}'.encode()).hexdigest()[:12]}"
         head = f'extern "C" __global__ void __launch_bounds__({block})\n{name}'
         whole = grid if isinstance(grid, tuple) else (grid, 1, 1)
-        return Written(
-            Text(name, head + rest),
+        return WrittenKernel(
+            KernelText(name, head + rest),
             len(self._pointers),
             tuple(self._values),
             self.wide,
@@ -143,6 +143,6 @@ class Writer:
         )
 
 
-def full_source(text: Text) -> str:
+def full_source(text: KernelText) -> str:
     """What is compiled."""
     return with_library(text.source)
