@@ -205,14 +205,14 @@ def test_random_bits_are_those_of_the_cpu() -> None:
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (65, 70, 33), (1, 400, 52), (1028, 36, 1)])
 def test_products_in_every_layout(sizes: tuple[int, int, int]) -> None:
     m, k, n = sizes
-    for turned in range(4):
+    for transposed in range(4):
         for dtype, offset in (("float32", 0), ("float32", 1), ("float16", 0), ("float16", 1)):
-            a = RNG.normal(size=(k, m) if turned & 1 else (m, k)).astype(dtype)
-            b = RNG.normal(size=(n, k) if turned & 2 else (k, n)).astype(dtype)
+            a = RNG.normal(size=(k, m) if transposed & 1 else (m, k)).astype(dtype)
+            b = RNG.normal(size=(n, k) if transposed & 2 else (k, n)).astype(dtype)
             x = on(np.concatenate([np.zeros(offset, dtype), a.reshape(-1)]))[offset:]
             x, y = x.reshape(a.shape), on(b)
-            x, a = (x.T, a.T) if turned & 1 else (x, a)
-            y, b = (y.T, b.T) if turned & 2 else (y, b)
+            x, a = (x.T, a.T) if transposed & 1 else (x, a)
+            y, b = (y.T, b.T) if transposed & 2 else (y, b)
             want = a.astype(np.float64) @ b.astype(np.float64)
             tolerance = 2e-6 if dtype == "float32" else 1e-3
             error = np.abs((x @ y).numpy().astype(np.float64) - want).max()
@@ -242,9 +242,9 @@ def test_reductions_of_every_kind(shape: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(got, on(x).sum(axis=axes).numpy())  # the same bits
         np.testing.assert_array_equal(on(x).max(axis=axes).numpy(), x.max(axis=axes))
         np.testing.assert_array_equal((on(x) > 2).any(axis=axes).numpy(), (x > 2).any(axis=axes))
-        turned = np.asfortranarray(x)
+        transposed = np.asfortranarray(x)
         np.testing.assert_array_equal(
-            on(turned).permute_dims(range(x.ndim)[::-1]).max().numpy(), x.max()
+            on(transposed).permute_dims(range(x.ndim)[::-1]).max().numpy(), x.max()
         )
     assert on(x).argmax().item() == x.argmax()
     for axis in range(len(shape)):
@@ -278,8 +278,8 @@ def test_adding_to_places(count: int, places: int) -> None:
     np.testing.assert_array_equal(adds[0], adds[1])  # in one order, always
     flat = on(x[:, 0]).scatter_add(on(index), on(source[:, 0])).numpy()
     np.testing.assert_allclose(flat, want[:, 0], 1e-11, 1e-11)
-    turned = on(x.T).index_add(on(index), on(source.T), axis=1).numpy()
-    np.testing.assert_allclose(turned, want.T, 1e-11, 1e-11)
+    transposed = on(x.T).index_add(on(index), on(source.T), axis=1).numpy()
+    np.testing.assert_allclose(transposed, want.T, 1e-11, 1e-11)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -373,11 +373,11 @@ def test_a_shortcut_goes_with_its_parameters_and_settings() -> None:
     assert [x.sum(axis=0).shape for _ in range(3)] == [(6,)] * 3
     assert [x.sum(axis=1).shape for _ in range(3)] == [(4,)] * 3
     assert [(x @ x.T).shape for _ in range(3)] == [(4, 4)] * 3
-    turned = x.T
+    transposed = x.T
     before = len(device().shortcuts._known)
     eg.set_matmul_precision("high")
     try:
-        x @ turned
+        x @ transposed
     finally:
         eg.set_matmul_precision("highest")
     assert len(device().shortcuts._known) == before + 1
@@ -386,9 +386,9 @@ def test_a_shortcut_goes_with_its_parameters_and_settings() -> None:
 def test_views_by_a_shortcut_are_views() -> None:
     x = on(np.arange(6.0).reshape(2, 3))
     for _ in range(3):
-        turned = x.T
-        assert turned._data.storage is x._data.storage
-        assert turned.numpy().tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+        transposed = x.T
+        assert transposed._data.storage is x._data.storage
+        assert transposed.numpy().tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
     part = on(np.arange(2000.0))[512:]  # at another place of its storage
     for _ in range(3):
         assert part.reshape(-1, 2)._data.ptr == part._data.ptr

@@ -259,8 +259,8 @@ def test_results_hold_nothing_that_is_not_asked_for(
     assert ended(changed(graph)) == ["gelu_aux_bias", "dgelu"]
 
     def with_inner(x: Any, w: Any, g: Any) -> Any:
-        inner, turn = eg.vjp(ACTIVATIONS["gelu"], nn.functional.linear(x, w))
-        return inner, turn(nn.functional.linear(g, w))[0] @ w
+        inner, pull = eg.vjp(ACTIVATIONS["gelu"], nn.functional.linear(x, w))
+        return inner, pull(nn.functional.linear(g, w))[0] @ w
 
     x, w = given[:2]
     assert not ended(changed(graph_of(with_inner, x, w, x)))
@@ -373,8 +373,8 @@ def test_a_derivative_that_groups_compute_reads_what_was_left(host: Host) -> Non
         """A derivative of a product's, and one of something else's, by the same input."""
         before = nn.functional.linear(x, w, b)
         act = ACTIVATIONS["gelu"]
-        inner, turn = eg.vjp(act, before)
-        return inner @ w, turn(nn.functional.linear(t, w))[0] @ w, turn(eg.exp(g))[0] @ w
+        inner, pull = eg.vjp(act, before)
+        return inner @ w, pull(nn.functional.linear(t, w))[0] @ w, pull(eg.exp(g))[0] @ w
 
     given = [*operands((6, 8, 16))[:3], rand(6, 8, seed=6), rand(6, 16, seed=7)]
     graph = graph_of(tangent, *given)
@@ -394,19 +394,19 @@ def test_a_bias_alone_where_a_kernel_reads_it(host: Host) -> None:
     assert changed(graph) is graph
 
 
-@pytest.mark.parametrize("turned", [True, False])
-def test_sums_of_what_a_kernel_made(turned: bool, host: Host) -> None:
+@pytest.mark.parametrize("transposed", [True, False])
+def test_sums_of_what_a_kernel_made(transposed: bool, host: Host) -> None:
     """The bias's gradient beside the weight's, for weights stored either way."""
     x, w, b, v, _ = operands((2, 3, 8, 16))
-    w = w if turned else np.ascontiguousarray(w.T)
+    w = w if transposed else np.ascontiguousarray(w.T)
 
     def loss(x: Any, w: Any, b: Any, v: Any) -> Any:
-        inner = nn.functional.linear(x, w, b) if turned else x @ w + b
+        inner = nn.functional.linear(x, w, b) if transposed else x @ w + b
         return eg.sin(inner @ v.T).sum()
 
     graph = graph_of(eg.grad(loss, (1, 2)), x, w, b, v)
     made = changed(graph)
-    assert ended(made) == ["bias", "bgrad_a" if turned else "bgrad_b"]
+    assert ended(made) == ["bias", "bgrad_a" if transposed else "bgrad_b"]
     same_values(graph, made, [x, w, b, v])
 
 

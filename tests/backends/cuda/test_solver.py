@@ -49,7 +49,7 @@ def near(got: Any, want: Any, dtype: str) -> None:
     np.testing.assert_allclose(got.numpy(), want, rtol=0, atol=tolerance * scale)
 
 
-def turned(a: Any, device: str) -> Any:
+def transposed(a: Any, device: str) -> Any:
     """The same matrices, stored by columns."""
     return eg.tensor(np.ascontiguousarray(a.swapaxes(-1, -2)), device=device).mT
 
@@ -98,7 +98,7 @@ def test_square_matrices(name: str, dtype: str, fake: FakeCusolver) -> None:
         if name in ("det", "inv"):
             a[..., [0, -1], :] = a[..., [-1, 0], :]  # so that rows must be exchanged
         compiled = eg.jit(ours)
-        for x in (eg.tensor(a, device=DRY), turned(a, DRY)):
+        for x in (eg.tensor(a, device=DRY), transposed(a, DRY)):
             for _ in range(3):
                 near(ours(x), theirs(a), dtype)
         if shape[-1] > 4 and name in ("cholesky", "inv", "det"):
@@ -113,9 +113,9 @@ def test_solutions(dtype: str, fake: FakeCusolver) -> None:
         for columns in (1, 5):
             b = draw(dtype, *shape[:-1], columns, seed=1)
             want = np.linalg.solve(a, b)
-            for x in (eg.tensor(a, device=DRY), turned(a, DRY)):
+            for x in (eg.tensor(a, device=DRY), transposed(a, DRY)):
                 for _ in range(3):
-                    near(linalg.solve(x, turned(b, DRY)), want, dtype)
+                    near(linalg.solve(x, transposed(b, DRY)), want, dtype)
             if columns == 1 and shape[-1] > 4:
                 compiled = eg.jit(linalg.solve)
                 for _ in range(2):
@@ -140,7 +140,7 @@ def test_triangular_systems(dtype: str, unit: bool, upper: bool, fake: FakeCusol
         x, y = (eg.tensor(v.astype(dtype), device=DRY) for v in (a, b))
         for _ in range(3):
             near(solved(x, y), want, dtype)
-            near(solved(turned(a.astype(dtype), DRY), y), want, dtype)
+            near(solved(transposed(a.astype(dtype), DRY), y), want, dtype)
         compiled = eg.jit(solved)
         for _ in range(2 if n > 4 else 0):  # fewer columns are our own kernels'
             near(compiled(x, y), want, dtype)
@@ -330,7 +330,7 @@ def test_square_matrices_on_a_gpu(name: str, dtype: str) -> None:
         if np.abs(want).max() > np.finfo(a.dtype).max:
             continue  # a determinant that the dtype cannot hold
         compiled = eg.jit(ours)
-        for x in (eg.tensor(a, device=DEV), turned(a, DEV)):
+        for x in (eg.tensor(a, device=DEV), transposed(a, DEV)):
             for how in (ours, ours, ours, compiled, compiled, compiled):
                 near(how(x), want, dtype)
         checked += 1
@@ -353,9 +353,9 @@ def test_systems_on_a_gpu(dtype: str) -> None:
         a, b = positive(draw(dtype, *shape)), draw(dtype, *shape[:-1], 3, seed=1)
         want = [w.numpy() for w in each(eg.tensor(a), eg.tensor(b))]
         compiled = eg.jit(each)
-        for x in (eg.tensor(a, device=DEV), turned(a, DEV)):
+        for x in (eg.tensor(a, device=DEV), transposed(a, DEV)):
             for how in (each, each, each, compiled, compiled, compiled):
-                for got, right in zip(how(x, turned(b, DEV)), want, strict=True):
+                for got, right in zip(how(x, transposed(b, DEV)), want, strict=True):
                     near(got, right, dtype)
 
 

@@ -177,7 +177,7 @@ DEV void mix(float (&o)[MT][DT][4], const Weights& w, u32 tile, u32) {
         #pragma unroll
         for (int d = 0; d < DT; d += 2) {
             u32 b[4];
-            fragments_turned(b, place_of<COLS>(tile, 16 * k + (lane() & 15), d + (lane() >> 4)));
+            fragments_trans(b, place_of<COLS>(tile, 16 * k + (lane() & 15), d + (lane() >> 4)));
             #pragma unroll
             for (int m = 0; m < MT; ++m) {
                 mma(o[m][d], w.parts[m][k], b[0], b[1]);

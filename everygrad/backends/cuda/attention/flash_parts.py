@@ -64,7 +64,7 @@ DEV void fragments(u32 (&r)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
-DEV void fragments_turned(u32 (&r)[4], u32 at) {
+DEV void fragments_trans(u32 (&r)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
@@ -151,7 +151,7 @@ def wgmma(columns: int, half: str) -> str:
     outs = ", ".join(f'"+f"(d[{i // 4}][{i % 4}])' for i in range(count))
     name = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{half}.{half}"
 
-    def function(title: str, a: str, operands: list[str], turned: str) -> str:
+    def function(title: str, a: str, operands: list[str], transposed: str) -> str:
         b, flag = count + len(operands), count + len(operands) + 1
         left = ", ".join(f"%{count + i}" for i in range(len(operands)))
         left = left if len(operands) == 1 else "{" + left + "}"
@@ -161,7 +161,7 @@ DEV void {title}(float (&d)[{columns // 8}][4], {a}, u64 b, int more) {{
     asm volatile(
         "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{flag}, 0;\\n"
         "{name} {{{sums}}}, "
-        "{left}, %{b}, p, 1, 1, {turned};\\n}}"
+        "{left}, %{b}, p, 1, 1, {transposed};\\n}}"
         : {outs}
         : {given});
 }}

@@ -443,10 +443,17 @@ class CublasLt:
         return plan
 
     def _layout(
-        self, dtype: DType, rows: int, columns: int, turned: bool, ld: int, batch: int, stride: int
+        self,
+        dtype: DType,
+        rows: int,
+        columns: int,
+        transposed: bool,
+        ld: int,
+        batch: int,
+        stride: int,
     ) -> int:
-        """A row-major (rows, columns), stored turned or not, as cuBLASLt sees it: by columns."""
-        if turned:
+        """A row-major (rows, columns), perhaps stored transposed, as cuBLASLt sees it: by columns."""
+        if transposed:
             rows, columns = columns, rows
         found = ctypes.c_void_p()
         sizes = (ctypes.c_uint64(columns), ctypes.c_uint64(rows), ctypes.c_int64(ld))

@@ -138,8 +138,8 @@ def last_strides(shape: Shape) -> Shape:
 
 def lies_last(shape: Shape, strides: Shape) -> bool:
     """Whether an array lies so; where both orders are one, it does not."""
-    turned = ((facts[0], *facts[2:], facts[1]) for facts in (shape, strides))
-    return fits(*turned) and not fits(shape, strides)
+    permuted = ((facts[0], *facts[2:], facts[1]) for facts in (shape, strides))
+    return fits(*permuted) and not fits(shape, strides)
 
 
 @cache

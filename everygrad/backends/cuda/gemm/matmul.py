@@ -114,9 +114,9 @@ def _write_tiles(
 
 
 class MatrixLayout(NamedTuple):
-    """A matrix as cuBLASLt takes it: stored turned or not, with a step between stored rows."""
+    """A matrix as cuBLASLt takes it: stored transposed or not, with a step between stored rows."""
 
-    turned: bool
+    transposed: bool
     step: int
 
 
@@ -141,10 +141,10 @@ def _laid_out(dev: Any, a: CudaArray) -> tuple[CudaArray, MatrixLayout]:
 
 def _alignment(*addresses: int) -> int:
     """The largest power of two up to 16 that divides all."""
-    together = 16
+    combined = 16
     for address in addresses:
-        together |= address
-    return together & -together
+        combined |= address
+    return combined & -combined
 
 
 def _by_library(
@@ -166,7 +166,7 @@ def _by_library(
         )
         target = out.ptr + size * each * i
         problem = GemmProblem(
-            *(m, n, k, dtype, left.step, right.step, n, left.turned, right.turned),
+            *(m, n, k, dtype, left.step, right.step, n, left.transposed, right.transposed),
             batch=sizes[-1],
             stride_a=steps[0][-1],
             stride_b=steps[1][-1],
@@ -210,7 +210,7 @@ def problem_with(
         return None
     (m, k), (_, n) = x.shape, y.shape
     return GemmProblem(
-        *(m, n, k, dtype, left.step, right.step, n, left.turned, right.turned),
+        *(m, n, k, dtype, left.step, right.step, n, left.transposed, right.transposed),
         tf32=tf32,
         epilogue=epilogue,
         aux_ld=aux_step(epilogue, n),

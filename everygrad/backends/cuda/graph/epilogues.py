@@ -72,12 +72,12 @@ def _kernel(v: Value, matrices: int) -> float:
 
 class Product(NamedTuple):
     """A product as one of matrices (m, k) and (k, n). `x` may have more axes, all rows; `y` may be
-    stored turned, as a layer's weight is."""
+    stored transposed, as a layer's weight is."""
 
     value: Value
     x: Value
     y: Value
-    turned: bool
+    transposed: bool
     left: MatrixOperand
     right: MatrixOperand
 
@@ -162,12 +162,12 @@ class Finder:
         x, y = v.args
         if len(y.shape) != 2 or not v.size or not x.size or v.dtype is not x.dtype:
             return None
-        turned = v.name == "linear"
+        transposed = v.name == "linear"
         left = _operand(x, _rows(x))
         right = _operand(y, y.shape)
         if left is None or right is None:
             return None
-        return Product(v, x, y, turned, left, _turned(right) if turned else right)
+        return Product(v, x, y, transposed, left, _transposed(right) if transposed else right)
 
     def serves(self, p: Product, epilogue: str) -> bool:
         problem = problem_with(epilogue, p.value.dtype, p.left, p.right, self.tf32)
@@ -295,7 +295,10 @@ class Finder:
             later = any(view_of(a).base.number > s.number for a in u.args)
             if p is None or later or not self.may_hold([s], u):  # later: it may be made of s
                 continue
-            sides = (("bgrad_a", p.x, p.left == _turned(rows)), ("bgrad_b", p.y, p.right == rows))
+            sides = (
+                ("bgrad_a", p.x, p.left == _transposed(rows)),
+                ("bgrad_b", p.y, p.right == rows),
+            )
             for name, side, alike in sides:
                 same = alike and view_of(side).base is base
                 cost = _cost(name, v)
@@ -333,7 +336,7 @@ def _operand(v: Value, shape: Shape) -> MatrixOperand | None:
     return MatrixOperand(shape, strides, view.offset * v.dtype.itemsize)
 
 
-def _turned(a: MatrixOperand) -> MatrixOperand:
+def _transposed(a: MatrixOperand) -> MatrixOperand:
     return MatrixOperand(a.shape[::-1], a.strides[::-1], a.address)
 
 
@@ -350,7 +353,7 @@ class Move(NamedTuple):
 
 _RESHAPE = Move("reshape", lambda old, shape: shape)
 _SLICE = Move("slice", lambda old, slices: tuple(n for _, n, _ in slices))
-_TURN = Move("permute_dims", lambda old, axes: tuple(old[a] for a in axes))
+_PERMUTE = Move("permute_dims", lambda old, axes: tuple(old[a] for a in axes))
 
 
 def _ending_result(x: Any, y: Any, *others: Any, epilogue: str) -> tuple[Shape, Any]:
@@ -414,7 +417,7 @@ class Builder:
         if v not in self.calls:
             p, epilogue, bias, aux_of = self.endings[v][:4]
             x, y = self.shaped(self.get(p.x), p.left.shape), self.get(p.y)
-            args = [x, self.graph.call(_TURN, [y], {"axes": (1, 0)}) if p.turned else y]
+            args = [x, self.graph.call(_PERMUTE, [y], {"axes": (1, 0)}) if p.transposed else y]
             args += [] if bias is None else [self.get(bias)]
             args += [] if aux_of is None else [self.piece(aux_of, "aux")]
             params = {"epilogue": epilogue}

@@ -50,12 +50,12 @@ def loop_nest(shape: Shape, strides: Sequence[Shape], ordered: bool = False) -> 
     """The walk over operands with these strides along `shape`; `ordered`: the result is to lie in
     C order."""
     axes = list(range(len(shape))) if ordered else _order(shape, strides)
-    turned = tuple(shape[a] for a in axes)
-    steps = row_major(turned)
+    permuted = tuple(shape[a] for a in axes)
+    steps = row_major(permuted)
     out = [0] * len(shape)
     for a, s in zip(axes, steps, strict=True):
         out[a] = s
-    sizes, small = collapse(turned, [*(tuple(s[a] for a in axes) for s in strides), steps])
+    sizes, small = collapse(permuted, [*(tuple(s[a] for a in axes) for s in strides), steps])
     return LoopNest(sizes, tuple(small[:-1]), tuple(out))
 
 

@@ -1,7 +1,7 @@
 """Reductions: threads that share a row, or columns side by side, in pieces.
 
 Long rows and columns are cut into pieces whose results are reduced again: no running sum is long
-enough to lose digits, and the GPU is outer busy by few rows. All depends on the shape alone, so a
+enough to lose digits, and few rows keep the GPU busy. All depends on the shape alone, so a
 sum has the same bits every time.
 """
 

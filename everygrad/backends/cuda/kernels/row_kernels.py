@@ -72,7 +72,7 @@ ROW_OPS: dict[str, RowOp] = {
             _MEAN,
             _SPREAD,
             (RowPass("slope", "Y"), "const T along = slope / (T)n;"),
-            (RowPass("turn", "Y * Z"), "const T across = turn / (T)n;"),
+            (RowPass("dot", "Y * Z"), "const T across = dot / (T)n;"),
         ),
         "scale * (Y - along - Z * across)",
     ),
@@ -192,12 +192,12 @@ def _along(dev: Any, name: str, arrays: list[CudaArray], axes: Shape, eps: float
     if x.storage is None:
         return x
     straight = order == tuple(range(len(order)))
-    turned = [contiguous(dev, a if straight else permute_dims(dev, a, order)) for a in arrays]
+    arranged = [contiguous(dev, a if straight else permute_dims(dev, a, order)) for a in arrays]
     rows = size_of(x.shape) // length
-    out: CudaArray = dev.empty(turned[0].shape, dtype)
+    out: CudaArray = dev.empty(arranged[0].shape, dtype)
     key = (name, dtype, rows, length, eps)
     kernel = dev.planned(key, lambda: _RowKernelWriter(name, dtype, rows, length, eps).write())
-    dev.gpu.launch(kernel, *(a.ptr for a in turned), out.ptr)
+    dev.gpu.launch(kernel, *(a.ptr for a in arranged), out.ptr)
     if straight:
         return out
     back = tuple(order.index(a) for a in range(len(order)))

@@ -1,9 +1,9 @@
 """Linear algebra inside graphs: factorisations and solutions by cuSOLVER and cuBLAS, put on the
 stream without the host's waiting. What is wrong with a matrix is raised by the next read.
 
-The libraries' matrices are column-major. A row-major matrix read so is its transpose, and where
-that serves as well nothing is turned: a Cholesky factor, an inverse, a determinant, a triangular
-system. Other results lie column by column, and say so by their strides.
+The libraries' matrices are column-major. A row-major matrix read so is its transpose, and where the
+transpose serves as well nothing is copied: a Cholesky factor, an inverse, a determinant, a
+triangular system. Other results are column-major, and their strides say so.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _facts(x: CudaArray) -> tuple[DType, int, int, int]:
     return FROM_NP[x.dtype], size_of(tuple(batch)), m, n
 
 
-def _turned(x: CudaArray) -> CudaArray:
+def _transposed(x: CudaArray) -> CudaArray:
     """The transpose of each matrix."""
     shape, strides = x.shape, x.strides
     return x.view((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
@@ -199,7 +199,7 @@ def inv(dev: Any, x: CudaArray) -> CudaArray:
     dtype, count, n, _ = _facts(x)
     if n <= _TINY:
         return _inverted_at_once(dev, x)
-    f = _factored(dev, _turned(x))
+    f = _factored(dev, _transposed(x))
     out = unit_matrices(dev, count, n, dtype)
     _solved(dev, f, out)
     settle(dev, x, f.info, _stretch(out), f"inv: {SINGULAR}")
@@ -221,7 +221,7 @@ def _inverted_at_once(dev: Any, x: CudaArray) -> CudaArray:
 
 def _determined(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
     dtype, *_ = _facts(x)
-    f = _factored(dev, _turned(x))
+    f = _factored(dev, _transposed(x))
     shape = (*x.shape[:-2], 2) if logs else x.shape[:-2]
     out: CudaArray = dev.empty(shape, dtype)
     determinants(dev, f.memory, f.pivots, out, logs)
@@ -234,7 +234,7 @@ def _determined(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
 
 
 class _Triangles(NamedTuple):
-    """Triangular matrices as cuBLAS takes them: stored turned or not, steps in elements."""
+    """Triangular matrices as cuBLAS takes them: stored transposed or not, steps in elements."""
 
     array: CudaArray
     by_columns: bool

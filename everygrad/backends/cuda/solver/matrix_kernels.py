@@ -39,7 +39,7 @@ def place(dev: Any, x: CudaArray, address: int, lies: tuple[int, int, int]) -> N
     outer = tuple(step * s for s in row_major(tuple(batch)))
     shape, source, target = (*batch, m, n), x.strides, (*outer, down, along)
     if down < along:  # what lies together is written together
-        shape, source, target = (_last_two_turned(t) for t in (shape, source, target))
+        shape, source, target = (_last_two_swapped(t) for t in (shape, source, target))
     sizes, (read, written) = collapse(shape, [source, target])
     size = x.dtype.itemsize
     key = ("place", sizes, read, written, size)
@@ -47,7 +47,7 @@ def place(dev: Any, x: CudaArray, address: int, lies: tuple[int, int, int]) -> N
     dev.gpu.launch(kernel, x.ptr, address)
 
 
-def _last_two_turned(t: Shape) -> Shape:
+def _last_two_swapped(t: Shape) -> Shape:
     return (*t[:-2], t[-1], t[-2])
 
 
@@ -292,8 +292,8 @@ def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> Written
         "  i64 p = 0;",
         f"  for ({w.index} k = t; k < {size}; k += {THREADS}) {{",
         f"    const auto v = x[(b * {size} + k) * {size} + k];",
-        f"    const double turn = pivots[b * {size} + k] == k + 1 ? 1 : -1;",
-        f"    times(r, s, p, turn * (double){parts[0]}, turn * (double){parts[1]}, 0);",
+        f"    const double sign = pivots[b * {size} + k] == k + 1 ? 1 : -1;",
+        f"    times(r, s, p, sign * (double){parts[0]}, sign * (double){parts[1]}, 0);",
         "  }",
         "  rs[t] = r; ss[t] = s; ps[t] = p;",
         "  __syncthreads();",
