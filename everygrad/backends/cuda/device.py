@@ -24,7 +24,7 @@ from everygrad.backends.cuda.driver.driver import Driver
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.driver.gpu import Gpu, Kernel, PendingRead
 from everygrad.backends.cuda.graph import library_calls
-from everygrad.backends.cuda.graph.launch_cache import Shortcuts
+from everygrad.backends.cuda.graph.launch_cache import LaunchCache
 from everygrad.backends.cuda.graph.recording import recorder
 from everygrad.backends.cuda.graph.replay import Replay
 from everygrad.backends.cuda.kernels import copy_kernels, elementwise, multi_tensor, reduction
@@ -53,7 +53,7 @@ class Cuda(GpuBackend):
         self.gpu = self.home = Gpu(device, driver)  # a recorder has another `gpu`, and this home
         self.multiprocessors: int = driver.multiprocessors
         self.plans: dict[Any, Any] = {}
-        self.shortcuts = Shortcuts()
+        self.launch_cache = LaunchCache()
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
@@ -96,9 +96,9 @@ class Cuda(GpuBackend):
         if kernel is None and op.family == "elementwise":
             return self._applied(op, arrays, params)
         if self.gpu is self.home:
-            shortcut = self.shortcuts.find(self, op, arrays, params)
-            if shortcut is not None:
-                return shortcut.run(self, arrays)
+            launch = self.launch_cache.find(self, op, arrays, params)
+            if launch is not None:
+                return launch.run(self, arrays)
         if kernel is not None:
             return kernel(*arrays, **params)
         if op.family == "reduction":
@@ -198,7 +198,7 @@ class Cuda(GpuBackend):
         return Replay(self, graph, donated)
 
     def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
-        """Where no library does it, found out by recording the op on promised arrays."""
+        """Where no library computes it, found by recording the op on placeholder arrays."""
         by_library = library_calls.serves(self, op.name, given, params)
         if by_library is not None:
             return by_library

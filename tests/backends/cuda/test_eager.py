@@ -18,7 +18,7 @@ from everygrad.backends.cuda.array import CudaArray, layout_of
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.driver.memory import LARGE
-from everygrad.backends.cuda.graph.launch_cache import Shortcut
+from everygrad.backends.cuda.graph.launch_cache import CachedLaunch
 from everygrad.errors import DtypeError, EverygradError, OutOfMemoryError, OutOfRangeError
 from everygrad.ops.record.spec import REGISTRY
 from tests.support import checks
@@ -336,7 +336,7 @@ def test_the_delay_before_a_timed_op_is_not_part_of_it() -> None:
     assert any("delay" in name for name in device().gpu.driver.launches)
 
 
-# --- shortcuts -----------------------------------------------------------------------------------
+# --- the launch cache ----------------------------------------------------------------------------
 
 
 def calls(name: str, sample: Any) -> list[Any]:
@@ -363,7 +363,7 @@ def test_an_op_does_the_same_by_its_shortcut() -> None:
             made = calls(name, sample)
             assert all(one == made[0] for one in made), f"{name} {sample}"
             compared += len(made) == 3
-    known = [c for c in device().shortcuts._known.values() if isinstance(c, Shortcut)]
+    known = [c for c in device().launch_cache._entries.values() if isinstance(c, CachedLaunch)]
     assert compared > 100
     assert len(known) > 60
 
@@ -374,13 +374,13 @@ def test_a_shortcut_goes_with_its_parameters_and_settings() -> None:
     assert [x.sum(axis=1).shape for _ in range(3)] == [(4,)] * 3
     assert [(x @ x.T).shape for _ in range(3)] == [(4, 4)] * 3
     transposed = x.T
-    before = len(device().shortcuts._known)
+    before = len(device().launch_cache._entries)
     eg.set_matmul_precision("high")
     try:
         x @ transposed
     finally:
         eg.set_matmul_precision("highest")
-    assert len(device().shortcuts._known) == before + 1
+    assert len(device().launch_cache._entries) == before + 1
 
 
 def test_views_by_a_shortcut_are_views() -> None:

@@ -208,11 +208,11 @@ def launched(dev: Any) -> list[flash.Params]:
 
 @pytest.mark.parametrize("keys", [100, 1 << 14, (1 << 14) + 1])
 def test_sizes_are_not_taken_for_addresses(recording: Any, keys: int) -> None:
-    """Two sizes side by side, of 16384 keys, look like the first promised address."""
+    """Two sizes side by side, of 16384 keys, look like the first virtual address."""
     q, k = (recording.empty((1, 2, n, 64), dtypes.bfloat16) for n in (200, keys))
     attention._attention(recording, q, k, k, scale=0.1)
     (step,) = steps_of(recording.gpu)
-    slots = range(len(recording.gpu.promises.starts))
+    slots = range(len(recording.gpu.placeholders.starts))
     call = next(
         a for a in step.filled([1 << 20 | n << 9 for n in slots]) if type(a) is flash.FlashLaunch
     )

@@ -1,4 +1,4 @@
-"""eg.jit on CUDA. Without a GPU: plans are as promised, and every fused kernel compiles. With one:
+"""eg.jit on CUDA. Without a GPU: plans are as expected, and every fused kernel compiles. With one:
 equal to eager mode there, for every op of the registry and whole steps."""
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class _AttentionCall:
             mask="" if mask is None else "add",
         )
         driver = dev.gpu.driver
-        # decided by shapes alone, so that a compiled function finds what it was promised
+        # decided by shapes alone, so that recording and running agree
         self.serves = flash.serves(self.problem, driver.capability, driver.shared)
         if not self.serves:
             return

@@ -452,7 +452,7 @@ class CublasLt:
         batch: int,
         stride: int,
     ) -> int:
-        """A row-major (rows, columns), perhaps stored transposed, as cuBLASLt sees it: by columns."""
+        """A row-major matrix, perhaps stored transposed, as cuBLASLt sees it: by columns."""
         if transposed:
             rows, columns = columns, rows
         found = ctypes.c_void_p()

@@ -72,7 +72,7 @@ def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> b
 
 
 def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArray:
-    """The result of an op that a library does on promised arrays."""
+    """The result of an op that a library computes, on placeholder arrays."""
     if v.name in cufft.TRANSFORMS:
         return cufft.record(dev, rec, arrays[0], v)
     if factorisations.serves(rec, v.name, arrays[0].shape):

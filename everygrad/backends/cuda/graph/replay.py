@@ -171,10 +171,10 @@ class Replay:
 
     def slot(self, array: CudaArray) -> int:
         """The number of the memory that an array lies in; -1: of its own."""
-        promises = self.recorder.gpu.promises
-        if array.storage is None or not promises.holds(array.ptr):
+        placeholders = self.recorder.gpu.placeholders
+        if array.storage is None or not placeholders.holds(array.ptr):
             return -1
-        return int(promises.find(array.ptr))
+        return int(placeholders.find(array.ptr))
 
     def arrange(self, gifts: set[int]) -> None:
         """Bring the calls of libraries together."""
@@ -188,7 +188,7 @@ class Replay:
 
     def plan(self, donated: Sequence[tuple[int, int]]) -> None:
         """Decide which memory is whose."""
-        sizes = self.recorder.gpu.promises.sizes
+        sizes = self.recorder.gpu.placeholders.sizes
         self.spans: dict[int, tuple[int, int]] = {}
         for k, step in enumerate(self.steps_):
             for slot in step.slots:
@@ -220,7 +220,7 @@ class Replay:
     def find_heirs(self, temporaries: Sequence[int]) -> dict[int, int]:
         """Which temporaries take the place of which operand of the kernel that makes them, read
         there for the last time."""
-        sizes = self.recorder.gpu.promises.sizes
+        sizes = self.recorder.gpu.placeholders.sizes
         found: dict[int, int] = {}
         known, owners = {*temporaries}, set[int]()
         for k in sorted(self.in_place):
@@ -270,13 +270,15 @@ class Replay:
             self.offsets,
             self.arena,
             {i: self.slot(self.results[k]) for k, i in self.donations.items()},
-            len(self.recorder.gpu.promises.sizes),
+            len(self.recorder.gpu.placeholders.sizes),
         )
 
     def memory(self) -> Memory:
         """What the function takes: on the way, for results, for constants."""
         placed = list(zip(self.offsets.values(), self.lifetimes, strict=False))
-        held = {id(a.storage): a.storage.size for a in self.recorder.kept if a.storage is not None}
+        held = {
+            id(a.storage): a.storage.size for a in self.recorder.constants if a.storage is not None
+        }
         outputs = sum(self.outputs.values())
         return Memory(self.arena, placed, outputs, sum(held.values()), len(self.donations))
 
@@ -314,7 +316,7 @@ class Replay:
 
     def step_bytes(self) -> list[int]:
         """The same, launch by launch."""
-        sizes = self.recorder.gpu.promises.sizes
+        sizes = self.recorder.gpu.placeholders.sizes
         return [sum(sizes[slot] for slot in s.slots) for s in self.steps_]
 
     # --- running ---------------------------------------------------------------------------------

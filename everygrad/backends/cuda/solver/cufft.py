@@ -50,7 +50,7 @@ def _at(address: int) -> Any:
 
 
 def record(dev: Any, rec: Any, x: CudaArray, v: Value) -> CudaArray:
-    """The result on a promised array: its axis is brought to the end, and back."""
+    """The result on placeholder arrays: the axis is permuted to the end, and back."""
     axis, last = v.params["axis"], len(x.shape) - 1
     axes = (*(a for a in range(last + 1) if a != axis), axis)
     backwards = v.name == "half_dft"
