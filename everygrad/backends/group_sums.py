@@ -92,9 +92,9 @@ def without_strays(groups: Sequence[Group], longest: float = math.inf) -> list[G
             del group.members[v]
         made += [group] if group.values else []
         for v in apart:
-            alone = Group(group.number)
-            alone.opaque = v
-            made.append(alone)
+            single = Group(group.number)
+            single.opaque = v
+            made.append(single)
     return made
 
 

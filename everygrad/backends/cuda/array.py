@@ -140,12 +140,12 @@ class CudaArray(StridedArray):
         return found
 
     @property
-    def is_alone(self) -> bool:
+    def is_sole_owner(self) -> bool:
         """Whether this is all of its storage, in C order, and no other array can see it."""
         storage = self.storage
         if storage is None or self.offset or self.strides != row_major(self.shape):
             return False
-        return getrefcount(storage) <= _ALONE
+        return getrefcount(storage) <= _SOLE_OWNER
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -191,11 +191,11 @@ def remember(op: Any, arrays: Sequence[CudaArray], plan: LaunchPlan) -> None:
     _plans[op, *[a.layout or layout_of(a) for a in arrays]] = plan
 
 
-def _alone() -> int:
-    """What getrefcount says of a storage that one array holds, asked as `is_alone` asks."""
+def _sole_owner() -> int:
+    """What getrefcount says of a storage that one array holds, asked as `is_sole_owner` asks."""
     array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
     storage = array.storage
     return getrefcount(storage)
 
 
-_ALONE = _alone()
+_SOLE_OWNER = _sole_owner()

@@ -54,11 +54,11 @@ def launched(gpu: Any, work: Callable[[], None]) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "last"),
     [
-        (lambda ps: optim.AdamW(ps), "together_adam_move"),
-        (lambda ps: optim.Adam(ps, amsgrad=True, weight_decay=0.1), "together_adam_move"),
-        (lambda ps: optim.SGD(ps), "together_sgd"),
-        (lambda ps: optim.SGD(ps, momentum=0.9), "together_sgd_along"),
-        (lambda ps: optim.SGD(ps, momentum=0.9, nesterov=True), "together_sgd_nesterov"),
+        (lambda ps: optim.AdamW(ps), "multi_tensor_adam_move"),
+        (lambda ps: optim.Adam(ps, amsgrad=True, weight_decay=0.1), "multi_tensor_adam_move"),
+        (lambda ps: optim.SGD(ps), "multi_tensor_sgd"),
+        (lambda ps: optim.SGD(ps, momentum=0.9), "multi_tensor_sgd_along"),
+        (lambda ps: optim.SGD(ps, momentum=0.9, nesterov=True), "multi_tensor_sgd_nesterov"),
     ],
 )
 def test_all_parameters_move_in_one_launch(gpu: Any, make: Any, last: str) -> None:
@@ -66,7 +66,7 @@ def test_all_parameters_move_in_one_launch(gpu: Any, make: Any, last: str) -> No
     opt = make(params)
     stepped(params, opt, 2)
     names = launched(gpu, lambda: stepped(params, opt, 1))
-    assert [n for n in names if n.startswith("together")] == [last]
+    assert [n for n in names if n.startswith("multi_tensor")] == [last]
     assert not any(n.startswith(("adam_average", "adam_square", "sgd")) for n in names)
 
 
@@ -75,7 +75,7 @@ def test_many_parameters_take_as_many_launches_as_their_table_needs(gpu: Any) ->
     opt = optim.AdamW(params)
     stepped(params, opt, 2)
     names = launched(gpu, lambda: stepped(params, opt, 1))
-    assert names.count("together_adam_move") == 3
+    assert names.count("multi_tensor_adam_move") == 3
     held = UpdateForm(Rule(), (eg.float32,) * 7, (False,) * 7)
     assert 8 * (held.pointers + 2) * held.most <= 4096
 
@@ -84,7 +84,7 @@ def test_few_kernels_serve_all_numbers_of_parameters(gpu: Any) -> None:
     for count in range(1, 17):
         params = tensors([(3,)] * count)
         stepped(params, optim.SGD(params), 1)
-    texts = [n for n in gpu.gpu.driver.texts if n.startswith("together")]
+    texts = [n for n in gpu.gpu.driver.texts if n.startswith("multi_tensor")]
     assert len(texts) == 5  # tables for 1, 2, 4, 8 and 16
 
 
@@ -129,7 +129,7 @@ def test_arrays_that_lie_otherwise_go_op_by_op(gpu: Any) -> None:
 
     work()
     names = launched(gpu, work)
-    assert sorted(names) == ["sgd", "together_sgd"]
+    assert sorted(names) == ["sgd", "multi_tensor_sgd"]
 
 
 def test_what_is_transposed_alike_is_done_together(gpu: Any) -> None:
@@ -140,7 +140,7 @@ def test_what_is_transposed_alike_is_done_together(gpu: Any) -> None:
         p.grad = eg.tensor(np.ones((4, 6), np.float32), device="cuda:dry").T
         opt.step()
 
-    assert launched(gpu, work) == ["together_sgd"]
+    assert launched(gpu, work) == ["multi_tensor_sgd"]
     assert p._data.strides == (1, 6)
 
 
@@ -162,7 +162,7 @@ def test_kernels_compile(gpu: Any) -> None:
             optim.SGD(params, momentum=0.9, nesterov=True, weight_decay=0.1),
         ):
             stepped(params, opt, 2)
-    texts = [t for n, t in gpu.gpu.driver.texts.items() if n.startswith("together")]
+    texts = [t for n, t in gpu.gpu.driver.texts.items() if n.startswith("multi_tensor")]
     assert len(texts) >= 10
     whole = with_library("".join(t.source for t in texts))
     options = ("--gpu-architecture=sm_80", *nvrtc.OPTIONS, "--Ofast-compile=max")

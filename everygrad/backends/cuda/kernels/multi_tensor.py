@@ -148,7 +148,7 @@ def _write(form: UpdateForm, sizes: Sequence[int]) -> WrittenKernel:
     )
     title = form.rule.changes[-1].op.name.replace(".", "_")
     digest = hashlib.sha256(f"{table}{text}".encode()).hexdigest()[:12]
-    name = f"together_{title}_{digest}"
+    name = f"multi_tensor_{title}_{digest}"
     source = (
         f"struct Table_{digest} {table};\n"
         f'extern "C" __global__ void __launch_bounds__({BLOCK})\n'
@@ -203,7 +203,7 @@ def rewrite(dev: Any, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequenc
         if any(type(a) is not CudaArray or a.device != dev.device for a in arrays):
             left.append(tensors)
             continue
-        key = ("together", rule, *[a.layout or layout_of(a) for a in arrays])
+        key = ("multi_tensor", rule, *[a.layout or layout_of(a) for a in arrays])
         form = dev.plans[key] if key in dev.plans else dev._keep(key, _form(rule, arrays))
         if form is None:
             left.append(tensors)
@@ -228,7 +228,7 @@ def _launch(dev: Any, form: UpdateForm, jobs: Sequence[ParameterUpdate]) -> None
             pointers.append(out.ptr)
             made.append((tensors[k], out))
         sizes.append(size_of(arrays[written[0]].shape))
-    kernel = dev.planned(("together", form, *sizes), lambda: _write(form, sizes))
+    kernel = dev.planned(("multi_tensor", form, *sizes), lambda: _write(form, sizes))
     empty = (form.capacity(len(jobs)) - len(jobs)) * form.pointers
     gpu.launch(kernel, *pointers, *[0] * empty)
     for t, out in made:
@@ -239,7 +239,7 @@ def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
     """Where a new value goes: to the old one's memory where nobody else can see it. It is a new
     array in either case, so that whoever remembers the old one sees that the value changed."""
     old = arrays[k]
-    if getrefcount(old) <= _KNOWN and old.is_alone:
+    if getrefcount(old) <= _TENSOR_ONLY and old.is_sole_owner:
         storage = old.storage
     else:
         storage = gpu.memory.take(size_of(old.shape) * old.dtype.itemsize)
@@ -248,7 +248,7 @@ def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
     return made
 
 
-def _known() -> int:
+def _tensor_only() -> int:
     """What getrefcount says of an array that a tensor holds, asked as `_target` asks."""
 
     class Holder:
@@ -265,4 +265,4 @@ def _known() -> int:
     return look(arrays)
 
 
-_KNOWN = _known()
+_TENSOR_ONLY = _tensor_only()

@@ -33,8 +33,8 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
 # found by trying on an H200
-_ALONE = 600  # columns from which on one matrix keeps the GPU as busy as a batch of two
-_SLOW = 200  # the same of LU, whose function for a batch takes the square of that as long
+_SATURATING = 600  # columns from which on one matrix keeps the GPU as busy as a batch of two
+_LU_SATURATING = 200  # the same of LU, whose function for a batch takes the square of that as long
 _SMALL = 32  # columns up to which LU of one matrix is done as a batch of one
 _TINY = 16  # columns up to which cuBLAS inverts in one kernel
 _LOOP = 64  # matrices that are done one after the other, where no function takes a batch
@@ -79,7 +79,7 @@ def _workspace(dev: Any, routine: str, dtype: DType, *sizes: int) -> tuple[int, 
 
 def _one_by_one(count: int, n: int) -> bool:
     """Whether matrices are done so, and not at once."""
-    return count == 1 or count * _ALONE < n
+    return count == 1 or count * _SATURATING < n
 
 
 def _each(count: int, *stretches: tuple[int, int]) -> Iterator[list[int]]:
@@ -139,7 +139,7 @@ def _factored(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
     info: CudaArray = dev.empty((count,), dtypes.int32)
     made = _Factors(memory, pivots, info, None)
     place(dev, x, memory.ptr, ((n + spare) * m, 1, m))
-    at_once = n <= _SMALL if count == 1 else count > (n / _SLOW) ** 2
+    at_once = n <= _SMALL if count == 1 else count > (n / _LU_SATURATING) ** 2
     if m != n or not at_once:
         work, _ = _workspace(dev, "getrf", dtype, m, n, m)
         stretches = ((memory.ptr, made.step), (pivots.ptr, 4 * min(m, n)), (info.ptr, 4))
