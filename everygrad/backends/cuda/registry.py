@@ -107,7 +107,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "linear": matmul.linear,
     "linear_bias": matmul.linear_bias,
     "linear_weight": matmul.linear_weight,
-    "product_ending": matmul.product_ending,
+    "matmul_epilogue": matmul.matmul_epilogue,
     "take": gather.take,
     "gather": gather.gather,
     "index_add": scatter.index_add,

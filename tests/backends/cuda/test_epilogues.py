@@ -17,7 +17,7 @@ from everygrad.backends.cuda.driver import cublaslt
 from everygrad.backends.cuda.driver.dry_driver import DryDriver, _bytes_at
 from everygrad.backends.cuda.gemm import matmul
 from everygrad.backends.cuda.graph import epilogues
-from everygrad.backends.cuda.graph.epilogues import ENDING, with_epilogues
+from everygrad.backends.cuda.graph.epilogues import MATMUL_EPILOGUE, with_epilogues
 from everygrad.backends.cuda.graph.rewriting import rewritten
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from tests.conftest import DEVICES
@@ -137,7 +137,7 @@ def live(graph: Graph) -> list[Value]:
 
 def ended(graph: Graph) -> list[str]:
     """The epilogues of a graph, in order."""
-    return [v.params["epilogue"] for v in live(graph) if v.op is ENDING]
+    return [v.params["epilogue"] for v in live(graph) if v.op is MATMUL_EPILOGUE]
 
 
 def outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
@@ -152,7 +152,7 @@ def outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
             known[v] = np.full(v.shape, v.params["value"], v.dtype.np)
         elif v.kind == "constant":
             known[v] = v.params["array"]
-        elif v.op is ENDING:
+        elif v.op is MATMUL_EPILOGUE:
             on_device: list[Any] = [dry.from_numpy(a) for a in args]
             known[v] = dry.to_numpy(dry.run(v.op, on_device, v.params))
         else:
@@ -458,7 +458,7 @@ def every_epilogue(device: str, dtype: str) -> list[tuple[str, Any, Any]]:
         use = cublaslt.uses(name)
         act = name.removeprefix("d").split("_")[0]
         others = [bias] if use.reads_bias else [aux[act]] if use.reads_aux else []
-        out = matmul.product_ending(dev, left, right, *others, epilogue=name)
+        out = matmul.matmul_epilogue(dev, left, right, *others, epilogue=name)
         where = matmul.results(name, m, n, kind)
         if use.writes_aux:
             aux[act] = out.view((where.aux.size,), (1,), where.aux.at)

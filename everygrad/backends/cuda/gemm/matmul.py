@@ -257,7 +257,7 @@ def results(epilogue: str, m: int, n: int, dtype: DType) -> EpilogueResults:
     )
 
 
-def product_ending(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epilogue: str) -> Any:
+def matmul_epilogue(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epilogue: str) -> Any:
     """x @ y of matrices, with an epilogue. `others` are the bias and the aux that it reads. Several
     results lie in one flat array, as `results` says. NotImplemented where an operand must be
     brought into order first."""

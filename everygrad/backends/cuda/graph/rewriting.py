@@ -22,7 +22,7 @@ _MOVES = ("permute_dims", "reshape", "slice")
 _HEADS_APART = (0, 2, 1, 3)  # (batch, tokens, heads, width) to (batch, heads, tokens, width)
 
 
-class Internal(NamedTuple):
+class BackendOp(NamedTuple):
     """An op that only this backend knows."""
 
     name: str
@@ -42,8 +42,8 @@ def _side_by_side(g: Any, q: Any, *others: Any, **params: Any) -> tuple[Shape, A
     return (batch, tokens, 3, heads, width), q.dtype
 
 
-KEPT = Internal("attention_kept", _kept)
-KEPT_GRADS = Internal("attention_kept_grads", _side_by_side)
+KEPT = BackendOp("attention_kept", _kept)
+KEPT_GRADS = BackendOp("attention_kept_grads", _side_by_side)
 
 
 class Rewriter:

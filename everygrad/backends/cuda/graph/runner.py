@@ -76,9 +76,7 @@ class Runner:
         in_place = set(plan.donations.values())
         self.tiny = {s: n for s, n in plan.outputs.items() if n <= _TINY}
         self.large = {s: n for s, n in plan.outputs.items() if n > _TINY}
-        self.double_buffered = {
-            s for s in self.large if s not in in_place
-        }  # alternate between places
+        self.double_buffered = {s for s in self.large if s not in in_place}
         self.tiny_donations = {s: i for i, s in plan.donations.items() if s in self.tiny}
         self.outside = [*(s for s in plan.inputs if s >= 0), *self.large, *self.tiny_donations]
         self.memory: list[Storage] = []
