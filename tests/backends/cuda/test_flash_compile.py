@@ -221,7 +221,7 @@ def test_sizes_are_not_taken_for_addresses(recording: Any, keys: int) -> None:
     assert call.params.lse == 1 << 20 | (len(slots) - 1) << 9
 
 
-@pytest.mark.parametrize("name", ["attention", "attention_grads", "attention_kept_grads"])
+@pytest.mark.parametrize("name", ["attention", "attention_grads", "attention_saved_grads"])
 @pytest.mark.parametrize("which", range(3))
 def test_what_begins_at_an_odd_element_is_copied(recording: Any, which: int, name: str) -> None:
     """Even where it lies in order: reading it 16 bytes at a time would end the process."""
@@ -231,11 +231,11 @@ def test_what_begins_at_an_odd_element_is_copied(recording: Any, which: int, nam
     moved = CudaArray(longer.device, shape, longer.dtype, longer.storage, 1)
     assert moved.is_contiguous
     given[which] = moved
-    kept = recording.empty((moved.storage.size,), dtypes.bfloat16)  # type: ignore[union-attr]
+    saved = recording.empty((moved.storage.size,), dtypes.bfloat16)  # type: ignore[union-attr]
     inputs = {
         "attention": given[:3],
         "attention_grads": given,
-        "attention_kept_grads": [*given, kept],
+        "attention_saved_grads": [*given, saved],
     }[name]
     assert attention.KERNELS[name](recording, *inputs, scale=0.1) is not NotImplemented
     for params in launched(recording):
@@ -301,7 +301,7 @@ def test_a_plan_is_made_once_and_run_transposed() -> None:
 
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What would be kept on disk."""
+    """What would be saved on disk."""
     files: dict[str, bytes] = {}
     monkeypatch.setattr(cublaslt.disk_cache, "get", files.get)
     monkeypatch.setattr(cublaslt.disk_cache, "put", files.__setitem__)
@@ -334,16 +334,16 @@ def test_the_fastest_answer_is_kept(no_files: dict[str, bytes]) -> None:
         cublaslt.CublasLt(library).tune(again, "another GPU", never, 0, 16, 16, 0, 16)
 
 
-@pytest.mark.parametrize("kept", [b"too short", b"1" * 64])
+@pytest.mark.parametrize("saved", [b"too short", b"1" * 64])
 def test_an_algorithm_that_is_no_longer_taken_is_looked_for_again(
-    no_files: dict[str, bytes], kept: bytes
+    no_files: dict[str, bytes], saved: bytes
 ) -> None:
     library = FakeLibrary("cublasLtMatmulAlgoCheck", 15, answers=1)
     products = cublaslt.CublasLt(library)
     plan = products.plan(SIMPLE)
     products.tune(plan, "a GPU", lambda work: 1.0, 0, 16, 16, 0, 16)
     (key,) = no_files
-    no_files[key] = kept
+    no_files[key] = saved
     products.tune(plan, "a GPU", lambda work: 1.0, 0, 16, 16, 0, 16)
     assert no_files[key] == bytes(plan.answers[0].algorithm)
 

@@ -16,7 +16,7 @@ from everygrad.backends import base
 from everygrad.backends.cuda.attention import attention
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.graph import rewriting
-from everygrad.backends.cuda.graph.rewriting import KEPT, KEPT_GRADS, rewritten
+from everygrad.backends.cuda.graph.rewriting import SAVED, SAVED_GRADS, rewritten
 from everygrad.backends.cuda.graph.runner import Runner
 from everygrad.backends.group_sums import fusable
 from everygrad.compile import recompute
@@ -37,7 +37,7 @@ def cpu_run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
     return np.asarray(base.get("cpu").run(op, [np.ascontiguousarray(a) for a in arrays], params))
 
 
-def kept(q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> Any:
+def saved(q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> Any:
     """What `attention_kept` is to give; nothing looks at the statistics but the other op."""
     out = cpu_run(REGISTRY["attention_masked" if mask else "attention"], [q, k, v, *mask], params)
     size = rewriting._kept(Value("", "", None, (), {}, q.shape, eg.float32, 0, ""))[0][0]
@@ -54,9 +54,9 @@ def kept_grads(g: Any, q: Any, k: Any, v: Any, flat: Any, *mask: Any, **params: 
 
 
 def compute(v: Value, args: Sequence[Any]) -> Any:
-    if v.op is KEPT:
-        return kept(*args, **v.params)
-    if v.op is KEPT_GRADS:
+    if v.op is SAVED:
+        return saved(*args, **v.params)
+    if v.op is SAVED_GRADS:
         return kept_grads(*args, **v.params)
     return cpu_run(v.op, args, v.params)
 
@@ -178,7 +178,7 @@ def test_attention_leaves_what_its_derivative_needs(order: tuple[int, ...]) -> N
     made = rewritten(graph)
     made.verify()
     found = names(made)
-    assert (found.count("attention_kept"), found.count("attention_kept_grads")) == (1, 1)
+    assert (found.count("attention_saved"), found.count("attention_saved_grads")) == (1, 1)
     assert not {"attention", "attention_grads"} & {*found}
     # q, k and v from one product, in their order: nothing is put together again
     assert ("concat" in found) is (order != (0, 1, 2))
@@ -190,7 +190,7 @@ def test_masked_attention_too() -> None:
     graph = graph_of(attention_step(mask=mask), *INPUTS)
     given = [*INPUTS, mask.numpy()]
     made = rewritten(graph)
-    assert "attention_kept_grads" in names(made)
+    assert "attention_saved_grads" in names(made)
     assert "concat" not in names(made)
     agree(outputs(made, given), outputs(graph, given))
 
@@ -215,7 +215,7 @@ def test_derivatives_used_in_another_way_stay_flat() -> None:
     x = rand(1, 4, 2, 4)
     graph = graph_of(fn, x)
     made = rewritten(graph)
-    assert {"attention_kept", "attention_grads"} <= {*names(made)}
+    assert {"attention_saved", "attention_grads"} <= {*names(made)}
     agree(outputs(made, [x]), outputs(graph, [x]))
 
 
@@ -265,8 +265,8 @@ def test_groups_compute_again_what_is_cheap() -> None:
     agree(wanted, outputs(graph, MLP))
     graph, after = grouped(three_layers, MLP, again=True)
     agree(Memory(graph, after, MLP).outputs, wanted)
-    kept, still_kept = (_stored(groups, graph, full=True) for groups in (before, after))
-    assert kept - still_kept == 6  # in each layer: a product with its bias, and a norm
+    stored, still_stored = (_stored(groups, graph, full=True) for groups in (before, after))
+    assert stored - still_stored == 6  # in each layer: a product with its bias, and a norm
     rows, more_rows = (_stored(groups, graph, full=False) for groups in (before, after))
     assert more_rows > rows  # means and deviations, from which norms are computed again
 

@@ -1,4 +1,4 @@
-"""Attention through the flash kernels, where they serve: else the portable definitions do."""
+"""Attention by the flash kernels where they apply; elsewhere the portable definitions serve."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from everygrad.dtypes import FROM_NP
 
 
 def _leading(shape: Shape) -> Shape:
-    """Batch and heads of an operand of any number of axes. Heads are the last of them: there keys
-    that several queries share have a step of 0, and need no copy."""
+    """Batch and heads of an operand of any number of axes. Heads come last: keys that several
+    queries share have a stride of 0 there, and need no copy."""
     *rest, heads = (1, *shape[:-2])
     return size_of(tuple(rest)), heads
 
 
-def _four(dev: Any, x: CudaArray) -> CudaArray:
-    """(batch, heads, tokens, width), the last axis contiguous and steps not negative."""
+def _as_4d(dev: Any, x: CudaArray) -> CudaArray:
+    """x as (batch, heads, tokens, width), the last axis contiguous, no stride negative."""
     if x.strides[-1] != 1 or min(x.strides) < 0:
         x = contiguous(dev, x)
     shape = (*_leading(x.shape), *x.shape[-2:])
@@ -35,7 +35,7 @@ def _four(dev: Any, x: CudaArray) -> CudaArray:
 
 
 def _operand(x: CudaArray) -> flash.AttentionOperand:
-    """Steps of axes of one element say nothing, and are what the kernels like."""
+    """x as the kernels take it. Strides of axes of one element mean nothing, and become 0."""
     steps = [s if n > 1 else 0 for n, s in zip(x.shape[:3], x.strides[:3], strict=True)]
     return flash.AttentionOperand(x.ptr, *steps)
 
@@ -52,7 +52,7 @@ def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
 
 
 def _begun(driver: Any, call: flash.FlashLaunch) -> PendingKernel:
-    """The kernel of a call, compiled by another thread from now on."""
+    """The kernel of a launch, which another thread starts to compile now."""
     made = driver.nvrtc.compile_later("attention", call.text, call.architecture)
     return PendingKernel(lambda: driver.load(made.result(), flash.NAME, call.shared))
 
@@ -62,7 +62,7 @@ def _launch(kernel: PendingKernel, call: flash.FlashLaunch, stream: int) -> None
 
 
 class _AttentionCall:
-    """One attention: its inputs as the kernels take them, or `serves` is False."""
+    """One attention: its inputs as the kernels take them; `serves` is False where they cannot."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class _AttentionCall:
         self.serves = flash.serves(self.problem, driver.capability, driver.shared)
         if not self.serves:
             return
-        self.q, self.k, self.v = (self.taken(a) for a in (q, k, v))
+        self.q, self.k, self.v = (self.as_operand(a) for a in (q, k, v))
         seen = None if mask is None else _mask(mask, (batch, heads, queries, keys))
         self.inputs = flash.Inputs(_operand(self.q), _operand(self.k), _operand(self.v), seen)
 
-    def taken(self, x: CudaArray) -> CudaArray:
-        """x of four axes as the kernels read it: copied where its address or a step is no multiple
-        of 16 bytes."""
-        x = _four(self.dev, x)
+    def as_operand(self, x: CudaArray) -> CudaArray:
+        """x in four axes as the kernels read it: copied where its address or a stride is not a
+        multiple of 16 bytes."""
+        x = _as_4d(self.dev, x)
         return x if flash.aligned(self.dtype, _operand(x)) else copied(self.dev, x)
 
     def statistics(self, size: int) -> CudaArray:
@@ -125,15 +125,15 @@ class _AttentionCall:
         capability = self.dev.gpu.driver.capability
         self.launch(flash.forward(self.problem, capability, self.inputs, _operand(out), lse))
 
-    def kept(self, flat: CudaArray) -> tuple[CudaArray, int]:
-        """The result and the address of lse in what a forward keeps: heads are side by side."""
+    def split_saved(self, flat: CudaArray) -> tuple[CudaArray, int]:
+        """The result and the address of lse in what a forward saved; heads are interleaved."""
         _, heads, tokens, width = self.q.shape
         strides = (tokens * heads * width, width, heads * width, 1)
         out = CudaArray(flat.device, self.q.shape, flat.dtype, flat.storage, flat.offset, strides)
         return out, flat.ptr + size_of(out.shape) * flat.dtype.itemsize
 
     def backward(self, g: CudaArray) -> CudaArray:
-        """The derivatives by q, k and v, one after the other."""
+        """The derivatives by q, k and v, concatenated."""
         p, capability = self.problem, self.dev.gpu.driver.capability
         counts = [size_of(a.shape) for a in (self.q, self.k, self.v)]
         flat: CudaArray = self.dev.empty((sum(counts),), self.dtype)
@@ -150,8 +150,8 @@ class _AttentionCall:
         )
         return flat
 
-    def backward_kept(self, g: CudaArray, flat: CudaArray) -> CudaArray:
-        """The derivatives side by side, from what a forward kept."""
+    def backward_saved(self, g: CudaArray, flat: CudaArray) -> CudaArray:
+        """The derivatives interleaved, from what a forward saved."""
         p, capability = self.problem, self.dev.gpu.driver.capability
         batch, heads, tokens, width = self.q.shape
         made: CudaArray = self.dev.empty((batch, tokens, 3, heads, width), self.dtype)
@@ -161,7 +161,7 @@ class _AttentionCall:
             CudaArray(made.device, self.q.shape, made.dtype, made.storage, i * row, strides)
             for i in range(3)
         ]
-        out, lse = self.kept(flat)
+        out, lse = self.split_saved(flat)
         delta, given = self.statistics(p.delta_size), _operand(g)
         self.launch(flash.delta(p, capability, self.inputs, given, _operand(out), delta.ptr))
         dq, dk, dv = (_operand(a) for a in parts)
@@ -200,10 +200,10 @@ def _grads(
     call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    return call.backward(call.taken(g))
+    return call.backward(call.as_operand(g))
 
 
-def _attention_kept(
+def _attention_saved(
     dev: Any,
     q: CudaArray,
     k: CudaArray,
@@ -219,17 +219,17 @@ def _attention_kept(
         return NotImplemented
     statistics = call.problem.lse_size * 4 // q.dtype.itemsize
     flat: CudaArray = dev.empty((size_of(q.shape) + statistics,), call.dtype)
-    call.forward_into(*call.kept(flat))
+    call.forward_into(*call.split_saved(flat))
     return flat
 
 
-def _kept_grads(
+def _saved_grads(
     dev: Any,
     g: CudaArray,
     q: CudaArray,
     k: CudaArray,
     v: CudaArray,
-    kept: CudaArray,
+    saved: CudaArray,
     mask: CudaArray | None = None,
     *,
     scale: float,
@@ -239,12 +239,12 @@ def _kept_grads(
     call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    return call.backward_kept(call.taken(g), kept)
+    return call.backward_saved(call.as_operand(g), saved)
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "attention_kept": _attention_kept,
-    "attention_kept_grads": _kept_grads,
+    "attention_saved": _attention_saved,
+    "attention_saved_grads": _saved_grads,
     "attention": _attention,
     "attention_masked": _attention,
     "attention_grads": _grads,

@@ -124,7 +124,7 @@ class Tiling(NamedTuple):
     threads: int
     stages: int  # tiles that are on their way or in use
     blocks: int  # blocks that should fit on a multiprocessor
-    kept: bool = False  # rows wait in registers, not in shared memory; Ampere's alone
+    in_registers: bool = False  # rows wait in registers, not in shared memory; Ampere's alone
     overlap: bool = False  # weights are found while products run; three stages or more
 
 
@@ -278,7 +278,7 @@ def source(kernel: FlashKernel, cut: Tiling | None = None) -> str:
         "THREADS": cut.threads,
         "STAGES": cut.stages,
         "BLOCKS": cut.blocks,
-        "KEEP": cut.kept,
+        "REGISTER_ROWS": cut.in_registers,
         "OVERLAP": cut.overlap,
         "MT": max(1, cut.rows * 2 // cut.threads),  # sixteens of rows that a warp has
         "UNIT": 64 if hopper else max(16, cut.rows * 32 // cut.threads),  # rows that go together

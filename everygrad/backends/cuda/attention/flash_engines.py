@@ -111,7 +111,7 @@ DEV void load_line(u32 to, const float* from, u32) {
 #define PIPE_BYTES 0
 #define FULL(pipe, it) 0
 #define ONCE(pipe) 0
-template <int LEFT, int N> DEV void sums_wait(float (&)[MT][N][4]) {}
+template <int PENDING, int N> DEV void sums_wait(float (&)[MT][N][4]) {}
 """
 
 AMPERE = (
@@ -128,24 +128,24 @@ template <int R> DEV void load(u32 tile, const Source& from, int row, u32) {
     }
 }
 
-template <int R, bool KEPT> struct Rows {
+template <int R, bool IN_REGISTERS> struct Rows {
     u32 tile;
-    u32 kept[KEPT ? WIDE / 16 : 1][MT][4];
+    u32 held[IN_REGISTERS ? WIDE / 16 : 1][MT][4];
     DEV_METHOD void part(u32 (&a)[4], int k, int m) const {
         const int row = warp() * 16 * MT + m * 16 + (lane() & 15);
         fragments(a, place_of<R>(tile, row, 2 * k + (lane() >> 4)));
     }
     DEV_METHOD Rows(u32 from) : tile(from) {
-        if (KEPT)
+        if (IN_REGISTERS)
             #pragma unroll
             for (int k = 0; k < WIDE / 16; ++k)
                 #pragma unroll
-                for (int m = 0; m < MT; ++m) part(kept[KEPT ? k : 0][m], k, m);
+                for (int m = 0; m < MT; ++m) part(held[IN_REGISTERS ? k : 0][m], k, m);
     }
 };
 
-template <int R, bool KEPT>
-DEV void scores(float (&s)[MT][NT][4], const Rows<R, KEPT>& rows, u32 tile) {
+template <int R, bool IN_REGISTERS>
+DEV void scores(float (&s)[MT][NT][4], const Rows<R, IN_REGISTERS>& rows, u32 tile) {
     #pragma unroll
     for (int i = 0; i < MT * NT * 4; ++i) s[i / (4 * NT)][i / 4 % NT][i % 4] = 0.0f;
     #pragma unroll
@@ -153,9 +153,9 @@ DEV void scores(float (&s)[MT][NT][4], const Rows<R, KEPT>& rows, u32 tile) {
         u32 a[MT][4];
         #pragma unroll
         for (int m = 0; m < MT; ++m)
-            if (KEPT)
+            if (IN_REGISTERS)
                 #pragma unroll
-                for (int i = 0; i < 4; ++i) a[m][i] = rows.kept[KEPT ? k : 0][m][i];
+                for (int i = 0; i < 4; ++i) a[m][i] = rows.held[IN_REGISTERS ? k : 0][m][i];
             else rows.part(a[m], k, m);
         #pragma unroll
         for (int n = 0; n < NT; n += 2) {
@@ -202,7 +202,7 @@ template <int R> DEV void load(u32 tile, const Source& from, int row, u32) {
     }
 }
 
-template <int R, bool KEPT> struct Rows {
+template <int R, bool IN_REGISTERS> struct Rows {
     u32 own;  // the thread's first row
     DEV_METHOD Rows(u32 tile) : own(tile + first_row(0) * ROW_BYTES) {}
 };
@@ -211,8 +211,8 @@ DEV float dot(float4 x, float4 y, float sum) {
     return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
 }
 
-template <int R, bool KEPT>
-DEV void scores(float (&s)[MT][NT][4], const Rows<R, KEPT>& rows, u32 tile) {
+template <int R, bool IN_REGISTERS>
+DEV void scores(float (&s)[MT][NT][4], const Rows<R, IN_REGISTERS>& rows, u32 tile) {
     #pragma unroll
     for (int i = 0; i < NT * 4; ++i) s[0][i / 4][i % 4] = 0.0f;
     const u32 columns = tile + 2 * (lane() & 3) * ROW_BYTES;
@@ -346,8 +346,8 @@ DEV void load_line(u32 to, const float* from, u32 barrier) {
     copy_line(to, from, 4 * COLS, barrier);
 }
 
-template <int LEFT, int N> DEV void sums_wait(float (&x)[MT][N][4]) {
-    products_wait<LEFT>();
+template <int PENDING, int N> DEV void sums_wait(float (&x)[MT][N][4]) {
+    products_wait<PENDING>();
     #pragma unroll
     for (int i = 0; i < N * 4; ++i) settle(x[0][i / 4][i % 4]);
 }
@@ -360,13 +360,13 @@ DEV u64 described(u32 at, u32 across) {
 }
 
 // Never kept in registers: CUDA 13.0's assembler gives those of a loop's left sides to others.
-template <int R, bool KEPT> struct Rows {
+template <int R, bool IN_REGISTERS> struct Rows {
     u32 tile;  // the unit's first row
     DEV_METHOD Rows(u32 from) : tile(from + unit() * UNIT * 128) {}
 };
 
-template <int R, bool KEPT>
-DEV void scores(float (&s)[MT][NT][4], const Rows<R, KEPT>& rows, u32 tile) {
+template <int R, bool IN_REGISTERS>
+DEV void scores(float (&s)[MT][NT][4], const Rows<R, IN_REGISTERS>& rows, u32 tile) {
     products_begin();
     #pragma unroll
     for (int k = 0; k < WIDE / 16; ++k) {

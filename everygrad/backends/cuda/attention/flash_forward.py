@@ -80,7 +80,7 @@ flash_kernel(const __grid_constant__ Params p) {
     #pragma unroll
     for (int m = 0; m < MT; ++m) top[m][0] = top[m][1] = -infinity();
     wait_once(pipe);
-    const Rows<ROWS, KEEP> rows(q_tile);
+    const Rows<ROWS, REGISTER_ROWS> rows(q_tile);
     float factor[MT][2];
     // tiles that any row of this warp's unit looks at
     const int mine = CAUSAL ? least(count, tiles(own + UNIT, COLS)) : count;

@@ -90,7 +90,7 @@ flash_kernel(const __grid_constant__ Params p) {
     }
     const float steep = STEEP(p);
     wait_once(pipe);
-    const Rows<ROWS, KEEP> q_rows(q_tile), g_rows(g_tile);
+    const Rows<ROWS, REGISTER_ROWS> q_rows(q_tile), g_rows(g_tile);
     for (int it = 0; it < count; ++it) {
         wait_full(pipe, it);
         fill(it + STAGES - 1);
@@ -179,7 +179,7 @@ flash_kernel(const __grid_constant__ Params p) {
     float dk[MT][DT][4] = {}, dv[MT][DT][4] = {};
     const float steep = STEEP(p);
     wait_once(pipe);
-    const Rows<ROWS, KEEP> k_rows(k_tile), v_rows(v_tile);
+    const Rows<ROWS, REGISTER_ROWS> k_rows(k_tile), v_rows(v_tile);
     for (int it = 0; it < count; ++it) {
         wait_full(pipe, it);
         fill(it + STAGES - 1);

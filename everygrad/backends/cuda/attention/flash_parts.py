@@ -93,8 +93,8 @@ DEV void copy16(u32 to, const void* from, int bytes) {
         :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes) : "memory");
 }
 DEV void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> DEV void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory");
+template <int PENDING> DEV void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 """
 
@@ -132,8 +132,8 @@ DEV void copy_line(u32 to, const void* from, u32 bytes, u32 barrier) {
 }
 DEV void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> DEV void products_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
+template <int PENDING> DEV void products_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 // sums are there only behind the wait: without this the compiler may read them before it
 DEV void settle(float& x) { asm volatile("" : "+f"(x) :: "memory"); }

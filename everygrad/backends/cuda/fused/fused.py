@@ -1,8 +1,8 @@
-"""The kernels of a fused group: which of its values each makes, and how it walks the group.
+"""The kernels of a fused group: which of its values each computes, and by which loops.
 
-One kernel makes everything where it can. Sums of different shapes want different walks: a group
-then becomes several kernels, each of which computes what it needs. A sum that no walk serves is
-left to a kernel of its own (`groups.without_strays`).
+One kernel computes everything where it can. Sums of different shapes need different loops: a group
+then becomes several kernels, each of which computes what it needs. A sum that no loop of the group
+can compute gets a kernel of its own (`group_sums.without_strays`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole
 from everygrad.compile.walk import Place
 
-# elements of a row whose columns' sums fit into registers
+# elements of a row whose column sums fit into registers
 LONGEST = edge(__name__, "LONGEST", 8192, "size")
-_ROWS = edge(__name__, "_ROWS", 1024, "size")  # rows from which on there is one for every block
+_ROWS = edge(__name__, "_ROWS", 1024, "size")  # rows from which on every block has one
 _SHORTEST = edge(__name__, "_SHORTEST", 1 << 12, "size")  # elements of a piece of a row
 
 
 def _by_loop(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
-    """The wanted values by the walk that makes them: rows as they are reduced, or a length."""
+    """The wanted values by the loops that compute them: the reduced rows, or a row length."""
     walks: dict[int, list[Value]] = {}
     anywhere: list[Value] = []
     for v in wanted:
@@ -48,7 +48,7 @@ def _by_loop(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
 def kernels(
     group: Group, stored: set[Value], multiprocessors: int, exact: Set[Value] = frozenset()
 ) -> list[FusedKernel]:
-    """The kernels of a group, in the order they run. `exact` values are computed alike in all."""
+    """The kernels of a group, in launch order. `exact` values have the same bits in all."""
     wanted = [v for v in group.members if v in stored]
     return [_kernel(group, part, multiprocessors, exact) for part in _by_loop(group, wanted)]
 
@@ -77,7 +77,7 @@ def _kernel(
 
 
 def _pieces(group: Group, row: int) -> int:
-    """Into how many pieces rows are cut where they are few."""
+    """Into how many pieces rows are split where they are few."""
     pieces = 1
     while (
         group.size // row * pieces < _ROWS
@@ -96,13 +96,13 @@ def _laid(
     kinds: dict[Value, str],
     row: int,
 ) -> KernelTask:
-    """The task of walking rows of so many elements; 0: all are columns of one row."""
+    """The task of looping over rows of so many elements; 0: all are columns of one row."""
     found = walked(group, members, row)
     if row:
         return KernelTask(members, wanted, found.rows, found.columns, found.loads, kinds)
     loads = list(found.loads)
     strides = [(*found.loads[r].rows, *found.loads[r].columns) for r in loads]
-    # a last row that is shorter does not matter: elements are counted, not rows
+    # a shorter last row does not matter: elements are counted, not rows
     ordered = (*found.full.rows, *found.full.columns)
     sizes, steps = collapse((*found.rows, *found.columns), [*strides, ordered])
     if len(sizes) == 1:
@@ -114,8 +114,8 @@ def _laid(
 
 
 def read_in_place(group: Group, v: Value) -> bool:
-    """Whether v is read once for each element, element i of it while element i of the group is
-    walked. Seen in two shapes, it would be read a second time, after it was written over."""
+    """Whether v is read once for each element: element i of it with element i of the group. Read in
+    two shapes, it would be read a second time after it was overwritten."""
     loads = {
         r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
     }

@@ -24,33 +24,33 @@ from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 
 _BYTES = 16  # of one load or store
-# elements that a thread keeps of a row, all values together
+# elements of a row that a thread retains, over all values
 _REGISTERS = edge(__name__, "_REGISTERS", 64, "size")
 _WAVES = 32  # blocks for each multiprocessor, at most
 _SUM_WAVES = 16  # the same, where blocks leave partial sums of columns
-# threads for each multiprocessor that go through rows and sum columns
+# threads for each multiprocessor that loop over rows and sum columns
 _SUMMING = edge(__name__, "_SUMMING", 768, "size")
 _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # threads side by side where columns are summed
 _NAME = 48  # letters of a kernel's name
 
 
 class FusedKernel(NamedTuple):
-    """A written kernel: its pointers are those of the inputs, the outputs, then the parts."""
+    """A written kernel: its pointers are the inputs, the outputs, then the partial sums."""
 
     written: WrittenKernel
     inputs: list[Value]
     outputs: list[Value]
     partial_sums: list[PartialSums]
-    in_place: bool  # each element is read and written by one thread, and not read after that
-    loops: Sequence[set[Any]] = ()  # what each loop reads and makes, where there are several
+    in_place: bool  # one thread reads and writes each element, and nothing reads it later
+    loops: Sequence[set[Any]] = ()  # what each loop reads and writes, where there are several
 
     def may_replace(self, v: Value, out: Value) -> bool:
-        """Whether a result may be written over an operand: no later loop reads it."""
+        """Whether a result may overwrite an operand: no later loop reads that."""
         return not self.loops or any(v in loop and out in loop for loop in self.loops)
 
 
 class _AliasingWriter(KernelWriter):
-    """Results may take the memory of operands: pointers promise nothing."""
+    """Results may alias operands, so no pointer is __restrict__."""
 
     def pointer(self, type: str, name: str, written: bool = False) -> str:
         self._pointers.append(f"{'' if written else 'const '}{type}* {name}")
@@ -58,8 +58,8 @@ class _AliasingWriter(KernelWriter):
 
 
 def vector_of(task: KernelTask, flat: bool) -> int:
-    """How many neighbours a thread takes at once: 16 bytes of what is read or written as a whole,
-    if rows can be cut so."""
+    """How many neighbours a thread takes at once: 16 bytes of the widest array that is read or
+    written whole, if the row length divides."""
     last, whole = task.columns[-1], task.row_count * task.length
     sizes = [v.dtype.itemsize for v in task.wanted if task.members[v].role == "full"]
     sizes += [r.value.dtype.itemsize for r in task.places if r.value.size == whole]
@@ -82,16 +82,16 @@ class FusedKernelWriter:
         }
         self.finals = [v for v, m in task.members.items() if m.role == "final"]
         self.stored = [v for v in task.wanted if v not in self.finals]
-        self.online: dict[Value, Value] = {}  # sums of exponentials, and maxima found with them
+        self.online: dict[Value, Value] = {}  # sums of exponentials, and the maxima found with them
         self.stages: dict[Value, int] = {}
         self._find_stages()
         self.partial_sums: dict[Value, PartialSums] = {}
-        self.partials: dict[Value, int] = {}  # where parts of a row's sum are left
+        self.partials: dict[Value, int] = {}  # offsets in shared memory of a row's partial sums
         self.partials_size = 0
         names = "_".join(dict.fromkeys(v.name for v in task.members))
         self.w = _AliasingWriter(f"fused_{names}"[:_NAME], False)
 
-    # --- what is there ---------------------------------------------------------------------------
+    # --- passes ----------------------------------------------------------------------------------
 
     def _find_stages(self) -> None:
         for v, m in self.members.items():
@@ -99,7 +99,7 @@ class FusedKernelWriter:
             self.stages[v] = self.stages[self.online[v]] if v in self.online else stage
 
     def _stage(self, ref: Any) -> int:
-        """The pass from which on a reference can be used."""
+        """The first pass in which a reference can be used."""
         if not isinstance(ref, Value):
             return 0
         return self.stages[ref] + (self.members[ref].role == "reduce")
@@ -120,7 +120,7 @@ class FusedKernelWriter:
     def number(self, v: Value) -> int:
         return self.values.numbers[v]
 
-    # --- the beginning and the end -------------------------------------------------------------
+    # --- prologue and epilogue ------------------------------------------------------------------
 
     def begin(self, vector: int, held: int = 0) -> None:
         self.values = Values(self.task, vector, held)
@@ -128,7 +128,7 @@ class FusedKernelWriter:
         self.index = self.values.index
 
     def declare(self) -> None:
-        """Pointers, how sums are joined, and sums over all rows."""
+        """Declare pointers, how sums are combined, and sums over all rows."""
         w = self.w
         for i, v in enumerate(self.values.inputs):
             w.pointer(LAYOUTS[v.dtype].memory, f"a{i}")
@@ -148,19 +148,19 @@ class FusedKernelWriter:
         self.w.add("__shared__ alignas(16) u32 shared[128];")
 
     def add_partial_sums(self, v: Value, size: int, layout: ReductionLayout) -> None:
-        """Note that a final has parts, where it has several."""
+        """Note that a final has partial sums, where there are several."""
         if layout.terms > 1:
             self.partial_sums[v] = PartialSums(self.accumulators[v], size, layout)
 
     def store_final(self, v: Value, value: str, place: str) -> str:
-        """Store a final, or its part number `place`."""
+        """Store a final, or its partial sum number `place`."""
         n, acc = self.number(v), self.accumulators[v]
         if v in self.partial_sums:
             return f"p{n}[{place}] = {LAYOUTS[acc.total].store.format(value)};"
         return f"o{n}[{place}] = {LAYOUTS[v.dtype].store.format(acc.finalize(value))};"
 
     def totals(self, block: int, place: str) -> None:
-        """Sums of the whole block, each to its place."""
+        """Reduce sums over the block, and store them at `place`."""
         for v in self.of_kind("total"):
             n, acc = self.number(v), self.accumulators[v]
             start = f"({acc.kind}){acc.start}"
@@ -180,7 +180,7 @@ class FusedKernelWriter:
     # --- elements ------------------------------------------------------------------------------
 
     def block(self, roots: Sequence[Member], k: int, guard: str = "") -> list[str]:
-        """The lines that take the elements from `c` on: stores, and what is added to sums."""
+        """The lines for the elements from `c` on: stores, and terms of sums."""
         values, outs, after = self.values, [], []
         values.start_pass(k)
         loop = ("#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{")
@@ -197,14 +197,14 @@ class FusedKernelWriter:
                 after.append(f"{self._store(n, guard, kind)} = w{n};")
         body = [*loop, *inner, "}"]
         hit = values.hit()
-        if hit:  # most elements are not the one that is looked for: they need not be asked
+        if hit:  # most elements are not the chosen one, and need no comparison
             values.again(values.counting)
             missed = self._elements(roots, k, guard)
             body = [f"if ({hit}) {{", *body, "} else {", *loop, *missed, "}", "}"]
         return [*values.column_lines(), *values.outer, *outs, *highest, *body, *after]
 
     def _highest(self, roots: Sequence[Member], loop: Sequence[str]) -> list[str]:
-        """Maxima of the elements at hand, and what they do to sums that are relative to them."""
+        """Maxima of the elements at hand, and the rescaling of sums that are relative to them."""
         lines: list[str] = []
         values = self.values
         for v in (m.value for m in roots if m.value in self.online):
@@ -222,8 +222,8 @@ class FusedKernelWriter:
         return f"if ({guard}) {at}" if guard else at
 
     def _elements(self, roots: Sequence[Member], k: int, guard: str) -> list[str]:
-        """What is done with one element, `j` of those at hand. All loads come before the first
-        store: a result may lie where an operand does."""
+        """The lines for one element, `j` of those at hand. All loads come before the first store,
+        because a result may alias an operand."""
         values, stores = self.values, []
         for m in roots:
             v, n = m.value, self.number(m.value)
@@ -240,7 +240,7 @@ class FusedKernelWriter:
                 term = acc.load(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
                 condition = f"if ({guard}) " if guard and m.role == "final" else ""
                 values.inner.append(f"{condition}{name} = j{n}({name}, {term});")
-        for r in (*values.owed(k), *(values.early if not k else ())):
+        for r in (*values.missing_retained(k), *(values.prefetched if not k else ())):
             values.get(r, r.value if isinstance(r, Load) else r)
         values.inner += stores
         return values.inner
@@ -254,7 +254,7 @@ class FusedKernelWriter:
     def roots(self, k: int) -> list[Member]:
         return [m for v, m in self.members.items() if self.in_pass(v) and self.stages[v] == k]
 
-    # --- all elements, one after the other -------------------------------------------------------
+    # --- all elements in one loop ----------------------------------------------------------------
 
     def flat(self) -> FusedKernel:
         size = self.task.length
@@ -280,7 +280,7 @@ class FusedKernelWriter:
         return self.made(blocks, BLOCK, True)._replace(loops=loops)
 
     def _rest(self, first: int, size: int) -> None:
-        """The last elements, fewer than a thread takes at once."""
+        """The remainder, fewer elements than a thread takes at once."""
         whole, self.vector = self.values, 1
         self.values = Values(self.task, 1)
         self.values.of_row = whole.of_row
@@ -289,7 +289,7 @@ class FusedKernelWriter:
             self.w.add(f"const {self.index} c = {first} + thread;", *self.block(some, 0), "}")
 
     def apart(self) -> list[list[Member]]:
-        """What is made, in sets that have no operand in common: one after the other needs fewer
+        """What is computed, in sets without a common operand: separate loops need fewer
         registers."""
         sets: list[tuple[set[Any], list[Member]]] = []
         for m in self.roots(0):
@@ -344,8 +344,8 @@ class FusedKernelWriter:
         return self.made(blocks, block, self._written_last() and t.row_count % groups == 0)
 
     def _written_last(self) -> bool:
-        """Whether whole rows are written in the last pass alone: an element is then read by the
-        thread that writes it, and not after that."""
+        """Whether whole rows are written in the last pass only: an element is then read by the
+        thread that writes it, and not later."""
         full = [v for v in self.stored if self.members[v].role == "full"]
         return all(self.stages[v] == self.passes - 1 for v in full)
 
@@ -354,8 +354,8 @@ class FusedKernelWriter:
         return [m.value if m.role == "full" else m.refs[0] for m in found]
 
     def _geometry(self, vector: int) -> tuple[int, int, int]:
-        """Threads that share a row, threads of a block, and takes of a row that a thread keeps;
-        0 where it keeps none."""
+        """Threads that share a row, threads of a block, and vectors of a row that a thread retains;
+        0 where it retains none."""
         takes = -(-self.task.length // vector)
         several = bool(self.of_kind("columns"))
         if takes <= 128 and not several:
@@ -389,7 +389,7 @@ class FusedKernelWriter:
             w.add(f"const bool there = top + group < {t.row_count};")
         whose = f"there ? top + group : {t.row_count - 1}" if guard else "top + group"
         w.add(f"const {index} row = {whose};", *self.values.row_lines("row"))
-        w.add(*self.values.kept_lines())
+        w.add(*self.values.retained_arrays())
         last = max([*self.stages.values(), self.passes - 1], default=0)
         for k in range(last + 1):
             self._row_members(k)
@@ -399,9 +399,8 @@ class FusedKernelWriter:
         w.add(*(["flip ^= 1;"] if self.partials else []), "}")
 
     def _declare_partials(self) -> None:
-        """Shared memory in which the warps of a block leave the parts of each row's sums. Rows
-        take turns between two places: so nobody can be overtaken by more than one row, and one
-        barrier a pass is enough."""
+        """Shared memory for the partial sums that each warp has of a row. It is double-buffered by
+        row: no warp can be more than one row ahead, so one barrier a pass is enough."""
         size = 0
         for v, m in self.members.items():
             if m.role == "reduce" or self.kind(v) == "rows":
@@ -412,7 +411,7 @@ class FusedKernelWriter:
         self.partials_size = size
 
     def _block_reduce(self, sums: Sequence[Member], share: int) -> None:
-        """Bring the parts of threads that share a row together, each sum to all of them."""
+        """Reduce sums over the threads that share a row; all of them get the results."""
         w = self.w
         if share <= 32:
             for m in sums:
@@ -463,7 +462,7 @@ class FusedKernelWriter:
             step = share * self.vector
             w.add(f"for ({index} c = lane * {self.vector}; c < {t.length}; c += {step}) {{")
             w.add(*lines, "}")
-        after = [m for m in sums if m.value in self.online]  # they wait for their maxima
+        after = [m for m in sums if m.value in self.online]  # they need their maxima first
         before = [m for m in sums if m not in after]
         for m in after:
             w.add(f"const float own{self.number(m.value)} = t{self.number(self.online[m.value])};")
@@ -482,7 +481,7 @@ class FusedKernelWriter:
                 self.values.of_row[m.value] = f"m{n}"
 
     def _row_ends(self, guard: str) -> None:
-        """What a row has one of: stored, and added to sums, by its first thread."""
+        """Values that a row has one of: its first thread stores them and adds them to sums."""
         lines = []
         for v in self.stored:
             if self.members[v].role != "full":
@@ -501,7 +500,7 @@ class FusedKernelWriter:
             self.w.add(f"if ({condition}) {{", *lines, "}")
 
     def _store_columns(self, v: Value, share: int) -> None:
-        """The columns' sums of a block that takes one row at a time."""
+        """Store the columns' sums of a block that takes one row at a time."""
         n, length = self.number(v), self.task.length
         place = f"blockIdx.x * {length} + c" if v in self.partial_sums else "c"
         self.w.add(
@@ -565,7 +564,7 @@ class FusedKernelWriter:
         w.add(*self.values.row_lines("row"), *self.block(self.roots(0), 0), "}")
 
     def _reduce_columns(self, v: Value, across: int, beside: int) -> None:
-        """The sums of threads that have the same columns."""
+        """Reduce sums over the threads that have the same columns."""
         acc, n = self.accumulators[v], self.number(v)
         place = f"blockIdx.y * {self.task.length} + c + j" if v in self.partial_sums else "c + j"
         self.w.add(
