@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from everygrad.core.config import config
 
 
-class Thing(Protocol):
+class Cacheable(Protocol):
     """What can be kept: it takes weak references."""
 
     recent: bool  # whether it was used since somebody looked
@@ -29,7 +29,7 @@ class _Item(NamedTuple):
     drop: Callable[[Any], None]
 
 
-class Kept:
+class CodeCache:
     """Things, the oldest first."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Kept:
         self._lock = threading.RLock()
 
 
-kept = Kept()
+code_cache = CodeCache()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=kept.after_fork)
+    os.register_at_fork(after_in_child=code_cache.after_fork)

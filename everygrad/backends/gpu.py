@@ -41,7 +41,7 @@ class GpuBackend(Backend):
         """The same elements in C order."""
         raise NotImplementedError
 
-    def join(self, out: Any, arrays: Sequence[Any], axis: int) -> None:
+    def concat_into(self, out: Any, arrays: Sequence[Any], axis: int) -> None:
         """Write arrays into `out`, one behind the other along an axis."""
         raise NotImplementedError
 

@@ -38,13 +38,13 @@ class StridedArray:
         at = self.offset if offset is None else offset
         return type(self)(self.device, shape, self.dtype, self.storage, at, strides)
 
-    def seen_as(self, dtype: Any) -> Self:
+    def bitcast(self, dtype: Any) -> Self:
         """The same bits in another dtype of the same size."""
         return type(self)(self.device, self.shape, dtype, self.storage, self.offset, self.strides)
 
     @property
     def is_contiguous(self) -> bool:
-        return self.strides == row_major(self.shape) or fits(self.shape, self.strides)
+        return self.strides == row_major(self.shape) or is_row_major(self.shape, self.strides)
 
 
 def row_major(shape: Shape) -> Shape:
@@ -59,7 +59,7 @@ def row_major(shape: Shape) -> Shape:
     return tuple(strides)
 
 
-def fits(shape: Shape, strides: Shape) -> bool:
+def is_row_major(shape: Shape, strides: Shape) -> bool:
     """Whether the elements lie in C order one after the other; axes of size 1 say nothing."""
     want = 1
     for n, step in zip(reversed(shape), reversed(strides), strict=True):
@@ -69,7 +69,7 @@ def fits(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-def spread(shape: Shape, strides: Shape, wanted: Shape) -> Shape:
+def broadcast_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape:
     """The strides of an array seen broadcast to `wanted`."""
     added = len(wanted) - len(shape)
     return (
@@ -78,10 +78,10 @@ def spread(shape: Shape, strides: Shape, wanted: Shape) -> Shape:
     )
 
 
-def reshaped(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """The strides that show the same elements in the same order as `new`; None if there are none.
 
-    >>> reshaped((2, 6), (6, 1), (2, 2, 3)), reshaped((2, 3), (1, 2), (6,))
+    >>> reshape_strides((2, 6), (6, 1), (2, 2, 3)), reshape_strides((2, 3), (1, 2), (6,))
     ((6, 3, 1), None)
     """
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]

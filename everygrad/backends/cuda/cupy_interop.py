@@ -46,7 +46,7 @@ def on_our_stream(dev: Any) -> Iterator[Any]:
             yield cupy
 
 
-def lent(cupy: Any, x: CudaArray, address: int | None = None) -> Any:
+def as_cupy(cupy: Any, x: CudaArray, address: int | None = None) -> Any:
     """An array as CuPy's, on its own memory, or on what lies at an address. CuPy must not write to
     an array's own memory: arrays never change."""
     low, high = span(x)

@@ -31,7 +31,7 @@ from everygrad.backends.cuda.kernels import copy_kernels, elementwise, multi_ten
 from everygrad.backends.cuda.source.render import used_inputs
 from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.gpu import GpuBackend
-from everygrad.backends.strided_array import span, spread
+from everygrad.backends.strided_array import broadcast_strides, span
 from everygrad.compile.expr import Program
 from everygrad.core import shapes
 from everygrad.core.config import config
@@ -168,7 +168,7 @@ class Cuda(GpuBackend):
         strides: Shape = ()
         if size_of(shape):
             at = elementwise.loop_nest(
-                shape, [spread(a.shape, a.strides, shape) for a in arrays], ordered
+                shape, [broadcast_strides(a.shape, a.strides, shape) for a in arrays], ordered
             )
             given = [FROM_NP[a.dtype] for a in arrays]
             places = [a.ptr % ALIGNED for a in arrays]
@@ -218,8 +218,8 @@ class Cuda(GpuBackend):
     def contiguous(self, x: CudaArray) -> CudaArray:
         return copy_kernels.contiguous(self, x)
 
-    def join(self, out: CudaArray, arrays: Sequence[CudaArray], axis: int) -> None:
-        copy_kernels.join(self, out, arrays, axis)
+    def concat_into(self, out: CudaArray, arrays: Sequence[CudaArray], axis: int) -> None:
+        copy_kernels.concat_into(self, out, arrays, axis)
 
     def upload(self, array: Any) -> CudaArray:
         out = self.empty(array.shape, dtypes.as_dtype(array.dtype))

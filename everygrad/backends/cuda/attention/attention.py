@@ -10,7 +10,7 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.attention import flash
 from everygrad.backends.cuda.driver.gpu import PendingKernel
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
-from everygrad.backends.strided_array import reshaped, spread
+from everygrad.backends.strided_array import broadcast_strides, reshape_strides
 from everygrad.backends.strided_views import reshape
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP
@@ -30,7 +30,7 @@ def _as_4d(dev: Any, x: CudaArray) -> CudaArray:
     shape = (*_leading(x.shape), *x.shape[-2:])
     if shape == x.shape:
         return x
-    strides = reshaped(x.shape, x.strides, shape)
+    strides = reshape_strides(x.shape, x.strides, shape)
     return reshape(dev, x, shape) if strides is None else x.view(shape, strides)
 
 
@@ -48,7 +48,7 @@ def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
     else:
         four = (0, x.strides[0] if lead else 0, *rest)
     sizes = (*((1,) * (2 - len(lead))), *x.shape)
-    return flash.Mask(x.ptr, *spread(sizes, four, shape))
+    return flash.Mask(x.ptr, *broadcast_strides(sizes, four, shape))
 
 
 def _begun(driver: Any, call: flash.FlashLaunch) -> PendingKernel:

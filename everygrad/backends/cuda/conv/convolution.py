@@ -16,8 +16,8 @@ from everygrad.backends.cuda.driver.cudnn import (
     ALIGNMENT,
     DTYPES,
     ConvProblem,
-    last_strides,
-    lies_last,
+    channels_last_strides,
+    is_channels_last,
 )
 from everygrad.backends.cuda.gemm.matmul import matmul
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
@@ -42,12 +42,12 @@ def _placed(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
         return copied(dev, made) if made.ptr % ALIGNMENT else made
     last = contiguous(dev, _to_last(dev, a))
     last = copied(dev, last) if last.ptr % ALIGNMENT else last
-    return last.view(a.shape, last_strides(a.shape))
+    return last.view(a.shape, channels_last_strides(a.shape))
 
 
 def _made(dev: Any, shape: Shape, dtype: Any, channels_last: bool) -> CudaArray:
     out: CudaArray = dev.empty(shape, dtype)
-    return out.view(shape, last_strides(shape)) if channels_last else out
+    return out.view(shape, channels_last_strides(shape)) if channels_last else out
 
 
 def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
@@ -62,7 +62,7 @@ def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, 
     if dnn is None or dtype not in DTYPES:
         return NotImplemented
     images = [a for name, a in given.items() if name != "w"]
-    last = all(lies_last(a.shape, a.strides) for a in images)
+    last = all(is_channels_last(a.shape, a.strides) for a in images)
     shapes = {name: given[name].shape if name in given else wanted for name in "xwy"}
     how = (window.stride, window.padding, window.dilation, last, dev.tf32)
     problem = ConvProblem(kind, dtype, shapes["x"], shapes["w"], shapes["y"], *how)

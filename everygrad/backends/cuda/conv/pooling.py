@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.driver.cudnn import last_strides, lies_last
+from everygrad.backends.cuda.driver.cudnn import channels_last_strides, is_channels_last
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import constant
@@ -60,10 +60,10 @@ class PoolingLoop(NamedTuple):
 def _pooling_loop(
     name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, out: Shape, dtype: DType
 ) -> PoolingLoop:
-    last = lies_last(arrays[-1].shape, arrays[-1].strides)
+    last = is_channels_last(arrays[-1].shape, arrays[-1].strides)
     return PoolingLoop(
         *(name, window, image, out),
-        last_strides(out) if last else row_major(out),
+        channels_last_strides(out) if last else row_major(out),
         _LAST if last else _PLAIN,
         (*(FROM_NP[a.dtype] for a in arrays), dtype),
         tuple(a.shape for a in arrays),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.driver.nvrtc import candidates
-from everygrad.backends.strided_array import fits, row_major
+from everygrad.backends.strided_array import is_row_major, row_major
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType
 from everygrad.errors import CompileError, DeviceError
@@ -102,7 +102,7 @@ class ConvProblem(NamedTuple):
         return stem if self.kind == "forward" else f"{stem}_{self.kind}"
 
     def strides(self, shape: Shape) -> Shape:
-        return last_strides(shape) if self.channels_last else row_major(shape)
+        return channels_last_strides(shape) if self.channels_last else row_major(shape)
 
     @property
     def max_workspace(self) -> int:
@@ -125,10 +125,10 @@ class ConvProblem(NamedTuple):
         return bool(notes & refused)
 
 
-def last_strides(shape: Shape) -> Shape:
+def channels_last_strides(shape: Shape) -> Shape:
     """The strides of (batch, channels, places...) with the channels of a place together.
 
-    >>> last_strides((2, 3, 4, 5))
+    >>> channels_last_strides((2, 3, 4, 5))
     (60, 1, 15, 3)
     """
     batch, channels, *places = shape
@@ -136,10 +136,10 @@ def last_strides(shape: Shape) -> Shape:
     return (steps[0], steps[-1], *steps[1:-1])
 
 
-def lies_last(shape: Shape, strides: Shape) -> bool:
+def is_channels_last(shape: Shape, strides: Shape) -> bool:
     """Whether an array lies so; where both orders are one, it does not."""
     permuted = ((facts[0], *facts[2:], facts[1]) for facts in (shape, strides))
-    return fits(*permuted) and not fits(shape, strides)
+    return is_row_major(*permuted) and not is_row_major(shape, strides)
 
 
 @cache

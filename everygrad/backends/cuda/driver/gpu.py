@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.code_cache import kept
+from everygrad.backends.code_cache import code_cache
 from everygrad.backends.cuda.driver.memory import Memory, Storage
 from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.deferred_checks import Check, Checks
@@ -123,7 +123,9 @@ class Gpu:
         """Keep a kernel's function, or its `PendingKernel`, for the next time."""
         name = written.text.name
         known = self._functions[name] = CachedKernel(function)
-        kept.add(known, _MODULE + len(written.text.source), partial(_drop, self._functions, name))
+        code_cache.add(
+            known, _MODULE + len(written.text.source), partial(_drop, self._functions, name)
+        )
         return known
 
     def unload(self) -> None:

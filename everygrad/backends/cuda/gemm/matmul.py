@@ -20,7 +20,7 @@ from everygrad.backends.cuda.source.writer import (
     extent,
     is_wide,
 )
-from everygrad.backends.strided_array import collapse, spread
+from everygrad.backends.strided_array import broadcast_strides, collapse
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.compile.expr import Inst
 from everygrad.compile.thresholds import edge
@@ -154,7 +154,7 @@ def _by_library(
     (x, left), (y, right) = _laid_out(dev, x), _laid_out(dev, y)
     m, k, n = x.shape[-2], x.shape[-1], y.shape[-1]
     out: CudaArray = dev.empty((*batch, m, n), dtype)
-    sides = [spread(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
+    sides = [broadcast_strides(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
     sizes, steps = collapse(batch, sides)
     size = dtype.itemsize
     rest = sizes[:-1]  # axes of the batch that one call does not walk
@@ -303,7 +303,7 @@ def matmul(dev: Any, x: CudaArray, y: CudaArray) -> CudaArray:
 
 def _by_tiles(dev: Any, x: CudaArray, y: CudaArray, batch: Shape) -> CudaArray:
     dtype = FROM_NP[x.dtype]
-    sides = [spread(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
+    sides = [broadcast_strides(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
     sizes, steps = collapse(batch, sides)
     out: CudaArray = dev.empty((*batch, x.shape[-2], y.shape[-1]), dtype)
     left, right = (*steps[0], *x.strides[-2:]), (*steps[1], *y.strides[-2:])

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.cupy_interop import has_libraries, lent, on_our_stream
+from everygrad.backends.cuda.cupy_interop import as_cupy, has_libraries, on_our_stream
 from everygrad.backends.cuda.kernels import sort
 from everygrad.backends.cuda.solver import cufft, factorisations, solver
 from everygrad.compile.ir import Value
@@ -46,7 +46,7 @@ class LibraryCall:
     def __call__(self, *addresses: int) -> None:
         with on_our_stream(self._dev) as cupy:
             pairs = zip(self._arrays, addresses, strict=True)
-            *given, out = [lent(cupy, array, address) for array, address in pairs]
+            *given, out = [as_cupy(cupy, array, address) for array, address in pairs]
             out[...] = self._work(given, cupy=cupy)
 
 

@@ -41,7 +41,7 @@ def contiguous(dev: Any, x: CudaArray) -> CudaArray:
 def copied(dev: Any, x: CudaArray) -> CudaArray:
     """The same elements in C order, in memory of their own."""
     bits = bits_of(FROM_NP[x.dtype])
-    copy: CudaArray = dev.elementwise("copy", _copying(bits), [x.seen_as(bits.np)], ordered=True)
+    copy: CudaArray = dev.elementwise("copy", _copying(bits), [x.bitcast(bits.np)], ordered=True)
     return CudaArray(x.device, x.shape, x.dtype, copy.storage)
 
 
@@ -167,7 +167,7 @@ def _write_concat(
     return w.finish(grid(total, multiprocessors))
 
 
-def join(dev: Any, out: CudaArray, there: Sequence[CudaArray], axis: int) -> None:
+def concat_into(dev: Any, out: CudaArray, there: Sequence[CudaArray], axis: int) -> None:
     """Write arrays into `out`, one behind the other along an axis."""
     shape, dtype = out.shape, out.dtype
     layouts = [(x.shape[axis], x.strides, x.ptr % 16) for x in there]

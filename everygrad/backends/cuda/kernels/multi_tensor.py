@@ -19,7 +19,7 @@ from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body
 from everygrad.backends.cuda.source.writer import BLOCK, KernelText, WrittenKernel
-from everygrad.backends.strided_array import fits
+from everygrad.backends.strided_array import is_row_major
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
@@ -167,7 +167,7 @@ def _write(form: UpdateForm, sizes: Sequence[int]) -> WrittenKernel:
 def _is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether elements lie one after the other, in whatever order of the axes."""
     axes = sorted(range(len(shape)), key=lambda a: -strides[a])
-    return fits(tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
+    return is_row_major(tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
 
 
 def _lie_alike(a: CudaArray, b: CudaArray) -> bool:

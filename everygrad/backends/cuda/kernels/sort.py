@@ -9,7 +9,7 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.cupy_interop import is_eager, lent, on_our_stream
+from everygrad.backends.cuda.cupy_interop import as_cupy, is_eager, on_our_stream
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
@@ -48,7 +48,7 @@ def argsort(dev: Any, x: CudaArray, axis: int, descending: bool) -> Any:
     x = sortable(dev, x)
     out: CudaArray = dev.empty(x.shape, dtypes.int64)
     with on_our_stream(dev) as cupy:
-        lent(cupy, out)[...] = order(cupy, lent(cupy, x), axis, descending)
+        as_cupy(cupy, out)[...] = order(cupy, as_cupy(cupy, x), axis, descending)
     return out
 
 

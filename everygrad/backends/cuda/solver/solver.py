@@ -17,7 +17,7 @@ import numpy as np
 
 from everygrad.backends.cpu.solver.lapack import NOT_FINITE, NOT_POSITIVE, SINGULAR
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.cupy_interop import is_eager, lent, on_our_stream
+from everygrad.backends.cuda.cupy_interop import as_cupy, is_eager, on_our_stream
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.kernels.gather import check_true
 from everygrad.backends.cuda.solver import factorisations, matrix_kernels
@@ -25,7 +25,7 @@ from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError
 
 
-def _taken(dev: Any, cupy: Any, x: Any) -> CudaArray:
+def _from_cupy(dev: Any, cupy: Any, x: Any) -> CudaArray:
     """CuPy's array as ours, on its memory."""
     if not x.flags.c_contiguous:  # of a 0-d array ascontiguousarray makes one of one element
         x = cupy.ascontiguousarray(x)
@@ -47,8 +47,8 @@ def _kernel(op: str) -> Callable[..., Any]:
         if not is_eager(dev):
             return NotImplemented
         with on_our_stream(dev) as cupy:
-            return _taken(
-                dev, cupy, computed(dev, op, [lent(cupy, a) for a in arrays], params, cupy)
+            return _from_cupy(
+                dev, cupy, computed(dev, op, [as_cupy(cupy, a) for a in arrays], params, cupy)
             )
 
     return kernel
@@ -83,7 +83,7 @@ def computed(dev: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], c
     else:
         out = function(cupy, *arrays, **params)
     ok = _succeeded(cupy, op, arrays, params, out)
-    check_true(dev, _taken(dev, cupy, ok.reshape(-1)), message, ArgumentError)
+    check_true(dev, _from_cupy(dev, cupy, ok.reshape(-1)), message, ArgumentError)
     return out
 
 
