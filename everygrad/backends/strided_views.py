@@ -1,4 +1,4 @@
-"""Moves of strided arrays: views where strides can say it, and the way to a device's kernel."""
+"""View ops on strided arrays: views where strides can express them, else a device's kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_CONCAT = edge(__name__, "_MAX_CONCAT", 16, "count")  # inputs of one concat
 
 
 def without_elements(like: A, shape: Shape) -> A:
-    """An array without elements: it lies nowhere."""
+    """An array without elements, and without storage."""
     return type(like)(like.device, shape, like.dtype, None)
 
 
@@ -51,7 +51,7 @@ def take_slices(dev: Any, x: A, slices: Slices) -> A:
 
 
 def concat(dev: Any, *xs: A, axis: int, sizes: Shape) -> A:
-    """Arrays one behind the other, a few in each kernel; those without elements add nothing."""
+    """Concatenated arrays, a few in each kernel; those without elements are skipped."""
     there = [x for x in xs if x.storage is not None]
     if len(there) == 1:
         return there[0]
