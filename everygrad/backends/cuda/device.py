@@ -1,4 +1,4 @@
-"""CUDA as a backend: works ops out from their records, by kernels written in CUDA C++."""
+"""The CUDA backend: computes ops from their records, by kernels written in CUDA C++."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 
-_PLANS = 1 << 14  # kernels remembered with their shapes
+_PLANS = 1 << 14  # kernels that are cached with their shapes
 _HEAD_START = 200_000  # cycles, about 100 us: as long as launching what is timed takes
 
 
 class Cuda(GpuBackend):
-    """One GPU. `device` is its name as tensors say it: "cuda" for the first, then "cuda:1"..."""
+    """One GPU. `device` is its name on tensors: "cuda" for the first, then "cuda:1"..."""
 
     name = "cuda"
 
     def __init__(self, device: str, driver: Any) -> None:
         super().__init__(device)
-        self.gpu = self.home = Gpu(device, driver)  # a recorder has another `gpu`, and this home
+        self.gpu = self.home = Gpu(device, driver)  # a recorder has its own `gpu`, this home
         self.multiprocessors: int = driver.multiprocessors
         self.plans: dict[Any, Any] = {}
         self.launch_cache = LaunchCache()
@@ -62,8 +62,8 @@ class Cuda(GpuBackend):
         self.gpu.wait()
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
-        """By the device's own clock. It is kept busy first, so that it does not wait for what it
-        is asked to do while it is timed."""
+        """By the device's own clock. A delay kernel runs first, so that the device does not wait
+        for launches while it is timed."""
         self.synchronize()
         start = perf_counter()
         kernel = self.planned("delay", lambda: registry.write_delay(_HEAD_START))
@@ -106,7 +106,7 @@ class Cuda(GpuBackend):
         raise DeviceError(f"{op.name}: the cuda backend has no kernel for it")
 
     def _applied(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
-        """An elementwise op, by what was found out for arrays that lie so."""
+        """An elementwise op, by the plan for arrays of these layouts."""
         key = (op, *params.items(), *[a.layout or layout_of(a) for a in arrays])
         found = self.plans.get(key)
         if found is not None:
@@ -121,13 +121,13 @@ class Cuda(GpuBackend):
     def elementwise(
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool = False
     ) -> CudaArray:
-        """A scalar program over arrays that broadcast; `ordered`: the result lies in C order."""
+        """A scalar program over arrays that broadcast; `ordered`: the result is contiguous."""
         return self._made(self._found(name, program, arrays, ordered), arrays)
 
     def _found(
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool
     ) -> Any:
-        """What is done for a program on arrays of these shapes and strides."""
+        """The plan of a program on arrays of these shapes and strides, cached or new."""
         places = [(a.shape, a.strides, a.ptr % ALIGNED) for a in arrays]
         key = (id(program), ordered, *places)
         found = self.plans.get(key)
@@ -144,8 +144,8 @@ class Cuda(GpuBackend):
         return made
 
     def _remember(self, op: Any, found: Any, arrays: Sequence[CudaArray]) -> None:
-        """Let later calls of the op on arrays that lie so go the shortest way. The plan is the real
-        device's, also when this one records."""
+        """Let later calls of the op on arrays of these layouts use `CudaArray.direct`. The plan is
+        the real device's, even when this one records."""
         kernel, shape, strides, _, dtype, size, _, lies = found
         gpu = self.home
         how = (gpu, kernel, gpu.memory.waiting_for(size), gpu.lock, kernel.put, kernel.buffer)
@@ -160,7 +160,7 @@ class Cuda(GpuBackend):
         arrays: Sequence[CudaArray],
         ordered: bool,
     ) -> Any:
-        """The plan of a program, made. The program stays with it, so that no other has its id."""
+        """Make the plan of a program. It holds the program, so that no other gets its id."""
         shape = shapes.broadcast(name, *(a.shape for a in arrays))
         dtype = program.dtype
         used = used_inputs(program)
@@ -187,7 +187,7 @@ class Cuda(GpuBackend):
         return found
 
     def planned(self, key: Any, write: Callable[[], WrittenKernel]) -> Kernel:
-        """The kernel under `key`, written when it is first asked for."""
+        """The cached kernel under `key`, written on first use."""
         found: Kernel | None = self.plans.get(key)
         return self._keep(key, self.gpu.prepare(write())) if found is None else found
 
@@ -251,7 +251,7 @@ class Cuda(GpuBackend):
         return self._begin_read(array).values()
 
     def read_later(self, arrays: Sequence[CudaArray]) -> PendingReadbacks:
-        """The values, begun to be copied now; `result()` waits for them."""
+        """Start to copy the values now; `result()` waits for them."""
         return PendingReadbacks([self._begin_read(a) for a in arrays])
 
     def _begin_read(self, array: CudaArray) -> Readback:
@@ -271,7 +271,7 @@ class Readback:
     """An array's values on their way to the host."""
 
     def __init__(self, array: CudaArray, reading: PendingRead | None, low: int) -> None:
-        self._array = array  # holds the memory until it was read
+        self._array = array  # holds the memory until it is read
         self._reading = reading
         self._low = low
 
@@ -297,7 +297,7 @@ class PendingReadbacks:
 
 
 def canonical(name: str) -> str:
-    """The one name of a device: "cuda" is "cuda:0".
+    """The canonical name of a device: "cuda" is "cuda:0".
 
     >>> canonical("cuda:0"), canonical("cuda:2")
     ('cuda', 'cuda:2')

@@ -1,4 +1,4 @@
-"""The ops this backend has a better way for than their portable definition."""
+"""The ops for which this backend has kernels better than their portable definition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from everygrad.dtypes import FROM_NP
 
 
 def transfer(dev: Any, x: CudaArray, device: str, source: str) -> Any:
-    """To another GPU without the host, to any other device through it."""
+    """Copy to another GPU directly, to any other device through the host."""
     target = base.get(device)
     if target is dev:
         return x
@@ -57,7 +57,7 @@ def write_delay(cycles: int) -> WrittenKernel:
 
 
 def _write_philox(count: int, step: int, multiprocessors: int) -> WrittenKernel:
-    """Philox 4x32-10: each thread makes four words of one counter."""
+    """Philox 4x32-10: each thread computes the four words of one counter."""
     w = KernelWriter("philox", is_wide(count))
     w.pointer("u32", "state")
     w.pointer("u32", "out", written=True)

@@ -40,7 +40,7 @@ def cpu_run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
 def saved(q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> Any:
     """What `attention_kept` is to give; nothing looks at the statistics but the other op."""
     out = cpu_run(REGISTRY["attention_masked" if mask else "attention"], [q, k, v, *mask], params)
-    size = rewriting._kept(Value("", "", None, (), {}, q.shape, eg.float32, 0, ""))[0][0]
+    size = rewriting._saved(Value("", "", None, (), {}, q.shape, eg.float32, 0, ""))[0][0]
     flat = np.full(size, np.nan, q.dtype)
     flat[: out.size] = np.transpose(out, (0, 2, 1, 3)).reshape(-1)
     return flat

@@ -1,6 +1,6 @@
 """A driver without a GPU: memory is the host's, kernels are collected and never run.
 
-Tests use it to see that every kernel there is compiles, and that launches are as planned.
+Tests use it to check that every kernel compiles, and that launches are as planned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from everygrad.backends.cuda.source.writer import KernelText
 
 
 class DryDriver:
-    """What `driver.Driver` does, as bookkeeping. `texts` are the kernels seen, by name."""
+    """The interface of `driver.Driver` as bookkeeping. `texts` are the kernels seen, by name."""
 
     name = "a dry device"
     arch = "sm_90"
@@ -25,7 +25,7 @@ class DryDriver:
     multiprocessors = 132
     shared = 227 << 10
     index = 0
-    recycles = False  # what no kernel writes here is to be zeros, not what was there before
+    recycles = False  # memory that no kernel writes must be zero, not reused
     lt = None  # no library: products by our own kernels
     cudnn = None  # and convolutions by their definition
     cusolver = None  # as linear algebra
@@ -62,7 +62,7 @@ class DryDriver:
     def malloc(self, size: int) -> tuple[Any, int] | None:
         if size > self.limit:
             return None
-        block = np.zeros(size + 512, np.uint8)  # as aligned as the pool's
+        block = np.zeros(size + 512, np.uint8)  # aligned as the pool's
         start = -block.ctypes.data % 512
         return block, block.ctypes.data + start
 
@@ -97,7 +97,7 @@ class DryDriver:
 
 
 class Download:
-    """Bytes on their way to the host; here they have arrived."""
+    """A copy to the host, complete at once."""
 
     def __init__(self, data: Any) -> None:
         self.data = data

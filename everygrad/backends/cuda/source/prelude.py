@@ -1,9 +1,8 @@
-"""What kernels take from: types, conversions, and the arithmetic C++ lacks or leaves undefined.
+"""The device library: types, conversions, and the arithmetic C++ lacks or leaves undefined.
 
-A kernel's text gets only what it names (`with_library`): less to compile. Nothing is included:
-NVRTC comes without headers. Division rounds down as Python's and gives 0 for a divisor of 0, shifts
-beyond the width push every bit out, floats too large for an integer give the nearest one: all as on
-the CPU.
+A kernel gets only the functions it names (`with_library`), so that there is less to compile, and no
+headers, which NVRTC does not have. Division rounds down as Python's and gives 0 for a divisor of 0,
+shifts beyond the width give 0 or -1, floats too large for an integer saturate: all as on the CPU.
 """
 
 from __future__ import annotations
