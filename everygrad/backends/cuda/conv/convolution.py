@@ -1,9 +1,8 @@
 """Convolutions and their two derivatives by cuDNN, where the machine has it and it has an engine
-that keeps our promises; else the portable definition serves, which is made of products.
+with our guarantees; elsewhere the portable definition is used, which is made of matrix products.
 
-Images whose channels lie together stay so: cuDNN is told, and the result lies likewise. Gradients
-of kernels for which cuDNN has no good engine are products here too, in fewer launches than by the
-definition.
+Channels-last images stay channels-last, and so do results. Gradients of weights for which cuDNN has
+no good engine are products here too, in fewer launches than by the definition.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from everygrad.dtypes import FROM_NP
 
 
 def _to_last(dev: Any, a: CudaArray) -> CudaArray:
-    """(batch, channels, places...) seen as (batch, places..., channels)."""
+    """(batch, channels, spatial...) viewed as (batch, spatial..., channels)."""
     return permute_dims(dev, a, (0, *range(2, len(a.shape)), 1))
 
 
 def _placed(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
-    """The array as the problem says that it lies."""
+    """The array in the layout of the problem, aligned."""
     if not channels_last:
         made = contiguous(dev, a)
         return copied(dev, made) if made.ptr % ALIGNMENT else made
@@ -51,7 +50,7 @@ def _made(dev: Any, shape: Shape, dtype: Any, channels_last: bool) -> CudaArray:
 
 
 def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
-    """The tensor that is not among those given by name; NotImplemented where cuDNN has no way."""
+    """The tensor that is not among those given by name; NotImplemented where cuDNN cannot."""
     arrays = [*given.values()]
     dtype = FROM_NP[arrays[0].dtype]
     if not size_of(wanted):
@@ -97,8 +96,8 @@ def to_weight(dev: Any, x: CudaArray, y: CudaArray, window: Any, weight: Shape) 
 
 
 def _columns(dev: Any, x: CudaArray, window: Any) -> CudaArray:
-    """(batch, channels * taps, places): what each element of a kernel meets, as the rows of a
-    matrix."""
+    """im2col: (batch, channels * taps, outputs), the inputs that each element of the weight is
+    multiplied by, as rows of a matrix."""
     n, c = x.shape[:2]
     shape = (n, c, *window.size, *window.out_size(x.shape))
     out: CudaArray = dev.empty(shape, FROM_NP[x.dtype])

@@ -1,10 +1,9 @@
-"""What windows over images give, and where their gradients go: one kernel each.
+"""Pooling over windows of images, and its gradients: one kernel each.
 
-A gradient is gathered: each element of the image looks at the windows that it lies in, so that
-nothing is added by several threads, and sums have one order. Which element of a window was the
-largest is found again from the image, which costs less than keeping it: where windows do not
-overlap, while their gradients are written; where they do, by a kernel before. Images whose channels
-lie together give results that lie likewise.
+A gradient is gathered: each element of the image reads the windows that contain it, so that no two
+threads add to one element, and sums have one order. The argmax of a window is recomputed from the
+image, which costs less than saving it: where windows do not overlap, while their gradients are
+written; where they do, by a kernel before. Channels-last images give channels-last results.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-_PLAIN = (0, 1, 2, 3)  # axes in the order in which they are walked
+_PLAIN = (0, 1, 2, 3)  # axes in loop order
 _LAST = (0, 2, 3, 1)
-# elements of a window up to which its code is written out
+# elements of a window up to which its loop is unrolled
 _UNROLLED = edge(__name__, "_UNROLLED", 16, "count")
 
 
 class PoolingLoop(NamedTuple):
-    """What a kernel goes over: an image or the results of its windows, and what it reads."""
+    """The loop of a kernel over an image or the outputs of its windows, and what it reads."""
 
     name: str
     window: Any
@@ -52,7 +51,7 @@ class PoolingLoop(NamedTuple):
 
     @property
     def places(self) -> Shape:
-        """How often the window fits."""
+        """The shape of the windows' outputs."""
         height, width = self.window.out_size(self.image)
         return (*self.image[:2], height, width)
 
@@ -72,7 +71,7 @@ def _pooling_loop(
 
 
 def _begun(at: PoolingLoop, *names: str, over: Shape = ()) -> KernelWriter:
-    """A kernel with its loop over the results, or what else is told, by coordinates n, c, r, q."""
+    """A kernel with its loop over the results, or over `over`, by coordinates n, c, r, q."""
     over = over or at.out
     reach = [extent(n, s) for n, s in zip(at.shapes, at.steps, strict=True)]
     w = KernelWriter(at.name, is_wide(size_of(at.out), size_of(at.image), *reach))
@@ -90,8 +89,8 @@ def _begun(at: PoolingLoop, *names: str, over: Shape = ()) -> KernelWriter:
 
 
 def _search(w: KernelWriter, at: PoolingLoop, which: int, r: str, q: str) -> list[str]:
-    """Lines that find the largest element of the window at (r, q) of input `which`, a NaN before
-    all: `best`, and `found`, its place in the image or -1."""
+    """Lines that find the largest element of the window at (r, q) of input `which`; a NaN wins:
+    `best`, and `found`, its index in the image or -1."""
     window, lay = at.window, LAYOUTS[at.dtypes[which]]
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = window[:4]
     place = w.address(["n", "c", "y", "z"], at.steps[which])
@@ -99,7 +98,7 @@ def _search(w: KernelWriter, at: PoolingLoop, which: int, r: str, q: str) -> lis
     worst = constant(identity("max", at.dtypes[which]), at.dtypes[which])
     unroll = "#pragma unroll" if kh * kw <= _UNROLLED else "#pragma unroll 1"
     return [
-        f"{lay.register} best = {worst};",  # the result where a window lies in the padding
+        f"{lay.register} best = {worst};",  # the result where a window is all padding
         f"{w.index} found = -1;",
         unroll,
         f"for (int i = 0; i < {kh}; ++i) {{",
@@ -117,8 +116,8 @@ def _search(w: KernelWriter, at: PoolingLoop, which: int, r: str, q: str) -> lis
 
 
 def _windows(w: KernelWriter, at: PoolingLoop, axis: int) -> list[str]:
-    """Lines that begin a loop over the windows, at a or b, which a place of the image lies in
-    along an axis."""
+    """Lines that begin a loop, with index a or b, over the windows that contain an element of the
+    image along an axis."""
     place, name, most = (("r", "a", "oh"), ("q", "b", "ow"))[axis]
     size, step, around, spread = (part[axis] for part in at.window[:4])
     if spread == 1:
@@ -138,7 +137,7 @@ def _windows(w: KernelWriter, at: PoolingLoop, axis: int) -> list[str]:
 
 
 def _around(w: KernelWriter, at: PoolingLoop, *inside: str) -> list[str]:
-    """Lines that go over the windows, at (a, b), which the element (r, q) of the image lies in."""
+    """Lines that loop over the windows (a, b) that contain the element (r, q) of the image."""
     return [*_windows(w, at, 0), *_windows(w, at, 1), *inside, "}", "}"]
 
 
@@ -150,7 +149,7 @@ def _ended(w: KernelWriter, at: PoolingLoop, value: str, multiprocessors: int) -
 
 
 def _write_largest(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
-    """The largest element of each window, or its place."""
+    """The largest element of each window, or its index."""
     w = _begun(at, "x")
     w.add(*_search(w, at, 0, "r", "q"))
     value = "best" if at.name == "max_pool2d_value" else f"({LAYOUTS[at.dtypes[-1]].memory})found"
@@ -158,7 +157,7 @@ def _write_largest(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
 
 
 def _write_max_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
-    """By the places of the largest elements: each element adds what windows give to it."""
+    """From argmax indices: each element sums the gradients of the windows that chose it."""
     w = _begun(at, "g", "index")
     lay = LAYOUTS[at.dtypes[0]]
     a, b = (w.address(list("ncab"), steps) for steps in at.steps)
@@ -168,14 +167,14 @@ def _write_max_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
 
 
 def _cells(at: PoolingLoop) -> Shape:
-    """How many windows side by side cover the image."""
+    """How many windows without overlap cover the image."""
     down, across = (-(-n // k) for n, k in zip(at.image[2:], at.window.size, strict=True))
     return (*at.image[:2], down, across)
 
 
 def _write_max_cells(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
-    """Of windows side by side: each writes all of its elements, and so does what is left of one at
-    the edge, which is no window."""
+    """For windows without overlap: each writes all of its elements, and so do the partial ones at
+    the edge, which are no windows."""
     w = _begun(at, "g", "x", over=_cells(at))
     (kh, kw), lay = at.window.size, LAYOUTS[at.dtypes[0]]
     given = lay.load.format(f"g[{w.address(list('ncrq'), at.steps[0])}]")
@@ -236,8 +235,8 @@ _WRITERS: dict[str, Callable[[PoolingLoop, int], WrittenKernel]] = {
 def _run(
     dev: Any, name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, dtype: DType
 ) -> Any:
-    """A kernel over images of this shape; what is spread has their shape, the rest that of the
-    windows."""
+    """Run a kernel over images of this shape; gradients have their shape, other results that of the
+    windows' outputs."""
     out = image if name.endswith("spread") else (*image[:2], *window.out_size(image))
     if any(FROM_NP[a.dtype].is_complex for a in arrays):
         return NotImplemented
@@ -264,8 +263,8 @@ def max_pool2d_spread(dev: Any, g: CudaArray, x: CudaArray, window: Any) -> Any:
     if side_by_side and window.dilation == (1, 1):
         return _run(dev, "max_pool2d_cells_spread", [g, x], window, x.shape, dtype)
     narrow = size_of(x.shape[2:]) < NARROW
-    kept = dtypes.int32 if narrow else dtypes.int64
-    index = _run(dev, "max_pool2d_place", [x], window, x.shape, kept)
+    index_dtype = dtypes.int32 if narrow else dtypes.int64
+    index = _run(dev, "max_pool2d_place", [x], window, x.shape, index_dtype)
     if index is NotImplemented:
         return index
     return _run(dev, "max_pool2d_spread", [g, index], window, x.shape, dtype)

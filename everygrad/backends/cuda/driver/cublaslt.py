@@ -33,9 +33,9 @@ from everygrad.errors import (
     ShapeError,
 )
 
-WORKSPACE = 32 << 20  # bytes that pay on Hopper; elsewhere algorithms take what they need of it
-ANSWERS = 16  # how many algorithms the heuristic is asked for
-# operations of a product from which on algorithms are tried
+WORKSPACE = 32 << 20  # bytes; as much as pays on Hopper, and algorithms may use less
+ANSWERS = 16  # how many algorithms to ask the heuristic for
+# operations of a product from which on algorithms are timed
 WORTH = edge(__name__, "WORTH", 1 << 30, "products")
 BIAS_ALIGNMENT = edge(__name__, "BIAS_ALIGNMENT", 16, "size")
 
@@ -50,9 +50,9 @@ _TYPES = {
 }
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_TF32 = 68, 70, 77
 
-# What is done with a product before it is stored. `bias` is a vector of n, read by "bias" forms;
-# the backwards write there the sums over rows. `aux` is a matrix (m, aux_ld): gelu's input, or
-# relu's signs as bits (aux_ld counts bits then, a multiple of 128). Its gelu is the tanh one.
+# What is computed on a product before it is stored. `bias` is a vector of n, which "bias" forms
+# read and backward forms write the sums over rows to. `aux` is a matrix (m, aux_ld): gelu's input,
+# or relu's signs as bits (aux_ld then counts bits, a multiple of 128). Gelu is the tanh form.
 EPILOGUES = {
     "none": 1,
     "relu": 2,
@@ -94,7 +94,7 @@ _STATUS = {
 
 
 class Uses(NamedTuple):
-    """What an epilogue does with its vector and with its matrix besides the result."""
+    """How an epilogue uses its bias vector and its aux matrix."""
 
     reads_bias: bool
     sums: str  # "n": sums over rows of the result, or of b, are written; "m": those of a; or ""
@@ -139,7 +139,7 @@ class GemmProblem(NamedTuple):
     trans_b: bool = False
     out: DType | None = None  # of c and d; None: that of a and b
     batch: int = 1
-    stride_a: int = 0  # from one product of the batch to the next; 0 uses one matrix for all
+    stride_a: int = 0  # from one matrix of the batch to the next; 0 uses one for all
     stride_b: int = 0
     stride_c: int = -1  # -1: as stride_d
     stride_d: int = 0
@@ -150,7 +150,7 @@ class GemmProblem(NamedTuple):
     aux_stride: int = 0
     alpha: complex = 1.0
     beta: complex = 0.0
-    alignment: int = 16  # bytes; what the address of every matrix is a multiple of
+    alignment: int = 16  # bytes; every matrix's address is a multiple of it
 
     def __str__(self) -> str:
         a = f"({self.k}, {self.m})^T" if self.trans_a else f"({self.m}, {self.k})"
@@ -173,7 +173,7 @@ class _Answer(ctypes.Structure):
 
 
 class GemmPlan:
-    """A problem with its descriptors and the algorithms that can solve it, the chosen one first."""
+    """A problem with its descriptors, the algorithms that can solve it, and the chosen one."""
 
     __slots__ = (
         "_addresses",
@@ -199,7 +199,7 @@ class GemmPlan:
         self.answers: list[_Answer] = []
         self.algorithm = 0  # address of the chosen algorithm
         self.workspace = 0  # bytes it needs
-        self.settled = False  # algorithms were tried: there is nothing more to find out
+        self.settled = False  # whether algorithms were timed
         self.alpha, self.beta = (_scalar(problem, x) for x in (problem.alpha, problem.beta))
         code = EPILOGUES[problem.epilogue]
         self.uses_bias, self.uses_aux = bool(code & _USES_BIAS), bool(code & _USES_AUX)
@@ -207,7 +207,7 @@ class GemmPlan:
         self._addresses = (0, 0)
 
     def choose(self, answer: _Answer) -> None:
-        """Solve the problem by `answer` from now on."""
+        """Use the algorithm of `answer` from now on."""
         self.chosen = answer  # holds what `algorithm` points to
         self.algorithm = ctypes.addressof(answer)
         self.workspace = answer.workspace
@@ -219,7 +219,7 @@ class GemmPlan:
 
 
 def _scalar(problem: GemmProblem, value: complex) -> Any:
-    """alpha or beta in the type cuBLASLt scales by."""
+    """alpha or beta in cuBLASLt's scale type."""
     part = ctypes.c_double if _wide(problem) else ctypes.c_float
     parts = [value.real, value.imag] if problem.dtype.is_complex else [value.real]
     return (part * len(parts))(*parts)
@@ -236,7 +236,7 @@ def _scale_type(problem: GemmProblem) -> int:
 
 
 def _compute_type(problem: GemmProblem) -> int:
-    """Halves are summed in float32; float32 is rounded to tf32 only where that is allowed."""
+    """Halves accumulate in float32; float32 is rounded to tf32 only where that is allowed."""
     if _wide(problem):
         return _COMPUTE_64F
     full = problem.dtype in (dtypes.float32, dtypes.complex64)
@@ -269,7 +269,7 @@ def _load() -> Any:
 
 
 class CublasLt:
-    """cuBLASLt on the device that is current when it is made; plans are kept by problem."""
+    """cuBLASLt on the device that is current when it is made; plans are cached by problem."""
 
     def __init__(self, library: Any = None, workspace: int = WORKSPACE) -> None:
         self.library = _load() if library is None else library
@@ -286,14 +286,14 @@ class CublasLt:
         self._matmul.argtypes = [ctypes.c_void_p] * 14 + [ctypes.c_size_t, ctypes.c_void_p]
 
     def plan(self, problem: GemmProblem) -> GemmPlan:
-        """How to solve `problem`: what was found for it before, or the heuristic's best answer."""
+        """How to solve `problem`: the cached plan, or the heuristic's best answer."""
         plan = self.plans.get(problem)
         if plan is None:
             plan = self.plans[problem] = self._new_plan(problem)
         return plan
 
     def serves(self, problem: GemmProblem) -> bool:
-        """Whether there is an algorithm for `problem`; what was found out is remembered."""
+        """Whether there is an algorithm for `problem`; the answer is cached."""
         if problem in self._refused:
             return False
         try:
@@ -315,9 +315,9 @@ class CublasLt:
         aux: int = 0,
         workspace: int = 0,
     ) -> None:
-        """Put the product on `stream`. All are addresses; `c` is not read where beta is 0.
+        """Enqueue the product on `stream`. All are addresses; `c` is not read where beta is 0.
 
-        `workspace` has at least `plan.workspace` bytes, and may be used again behind this product.
+        `workspace` has at least `plan.workspace` bytes, and may be reused by later launches.
         """
         if (a | b | c | d) & (plan.problem.alignment - 1):
             raise ArgumentError(
@@ -334,13 +334,12 @@ class CublasLt:
     def tune(
         self, plan: GemmPlan, device: str, timer: Callable[[Callable[[], None]], float], *args: int
     ) -> None:
-        """Let the fastest of the heuristic's answers solve the problem: as it was found before on a
-        device of this name, by this version, or as `timer(work)` finds, which says how long `work`
-        takes.
+        """Choose the fastest of the heuristic's answers: as it was found before on a device of this
+        name, by this version, or by `timer(work)`, which measures how long `work` takes.
 
-        `args` are those of `run` behind the plan. Not while a stream is captured, and not where c
-        is d and beta is not 0. Another answer may add in another order: sums can differ in their
-        last bits from one machine to another, never from one call to the next.
+        `args` are those of `run` after the plan. Not while a stream is captured, and not where c is
+        d and beta is not 0. Another answer may add in another order: sums can differ in their last
+        bits from one machine to another, never from one call to the next.
         """
         plan.settled = True
         key = hashlib.sha256(repr(("cublasLt", self.version, device, plan.problem)).encode())
@@ -355,7 +354,7 @@ class CublasLt:
         disk_cache.put(key.hexdigest(), bytes(plan.chosen.algorithm))
 
     def _recall(self, plan: GemmPlan, stored: bytes) -> bool:
-        """Choose an algorithm that was kept, if the library still takes it."""
+        """Choose a stored algorithm, if the library still accepts it."""
         answer, found = _Answer(), _Answer()
         if len(stored) != ctypes.sizeof(answer.algorithm):
             return False
@@ -374,7 +373,7 @@ class CublasLt:
         return True
 
     def close(self) -> None:
-        """Give back the handle and all descriptors; plans made here can no longer be run."""
+        """Destroy the handle and all descriptors; plans made here can no longer be run."""
         for plan in self.plans.values():
             self._drop(plan)
         self.plans.clear()
@@ -382,7 +381,7 @@ class CublasLt:
             self.library.cublasLtDestroy(ctypes.c_void_p(self._handle))
             self._handle = None
 
-    # --- what the above is made of ---------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
     def _launch(
         self, plan: GemmPlan, stream: int, a: int, b: int, c: int, d: int, space: int
@@ -410,7 +409,7 @@ class CublasLt:
             self._done(status, str(plan.problem))
 
     def _point(self, plan: GemmPlan, bias: int, aux: int) -> None:
-        """Write the addresses into the descriptor, where they differ from what it holds."""
+        """Write the addresses into the descriptor, where they differ from its own."""
         if plan._addresses == (bias, aux):
             return
         missing = (plan.uses_bias and not bias, plan.uses_aux and not aux)
@@ -478,7 +477,7 @@ class CublasLt:
         self._set(descriptor, _TRANS_B, ctypes.c_int32(p.trans_a))
         code = EPILOGUES[p.epilogue]
         self._set(descriptor, _EPILOGUE, ctypes.c_uint32(code))
-        # the heuristic reads alignments off these addresses
+        # the heuristic derives alignments from these addresses
         if code & _USES_BIAS:
             self._set(descriptor, _BIAS_POINTER, ctypes.c_void_p(BIAS_ALIGNMENT))
         if code & _USES_AUX:
@@ -529,7 +528,7 @@ class CublasLt:
             self.library.cublasLtMatrixLayoutDestroy(ctypes.c_void_p(layout))
 
     def _done(self, status: int, what: str) -> None:
-        """Refuse a status that is no success: of the problem, or of the device."""
+        """Raise for a status other than success: of the problem, or of the device."""
         if not status:
             return
         name = _STATUS.get(status, str(status))

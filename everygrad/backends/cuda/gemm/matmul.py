@@ -28,10 +28,10 @@ from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-TILE = edge(__name__, "TILE", 64, "size")  # rows and columns of results that one block makes
-DEPTH = edge(__name__, "DEPTH", 16, "size")  # terms of a tile that are in its memory at a time
-_EACH = edge(__name__, "_EACH", 4, "size")  # rows and columns of results that one thread makes
-_SIDES_ALIGNED = 512  # bytes; results behind a product begin as arrays do
+TILE = edge(__name__, "TILE", 64, "size")  # rows and columns of results for one block
+DEPTH = edge(__name__, "DEPTH", 16, "size")  # terms of a tile that are in shared memory at a time
+_EACH = edge(__name__, "_EACH", 4, "size")  # rows and columns of results for one thread
+_SIDES_ALIGNED = 512  # bytes; side results behind a product are aligned as arrays are
 WITH_EPILOGUES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
@@ -114,14 +114,14 @@ def _write_tiles(
 
 
 class MatrixLayout(NamedTuple):
-    """A matrix as cuBLASLt takes it: stored transposed or not, with a step between stored rows."""
+    """A matrix as cuBLASLt takes it: stored transposed or not, with the stride of stored rows."""
 
     transposed: bool
     step: int
 
 
 def _matrix_layout(shape: Shape, strides: Shape) -> MatrixLayout | None:
-    """How a matrix (rows, columns) lies; None where it must be copied first."""
+    """The layout of a matrix (rows, columns); None where it must be copied first."""
     rows, columns = shape
     down, along = strides
     if (along == 1 or columns == 1) and (down >= columns or rows == 1):
@@ -157,7 +157,7 @@ def _by_library(
     sides = [broadcast_strides(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
     sizes, steps = collapse(batch, sides)
     size = dtype.itemsize
-    rest = sizes[:-1]  # axes of the batch that one call does not walk
+    rest = sizes[:-1]  # axes of the batch that one call does not cover
     each = m * n * sizes[-1]
     for i, place in enumerate(np.ndindex(*rest)):
         start_x, start_y = (
@@ -182,10 +182,10 @@ def _by_library(
 def _put(
     dev: Any, problem: GemmProblem, x: int, y: int, out: int, bias: int = 0, aux: int = 0
 ) -> None:
-    """One product of cuBLASLt's on these addresses."""
+    """Launch one product of cuBLASLt on these addresses."""
     lt = dev.gpu.driver.lt
     plan = lt.plan(problem)
-    may_need = plan.workspace or plan.is_worth_tuning  # another algorithm may be chosen yet
+    may_need = plan.workspace or plan.is_worth_tuning  # tuning may still choose another algorithm
     space = dev.gpu.workspace(lt.workspace) if may_need else 0
     dev.gpu.call(lt.run, plan, dev.gpu.driver.stream, x, y, 0, out, bias, aux, space)
 
@@ -194,7 +194,7 @@ def _put(
 
 
 class MatrixOperand(NamedTuple):
-    """A matrix in memory: its address, or how far it is from one that is as even as any."""
+    """A matrix in memory: its address, or its offset from an aligned one."""
 
     shape: Shape
     strides: Shape
@@ -219,14 +219,14 @@ def problem_with(
 
 
 class ResultSlice(NamedTuple):
-    """A result among several that lie one behind the other: where, and how many elements."""
+    """One of several results in a flat array: its offset and its number of elements."""
 
     at: int
     size: int
 
 
 class EpilogueResults(NamedTuple):
-    """The product, what its epilogue leaves for backward, and sums; in elements of one dtype."""
+    """The product, the aux that its epilogue stores for backward, and sums; in elements."""
 
     product: ResultSlice
     aux: ResultSlice
@@ -259,8 +259,8 @@ def results(epilogue: str, m: int, n: int, dtype: DType) -> EpilogueResults:
 
 def matmul_epilogue(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epilogue: str) -> Any:
     """x @ y of matrices, with an epilogue. `others` are the bias and the aux that it reads. Several
-    results lie in one flat array, as `results` says. NotImplemented where an operand must be
-    brought into order first."""
+    results are in one flat array, as `results` says. NotImplemented where an operand must be copied
+    first."""
     dtype, use = FROM_NP[x.dtype], uses(epilogue)
     (m, _), (_, n) = x.shape, y.shape
     left, right = (MatrixOperand(a.shape, a.strides, a.ptr) for a in (x, y))
@@ -286,7 +286,7 @@ def matmul_epilogue(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, ep
 def matmul(dev: Any, x: CudaArray, y: CudaArray) -> CudaArray:
     if x.shape[-1] != y.shape[-2]:
         raise ValueError("inner sizes differ")
-    if len(y.shape) == 2 and len(x.shape) > 2 and x.is_contiguous:  # one taller matrix
+    if len(y.shape) == 2 and len(x.shape) > 2 and x.is_contiguous:  # as one taller matrix
         tall = reshape(dev, x, (size_of(x.shape[:-1]), x.shape[-1]))
         return reshape(dev, matmul(dev, tall, y), (*x.shape[:-1], y.shape[-1]))
     batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
@@ -325,7 +325,7 @@ def linear_weight(dev: Any, v: CudaArray, x: CudaArray) -> CudaArray:
 
 
 def linear_bias(dev: Any, x: CudaArray, w: CudaArray, b: CudaArray) -> Any:
-    """The bias added while the product is at hand; NotImplemented where cuBLASLt does not."""
+    """The product with a bias epilogue; NotImplemented where cuBLASLt does not take it."""
     serves = FROM_NP[x.dtype] in WITH_EPILOGUES and dev.gpu.driver.lt is not None
     aligned = b.ptr % BIAS_ALIGNMENT == 0 and b.strides == (1,)
     whole = x.storage is not None and w.storage is not None and x.is_contiguous

@@ -1,4 +1,4 @@
-"""Ops of a compiled function that libraries do: as steps on the memory planned for them.
+"""Library ops of a compiled function, as steps on the memory planned for them.
 
 CuPy allocates memory while it runs, which no graph can hold. Such an op is a `LibraryCall`: a step
 that the host makes between two graphs, on our stream; its result is copied to the planned address.
@@ -26,16 +26,16 @@ _UNROLLED = (
     *("cholesky", "solve", "inv", "det", "slogdet"),
     *("lu_factor", "solve_triangular", "qr", "qr_complete"),
 )
-_FEW = 4  # columns up to which portable definitions of these are used
-_FEWER = 3  # the same, where the library's call stays inside the graph
-_MANY = 64  # the same, where a library has no function for a batch: as many as are unrolled
+_FEW = 4  # columns up to which their portable definitions are used
+_FEWER = 3  # the same, where the library call stays inside the graph
+_MANY = 64  # the same, where a library has no batched routine: as many as are unrolled
 
-Work = Callable[..., Any]  # of arrays in a list, and of `cupy`
+Work = Callable[..., Any]  # called with a list of arrays, and `cupy`
 
 
 class LibraryCall:
-    """A library's work on arrays that lie so, of which the last is the result. Called with their
-    addresses it is done there; never while the stream is being captured."""
+    """A library call on arrays of these layouts, of which the last is the result. It is called with
+    their addresses; never while the stream is being captured."""
 
     def __init__(self, dev: Any, op: str, work: Work, arrays: Sequence[CudaArray]) -> None:
         self.__name__ = op
@@ -51,9 +51,9 @@ class LibraryCall:
 
 
 def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool | None:
-    """Whether a library does an op on values of these shapes, inside a compiled function; None: no
-    library has to do with it. The portable definition is faster where it is a few kernels, which
-    are fused with what is around them."""
+    """Whether a library computes an op on values of these shapes inside a compiled function; None:
+    no library has the op. The portable definition is faster where it is a few kernels, which are
+    fused with their neighbours."""
     called = op in solver.FUNCTIONS or op == "argsort"
     if not called or not all(size_of(v.shape) for v in given):
         return None

@@ -1,8 +1,8 @@
-"""The cross entropy of labels from logits, and its derivative: neither the logarithms of all
-probabilities nor a table of labels is ever in memory.
+"""The cross entropy of labels from logits, and its derivative: neither log-probabilities nor
+one-hot labels are ever in memory.
 
-A row is shared by 32 threads or by a block. The largest logit and the sum beside it are found in
-one pass; the derivative finds them again, and then the row is still near.
+A warp or a block shares a row. The largest logit and the sum of exponentials relative to it are
+found in one pass; the derivative recomputes them, and then the row is still in cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COUNTED = edge(__name__, "_COUNTED", 1 << 16, "size")  # labels that one block 
 
 
 class _CrossEntropyWriter:
-    """Writes one kernel, on rows of one length that lie one after the other."""
+    """Writes one kernel, on contiguous rows of one length."""
 
     def __init__(self, name: str, dtype: DType, labels: DType, rows: int, length: int) -> None:
         self.w = KernelWriter(name, is_wide(rows * length))
@@ -37,7 +37,7 @@ class _CrossEntropyWriter:
         self.block = max(self.share, _BLOCK)
 
     def begin(self, *others: str) -> None:
-        """The pointers, and which row is whose; `others` are values of each row."""
+        """Declare the pointers and the row of each thread; `others` are values of each row."""
         w, lay = self.w, self.lay
         for name in others:
             w.pointer(lay.memory, name)
@@ -59,8 +59,8 @@ class _CrossEntropyWriter:
         )
 
     def total(self) -> None:
-        """`top`, the largest logit, and `total`, the sum of all powers beside it. A thread that has
-        seen nothing but -inf has no largest one: its sum is 0, whatever it is taken beside."""
+        """Compute `top`, the largest logit, and `total`, the sum of exp(logit - top). A thread that
+        has seen only -inf has no largest one: its sum is 0, whatever it is relative to."""
         shared = "(u32*)nullptr"
         if self.share > 32:
             self.w.add("__shared__ alignas(16) u32 shared[64];")
@@ -87,7 +87,7 @@ class _CrossEntropyWriter:
         )
 
     def each(self, *lines: str) -> list[str]:
-        """The lines for every pack `y` of this thread's elements, the first at `i`."""
+        """A loop of the lines over this thread's vectors `y`, the first element at `i`."""
         step = self.share * self.vector
         return [
             f"for (i32 i = lane * {self.vector}; i < n; i += {step}) {{",
@@ -142,8 +142,8 @@ def _write_vjp(rows: _CrossEntropyWriter, ignored: int, number: int) -> WrittenK
 def _run(
     dev: Any, x: CudaArray, target: CudaArray, g: CudaArray | None, axis: int, ignored: int
 ) -> Any:
-    """The entropy of each row, or the derivative of the logits; NotImplemented of what is no real
-    float, and of rows longer than 32 bits count."""
+    """The entropy of each row, or the derivative by the logits; NotImplemented for dtypes that are
+    not real floats, and for rows whose length needs more than 30 bits."""
     dtype, labels, length = FROM_NP[x.dtype], FROM_NP[target.dtype], x.shape[axis]
     if not dtype.is_float or x.storage is None or length >= 1 << 30:
         return NotImplemented
@@ -182,7 +182,7 @@ def softmax_cross_entropy_vjp(
     return _run(dev, x, target, g, axis, ignore_index)
 
 
-# --- how many labels count -----------------------------------------------------------------------
+# --- counting labels -----------------------------------------------------------------------------
 
 
 def _write_count(labels: DType, dtype: DType, size: int, ignored: int) -> WrittenKernel:
@@ -203,7 +203,7 @@ def _write_count(labels: DType, dtype: DType, size: int, ignored: int) -> Writte
 
 
 def count_labels(dev: Any, target: CudaArray, ignore_index: int, dtype: DType) -> Any:
-    """By one block; NotImplemented where there are more labels than it can soon look at."""
+    """By one block; NotImplemented where there are too many labels for one."""
     size, labels = size_of(target.shape), FROM_NP[target.dtype]
     if not 0 < size <= _COUNTED or not dtype.is_float:
         return NotImplemented

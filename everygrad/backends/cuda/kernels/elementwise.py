@@ -1,7 +1,8 @@
 """Elementwise kernels: a scalar program over arrays that broadcast.
 
-Results lie as the largest input does, so that what is permuted stays so for free. Where the
-innermost axis allows, a thread makes 16 bytes of results at a time, read and written at once.
+Results have the axis order of the largest input, so that permuted arrays stay permuted for free.
+Where the innermost axis allows, a thread computes 16 bytes of results at a time, with vector loads
+and stores.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WAVES = edge(__name__, "_WAVES", 32, "count")  # blocks for each multiprocessor
 
 
 class LoopNest(NamedTuple):
-    """How a kernel goes over its operands: few axes, and each operand's strides along them."""
+    """The loops of a kernel: collapsed axes, and each operand's strides along them."""
 
     shape: Shape
     strides: tuple[Shape, ...]
@@ -47,8 +48,8 @@ def _order(shape: Shape, strides: Sequence[Shape]) -> list[int]:
 
 
 def loop_nest(shape: Shape, strides: Sequence[Shape], ordered: bool = False) -> LoopNest:
-    """The walk over operands with these strides along `shape`; `ordered`: the result is to lie in
-    C order."""
+    """The loops over operands with these strides along `shape`; `ordered`: the result must be
+    contiguous."""
     axes = list(range(len(shape))) if ordered else _order(shape, strides)
     permuted = tuple(shape[a] for a in axes)
     steps = row_major(permuted)
@@ -60,8 +61,8 @@ def loop_nest(shape: Shape, strides: Sequence[Shape], ordered: bool = False) -> 
 
 
 def _vector(at: LoopNest, sizes: Sequence[int], places: Sequence[int]) -> int:
-    """How many elements a thread takes at once. `sizes` are bytes of an element of each operand
-    and the result, `places` the operands' addresses modulo 16."""
+    """The vector width: how many elements a thread takes at once. `sizes` are bytes of an element
+    of each operand and the result, `places` the operands' addresses modulo 16."""
     inner = at.shape[-1]
     count = _BYTES // max(sizes)
     while count > 1:
@@ -78,7 +79,7 @@ def _vector(at: LoopNest, sizes: Sequence[int], places: Sequence[int]) -> int:
 
 
 def grid(groups: int, multiprocessors: int) -> int:
-    """Blocks for so many threads' worth of work."""
+    """The number of blocks for so many threads' worth of work."""
     return max(1, min(-(-groups // BLOCK), multiprocessors * _WAVES))
 
 
@@ -178,7 +179,7 @@ def _rest(
     total: int,
     vector: int,
 ) -> None:
-    """The last elements, fewer than a thread takes at once."""
+    """The remainder, fewer elements than a thread takes at once."""
     values = [f"s{k}" if k in single else LAYOUTS[given[k]].load.format(f"a{k}[e]") for k in used]
     end = w.number(total, "end")
     first = w.number(total // vector * vector, "first")

@@ -1,5 +1,5 @@
-"""Gathering, and checks of values. Kernels look at every index before they use it: a bad one reads
-nothing, and is raised as an error at the next read."""
+"""Gathers, and checks of values. Kernels check every index before they use it: a bad one reads
+nothing, and the next read raises an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from everygrad.errors import EverygradError, OutOfRangeError
 
 
 def index_line(w: KernelWriter, place: str, size: str, number: str, otherwise: str) -> None:
-    """Lines that read an index as `k`; a bad one is noted, and `otherwise` done instead."""
+    """Lines that read an index as `k`; a bad one is recorded, and `otherwise` runs instead."""
     w.add(
         f"  const i64 k = (i64)index[{place}];",
         f"  if (k < 0 || k >= {size}) {{ fault(faults, {number}, k); {otherwise} }}",
@@ -27,7 +27,7 @@ def index_line(w: KernelWriter, place: str, size: str, number: str, otherwise: s
 
 
 def pointers(w: KernelWriter, memory: str, index: CudaArray) -> None:
-    """What every kernel here reads and writes: x, the index, the faults."""
+    """Declare what every kernel here reads and writes: x, the index, the faults."""
     w.pointer(memory, "x")
     w.pointer(LAYOUTS[FROM_NP[index.dtype]].memory, "index")
     w.pointer("u64", "faults", written=True)
@@ -42,7 +42,7 @@ def nothing_to_take(dev: Any, op: str, index: CudaArray, size: int) -> OutOfRang
 
 
 def _write_check(x: CudaArray, size: int, number: int, multiprocessors: int) -> WrittenKernel:
-    """Bools must be true, indices below the size."""
+    """Check that bools are true, and that indices are below the size."""
     shape, (strides,) = collapse(x.shape, [x.strides])
     total = size_of(shape)
     w = KernelWriter("check_range", is_wide(total, extent(shape, strides), size))
@@ -85,7 +85,7 @@ def _checked(dev: Any, x: CudaArray, size: int, number: int) -> CudaArray:
 def _write_take(
     x: CudaArray, index: CudaArray, axis: int, number: int, multiprocessors: int
 ) -> WrittenKernel:
-    """Results have axes before, of the index, and after; those after move several at a time."""
+    """Results have axes before, of the index, and after; those after are copied as vectors."""
     size = x.dtype.itemsize
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     count = unit(size, [after[-1]], [x.strides], [x.ptr]) if after else 1
@@ -116,7 +116,7 @@ def take(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if index.storage is not None and x.shape[axis] == 0:
         raise nothing_to_take(dev, "take", index, 0)
-    if not size_of(shape):  # nothing is taken, but the indices are looked at
+    if not size_of(shape):  # nothing is gathered, but the indices are checked
         check_range(dev, index, x.shape[axis], "take: index")
     out: CudaArray = dev.empty(shape, FROM_NP[x.dtype])
     if out.storage is None:
@@ -165,11 +165,11 @@ def gather(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
     return out
 
 
-# --- who writes last -----------------------------------------------------------------------------
+# --- the last writer ------------------------------------------------------------------------------
 
 
 def _write_last(index: CudaArray, size: int, number: int, multiprocessors: int) -> WrittenKernel:
-    """Positions are counted from 1, so that 0 says that nobody writes."""
+    """Positions count from 1, so that 0 means that nothing is written."""
     total = index.shape[0]
     w = KernelWriter("last_write", is_wide(total, extent(index.shape, index.strides), size))
     w.pointer(LAYOUTS[FROM_NP[index.dtype]].memory, "index")

@@ -1,6 +1,6 @@
-"""The loss of labels: what each names in a row of logarithms, and the way back.
+"""The negative log-likelihood of labels: a gather from rows of log-probabilities, and its vjp.
 
-Labels are looked at before they are used: a bad one is raised as an error at the next read.
+Labels are checked before they are used: the next read raises an error for a bad one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""An optimiser's rule over all its parameters, in few launches.
+"""Multi-tensor updates: an optimiser's rule over all its parameters, in few launches.
 
 A rule is a list of changes, each an elementwise op that gives one of its tensors a new value. The
-kernel does them one after the other on elements in registers, so each tensor is read and written
-once; and it is given a table of many parameters, among which its blocks are shared out.
+kernel applies them in turn to elements in registers, so each tensor is read and written once; its
+argument is a table of many parameters, among which the blocks are divided.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-_MAX_ARGUMENT_BYTES = 4096  # bytes of arguments that every GPU takes
-# elements of a parameter that one block does
+_MAX_ARGUMENT_BYTES = 4096  # of a launch, on every GPU
+# elements of a parameter for one block
 _CHUNK = edge(__name__, "_CHUNK", 1 << 13, "elements")
 _BYTES = 16  # of one load or store
 
 
 class UpdateForm(NamedTuple):
-    """What a kernel's text depends on: a rule, and its tensors."""
+    """What a kernel's text depends on: a rule, and the dtypes and kinds of its tensors."""
 
     rule: Any
     dtypes: tuple[DType, ...]
-    single: tuple[bool, ...]  # a number for all elements
+    single: tuple[bool, ...]  # whether a tensor is one number for all elements
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -48,16 +48,18 @@ class UpdateForm(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Parameters in one table: the addresses of each, its size, and its first block."""
+        """The most parameters in one table, which has the addresses, size and first block of
+        each."""
         return _MAX_ARGUMENT_BYTES // (8 * (self.pointers + 2))
 
     def capacity(self, count: int) -> int:
-        """Places in a table for so many parameters; few sizes, so that few kernels serve all."""
+        """The entries of a table for so many parameters: a power of two, so that few kernels
+        suffice."""
         return min(1 << (count - 1).bit_length(), self.most)
 
 
 class ParameterUpdate(NamedTuple):
-    """One parameter's tensors, and their arrays as they were."""
+    """One parameter's tensors, and their arrays before the update."""
 
     tensors: Sequence[Any]
     arrays: list[CudaArray]
@@ -73,8 +75,8 @@ def _element(form: UpdateForm) -> list[str]:
         program = op.program([form.dtypes[k] for k in places], params)
         given = {i: f"x{k}" for i, k in enumerate(places)}
         lay = LAYOUTS[form.dtypes[places[0]]]
-        kept = lay.load.format(lay.store.format("result"))  # as the next op would read it
-        inner = [*body(program, given, "result"), f"x{places[0]} = {kept};"]
+        rounded = lay.load.format(lay.store.format("result"))  # as the next op would read it
+        inner = [*body(program, given, "result"), f"x{places[0]} = {rounded};"]
         lines += ["{", *(f"  {line}" for line in inner), "}"]
     return lines
 
@@ -101,7 +103,7 @@ def _loop(form: UpdateForm, vector: int) -> list[str]:
 
 
 def _lines(form: UpdateForm, capacity: int) -> list[str]:
-    """The kernel's body. The table is read in place: no pointer into it is ever made."""
+    """The kernel's body. It reads the table in place, never through a pointer."""
     width = max(d.itemsize for d, one in zip(form.dtypes, form.single, strict=True) if not one)
     vector = _BYTES // width
     lines = [
@@ -141,7 +143,7 @@ def _write(form: UpdateForm, sizes: Sequence[int]) -> WrittenKernel:
     capacity = form.capacity(len(sizes))
     sizes = [*sizes, *[0] * (capacity - len(sizes))]
     blocks = [-(-size // _CHUNK) for size in sizes]
-    first = [sum(blocks[:k]) for k in range(capacity)]  # of an empty place: behind all there are
+    first = [sum(blocks[:k]) for k in range(capacity)]  # of an empty entry: after all others
     text = "\n".join(f"  {line}" for line in _lines(form, capacity))
     table = (
         f"{{ u64 at[{capacity * form.pointers}]; i64 size[{capacity}]; i64 first[{capacity}]; }}"
@@ -161,24 +163,24 @@ def _write(form: UpdateForm, sizes: Sequence[int]) -> WrittenKernel:
     )
 
 
-# --- what can be done so -------------------------------------------------------------------------
+# --- when it applies -----------------------------------------------------------------------------
 
 
 def _is_dense(shape: Shape, strides: Shape) -> bool:
-    """Whether elements lie one after the other, in whatever order of the axes."""
+    """Whether elements are dense in memory, in any order of the axes."""
     axes = sorted(range(len(shape)), key=lambda a: -strides[a])
     return is_row_major(tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
 
 
-def _lie_alike(a: CudaArray, b: CudaArray) -> bool:
-    """Whether the same element of both is at the same place."""
+def _same_strides(a: CudaArray, b: CudaArray) -> bool:
+    """Whether corresponding elements have the same offset in both."""
     steps = zip(a.shape, a.strides, b.strides, strict=True)
     return all(n == 1 or s == t for n, s, t in steps)
 
 
 def _form(rule: Any, arrays: Sequence[CudaArray]) -> UpdateForm | None:
-    """How a rule is done on arrays that lie as these do; None where it must be op by op. Its ops
-    give what they change the dtype that it has."""
+    """The kernel form of a rule on arrays of these layouts; None where it must run op by op. Its
+    ops do not change dtypes."""
     first = arrays[rule.changes[0].places[0]]
     single = tuple(not a.shape and bool(first.shape) for a in arrays)
     made = UpdateForm(rule, tuple(FROM_NP[a.dtype] for a in arrays), single)
@@ -187,7 +189,7 @@ def _form(rule: Any, arrays: Sequence[CudaArray]) -> UpdateForm | None:
             return None
         if single[k]:
             continue
-        if a.shape != first.shape or a.ptr % ALIGNED or not _lie_alike(a, first):
+        if a.shape != first.shape or a.ptr % ALIGNED or not _same_strides(a, first):
             return None
     if not _is_dense(first.shape, first.strides):
         return None
@@ -195,24 +197,24 @@ def _form(rule: Any, arrays: Sequence[CudaArray]) -> UpdateForm | None:
 
 
 def rewrite(dev: Any, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Do a rule on each list of tensors; those for which it must be done op by op are returned."""
-    left = []
+    """Apply a rule to each list of tensors; returns those for which it must run op by op."""
+    remaining = []
     jobs: dict[UpdateForm, list[ParameterUpdate]] = {}
     for tensors in given:
         arrays = [t._data for t in tensors]
         if any(type(a) is not CudaArray or a.device != dev.device for a in arrays):
-            left.append(tensors)
+            remaining.append(tensors)
             continue
         key = ("multi_tensor", rule, *[a.layout or layout_of(a) for a in arrays])
         form = dev.plans[key] if key in dev.plans else dev._keep(key, _form(rule, arrays))
         if form is None:
-            left.append(tensors)
+            remaining.append(tensors)
         else:
             jobs.setdefault(form, []).append(ParameterUpdate(tensors, arrays))
     for form, some in jobs.items():
         for start in range(0, len(some), form.most):
             _launch(dev, form, some[start : start + form.most])
-    return left
+    return remaining
 
 
 def _launch(dev: Any, form: UpdateForm, jobs: Sequence[ParameterUpdate]) -> None:
@@ -236,8 +238,8 @@ def _launch(dev: Any, form: UpdateForm, jobs: Sequence[ParameterUpdate]) -> None
 
 
 def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
-    """Where a new value goes: to the old one's memory where nobody else can see it. It is a new
-    array in either case, so that whoever remembers the old one sees that the value changed."""
+    """The array for a new value: in the old one's memory where nothing else can see that. It is a
+    new array in either case, so that holders of the old one notice that the value changed."""
     old = arrays[k]
     if getrefcount(old) <= _TENSOR_ONLY and old.is_sole_owner:
         storage = old.storage
@@ -249,7 +251,7 @@ def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
 
 
 def _tensor_only() -> int:
-    """What getrefcount says of an array that a tensor holds, asked as `_target` asks."""
+    """The refcount of an array that only a tensor holds, as `_target` sees it."""
 
     class Holder:
         _data: Any

@@ -1,8 +1,7 @@
-"""Reductions: threads that share a row, or columns side by side, in pieces.
+"""Reductions: threads share a row, or have neighbouring columns; long ones are split into pieces.
 
-Long rows and columns are cut into pieces whose results are reduced again: no running sum is long
-enough to lose digits, and few rows keep the GPU busy. All depends on the shape alone, so a
-sum has the same bits every time.
+The partial results of pieces are reduced again: no running sum is long enough to lose digits, and
+few rows keep the GPU busy. All depends on the shape alone, so a sum has the same bits every time.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ def combined(combine: str, dtype: DType, a: str, b: str) -> str:
 
 
 class ReductionLayout(NamedTuple):
-    """Where the elements are: sizes and strides of the axes that stay and of those that go."""
+    """Where the elements are: sizes and strides of the axes that remain (outer) and of those that
+    are reduced (inner)."""
 
     outer: Shape
     outer_strides: Shape
@@ -61,7 +61,8 @@ class ReductionLayout(NamedTuple):
 
 
 class ReductionStage(NamedTuple):
-    """One kernel: what it reads, keeps sums in and writes; `divisor` divides at the end, if any."""
+    """One kernel: the dtypes it reads, accumulates in and writes; `divisor` divides at the end, if
+    any."""
 
     combine: str
     source: DType
@@ -84,14 +85,14 @@ def reduction_layout(x: CudaArray, axes: Shape) -> ReductionLayout:
 
 
 def goes_by_rows(layout: ReductionLayout) -> bool:
-    """Whether threads share a row: where a row's elements lie together, or rows are few."""
+    """Whether threads share a row: where a row's elements are neighbours, or rows are few."""
     along = min((abs(s) for s in layout.inner_strides if s), default=0)
     across = min((abs(s) for s in layout.outer_strides if s), default=1 << 62)
     return along <= across or layout.rows < _COLUMNS
 
 
 def _begin(w: KernelWriter, stage: ReductionStage) -> str:
-    """Pointers and the lambda that combines; the accumulator's type."""
+    """Declare the pointers and the lambda that combines; returns the accumulator's type."""
     w.pointer(LAYOUTS[stage.source].memory, "x")
     w.pointer(LAYOUTS[stage.out].memory, "out", written=True)
     kind = LAYOUTS[stage.total].register
@@ -143,7 +144,7 @@ def _vector(layout: ReductionLayout, stage: ReductionStage, place: int) -> int:
 def write_rows(
     name: str, stage: ReductionStage, layout: ReductionLayout, place: int
 ) -> WrittenKernel:
-    """Each row's pieces to one result each: out[row * pieces + piece]."""
+    """Each piece of a row is reduced to one result: out[row * pieces + piece]."""
     total = layout.rows * stage.pieces
     w = KernelWriter(name, is_wide(layout.extent, total * BLOCK))
     kind = _begin(w, stage)
@@ -180,7 +181,7 @@ def write_rows(
 def _row_vectors(
     w: KernelWriter, stage: ReductionStage, kind: str, share: int, vector: int, start: str
 ) -> None:
-    """One sum for each element of a load: they do not wait for one another."""
+    """One accumulator for each element of a vector load, so that they are independent."""
     pack = f"Pack<{LAYOUTS[stage.source].memory}, {vector}>"
     w.add(
         f"{kind} part[{vector}];",
@@ -260,17 +261,17 @@ def write_columns(name: str, stage: ReductionStage, layout: ReductionLayout) -> 
 
 
 def _pieces(layout: ReductionLayout, by_rows: bool) -> tuple[int, int]:
-    """Into how many pieces rows are cut, and how long these are."""
+    """Into how many pieces rows are split, and their length."""
     terms = layout.terms
     if by_rows:
-        # several blocks for a row only where rows alone are too few
+        # several blocks for a row only where there are too few rows
         wanted = -(-_BLOCKS // layout.rows)
         length = min(ROW_PIECE, max(1024, -(-terms // wanted)))
         length = -(-length // 64) * 64
     else:
         wanted = -(-_BLOCKS // -(-layout.rows // _COLUMNS))
         length = min(_LONGEST, max(_SHORTEST, -(-terms // wanted)))
-        length = max(-(-length // 8) * 8, -(-terms // 65535))  # blocks are numbered in 16 bits
+        length = max(-(-length // 8) * 8, -(-terms // 65535))  # a grid's second axis has 16 bits
     length = min(length, terms)
     return -(-terms // length), length
 
@@ -347,8 +348,8 @@ def _swapped(text: str) -> str:
 def _write_arg(
     name: str, dtype: DType, largest: bool, layout: ReductionLayout, pieces: int, again: bool
 ) -> WrittenKernel:
-    """A block for each piece of a row: the best value and its index. `again`: what is read are the
-    bests of pieces, whose indices stand in `given`."""
+    """A block for each piece of a row: the best value and its index. `again`: the inputs are
+    the bests of pieces, whose indices are in `given`."""
     total = layout.rows * pieces
     w = KernelWriter(name, is_wide(layout.extent, total * BLOCK))
     lay = LAYOUTS[dtype]

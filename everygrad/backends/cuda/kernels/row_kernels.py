@@ -1,7 +1,7 @@
 """Softmax, normalisation and their derivatives: whole rows in one kernel, held in registers.
 
-A row is shared by 32 threads or by a block. Rows too long for registers are read once for each
-pass. Half floats are computed in float32 and rounded once.
+A warp or a block shares a row. Rows too long for registers are read once for each pass. Half floats
+are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SMALL_BLOCK, _LARGE_BLOCK = 256, 1024
 
 
 class RowPass(NamedTuple):
-    """Over a row: what each element gives, and how these are combined."""
+    """One reduction of a row: the term of each element, and how terms are combined."""
 
     name: str
     element: str
@@ -34,10 +34,10 @@ class RowPass(NamedTuple):
 
 
 class RowOp(NamedTuple):
-    """A kind of row op: passes, each with what follows from it, then the result of an element.
+    """A row op: passes, each with the code that uses its result, then the result of an element.
 
-    X, Y and Z are an element of each input, T the type computed in, `n` the row's length and `eps`
-    the parameter, if any.
+    X, Y and Z are an element of each input, T the accumulator's type, `n` the row's length and
+    `eps` the parameter, if any.
     """
 
     inputs: int
@@ -65,7 +65,7 @@ ROW_OPS: dict[str, RowOp] = {
     "softmax_vjp": RowOp(2, ((RowPass("total", "X * Y"), ""),), "X * Y - Y * total"),
     "log_softmax_vjp": RowOp(2, ((RowPass("total", "X"), ""),), "X - exp(Y) * total"),
     "standardize": RowOp(1, (_MEAN, _SPREAD), "(X - middle) * scale"),
-    # of the gradient, the result and the input; the input comes first here
+    # of the input, the gradient and the result, in this order
     "standardize_vjp": RowOp(
         3,
         (
@@ -80,8 +80,8 @@ ROW_OPS: dict[str, RowOp] = {
 
 
 def _geometry(length: int, inputs: int) -> tuple[int, int, int]:
-    """Threads that share a row, threads of a block, and elements that a thread holds of each
-    input; 0 where they do not fit."""
+    """Threads that share a row, threads of a block, and elements of each input that a thread holds;
+    0 where they do not fit into registers."""
     if length <= 1024:
         held = 1
         while held * 32 < length:
@@ -109,7 +109,7 @@ class _RowKernelWriter:
         self.share, self.block, self.held = _geometry(length, self.form.inputs)
 
     def each(self, text: str) -> list[str]:
-        """The text for every element of this thread, X, Y and Z replaced."""
+        """A loop of the text over this thread's elements, with X, Y and Z replaced."""
         names = list(zip("XYZ", "xyz", strict=True))[: self.form.inputs]
         if self.held:
             for big, small in names:
@@ -175,13 +175,13 @@ class _RowKernelWriter:
 
 
 def _replaced(text: str, name: str, value: str) -> str:
-    """Whole words only."""
+    """Replace whole words."""
     return re.sub(rf"\b{name}\b", value, text)
 
 
 def _along(dev: Any, name: str, arrays: list[CudaArray], axes: Shape, eps: float | None) -> Any:
-    """The op along axes, which become the last ones; NotImplemented of what is no real float, and
-    of rows longer than 32 bits count."""
+    """The op along axes, which are permuted to the end; NotImplemented for dtypes that are not real
+    floats, and for rows whose length needs more than 31 bits."""
     x = arrays[0]
     dtype = FROM_NP[x.dtype]
     length = size_of(tuple(x.shape[a] for a in axes))

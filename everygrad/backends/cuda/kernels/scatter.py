@@ -1,8 +1,8 @@
-"""Adding to places that indices name, in an order that is always the same.
+"""Deterministic scatter-add.
 
-Where indices are few, each result looks through them all. Otherwise pairs of (place, position) are
-sorted; equal places then lie together, and whoever finds the first of them sums them in order. No
-atomic addition: its order, and with it the last digits, would change from run to run.
+Where indices are few, each result scans them all. Otherwise pairs of (target, position) are sorted;
+equal targets are then neighbours, and the block at the first of them sums them in order. Atomic
+additions would change their order, and with it the last digits, from run to run.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 
-FEW = edge(__name__, "FEW", 64, "size")  # indices that each result may look through
-CHUNK = edge(__name__, "CHUNK", 2048, "size")  # pairs that one block sorts in its own memory
+FEW = edge(__name__, "FEW", 64, "size")  # indices that each result may scan
+CHUNK = edge(__name__, "CHUNK", 2048, "size")  # pairs that one block sorts in shared memory
 _SORTING = edge(__name__, "_SORTING", 1024, "size")  # threads of such a block
 _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # of a block that sums
 
 
 class ScatterLayout(NamedTuple):
-    """What a kernel depends on. `whole`: an index names a whole slice, not one element."""
+    """What a kernel depends on. `whole`: an index selects a whole slice, not one element."""
 
     dtype: DType
     index_dtype: DType
@@ -106,8 +106,8 @@ def _write_looking(name: str, at: ScatterLayout, multiprocessors: int) -> Writte
 def _write_keys(
     at: ScatterLayout, number: int, capacity: int, multiprocessors: int
 ) -> WrittenKernel:
-    """The pairs, as one number each: the place in the result above, the position below. What fills
-    the capacity up, and bad indices, come last."""
+    """The pairs as 64-bit keys: the target in the upper half, the position in the lower. Padding
+    and bad indices sort last."""
     w = KernelWriter("scatter_keys", is_wide(capacity) or at.wide)
     w.pointer(LAYOUTS[at.index_dtype].memory, "index")
     w.pointer("u64", "faults", written=True)
@@ -134,7 +134,7 @@ def _write_keys(
 
 
 def _write_sort(capacity: int, first: bool) -> WrittenKernel:
-    """Blocks sort (`first`) or merge what they hold, pair by pair (Batcher's bitonic network)."""
+    """Blocks sort (`first`) or merge their keys in shared memory (a bitonic network)."""
     w = KernelWriter("scatter_sort", is_wide(capacity))
     w.pointer("u64", "keys", written=True)
     chunk = min(CHUNK, capacity)
@@ -164,7 +164,7 @@ def _write_sort(capacity: int, first: bool) -> WrittenKernel:
 
 
 def _write_step(capacity: int, multiprocessors: int) -> WrittenKernel:
-    """One step of the network between pairs that lie further apart than a block holds."""
+    """One step of the network between keys that are further apart than a block holds."""
     w = KernelWriter("scatter_step", is_wide(capacity))
     w.pointer("u64", "keys", written=True)
     w.thread()
@@ -182,7 +182,7 @@ def _write_step(capacity: int, multiprocessors: int) -> WrittenKernel:
 
 
 def sort_keys(dev: Any, keys: CudaArray) -> None:
-    """Sort in place; there are a power of two of them."""
+    """Sort in place; the number of keys is a power of two."""
     capacity = keys.shape[0]
     launch = dev.gpu.launch
     launch(dev.planned(("sort", capacity), lambda: _write_sort(capacity, True)), keys.ptr)
@@ -209,8 +209,8 @@ def sort_keys(dev: Any, keys: CudaArray) -> None:
 
 
 def _write_sums(name: str, at: ScatterLayout) -> WrittenKernel:
-    """A block for each pair and some columns; the first pair of a place sums the others' values.
-    The result holds x already."""
+    """A block for each pair and some columns; the block at the first pair of a target sums the
+    values of all its pairs. The result already holds x."""
     lay, total = LAYOUTS[at.dtype], accumulator_dtype(at.dtype)
     register = LAYOUTS[total].register
     w = KernelWriter(name, True)
@@ -260,7 +260,7 @@ def _write_sums(name: str, at: ScatterLayout) -> WrittenKernel:
 
 
 def _beside(at: ScatterLayout, pairs: int) -> int:
-    """How many threads share the pairs of one place: more where many pairs meet in few places."""
+    """How many threads share the pairs of one target: more where targets are few."""
     places = at.x_shape[at.axis] if at.whole else size_of(at.x_shape)
     crowded = pairs > 4 * places
     if at.whole:
@@ -345,7 +345,7 @@ def _by_sorting(
 ) -> CudaArray:
     pairs = size_of(index.shape)
     places = x.shape[at.axis] if at.whole else size_of(x.shape)
-    if pairs >= 1 << 31 or places >= (1 << 32) - 1:  # a block each, and half of a key
+    if pairs >= 1 << 31 or places >= (1 << 32) - 1:  # a block for each, and 32 bits of a key
         raise DeviceError(
             f"{op}: {pairs} indices into {places} places; the cuda backend sorts fewer than 2**31 "
             f"indices into fewer than 2**32 - 1 places; split the index"

@@ -1,5 +1,5 @@
-"""Linear algebra inside graphs: factorisations and solutions by cuSOLVER and cuBLAS, put on the
-stream without the host's waiting. What is wrong with a matrix is raised by the next read.
+"""Linear algebra inside graphs: factorisations and solutions by cuSOLVER and cuBLAS, enqueued on
+the stream while the host does not wait. The next read raises an error for a bad matrix.
 
 The libraries' matrices are column-major. A row-major matrix read so is its transpose, and where the
 transpose serves as well nothing is copied: a Cholesky factor, an inverse, a determinant, a
@@ -32,16 +32,16 @@ from everygrad.backends.strided_array import collapse, row_major
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-# found by trying on an H200
-_SATURATING = 600  # columns from which on one matrix keeps the GPU as busy as a batch of two
-_LU_SATURATING = 200  # the same of LU, whose function for a batch takes the square of that as long
-_SMALL = 32  # columns up to which LU of one matrix is done as a batch of one
+# measured on an H200
+_SATURATING = 600  # columns from which one matrix saturates the GPU as well as a batch of two
+_LU_SATURATING = 200  # the same for LU, whose batched routine scales with the square
+_SMALL = 32  # columns up to which LU of one matrix is a batch of one
 _TINY = 16  # columns up to which cuBLAS inverts in one kernel
-_LOOP = 64  # matrices that are done one after the other, where no function takes a batch
+_LOOP = 64  # matrices that are looped over where no routine takes a batch
 
 
 def _facts(x: CudaArray) -> tuple[DType, int, int, int]:
-    """The dtype, how many matrices, their rows and columns."""
+    """The dtype, the number of matrices, their rows and columns."""
     *batch, m, n = x.shape
     return FROM_NP[x.dtype], size_of(tuple(batch)), m, n
 
@@ -53,14 +53,14 @@ def _transposed(x: CudaArray) -> CudaArray:
 
 
 def _by_columns(memory: CudaArray, shape: Shape) -> CudaArray:
-    """Memory of column-major matrices, as an array of this shape."""
+    """Memory of column-major matrices viewed as an array of this shape."""
     m, n = shape[-2:]
     outer = tuple(m * n * s for s in row_major(shape[:-2]))
     return memory.view(shape, (*outer, 1, m))
 
 
 def _by_rows(dev: Any, x: CudaArray) -> CudaArray:
-    """A copy in C order."""
+    """A contiguous copy."""
     dtype, _, m, n = _facts(x)
     out: CudaArray = dev.empty(x.shape, dtype)
     place(dev, x, out.ptr, (m * n, n, 1))
@@ -72,19 +72,18 @@ def _call(dev: Any, routine: str, dtype: DType, numbers: tuple[int, ...], *at: i
 
 
 def _workspace(dev: Any, routine: str, dtype: DType, *sizes: int) -> tuple[int, int]:
-    """The address of memory for a routine to work in, and how many elements it has."""
+    """The address of a routine's workspace, and its number of elements."""
     count = max(1, dev.gpu.driver.cusolver.elements(routine, dtype, *sizes))
     return dev.gpu.workspace(count * dtype.itemsize), count
 
 
 def _one_by_one(count: int, n: int) -> bool:
-    """Whether matrices are done so, and not at once."""
+    """Whether to loop over matrices rather than to use a batched routine."""
     return count == 1 or count * _SATURATING < n
 
 
 def _each(count: int, *stretches: tuple[int, int]) -> Iterator[list[int]]:
-    """The addresses of one matrix after the other: of each stretch, first addresses and steps in
-    bytes."""
+    """The addresses of each matrix in turn; a stretch is a first address and a stride in bytes."""
     for k in range(count):
         yield [first + k * step for first, step in stretches]
 
@@ -93,7 +92,7 @@ def _each(count: int, *stretches: tuple[int, int]) -> Iterator[list[int]]:
 
 
 def cholesky(dev: Any, x: CudaArray) -> CudaArray:
-    """The upper factor of the transpose, which is the lower one as rows lie."""
+    """The upper factor of the transpose, which is the lower one in row-major order."""
     dtype, count, n, _ = _facts(x)
     out = _by_rows(dev, x)
     info: CudaArray = dev.empty((count,), dtypes.int32)
@@ -111,12 +110,12 @@ def cholesky(dev: Any, x: CudaArray) -> CudaArray:
     return out
 
 
-# --- LU, and what is made of it ------------------------------------------------------------------
+# --- LU, and what is solved by it----------------------------------------------------------------
 
 
 class _Factors(NamedTuple):
-    """The LU factors of column-major matrices: their memory, the rows exchanged, and words that say
-    whether a pivot is 0. `lists`: where there are addresses of a batch, those of its matrices."""
+    """The LU factors of column-major matrices: their memory, the pivots, and words that say whether
+    a pivot is 0. `lists`: the addresses of the matrices, where a batched routine was used."""
 
     memory: CudaArray  # of all matrices, as (matrices, columns, rows)
     pivots: CudaArray
@@ -131,8 +130,8 @@ class _Factors(NamedTuple):
 
 
 def _factored(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
-    """The factors of each matrix, with `spare` columns behind them. A batch of small square ones is
-    done at once."""
+    """The factors of each matrix, with `spare` columns after them. A batch of small square ones is
+    factored at once."""
     dtype, count, m, n = _facts(x)
     memory: CudaArray = dev.empty((count, n + spare, m), dtype)
     pivots: CudaArray = dev.empty((count, min(m, n)), dtypes.int32)
@@ -153,13 +152,13 @@ def _factored(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
 
 
 def _stretch(results: CudaArray, size: int | None = None) -> Stretch:
-    """Results of matrices, along the first axis: so many elements of each, or all."""
+    """The results of matrices along the first axis: so many elements of each, or all."""
     step = size_of(results.shape[1:])
     return Stretch(results.ptr, step, step if size is None else size)
 
 
 def _solved(dev: Any, f: _Factors, right: CudaArray) -> None:
-    """Solutions in place of right sides, column-major as (matrices, columns, rows)."""
+    """Replace right sides by solutions, column-major as (matrices, columns, rows)."""
     dtype = FROM_NP[right.dtype]
     count, columns, n = right.shape
     step = columns * n * dtype.itemsize
@@ -169,14 +168,14 @@ def _solved(dev: Any, f: _Factors, right: CudaArray) -> None:
         given = (f.lists.ptr, f.pivots.ptr, at, f.memory.ptr, right.ptr)
         _call(dev, "getrsBatched", dtype, (*numbers, count), *given)
         return
-    word: CudaArray = dev.empty((1,), dtypes.int32)  # of a wrong argument, which there is not
+    word: CudaArray = dev.empty((1,), dtypes.int32)  # for argument errors, which cannot occur
     stretches = ((f.memory.ptr, f.step), (f.pivots.ptr, 4 * n), (right.ptr, step))
     for matrix, rows, b in _each(count, *stretches):
         _call(dev, "getrs", dtype, numbers, matrix, rows, b, word.ptr)
 
 
 def lu_factor(dev: Any, x: CudaArray) -> CudaArray:
-    """L and U in one matrix, and a last column with the rows exchanged."""
+    """L and U in one matrix, and a last column with the pivots."""
     n = x.shape[-1]
     f = _factored(dev, x, spare=1)
     put_pivots(dev, f.memory, f.pivots)
@@ -195,7 +194,7 @@ def solve(dev: Any, a: CudaArray, b: CudaArray) -> CudaArray:
 
 
 def inv(dev: Any, x: CudaArray) -> CudaArray:
-    """The inverse of the transpose, which is that of x as rows lie."""
+    """The inverse of the transpose, which is that of x in row-major order."""
     dtype, count, n, _ = _facts(x)
     if n <= _TINY:
         return _inverted_at_once(dev, x)
@@ -234,7 +233,7 @@ def _determined(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
 
 
 class _Triangles(NamedTuple):
-    """Triangular matrices as cuBLAS takes them: stored transposed or not, steps in elements."""
+    """Triangular matrices as cuBLAS takes them: transposed or not, strides in elements."""
 
     array: CudaArray
     by_columns: bool
@@ -243,7 +242,7 @@ class _Triangles(NamedTuple):
 
 
 def _triangles(dev: Any, a: CudaArray) -> _Triangles:
-    """Where they lie, if that can be said so; else copied."""
+    """The matrices in place where cuBLAS can address them; else a copy."""
     n = a.shape[-1]
     down, along = a.strides[-2:]
     _, ((*outer, step),) = collapse(a.shape[:-2], [a.strides[:-2]])
@@ -256,7 +255,7 @@ def _triangles(dev: Any, a: CudaArray) -> _Triangles:
 
 
 def solve_triangular(dev: Any, a: CudaArray, b: CudaArray, upper: bool, unit: bool) -> CudaArray:
-    """x^T a^T = b^T, which is a x = b as rows lie."""
+    """Solve x^T a^T = b^T, which is a x = b in row-major order."""
     dtype, count, n, columns = _facts(b)
     if not unit:
         refuse_zeros(dev, a, f"solve_triangular: {SINGULAR}")
@@ -286,8 +285,8 @@ def solve_triangular(dev: Any, a: CudaArray, b: CudaArray, upper: bool, unit: bo
 
 
 def _qr(dev: Any, x: CudaArray, complete: bool) -> CudaArray:
-    """Reflections where Q is to be, R beside them, then Q in their place: R lies below Q, or on the
-    right of a square Q."""
+    """Householder reflections in the place of Q, R copied out, then Q over the reflections: R is
+    below Q, or to the right of a square Q."""
     dtype, count, m, n = _facts(x)
     rows, columns = (m, m + n) if complete else (m + n, n)
     memory: CudaArray = dev.empty((count, columns, rows), dtype)
@@ -320,7 +319,7 @@ _DIRECT: dict[str, Callable[..., Any]] = {
 
 
 def serves(dev: Any, op: str, shape: Shape) -> bool:
-    """Whether an op on matrices of this shape is done here."""
+    """Whether an op on matrices of this shape is implemented here."""
     if op not in _DIRECT or dev.gpu.driver.cusolver is None:
         return False
     *batch, m, n = shape
@@ -329,6 +328,6 @@ def serves(dev: Any, op: str, shape: Shape) -> bool:
 
 
 def done(dev: Any, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
-    """The result of an op that is served, now or when what is recorded runs."""
+    """The result of a supported op, computed now or when the recording runs."""
     out: CudaArray = _DIRECT[op](dev, *arrays, **params)
     return out

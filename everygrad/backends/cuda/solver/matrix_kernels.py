@@ -1,5 +1,5 @@
-"""The kernels around a library's factorisations: matrices brought to where it works on them, lists
-of their addresses, and what is made of factors and pivots."""
+"""Kernels around a library's factorisations: copies into its layout, lists of addresses, and what
+is computed from factors and pivots."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError
 
 THREADS = 128  # threads that share one matrix
-_MAX_SHARED_ROWS = 8192  # rows whose order is kept near the threads that exchange them
-_FAR = 5000  # a power of two that no float has
+_MAX_SHARED_ROWS = 8192  # rows up to which a permutation is kept in shared memory
+_FAR = 5000  # an exponent that no float has
 
 
 def _number(dtype: DType, value: str) -> str:
@@ -28,7 +28,7 @@ def _number(dtype: DType, value: str) -> str:
     return f"({LAYOUTS[dtype].register})({value})"
 
 
-# --- to where the library works ------------------------------------------------------------------
+# --- copies into its layout ----------------------------------------------------------------------
 
 
 def place(dev: Any, x: CudaArray, address: int, lies: tuple[int, int, int]) -> None:
@@ -38,7 +38,7 @@ def place(dev: Any, x: CudaArray, address: int, lies: tuple[int, int, int]) -> N
     *batch, m, n = x.shape
     outer = tuple(step * s for s in row_major(tuple(batch)))
     shape, source, target = (*batch, m, n), x.strides, (*outer, down, along)
-    if down < along:  # what lies together is written together
+    if down < along:  # the contiguous axis of the target becomes the inner loop
         shape, source, target = (_last_two_swapped(t) for t in (shape, source, target))
     sizes, (read, written) = collapse(shape, [source, target])
     size = x.dtype.itemsize
@@ -66,8 +66,8 @@ def _write_place(
 
 
 def addresses(dev: Any, count: int, *stretches: tuple[int, int]) -> CudaArray:
-    """Lists of addresses on the device, one for each stretch of memory: its first address, and the
-    bytes from one matrix to the next."""
+    """Lists of matrix addresses on the device; a stretch is a first address and the bytes from one
+    matrix to the next."""
     steps = tuple(step for _, step in stretches)
     out: CudaArray = dev.empty((len(stretches), count), dtypes.uint64)
     key = ("addresses", count, steps)
@@ -106,11 +106,11 @@ def unit_matrices(dev: Any, count: int, n: int, dtype: DType) -> CudaArray:
     return out
 
 
-# --- what went wrong -----------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 
 class Stretch(NamedTuple):
-    """Memory of several results, one behind the other."""
+    """Memory of several results at a constant stride."""
 
     address: int
     step: int  # elements from one to the next
@@ -118,9 +118,9 @@ class Stretch(NamedTuple):
 
 
 def settle(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | None) -> None:
-    """What becomes of results where the library's word is not 0. Of a matrix with a NaN or an
-    infinity they are NaN: cuSOLVER takes a NaN for a pivot of 0. Any other is an ArgumentError at
-    the next read, if there is something to say."""
+    """Handle results whose `info` is not 0. For a matrix with a NaN or an infinity they become NaN:
+    cuSOLVER takes a NaN for a pivot of 0. Any other is an ArgumentError at the next read, if there
+    is a message."""
     number = -1 if what is None else dev.gpu.check_number(what, 1, ArgumentError)
     key = ("settle", x.shape, x.strides, x.dtype, out.step, out.size, number)
     kernel = dev.planned(key, lambda: _write_settle(x, out, number))
@@ -129,7 +129,7 @@ def settle(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | No
 
 
 def _write_settle(x: CudaArray, out: Stretch, number: int) -> WrittenKernel:
-    """A block for each matrix, which has nothing to do as a rule."""
+    """A block for each matrix; most have nothing to do."""
     *batch, m, n = x.shape
     count, dtype = size_of(tuple(batch)), FROM_NP[x.dtype]
     w = KernelWriter("settle", is_wide(count * max(out.step, m * n), extent(x.shape, x.strides)))
@@ -168,7 +168,7 @@ def _write_settle(x: CudaArray, out: Stretch, number: int) -> WrittenKernel:
 
 
 def refuse_zeros(dev: Any, a: CudaArray, what: str) -> None:
-    """An ArgumentError at the next read, if there is a 0 on a diagonal."""
+    """Raise an ArgumentError at the next read if there is a 0 on a diagonal."""
     number = dev.gpu.check_number(what, 1, ArgumentError)
     shape = a.shape[:-1]
     strides = (*a.strides[:-2], a.strides[-2] + a.strides[-1])
@@ -193,8 +193,8 @@ def refuse_zeros(dev: Any, a: CudaArray, what: str) -> None:
 
 
 def keep_lower(dev: Any, x: CudaArray, info: CudaArray, what: str) -> None:
-    """Zeros above the diagonals of x, written there; and an ArgumentError at the next
-    read, if a library's word is not 0."""
+    """Write zeros above the diagonals of x; an ArgumentError at the next read if an `info` is not
+    0."""
     number = dev.gpu.check_number(what, 1, ArgumentError)
     (count,), n, size = info.shape, x.shape[-1], x.dtype.itemsize
 
@@ -220,11 +220,11 @@ def keep_lower(dev: Any, x: CudaArray, info: CudaArray, what: str) -> None:
     dev.gpu.launch(kernel, x.ptr, info.ptr, dev.gpu.faults())
 
 
-# --- of factors and pivots -----------------------------------------------------------------------
+# --- from factors and pivots----------------------------------------------------------------------
 
 
 def put_pivots(dev: Any, packed: CudaArray, pivots: CudaArray) -> None:
-    """The rows exchanged, counted from 0, in the last column of column-major matrices; zeros where
+    """Write pivots, counted from 0, into the last column of column-major matrices; zeros where
     there are more rows than pivots."""
     count, columns, m = packed.shape
     few, dtype = pivots.shape[-1], FROM_NP[packed.dtype]
@@ -266,7 +266,7 @@ auto times = [](double& r, double& s, i64& p, double a, double b, i64 q) {
 def determinants(
     dev: Any, factors: CudaArray, pivots: CudaArray, out: CudaArray, logs: bool
 ) -> None:
-    """Of matrices by their factors: the numbers, or their signs and the logarithms of their sizes.
+    """Determinants from factors: the values, or their signs and the logarithms of their magnitudes.
     Multiplied in double, whatever the dtype."""
     count, n = pivots.shape
     dtype = FROM_NP[factors.dtype]
@@ -309,7 +309,7 @@ def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> Written
 
 
 def _results(dtype: DType, logs: bool) -> list[str]:
-    """What the first thread writes: of (r + i s) 2^p."""
+    """The lines by which the first thread stores (r + i s) 2^p."""
     part = "double" if dtype in (dtypes.float64, dtypes.complex128) else "float"
     register = LAYOUTS[dtype].register
     head = ["const double r = rs[0], s = ss[0];", "i64 p = ps[0];"]
@@ -333,7 +333,7 @@ def _results(dtype: DType, logs: bool) -> list[str]:
 
 
 def lexsort_rows(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
-    """The order of rows that exchanging them one after the other makes."""
+    """The permutation of rows that applying the pivots in turn makes."""
     dtype = FROM_NP[pivots.dtype]
     out: CudaArray = dev.empty((*pivots.shape[:-1], size), dtype)
     if out.storage is None:
@@ -348,7 +348,7 @@ def lexsort_rows(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
 
 
 def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> WrittenKernel:
-    """A block for each matrix: one of them exchanges, all bring what it needs near."""
+    """A block for each matrix: one thread swaps, all load the pivots into shared memory."""
     batch, few = pivots.shape[:-1] or (1,), pivots.shape[-1]
     steps = pivots.strides[:-1] or (0,)
     count = size_of(batch)
@@ -400,8 +400,8 @@ def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> WrittenKer
 
 
 def take_triangle(dev: Any, memory: CudaArray, n: int, rows: int, offset: int) -> None:
-    """The upper triangles of the first n columns and `rows` rows of column-major matrices, copied
-    to where they lie `offset` elements further; zeros below them."""
+    """Copy the upper triangles of the first n columns and `rows` rows of column-major matrices to
+    `offset` elements further, with zeros below them."""
     count, columns, leading = memory.shape
     size = memory.dtype.itemsize
 
