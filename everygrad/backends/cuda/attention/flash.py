@@ -1,4 +1,4 @@
-"""Attention that never holds a matrix of queries by keys: kernels, what they are given, launches.
+"""Flash attention, which never stores a matrix of queries by keys: kernels, arguments, launches.
 
     sizes = (batch, heads, queries, keys, width, depth)
     problem = AttentionProblem(dtypes.bfloat16, *sizes, scale, causal=True)
@@ -10,11 +10,11 @@ first three axes, in elements, the last one being contiguous. A `FlashLaunch` is
 with all it is launched with; the owner of the device compiles it (once for each text) and passes it
 to `launch`.
 
-For a backward, `lse` says how the scores of each query were divided, and `delta` is sum(g * out):
+For a backward, `lse` is the log-sum-exp of each query's scores, and `delta` is sum(g * out):
 float32 in the layout (batch, heads, `padded(queries)`). With a mask `lse` has two lines a head: the
-largest score, and the logarithm of the sum above it. A mask may bring scores where their sum would
-be lost in rounding. `statistics` finds both from q, k, v and g where the forward's are not at hand,
-at about the forward's price; `delta` needs only g and out.
+largest score, and the logarithm of the sum relative to it, because a mask can make scores so large
+that the sum would be lost in rounding. `statistics` computes both from q, k, v and g where the
+forward's are not saved, at about the forward's cost; `delta` needs only g and out.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError
 
-NAME = "flash_kernel"  # of every kernel: there is one in a text
+NAME = "flash_kernel"  # of every kernel; each text has one
 WIDEST = edge(__name__, "WIDEST", 128, "size")  # elements of a query, a key or a value
-FLATTEST = 2.0**-100  # a scale that scores need not be multiplied by before they are compared
-OLDEST = (8, 0)  # the first chips that copy to shared memory on their own
-# queries, or keys: blocks in a grid's second axis, by the fewest rows of one
+FLATTEST = 2.0**-100  # the least scale that can be applied after scores are compared
+OLDEST = (8, 0)  # the first compute capability with cp.async
+# queries, or keys: a grid's second axis times the fewest rows of a block
 LONGEST = edge(__name__, "LONGEST", 65535 * 64, "size")
 PAD = edge(__name__, "PAD", 64, "size")  # queries are padded to a multiple of this in lse and delta
 _MASKS = {"": 0, "add": 1, "bool": 2}
@@ -56,7 +56,7 @@ def lse_size(batch: int, heads: int, queries: int, masked: bool = False) -> int:
 
 
 class AttentionOperand(NamedTuple):
-    """Where a tensor lies: address, and steps of batch, head and token in elements."""
+    """A tensor's address, and its strides of batch, head and token in elements."""
 
     address: int
     batch: int
@@ -65,7 +65,7 @@ class AttentionOperand(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """A mask's address and its steps of batch, head, query and key; 0 where it is broadcast."""
+    """A mask's address and its strides of batch, head, query and key; 0 where it broadcasts."""
 
     address: int
     batch: int
@@ -75,7 +75,7 @@ class Mask(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What attention reads."""
+    """The operands that attention reads."""
 
     q: AttentionOperand
     k: AttentionOperand
@@ -84,7 +84,7 @@ class Inputs(NamedTuple):
 
 
 class AttentionProblem(NamedTuple):
-    """Sizes and kinds. A mask is "add" (of q's dtype, -inf closes) or "bool" (false closes)."""
+    """Sizes and kinds. A mask is "add" (of q's dtype, -inf masks out) or "bool" (false does)."""
 
     dtype: DType
     batch: int
@@ -117,19 +117,19 @@ class AttentionProblem(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """How a kernel's work is cut: a block keeps `rows` and walks over tiles of `columns`."""
+    """The tiling of a kernel: a block holds `rows` and loops over tiles of `columns`."""
 
     rows: int
     columns: int
     threads: int
-    stages: int  # tiles that are on their way or in use
+    stages: int  # tiles that are loading or in use
     blocks: int  # blocks that should fit on a multiprocessor
-    in_registers: bool = False  # rows wait in registers, not in shared memory; Ampere's alone
-    overlap: bool = False  # weights are found while products run; three stages or more
+    in_registers: bool = False  # rows are held in registers, not in shared memory; Ampere only
+    overlap: bool = False  # softmax overlaps with products; needs three stages or more
 
 
 class FlashKernel(NamedTuple):
-    """Everything a kernel's text depends on."""
+    """All that a kernel's text depends on."""
 
     kind: str  # forward, statistics, delta, queries, keys
     engine: str  # hopper, ampere, plain
@@ -192,8 +192,8 @@ _ENGINES = {
 
 
 def serves(problem: AttentionProblem, capability: tuple[int, int], shared: int) -> bool:
-    """Whether these kernels serve the problem on a device that grants a block so many bytes of
-    shared memory: dtype, sizes, and whole sixteens of bytes in every row."""
+    """Whether these kernels support the problem on a device that grants a block so many bytes of
+    shared memory: dtype, sizes, and rows that are multiples of 16 bytes."""
     p = problem
     if p.dtype not in (dtypes.float16, dtypes.bfloat16, dtypes.float32) or capability < OLDEST:
         return False
@@ -217,18 +217,18 @@ def kernel(problem: AttentionProblem, capability: tuple[int, int], kind: str) ->
     if p.dtype is not dtypes.float32:
         engine = "hopper" if capability == (9, 0) else "ampere"
     wide = 64 if max(p.width, p.depth) <= 64 else 128
-    # a steepness of 0, or none that float32 has, would make NaN of what is closed
+    # a scale of 0, or one that underflows float32, would make masked scores NaN
     scaled = bool(p.mask) or p.scale < FLATTEST
     return FlashKernel(kind, engine, p.dtype, wide, p.causal, p.mask, scaled)
 
 
 def architecture(kernel: FlashKernel, capability: tuple[int, int]) -> str:
-    """What NVRTC compiles the kernel for: Hopper's products are not in plain sm_90."""
+    """NVRTC's target for the kernel: wgmma needs sm_90a."""
     return "sm_{}{}{}".format(*capability, "a" if kernel.engine == "hopper" else "")
 
 
 def tiling(kernel: FlashKernel) -> Tiling:
-    """How the kernel's work is cut."""
+    """The tiling of the kernel."""
     if kernel.kind == "delta":
         return Tiling(128 * 16 // (kernel.wide * kernel.dtype.itemsize), 8, 128, 2, 1)
     kind = "forward" if kernel.kind == "statistics" else kernel.kind
@@ -240,7 +240,7 @@ def tiling(kernel: FlashKernel) -> Tiling:
 
 
 def shared_bytes(kernel: FlashKernel, cut: Tiling) -> int:
-    """Dynamic shared memory: tiles, statistics, scratch and barriers, and room to align them."""
+    """Bytes of dynamic shared memory: tiles, statistics, scratch, barriers, and alignment."""
     if kernel.kind == "delta":
         return 0
     row = 2 * kernel.wide if kernel.engine != "plain" else 4 * kernel.wide + 16
@@ -280,8 +280,8 @@ def source(kernel: FlashKernel, cut: Tiling | None = None) -> str:
         "BLOCKS": cut.blocks,
         "REGISTER_ROWS": cut.in_registers,
         "OVERLAP": cut.overlap,
-        "MT": max(1, cut.rows * 2 // cut.threads),  # sixteens of rows that a warp has
-        "UNIT": 64 if hopper else max(16, cut.rows * 32 // cut.threads),  # rows that go together
+        "MT": max(1, cut.rows * 2 // cut.threads),  # 16-row tiles of a warp
+        "UNIT": 64 if hopper else max(16, cut.rows * 32 // cut.threads),  # rows of one product
     }
     parts = [f"#define {name} {int(value)}" for name, value in facts.items()]
     parts.append(flash_parts.INTRINSICS)
@@ -296,17 +296,17 @@ def source(kernel: FlashKernel, cut: Tiling | None = None) -> str:
     return "\n".join(parts)
 
 
-# --- what a kernel is given ----------------------------------------------------------------------
+# --- arguments of a kernel -----------------------------------------------------------------------
 
 _Steps = ctypes.c_int64 * 3
 _READ = ("q", "k", "v", "g")
 _POINTERS = (*_READ, "mask", "out", "dq", "dk", "dv", "lse", "delta")
-ADDRESSES = len(_POINTERS)  # words at the beginning of the struct that are addresses, or 0
+ADDRESSES = len(_POINTERS)  # the first words of the struct are addresses, or 0
 _STEPS = ("q", "k", "v", "g", "out", "dq", "dk", "dv")
 
 
 class Params(ctypes.Structure):
-    """The struct `Params` of the kernels, without maps."""
+    """The kernels' struct `Params`, without tensor maps."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _POINTERS),
@@ -320,7 +320,7 @@ class Params(ctypes.Structure):
 
 
 class MappedParams(ctypes.Structure):
-    """The same behind the copy engine's maps of q, k, v and g."""
+    """The same after the tensor maps of q, k, v and g."""
 
     _fields_ = (("maps", ctypes.c_uint64 * 16 * 4), ("plain", Params))
 
@@ -359,11 +359,11 @@ def _driver() -> Any:
 
 @lru_cache(maxsize=1024)
 def _tensor_map(dtype: DType, operand: AttentionOperand, sizes: tuple[int, ...], rows: int) -> Any:
-    """The copy engine's description of a tensor: boxes of `rows` by 64 elements."""
+    """A tensor map for TMA: boxes of `rows` by 64 elements."""
     buffer = (ctypes.c_uint64 * 32)()  # the driver wants 64-byte alignment
     at = -(-ctypes.addressof(buffer) // 64) * 64
     steps = [step * dtype.itemsize for step in (operand.token, operand.head, operand.batch)]
-    # an axis of one element may have any step, but the driver looks at it
+    # the stride of an axis of one element is not used, but the driver checks it
     steps = [step if size > 1 else 16 for step, size in zip(steps, sizes[1:], strict=True)]
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(at),
@@ -387,7 +387,7 @@ def _tensor_map(dtype: DType, operand: AttentionOperand, sizes: tuple[int, ...],
 def _mapped(
     kernel: FlashKernel, cut: Tiling, problem: AttentionProblem, params: Params
 ) -> MappedParams:
-    """`params` with maps: boxes have the rows that the kernel loads of each tensor at once."""
+    """`params` with tensor maps, whose boxes have the rows that the kernel loads at once."""
     p = problem
     found = MappedParams(plain=params)
     for i, name in enumerate(_READ):
@@ -404,7 +404,7 @@ def _mapped(
 
 
 def remap(params: ctypes.Structure) -> None:
-    """Point the copy engine's maps, if there are any, to the addresses that now stand in params."""
+    """Update the tensor maps, if there are any, to the addresses in params."""
     if not isinstance(params, MappedParams):
         return
     buffer = (ctypes.c_uint64 * 32)()
@@ -452,7 +452,7 @@ def forward(
     out: AttentionOperand,
     lse: int,
 ) -> list[FlashLaunch]:
-    """out and, for a backward, lse."""
+    """Compute out and, for a backward, lse."""
     params = _params(problem, inputs, (lse, 0), out=out)
     return [_call(problem, capability, "forward", params)]
 
@@ -465,7 +465,7 @@ def statistics(
     lse: int,
     delta: int,
 ) -> list[FlashLaunch]:
-    """lse and delta from the inputs alone, for a backward that was not given out and lse."""
+    """Compute lse and delta from the inputs, for a backward without a saved out and lse."""
     params = _params(problem, inputs, (lse, delta), g=g)
     return [_call(problem, capability, "statistics", params)]
 
@@ -478,7 +478,7 @@ def delta(
     out: AttentionOperand,
     delta: int,
 ) -> list[FlashLaunch]:
-    """delta from g and out."""
+    """Compute delta from g and out."""
     params = _params(problem, inputs, (0, delta), g=g, out=out)
     return [_call(problem, capability, "delta", params)]
 
@@ -494,14 +494,14 @@ def backward(
     dk: AttentionOperand,
     dv: AttentionOperand,
 ) -> list[FlashLaunch]:
-    """dq, and dk with dv, in either order or at once; the same bits each time."""
+    """Compute dq, and dk with dv, in any order; deterministic."""
     params = _params(problem, inputs, (lse, delta), g=g, dq=dq, dk=dk, dv=dv)
     return [_call(problem, capability, kind, params) for kind in ("queries", "keys")]
 
 
 def launch(function: int, call: FlashLaunch, stream: int) -> None:
-    """Put `call` on `stream`. `function` is its text compiled and loaded: a CUfunction that was
-    allowed `call.shared` bytes of dynamic shared memory (more than 48 KiB must be asked for)."""
+    """Enqueue `call` on `stream`. `function` is its loaded CUfunction, which was granted
+    `call.shared` bytes of dynamic shared memory (more than 48 KiB must be requested)."""
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call.params))
     sizes = (*call.grid, 1, call.threads, 1, 1, call.shared)
     status = _driver().cuLaunchKernel(
