@@ -1,4 +1,4 @@
-"""Cross entropy by one kernel on CUDA, and lines of large tensors, without a GPU."""
+"""Cross entropy by one kernel on CUDA, and the allocating lines of large tensors, without a GPU."""
 
 from __future__ import annotations
 

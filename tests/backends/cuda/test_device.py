@@ -45,7 +45,7 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: Any, count: int) -> None:
     assert x.numpy().tobytes() == values.tobytes()
     back = eg.flip(eg.flip(x))
     assert back.numpy().tobytes() == values.tobytes()
-    joined = eg.concat([x, x[1:], x])  # at offsets that are no multiples of 16 bytes
+    joined = eg.concat([x, x[1:], x])  # at offsets that are not multiples of 16 bytes
     want = np.concatenate([values, values[1:], values])
     np.testing.assert_array_equal(joined.numpy().view(np.uint8), want.view(np.uint8))
 
@@ -275,7 +275,7 @@ def test_adding_to_places(count: int, places: int) -> None:
     np.add.at(want, index, source)
     adds = [on(x).index_add(on(index), on(source)).numpy() for _ in range(2)]
     np.testing.assert_allclose(adds[0], want, 1e-11, 1e-11)
-    np.testing.assert_array_equal(adds[0], adds[1])  # in one order, always
+    np.testing.assert_array_equal(adds[0], adds[1])  # deterministic
     flat = on(x[:, 0]).scatter_add(on(index), on(source[:, 0])).numpy()
     np.testing.assert_allclose(flat, want[:, 0], 1e-11, 1e-11)
     transposed = on(x.T).index_add(on(index), on(source.T), axis=1).numpy()
@@ -437,7 +437,7 @@ def test_a_profile_has_the_time_on_the_device() -> None:
         eg.exp(small)
     large, tiny = (event.seconds for event in p.events)
     assert 5e-5 < large < 5e-4  # half a gigabyte moved
-    assert tiny < 2e-5  # without what it takes to launch
+    assert tiny < 2e-5  # without the time of the launch
     assert p.events[0].launches == 1
 
 
@@ -494,7 +494,7 @@ def test_pytorch_shares_memory_both_ways(dtype: str) -> None:
 
 
 def test_shared_memory_is_in_order() -> None:
-    """Each side's work comes after the other's, without a wait in between."""
+    """Each side's work comes after the other's, without the host waiting."""
     torch = pytest.importorskip("torch")
     for i in range(20):
         x = on(np.full(1 << 20, 1.0, np.float32)) * float(i)

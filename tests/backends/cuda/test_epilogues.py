@@ -1,5 +1,5 @@
-"""Products that end in what follows them: which are found in graphs, without a GPU, and what they
-compute, by a stand-in for cuBLASLt on the host's memory. On a GPU: the same values as without."""
+"""Epilogues of matrix products: which are found in graphs, without a GPU, and what they compute, by
+a fake cuBLASLt on the host's memory. On a GPU: the same values as without epilogues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gelu_slope(x: Any) -> Any:
 
 
 def memory(at: int, shape: tuple[int, ...], dtype: Any, step: int = 0) -> Any:
-    """What lies at an address, row after row."""
+    """The memory at an address as a matrix."""
     step = step or shape[-1]
     count = (shape[0] - 1) * step + shape[-1] if len(shape) == 2 else shape[0]
     flat = _bytes_at(at, count * dtype.itemsize).view(dtype)
@@ -51,7 +51,7 @@ def memory(at: int, shape: tuple[int, ...], dtype: Any, step: int = 0) -> Any:
 
 
 class Host:
-    """What `lt.CublasLt` does, by NumPy in float64; `refused` epilogues have no algorithm."""
+    """`cublaslt.CublasLt` by NumPy in float64; `refused` epilogues have no algorithm."""
 
     workspace = 0
 
@@ -111,7 +111,7 @@ class Host:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
-    """The dry device, with products; what costs nothing is always chosen."""
+    """The dry device with this cuBLASLt; epilogues without a cost are always chosen."""
     made = Host()
     monkeypatch.setattr(DryDriver, "lt", made)
     free(monkeypatch)
@@ -141,7 +141,7 @@ def ended(graph: Graph) -> list[str]:
 
 
 def outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of a graph, op by op: endings on the dry device, all else on the CPU."""
+    """The outputs of a graph, op by op: epilogues on the dry device, all else on the CPU."""
     known: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
     dry, cpu = base.get(DRY), base.get("cpu")
     for v in graph.values:
@@ -167,7 +167,7 @@ def same_values(graph: Graph, made: Graph, inputs: Sequence[Any], rtol: float = 
 
 
 def agree(found: Any, wanted: Any, rtol: float) -> None:
-    """To a part of the largest: an element may be the difference of larger ones."""
+    """Relative to the largest element: an element may be the difference of larger ones."""
     x, y = np.float64(found), np.float64(wanted)
     assert x.shape == y.shape
     assert np.abs(x - y).max() <= rtol * max(1.0, np.abs(y).max())
@@ -186,7 +186,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": lambda x: nn.functional.gelu(x, approximate="tanh"),
 }
 BOTH_WAYS = {"relu": ["relu_bias"], "gelu": ["gelu_aux_bias", "dgelu", "bgrad_a"]}
-# odd sizes: rows of what is left are longer than rows of the result
+# odd sizes: rows of aux are padded
 SIZES = ((6, 8, 16), (5, 3, 7), (2, 3, 4, 9))
 
 
@@ -211,7 +211,7 @@ def two_layers(act: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def doubled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, of which no sum is a result."""
+    """The same, where no sum is an output."""
     return lambda *args: tuple(out * 2.0 for out in fn(*args))
 
 
@@ -296,7 +296,7 @@ def test_what_costs_more_than_it_saves_stays(host: Host, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_table_of_costs(dtype: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was measured: gelu of halves alone; sums beside a product where a launch counts."""
+    """By the measured costs: gelu of halves only; sums by a product where a launch matters."""
     monkeypatch.undo()
     monkeypatch.setattr(DryDriver, "lt", host)
     np_dtype = eg.dtypes.as_dtype(dtype).np
@@ -310,12 +310,12 @@ def test_the_table_of_costs(dtype: str, host: Host, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_forward_alone_leaves_nothing(name: str, host: Host) -> None:
+def test_forward_without_backward_stores_no_aux(name: str, host: Host) -> None:
     act = ACTIVATIONS[name]
     x, w, b = operands((6, 8, 16))[:3]
 
     def fn(x: Any, w: Any, b: Any) -> Any:
-        return act(act(x @ w.T + b) @ w + x)  # x is no bias
+        return act(act(x @ w.T + b) @ w + x)  # x is not a bias
 
     graph = graph_of(fn, x, w, b)
     made = changed(graph)
@@ -357,7 +357,7 @@ def test_an_activation_that_groups_compute_on_the_way_stays(host: Host) -> None:
 
 
 def test_a_derivative_that_groups_compute_reads_what_was_left(host: Host) -> None:
-    """Between two products there is more than an activation: only gelu's input is read again."""
+    """More than an activation is between two products: only gelu's input is read again."""
     given = [*operands((6, 8, 16)), rand(6, 16, seed=5)]
 
     def loss(x: Any, w: Any, b: Any, v: Any, c: Any, mask: Any) -> Any:
@@ -370,7 +370,7 @@ def test_a_derivative_that_groups_compute_reads_what_was_left(host: Host) -> Non
     assert not any("gelu" in e for e in ended(changed(graph)))
 
     def tangent(x: Any, w: Any, b: Any, t: Any, g: Any) -> Any:
-        """A derivative of a product's, and one of something else's, by the same input."""
+        """Two derivatives by the same input: of a product's gradient, and of another."""
         before = nn.functional.linear(x, w, b)
         act = ACTIVATIONS["gelu"]
         inner, pull = eg.vjp(act, before)
@@ -384,7 +384,7 @@ def test_a_derivative_that_groups_compute_reads_what_was_left(host: Host) -> Non
     same_values(graph, made, given)
 
 
-def test_a_bias_alone_where_a_kernel_reads_it(host: Host) -> None:
+def test_a_bias_only_where_a_kernel_reads_it(host: Host) -> None:
     x, w, b, v, _ = operands((6, 8, 16))
     graph = graph_of(lambda x, w, b, v: (x @ w.T + b) @ v.T, x, w, b, v)
     made = changed(graph)
@@ -396,7 +396,7 @@ def test_a_bias_alone_where_a_kernel_reads_it(host: Host) -> None:
 
 @pytest.mark.parametrize("transposed", [True, False])
 def test_sums_of_what_a_kernel_made(transposed: bool, host: Host) -> None:
-    """The bias's gradient beside the weight's, for weights stored either way."""
+    """The bias's gradient by the weight's product, for weights stored either way."""
     x, w, b, v, _ = operands((2, 3, 8, 16))
     w = w if transposed else np.ascontiguousarray(w.T)
 
@@ -446,7 +446,7 @@ def test_an_unknown_problem_is_asked_for_once() -> None:
 
 
 def every_epilogue(device: str, dtype: str) -> list[tuple[str, Any, Any]]:
-    """What each epilogue is to give and gives, of matrices stored either way."""
+    """The expected and actual results of each epilogue, for matrices stored either way."""
     dev: Any = base.get(device)
     kind = eg.dtypes.as_dtype(dtype)
     m, n, k = 24, 40, 16
@@ -524,7 +524,7 @@ def mlp_step(device: str, name: str, low: bool, rows: int = 96) -> tuple[Any, An
 
 @pytest.mark.parametrize("low", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_a_step_is_recorded_with_its_endings(name: str, low: bool, host: Host) -> None:
+def test_a_step_is_recorded_with_its_epilogues(name: str, low: bool, host: Host) -> None:
     step, *_ = mlp_step(DRY, name, low)
     titles = "\n".join(eg.jit(step).lower().plan.steps())
     for ending in BOTH_WAYS[name]:

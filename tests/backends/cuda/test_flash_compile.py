@@ -33,7 +33,7 @@ MASKED = {
 
 
 class Report(nvrtc.Nvrtc):
-    """NVRTC that keeps what the assembler says of a kernel."""
+    """NVRTC that records the assembler's report on a kernel."""
 
     log = ""
 
@@ -49,7 +49,7 @@ def compiler() -> Report:
 
 
 def assemble(compiler: Report, problem: flash.AttentionProblem, capability: Any, kind: str) -> None:
-    """The kernel becomes machine code that keeps its sums in registers."""
+    """The kernel compiles without spilling its accumulators from registers."""
     kernel = flash.kernel(problem, capability, kind)
     name = flash.architecture(kernel, capability)
     options = (f"--gpu-architecture={name}", *nvrtc.OPTIONS, "--ptxas-options=-v")
@@ -89,7 +89,7 @@ def test_hopper_multiplies_by_its_own_instructions() -> None:
     ampere = flash.source(flash.kernel(PROBLEM, AMPERE, "forward"))
     assert "wgmma" not in ampere
     assert "mma.sync" in ampere
-    # a later chip has neither of Hopper's, but all of Ampere's
+    # later chips have none of Hopper's instructions, but all of Ampere's
     assert flash.kernel(PROBLEM, (12, 0), "forward").engine == "ampere"
 
 
@@ -140,11 +140,11 @@ def test_operands_are_read_16_bytes_at_a_time() -> None:
 
 
 def test_a_mask_keeps_the_largest_score_apart() -> None:
-    """Scores of -1e9 would round the logarithm of their sum away."""
+    """Scores of -1e9 would lose the logarithm of their sum in rounding."""
     masked = PROBLEM._replace(mask="add")
     assert masked.lse_size == 2 * PROBLEM.lse_size
     assert masked.delta_size == PROBLEM.delta_size == PROBLEM.lse_size
-    for shared in (99 << 10, A100_SHARED):  # and there is room for both
+    for shared in (99 << 10, A100_SHARED):  # and both fit
         wide = masked._replace(width=128, depth=128)
         assert flash.serves(wide, AMPERE, shared)
 
@@ -178,7 +178,7 @@ def test_a_call_says_how_it_is_launched() -> None:
 
 
 class Served(DryDriver):
-    """A driver without a GPU that attention's kernels serve; they are not compiled."""
+    """A driver without a GPU that attention's kernels support; they are not compiled."""
 
     capability = AMPERE
     lt: Any = object()
@@ -208,7 +208,7 @@ def launched(dev: Any) -> list[flash.Params]:
 
 @pytest.mark.parametrize("keys", [100, 1 << 14, (1 << 14) + 1])
 def test_sizes_are_not_taken_for_addresses(recording: Any, keys: int) -> None:
-    """Two sizes side by side, of 16384 keys, look like the first virtual address."""
+    """Two neighbouring sizes, with 16384 keys, look like the first virtual address."""
     q, k = (recording.empty((1, 2, n, 64), dtypes.bfloat16) for n in (200, keys))
     attention._attention(recording, q, k, k, scale=0.1)
     (step,) = steps_of(recording.gpu)
@@ -224,7 +224,7 @@ def test_sizes_are_not_taken_for_addresses(recording: Any, keys: int) -> None:
 @pytest.mark.parametrize("name", ["attention", "attention_grads", "attention_saved_grads"])
 @pytest.mark.parametrize("which", range(3))
 def test_what_begins_at_an_odd_element_is_copied(recording: Any, which: int, name: str) -> None:
-    """Even where it lies in order: reading it 16 bytes at a time would end the process."""
+    """Even where it is contiguous: reading it 16 bytes at a time would end the process."""
     shape = (2, 3, 70, 64)
     given = [recording.empty(shape, dtypes.bfloat16) for _ in range(4)]
     longer = recording.empty((2 * 3 * 70 * 64 + 1,), dtypes.bfloat16)
@@ -249,7 +249,7 @@ SIMPLE = cublaslt.GemmProblem(2, 3, 4, dtypes.float32, lda=4, ldb=3, ldd=3)
 
 
 class FakeLibrary:
-    """cuBLASLt as far as CublasLt calls it: notes every call, answers `status` to `failing`."""
+    """cuBLASLt as far as CublasLt calls it: records every call, returns `status` for `failing`."""
 
     def __init__(self, failing: str = "", status: int = 0, answers: int = 2) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -301,14 +301,14 @@ def test_a_plan_is_made_once_and_run_transposed() -> None:
 
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What would be saved on disk."""
+    """What would be stored on disk."""
     files: dict[str, bytes] = {}
     monkeypatch.setattr(cublaslt.disk_cache, "get", files.get)
     monkeypatch.setattr(cublaslt.disk_cache, "put", files.__setitem__)
     return files
 
 
-def test_the_fastest_answer_is_kept(no_files: dict[str, bytes]) -> None:
+def test_the_fastest_answer_is_stored(no_files: dict[str, bytes]) -> None:
     library = FakeLibrary(answers=3)
     products = cublaslt.CublasLt(library)
     plan = products.plan(SIMPLE)

@@ -1,5 +1,4 @@
-"""An optimiser's rule over many parameters at once on CUDA, without a GPU: what is launched, and
-whose memory is written."""
+"""Multi-tensor updates on CUDA, without a GPU: what is launched, and whose memory is written."""
 
 from __future__ import annotations
 
@@ -118,7 +117,7 @@ def test_a_value_that_was_remembered_is_another_payload_after_a_step(gpu: Any) -
     assert params[0].requires_grad
 
 
-def test_arrays_that_lie_otherwise_go_op_by_op(gpu: Any) -> None:
+def test_arrays_of_other_strides_run_op_by_op(gpu: Any) -> None:
     params = tensors([(6, 4), (2, 3)])
     opt = optim.SGD(params)
 
@@ -132,7 +131,7 @@ def test_arrays_that_lie_otherwise_go_op_by_op(gpu: Any) -> None:
     assert sorted(names) == ["multi_tensor_sgd", "sgd"]
 
 
-def test_what_is_transposed_alike_is_done_together(gpu: Any) -> None:
+def test_arrays_transposed_alike_share_a_kernel(gpu: Any) -> None:
     p = eg.tensor(np.ones((4, 6), np.float32), device="cuda:dry").T.detach().requires_grad_()
     opt = optim.SGD([p])
 

@@ -1,4 +1,4 @@
-"""Linear algebra called directly on CUDA. Without a GPU: by libraries and kernels of Python, on a
+"""Linear algebra called directly on CUDA. Without a GPU: by fake libraries and kernels, on a
 dry device. With one: against NumPy there, eagerly and inside one graph."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def near(got: Any, want: Any, dtype: str) -> None:
 
 
 def transposed(a: Any, device: str) -> Any:
-    """The same matrices, stored by columns."""
+    """The same matrices, column-major."""
     return eg.tensor(np.ascontiguousarray(a.swapaxes(-1, -2)), device=device).mT
 
 
@@ -91,7 +91,7 @@ SQUARE: dict[str, Case] = {  # of positive definite matrices: ours, NumPy's
     ],
 )
 def test_square_matrices(name: str, dtype: str, fake: FakeCusolver) -> None:
-    """Eagerly, by what was learnt of the first call, and compiled."""
+    """Eagerly, by the cached launches of the first call, and compiled."""
     ours, theirs = SQUARE[name]
     for shape in SHAPES:
         a = positive(draw(dtype, *shape))
@@ -172,7 +172,7 @@ def test_factors(dtype: str, fake: FakeCusolver) -> None:
 
 
 def test_which_routines_are_called(fake: FakeCusolver) -> None:
-    """A batch at once, unless matrices are so large that each keeps the GPU busy."""
+    """A batch at once, unless matrices are so large that each saturates the GPU."""
 
     def called(function: Callable[[Any], Any], *shape: int) -> list[str]:
         fake.idle, fake.called = True, []
@@ -212,7 +212,7 @@ def failures() -> dict[str, tuple[Callable[[Any], Any], Any, str]]:
 def test_what_the_library_finds_wrong(
     name: str, batch: tuple[int, ...], fake: FakeCusolver
 ) -> None:
-    """The next read says so, once; nothing is broken."""
+    """The next read raises, once; later work is not affected."""
     function, bad, words = failures()[name]
     x = eg.tensor(np.broadcast_to(bad, (*batch, *bad.shape)).copy(), device=DRY)
     compiled = eg.jit(function)
@@ -236,7 +236,7 @@ def nan_of_nan(device: str) -> None:
 
 
 def test_nan_of_nan_is_no_failure(fake: FakeCusolver) -> None:
-    """Though cuSOLVER says so."""
+    """Though cuSOLVER reports an error."""
     nan_of_nan(DRY)
 
 
@@ -250,7 +250,7 @@ def test_nothing_leaves_the_graph(fake: FakeCusolver) -> None:
 
 
 def test_memory_that_is_reached_through_a_list_is_planned(fake: FakeCusolver) -> None:
-    """A batch's routine names the memory of its matrices, so that nobody takes it meanwhile."""
+    """A batched routine names the memory of its matrices, so that it is not reused meanwhile."""
     plan = eg.jit(lambda x: linalg.solve(x, x)).lower(eg.ones((3, 40, 40), device=DRY)).plan
     named = {s.what.name: s.slots for s in plan.steps_ if isinstance(s.what, cusolver.Routine)}
     placed = [s for s in plan.steps_ if s.title == "placed"]
@@ -265,7 +265,7 @@ def test_few_columns_are_seen_through_by_the_compiler(fake: FakeCusolver) -> Non
         assert ("potrf" in lines) == whole
 
 
-def test_many_matrices_that_no_function_takes_together_are_left(fake: FakeCusolver) -> None:
+def test_many_matrices_without_a_batched_routine_are_left(fake: FakeCusolver) -> None:
     dev = base.get(DRY)
     many, few = (eg.ones((k, 6, 5), device=DRY) for k in (100, 3))
     assert library_calls.serves(dev, "qr", [few._data], {})
@@ -382,7 +382,7 @@ def test_factors_on_a_gpu(dtype: str) -> None:
 
 @on_gpu
 def test_the_order_of_many_rows() -> None:
-    a = draw("float64", 9001, 2)  # more than are kept near the threads
+    a = draw("float64", 9001, 2)  # more than shared memory holds
     p, lower, upper = linalg.lu(eg.tensor(a, device=DEV))
     near(p @ (lower @ upper), a, "float64")
 
