@@ -225,13 +225,13 @@ def _strided(address: int, dtype: Any, shape: Any, strides: Any) -> Any:
     return np.asarray(type("Memory", (), {"__array_interface__": facts | {"version": 3}})())
 
 
-def place(dev: Any, x: Any, address: int, lies: tuple[int, int, int]) -> None:
+def copy_strided(dev: Any, x: Any, address: int, strides: tuple[int, int, int]) -> None:
     *batch, m, n = x.shape
     count = int(np.prod(batch))
 
     def placed(source: int, target: int) -> None:
         given = _strided(source, x.dtype, x.shape, x.strides)
-        _strided(target, x.dtype, (count, m, n), lies)[...] = given.reshape(count, m, n)
+        _strided(target, x.dtype, (count, m, n), strides)[...] = given.reshape(count, m, n)
 
     dev.gpu.call(placed, x.ptr, address)
 
@@ -258,7 +258,7 @@ def unit_matrices(dev: Any, count: int, n: int, dtype: Any) -> Any:
     return out
 
 
-def settle(dev: Any, x: Any, info: Any, out: Any, what: str | None) -> None:
+def mark_failures(dev: Any, x: Any, info: Any, out: Any, what: str | None) -> None:
     number = -1 if what is None else dev.gpu.check_number(what, 1, ArgumentError)
     count = info.shape[0]
 
@@ -327,11 +327,11 @@ def determinants(dev: Any, factors: Any, pivots: Any, out: Any, logs: bool) -> N
 
 def take_triangle(dev: Any, memory: Any, n: int, rows: int, offset: int) -> None:
     count, columns, leading = memory.shape
-    lies = ((count, n, rows), (columns * leading, leading, 1))
+    strides = ((count, n, rows), (columns * leading, leading, 1))
 
     def taken(at: int) -> None:
-        source = _strided(at, memory.dtype, *lies)
-        target = _strided(at + offset * memory.dtype.itemsize, memory.dtype, *lies)
+        source = _strided(at, memory.dtype, *strides)
+        target = _strided(at + offset * memory.dtype.itemsize, memory.dtype, *strides)
         target[...] = np.tril(source)
 
     dev.gpu.call(taken, memory.ptr)
@@ -340,7 +340,7 @@ def take_triangle(dev: Any, memory: Any, n: int, rows: int, offset: int) -> None
 def install_kernels(monkeypatch: Any) -> None:
     """Let NumPy do what kernels would."""
     for kernel in (
-        *(place, addresses, unit_matrices, settle, keep_lower, refuse_zeros),
+        *(copy_strided, addresses, unit_matrices, mark_failures, keep_lower, refuse_zeros),
         *(put_pivots, determinants, take_triangle),
     ):
         monkeypatch.setattr(factorisations, kernel.__name__, kernel)

@@ -134,22 +134,22 @@ class Cuda(GpuBackend):
         return self._plan(key, name, program, arrays, ordered) if found is None else found
 
     def _made(self, found: Any, arrays: Sequence[CudaArray]) -> CudaArray:
-        kernel, shape, strides, used, dtype, size, _, lies = found
+        kernel, shape, strides, used, dtype, size, _, result_layout = found
         if kernel is None:
             return CudaArray(self.device, shape, dtype, None)
         storage = self.gpu.memory.take(size)
         self.gpu.launch(kernel, *[arrays[k].ptr for k in used], storage.ptr)
         made = CudaArray(self.device, shape, dtype, storage, 0, strides)
-        made.layout = lies
+        made.layout = result_layout
         return made
 
     def _remember(self, op: Any, found: Any, arrays: Sequence[CudaArray]) -> None:
         """Let later calls of the op on arrays of these layouts use `CudaArray.direct`. The plan is
         the real device's, even when this one records."""
-        kernel, shape, strides, _, dtype, size, _, lies = found
+        kernel, shape, strides, _, dtype, size, _, result_layout = found
         gpu = self.home
         how = (gpu, kernel, gpu.memory.waiting_for(size), gpu.lock, kernel.put, kernel.buffer)
-        made = (self.device, shape, dtype, size, strides, lies)
+        made = (self.device, shape, dtype, size, strides, result_layout)
         remember(op, arrays, LaunchPlan(*how, *made))
 
     def _plan(
@@ -177,8 +177,10 @@ class Cuda(GpuBackend):
                 elementwise.write(name, program, given, at, places, self.multiprocessors)
             )
         size = size_of(shape) * dtype.itemsize
-        lies = layout(self.device, shape, strides, dtype.np)
-        return self._keep(key, (kernel, shape, strides, used, dtype.np, size, program, lies))
+        result_layout = layout(self.device, shape, strides, dtype.np)
+        return self._keep(
+            key, (kernel, shape, strides, used, dtype.np, size, program, result_layout)
+        )
 
     def _keep(self, key: Any, found: Any) -> Any:
         if len(self.plans) > _PLANS:

@@ -186,7 +186,7 @@ class GemmPlan:
         "layouts",
         "lock",
         "problem",
-        "settled",
+        "tuned",
         "uses_aux",
         "uses_bias",
         "workspace",
@@ -199,7 +199,7 @@ class GemmPlan:
         self.answers: list[_Answer] = []
         self.algorithm = 0  # address of the chosen algorithm
         self.workspace = 0  # bytes it needs
-        self.settled = False  # whether algorithms were timed
+        self.tuned = False  # whether algorithms were timed
         self.alpha, self.beta = (_scalar(problem, x) for x in (problem.alpha, problem.beta))
         code = EPILOGUES[problem.epilogue]
         self.uses_bias, self.uses_aux = bool(code & _USES_BIAS), bool(code & _USES_AUX)
@@ -215,7 +215,7 @@ class GemmPlan:
     @property
     def is_worth_tuning(self) -> bool:
         p = self.problem
-        return not self.settled and 2 * p.m * p.n * p.k * p.batch >= WORTH
+        return not self.tuned and 2 * p.m * p.n * p.k * p.batch >= WORTH
 
 
 def _scalar(problem: GemmProblem, value: complex) -> Any:
@@ -341,7 +341,7 @@ class CublasLt:
         d and beta is not 0. Another answer may add in another order: sums can differ in their last
         bits from one machine to another, never from one call to the next.
         """
-        plan.settled = True
+        plan.tuned = True
         key = hashlib.sha256(repr(("cublasLt", self.version, device, plan.problem)).encode())
         stored = disk_cache.get(key.hexdigest())
         if stored is not None and self._recall(plan, stored):

@@ -27,22 +27,22 @@ _SHORTEST = edge(__name__, "_SHORTEST", 1 << 12, "size")  # elements of a piece 
 
 def _by_loop(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     """The wanted values by the loops that compute them: the reduced rows, or a row length."""
-    walks: dict[int, list[Value]] = {}
+    loops: dict[int, list[Value]] = {}
     anywhere: list[Value] = []
     for v in wanted:
         members = needed(group, [v])
         if is_by_rows(members):
-            walks.setdefault(group.row or 0, []).append(v)
+            loops.setdefault(group.row or 0, []).append(v)
         elif members[v].role == "final" and kind_of(members[v]).length:
             length = kind_of(members[v]).length
-            walks.setdefault(length if length <= LONGEST else -length, []).append(v)
+            loops.setdefault(length if length <= LONGEST else -length, []).append(v)
         else:
             anywhere.append(v)
-    if not walks:
+    if not loops:
         return [anywhere]
-    first = group.row if group.row in walks else next(iter(walks))
-    walks[first] += anywhere
-    return list(walks.values())
+    first = group.row if group.row in loops else next(iter(loops))
+    loops[first] += anywhere
+    return list(loops.values())
 
 
 def kernels(

@@ -188,8 +188,8 @@ class EpilogueFinder:
     def is_bias(self, b: Value, v: Value) -> bool:
         """Whether b has one number for each column, at an address that cuBLASLt can read."""
         view = view_of(b)
-        lies = view.strides == (1,) and view.offset * b.dtype.itemsize % BIAS_ALIGNMENT == 0
-        return b.shape == v.shape[-1:] and b.dtype is v.dtype and lies and _is_array(view.base)
+        readable = view.strides == (1,) and view.offset * b.dtype.itemsize % BIAS_ALIGNMENT == 0
+        return b.shape == v.shape[-1:] and b.dtype is v.dtype and readable and _is_array(view.base)
 
     # --- activations -----------------------------------------------------------------------------
 

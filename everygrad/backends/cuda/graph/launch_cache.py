@@ -131,7 +131,7 @@ class LaunchCache:
 
 
 def _is_plain(op: Any, arrays: Sequence[CudaArray]) -> bool:
-    """Whether launches on such arrays can be cached: all have elements, and none lies before the
+    """Whether launches on such arrays can be cached: all have elements, and none is before the
     first."""
     if op.name in _UNCACHED or not arrays:
         return False

@@ -52,7 +52,7 @@ class Placeholders:
 
 class Recorder(Gpu):
     """A GPU that records launches instead of making them. Other threads compile the kernels, and
-    `settle` waits for those."""
+    `wait_for_kernels` waits for those."""
 
     def __init__(self, real: Gpu) -> None:
         super().__init__(real.name, real.driver)
@@ -72,7 +72,7 @@ class Recorder(Gpu):
     def unload(self) -> None:
         """Another thread may be recording a graph: the real device does it, under its lock."""
 
-    def settle(self) -> None:
+    def wait_for_kernels(self) -> None:
         """Wait for the kernels of all commands; raises what the compiler found."""
         for command in self.commands:
             if isinstance(command.what, Kernel):

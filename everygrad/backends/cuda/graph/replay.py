@@ -63,7 +63,7 @@ class Replay:
         self.steps_: list[Step] = steps_of(self.recorder.gpu)
         self.arrange({self.slot(self.results[k]) for _, k in donated})
         self.plan(donated)
-        self.recorder.gpu.settle()  # kernels were compiled meanwhile
+        self.recorder.gpu.wait_for_kernels()  # kernels were compiled meanwhile
         self.gpu.unload()
         self.runner = Runner(dev, self.run_plan())
 

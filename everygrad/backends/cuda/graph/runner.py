@@ -82,7 +82,7 @@ class Runner:
         self.memory: list[Storage] = []
         self.tuned = isinstance(self.gpu.driver, DryDriver)
 
-    def settle(self) -> None:
+    def allocate(self) -> None:
         """Allocate the memory that every call uses."""
         sizes = [-(-n // ALIGN) * ALIGN for n in self.tiny.values()]
         starts = [0, *accumulate(sizes)]
@@ -107,7 +107,7 @@ class Runner:
         `prepare` turns the results into a native call to make once all is launched; `around(steps,
         work)`, where given, runs each step on its own."""
         if not self.memory:
-            self.settle()
+            self.allocate()
         for i in self.changed:
             if self.plan.inputs[i] >= 0:
                 self.put_input(i, arrays[i])
@@ -127,7 +127,7 @@ class Runner:
         commit = _nothing if prepare is None else prepare(results)
         if around is not None:
             for i, step in enumerate(self.plan.steps):
-                around(range(i, i + 1), partial(self.one_step, step))
+                around(range(i, i + 1), partial(self.launch_step, step))
             self.copy_small(small)
             commit()
             return results, None
@@ -215,14 +215,14 @@ class Runner:
                 self.addresses[slot] = donated.ptr
                 continue
             made[slot] = (
-                self.fresh(slot, size)
+                self.free_buffer(slot, size)
                 if slot in self.double_buffered
                 else self.gpu.memory.take(size)
             )
             self.addresses[slot] = made[slot].ptr
         return made
 
-    def fresh(self, slot: int, size: int) -> Storage:
+    def free_buffer(self, slot: int, size: int) -> Storage:
         """Memory that nobody else holds: an earlier call's, or newly allocated."""
         ring = self.ring.setdefault(slot, [])
         for i in range(len(ring)):
@@ -280,7 +280,7 @@ class Runner:
             return
         again = key in self.seen and not isinstance(self.gpu.driver, DryDriver)
         if not again:
-            self.to_the_end(launched, given)
+            self.launch_to_the_end(launched, given)
         else:
             found = self.captured(launched)
         self.seen.pop(key, None)
@@ -292,12 +292,14 @@ class Runner:
         """The launches on the addresses of this call, captured as one graph or several, and run."""
         capture = partial(Captured, self.gpu.driver)
         if self.hosted:
-            return SegmentedGraph(self.plan.steps, capture, self.one_step, self.addresses, launched)
-        found = capture(self.one_by_one)
+            return SegmentedGraph(
+                self.plan.steps, capture, self.launch_step, self.addresses, launched
+            )
+        found = capture(self.launch_steps)
         found.launch(launched)
         return found
 
-    def to_the_end(self, launched: list[Any], given: set[int]) -> None:
+    def launch_to_the_end(self, launched: list[Any], given: set[int]) -> None:
         """One by one. What a signal handler raises after memory that somebody sees may have been
         written is raised at the end: a step is done wholly or not at all."""
         steps = self.plan.steps
@@ -308,7 +310,7 @@ class Runner:
             before = len(done)
             try:
                 for step in steps[before:]:
-                    self.one_step(step, done)
+                    self.launch_step(step, done)
             except BaseException as error:
                 failed = isinstance(error, EverygradError) or len(done) == before
                 if failed or len(done) <= first:
@@ -318,11 +320,11 @@ class Runner:
         if raised is not None:
             raise raised
 
-    def one_by_one(self) -> None:
+    def launch_steps(self) -> None:
         for step in self.plan.steps:
-            self.one_step(step)
+            self.launch_step(step)
 
-    def one_step(self, step: Step, done: list[Any] | None = None) -> None:
+    def launch_step(self, step: Step, done: list[Any] | None = None) -> None:
         """One launch, on the addresses of this call; noted in `done` by the same native call. (A
         library call may be repeated: it overwrites nothing that it reads.)"""
         driver, what = self.gpu.driver, step.what
@@ -353,14 +355,14 @@ class Runner:
 
 
 def _ring_only() -> int:
-    """What getrefcount says of a storage that only a ring holds, asked as `fresh` asks."""
+    """The refcount of a storage that only a ring holds, as `free_buffer` sees it."""
     ring = [Storage(None, None, 0, 0)]
     i = 0
     return getrefcount(ring[i])
 
 
 def _sole_array() -> int:
-    """What getrefcount says of a storage that only an array holds, asked as `may_write` asks."""
+    """The refcount of a storage that only an array holds, as `may_write` sees it."""
     array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
     storage = array.storage
     return getrefcount(storage)

@@ -19,12 +19,12 @@ from everygrad.backends.cuda.driver import cusolver
 from everygrad.backends.cuda.solver.matrix_kernels import (
     Stretch,
     addresses,
+    copy_strided,
     determinants,
     keep_lower,
-    place,
+    mark_failures,
     put_pivots,
     refuse_zeros,
-    settle,
     take_triangle,
     unit_matrices,
 )
@@ -63,7 +63,7 @@ def _by_rows(dev: Any, x: CudaArray) -> CudaArray:
     """A contiguous copy."""
     dtype, _, m, n = _facts(x)
     out: CudaArray = dev.empty(x.shape, dtype)
-    place(dev, x, out.ptr, (m * n, n, 1))
+    copy_strided(dev, x, out.ptr, (m * n, n, 1))
     return out
 
 
@@ -137,7 +137,7 @@ def _factored(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
     pivots: CudaArray = dev.empty((count, min(m, n)), dtypes.int32)
     info: CudaArray = dev.empty((count,), dtypes.int32)
     made = _Factors(memory, pivots, info, None)
-    place(dev, x, memory.ptr, ((n + spare) * m, 1, m))
+    copy_strided(dev, x, memory.ptr, ((n + spare) * m, 1, m))
     at_once = n <= _SMALL if count == 1 else count > (n / _LU_SATURATING) ** 2
     if m != n or not at_once:
         work, _ = _workspace(dev, "getrf", dtype, m, n, m)
@@ -179,7 +179,7 @@ def lu_factor(dev: Any, x: CudaArray) -> CudaArray:
     n = x.shape[-1]
     f = _factored(dev, x, spare=1)
     put_pivots(dev, f.memory, f.pivots)
-    settle(dev, x, f.info, _stretch(f.memory, n * x.shape[-2]), None)
+    mark_failures(dev, x, f.info, _stretch(f.memory, n * x.shape[-2]), None)
     return _by_columns(f.memory, (*x.shape[:-1], n + 1))
 
 
@@ -187,9 +187,9 @@ def solve(dev: Any, a: CudaArray, b: CudaArray) -> CudaArray:
     dtype, count, n, columns = _facts(b)
     f = _factored(dev, a)
     out: CudaArray = dev.empty((count, columns, n), dtype)
-    place(dev, b, out.ptr, (columns * n, 1, n))
+    copy_strided(dev, b, out.ptr, (columns * n, 1, n))
     _solved(dev, f, out)
-    settle(dev, a, f.info, _stretch(out), f"solve: {SINGULAR}")
+    mark_failures(dev, a, f.info, _stretch(out), f"solve: {SINGULAR}")
     return _by_columns(out, b.shape)
 
 
@@ -201,7 +201,7 @@ def inv(dev: Any, x: CudaArray) -> CudaArray:
     f = _factored(dev, _transposed(x))
     out = unit_matrices(dev, count, n, dtype)
     _solved(dev, f, out)
-    settle(dev, x, f.info, _stretch(out), f"inv: {SINGULAR}")
+    mark_failures(dev, x, f.info, _stretch(out), f"inv: {SINGULAR}")
     return out.view(x.shape, None)
 
 
@@ -214,7 +214,7 @@ def _inverted_at_once(dev: Any, x: CudaArray) -> CudaArray:
     lists = addresses(dev, count, (x.ptr, step), (out.ptr, step))
     given = (lists.ptr, lists.ptr + 8 * count, info.ptr, x.ptr, out.ptr)
     _call(dev, "matinvBatched", dtype, (n, n, n, count), *given)
-    settle(dev, x, info, Stretch(out.ptr, n * n, n * n), f"inv: {SINGULAR}")
+    mark_failures(dev, x, info, Stretch(out.ptr, n * n, n * n), f"inv: {SINGULAR}")
     return out
 
 
@@ -225,7 +225,7 @@ def _determined(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
     out: CudaArray = dev.empty(shape, dtype)
     determinants(dev, f.memory, f.pivots, out, logs)
     numbers = 2 if logs else 1
-    settle(dev, x, f.info, Stretch(out.ptr, numbers, numbers), None)
+    mark_failures(dev, x, f.info, Stretch(out.ptr, numbers, numbers), None)
     return out
 
 
@@ -290,7 +290,7 @@ def _qr(dev: Any, x: CudaArray, complete: bool) -> CudaArray:
     dtype, count, m, n = _facts(x)
     rows, columns = (m, m + n) if complete else (m + n, n)
     memory: CudaArray = dev.empty((count, columns, rows), dtype)
-    place(dev, x, memory.ptr, (rows * columns, 1, rows))
+    copy_strided(dev, x, memory.ptr, (rows * columns, 1, rows))
     scale: CudaArray = dev.empty((count, n), dtype)
     word: CudaArray = dev.empty((1,), dtypes.int32)
     size, wide = dtype.itemsize, m if complete else n

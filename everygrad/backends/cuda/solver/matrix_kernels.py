@@ -31,10 +31,10 @@ def _number(dtype: DType, value: str) -> str:
 # --- copies into its layout ----------------------------------------------------------------------
 
 
-def place(dev: Any, x: CudaArray, address: int, lies: tuple[int, int, int]) -> None:
-    """Copy matrices to an address: `lies` are the steps from one matrix to the next, from row to
-    row and from column to column, in elements."""
-    step, down, along = lies
+def copy_strided(dev: Any, x: CudaArray, address: int, strides: tuple[int, int, int]) -> None:
+    """Copy matrices to an address: `strides` are those from one matrix to the next, from row to row
+    and from column to column, in elements."""
+    step, down, along = strides
     *batch, m, n = x.shape
     outer = tuple(step * s for s in row_major(tuple(batch)))
     shape, source, target = (*batch, m, n), x.strides, (*outer, down, along)
@@ -42,8 +42,8 @@ def place(dev: Any, x: CudaArray, address: int, lies: tuple[int, int, int]) -> N
         shape, source, target = (_last_two_swapped(t) for t in (shape, source, target))
     sizes, (read, written) = collapse(shape, [source, target])
     size = x.dtype.itemsize
-    key = ("place", sizes, read, written, size)
-    kernel = dev.planned(key, lambda: _write_place(sizes, read, written, size, dev.multiprocessors))
+    key = ("copy_strided", sizes, read, written, size)
+    kernel = dev.planned(key, lambda: _write_copy(sizes, read, written, size, dev.multiprocessors))
     dev.gpu.launch(kernel, x.ptr, address)
 
 
@@ -51,11 +51,11 @@ def _last_two_swapped(t: Shape) -> Shape:
     return (*t[:-2], t[-1], t[-2])
 
 
-def _write_place(
+def _write_copy(
     sizes: Shape, read: Shape, written: Shape, size: int, multiprocessors: int
 ) -> WrittenKernel:
     total = size_of(sizes)
-    w = KernelWriter("place", is_wide(total, extent(sizes, read), extent(sizes, written)))
+    w = KernelWriter("copy_strided", is_wide(total, extent(sizes, read), extent(sizes, written)))
     w.pointer(RAW[size], "x")
     w.pointer(RAW[size], "out", written=True)
     w.thread()
@@ -117,22 +117,24 @@ class Stretch(NamedTuple):
     size: int  # elements of one
 
 
-def settle(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | None) -> None:
+def mark_failures(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | None) -> None:
     """Handle results whose `info` is not 0. For a matrix with a NaN or an infinity they become NaN:
     cuSOLVER takes a NaN for a pivot of 0. Any other is an ArgumentError at the next read, if there
     is a message."""
     number = -1 if what is None else dev.gpu.check_number(what, 1, ArgumentError)
-    key = ("settle", x.shape, x.strides, x.dtype, out.step, out.size, number)
-    kernel = dev.planned(key, lambda: _write_settle(x, out, number))
+    key = ("mark_failures", x.shape, x.strides, x.dtype, out.step, out.size, number)
+    kernel = dev.planned(key, lambda: _write_failures(x, out, number))
     words = (dev.gpu.faults(),) if what is not None else ()
     dev.gpu.launch(kernel, x.ptr, info.ptr, out.address, *words)
 
 
-def _write_settle(x: CudaArray, out: Stretch, number: int) -> WrittenKernel:
+def _write_failures(x: CudaArray, out: Stretch, number: int) -> WrittenKernel:
     """A block for each matrix; most have nothing to do."""
     *batch, m, n = x.shape
     count, dtype = size_of(tuple(batch)), FROM_NP[x.dtype]
-    w = KernelWriter("settle", is_wide(count * max(out.step, m * n), extent(x.shape, x.strides)))
+    w = KernelWriter(
+        "mark_failures", is_wide(count * max(out.step, m * n), extent(x.shape, x.strides))
+    )
     w.pointer(LAYOUTS[dtype].memory, "x")
     w.pointer("i32", "info")
     w.pointer(LAYOUTS[dtype].memory, "out", written=True)
