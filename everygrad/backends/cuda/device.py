@@ -94,7 +94,7 @@ class Cuda(GpuBackend):
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)
         if kernel is None and op.family == "elementwise":
-            return self._applied(op, arrays, params)
+            return self._run_elementwise(op, arrays, params)
         if self.gpu is self.home:
             launch = self.launch_cache.find(self, op, arrays, params)
             if launch is not None:
@@ -105,15 +105,15 @@ class Cuda(GpuBackend):
             return reduction.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
         raise DeviceError(f"{op.name}: the cuda backend has no kernel for it")
 
-    def _applied(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
+    def _run_elementwise(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
         """An elementwise op, by the plan for arrays of these layouts."""
         key = (op, *params.items(), *[a.layout or layout_of(a) for a in arrays])
         found = self.plans.get(key)
         if found is not None:
-            return self._made(found, arrays)
+            return self._launch(found, arrays)
         program = op.program([FROM_NP[a.dtype] for a in arrays], params)
-        found = self._keep(key, self._found(op.name, program, arrays, False))
-        out = self._made(found, arrays)
+        found = self._keep(key, self._find_plan(op.name, program, arrays, False))
+        out = self._launch(found, arrays)
         if not params and out.storage is not None and len(found[3]) == len(arrays) <= 3:
             self._remember(op, found, arrays)
         return out
@@ -122,9 +122,9 @@ class Cuda(GpuBackend):
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool = False
     ) -> CudaArray:
         """A scalar program over arrays that broadcast; `ordered`: the result is contiguous."""
-        return self._made(self._found(name, program, arrays, ordered), arrays)
+        return self._launch(self._find_plan(name, program, arrays, ordered), arrays)
 
-    def _found(
+    def _find_plan(
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool
     ) -> Any:
         """The plan of a program on arrays of these shapes and strides, cached or new."""
@@ -133,7 +133,7 @@ class Cuda(GpuBackend):
         found = self.plans.get(key)
         return self._plan(key, name, program, arrays, ordered) if found is None else found
 
-    def _made(self, found: Any, arrays: Sequence[CudaArray]) -> CudaArray:
+    def _launch(self, found: Any, arrays: Sequence[CudaArray]) -> CudaArray:
         kernel, shape, strides, used, dtype, size, _, result_layout = found
         if kernel is None:
             return CudaArray(self.device, shape, dtype, None)

@@ -51,7 +51,7 @@ def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
     return flash.Mask(x.ptr, *broadcast_strides(sizes, four, shape))
 
 
-def _begun(driver: Any, call: flash.FlashLaunch) -> PendingKernel:
+def _compile_later(driver: Any, call: flash.FlashLaunch) -> PendingKernel:
     """The kernel of a launch, which another thread starts to compile now."""
     made = driver.nvrtc.compile_later("attention", call.text, call.architecture)
     return PendingKernel(lambda: driver.load(made.result(), flash.NAME, call.shared))
@@ -113,7 +113,7 @@ class _AttentionCall:
             key = ("flash", call.text, call.architecture)
             function = dev.plans.get(key)
             if function is None:
-                function = dev.plans[key] = _begun(driver, call)
+                function = dev.plans[key] = _compile_later(driver, call)
             dev.gpu.call(_launch, function, call, driver.stream)
 
     def forward(self) -> CudaArray:

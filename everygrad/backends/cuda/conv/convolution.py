@@ -34,7 +34,7 @@ def _to_last(dev: Any, a: CudaArray) -> CudaArray:
     return permute_dims(dev, a, (0, *range(2, len(a.shape)), 1))
 
 
-def _placed(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
+def _in_layout(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
     """The array in the layout of the problem, aligned."""
     if not channels_last:
         made = contiguous(dev, a)
@@ -44,12 +44,12 @@ def _placed(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
     return last.view(a.shape, channels_last_strides(a.shape))
 
 
-def _made(dev: Any, shape: Shape, dtype: Any, channels_last: bool) -> CudaArray:
+def _empty(dev: Any, shape: Shape, dtype: Any, channels_last: bool) -> CudaArray:
     out: CudaArray = dev.empty(shape, dtype)
     return out.view(shape, channels_last_strides(shape)) if channels_last else out
 
 
-def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
+def _convolve(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
     """The tensor that is not among those given by name; NotImplemented where cuDNN cannot."""
     arrays = [*given.values()]
     dtype = FROM_NP[arrays[0].dtype]
@@ -68,8 +68,8 @@ def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, 
     plan = dnn.plan(problem)
     if plan is None:
         return NotImplemented
-    out = _made(dev, wanted, dtype, last)
-    placed = {name: _placed(dev, a, last) for name, a in given.items()}
+    out = _empty(dev, wanted, dtype, last)
+    placed = {name: _in_layout(dev, a, last) for name, a in given.items()}
     addresses = [placed[name].ptr if name in placed else out.ptr for name in "xwy"]
     space = dev.gpu.workspace(plan.workspace) if plan.workspace else 0
     dev.gpu.call(plan, *addresses, space)
@@ -78,15 +78,15 @@ def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, 
 
 def forward(dev: Any, x: CudaArray, w: CudaArray, window: Any) -> Any:
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-    return _convolved(dev, "forward", {"x": x, "w": w}, shape, window)
+    return _convolve(dev, "forward", {"x": x, "w": w}, shape, window)
 
 
 def to_input(dev: Any, y: CudaArray, w: CudaArray, window: Any, image: Shape) -> Any:
-    return _convolved(dev, "input", {"y": y, "w": w}, image, window)
+    return _convolve(dev, "input", {"y": y, "w": w}, image, window)
 
 
 def to_weight(dev: Any, x: CudaArray, y: CudaArray, window: Any, weight: Shape) -> Any:
-    found = _convolved(dev, "weight", {"x": x, "y": y}, weight, window)
+    found = _convolve(dev, "weight", {"x": x, "y": y}, weight, window)
     if found is not NotImplemented or len(weight) != 4 or window.groups > 1:
         return found
     rows = reshape(dev, y, (*y.shape[:2], size_of(y.shape[2:])))

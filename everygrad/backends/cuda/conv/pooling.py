@@ -70,7 +70,7 @@ def _pooling_loop(
     )
 
 
-def _begun(at: PoolingLoop, *names: str, over: Shape = ()) -> KernelWriter:
+def _begin(at: PoolingLoop, *names: str, over: Shape = ()) -> KernelWriter:
     """A kernel with its loop over the results, or over `over`, by coordinates n, c, r, q."""
     over = over or at.out
     reach = [extent(n, s) for n, s in zip(at.shapes, at.steps, strict=True)]
@@ -141,7 +141,7 @@ def _around(w: KernelWriter, at: PoolingLoop, *inside: str) -> list[str]:
     return [*_windows(w, at, 0), *_windows(w, at, 1), *inside, "}", "}"]
 
 
-def _ended(w: KernelWriter, at: PoolingLoop, value: str, multiprocessors: int) -> WrittenKernel:
+def _finish(w: KernelWriter, at: PoolingLoop, value: str, multiprocessors: int) -> WrittenKernel:
     lay = LAYOUTS[at.dtypes[-1]]
     place = w.address(list("ncrq"), at.strides)
     w.add(f"out[{place}] = {lay.store.format(value)};", "}")
@@ -150,20 +150,20 @@ def _ended(w: KernelWriter, at: PoolingLoop, value: str, multiprocessors: int) -
 
 def _write_largest(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
     """The largest element of each window, or its index."""
-    w = _begun(at, "x")
+    w = _begin(at, "x")
     w.add(*_search(w, at, 0, "r", "q"))
     value = "best" if at.name == "max_pool2d_value" else f"({LAYOUTS[at.dtypes[-1]].memory})found"
-    return _ended(w, at, value, multiprocessors)
+    return _finish(w, at, value, multiprocessors)
 
 
 def _write_max_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
     """From argmax indices: each element sums the gradients of the windows that chose it."""
-    w = _begun(at, "g", "index")
+    w = _begin(at, "g", "index")
     lay = LAYOUTS[at.dtypes[0]]
     a, b = (w.address(list("ncab"), steps) for steps in at.steps)
     given = f"if (index[{b}] == r * w_ + q) total += {lay.load.format(f'g[{a}]')};"
     w.add(f"{lay.register} total = 0;", *_around(w, at, given))
-    return _ended(w, at, "total", multiprocessors)
+    return _finish(w, at, "total", multiprocessors)
 
 
 def _cells(at: PoolingLoop) -> Shape:
@@ -175,7 +175,7 @@ def _cells(at: PoolingLoop) -> Shape:
 def _write_max_cells(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
     """For windows without overlap: each writes all of its elements, and so do the partial ones at
     the edge, which are no windows."""
-    w = _begun(at, "g", "x", over=_cells(at))
+    w = _begin(at, "g", "x", over=_cells(at))
     (kh, kw), lay = at.window.size, LAYOUTS[at.dtypes[0]]
     given = lay.load.format(f"g[{w.address(list('ncrq'), at.steps[0])}]")
     place = w.address(["n", "c", "y", "z"], at.strides)
@@ -195,7 +195,7 @@ def _write_max_cells(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
 
 
 def _write_sum(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
-    w = _begun(at, "x")
+    w = _begin(at, "x")
     lay = LAYOUTS[at.dtypes[0]]
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = at.window[:4]
     given = lay.load.format(f"x[{w.address(list('ncyz'), at.steps[0])}]")
@@ -210,15 +210,15 @@ def _write_sum(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
         "  }",
         "}",
     )
-    return _ended(w, at, "total", multiprocessors)
+    return _finish(w, at, "total", multiprocessors)
 
 
 def _write_sum_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
-    w = _begun(at, "g")
+    w = _begin(at, "g")
     lay = LAYOUTS[at.dtypes[0]]
     given = lay.load.format(f"g[{w.address(list('ncab'), at.steps[0])}]")
     w.add(f"{lay.register} total = 0;", *_around(w, at, f"total += {given};"))
-    return _ended(w, at, "total", multiprocessors)
+    return _finish(w, at, "total", multiprocessors)
 
 
 _WRITERS: dict[str, Callable[[PoolingLoop, int], WrittenKernel]] = {

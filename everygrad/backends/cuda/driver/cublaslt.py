@@ -280,7 +280,7 @@ class CublasLt:
         self.plans: dict[GemmProblem, GemmPlan] = {}
         self._refused: set[GemmProblem] = set()
         handle = ctypes.c_void_p()
-        self._done(self.library.cublasLtCreate(ctypes.byref(handle)), "cublasLtCreate")
+        self._check_status(self.library.cublasLtCreate(ctypes.byref(handle)), "cublasLtCreate")
         self._handle = handle.value
         self._matmul = self.library.cublasLtMatmul
         self._matmul.argtypes = [ctypes.c_void_p] * 14 + [ctypes.c_size_t, ctypes.c_void_p]
@@ -406,7 +406,7 @@ class CublasLt:
             stream,
         )
         if status:
-            self._done(status, str(plan.problem))
+            self._check_status(status, str(plan.problem))
 
     def _point(self, plan: GemmPlan, bias: int, aux: int) -> None:
         """Write the addresses into the descriptor, where they differ from its own."""
@@ -457,7 +457,7 @@ class CublasLt:
         found = ctypes.c_void_p()
         sizes = (ctypes.c_uint64(columns), ctypes.c_uint64(rows), ctypes.c_int64(ld))
         create = self.library.cublasLtMatrixLayoutCreate
-        self._done(create(ctypes.byref(found), _TYPES[dtype], *sizes), "a matrix's layout")
+        self._check_status(create(ctypes.byref(found), _TYPES[dtype], *sizes), "a matrix's layout")
         layout = found.value or 0
         if batch > 1:
             put = self.library.cublasLtMatrixLayoutSetAttribute
@@ -471,7 +471,7 @@ class CublasLt:
         found = ctypes.c_void_p()
         create = self.library.cublasLtMatmulDescCreate
         status = create(ctypes.byref(found), _compute_type(p), _scale_type(p))
-        self._done(status, str(p))
+        self._check_status(status, str(p))
         descriptor = found.value or 0
         self._set(descriptor, _TRANS_A, ctypes.c_int32(p.trans_b))
         self._set(descriptor, _TRANS_B, ctypes.c_int32(p.trans_a))
@@ -491,7 +491,7 @@ class CublasLt:
         preference = ctypes.c_void_p()
         lib = self.library
         status = lib.cublasLtMatmulPreferenceCreate(ctypes.byref(preference))
-        self._done(status, "a preference")
+        self._check_status(status, "a preference")
         chosen = preference.value or 0
         put = lib.cublasLtMatmulPreferenceSetAttribute
         self._put(put, chosen, _MAX_WORKSPACE, ctypes.c_uint64(self.workspace))
@@ -508,7 +508,7 @@ class CublasLt:
             ctypes.byref(count),
         )
         lib.cublasLtMatmulPreferenceDestroy(preference)
-        self._done(status, str(plan.problem))
+        self._check_status(status, str(plan.problem))
         plan.answers = [answer for answer in answers[: count.value] if not answer.state]
         if not plan.answers:
             raise CompileError(f"{plan.problem}: cuBLASLt {self.version} has no algorithm for it")
@@ -520,14 +520,14 @@ class CublasLt:
     def _put(self, put: Any, place: int, attribute: int, value: Any) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))
         status = put(ctypes.c_void_p(place), attribute, ctypes.byref(value), size)
-        self._done(status, f"attribute {attribute}")
+        self._check_status(status, f"attribute {attribute}")
 
     def _drop(self, plan: GemmPlan) -> None:
         self.library.cublasLtMatmulDescDestroy(ctypes.c_void_p(plan.descriptor))
         for layout in plan.layouts:
             self.library.cublasLtMatrixLayoutDestroy(ctypes.c_void_p(layout))
 
-    def _done(self, status: int, what: str) -> None:
+    def _check_status(self, status: int, what: str) -> None:
         """Raise for a status other than success: of the problem, or of the device."""
         if not status:
             return

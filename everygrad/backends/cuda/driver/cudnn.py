@@ -232,9 +232,9 @@ class Cudnn:
         self.version: int = library.cudnnGetVersion()
         self.plans: dict[ConvProblem, ConvPlan | None] = {}
         handle = ctypes.c_void_p()
-        self._done(library.cudnnCreate(ctypes.addressof(handle)), "cudnnCreate")
+        self._check_status(library.cudnnCreate(ctypes.addressof(handle)), "cudnnCreate")
         self._handle = handle.value or 0
-        self._done(library.cudnnSetStream(self._handle, stream), "cudnnSetStream")
+        self._check_status(library.cudnnSetStream(self._handle, stream), "cudnnSetStream")
         self._execute = library.cudnnBackendExecute
         self._finalize = library.cudnnBackendFinalize
 
@@ -247,15 +247,15 @@ class Cudnn:
     def execute(self, plan: int, pack: int, problem: ConvProblem) -> None:
         status = self._execute(self._handle, plan, pack)
         if status:
-            self._done(status, str(problem))
+            self._check_status(status, str(problem))
 
     def describe(self, kind: int, what: str, *attributes: tuple[int, int, Any]) -> int:
         """A descriptor with these attributes: names, types, and arrays of values."""
-        made = self._begun(kind, what, *attributes)
+        made = self._new_descriptor(kind, what, *attributes)
         status = self._finalize(made)
         if status:
             self.drop(made)
-            self._done(status, what)
+            self._check_status(status, what)
         return made
 
     def drop(self, descriptor: int) -> None:
@@ -263,18 +263,18 @@ class Cudnn:
 
     # --- internals -------------------------------------------------------------------------------
 
-    def _begun(self, kind: int, what: str, *attributes: tuple[int, int, Any]) -> int:
+    def _new_descriptor(self, kind: int, what: str, *attributes: tuple[int, int, Any]) -> int:
         """A descriptor that is not yet finalised."""
         found = ctypes.c_void_p()
         create = self.library.cudnnBackendCreateDescriptor
-        self._done(create(kind, ctypes.addressof(found)), what)
+        self._check_status(create(kind, ctypes.addressof(found)), what)
         made = found.value or 0
         for name, type_, values in attributes:
             put = self.library.cudnnBackendSetAttribute
             status = put(made, name, type_, len(values), ctypes.addressof(values))
             if status:
                 self.drop(made)
-                self._done(status, f"{what}: attribute {name}")
+                self._check_status(status, f"{what}: attribute {name}")
         return made
 
     def _get(self, descriptor: int, name: int, type_: int, values: Any) -> int:
@@ -284,7 +284,7 @@ class Cudnn:
         capacity = 0 if values is None else len(values)
         address = None if values is None else ctypes.addressof(values)
         status = get(descriptor, name, type_, capacity, ctypes.addressof(count), address)
-        self._done(status, f"attribute {name}")
+        self._check_status(status, f"attribute {name}")
         return count.value
 
     def _new_plan(self, problem: ConvProblem) -> ConvPlan | None:
@@ -318,7 +318,7 @@ class Cudnn:
                     continue
                 if problem.has_products and _FFT in notes:
                     return
-                plan = self._begun(
+                plan = self._new_descriptor(
                     _PLAN,
                     str(problem),
                     (_PLAN_HANDLE, _HANDLE_TYPE, _addresses(self._handle)),
@@ -388,7 +388,7 @@ class Cudnn:
 
     def _configs(self, graph: int, mode: int, held: list[int]) -> list[int]:
         """The engine configurations of a heuristic for a graph, the best first."""
-        asked = self._begun(
+        asked = self._new_descriptor(
             _HEURISTIC,
             "a heuristic",
             (_HEURISTIC_GRAPH, _DESCRIPTOR, _addresses(graph)),
@@ -398,7 +398,7 @@ class Cudnn:
         if self._finalize(asked):  # it has none
             return []
         count = self._get(asked, _HEURISTIC_RESULTS, _DESCRIPTOR, None)
-        configs = [self._begun(_CONFIG, "an engine") for _ in range(count)]
+        configs = [self._new_descriptor(_CONFIG, "an engine") for _ in range(count)]
         held += configs
         if not configs:
             return []
@@ -407,7 +407,7 @@ class Cudnn:
 
     def _notes(self, config: int) -> set[int]:
         """The numerical notes of a configuration's engine."""
-        engine = self._begun(_ENGINE, "an engine")
+        engine = self._new_descriptor(_ENGINE, "an engine")
         notes = _ints(*[-1] * _NOTES)
         try:
             self._get(config, _CONFIG_ENGINE, _DESCRIPTOR, _addresses(engine))
@@ -416,7 +416,7 @@ class Cudnn:
             self.drop(engine)
         return set(notes[:count])
 
-    def _done(self, status: int, what: str) -> None:
+    def _check_status(self, status: int, what: str) -> None:
         """Raise for a status other than success: of the problem, or of the device."""
         if not status:
             return

@@ -149,10 +149,12 @@ class Cusolver:
         blas.cublasSetWorkspace_v2.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self._solver = self._handle("cuSOLVER", solver.cusolverDnCreate)
         self._blas = self._handle("cuBLAS", blas.cublasCreate_v2)
-        self._done("cuSOLVER", "its stream", solver.cusolverDnSetStream(self._solver, stream))
-        self._done("cuBLAS", "its stream", blas.cublasSetStream_v2(self._blas, stream))
+        self._check_status(
+            "cuSOLVER", "its stream", solver.cusolverDnSetStream(self._solver, stream)
+        )
+        self._check_status("cuBLAS", "its stream", blas.cublasSetStream_v2(self._blas, stream))
         # after the stream: setting that resets the workspace
-        self._done(
+        self._check_status(
             "cuBLAS",
             "its workspace",
             blas.cublasSetWorkspace_v2(self._blas, workspace, WORKSPACE),
@@ -178,10 +180,10 @@ class Cusolver:
 
     def _handle(self, library: str, create: Any) -> int:
         made = ctypes.c_void_p()
-        self._done(library, "a handle", create(ctypes.byref(made)))
+        self._check_status(library, "a handle", create(ctypes.byref(made)))
         return made.value or 0
 
-    def _done(self, library: str, what: str, status: int) -> None:
+    def _check_status(self, library: str, what: str, status: int) -> None:
         if status:
             raise _refusal(library, f"linear algebra on cuda: {what}", status)
 
@@ -216,7 +218,7 @@ class Cusolver:
         left, size = iter(numbers), ctypes.c_int()
         given = [next(left) if letter == "i" else self._workspace for letter in letters]
         status = function(self._solver, *given, ctypes.addressof(size))
-        self._done("cuSOLVER", f"workspace for {name} of {numbers}, {dtype}", status)
+        self._check_status("cuSOLVER", f"workspace for {name} of {numbers}, {dtype}", status)
         return size.value
 
 

@@ -62,18 +62,18 @@ def _kernel(
     lengths = {k.length for k in kinds.values() if k.length}
 
     def writer(row: int, pieces: int = 1) -> FusedKernelWriter:
-        task = _laid(group, members, wanted, names, row)
+        task = _task(group, members, wanted, names, row)
         return FusedKernelWriter(task._replace(pieces=pieces, exact=exact), multiprocessors)
 
     if is_by_rows(members):
-        return writer(group.row or 1).along()
+        return writer(group.row or 1).along_rows()
     if not lengths:
         return writer(0).flat()
     (row,) = lengths
     if "rows" not in names.values():
-        return writer(row).down()
+        return writer(row).down_columns()
     pieces = 1 if "columns" in names.values() else _pieces(group, row)
-    return writer(row // pieces, pieces).along()
+    return writer(row // pieces, pieces).along_rows()
 
 
 def _pieces(group: Group, row: int) -> int:
@@ -89,7 +89,7 @@ def _pieces(group: Group, row: int) -> int:
     return pieces
 
 
-def _laid(
+def _task(
     group: Group,
     members: dict[Value, Member],
     wanted: list[Value],

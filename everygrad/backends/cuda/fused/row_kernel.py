@@ -1,10 +1,10 @@
 """CUDA C++ of one kernel of a fused group: loops over elements, along rows, or down columns.
 
-`flat` loops over all elements. `along` gives each row to a warp or a block, which keeps a short row
-in registers: each pass computes what does not depend on a reduction of the row that is still to
-come. `down` gives columns to threads, which loop over rows. Sums that end the group ("finals")
-leave one partial sum for each block, in an order that depends on shapes alone; a second stage adds
-them up.
+`flat` loops over all elements. `along_rows` gives each row to a warp or a block, which keeps a
+short row in registers: each pass computes what does not depend on a reduction of the row that is
+still to come. `down_columns` gives columns to threads, which loop over rows. Sums that end the
+group ("finals") leave one partial sum for each block, in an order that depends on shapes alone; a
+second stage adds them up.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class FusedKernelWriter:
         for v in self.of_kind("total"):
             self.add_partial_sums(v, blocks, ReductionLayout((1,), (0,), (blocks,), (1,)))
 
-    def made(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> FusedKernel:
+    def finish(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> FusedKernel:
         written = self.w.finish(blocks, block)
         outputs = [v for v in self.task.wanted if v not in self.partial_sums]
         partial_sums = list(self.partial_sums.values())
@@ -196,9 +196,9 @@ class FusedKernelWriter:
                 outs.append(f"{kind} w{n};")
                 after.append(f"{self._store(n, guard, kind)} = w{n};")
         body = [*loop, *inner, "}"]
-        hit = values.hit()
+        hit = values.one_hot_test()
         if hit:  # most elements are not the chosen one, and need no comparison
-            values.again(values.counting)
+            values.restart(values.counting)
             missed = self._elements(roots, k, guard)
             body = [f"if ({hit}) {{", *body, "} else {", *loop, *missed, "}", "}"]
         return [*values.column_lines(), *values.outer, *outs, *highest, *body, *after]
@@ -213,7 +213,7 @@ class FusedKernelWriter:
             lines += [f"float high{n} = __uint_as_float(0xff800000u);", *loop, *values.inner]
             lines += [f"high{n} = max_f(high{n}, {x});", "}"]
             lines += online_softmax.update(f"t{self.number(top)}", f"t{n}", f"high{n}")
-            values.again()
+            values.restart()
         return lines
 
     def _store(self, n: int, guard: str, kind: str = "") -> str:
@@ -235,7 +235,7 @@ class FusedKernelWriter:
                 value = stored(v, values.get(v, v))
                 target = f"w{n}.v[j]" if self.vector > 1 else self._store(n, guard)
                 stores.append(f"{target} = {value};")
-            elif v not in self.online.values() and not values.is_nothing(m):
+            elif v not in self.online.values() and not values.is_zero_term(m):
                 acc, name = self.accumulators[v], self.sum_name(m)
                 term = acc.load(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
                 condition = f"if ({guard}) " if guard and m.role == "final" else ""
@@ -268,7 +268,7 @@ class FusedKernelWriter:
         w, index = self.w, self.index
         w.add(f"const {index} thread = ({index})blockIdx.x * {BLOCK} + threadIdx.x;")
         w.add(*self.values.row_lines("0"))
-        sets = self.apart()
+        sets = self.independent_sets()
         for some in sets:
             w.add(f"for ({index} e = thread; e < {size // vector}; e += {blocks * BLOCK}) {{")
             w.add(f"const {index} c = e * {vector};", *self.block(some, 0), "}")
@@ -277,18 +277,18 @@ class FusedKernelWriter:
         if has_sums:
             self.totals(BLOCK, "blockIdx.x")
         loops = [set().union(*map(self._uses, some)) for some in sets]
-        return self.made(blocks, BLOCK, True)._replace(loops=loops)
+        return self.finish(blocks, BLOCK, True)._replace(loops=loops)
 
     def _rest(self, first: int, size: int) -> None:
         """The remainder, fewer elements than a thread takes at once."""
         whole, self.vector = self.values, 1
         self.values = Values(self.task, 1)
         self.values.of_row = whole.of_row
-        for some in self.apart():
+        for some in self.independent_sets():
             self.w.add(f"if (thread < {size - first}) {{")
             self.w.add(f"const {self.index} c = {first} + thread;", *self.block(some, 0), "}")
 
-    def apart(self) -> list[list[Member]]:
+    def independent_sets(self) -> list[list[Member]]:
         """What is computed, in sets without a common operand: separate loops need fewer
         registers."""
         sets: list[tuple[set[Any], list[Member]]] = []
@@ -315,7 +315,7 @@ class FusedKernelWriter:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def along(self) -> FusedKernel:
+    def along_rows(self) -> FusedKernel:
         t = self.task
         vector = vector_of(t, False)
         share, block, held = self._geometry(vector)
@@ -341,7 +341,7 @@ class FusedKernelWriter:
             self._store_columns(v, share)
         if self.of_kind("total"):
             self.totals(block, "blockIdx.x")
-        return self.made(blocks, block, self._written_last() and t.row_count % groups == 0)
+        return self.finish(blocks, block, self._written_last() and t.row_count % groups == 0)
 
     def _written_last(self) -> bool:
         """Whether whole rows are written in the last pass only: an element is then read by the
@@ -514,7 +514,7 @@ class FusedKernelWriter:
 
     # --- columns ---------------------------------------------------------------------------------
 
-    def down(self) -> FusedKernel:
+    def down_columns(self) -> FusedKernel:
         t = self.task
         vector = vector_of(t, False)
         self.begin(vector)
@@ -540,7 +540,7 @@ class FusedKernelWriter:
         if self.of_kind("total"):
             self.declare_shared()
             self.totals(BLOCK, f"blockIdx.y * {columns} + blockIdx.x")
-        return self.made((columns, pieces, 1), BLOCK, True)
+        return self.finish((columns, pieces, 1), BLOCK, True)
 
     def _down_rows(self, across: int, beside: int, chunk: int) -> None:
         w, t, index = self.w, self.task, self.index

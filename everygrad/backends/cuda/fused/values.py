@@ -315,15 +315,15 @@ class Values:
 
     # --- one-hot comparisons ---------------------------------------------------------------------
 
-    def hit(self) -> str:
+    def one_hot_test(self) -> str:
         """A test whether the row's index is among the elements at hand: a one-hot comparison is
         then made once for all of them, not element by element. Empty where there is none."""
-        found = {v: self._looked_for(v) for v in self.known if isinstance(v, Value)}
+        found = {v: self._one_hot_condition(v) for v in self.known if isinstance(v, Value)}
         wanted = next((w for w in found.values() if w), "")
         self.counting = {v for v, w in found.items() if w == wanted}
         return wanted
 
-    def _looked_for(self, v: Value) -> str:
+    def _one_hot_condition(self, v: Value) -> str:
         m = self.members[v]
         if v.name != "equal" or m.role != "full":
             return ""
@@ -338,12 +338,12 @@ class Values:
                 return f"(u64)((i64){self.of_row[index]} - ({first})) < {self.vector}u"
         return ""
 
-    def again(self, never: Set[Value] = frozenset()) -> None:
+    def restart(self, never: Set[Value] = frozenset()) -> None:
         """Write the elements a second time; there, these comparisons are false."""
         self.known, self.inner = {}, []
         self.never = never
 
-    def is_nothing(self, m: Member) -> bool:
+    def is_zero_term(self, m: Member) -> bool:
         """Whether a sum's term is 0, because the element is not the chosen one."""
         chosen = self._chosen(m.refs[0])
         return m.value.op.combine == "add" and isinstance(chosen, Number) and chosen.value == 0
@@ -364,7 +364,7 @@ class Values:
             return self.get(other, v)
         register = LAYOUTS[v.dtype].register
         if v.name == "take":
-            self._picked(m, name)
+            self._gather(m, name)
             return name
         inputs = {i: self.get(r, a) for i, (r, a) in enumerate(zip(m.refs, v.args, strict=True))}
         program = v.op.program([a.dtype for a in v.args], v.params)
@@ -379,7 +379,7 @@ class Values:
         self.inner.append(f"  {name} = {made}; }}")
         return name
 
-    def _picked(self, m: Member, name: str) -> None:
+    def _gather(self, m: Member, name: str) -> None:
         """The element at an index; a bad index, which a check reports, reads element 0."""
         r, where = m.refs
         o, v = self.operands[r], m.value

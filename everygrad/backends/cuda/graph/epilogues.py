@@ -269,20 +269,20 @@ class EpilogueFinder:
     def sums(self, s: Value) -> None:
         """Sums of a kernel's result, computed by a product that reads it."""
         base = view_of(s.args[0]).base
-        candidate = None if fusable(base) and base not in self.found else self.beside(s)
+        candidate = None if fusable(base) and base not in self.found else self.sums_by_product(s)
         if candidate is not None:
             self.accept(candidate)
 
     def cost_of_sums(self, s: Value) -> float:
         """The cost for each summed element: by a product's epilogue, or by a kernel."""
-        candidate = self.beside(s)
+        candidate = self.sums_by_product(s)
         return _kernel(s.args[0], 1) if candidate is None else candidate.cost
 
     def may_hold(self, sums: Sequence[Value], product: Value) -> bool:
         """Whether sums may be stored behind a product, which they would keep alive with them."""
         return self.is_output(product) or not any(self.is_output(s) for s in sums)
 
-    def beside(self, s: Value) -> Candidate | None:
+    def sums_by_product(self, s: Value) -> Candidate | None:
         """Sums by the epilogue of a product that reads the summed value, where that pays."""
         (v,) = s.args
         rows = _operand(v, _rows(v)) if _sums_rows(s) else None

@@ -76,7 +76,7 @@ def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArr
     if v.name in cufft.TRANSFORMS:
         return cufft.record(dev, rec, arrays[0], v)
     if factorisations.serves(rec, v.name, arrays[0].shape):
-        return factorisations.done(rec, v.name, *arrays, **v.params)
+        return factorisations.compute(rec, v.name, *arrays, **v.params)
     if v.name == "argsort":
         arrays = [sort.sortable(rec, arrays[0])]
         work: Work = partial(_sorted, v.params)

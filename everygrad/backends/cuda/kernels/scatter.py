@@ -218,7 +218,7 @@ def _write_sums(name: str, at: ScatterLayout) -> WrittenKernel:
     w.pointer(lay.memory, "source")
     w.pointer(lay.memory, "out", written=True)
     pairs = at.index_shape[0] if at.whole else size_of(at.index_shape)
-    beside = _beside(at, pairs)
+    beside = _threads_per_target(at, pairs)
     rest = tuple(n for a, n in enumerate(at.x_shape) if a != at.axis) if at.whole else ()
     columns = size_of(rest)
     across = _COLUMNS if at.whole else 1
@@ -259,7 +259,7 @@ def _write_sums(name: str, at: ScatterLayout) -> WrittenKernel:
     return w.finish((pairs, min(65535, -(-columns // across)), 1), across * beside)
 
 
-def _beside(at: ScatterLayout, pairs: int) -> int:
+def _threads_per_target(at: ScatterLayout, pairs: int) -> int:
     """How many threads share the pairs of one target: more where targets are few."""
     places = at.x_shape[at.axis] if at.whole else size_of(at.x_shape)
     crowded = pairs > 4 * places

@@ -129,7 +129,7 @@ class _Factors(NamedTuple):
         return int(columns * m * self.memory.dtype.itemsize)
 
 
-def _factored(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
+def _lu(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
     """The factors of each matrix, with `spare` columns after them. A batch of small square ones is
     factored at once."""
     dtype, count, m, n = _facts(x)
@@ -157,7 +157,7 @@ def _stretch(results: CudaArray, size: int | None = None) -> Stretch:
     return Stretch(results.ptr, step, step if size is None else size)
 
 
-def _solved(dev: Any, f: _Factors, right: CudaArray) -> None:
+def _lu_solve(dev: Any, f: _Factors, right: CudaArray) -> None:
     """Replace right sides by solutions, column-major as (matrices, columns, rows)."""
     dtype = FROM_NP[right.dtype]
     count, columns, n = right.shape
@@ -177,7 +177,7 @@ def _solved(dev: Any, f: _Factors, right: CudaArray) -> None:
 def lu_factor(dev: Any, x: CudaArray) -> CudaArray:
     """L and U in one matrix, and a last column with the pivots."""
     n = x.shape[-1]
-    f = _factored(dev, x, spare=1)
+    f = _lu(dev, x, spare=1)
     put_pivots(dev, f.memory, f.pivots)
     mark_failures(dev, x, f.info, _stretch(f.memory, n * x.shape[-2]), None)
     return _by_columns(f.memory, (*x.shape[:-1], n + 1))
@@ -185,10 +185,10 @@ def lu_factor(dev: Any, x: CudaArray) -> CudaArray:
 
 def solve(dev: Any, a: CudaArray, b: CudaArray) -> CudaArray:
     dtype, count, n, columns = _facts(b)
-    f = _factored(dev, a)
+    f = _lu(dev, a)
     out: CudaArray = dev.empty((count, columns, n), dtype)
     copy_strided(dev, b, out.ptr, (columns * n, 1, n))
-    _solved(dev, f, out)
+    _lu_solve(dev, f, out)
     mark_failures(dev, a, f.info, _stretch(out), f"solve: {SINGULAR}")
     return _by_columns(out, b.shape)
 
@@ -198,9 +198,9 @@ def inv(dev: Any, x: CudaArray) -> CudaArray:
     dtype, count, n, _ = _facts(x)
     if n <= _TINY:
         return _inverted_at_once(dev, x)
-    f = _factored(dev, _transposed(x))
+    f = _lu(dev, _transposed(x))
     out = unit_matrices(dev, count, n, dtype)
-    _solved(dev, f, out)
+    _lu_solve(dev, f, out)
     mark_failures(dev, x, f.info, _stretch(out), f"inv: {SINGULAR}")
     return out.view(x.shape, None)
 
@@ -218,9 +218,9 @@ def _inverted_at_once(dev: Any, x: CudaArray) -> CudaArray:
     return out
 
 
-def _determined(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
+def _determinant(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
     dtype, *_ = _facts(x)
-    f = _factored(dev, _transposed(x))
+    f = _lu(dev, _transposed(x))
     shape = (*x.shape[:-2], 2) if logs else x.shape[:-2]
     out: CudaArray = dev.empty(shape, dtype)
     determinants(dev, f.memory, f.pivots, out, logs)
@@ -310,8 +310,8 @@ _DIRECT: dict[str, Callable[..., Any]] = {
     "lu_factor": lu_factor,
     "solve": solve,
     "inv": inv,
-    "det": partial(_determined, logs=False),
-    "slogdet": partial(_determined, logs=True),
+    "det": partial(_determinant, logs=False),
+    "slogdet": partial(_determinant, logs=True),
     "solve_triangular": solve_triangular,
     "qr": partial(_qr, complete=False),
     "qr_complete": partial(_qr, complete=True),
@@ -327,7 +327,7 @@ def serves(dev: Any, op: str, shape: Shape) -> bool:
     return not one_by_one or size_of(tuple(batch)) <= _LOOP
 
 
-def done(dev: Any, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
+def compute(dev: Any, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
     """The result of a supported op, computed now or when the recording runs."""
     out: CudaArray = _DIRECT[op](dev, *arrays, **params)
     return out

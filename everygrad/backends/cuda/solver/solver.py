@@ -43,7 +43,7 @@ def _kernel(op: str) -> Callable[..., Any]:
         if any(a.storage is None for a in arrays):
             return NotImplemented
         if factorisations.serves(dev, op, arrays[0].shape):
-            return factorisations.done(dev, op, *arrays, **params)
+            return factorisations.compute(dev, op, *arrays, **params)
         if not is_eager(dev):
             return NotImplemented
         with on_our_stream(dev) as cupy:
