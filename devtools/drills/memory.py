@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import everygrad as eg
-from everygrad.backends.code_cache import kept
+from everygrad.backends.code_cache import code_cache
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.core.config import config
 
@@ -88,7 +88,7 @@ def main() -> int:
             rows.append(resident())
             took = time.process_time() - start
             print(
-                f"{i + 1:>9,} {rows[-1]:>12.1f} {kept.total() / (1 << 20):>8.1f} "
+                f"{i + 1:>9,} {rows[-1]:>12.1f} {code_cache.total() / (1 << 20):>8.1f} "
                 f"{engine().loaded:>8} {took:>7.0f}",
                 flush=True,
             )

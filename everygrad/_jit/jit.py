@@ -24,7 +24,7 @@ from everygrad.autograd.modes import recording
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
-from everygrad.backends.code_cache import kept
+from everygrad.backends.code_cache import code_cache
 from everygrad.compile.memory import Memory
 from everygrad.core.config import config
 from everygrad.core.context import intercepted, tracing, watcher
@@ -158,7 +158,7 @@ class Jitted:
                 )
             oldest = next(iter(self.entries))
             self.count -= len(self.entries.pop(oldest))
-        kept.add(entry, entry.nbytes(), partial(_drop, weakref.ref(self), key))
+        code_cache.add(entry, entry.nbytes(), partial(_drop, weakref.ref(self), key))
         return entry
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:

@@ -1,4 +1,4 @@
-"""What a device can do, and where to find it by name."""
+"""The interface of a device, and the registry of devices by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pending(Protocol):
 
 
 class Ready:
-    """Arrays that are there already."""
+    """Arrays that have already arrived."""
 
     def __init__(self, arrays: list[Any]) -> None:
         self._arrays = arrays
@@ -32,49 +32,49 @@ class Ready:
 
 
 class Backend:
-    """One device: it turns op records into results and moves data in and out.
+    """One device: it computes ops from their records and moves data in and out.
 
-    `run` is given elementwise ops, reductions and layout moves, which it works out from what the op
-    record says, and those kernels it knows by name (`kernels`). A kernel it does not know never
-    reaches it: the door uses the op's portable definition, made of the others.
+    `run` gets elementwise ops, reductions and view ops, which it computes from what the op record
+    says, and kernels that it has by name (`kernels`). An op without a kernel never reaches it: the
+    dispatcher uses the op's portable definition, made of the others.
     """
 
     name: str
     kernels: dict[str, Callable[..., Any]]
-    checks_later = False  # True: a bad index is an error when a result is read, and nothing waits
+    checks_later = False  # True: a bad index raises when a result is read, and nothing waits
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
-        """The result of `op` as a payload of this device; NotImplemented where a kernel does not
-        serve these arrays, and the op's portable definition must."""
+        """The result of `op` as a payload of this device; NotImplemented where the kernel does not
+        take these arrays, and the op's portable definition must be used."""
         raise NotImplementedError
 
     def rewrite(self, op: Any, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
         """The payload of op(t, *others) in the memory of tensor `t`, or None: a backend may always
-        decline, and must where anyone but `t` can see that memory."""
+        decline, and must where anything but `t` can see that memory."""
         return None
 
     def rewrite_all(self, rule: Any, given: list[Any]) -> list[Any]:
-        """Do an optimiser's rule on each list of tensors; those left, for which the backend has no
-        better way than op by op, are returned."""
+        """Apply an optimiser's rule to each list of tensors; returns those for which the backend
+        has no better way than op by op."""
         return given
 
     def warm_up(self) -> None:
-        """Load what compiling needs: a function is about to be compiled here, perhaps."""
+        """Load what compiling needs: a function may be compiled here soon."""
 
     def compile(self, graph: Any, donated: Any = ()) -> Compiled:
         """Something that computes the graph's outputs again and again: `put` inputs and `run`, or
         `run_on` them all; `run_apart`, where it can run its steps one by one for a profiler, with
-        `steps()` and `step_bytes()` about them. `donated` pairs inputs with outputs that are to
-        take their place.
+        `steps()` and `step_bytes()` about them. `donated` pairs inputs with outputs that may
+        reuse their memory.
         """
         raise DeviceError(f"jit: the device {self.name!r} has no compiler; use the CPU")
 
     def synchronize(self) -> None:
-        """Wait until everything asked for has run; nothing to do where `run` itself waits."""
+        """Wait until everything submitted has run; does nothing where `run` itself waits."""
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
-        """What work() gives, when it began (as `perf_counter` says) and the seconds it took here.
-        A backend whose device has clocks of its own may know better."""
+        """What work() returns, when it began (by `perf_counter`) and the seconds it took here. A
+        backend whose device has a clock may override this."""
         self.synchronize()
         start = perf_counter()
         out = work()
@@ -82,11 +82,11 @@ class Backend:
         return out, start, perf_counter() - start
 
     def launches(self) -> AbstractContextManager[list[str]]:
-        """The names of the kernels launched inside, where the device tells them."""
+        """The names of the kernels launched inside, where the device reports them."""
         return nullcontext([])
 
     def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
-        """Whether the kernel of this name takes values of these shapes and dtypes; asked before a
+        """Whether the kernel of this op takes values of these shapes and dtypes; asked before a
         compiled function keeps the op whole."""
         return True
 
@@ -104,7 +104,7 @@ class Backend:
 
     @property
     def dlpack_device(self) -> tuple[int, int]:
-        """DLPack's name of where payloads can be shared: the CPU, which is 1, by default."""
+        """The DLPack device on which payloads can be shared: by default the CPU, which is 1."""
         return (1, 0)
 
     def to_dlpack(self, array: Any, stream: Any, copy: bool | None) -> Any:
@@ -112,8 +112,8 @@ class Backend:
         raise NotImplementedError
 
     def from_dlpack(self, x: Any, copy: bool) -> Any:
-        """A payload of another library's array on this device, likewise; on its memory, unless a
-        copy is asked for."""
+        """A payload of another library's array on this device; it shares the memory, unless a copy
+        is asked for."""
         raise NotImplementedError
 
     def full(self, shape: Shape, value: Any, dtype: Any) -> Any:
@@ -131,12 +131,12 @@ _MODULES = {
     "webgpu": "everygrad.backends.webgpu.device",
     "cuda": "everygrad.backends.cuda.device",
 }
-_SEVERAL = ("webgpu", "cuda")  # devices that a name may choose among: "cuda:1", "webgpu:intel"
+_SEVERAL = ("webgpu", "cuda")  # kinds with several devices: "cuda:1", "webgpu:intel"
 _OPEN: dict[str, Backend] = {}
 
 
 def kind_of(name: str) -> str:
-    """The kind of device a name means: "cuda" for "cuda:1". Nothing is opened."""
+    """The kind of device that a name means: "cuda" for "cuda:1". Opens nothing."""
     kind = name.split(":")[0] if isinstance(name, str) else name
     if kind not in _MODULES or (kind != name and kind not in _SEVERAL):
         why = f"known devices are {', '.join(_MODULES)}"

@@ -1,9 +1,9 @@
-"""What was compiled and is kept for the next call: within `config.code_bytes` in all.
+"""The bound on compiled code that is cached for the next call: `config.code_bytes` in all.
 
-Whoever keeps something compiled (an entry of a jitted function, an eager kernel) enters it here,
-with what it takes and how to drop it, and sets its `recent` at each use. When the sum grows beyond
-the bound, what was not used since this was last looked at is dropped, the oldest first. Dropping
-takes a thing out of its cache; its memory goes when the last call that uses it has ended.
+Every cache of compiled code (the entries of a jitted function, eager kernels) registers its items
+here, with their size and how to drop them, and sets `recent` at each use. When the total exceeds
+the bound, items that were not used since the last eviction are dropped, the oldest first. Dropping
+removes an item from its own cache; its memory is freed when the last call that uses it has ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol
 from everygrad.core.config import config
 
 
-class Thing(Protocol):
-    """What can be kept: it takes weak references."""
+class Cacheable(Protocol):
+    """What can be registered: it takes weak references."""
 
-    recent: bool  # whether it was used since somebody looked
+    recent: bool  # whether it was used since the last eviction
 
 
 class _Item(NamedTuple):
@@ -29,16 +29,16 @@ class _Item(NamedTuple):
     drop: Callable[[Any], None]
 
 
-class Kept:
-    """Things, the oldest first."""
+class CodeCache:
+    """Registered items, the oldest first."""
 
     def __init__(self) -> None:
         self._items: dict[int, _Item] = {}  # by id
-        self._lock = threading.RLock()  # a finalizer may come here while this thread is here
+        self._lock = threading.RLock()  # reentrant: a finalizer may run inside a method of this
 
     def add(self, thing: Any, nbytes: int, drop: Callable[[Any], None]) -> None:
-        """Keep a thing, or note that it takes another number of bytes now. `drop` must hold
-        neither the thing nor its cache's owner."""
+        """Register an item, or update its size. `drop` must hold neither the item nor its cache's
+        owner."""
         key = id(thing)
 
         def gone(ref: Any) -> None:
@@ -53,41 +53,41 @@ class Kept:
             self._shrink(key)
 
     def total(self) -> int:
-        """Bytes of all things that are kept."""
+        """Bytes of all registered items."""
         return sum(item.nbytes for item in list(self._items.values()))
 
     def __len__(self) -> int:
         return len(self._items)
 
     def _shrink(self, newest: int) -> None:
-        """Drop what was not used lately; beyond twice the bound, whatever is oldest."""
+        """Drop what was not used recently; beyond twice the bound, whatever is oldest."""
         bound = config.code_bytes
-        left = self.total()
-        if left <= bound:
+        total = self.total()
+        if total <= bound:
             return
-        # keys alone: pairs would be new objects, whose making may run the collector, and `gone`
+        # keys only: pairs would be new objects, whose allocation may run the collector, and `gone`
         for key in list(self._items):
-            if left <= bound or key == newest:
+            if total <= bound or key == newest:
                 return
             item = self._items.get(key)
             thing = None if item is None else item.thing()
             if item is None or thing is None:
                 continue
-            if thing.recent and left <= 2 * bound:
+            if thing.recent and total <= 2 * bound:
                 thing.recent = False
                 self._items.pop(key, None)
-                self._items[key] = item  # behind all others
+                self._items[key] = item  # moved to the end
                 continue
             self._items.pop(key, None)
             item.drop(thing)
-            left -= item.nbytes
+            total -= item.nbytes
 
     def after_fork(self) -> None:
-        """In a forked child: whoever held the lock is gone."""
+        """In a forked child: the thread that held the lock does not exist."""
         self._lock = threading.RLock()
 
 
-kept = Kept()
+code_cache = CodeCache()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=kept.after_fork)
+    os.register_at_fork(after_in_child=code_cache.after_fork)

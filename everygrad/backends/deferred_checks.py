@@ -1,7 +1,7 @@
-"""What kernels find wrong with values while nobody waits: noted by them, raised by the next read.
+"""Deferred checks of values: kernels record what is wrong, and the next read raises it.
 
-A check has a number. A kernel that finds a bad value writes, if it is the first, the number and the
-value into a few words of the device's memory, which every read looks at if checks ran before it.
+A check has a number. The first kernel that finds a bad value writes the number and the value into a
+few words of device memory. A read looks at them if checks ran before it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from everygrad.errors import EverygradError, OutOfRangeError
 
 
 class Check(NamedTuple):
-    """What is looked at, and the error of a bad value.
+    """What is checked, and the error for a bad value.
 
-    Of an OutOfRangeError `what` names the index, and `size` is that of the axis it points into; or
-    `what` is a whole message with {} for the index. Of any other error `what` is all there is to
-    say.
+    For an OutOfRangeError `what` names the index, and `size` is the size of the axis; or `what` is
+    a whole message with {} for the index. For any other error `what` is the whole message.
     """
 
     what: str
@@ -43,8 +42,8 @@ class Checks:
     def __init__(self) -> None:
         self._numbers: dict[Check, int] = {}
         self._known: list[Check] = []
-        self.raised = 0  # how often the words were found filled, and emptied
-        self._count = 0  # of bad values, the last time
+        self.raised = 0  # how often an error was raised and the words were cleared
+        self._count = 0  # of bad values, at the last error
 
     def number(self, check: Check) -> int:
         found = self._numbers.get(check)
@@ -55,7 +54,7 @@ class Checks:
 
     def refusal(self, count: int, number: int, value: int, raised: int) -> EverygradError | None:
         """The error for what a read found: how many bad values, and the first. None if there are
-        none, or if they were raised since the read began, when `raised` was what it is given as."""
+        none, or if they were raised since the read began (`raised` is its count then)."""
         if not count or (raised != self.raised and count <= self._count):
             return None
         self.raised += 1

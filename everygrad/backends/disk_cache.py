@@ -1,4 +1,4 @@
-"""Object code on disk: what one process compiled, the next one need not.
+"""Object code on disk, so that later processes need not compile it again.
 
 Code from here is executed, so it is read only from a directory that nobody else can write: a real
 directory, not a link, that belongs to this user and gives no write permission to others. Every
@@ -7,12 +7,12 @@ the right digest. Whatever fails a check is deleted and compiled anew; digests f
 owner and the permissions keep attackers out. Nothing is ever unpickled or evaluated.
 
     EVERYGRAD_CACHE_DIR   where; by default `everygrad` in XDG_CACHE_HOME or ~/.cache
-    EVERYGRAD_CACHE_MB    how much, 512 by default: beyond it, entries not used for longest go
-    EVERYGRAD_CACHE=0     nowhere
+    EVERYGRAD_CACHE_MB    how much, 512 by default: beyond it, the least recently used entries go
+    EVERYGRAD_CACHE=0     disables it
 
 Any number of processes may share a directory: an entry appears whole or not at all, and one that
-vanishes while it is wanted is compiled. Where nothing can be written (a full or read-only disk)
-everything works as without. Windows has no such permissions, and no cache.
+vanishes before it is read is compiled again. Where nothing can be written (a full or read-only
+disk) everything works without a cache. Windows has no such permissions, and no cache.
 """
 
 from __future__ import annotations
@@ -69,14 +69,15 @@ def _is_private(found: os.stat_result) -> bool:
 
 
 def _open_directory(path: Path) -> int:
-    """A descriptor of the directory, made if need be. Raises OSError, which says what is wrong."""
+    """A descriptor of the directory, created if needed. Raises an OSError that says what is
+    wrong."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
         if path.is_symlink():
             raise OSError(f"{path} is a symbolic link") from None
-    # all else goes through this descriptor, so another directory put in its place changes nothing
+    # all else uses this descriptor, so replacing the directory has no effect
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(directory)
     if not _is_private(found):
@@ -120,20 +121,20 @@ def _unpacked(key: str, data: bytes) -> bytes | None:
 
 
 class DiskCache:
-    """Entries in one directory, together at most `limit` bytes, give or take what other processes
-    add meanwhile. Raises OSError where the directory is not to be trusted or cannot be made."""
+    """Entries in one directory, at most `limit` bytes in all, give or take what other processes add
+    meanwhile. Raises OSError where the directory cannot be trusted or created."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path
         self.limit = limit
         self._directory = _open_directory(path)
         self._writable = True
-        self._unscanned = 0  # bytes written since the directory was last looked through
+        self._unscanned = 0  # bytes written since the directory was last scanned
 
     def get(self, key: str) -> bytes | None:
         """The payload under `key` (64 hexadecimal digits), or None."""
         name = f"{key}.o"
-        # nonblocking: a pipe in place of an entry must not stop us
+        # nonblocking: a pipe in place of an entry must not block
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             file = os.open(name, flags, dir_fd=self._directory)
@@ -153,7 +154,7 @@ class DiskCache:
         return found
 
     def _checked(self, key: str, file: int) -> bytes | None:
-        """The payload in an open file if all is as it should be."""
+        """The payload in an open file, if all checks pass."""
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or not _is_private(found):
             return None
@@ -165,14 +166,14 @@ class DiskCache:
         return payload
 
     def _touch(self, file: int) -> None:
-        """Note that an entry was used; on a read-only disk, do without."""
+        """Record that an entry was used; a read-only disk does not."""
         try:
             os.utime(file)
         except OSError:
             self._writable = False
 
     def put(self, key: str, payload: bytes) -> None:
-        """Keep `payload` under `key`, if that is possible."""
+        """Store `payload` under `key`, if possible."""
         if not self._writable or not 0 < len(payload) <= min(LARGEST, self.limit):
             return
         temporary = f".{key}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
@@ -183,12 +184,12 @@ class DiskCache:
             self._remove(temporary)
             return
         self._unscanned += len(payload)
-        # looking through a large directory takes long, so one entry in 64 does it
+        # scanning a large directory is slow, so one entry in 64 does it
         if self._unscanned > self.limit // 32 or int(key[:2], 16) < 4:
             self.trim()
 
     def _write(self, temporary: str, name: str, data: bytes) -> None:
-        """The whole file or none: written aside, then renamed."""
+        """The whole file or none: a temporary file that is renamed."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         there = self._directory
         file = os.open(temporary, flags, 0o600, dir_fd=there)
@@ -207,7 +208,7 @@ class DiskCache:
             return
 
     def _entries(self) -> Iterator[_Entry]:
-        """Our files. Anything else in the directory is somebody's, and left alone."""
+        """Our files. Anything else in the directory is not touched."""
         with os.scandir(self._directory) as found:
             for file in found:
                 if _OURS.fullmatch(file.name):
@@ -218,7 +219,7 @@ class DiskCache:
                     yield _Entry(facts.st_mtime, facts.st_size, file.name)
 
     def trim(self) -> None:
-        """Delete what was not used for longest until a tenth of the limit is free."""
+        """Delete the least recently used entries until a tenth of the limit is free."""
         self._unscanned = 0
         try:
             entries = sorted(self._entries())
@@ -234,7 +235,7 @@ class DiskCache:
 
 
 def from_environment(environment: Mapping[str, str]) -> DiskCache | None:
-    """The cache the environment asks for; None, and a warning, where it cannot be had."""
+    """The cache the environment asks for; None, and a warning, where it cannot be opened."""
     if environment.get("EVERYGRAD_CACHE") == "0" or not hasattr(os, "geteuid"):
         return None
     text = environment.get("EVERYGRAD_CACHE_MB", "512")
@@ -245,7 +246,7 @@ def from_environment(environment: Mapping[str, str]) -> DiskCache | None:
     try:
         return DiskCache(default_directory(environment), int(text) << 20)
     except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-        # no RuntimeWarning: those are NumPy's, which the door ignores and ops catch
+        # not RuntimeWarning: those are NumPy's, which dispatch ignores and ops catch
         warnings.warn(f"{error}: {_CURE}", UserWarning, stacklevel=2)
         return None
 
@@ -272,7 +273,7 @@ def current() -> DiskCache | None:
             if not _ready:
                 try:
                     _cache = from_environment(os.environ)
-                except Exception:  # not Ctrl-C: a warning made an error comes once as well
+                except Exception:  # not Ctrl-C: a warning that is an error is raised once, too
                     _ready = True
                     raise
                 _ready = True
@@ -280,7 +281,7 @@ def current() -> DiskCache | None:
 
 
 def use(cache: DiskCache | None) -> None:
-    """Keep object code in `cache` from now on; None: nowhere."""
+    """Store object code in `cache` from now on; None disables it."""
     global _cache, _ready
     with _lock:
         _cache, _ready = cache, True
@@ -293,7 +294,7 @@ def get(key: str) -> bytes | None:
 
 
 def put(key: str, code: bytes) -> None:
-    """Keep object code for later processes."""
+    """Store object code for later processes."""
     cache = current()
     if cache is not None:
         cache.put(key, code)

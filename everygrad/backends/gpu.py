@@ -1,4 +1,4 @@
-"""What WebGPU and CUDA have in common as devices: arrays are strided, and constants made once."""
+"""What the WebGPU and CUDA backends share: strided arrays, and constants that are cached."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType, rounded
 from everygrad.errors import ArgumentError
 
-_INTERNED = 1 << 14  # elements up to which arange's results are remembered
-_MOST_MADE = 1 << 10  # constants that are remembered
+_INTERNED = 1 << 14  # elements up to which arange's results are cached
+_MOST_MADE = 1 << 10  # constants that are cached
 
 
 class GpuBackend(Backend):
-    """A device whose payloads are strided arrays, and whose kernels note what is wrong."""
+    """A device whose payloads are strided arrays, and whose checks are deferred."""
 
     checks_later = True
 
     def __init__(self, device: str) -> None:
-        self.device = device  # as tensors say it
-        self.made: dict[Any, Any] = {}  # constants: they never change, so they serve again
+        self.device = device  # as tensors name it
+        self.made: dict[Any, Any] = {}  # constants, by value: they never change
 
     def check_dtype(self, dtype: DType) -> None:
-        """Refuse a dtype that the device does not have."""
+        """Raise for a dtype that the device does not have."""
 
     def empty(self, shape: Shape, dtype: DType) -> Any:
         """An array whose elements a kernel is about to write."""
         raise NotImplementedError
 
     def upload(self, array: Any) -> Any:
-        """The values of a NumPy array, all sent."""
+        """The values of a NumPy array, copied to the device."""
         raise NotImplementedError
 
     def contiguous(self, x: Any) -> Any:
         """The same elements in C order."""
         raise NotImplementedError
 
-    def join(self, out: Any, arrays: Sequence[Any], axis: int) -> None:
+    def concat_into(self, out: Any, arrays: Sequence[Any], axis: int) -> None:
         """Write arrays into `out`, one behind the other along an axis."""
         raise NotImplementedError
 
     def from_numpy(self, array: Any) -> Any:
         stretched = [n > 1 and s == 0 for n, s in zip(array.shape, array.strides, strict=True)]
-        if any(stretched) and array.size:  # broadcast: send it once
+        if any(stretched) and array.size:  # broadcast: copy it once
             index = tuple(slice(0, 1) if s else slice(None) for s in stretched)
             return strided_views.broadcast_to(self, self.from_numpy(array[index]), array.shape)
         return self.upload(array)
@@ -77,7 +77,7 @@ class GpuBackend(Backend):
         return self.intern((start, count, step, dtype, type(start), type(step)), values)
 
     def intern(self, key: Any, make: Callable[[], Any]) -> Any:
-        """A constant made once. Nothing ever writes to an array, so it can be shared."""
+        """A cached constant. Nothing ever writes to an array, so it can be shared."""
         found = self.made.get(key)
         if found is None:
             if len(self.made) > _MOST_MADE:

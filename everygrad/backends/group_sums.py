@@ -1,4 +1,4 @@
-"""What WebGPU and CUDA ask of a fused group: its kinds of sums, and the walks that serve them."""
+"""What WebGPU and CUDA ask about a fused group: its kinds of sums, and the loops for them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from everygrad.core.shapes import Shape
 
 
 class Kind(NamedTuple):
-    """What a final is ("total", "columns", "rows", or "" for none of these), and along rows of
-    which length."""
+    """The kind of a final ("total", "columns", "rows", or "" for none of these), and the length of
+    the rows it is computed along."""
 
     name: str
     length: int
 
 
 def fusable(v: Value) -> bool:
-    """Elementwise values, reductions, and picks by an index: all that groups are made of."""
+    """Whether groups can contain v: elementwise values, reductions, and gathers by an index."""
     return v.kind in ("elementwise", "reduction") or v.name == "take"
 
 
 def under_extremes(graph: Graph) -> set[Value]:
-    """The values of which a largest or smallest is looked for. One kernel finds it, another may
-    compute them again and ask which of them it was: they must be rounded alike in both."""
+    """The values under a max or min. One kernel finds the extreme, another may recompute the values
+    and compare them with it: they must be rounded alike in both."""
     todo = [a for v in graph.values if v.name in ("max", "min") for a in v.args]
     found: set[Value] = set()
     for v in todo:
@@ -57,12 +57,12 @@ def finals(members: dict[Value, Member]) -> list[Member]:
 
 
 def is_by_rows(members: dict[Value, Member]) -> bool:
-    """Whether rows are reduced, or have values: then they are what is walked."""
+    """Whether rows are reduced, or have values: then the loops go over rows."""
     return any(m.role in ("reduce", "row") or m.level == "row" for m in members.values())
 
 
 def needed(group: Group, wanted: Sequence[Value]) -> dict[Value, Member]:
-    """The members that the wanted values are made of, in order."""
+    """The members that the wanted values depend on, in order."""
     todo, seen = list(wanted), set(wanted)
     for v in todo:
         for r in group.members[v].refs:
@@ -73,7 +73,7 @@ def needed(group: Group, wanted: Sequence[Value]) -> dict[Value, Member]:
 
 
 def _is_stray(group: Group, m: Member, longest: float) -> bool:
-    """Whether no walk of the group serves a final."""
+    """Whether no loop of the group can compute a final."""
     kind = kind_of(m)
     if not kind.name:
         return True
@@ -83,8 +83,8 @@ def _is_stray(group: Group, m: Member, longest: float) -> bool:
 
 
 def without_strays(groups: Sequence[Group], longest: float = math.inf) -> list[Group]:
-    """The groups, with the sums that no walk of theirs serves as kernels behind them. `longest`:
-    elements of a row that is reduced and whose columns can be summed on the way."""
+    """The groups, with sums that none of their loops can compute as opaque ops after them.
+    `longest`: the elements of a reduced row up to which its columns can be summed on the way."""
     made: list[Group] = []
     for group in groups:
         apart = [m.value for m in finals(group.members) if _is_stray(group, m, longest)]
@@ -92,14 +92,14 @@ def without_strays(groups: Sequence[Group], longest: float = math.inf) -> list[G
             del group.members[v]
         made += [group] if group.values else []
         for v in apart:
-            alone = Group(group.number)
-            alone.opaque = v
-            made.append(alone)
+            single = Group(group.number)
+            single.opaque = v
+            made.append(single)
     return made
 
 
 def walked(group: Group, members: dict[Value, Member], row: int) -> Walk:
-    """How some members of a group are walked, in rows of so many elements; 0: in the group's."""
+    """The loops over some members of a group, in rows of so many elements; 0: the group's own."""
     like = Group(group.number, group.size)
     like.members, like.cuts, like.row = members, group.cuts, group.row
     if row:

@@ -1,4 +1,4 @@
-"""Arrays that are a storage, a shape and strides. Strides and offsets count elements."""
+"""Arrays as a storage, a shape and strides. Strides and offsets count elements."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from everygrad.core.shapes import Shape
 
 
 class StridedArray:
-    """Elements of a storage; an empty array has none. It never changes.
+    """A view of a storage; an empty array has none. It never changes.
 
-    What WebGPU's payloads and CUDA's have in common. All are made by the same arguments.
+    The common base of WebGPU's and CUDA's payloads, which take the same arguments.
     """
 
     __slots__ = ("__weakref__", "device", "dtype", "offset", "shape", "storage", "strides")
@@ -34,17 +34,17 @@ class StridedArray:
         self.strides = row_major(shape) if strides is None else strides
 
     def view(self, shape: Shape, strides: Shape | None, offset: int | None = None) -> Self:
-        """Other elements of the same storage; without strides they lie in C order."""
+        """Another view of the same storage; without strides it is contiguous."""
         at = self.offset if offset is None else offset
         return type(self)(self.device, shape, self.dtype, self.storage, at, strides)
 
-    def seen_as(self, dtype: Any) -> Self:
+    def bitcast(self, dtype: Any) -> Self:
         """The same bits in another dtype of the same size."""
         return type(self)(self.device, self.shape, dtype, self.storage, self.offset, self.strides)
 
     @property
     def is_contiguous(self) -> bool:
-        return self.strides == row_major(self.shape) or fits(self.shape, self.strides)
+        return self.strides == row_major(self.shape) or is_row_major(self.shape, self.strides)
 
 
 def row_major(shape: Shape) -> Shape:
@@ -59,8 +59,8 @@ def row_major(shape: Shape) -> Shape:
     return tuple(strides)
 
 
-def fits(shape: Shape, strides: Shape) -> bool:
-    """Whether the elements lie in C order one after the other; axes of size 1 say nothing."""
+def is_row_major(shape: Shape, strides: Shape) -> bool:
+    """Whether strides are contiguous in C order; axes of size 1 do not matter."""
     want = 1
     for n, step in zip(reversed(shape), reversed(strides), strict=True):
         if n != 1 and step != want:
@@ -69,8 +69,8 @@ def fits(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-def spread(shape: Shape, strides: Shape, wanted: Shape) -> Shape:
-    """The strides of an array seen broadcast to `wanted`."""
+def broadcast_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape:
+    """The strides of an array broadcast to `wanted`."""
     added = len(wanted) - len(shape)
     return (
         *(0,) * added,
@@ -78,10 +78,10 @@ def spread(shape: Shape, strides: Shape, wanted: Shape) -> Shape:
     )
 
 
-def reshaped(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """The strides that show the same elements in the same order as `new`; None if there are none.
+def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """The strides that view the same elements in the same order as `new`; None if there are none.
 
-    >>> reshaped((2, 6), (6, 1), (2, 2, 3)), reshaped((2, 3), (1, 2), (6,))
+    >>> reshape_strides((2, 6), (6, 1), (2, 2, 3)), reshape_strides((2, 3), (1, 2), (6,))
     ((6, 3, 1), None)
     """
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
@@ -103,7 +103,7 @@ def reshaped(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
 
 
 def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbouring axes that one stride can walk, made one."""
+    """Neighbouring axes merged where one stride covers both."""
     out: list[tuple[int, int]] = []
     for n, s in axes:
         if out and out[-1][1] == n * s:
@@ -114,7 +114,7 @@ def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def collapse(shape: Shape, all_strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
-    """Fewer axes for the same walk over several arrays; at least one axis is left."""
+    """Fewer axes for the same loops over several arrays; at least one axis remains."""
     sizes: list[int] = []
     steps: list[list[int]] = [[] for _ in all_strides]
     for axis, n in enumerate(shape):
@@ -134,7 +134,7 @@ def collapse(shape: Shape, all_strides: Sequence[Shape]) -> tuple[Shape, list[Sh
 
 
 def span(array: StridedArray) -> tuple[int, int]:
-    """The first and the last element of the storage that the array shows."""
+    """The first and the last element of the storage that the array can reach."""
     low = high = array.offset
     for n, s in zip(array.shape, array.strides, strict=True):
         if s < 0:

@@ -1,22 +1,22 @@
-"""Moves of strided arrays: views where strides can say it, and the way to a device's kernel."""
+"""View ops on strided arrays: views where strides can express them, else a device's kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from everygrad.backends.strided_array import StridedArray, reshaped, spread
+from everygrad.backends.strided_array import StridedArray, broadcast_strides, reshape_strides
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP
 
 A = TypeVar("A", bound=StridedArray)
 Slices = tuple[tuple[int, int, int], ...]  # by axis: start, count, step
-_JOINED = edge(__name__, "_JOINED", 16, "count")  # inputs of one concat kernel
+_MAX_CONCAT = edge(__name__, "_MAX_CONCAT", 16, "count")  # inputs of one concat kernel
 
 
-def nothing(like: A, shape: Shape) -> A:
-    """An array without elements: it lies nowhere."""
+def without_elements(like: A, shape: Shape) -> A:
+    """An array without elements, and without storage."""
     return type(like)(like.device, shape, like.dtype, None)
 
 
@@ -24,8 +24,8 @@ def reshape(dev: Any, x: A, shape: Shape) -> A:
     if size_of(shape) != size_of(x.shape):
         raise ValueError("element counts differ")
     if x.storage is None:
-        return nothing(x, shape)
-    strides = reshaped(x.shape, x.strides, shape)
+        return without_elements(x, shape)
+    strides = reshape_strides(x.shape, x.strides, shape)
     if strides is None:
         x = dev.contiguous(x)
     return x.view(shape, strides)
@@ -37,33 +37,33 @@ def permute_dims(dev: Any, x: A, axes: Shape) -> A:
 
 def broadcast_to(dev: Any, x: A, shape: Shape) -> A:
     if not size_of(shape):
-        return nothing(x, shape)
-    return x.view(shape, spread(x.shape, x.strides, shape))
+        return without_elements(x, shape)
+    return x.view(shape, broadcast_strides(x.shape, x.strides, shape))
 
 
 def take_slices(dev: Any, x: A, slices: Slices) -> A:
     shape = tuple(count for _, count, _ in slices)
     if not size_of(shape):
-        return nothing(x, shape)
+        return without_elements(x, shape)
     pairs = list(zip(slices, x.strides, strict=True))
     offset = x.offset + sum(start * stride for (start, _, _), stride in pairs)
     return x.view(shape, tuple(step * stride for (_, _, step), stride in pairs), offset)
 
 
 def concat(dev: Any, *xs: A, axis: int, sizes: Shape) -> A:
-    """Arrays one behind the other, a few in each kernel; those without elements add nothing."""
+    """Concatenated arrays, a few in each kernel; those without elements are skipped."""
     there = [x for x in xs if x.storage is not None]
     if len(there) == 1:
         return there[0]
-    while len(there) > _JOINED:
+    while len(there) > _MAX_CONCAT:
         there = [
             concat(dev, *some, axis=axis, sizes=tuple(x.shape[axis] for x in some))
-            for some in (there[i : i + _JOINED] for i in range(0, len(there), _JOINED))
+            for some in (there[i : i + _MAX_CONCAT] for i in range(0, len(there), _MAX_CONCAT))
         ]
     shape = (*xs[0].shape[:axis], sum(sizes), *xs[0].shape[axis + 1 :])
     out: A = dev.empty(shape, FROM_NP[xs[0].dtype])
     if out.storage is not None:
-        dev.join(out, there, axis)
+        dev.concat_into(out, there, axis)
     return out
 
 

@@ -1,7 +1,7 @@
 """One pool of threads for work that releases the interpreter lock.
 
-Work is cut into parts and everyone, the caller too, takes the next part until none is left: a
-worker that wakes late costs nothing, because the caller has done its share meanwhile.
+Work is split into parts, and all threads, the caller's too, take the next part until none remains:
+a worker that wakes late costs nothing, because the others have done its share.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _usable_cores() -> int:
 
 
 def _nothing(lo: int, hi: int) -> None:
-    """The task of a finished job: keeps no buffer alive."""
+    """The task of a finished job, which keeps no buffer alive."""
 
 
 class _Job:
     """One parallel_for: parts to claim, helpers at work, the first exception.
 
-    Signals come to the main thread, which is a caller and never a helper: helpers are not
-    interrupted, and count themselves; what a caller has claimed when it is, nobody waits for.
+    Signals reach the main thread, which is a caller and never a helper. Helpers are therefore never
+    interrupted, and count themselves; nothing waits for a part that an interrupted caller claimed.
     """
 
     __slots__ = ("_claims", "_closed", "_count", "_gone", "_helping", "_lock", "_parts", "_task",
@@ -50,11 +50,11 @@ class _Job:
         self._lock = threading.Lock()
         self._helping = 0
         self._closed = False
-        self._gone: SimpleQueue[None] = SimpleQueue()  # one for each helper that was
+        self._gone: SimpleQueue[None] = SimpleQueue()  # one item for each helper that has left
         self.error: BaseException | None = None
 
     def work(self) -> None:
-        """Take parts until none is left, or something failed."""
+        """Take parts until none remains, or one failed."""
         count, parts = self._count, self._parts
         while self.error is None and (part := next(self._claims)) < parts:
             self._task(count * part // parts, count * (part + 1) // parts)
@@ -62,7 +62,7 @@ class _Job:
     def help(self) -> None:
         """A helper's share. Never raises: the caller of parallel_for does."""
         with self._lock:
-            if self._closed:  # found in the queue when all was done
+            if self._closed:  # taken from the queue after all was done
                 return
             self._helping += 1
         try:
@@ -78,7 +78,7 @@ class _Job:
         """Return when no part is running any more; may be called again when interrupted."""
         with self._lock:
             self._closed = True
-        while self._helping:  # who is still there has a ticket to leave
+        while self._helping:  # each helper still inside puts one item when it leaves
             self._gone.get()
         self._task = _nothing  # a worker may find this job in the queue much later
 
@@ -152,8 +152,8 @@ def parallel_for(count: int, grain: int, task: Task) -> None:
     """Call `task(lo, hi)` on ranges that cover [0, count) once, on several threads.
 
     Ranges hold at least `grain` items. Returns when all are done; raises the first exception any
-    raised, in which case ranges not yet begun are left out. Runs in the caller alone when there
-    are fewer than two grains, one thread, or when called from inside a task.
+    raised, in which case ranges not yet begun are skipped. Runs in the caller only when there are
+    fewer than two grains, one thread, or when called from inside a task.
     """
     if count <= 0:
         return

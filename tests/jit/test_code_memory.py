@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import everygrad as eg
-from everygrad.backends.code_cache import Kept, kept
+from everygrad.backends.code_cache import CodeCache, code_cache
 from everygrad.backends.cpu.kernels import elementwise, run_work
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.llvm.work import Step
@@ -143,7 +143,7 @@ def test_memory_is_flat_beyond_the_bound(small: int) -> None:
         if i % 50 == 49:
             settle()
             sizes.append(resident())
-            assert kept.total() <= 2 * small
+            assert code_cache.total() <= 2 * small
     # from the third measurement on the bound holds: 300 functions took 25 MB without it
     assert sizes[-1] - sizes[2] < 8 << 20, [s >> 10 for s in sizes]
     assert engine().loaded - before < 200
@@ -193,7 +193,7 @@ def test_eager_kernels_are_dropped_and_come_again(small: int) -> None:
         held = [scaled(7.0 + i / 128) for i in range(100)]
         for i, f in enumerate(held):
             right(f, 7.0 + i / 128)
-    assert kept.total() <= 2 * small
+    assert code_cache.total() <= 2 * small
 
 
 def test_threads_call_while_code_is_dropped(small: int) -> None:
@@ -324,7 +324,7 @@ def test_gpus_keep_within_the_bound(where: str, small: int) -> None:
             f(eg.tensor(X, device=where))
         counts.append(len(table))
     assert counts[-1] < 75
-    assert kept.total() <= 2 * small
+    assert code_cache.total() <= 2 * small
     if where == "webgpu":
         right(functions[0], 4.0, where)
 
@@ -338,7 +338,7 @@ class Thing:
 
 def test_the_least_recently_used_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "code_bytes", 100)
-    cache, dropped = Kept(), []
+    cache, dropped = CodeCache(), []
     things = [Thing() for _ in range(12)]
     for thing in things:
         cache.add(thing, 10, dropped.append)
@@ -356,7 +356,7 @@ def test_everything_recent_is_no_reason_to_keep_twice_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(config, "code_bytes", 100)
-    cache, dropped = Kept(), []
+    cache, dropped = CodeCache(), []
     things = [Thing() for _ in range(100)]
     for thing in things:
         cache.add(thing, 10, dropped.append)

@@ -118,7 +118,7 @@ class FakeCudnn:
         return 0
 
     def do_get_attribute(
-        self, number: int, name: int, type_: int, room: int, count: int, place: int | None
+        self, number: int, name: int, type_: int, capacity: int, count: int, place: int | None
     ) -> int:
         descriptor = self.made[number]
         found: list[int] = {202: self._results, 300: self._engine, 1303: self._notes,
@@ -126,7 +126,7 @@ class FakeCudnn:
         ctypes.c_int64.from_address(count).value = len(found)
         if place is not None and name in (1303, 402):
             element = ctypes.c_int32 if name == 1303 else ctypes.c_int64
-            (element * room).from_address(place)[: len(found)] = found
+            (element * capacity).from_address(place)[: len(found)] = found
         return 0
 
     def _results(self, descriptor: Descriptor, place: int | None) -> list[int]:

@@ -14,7 +14,13 @@ import scipy.linalg
 from scipy.linalg import lapack
 
 from everygrad import dtypes
-from everygrad.backends.cuda.driver.cusolver import _BLAS, _SOLVER, ROOM, Cusolver, Libraries
+from everygrad.backends.cuda.driver.cusolver import (
+    _BLAS,
+    _SOLVER,
+    WORKSPACE,
+    Cusolver,
+    Libraries,
+)
 from everygrad.backends.cuda.solver import factorisations
 from everygrad.errors import ArgumentError
 
@@ -61,14 +67,14 @@ class FakeCusolver:
         return self._functions[name]
 
     def opened(self, address: int) -> Cusolver:
-        """Our side of both, with room at an address."""
+        """Our side of both, with a workspace at an address."""
         return Cusolver(Libraries(self, self), 5, address)
 
     def _set_up(self, name: str, *arguments: Any) -> int:
         if "Create" in name:
             arguments[0]._obj.value = HANDLE
         elif "SetWorkspace" in name:
-            assert arguments[2] == ROOM
+            assert arguments[2] == WORKSPACE
         else:
             assert arguments == (HANDLE, 5)
         return self.status.get(name, 0)
@@ -106,9 +112,11 @@ def _list(address: int, count: int) -> list[int]:
 # --- routines ------------------------------------------------------------------------------------
 
 
-def _potrf(dtype: Any, uplo: int, n: int, a: int, ld: int, work: int, room: int, info: int) -> None:
-    assert (uplo, room) == (1, ELEMENTS)
-    _at(work, dtype, room)[:] = 0
+def _potrf(
+    dtype: Any, uplo: int, n: int, a: int, ld: int, work: int, work_size: int, info: int
+) -> None:
+    assert (uplo, work_size) == (1, ELEMENTS)
+    _at(work, dtype, work_size)[:] = 0
     x = _at(a, dtype, n, n, leading=ld)
     made, failed = lapack.get_lapack_funcs("potrf", dtype=dtype)(x, lower=False, clean=False)
     x[...] = made
@@ -188,22 +196,22 @@ def _trsmBatched(*args: Any) -> None:  # noqa: N802
 
 
 def _geqrf(*args: Any) -> None:
-    dtype, m, n, a, ld, scale, work, room, info = args
+    dtype, m, n, a, ld, scale, work, work_size, info = args
     x = _at(a, dtype, m, n, leading=ld)
     made, tau, *_ = lapack.get_lapack_funcs("geqrf", dtype=dtype)(x)
     x[...], _at(scale, dtype, n)[:] = made, tau
-    _at(work, dtype, room)[:] = 0
+    _at(work, dtype, work_size)[:] = 0
     _at(info, np.int32, 1)[:] = 0
 
 
 def _orgqr(*args: Any) -> None:
-    dtype, m, n, k, a, ld, scale, work, room, info = args
+    dtype, m, n, k, a, ld, scale, work, work_size, info = args
     x = _at(a, dtype, m, n, leading=ld)
     name = "ungqr" if dtype.kind == "c" else "orgqr"
     given = x.copy(order="F")
     given[:, k:] = 0  # what is there is not to be read
     x[...] = lapack.get_lapack_funcs(name, dtype=dtype)(given, _at(scale, dtype, k))[0]
-    _at(work, dtype, room)[:] = 0
+    _at(work, dtype, work_size)[:] = 0
     _at(info, np.int32, 1)[:] = 0
 
 
@@ -217,13 +225,13 @@ def _strided(address: int, dtype: Any, shape: Any, strides: Any) -> Any:
     return np.asarray(type("Memory", (), {"__array_interface__": facts | {"version": 3}})())
 
 
-def place(dev: Any, x: Any, address: int, lies: tuple[int, int, int]) -> None:
+def copy_strided(dev: Any, x: Any, address: int, strides: tuple[int, int, int]) -> None:
     *batch, m, n = x.shape
     count = int(np.prod(batch))
 
     def placed(source: int, target: int) -> None:
         given = _strided(source, x.dtype, x.shape, x.strides)
-        _strided(target, x.dtype, (count, m, n), lies)[...] = given.reshape(count, m, n)
+        _strided(target, x.dtype, (count, m, n), strides)[...] = given.reshape(count, m, n)
 
     dev.gpu.call(placed, x.ptr, address)
 
@@ -250,7 +258,7 @@ def unit_matrices(dev: Any, count: int, n: int, dtype: Any) -> Any:
     return out
 
 
-def settle(dev: Any, x: Any, info: Any, out: Any, what: str | None) -> None:
+def mark_failures(dev: Any, x: Any, info: Any, out: Any, what: str | None) -> None:
     number = -1 if what is None else dev.gpu.check_number(what, 1, ArgumentError)
     count = info.shape[0]
 
@@ -319,11 +327,11 @@ def determinants(dev: Any, factors: Any, pivots: Any, out: Any, logs: bool) -> N
 
 def take_triangle(dev: Any, memory: Any, n: int, rows: int, offset: int) -> None:
     count, columns, leading = memory.shape
-    lies = ((count, n, rows), (columns * leading, leading, 1))
+    strides = ((count, n, rows), (columns * leading, leading, 1))
 
     def taken(at: int) -> None:
-        source = _strided(at, memory.dtype, *lies)
-        target = _strided(at + offset * memory.dtype.itemsize, memory.dtype, *lies)
+        source = _strided(at, memory.dtype, *strides)
+        target = _strided(at + offset * memory.dtype.itemsize, memory.dtype, *strides)
         target[...] = np.tril(source)
 
     dev.gpu.call(taken, memory.ptr)
@@ -332,7 +340,7 @@ def take_triangle(dev: Any, memory: Any, n: int, rows: int, offset: int) -> None
 def install_kernels(monkeypatch: Any) -> None:
     """Let NumPy do what kernels would."""
     for kernel in (
-        *(place, addresses, unit_matrices, settle, keep_lower, refuse_zeros),
+        *(copy_strided, addresses, unit_matrices, mark_failures, keep_lower, refuse_zeros),
         *(put_pivots, determinants, take_triangle),
     ):
         monkeypatch.setattr(factorisations, kernel.__name__, kernel)

@@ -1,8 +1,8 @@
 """The payload: a view of a storage. Offsets and strides count elements.
 
-Arrays that lie alike share a `Layout`. What an elementwise op does to arrays of such layouts is a
-`Plan`, made by the device the first time; from then on `direct` is the whole way from arrays to a
-launch.
+Arrays with the same strides and alignment share a `Layout`. What an elementwise op launches for
+arrays of such layouts is a `LaunchPlan`, made by the device the first time; from then on `direct`
+is the whole way from arrays to a launch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad.backends import base
-from everygrad.backends.cuda.driver.memory import Small, Storage
+from everygrad.backends.cuda.driver.memory import SmallStorage, Storage
 from everygrad.backends.strided_array import StridedArray, row_major
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
@@ -28,17 +28,18 @@ ALIGNED = 16  # bytes of the widest load
 
 
 class Layout:
-    """How an array lies on its device: one object for all that lie so, compared by identity."""
+    """Shape, strides, dtype, device and alignment: one object for all equal, compared by
+    identity."""
 
     __slots__ = ()
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """An elementwise op that reads one to three arrays of certain layouts, ready to be launched."""
 
     gpu: Any
     kernel: Any
-    waiting: list[tuple[Any, int]]  # blocks of the result's size; stays empty where it is large
+    waiting: list[tuple[Any, int]]  # cached blocks of the result's size; always empty if large
     lock: Any
     put: Any
     buffer: Any
@@ -51,16 +52,16 @@ class Plan(NamedTuple):
 
 
 _layouts: dict[Any, Layout] = {}
-_plans: dict[Any, Plan] = {}
+_plans: dict[Any, LaunchPlan] = {}
 _numbers: dict[Any, CudaArray] = {}
 
 
 class CudaArray(StridedArray):
-    """Elements of a storage; an empty array has none. It never changes."""
+    """A view of a storage; an empty array has none. It never changes."""
 
     __slots__ = ("layout", "ptr")
     storage: Storage | None
-    size = math.inf  # never small: the door's path for NumPy's small arrays is not for it
+    size = math.inf  # never small: dispatch's fast path for small NumPy arrays is not for it
 
     def __init__(
         self,
@@ -71,21 +72,21 @@ class CudaArray(StridedArray):
         offset: int = 0,
         strides: Shape | None = None,
     ) -> None:
-        self.device = device  # as the class above does: a call of it takes as long as all of this
+        self.device = device  # repeats the base class: calling it takes as long as all of this
         self.shape = shape
         self.dtype = dtype
         self.storage = storage
         self.offset = offset
         self.strides = row_major(shape) if strides is None else strides
         self.ptr = 0 if storage is None else storage.ptr + offset * dtype.itemsize
-        self.layout: Layout | None = None  # found when it is first asked for
+        self.layout: Layout | None = None  # found on first use
 
     @staticmethod
     def direct(op: Any, a: Any, b: Any = None, c: Any = None) -> CudaArray | None:
-        """The result of an elementwise op by the plan made for it; None where there is none.
+        """The result of an elementwise op by its cached plan; None where there is none.
 
-        The hottest code of this backend: what `Memory.take`, `Gpu.launch` and `__init__` do is
-        written out, since calls cost as much as what they do.
+        The hottest code of this backend: `Memory.take`, `Gpu.launch` and `__init__` are inlined,
+        since the calls cost as much as what they do.
         """
         try:
             if b is None:
@@ -102,7 +103,7 @@ class CudaArray(StridedArray):
         gpu, kernel, waiting, lock, put, buffer, device, shape, dtype, size, strides, layout = plan
         try:
             holder, ptr = waiting.pop()
-            storage: Storage = Small(gpu, holder, ptr, size, waiting)
+            storage: Storage = SmallStorage(gpu, holder, ptr, size, waiting)
         except IndexError:
             storage = gpu.memory.take(size)
             ptr = storage.ptr
@@ -140,12 +141,12 @@ class CudaArray(StridedArray):
         return found
 
     @property
-    def is_alone(self) -> bool:
-        """Whether this is all of its storage, in C order, and no other array can see it."""
+    def is_sole_owner(self) -> bool:
+        """Whether this is all of its storage, contiguous, and no other array shares it."""
         storage = self.storage
         if storage is None or self.offset or self.strides != row_major(self.shape):
             return False
-        return getrefcount(storage) <= _ALONE
+        return getrefcount(storage) <= _SOLE_OWNER
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -156,7 +157,7 @@ class CudaArray(StridedArray):
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
-            "data": (self.ptr, False),  # PyTorch takes no other
+            "data": (self.ptr, False),  # PyTorch requires writable memory
             "strides": tuple(s * self.dtype.itemsize for s in self.strides),
             "stream": stream or None,
             "version": 3,
@@ -167,14 +168,14 @@ _new = CudaArray.__new__
 
 
 def layout_of(array: CudaArray) -> Layout:
-    """The layout, found or made."""
+    """The layout of an array, which caches it."""
     place = array.ptr % ALIGNED
     found = array.layout = layout(array.device, array.shape, array.strides, array.dtype, place)
     return found
 
 
 def layout(device: str, shape: Shape, strides: Shape, dtype: Any, place: int = 0) -> Layout:
-    """The one object for all arrays that lie so; `place` is their address modulo `ALIGNED`."""
+    """The one object for all arrays of this layout; `place` is the address modulo `ALIGNED`."""
     key = (device, shape, strides, dtype, place)
     found = _layouts.get(key)
     if found is None:
@@ -184,18 +185,18 @@ def layout(device: str, shape: Shape, strides: Shape, dtype: Any, place: int = 0
     return found
 
 
-def remember(op: Any, arrays: Sequence[CudaArray], plan: Plan) -> None:
-    """Let `direct` know what an op does to arrays that lie as these do."""
+def remember(op: Any, arrays: Sequence[CudaArray], plan: LaunchPlan) -> None:
+    """Cache the plan of an op on arrays of these layouts, for `direct`."""
     if len(_plans) > _PLANS_MOST:
         _plans.clear()
     _plans[op, *[a.layout or layout_of(a) for a in arrays]] = plan
 
 
-def _alone() -> int:
-    """What getrefcount says of a storage that one array holds, asked as `is_alone` asks."""
+def _sole_owner() -> int:
+    """The refcount of a storage that one array holds, as `is_sole_owner` sees it."""
     array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
     storage = array.storage
     return getrefcount(storage)
 
 
-_ALONE = _alone()
+_SOLE_OWNER = _sole_owner()

@@ -12,7 +12,7 @@ from everygrad.backends.strided_array import span
 
 
 class _Stream:
-    """Our stream, as other libraries ask for one."""
+    """Our stream, by the protocol that other libraries use."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -22,18 +22,18 @@ class _Stream:
 
 
 def has_libraries(dev: Any) -> bool:
-    """Whether there is a GPU for libraries to work on: not on a dry device."""
+    """Whether there is a GPU that libraries can use: a dry device has none."""
     return isinstance(dev.gpu.driver, Driver)
 
 
 def is_eager(dev: Any) -> bool:
-    """Whether ops run now, on a GPU that is there: not on a dry one, nor while recording."""
+    """Whether ops run now on a real GPU: not on a dry one, nor while recording."""
     return has_libraries(dev) and getattr(dev.gpu, "real", None) is None
 
 
 @contextmanager
 def on_our_stream(dev: Any) -> Iterator[Any]:
-    """CuPy, with what it launches inside on our stream, and what it makes in our memory."""
+    """CuPy, launching on our stream and allocating from our pool."""
     cupy = load_cupy()
     index = dev.gpu.driver.index
     handle = dev.gpu.driver.stream
@@ -46,8 +46,8 @@ def on_our_stream(dev: Any) -> Iterator[Any]:
             yield cupy
 
 
-def lent(cupy: Any, x: CudaArray, address: int | None = None) -> Any:
-    """An array as CuPy's, on its own memory, or on what lies at an address. CuPy must not write to
+def as_cupy(cupy: Any, x: CudaArray, address: int | None = None) -> Any:
+    """An array as CuPy's, sharing its memory, or the memory at an address. CuPy must not write to
     an array's own memory: arrays never change."""
     low, high = span(x)
     size = x.dtype.itemsize

@@ -1,4 +1,4 @@
-"""CUDA as a backend: works ops out from their records, by kernels written in CUDA C++."""
+"""The CUDA backend: computes ops from their records, by kernels written in CUDA C++."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda import dlpack, registry
-from everygrad.backends.cuda.array import ALIGNED, CudaArray, Plan, layout, layout_of, remember
+from everygrad.backends.cuda.array import (
+    ALIGNED,
+    CudaArray,
+    LaunchPlan,
+    layout,
+    layout_of,
+    remember,
+)
 from everygrad.backends.cuda.driver.driver import Driver
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
-from everygrad.backends.cuda.driver.gpu import Gpu, Kernel, Reading
+from everygrad.backends.cuda.driver.gpu import Gpu, Kernel, PendingRead
 from everygrad.backends.cuda.graph import library_calls
-from everygrad.backends.cuda.graph.launch_cache import Shortcuts
+from everygrad.backends.cuda.graph.launch_cache import LaunchCache
 from everygrad.backends.cuda.graph.recording import recorder
 from everygrad.backends.cuda.graph.replay import Replay
 from everygrad.backends.cuda.kernels import copy_kernels, elementwise, multi_tensor, reduction
 from everygrad.backends.cuda.source.render import used_inputs
-from everygrad.backends.cuda.source.writer import Written
+from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.gpu import GpuBackend
-from everygrad.backends.strided_array import span, spread
+from everygrad.backends.strided_array import broadcast_strides, span
 from everygrad.compile.expr import Program
 from everygrad.core import shapes
 from everygrad.core.config import config
@@ -32,21 +39,21 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 
-_PLANS = 1 << 14  # kernels remembered with their shapes
+_PLANS = 1 << 14  # kernels that are cached with their shapes
 _HEAD_START = 200_000  # cycles, about 100 us: as long as launching what is timed takes
 
 
 class Cuda(GpuBackend):
-    """One GPU. `device` is its name as tensors say it: "cuda" for the first, then "cuda:1"..."""
+    """One GPU. `device` is its name on tensors: "cuda" for the first, then "cuda:1"..."""
 
     name = "cuda"
 
     def __init__(self, device: str, driver: Any) -> None:
         super().__init__(device)
-        self.gpu = self.home = Gpu(device, driver)  # a recorder has another `gpu`, and this home
+        self.gpu = self.home = Gpu(device, driver)  # a recorder has its own `gpu`, this home
         self.multiprocessors: int = driver.multiprocessors
         self.plans: dict[Any, Any] = {}
-        self.shortcuts = Shortcuts()
+        self.launch_cache = LaunchCache()
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
@@ -55,8 +62,8 @@ class Cuda(GpuBackend):
         self.gpu.wait()
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
-        """By the device's own clock. It is kept busy first, so that it does not wait for what it
-        is asked to do while it is timed."""
+        """By the device's own clock. A delay kernel runs first, so that the device does not wait
+        for launches while it is timed."""
         self.synchronize()
         start = perf_counter()
         kernel = self.planned("delay", lambda: registry.write_delay(_HEAD_START))
@@ -87,26 +94,26 @@ class Cuda(GpuBackend):
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)
         if kernel is None and op.family == "elementwise":
-            return self._applied(op, arrays, params)
+            return self._run_elementwise(op, arrays, params)
         if self.gpu is self.home:
-            shortcut = self.shortcuts.find(self, op, arrays, params)
-            if shortcut is not None:
-                return shortcut.run(self, arrays)
+            launch = self.launch_cache.find(self, op, arrays, params)
+            if launch is not None:
+                return launch.run(self, arrays)
         if kernel is not None:
             return kernel(*arrays, **params)
         if op.family == "reduction":
             return reduction.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
         raise DeviceError(f"{op.name}: the cuda backend has no kernel for it")
 
-    def _applied(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
-        """An elementwise op, by what was found out for arrays that lie so."""
+    def _run_elementwise(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
+        """An elementwise op, by the plan for arrays of these layouts."""
         key = (op, *params.items(), *[a.layout or layout_of(a) for a in arrays])
         found = self.plans.get(key)
         if found is not None:
-            return self._made(found, arrays)
+            return self._launch(found, arrays)
         program = op.program([FROM_NP[a.dtype] for a in arrays], params)
-        found = self._keep(key, self._found(op.name, program, arrays, False))
-        out = self._made(found, arrays)
+        found = self._keep(key, self._find_plan(op.name, program, arrays, False))
+        out = self._launch(found, arrays)
         if not params and out.storage is not None and len(found[3]) == len(arrays) <= 3:
             self._remember(op, found, arrays)
         return out
@@ -114,36 +121,36 @@ class Cuda(GpuBackend):
     def elementwise(
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool = False
     ) -> CudaArray:
-        """A scalar program over arrays that broadcast; `ordered`: the result lies in C order."""
-        return self._made(self._found(name, program, arrays, ordered), arrays)
+        """A scalar program over arrays that broadcast; `ordered`: the result is contiguous."""
+        return self._launch(self._find_plan(name, program, arrays, ordered), arrays)
 
-    def _found(
+    def _find_plan(
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool
     ) -> Any:
-        """What is done for a program on arrays of these shapes and strides."""
+        """The plan of a program on arrays of these shapes and strides, cached or new."""
         places = [(a.shape, a.strides, a.ptr % ALIGNED) for a in arrays]
         key = (id(program), ordered, *places)
         found = self.plans.get(key)
         return self._plan(key, name, program, arrays, ordered) if found is None else found
 
-    def _made(self, found: Any, arrays: Sequence[CudaArray]) -> CudaArray:
-        kernel, shape, strides, used, dtype, size, _, lies = found
+    def _launch(self, found: Any, arrays: Sequence[CudaArray]) -> CudaArray:
+        kernel, shape, strides, used, dtype, size, _, result_layout = found
         if kernel is None:
             return CudaArray(self.device, shape, dtype, None)
         storage = self.gpu.memory.take(size)
         self.gpu.launch(kernel, *[arrays[k].ptr for k in used], storage.ptr)
         made = CudaArray(self.device, shape, dtype, storage, 0, strides)
-        made.layout = lies
+        made.layout = result_layout
         return made
 
     def _remember(self, op: Any, found: Any, arrays: Sequence[CudaArray]) -> None:
-        """Let later calls of the op on arrays that lie so go the shortest way. The plan is the real
-        device's, also when this one records."""
-        kernel, shape, strides, _, dtype, size, _, lies = found
+        """Let later calls of the op on arrays of these layouts use `CudaArray.direct`. The plan is
+        the real device's, even when this one records."""
+        kernel, shape, strides, _, dtype, size, _, result_layout = found
         gpu = self.home
         how = (gpu, kernel, gpu.memory.waiting_for(size), gpu.lock, kernel.put, kernel.buffer)
-        made = (self.device, shape, dtype, size, strides, lies)
-        remember(op, arrays, Plan(*how, *made))
+        made = (self.device, shape, dtype, size, strides, result_layout)
+        remember(op, arrays, LaunchPlan(*how, *made))
 
     def _plan(
         self,
@@ -153,15 +160,15 @@ class Cuda(GpuBackend):
         arrays: Sequence[CudaArray],
         ordered: bool,
     ) -> Any:
-        """The plan of a program, made. The program stays with it, so that no other has its id."""
+        """Make the plan of a program. It holds the program, so that no other gets its id."""
         shape = shapes.broadcast(name, *(a.shape for a in arrays))
         dtype = program.dtype
         used = used_inputs(program)
         kernel: Kernel | None = None
         strides: Shape = ()
         if size_of(shape):
-            at = elementwise.walk(
-                shape, [spread(a.shape, a.strides, shape) for a in arrays], ordered
+            at = elementwise.loop_nest(
+                shape, [broadcast_strides(a.shape, a.strides, shape) for a in arrays], ordered
             )
             given = [FROM_NP[a.dtype] for a in arrays]
             places = [a.ptr % ALIGNED for a in arrays]
@@ -170,8 +177,10 @@ class Cuda(GpuBackend):
                 elementwise.write(name, program, given, at, places, self.multiprocessors)
             )
         size = size_of(shape) * dtype.itemsize
-        lies = layout(self.device, shape, strides, dtype.np)
-        return self._keep(key, (kernel, shape, strides, used, dtype.np, size, program, lies))
+        result_layout = layout(self.device, shape, strides, dtype.np)
+        return self._keep(
+            key, (kernel, shape, strides, used, dtype.np, size, program, result_layout)
+        )
 
     def _keep(self, key: Any, found: Any) -> Any:
         if len(self.plans) > _PLANS:
@@ -179,8 +188,8 @@ class Cuda(GpuBackend):
         self.plans[key] = found
         return found
 
-    def planned(self, key: Any, write: Callable[[], Written]) -> Kernel:
-        """The kernel under `key`, written when it is first asked for."""
+    def planned(self, key: Any, write: Callable[[], WrittenKernel]) -> Kernel:
+        """The cached kernel under `key`, written on first use."""
         found: Kernel | None = self.plans.get(key)
         return self._keep(key, self.gpu.prepare(write())) if found is None else found
 
@@ -191,7 +200,7 @@ class Cuda(GpuBackend):
         return Replay(self, graph, donated)
 
     def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
-        """Where no library does it, found out by recording the op on promised arrays."""
+        """Where no library computes it, found by recording the op on placeholder arrays."""
         by_library = library_calls.serves(self, op.name, given, params)
         if by_library is not None:
             return by_library
@@ -211,8 +220,8 @@ class Cuda(GpuBackend):
     def contiguous(self, x: CudaArray) -> CudaArray:
         return copy_kernels.contiguous(self, x)
 
-    def join(self, out: CudaArray, arrays: Sequence[CudaArray], axis: int) -> None:
-        copy_kernels.join(self, out, arrays, axis)
+    def concat_into(self, out: CudaArray, arrays: Sequence[CudaArray], axis: int) -> None:
+        copy_kernels.concat_into(self, out, arrays, axis)
 
     def upload(self, array: Any) -> CudaArray:
         out = self.empty(array.shape, dtypes.as_dtype(array.dtype))
@@ -243,9 +252,9 @@ class Cuda(GpuBackend):
         """Waits for the GPU; raises what checks found since the last time."""
         return self._begin_read(array).values()
 
-    def read_later(self, arrays: Sequence[CudaArray]) -> Later:
-        """The values, begun to be copied now; `result()` waits for them."""
-        return Later([self._begin_read(a) for a in arrays])
+    def read_later(self, arrays: Sequence[CudaArray]) -> PendingReadbacks:
+        """Start to copy the values now; `result()` waits for them."""
+        return PendingReadbacks([self._begin_read(a) for a in arrays])
 
     def _begin_read(self, array: CudaArray) -> Readback:
         if array.storage is None or not size_of(array.shape):
@@ -263,8 +272,8 @@ class Cuda(GpuBackend):
 class Readback:
     """An array's values on their way to the host."""
 
-    def __init__(self, array: CudaArray, reading: Reading | None, low: int) -> None:
-        self._array = array  # holds the memory until it was read
+    def __init__(self, array: CudaArray, reading: PendingRead | None, low: int) -> None:
+        self._array = array  # holds the memory until it is read
         self._reading = reading
         self._low = low
 
@@ -279,7 +288,7 @@ class Readback:
         return np.ndarray(array.shape, array.dtype, self._reading.result(), at, steps)
 
 
-class Later:
+class PendingReadbacks:
     """Several arrays on their way to the host."""
 
     def __init__(self, readbacks: list[Readback]) -> None:
@@ -290,7 +299,7 @@ class Later:
 
 
 def canonical(name: str) -> str:
-    """The one name of a device: "cuda" is "cuda:0".
+    """The canonical name of a device: "cuda" is "cuda:0".
 
     >>> canonical("cuda:0"), canonical("cuda:2")
     ('cuda', 'cuda:2')

@@ -1,7 +1,7 @@
-"""Memory shared with other libraries on the same GPU, without a copy: DLPack's capsules.
+"""Memory shared with other libraries on the same GPU without a copy: DLPack capsules.
 
-Written with ctypes, so that every dtype can go both ways. Streams are told to wait for each other;
-the host waits for none, except when memory of another library is given back.
+Written with ctypes, so that every dtype can be exported and imported. Streams wait for each other;
+the host waits only when memory of another library is released.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
 
 GPU = 2  # DLPack's number for CUDA
-DEFAULT_STREAM = 1  # what None means to a producer
-NO_STREAM = -1  # the consumer asks for no order
+DEFAULT_STREAM = 1  # what a consumer's None means
+NO_STREAM = -1  # the consumer asks for no synchronisation
 _NAME, _USED = b"dltensor", b"used_dltensor"
 _CODES = {"int": 0, "uint": 1, "float": 2, "complex": 5, "bool": 6}
 _BFLOAT = 4
@@ -53,7 +53,7 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _api = ctypes.pythonapi
 _new = _api.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-# capsules by address: what is being freed must not be counted as referred to again
+# capsules by address: one that is being freed must not get a new reference
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", _api)
 )
@@ -63,7 +63,7 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_SetName", _api)
 )
-# what exported memory needs until its taker is done, by the address of its description
+# what must live until the consumer of exported memory is done, by its descriptor's address
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
@@ -74,29 +74,29 @@ def _code(dtype: DType) -> int:
 _DTYPES = {(_code(d), 8 * d.itemsize): d for d in dtypes.FROM_NP.values()}
 
 
-# --- out -----------------------------------------------------------------------------------------
+# --- export --------------------------------------------------------------------------------------
 
 
 def _delete(address: int) -> None:
-    """The taker is done."""
+    """The consumer is done."""
     _, _, done = _exported.pop(address)
     done()
 
 
 def _drop(capsule: int) -> None:
-    """A capsule is freed: if nobody took what is in it, nobody will."""
+    """A capsule is freed: if nothing consumed it, nothing will."""
     if _is_valid(capsule, _NAME):
         _delete(_pointer(capsule, _NAME))
 
 
-# as addresses that C may call; held here for as long as it may
+# addresses that C may call; held here as long as it may
 _CALLS = (_Deleter(_delete), _Deleter(_drop))
 _DELETE, _DROP = (ctypes.cast(call, ctypes.c_void_p) for call in _CALLS)
 
 
 def capsule(array: Any, dtype: DType, device: tuple[int, int], done: Callable[[], None]) -> Any:
     """A capsule of an array with `ptr`, `shape` and `strides` (in elements), which is held until
-    its taker is done; `done` is called then."""
+    the consumer is done; `done` is called then."""
     ndim = len(array.shape)
     sizes = (ctypes.c_int64 * (2 * ndim))(*array.shape, *array.strides)
     managed = _Managed()
@@ -115,8 +115,8 @@ def capsule(array: Any, dtype: DType, device: tuple[int, int], done: Callable[[]
 
 
 def exported(dev: Any, array: CudaArray, stream: Any) -> Any:
-    """A capsule of an array for a taker whose work runs on `stream`: it comes after ours, and what
-    we do with the memory afterwards comes after it."""
+    """A capsule of an array for a consumer on `stream`: its work comes after ours, and our later
+    use of the memory comes after its work."""
     driver = dev.gpu.driver
     other = DEFAULT_STREAM if stream is None else int(stream)
     if other != NO_STREAM:
@@ -129,11 +129,11 @@ def exported(dev: Any, array: CudaArray, stream: Any) -> Any:
     return capsule(array, dtypes.FROM_NP[array.dtype], dev.dlpack_device, done)
 
 
-# --- in ------------------------------------------------------------------------------------------
+# --- import --------------------------------------------------------------------------------------
 
 
 class Borrowed:
-    """Memory of another library, given back when this is gone."""
+    """Memory of another library, released with this object."""
 
     def __init__(self, managed: _Managed, before: Callable[[], None]) -> None:
         self._managed = managed
@@ -146,8 +146,8 @@ class Borrowed:
 
 
 def opened(given: Any, before: Callable[[], None]) -> tuple[Borrowed, _Tensor, DType]:
-    """What is in a capsule: its holder, its description and its dtype; `before` is called before
-    it is given back."""
+    """The content of a capsule: its holder, its descriptor and its dtype; `before` is called before
+    the memory is released."""
     at = id(given)
     if not _is_valid(at, _NAME):
         raise DtypeError("from_dlpack: this capsule was used up, or is of a version not known here")
@@ -163,7 +163,7 @@ def opened(given: Any, before: Callable[[], None]) -> tuple[Borrowed, _Tensor, D
 
 
 def imported(dev: Any, x: Any) -> CudaArray:
-    """An array on the memory of another library's, which must not write to it afterwards."""
+    """An array that shares another library's memory, which must not be written afterwards."""
     driver = dev.gpu.driver
     given = x.__dlpack__(stream=driver.stream or None)
     holder, t, dtype = opened(given, driver.synchronize)

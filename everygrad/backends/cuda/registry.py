@@ -1,4 +1,4 @@
-"""The ops this backend has a better way for than their portable definition."""
+"""The ops for which this backend has kernels better than their portable definition."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from everygrad.backends.cuda.kernels import (
 )
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.solver import solver
-from everygrad.backends.cuda.source.writer import Writer, Written, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP
 
 
 def transfer(dev: Any, x: CudaArray, device: str, source: str) -> Any:
-    """To another GPU without the host, to any other device through it."""
+    """Copy to another GPU directly, to any other device through the host."""
     target = base.get(device)
     if target is dev:
         return x
@@ -46,9 +46,9 @@ def transfer(dev: Any, x: CudaArray, device: str, source: str) -> Any:
 # --- waiting -------------------------------------------------------------------------------------
 
 
-def write_delay(cycles: int) -> Written:
+def write_delay(cycles: int) -> WrittenKernel:
     """A kernel that does nothing for a while."""
-    w = Writer("delay", wide=True)
+    w = KernelWriter("delay", wide=True)
     w.add("const i64 start = clock64();", f"while (clock64() - start < {w.number(cycles)}) {{}}")
     return w.finish(1, block=1)
 
@@ -56,9 +56,9 @@ def write_delay(cycles: int) -> Written:
 # --- random bits ---------------------------------------------------------------------------------
 
 
-def _write_philox(count: int, step: int, multiprocessors: int) -> Written:
-    """Philox 4x32-10: each thread makes four words of one counter."""
-    w = Writer("philox", is_wide(count))
+def _write_philox(count: int, step: int, multiprocessors: int) -> WrittenKernel:
+    """Philox 4x32-10: each thread computes the four words of one counter."""
+    w = KernelWriter("philox", is_wide(count))
     w.pointer("u32", "state")
     w.pointer("u32", "out", written=True)
     w.thread()
@@ -107,7 +107,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "linear": matmul.linear,
     "linear_bias": matmul.linear_bias,
     "linear_weight": matmul.linear_weight,
-    "product_ending": matmul.product_ending,
+    "matmul_epilogue": matmul.matmul_epilogue,
     "take": gather.take,
     "gather": gather.gather,
     "index_add": scatter.index_add,

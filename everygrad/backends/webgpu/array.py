@@ -36,7 +36,7 @@ class WebGPUArray(StridedArray):
         return WebGPUArray(self.device, self.shape, self.dtype, self.storage)
 
     @property
-    def is_alone(self) -> bool:
+    def is_sole_owner(self) -> bool:
         """Whether this is all of its storage, in C order, and no other array can see it. Asked for
         every parameter at every call of a compiled step."""
         storage = self.storage
@@ -44,7 +44,7 @@ class WebGPUArray(StridedArray):
 
 
 def _alone() -> int:
-    """What getrefcount says of a storage that one array holds, asked as `is_alone` asks."""
+    """What getrefcount says of a storage that one array holds, asked as `is_sole_owner` asks."""
     held: Any = object()
     array = WebGPUArray("webgpu", (), None, held)
     del held

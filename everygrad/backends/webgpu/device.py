@@ -14,7 +14,7 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.backends.base import Pending, Ready
 from everygrad.backends.gpu import GpuBackend
-from everygrad.backends.strided_array import collapse, span, spread
+from everygrad.backends.strided_array import broadcast_strides, collapse, span
 from everygrad.backends.webgpu import registry
 from everygrad.backends.webgpu.array import WebGPUArray, count_of, distinct
 from everygrad.backends.webgpu.driver.adapters import asked_for, find_adapter
@@ -119,7 +119,9 @@ class WebGPU(GpuBackend):
         bindings: tuple[int, ...],
     ) -> Kernel:
         """The kernel for a program on arrays of these shapes and strides."""
-        sizes, strides = collapse(shape, [spread(a.shape, a.strides, shape) for a in arrays])
+        sizes, strides = collapse(
+            shape, [broadcast_strides(a.shape, a.strides, shape) for a in arrays]
+        )
         given = tuple(FROM_NP[a.dtype] for a in arrays)
         offsets = [a.offset for a in arrays]
         if vec4.serves(program, given, offsets, strides):
@@ -168,8 +170,8 @@ class WebGPU(GpuBackend):
     def contiguous(self, x: WebGPUArray) -> WebGPUArray:
         return copy_kernels.contiguous(self, x)
 
-    def join(self, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
-        copy_kernels.join(self, out, arrays, axis)
+    def concat_into(self, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
+        copy_kernels.concat_into(self, out, arrays, axis)
 
     def upload(self, array: Any) -> WebGPUArray:
         dtype = dtypes.as_dtype(array.dtype)

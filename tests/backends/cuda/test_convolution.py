@@ -1,4 +1,4 @@
-"""Convolutions by cuDNN: on a GPU against PyTorch, without one by a library of Python."""
+"""Convolutions by cuDNN: on a GPU against PyTorch, without one by a fake library in Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everygrad import dtypes
 from everygrad.backends import base
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver import cudnn
-from everygrad.backends.cuda.driver.cudnn import Cudnn, Problem
+from everygrad.backends.cuda.driver.cudnn import ConvProblem, Cudnn
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.errors import CompileError, DeviceError
 from everygrad.tools import doctor
@@ -80,7 +80,7 @@ def expected(name: str, x: Any, w: Any, options: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", CASES)
 def test_values(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eagerly, by what was learnt of the first call, and compiled."""
+    """Eagerly, by the cached launches of the first call, and compiled."""
     fake = FakeCudnn((Engine(workspace=4096),))
     with_library(monkeypatch, fake)
     name, shape, weight, options = CASES[case]
@@ -127,7 +127,7 @@ def test_float64_is_summed_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fake.of_kind(10)[0].types[700] == 5
 
 
-def test_channels_that_lie_together_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_last_images_stay_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeCudnn()
     with_library(monkeypatch, fake)
     x = eg.permute_dims(eg.tensor(draw(2, 5, 6, 4), device=DRY), (0, 3, 1, 2))
@@ -156,16 +156,18 @@ def test_no_elements(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan_of(fake: FakeCudnn, dtype: Any = dtypes.float32, tf32: bool = False) -> Any:
     shapes = ((1, 1, 4, 4), (1, 1, 3, 3), (1, 1, 2, 2))
     one = (1, 1)
-    return Cudnn(fake, 0).plan(Problem("forward", dtype, *shapes, one, (0, 0), one, False, tf32))
+    return Cudnn(fake, 0).plan(
+        ConvProblem("forward", dtype, *shapes, one, (0, 0), one, False, tf32)
+    )
 
 
 def chosen(*engines: Engine, dtype: Any = dtypes.float32, tf32: bool = False) -> int:
-    """Which one, by the workspace it was given to be told by."""
+    """Which engine was chosen, identified by its workspace."""
     found: int = plan_of(FakeCudnn(engines), dtype, tf32).workspace
     return found
 
 
-def test_engines_that_break_a_promise_are_passed_over() -> None:
+def test_engines_without_our_guarantees_are_skipped() -> None:
     bad = [Engine((note,), 1) for note in (DOWN_CONVERT, NARROW_SUMS, NOT_DETERMINISTIC)]
     quick, plain = Engine((TENSOR_CORE,), 2), Engine((5,), 3)
     assert chosen(*bad, quick, plain) == 3
@@ -193,11 +195,11 @@ def fake_pack(fake: FakeCudnn) -> int:
 
 
 def test_gradients_of_kernels_by_products_where_those_are_quicker() -> None:
-    """cuDNN's other engines for them are slow; not where there are groups, or no images."""
+    """cuDNN's other engines for them are slow; not with groups, nor without images."""
     slow, other = Engine((3,), 1), Engine((), 2)
     one = (1, 1)
     facts = (dtypes.float32, (1, 4, 4, 4), (4, 4, 3, 3), (1, 4, 2, 2), one, (0, 0), one)
-    problem = Problem("weight", *facts)
+    problem = ConvProblem("weight", *facts)
     assert Cudnn(FakeCudnn((slow, other)), 0).plan(problem) is None
     assert Cudnn(FakeCudnn((), (other,)), 0).plan(problem) is None
     assert Cudnn(FakeCudnn((other, slow)), 0).plan(problem) is not None
@@ -207,12 +209,12 @@ def test_gradients_of_kernels_by_products_where_those_are_quicker() -> None:
 
 
 def test_only_what_is_needed_stays() -> None:
-    """The plan, the configuration it was made of, and the addresses of some calls."""
+    """The plan, its configuration, and the address packs of some calls."""
     fake = FakeCudnn((Engine(status=3000), Engine((4,)), Engine(workspace=1 << 40), Engine()))
     plan = plan_of(fake)
     assert sorted(d.kind for d in fake.alive) == [3, 5]
-    room = np.zeros(64, np.float32)
-    places = [room.ctypes.data + 4 * k for k in (0, 16, 32)]
+    memory = np.zeros(64, np.float32)
+    places = [memory.ctypes.data + 4 * k for k in (0, 16, 32)]
     plan(*places, 0)
     plan(*places, 0)
     assert len(fake.of_kind(16)) == 1
@@ -278,7 +280,7 @@ def test_the_doctor_says_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("case", CASES)
 def test_on_the_gpu(case: str, dtype: str) -> None:
-    """Values are PyTorch's, and each way to run has the same bits."""
+    """Values equal PyTorch's, and every way to run gives the same bits."""
     name, shape, weight, options = CASES[case]
     x, w = (eg.tensor(draw(*s), device="cuda").astype(dtype) for s in (shape, weight))
     g, want = expected(name, *(t.astype("float64").numpy() for t in (x, w)), options)

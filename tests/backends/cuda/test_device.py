@@ -45,7 +45,7 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: Any, count: int) -> None:
     assert x.numpy().tobytes() == values.tobytes()
     back = eg.flip(eg.flip(x))
     assert back.numpy().tobytes() == values.tobytes()
-    joined = eg.concat([x, x[1:], x])  # at offsets that are no multiples of 16 bytes
+    joined = eg.concat([x, x[1:], x])  # at offsets that are not multiples of 16 bytes
     want = np.concatenate([values, values[1:], values])
     np.testing.assert_array_equal(joined.numpy().view(np.uint8), want.view(np.uint8))
 
@@ -205,14 +205,14 @@ def test_random_bits_are_those_of_the_cpu() -> None:
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (65, 70, 33), (1, 400, 52), (1028, 36, 1)])
 def test_products_in_every_layout(sizes: tuple[int, int, int]) -> None:
     m, k, n = sizes
-    for turned in range(4):
+    for transposed in range(4):
         for dtype, offset in (("float32", 0), ("float32", 1), ("float16", 0), ("float16", 1)):
-            a = RNG.normal(size=(k, m) if turned & 1 else (m, k)).astype(dtype)
-            b = RNG.normal(size=(n, k) if turned & 2 else (k, n)).astype(dtype)
+            a = RNG.normal(size=(k, m) if transposed & 1 else (m, k)).astype(dtype)
+            b = RNG.normal(size=(n, k) if transposed & 2 else (k, n)).astype(dtype)
             x = on(np.concatenate([np.zeros(offset, dtype), a.reshape(-1)]))[offset:]
             x, y = x.reshape(a.shape), on(b)
-            x, a = (x.T, a.T) if turned & 1 else (x, a)
-            y, b = (y.T, b.T) if turned & 2 else (y, b)
+            x, a = (x.T, a.T) if transposed & 1 else (x, a)
+            y, b = (y.T, b.T) if transposed & 2 else (y, b)
             want = a.astype(np.float64) @ b.astype(np.float64)
             tolerance = 2e-6 if dtype == "float32" else 1e-3
             error = np.abs((x @ y).numpy().astype(np.float64) - want).max()
@@ -242,9 +242,9 @@ def test_reductions_of_every_kind(shape: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(got, on(x).sum(axis=axes).numpy())  # the same bits
         np.testing.assert_array_equal(on(x).max(axis=axes).numpy(), x.max(axis=axes))
         np.testing.assert_array_equal((on(x) > 2).any(axis=axes).numpy(), (x > 2).any(axis=axes))
-        turned = np.asfortranarray(x)
+        transposed = np.asfortranarray(x)
         np.testing.assert_array_equal(
-            on(turned).permute_dims(range(x.ndim)[::-1]).max().numpy(), x.max()
+            on(transposed).permute_dims(range(x.ndim)[::-1]).max().numpy(), x.max()
         )
     assert on(x).argmax().item() == x.argmax()
     for axis in range(len(shape)):
@@ -275,11 +275,11 @@ def test_adding_to_places(count: int, places: int) -> None:
     np.add.at(want, index, source)
     adds = [on(x).index_add(on(index), on(source)).numpy() for _ in range(2)]
     np.testing.assert_allclose(adds[0], want, 1e-11, 1e-11)
-    np.testing.assert_array_equal(adds[0], adds[1])  # in one order, always
+    np.testing.assert_array_equal(adds[0], adds[1])  # deterministic
     flat = on(x[:, 0]).scatter_add(on(index), on(source[:, 0])).numpy()
     np.testing.assert_allclose(flat, want[:, 0], 1e-11, 1e-11)
-    turned = on(x.T).index_add(on(index), on(source.T), axis=1).numpy()
-    np.testing.assert_allclose(turned, want.T, 1e-11, 1e-11)
+    transposed = on(x.T).index_add(on(index), on(source.T), axis=1).numpy()
+    np.testing.assert_allclose(transposed, want.T, 1e-11, 1e-11)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -437,7 +437,7 @@ def test_a_profile_has_the_time_on_the_device() -> None:
         eg.exp(small)
     large, tiny = (event.seconds for event in p.events)
     assert 5e-5 < large < 5e-4  # half a gigabyte moved
-    assert tiny < 2e-5  # without what it takes to launch
+    assert tiny < 2e-5  # without the time of the launch
     assert p.events[0].launches == 1
 
 
@@ -494,7 +494,7 @@ def test_pytorch_shares_memory_both_ways(dtype: str) -> None:
 
 
 def test_shared_memory_is_in_order() -> None:
-    """Each side's work comes after the other's, without a wait in between."""
+    """Each side's work comes after the other's, without the host waiting."""
     torch = pytest.importorskip("torch")
     for i in range(20):
         x = on(np.full(1 << 20, 1.0, np.float32)) * float(i)

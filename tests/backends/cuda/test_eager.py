@@ -1,4 +1,4 @@
-"""What eager ops on CUDA do besides kernels, without a GPU: plans, blocks of memory, sharing."""
+"""What eager ops on CUDA do besides kernels, without a GPU: plans, cached memory, sharing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from everygrad.backends.cuda.array import CudaArray, layout_of
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.driver.memory import LARGE
-from everygrad.backends.cuda.graph.launch_cache import Shortcut
+from everygrad.backends.cuda.graph.launch_cache import CachedLaunch
 from everygrad.errors import DtypeError, EverygradError, OutOfMemoryError, OutOfRangeError
 from everygrad.ops.record.spec import REGISTRY
 from tests.support import checks
@@ -36,7 +36,7 @@ def on(values: Any, dtype: str = "float32") -> eg.Tensor:
 
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The results that came by the shortest way."""
+    """The results that `CudaArray.direct` computed."""
     made: list[Any] = []
     usual = CudaArray.direct
 
@@ -45,7 +45,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         made.extend([] if out is None else [out])
         return out
 
-    monkeypatch.setattr("everygrad.backends.cuda.array._plans", {})  # what tests before this made
+    monkeypatch.setattr("everygrad.backends.cuda.array._plans", {})  # drop what earlier tests made
     monkeypatch.setattr(CudaArray, "direct", staticmethod(watched))
     yield made
     gc.collect()
@@ -54,7 +54,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 # --- plans ---------------------------------------------------------------------------------------
 
 
-def test_the_second_time_an_op_goes_the_shortest_way(direct: list[Any]) -> None:
+def test_the_second_call_of_an_op_uses_its_launch_plan(direct: list[Any]) -> None:
     x, y = on([[1.0, 2.0, 3.0]] * 2), on([1.0, 2.0, 3.0])
     first = x * y
     assert not direct
@@ -147,10 +147,10 @@ def test_a_block_nobody_holds_serves_the_next_of_its_size() -> None:
 
 def test_a_block_that_was_lent_does_not_wait() -> None:
     memory = fresh()
-    lent = memory.take(100).holder  # as an allocator for another library does
+    shared = memory.take(100).holder  # as an allocator for another library does
     assert not memory.waiting_for(100)
     assert memory.counted == 0
-    del lent
+    del shared
     assert memory.take(100).ptr
 
 
@@ -204,7 +204,7 @@ def test_out_of_memory_empties_what_waits_first() -> None:
 
 
 class Host:
-    """A NumPy array as `capsule` takes it."""
+    """A NumPy array with the attributes that `capsule` takes."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -336,12 +336,12 @@ def test_the_delay_before_a_timed_op_is_not_part_of_it() -> None:
     assert any("delay" in name for name in device().gpu.driver.launches)
 
 
-# --- shortcuts -----------------------------------------------------------------------------------
+# --- the launch cache ----------------------------------------------------------------------------
 
 
 def calls(name: str, sample: Any) -> list[Any]:
-    """What three calls of an op launch, and how their results lie; fewer where a device without
-    values cannot run it."""
+    """What three calls of an op launch, and the layouts of their results; fewer where a device
+    without values cannot run it."""
     found = []
     given = checks.map_sample(sample, checks.to_tensor(DRY))
     for _ in range(3):
@@ -363,7 +363,7 @@ def test_an_op_does_the_same_by_its_shortcut() -> None:
             made = calls(name, sample)
             assert all(one == made[0] for one in made), f"{name} {sample}"
             compared += len(made) == 3
-    known = [c for c in device().shortcuts._known.values() if isinstance(c, Shortcut)]
+    known = [c for c in device().launch_cache._entries.values() if isinstance(c, CachedLaunch)]
     assert compared > 100
     assert len(known) > 60
 
@@ -373,23 +373,23 @@ def test_a_shortcut_goes_with_its_parameters_and_settings() -> None:
     assert [x.sum(axis=0).shape for _ in range(3)] == [(6,)] * 3
     assert [x.sum(axis=1).shape for _ in range(3)] == [(4,)] * 3
     assert [(x @ x.T).shape for _ in range(3)] == [(4, 4)] * 3
-    turned = x.T
-    before = len(device().shortcuts._known)
+    transposed = x.T
+    before = len(device().launch_cache._entries)
     eg.set_matmul_precision("high")
     try:
-        x @ turned
+        x @ transposed
     finally:
         eg.set_matmul_precision("highest")
-    assert len(device().shortcuts._known) == before + 1
+    assert len(device().launch_cache._entries) == before + 1
 
 
 def test_views_by_a_shortcut_are_views() -> None:
     x = on(np.arange(6.0).reshape(2, 3))
     for _ in range(3):
-        turned = x.T
-        assert turned._data.storage is x._data.storage
-        assert turned.numpy().tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
-    part = on(np.arange(2000.0))[512:]  # at another place of its storage
+        transposed = x.T
+        assert transposed._data.storage is x._data.storage
+        assert transposed.numpy().tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+    part = on(np.arange(2000.0))[512:]  # at another offset of its storage
     for _ in range(3):
         assert part.reshape(-1, 2)._data.ptr == part._data.ptr
         assert part.reshape(-1, 2)[0].numpy().tolist() == [512.0, 513.0]

@@ -1,5 +1,5 @@
-"""Products that end in what follows them: which are found in graphs, without a GPU, and what they
-compute, by a stand-in for cuBLASLt on the host's memory. On a GPU: the same values as without."""
+"""Epilogues of matrix products: which are found in graphs, without a GPU, and what they compute, by
+a fake cuBLASLt on the host's memory. On a GPU: the same values as without epilogues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everygrad.backends.cuda.driver import cublaslt
 from everygrad.backends.cuda.driver.dry_driver import DryDriver, _bytes_at
 from everygrad.backends.cuda.gemm import matmul
 from everygrad.backends.cuda.graph import epilogues
-from everygrad.backends.cuda.graph.epilogues import ENDING, with_epilogues
+from everygrad.backends.cuda.graph.epilogues import MATMUL_EPILOGUE, with_epilogues
 from everygrad.backends.cuda.graph.rewriting import rewritten
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from tests.conftest import DEVICES
@@ -41,7 +41,7 @@ def gelu_slope(x: Any) -> Any:
 
 
 def memory(at: int, shape: tuple[int, ...], dtype: Any, step: int = 0) -> Any:
-    """What lies at an address, row after row."""
+    """The memory at an address as a matrix."""
     step = step or shape[-1]
     count = (shape[0] - 1) * step + shape[-1] if len(shape) == 2 else shape[0]
     flat = _bytes_at(at, count * dtype.itemsize).view(dtype)
@@ -51,25 +51,25 @@ def memory(at: int, shape: tuple[int, ...], dtype: Any, step: int = 0) -> Any:
 
 
 class Host:
-    """What `lt.CublasLt` does, by NumPy in float64; `refused` epilogues have no algorithm."""
+    """`cublaslt.CublasLt` by NumPy in float64; `refused` epilogues have no algorithm."""
 
     workspace = 0
 
     def __init__(self, refused: Sequence[str] = ()) -> None:
         self.refused = refused
-        self.plans: dict[cublaslt.Problem, cublaslt.Plan] = {}
+        self.plans: dict[cublaslt.GemmProblem, cublaslt.GemmPlan] = {}
         self.done: list[str] = []
 
-    def serves(self, problem: cublaslt.Problem) -> bool:
+    def serves(self, problem: cublaslt.GemmProblem) -> bool:
         return problem.epilogue not in self.refused
 
-    def plan(self, problem: cublaslt.Problem) -> cublaslt.Plan:
+    def plan(self, problem: cublaslt.GemmProblem) -> cublaslt.GemmPlan:
         assert self.serves(problem)
         cublaslt._check(problem)
-        return self.plans.setdefault(problem, cublaslt.Plan(problem, 0, ()))
+        return self.plans.setdefault(problem, cublaslt.GemmPlan(problem, 0, ()))
 
     def run(
-        self, plan: cublaslt.Plan, stream: int, a: int, b: int, c: int, d: int, *rest: int
+        self, plan: cublaslt.GemmPlan, stream: int, a: int, b: int, c: int, d: int, *rest: int
     ) -> None:
         p, (bias, aux, _) = plan.problem, rest
         self.done.append(p.epilogue)
@@ -85,7 +85,7 @@ class Host:
             out = memory(d + size * p.stride_d, (p.m, p.n), dtype, p.ldd)
             out[:] = self.ended(p, x, y, bias, aux)
 
-    def ended(self, p: cublaslt.Problem, x: Any, y: Any, bias: int, aux: int) -> Any:
+    def ended(self, p: cublaslt.GemmProblem, x: Any, y: Any, bias: int, aux: int) -> Any:
         out, dtype, use = x @ y, p.dtype.np, cublaslt.uses(p.epilogue)
         kind = p.epilogue.split("_")[0]
         if use.reads_bias:
@@ -111,7 +111,7 @@ class Host:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
-    """The dry device, with products; what costs nothing is always chosen."""
+    """The dry device with this cuBLASLt; epilogues without a cost are always chosen."""
     made = Host()
     monkeypatch.setattr(DryDriver, "lt", made)
     free(monkeypatch)
@@ -137,11 +137,11 @@ def live(graph: Graph) -> list[Value]:
 
 def ended(graph: Graph) -> list[str]:
     """The epilogues of a graph, in order."""
-    return [v.params["epilogue"] for v in live(graph) if v.op is ENDING]
+    return [v.params["epilogue"] for v in live(graph) if v.op is MATMUL_EPILOGUE]
 
 
 def outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of a graph, op by op: endings on the dry device, all else on the CPU."""
+    """The outputs of a graph, op by op: epilogues on the dry device, all else on the CPU."""
     known: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
     dry, cpu = base.get(DRY), base.get("cpu")
     for v in graph.values:
@@ -152,7 +152,7 @@ def outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
             known[v] = np.full(v.shape, v.params["value"], v.dtype.np)
         elif v.kind == "constant":
             known[v] = v.params["array"]
-        elif v.op is ENDING:
+        elif v.op is MATMUL_EPILOGUE:
             on_device: list[Any] = [dry.from_numpy(a) for a in args]
             known[v] = dry.to_numpy(dry.run(v.op, on_device, v.params))
         else:
@@ -167,7 +167,7 @@ def same_values(graph: Graph, made: Graph, inputs: Sequence[Any], rtol: float = 
 
 
 def agree(found: Any, wanted: Any, rtol: float) -> None:
-    """To a part of the largest: an element may be the difference of larger ones."""
+    """Relative to the largest element: an element may be the difference of larger ones."""
     x, y = np.float64(found), np.float64(wanted)
     assert x.shape == y.shape
     assert np.abs(x - y).max() <= rtol * max(1.0, np.abs(y).max())
@@ -186,7 +186,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": lambda x: nn.functional.gelu(x, approximate="tanh"),
 }
 BOTH_WAYS = {"relu": ["relu_bias"], "gelu": ["gelu_aux_bias", "dgelu", "bgrad_a"]}
-# odd sizes: rows of what is left are longer than rows of the result
+# odd sizes: rows of aux are padded
 SIZES = ((6, 8, 16), (5, 3, 7), (2, 3, 4, 9))
 
 
@@ -211,7 +211,7 @@ def two_layers(act: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def doubled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, of which no sum is a result."""
+    """The same, where no sum is an output."""
     return lambda *args: tuple(out * 2.0 for out in fn(*args))
 
 
@@ -259,8 +259,8 @@ def test_results_hold_nothing_that_is_not_asked_for(
     assert ended(changed(graph)) == ["gelu_aux_bias", "dgelu"]
 
     def with_inner(x: Any, w: Any, g: Any) -> Any:
-        inner, turn = eg.vjp(ACTIVATIONS["gelu"], nn.functional.linear(x, w))
-        return inner, turn(nn.functional.linear(g, w))[0] @ w
+        inner, pull = eg.vjp(ACTIVATIONS["gelu"], nn.functional.linear(x, w))
+        return inner, pull(nn.functional.linear(g, w))[0] @ w
 
     x, w = given[:2]
     assert not ended(changed(graph_of(with_inner, x, w, x)))
@@ -296,7 +296,7 @@ def test_what_costs_more_than_it_saves_stays(host: Host, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_table_of_costs(dtype: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was measured: gelu of halves alone; sums beside a product where a launch counts."""
+    """By the measured costs: gelu of halves only; sums by a product where a launch matters."""
     monkeypatch.undo()
     monkeypatch.setattr(DryDriver, "lt", host)
     np_dtype = eg.dtypes.as_dtype(dtype).np
@@ -310,12 +310,12 @@ def test_the_table_of_costs(dtype: str, host: Host, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_forward_alone_leaves_nothing(name: str, host: Host) -> None:
+def test_forward_without_backward_stores_no_aux(name: str, host: Host) -> None:
     act = ACTIVATIONS[name]
     x, w, b = operands((6, 8, 16))[:3]
 
     def fn(x: Any, w: Any, b: Any) -> Any:
-        return act(act(x @ w.T + b) @ w + x)  # x is no bias
+        return act(act(x @ w.T + b) @ w + x)  # x is not a bias
 
     graph = graph_of(fn, x, w, b)
     made = changed(graph)
@@ -357,7 +357,7 @@ def test_an_activation_that_groups_compute_on_the_way_stays(host: Host) -> None:
 
 
 def test_a_derivative_that_groups_compute_reads_what_was_left(host: Host) -> None:
-    """Between two products there is more than an activation: only gelu's input is read again."""
+    """More than an activation is between two products: only gelu's input is read again."""
     given = [*operands((6, 8, 16)), rand(6, 16, seed=5)]
 
     def loss(x: Any, w: Any, b: Any, v: Any, c: Any, mask: Any) -> Any:
@@ -370,11 +370,11 @@ def test_a_derivative_that_groups_compute_reads_what_was_left(host: Host) -> Non
     assert not any("gelu" in e for e in ended(changed(graph)))
 
     def tangent(x: Any, w: Any, b: Any, t: Any, g: Any) -> Any:
-        """A derivative of a product's, and one of something else's, by the same input."""
+        """Two derivatives by the same input: of a product's gradient, and of another."""
         before = nn.functional.linear(x, w, b)
         act = ACTIVATIONS["gelu"]
-        inner, turn = eg.vjp(act, before)
-        return inner @ w, turn(nn.functional.linear(t, w))[0] @ w, turn(eg.exp(g))[0] @ w
+        inner, pull = eg.vjp(act, before)
+        return inner @ w, pull(nn.functional.linear(t, w))[0] @ w, pull(eg.exp(g))[0] @ w
 
     given = [*operands((6, 8, 16))[:3], rand(6, 8, seed=6), rand(6, 16, seed=7)]
     graph = graph_of(tangent, *given)
@@ -384,7 +384,7 @@ def test_a_derivative_that_groups_compute_reads_what_was_left(host: Host) -> Non
     same_values(graph, made, given)
 
 
-def test_a_bias_alone_where_a_kernel_reads_it(host: Host) -> None:
+def test_a_bias_only_where_a_kernel_reads_it(host: Host) -> None:
     x, w, b, v, _ = operands((6, 8, 16))
     graph = graph_of(lambda x, w, b, v: (x @ w.T + b) @ v.T, x, w, b, v)
     made = changed(graph)
@@ -394,19 +394,19 @@ def test_a_bias_alone_where_a_kernel_reads_it(host: Host) -> None:
     assert changed(graph) is graph
 
 
-@pytest.mark.parametrize("turned", [True, False])
-def test_sums_of_what_a_kernel_made(turned: bool, host: Host) -> None:
-    """The bias's gradient beside the weight's, for weights stored either way."""
+@pytest.mark.parametrize("transposed", [True, False])
+def test_sums_of_what_a_kernel_made(transposed: bool, host: Host) -> None:
+    """The bias's gradient by the weight's product, for weights stored either way."""
     x, w, b, v, _ = operands((2, 3, 8, 16))
-    w = w if turned else np.ascontiguousarray(w.T)
+    w = w if transposed else np.ascontiguousarray(w.T)
 
     def loss(x: Any, w: Any, b: Any, v: Any) -> Any:
-        inner = nn.functional.linear(x, w, b) if turned else x @ w + b
+        inner = nn.functional.linear(x, w, b) if transposed else x @ w + b
         return eg.sin(inner @ v.T).sum()
 
     graph = graph_of(eg.grad(loss, (1, 2)), x, w, b, v)
     made = changed(graph)
-    assert ended(made) == ["bias", "bgrad_a" if turned else "bgrad_b"]
+    assert ended(made) == ["bias", "bgrad_a" if transposed else "bgrad_b"]
     same_values(graph, made, [x, w, b, v])
 
 
@@ -425,17 +425,17 @@ def test_without_the_library_nothing_changes() -> None:
 
 
 def test_an_unknown_problem_is_asked_for_once() -> None:
-    asked: list[cublaslt.Problem] = []
+    asked: list[cublaslt.GemmProblem] = []
 
     class Refusing(cublaslt.CublasLt):
         def __init__(self) -> None:
             self.plans, self._refused = {}, set()
 
-        def _new_plan(self, problem: cublaslt.Problem) -> cublaslt.Plan:
+        def _new_plan(self, problem: cublaslt.GemmProblem) -> cublaslt.GemmPlan:
             asked.append(problem)
             raise eg.errors.CompileError(f"{problem}: there is no algorithm")
 
-    problem = cublaslt.Problem(2, 3, 4, eg.float32, lda=4, ldb=3, ldd=3)
+    problem = cublaslt.GemmProblem(2, 3, 4, eg.float32, lda=4, ldb=3, ldd=3)
     library = Refusing()
     assert not library.serves(problem)
     assert not library.serves(problem)
@@ -446,7 +446,7 @@ def test_an_unknown_problem_is_asked_for_once() -> None:
 
 
 def every_epilogue(device: str, dtype: str) -> list[tuple[str, Any, Any]]:
-    """What each epilogue is to give and gives, of matrices stored either way."""
+    """The expected and actual results of each epilogue, for matrices stored either way."""
     dev: Any = base.get(device)
     kind = eg.dtypes.as_dtype(dtype)
     m, n, k = 24, 40, 16
@@ -458,7 +458,7 @@ def every_epilogue(device: str, dtype: str) -> list[tuple[str, Any, Any]]:
         use = cublaslt.uses(name)
         act = name.removeprefix("d").split("_")[0]
         others = [bias] if use.reads_bias else [aux[act]] if use.reads_aux else []
-        out = matmul.product_ending(dev, left, right, *others, epilogue=name)
+        out = matmul.matmul_epilogue(dev, left, right, *others, epilogue=name)
         where = matmul.results(name, m, n, kind)
         if use.writes_aux:
             aux[act] = out.view((where.aux.size,), (1,), where.aux.at)
@@ -524,7 +524,7 @@ def mlp_step(device: str, name: str, low: bool, rows: int = 96) -> tuple[Any, An
 
 @pytest.mark.parametrize("low", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_a_step_is_recorded_with_its_endings(name: str, low: bool, host: Host) -> None:
+def test_a_step_is_recorded_with_its_epilogues(name: str, low: bool, host: Host) -> None:
     step, *_ = mlp_step(DRY, name, low)
     titles = "\n".join(eg.jit(step).lower().plan.steps())
     for ending in BOTH_WAYS[name]:

@@ -23,7 +23,7 @@ from everygrad.errors import ArgumentError, CompileError, DeviceError, DtypeErro
 KINDS = ("forward", "statistics", "delta", "queries", "keys")
 AMPERE, HOPPER = (8, 0), (9, 0)
 A100_SHARED, H100_SHARED = 166_912, 232_448  # bytes that a block may have
-PROBLEM = flash.Problem(dtypes.bfloat16, 2, 4, 100, 200, 64, 64, 0.125)
+PROBLEM = flash.AttentionProblem(dtypes.bfloat16, 2, 4, 100, 200, 64, 64, 0.125)
 MASKED = {
     "": PROBLEM._replace(dtype=dtypes.float16),
     "add": PROBLEM._replace(mask="add"),
@@ -33,7 +33,7 @@ MASKED = {
 
 
 class Report(nvrtc.Nvrtc):
-    """NVRTC that keeps what the assembler says of a kernel."""
+    """NVRTC that records the assembler's report on a kernel."""
 
     log = ""
 
@@ -48,8 +48,8 @@ def compiler() -> Report:
     return Report((13, 12))
 
 
-def assemble(compiler: Report, problem: flash.Problem, capability: Any, kind: str) -> None:
-    """The kernel becomes machine code that keeps its sums in registers."""
+def assemble(compiler: Report, problem: flash.AttentionProblem, capability: Any, kind: str) -> None:
+    """The kernel compiles without spilling its accumulators from registers."""
     kernel = flash.kernel(problem, capability, kind)
     name = flash.architecture(kernel, capability)
     options = (f"--gpu-architecture={name}", *nvrtc.OPTIONS, "--ptxas-options=-v")
@@ -89,7 +89,7 @@ def test_hopper_multiplies_by_its_own_instructions() -> None:
     ampere = flash.source(flash.kernel(PROBLEM, AMPERE, "forward"))
     assert "wgmma" not in ampere
     assert "mma.sync" in ampere
-    # a later chip has neither of Hopper's, but all of Ampere's
+    # later chips have none of Hopper's instructions, but all of Ampere's
     assert flash.kernel(PROBLEM, (12, 0), "forward").engine == "ampere"
 
 
@@ -132,7 +132,7 @@ def test_devices_that_the_kernels_do_not_serve() -> None:
 
 
 def test_operands_are_read_16_bytes_at_a_time() -> None:
-    fine = flash.Operand(1 << 20, 4096, 64, 256)
+    fine = flash.AttentionOperand(1 << 20, 4096, 64, 256)
     assert flash.aligned(dtypes.bfloat16, fine)
     assert not flash.aligned(dtypes.bfloat16, fine._replace(address=(1 << 20) + 8))
     assert not flash.aligned(dtypes.bfloat16, fine._replace(token=260))
@@ -140,11 +140,11 @@ def test_operands_are_read_16_bytes_at_a_time() -> None:
 
 
 def test_a_mask_keeps_the_largest_score_apart() -> None:
-    """Scores of -1e9 would round the logarithm of their sum away."""
+    """Scores of -1e9 would lose the logarithm of their sum in rounding."""
     masked = PROBLEM._replace(mask="add")
     assert masked.lse_size == 2 * PROBLEM.lse_size
     assert masked.delta_size == PROBLEM.delta_size == PROBLEM.lse_size
-    for shared in (99 << 10, A100_SHARED):  # and there is room for both
+    for shared in (99 << 10, A100_SHARED):  # and both fit
         wide = masked._replace(width=128, depth=128)
         assert flash.serves(wide, AMPERE, shared)
 
@@ -156,7 +156,7 @@ def test_scales_that_would_make_nan_of_closed_scores_come_first(scale: float) ->
 
 
 def test_a_call_says_how_it_is_launched() -> None:
-    x = flash.Operand(1 << 20, 25600, 6400, 64)
+    x = flash.AttentionOperand(1 << 20, 25600, 6400, 64)
     inputs = flash.Inputs(x, x, x)
     assert PROBLEM.padded == 128
     assert PROBLEM.lse_size == 2 * 4 * 128
@@ -178,7 +178,7 @@ def test_a_call_says_how_it_is_launched() -> None:
 
 
 class Served(DryDriver):
-    """A driver without a GPU that attention's kernels serve; they are not compiled."""
+    """A driver without a GPU that attention's kernels support; they are not compiled."""
 
     capability = AMPERE
     lt: Any = object()
@@ -202,38 +202,40 @@ def recording() -> Any:
 
 
 def launched(dev: Any) -> list[flash.Params]:
-    calls = [a for c in dev.gpu.commands for a in c.arguments if isinstance(a, flash.Call)]
+    calls = [a for c in dev.gpu.commands for a in c.arguments if isinstance(a, flash.FlashLaunch)]
     return [call.params for call in calls]
 
 
 @pytest.mark.parametrize("keys", [100, 1 << 14, (1 << 14) + 1])
 def test_sizes_are_not_taken_for_addresses(recording: Any, keys: int) -> None:
-    """Two sizes side by side, of 16384 keys, look like the first promised address."""
+    """Two neighbouring sizes, with 16384 keys, look like the first virtual address."""
     q, k = (recording.empty((1, 2, n, 64), dtypes.bfloat16) for n in (200, keys))
     attention._attention(recording, q, k, k, scale=0.1)
     (step,) = steps_of(recording.gpu)
-    slots = range(len(recording.gpu.promises.starts))
-    call = next(a for a in step.filled([1 << 20 | n << 9 for n in slots]) if type(a) is flash.Call)
+    slots = range(len(recording.gpu.placeholders.starts))
+    call = next(
+        a for a in step.filled([1 << 20 | n << 9 for n in slots]) if type(a) is flash.FlashLaunch
+    )
     assert (call.params.queries, call.params.keys) == (200, keys)
     assert call.params.q == 1 << 20
     assert call.params.lse == 1 << 20 | (len(slots) - 1) << 9
 
 
-@pytest.mark.parametrize("name", ["attention", "attention_grads", "attention_kept_grads"])
+@pytest.mark.parametrize("name", ["attention", "attention_grads", "attention_saved_grads"])
 @pytest.mark.parametrize("which", range(3))
 def test_what_begins_at_an_odd_element_is_copied(recording: Any, which: int, name: str) -> None:
-    """Even where it lies in order: reading it 16 bytes at a time would end the process."""
+    """Even where it is contiguous: reading it 16 bytes at a time would end the process."""
     shape = (2, 3, 70, 64)
     given = [recording.empty(shape, dtypes.bfloat16) for _ in range(4)]
     longer = recording.empty((2 * 3 * 70 * 64 + 1,), dtypes.bfloat16)
     moved = CudaArray(longer.device, shape, longer.dtype, longer.storage, 1)
     assert moved.is_contiguous
     given[which] = moved
-    kept = recording.empty((moved.storage.size,), dtypes.bfloat16)  # type: ignore[union-attr]
+    saved = recording.empty((moved.storage.size,), dtypes.bfloat16)  # type: ignore[union-attr]
     inputs = {
         "attention": given[:3],
         "attention_grads": given,
-        "attention_kept_grads": [*given, kept],
+        "attention_saved_grads": [*given, saved],
     }[name]
     assert attention.KERNELS[name](recording, *inputs, scale=0.1) is not NotImplemented
     for params in launched(recording):
@@ -243,11 +245,11 @@ def test_what_begins_at_an_odd_element_is_copied(recording: Any, which: int, nam
 
 # --- cuBLASLt ------------------------------------------------------------------------------------
 
-SIMPLE = cublaslt.Problem(2, 3, 4, dtypes.float32, lda=4, ldb=3, ldd=3)
+SIMPLE = cublaslt.GemmProblem(2, 3, 4, dtypes.float32, lda=4, ldb=3, ldd=3)
 
 
 class FakeLibrary:
-    """cuBLASLt as far as CublasLt calls it: notes every call, answers `status` to `failing`."""
+    """cuBLASLt as far as CublasLt calls it: records every call, returns `status` for `failing`."""
 
     def __init__(self, failing: str = "", status: int = 0, answers: int = 2) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -284,7 +286,7 @@ def test_a_plan_is_made_once_and_run_transposed() -> None:
     library = FakeLibrary()
     products = cublaslt.CublasLt(library)
     plan = products.plan(SIMPLE)
-    assert products.plan(cublaslt.Problem(*SIMPLE)) is plan
+    assert products.plan(cublaslt.GemmProblem(*SIMPLE)) is plan
     assert library.count("cublasLtMatmulAlgoGetHeuristic") == 1
     assert plan.workspace == 100
     products.run(plan, 7, 16, 32, 0, 48, workspace=64)
@@ -299,14 +301,14 @@ def test_a_plan_is_made_once_and_run_transposed() -> None:
 
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What would be kept on disk."""
+    """What would be stored on disk."""
     files: dict[str, bytes] = {}
     monkeypatch.setattr(cublaslt.disk_cache, "get", files.get)
     monkeypatch.setattr(cublaslt.disk_cache, "put", files.__setitem__)
     return files
 
 
-def test_the_fastest_answer_is_kept(no_files: dict[str, bytes]) -> None:
+def test_the_fastest_answer_is_stored(no_files: dict[str, bytes]) -> None:
     library = FakeLibrary(answers=3)
     products = cublaslt.CublasLt(library)
     plan = products.plan(SIMPLE)
@@ -324,24 +326,24 @@ def test_the_fastest_answer_is_kept(no_files: dict[str, bytes]) -> None:
         raise AssertionError("what was found is on disk")
 
     again = cublaslt.CublasLt(library).plan(SIMPLE)
-    assert not again.settled
+    assert not again.tuned
     cublaslt.CublasLt(library).tune(again, "a GPU", never, 0, 16, 16, 0, 16)
-    assert again.settled
+    assert again.tuned
     assert bytes(again.chosen.algorithm) == bytes(plan.answers[1].algorithm)
     with pytest.raises(AssertionError, match="on disk"):
         cublaslt.CublasLt(library).tune(again, "another GPU", never, 0, 16, 16, 0, 16)
 
 
-@pytest.mark.parametrize("kept", [b"too short", b"1" * 64])
+@pytest.mark.parametrize("saved", [b"too short", b"1" * 64])
 def test_an_algorithm_that_is_no_longer_taken_is_looked_for_again(
-    no_files: dict[str, bytes], kept: bytes
+    no_files: dict[str, bytes], saved: bytes
 ) -> None:
     library = FakeLibrary("cublasLtMatmulAlgoCheck", 15, answers=1)
     products = cublaslt.CublasLt(library)
     plan = products.plan(SIMPLE)
     products.tune(plan, "a GPU", lambda work: 1.0, 0, 16, 16, 0, 16)
     (key,) = no_files
-    no_files[key] = kept
+    no_files[key] = saved
     products.tune(plan, "a GPU", lambda work: 1.0, 0, 16, 16, 0, 16)
     assert no_files[key] == bytes(plan.answers[0].algorithm)
 

@@ -1,4 +1,4 @@
-"""eg.jit on CUDA. Without a GPU: plans are as promised, and every fused kernel compiles. With one:
+"""eg.jit on CUDA. Without a GPU: plans are as expected, and every fused kernel compiles. With one:
 equal to eager mode there, for every op of the registry and whole steps."""
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def test_fused_kernels_compile(arch: str) -> None:
 
 
 def test_what_is_compared_with_an_extreme_is_rounded_alike() -> None:
-    """a * x + b is no fused multiply-add where its largest is found, nor where that is looked for;
-    elsewhere it may be one."""
+    """a * x + b is not contracted to a fused multiply-add where its maximum is computed, nor where
+    it is compared with that; elsewhere it may be."""
 
     def grads(x: Any) -> Any:
         return eg.grad(lambda x: (eg.max(x * 0.75 + 0.3, axis=-1) ** 2).sum())(x)
@@ -133,7 +133,7 @@ def training_step(device: str, hidden: int = 64) -> tuple[Any, Any]:
 
 
 def test_parameters_are_written_in_place(monkeypatch: Any) -> None:
-    # other tests leave threads behind, which would be reason enough to write elsewhere
+    # other tests leave threads behind, and threads prevent writing in place
     monkeypatch.setattr("everygrad._jit.entry._others_may_look", lambda: False)
     model, step = training_step(DRY)
     compiled = eg.jit(step)
@@ -199,7 +199,7 @@ def test_kernels_are_compiled_while_recording_goes_on(monkeypatch: pytest.Monkey
 
     x = eg.tensor(np.ones((3, 41, 7), np.float32), device=DRY)  # a shape that no other test has
     monkeypatch.setattr(DryDriver, "begin", begin)
-    monkeypatch.setattr(DryDriver, "function", None)  # nothing is waited for one by one
+    monkeypatch.setattr(DryDriver, "function", None)  # no kernel is compiled synchronously
     compiled = eg.jit(lambda x: eg.sin(x).sum(axis=1) @ eg.ones((7, 5), device=DRY))
     compiled(x)
     assert len(begun) > 1
@@ -236,7 +236,7 @@ def test_the_third_call_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
             launched.append(None)
 
     class NoDriver:
-        """Nothing is one: the dry device is taken for a real one."""
+        """No object is an instance, so the dry device counts as a real one."""
 
     monkeypatch.setattr(runner, "Captured", Graph)
     monkeypatch.setattr(runner, "DryDriver", NoDriver)
@@ -250,7 +250,7 @@ def test_the_third_call_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         log.clear()
     graph = ["captured", "launched"]
     assert calls[:4] == [[], graph, ["launched"], ["launched"]]
-    # it moved: from now on it is copied, and there is one set of addresses again
+    # its address changed: from now on it is copied, and there is one set of addresses again
     assert calls[4:] == [["copied"], ["copied", *graph], ["copied", "launched"]]
 
 
@@ -312,7 +312,7 @@ def test_values_and_gradients(name: str) -> None:
 
 
 def on_device(loss: Any) -> Any:
-    """The loss, with what it makes for itself on the device, in float32."""
+    """The loss, whose own tensors are made on the device, in float32."""
 
     def run(*tensors: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
@@ -373,7 +373,7 @@ def test_what_the_user_holds_is_not_written_over() -> None:
 
 
 @on_gpu
-def test_inputs_that_lie_anyhow() -> None:
+def test_inputs_of_any_strides() -> None:
     f = eg.jit(lambda x: eg.exp(x) + x.sum(axis=1, keepdims=True))
     x = eg.tensor(np.random.default_rng(0).standard_normal((40, 60)).astype(np.float32), device=DEV)
     for view in (x, x[1:], x[:, 3:30], x.T, x[::2, ::3], x[3:4]):

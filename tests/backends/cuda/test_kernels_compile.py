@@ -23,7 +23,7 @@ from everygrad.backends.cuda.driver import driver, nvrtc
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.source.prelude import with_library
 from everygrad.backends.cuda.source.render import TABLE
-from everygrad.backends.cuda.source.writer import Text
+from everygrad.backends.cuda.source.writer import KernelText
 from everygrad.compile.expr import INTRINSICS
 from everygrad.dtypes import DType
 from everygrad.errors import (
@@ -66,7 +66,7 @@ def dry() -> Any:
     return base.get(DRY)
 
 
-def seen() -> dict[str, Text]:
+def seen() -> dict[str, KernelText]:
     return dry().gpu.driver.texts  # type: ignore[no-any-return]
 
 
@@ -85,7 +85,7 @@ def _variants(one: Sample, wanted: Sequence[DType]) -> Iterator[Sample]:
 
 
 def _dtypes_of(op: Op) -> Sequence[DType]:
-    """All where kernels differ in nothing else; few where they are those of other ops."""
+    """All dtypes where kernels differ only by dtype; few where kernels are those of other ops."""
     if op.namespace == "internal":  # they check nothing
         return FEW
     common = op.family in ("elementwise", "reduction") and op.name not in LATER
@@ -116,8 +116,8 @@ def _floats(one: Sample) -> list[Any]:
     return found
 
 
-def new_texts(part: int) -> list[Text]:
-    """The kernels that a part of the ops needs, and no earlier part in this process has needed."""
+def new_texts(part: int) -> list[KernelText]:
+    """The kernels that a part of the ops needs, and no earlier part in this process did."""
     before = {*seen()}
     for name in FIXED[part::PARTS]:
         _run(REGISTRY[name])
@@ -127,7 +127,7 @@ def new_texts(part: int) -> list[Text]:
 
 
 def _large_shapes() -> None:
-    """What small samples do not reach: pieces, blocks, sorting."""
+    """What small samples do not reach: split reductions, several blocks, sorting."""
     for dtype in ("float32", "bfloat16", "float64", "int64"):
         x = eg.zeros((3, 40_000), dtype, DRY).clone() + eg.ones((3, 1), dtype, DRY)
         for axis in (None, 0, 1):
@@ -161,7 +161,7 @@ def test_every_kernel_compiles(part: int) -> None:
 
 
 def test_every_op_runs() -> None:
-    """Nothing falls out for a reason of ours: each op takes each of its own samples."""
+    """No sample is skipped by mistake: each op takes each of its own samples."""
     for name in FIXED:
         for one in REGISTRY[name].samples():
             outs = call(function_of(REGISTRY[name]), map_sample(one, to_tensor(DRY)))
@@ -236,7 +236,7 @@ def test_cupy_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeCuda:
-    """libcuda as a driver without GPUs, or one that fails, has it."""
+    """libcuda of a driver that has no GPU, or that fails."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -347,7 +347,7 @@ def test_the_array_interface() -> None:
 
 
 def test_a_backward_makes_no_host_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No op brings values to the host, but to know the size of its result, nor its derivative."""
+    """No op or derivative reads values on the host, except to know the size of its result."""
 
     def refuse(*args: Any) -> Any:
         raise AssertionError("a copy to the host")
@@ -380,7 +380,7 @@ def _forward(op: Op, one: Sample) -> eg.Tensor | None:
 
 
 def test_threads_that_compile_are_known_to_look_at_no_tensor() -> None:
-    """Others may, and then nothing is written over: see `entry._others_may_look`."""
+    """Other threads may, and then nothing is overwritten: see `entry._others_may_look`."""
     before = set(threading.enumerate())
     source = 'extern "C" __global__ void k(float* x) { x[0] = 1; }'
     made = [nvrtc.opened().compile_later("k", f"{source} // {n}", "sm_80") for n in range(4)]

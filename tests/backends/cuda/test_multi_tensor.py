@@ -1,5 +1,4 @@
-"""An optimiser's rule over many parameters at once on CUDA, without a GPU: what is launched, and
-whose memory is written."""
+"""Multi-tensor updates on CUDA, without a GPU: what is launched, and whose memory is written."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from everygrad.backends import base
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver import nvrtc
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
-from everygrad.backends.cuda.kernels.multi_tensor import Form
+from everygrad.backends.cuda.kernels.multi_tensor import UpdateForm
 from everygrad.backends.cuda.source.prelude import with_library
 from everygrad.optim.adamw import AVERAGE, MOVE
 from everygrad.optim.optimizer import Change, Rule
@@ -54,11 +53,11 @@ def launched(gpu: Any, work: Callable[[], None]) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "last"),
     [
-        (lambda ps: optim.AdamW(ps), "together_adam_move"),
-        (lambda ps: optim.Adam(ps, amsgrad=True, weight_decay=0.1), "together_adam_move"),
-        (lambda ps: optim.SGD(ps), "together_sgd"),
-        (lambda ps: optim.SGD(ps, momentum=0.9), "together_sgd_along"),
-        (lambda ps: optim.SGD(ps, momentum=0.9, nesterov=True), "together_sgd_nesterov"),
+        (lambda ps: optim.AdamW(ps), "multi_tensor_adam_move"),
+        (lambda ps: optim.Adam(ps, amsgrad=True, weight_decay=0.1), "multi_tensor_adam_move"),
+        (lambda ps: optim.SGD(ps), "multi_tensor_sgd"),
+        (lambda ps: optim.SGD(ps, momentum=0.9), "multi_tensor_sgd_along"),
+        (lambda ps: optim.SGD(ps, momentum=0.9, nesterov=True), "multi_tensor_sgd_nesterov"),
     ],
 )
 def test_all_parameters_move_in_one_launch(gpu: Any, make: Any, last: str) -> None:
@@ -66,7 +65,7 @@ def test_all_parameters_move_in_one_launch(gpu: Any, make: Any, last: str) -> No
     opt = make(params)
     stepped(params, opt, 2)
     names = launched(gpu, lambda: stepped(params, opt, 1))
-    assert [n for n in names if n.startswith("together")] == [last]
+    assert [n for n in names if n.startswith("multi_tensor")] == [last]
     assert not any(n.startswith(("adam_average", "adam_square", "sgd")) for n in names)
 
 
@@ -75,8 +74,8 @@ def test_many_parameters_take_as_many_launches_as_their_table_needs(gpu: Any) ->
     opt = optim.AdamW(params)
     stepped(params, opt, 2)
     names = launched(gpu, lambda: stepped(params, opt, 1))
-    assert names.count("together_adam_move") == 3
-    held = Form(Rule(), (eg.float32,) * 7, (False,) * 7)
+    assert names.count("multi_tensor_adam_move") == 3
+    held = UpdateForm(Rule(), (eg.float32,) * 7, (False,) * 7)
     assert 8 * (held.pointers + 2) * held.most <= 4096
 
 
@@ -84,7 +83,7 @@ def test_few_kernels_serve_all_numbers_of_parameters(gpu: Any) -> None:
     for count in range(1, 17):
         params = tensors([(3,)] * count)
         stepped(params, optim.SGD(params), 1)
-    texts = [n for n in gpu.gpu.driver.texts if n.startswith("together")]
+    texts = [n for n in gpu.gpu.driver.texts if n.startswith("multi_tensor")]
     assert len(texts) == 5  # tables for 1, 2, 4, 8 and 16
 
 
@@ -118,7 +117,7 @@ def test_a_value_that_was_remembered_is_another_payload_after_a_step(gpu: Any) -
     assert params[0].requires_grad
 
 
-def test_arrays_that_lie_otherwise_go_op_by_op(gpu: Any) -> None:
+def test_arrays_of_other_strides_run_op_by_op(gpu: Any) -> None:
     params = tensors([(6, 4), (2, 3)])
     opt = optim.SGD(params)
 
@@ -129,10 +128,10 @@ def test_arrays_that_lie_otherwise_go_op_by_op(gpu: Any) -> None:
 
     work()
     names = launched(gpu, work)
-    assert sorted(names) == ["sgd", "together_sgd"]
+    assert sorted(names) == ["multi_tensor_sgd", "sgd"]
 
 
-def test_what_is_transposed_alike_is_done_together(gpu: Any) -> None:
+def test_arrays_transposed_alike_share_a_kernel(gpu: Any) -> None:
     p = eg.tensor(np.ones((4, 6), np.float32), device="cuda:dry").T.detach().requires_grad_()
     opt = optim.SGD([p])
 
@@ -140,7 +139,7 @@ def test_what_is_transposed_alike_is_done_together(gpu: Any) -> None:
         p.grad = eg.tensor(np.ones((4, 6), np.float32), device="cuda:dry").T
         opt.step()
 
-    assert launched(gpu, work) == ["together_sgd"]
+    assert launched(gpu, work) == ["multi_tensor_sgd"]
     assert p._data.strides == (1, 6)
 
 
@@ -162,7 +161,7 @@ def test_kernels_compile(gpu: Any) -> None:
             optim.SGD(params, momentum=0.9, nesterov=True, weight_decay=0.1),
         ):
             stepped(params, opt, 2)
-    texts = [t for n, t in gpu.gpu.driver.texts.items() if n.startswith("together")]
+    texts = [t for n, t in gpu.gpu.driver.texts.items() if n.startswith("multi_tensor")]
     assert len(texts) >= 10
     whole = with_library("".join(t.source for t in texts))
     options = ("--gpu-architecture=sm_80", *nvrtc.OPTIONS, "--Ofast-compile=max")

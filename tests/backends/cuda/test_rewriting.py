@@ -1,5 +1,5 @@
-"""What the CUDA backend makes of a graph before and after fusion, without a GPU: attention that
-leaves what backward needs, values computed again, results in the place of operands."""
+"""Graph rewrites of the CUDA backend before and after fusion, without a GPU: attention that saves
+what backward needs, recomputed values, results in the memory of operands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from everygrad.backends import base
 from everygrad.backends.cuda.attention import attention
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.graph import rewriting
-from everygrad.backends.cuda.graph.rewriting import KEPT, KEPT_GRADS, rewritten
+from everygrad.backends.cuda.graph.rewriting import SAVED, SAVED_GRADS, rewritten
 from everygrad.backends.cuda.graph.runner import Runner
 from everygrad.backends.group_sums import fusable
 from everygrad.compile import recompute
@@ -37,10 +37,10 @@ def cpu_run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
     return np.asarray(base.get("cpu").run(op, [np.ascontiguousarray(a) for a in arrays], params))
 
 
-def kept(q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> Any:
-    """What `attention_kept` is to give; nothing looks at the statistics but the other op."""
+def saved(q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> Any:
+    """The result of `attention_saved`; only the derivative op reads the statistics."""
     out = cpu_run(REGISTRY["attention_masked" if mask else "attention"], [q, k, v, *mask], params)
-    size = rewriting._kept(Value("", "", None, (), {}, q.shape, eg.float32, 0, ""))[0][0]
+    size = rewriting._saved(Value("", "", None, (), {}, q.shape, eg.float32, 0, ""))[0][0]
     flat = np.full(size, np.nan, q.dtype)
     flat[: out.size] = np.transpose(out, (0, 2, 1, 3)).reshape(-1)
     return flat
@@ -54,9 +54,9 @@ def kept_grads(g: Any, q: Any, k: Any, v: Any, flat: Any, *mask: Any, **params: 
 
 
 def compute(v: Value, args: Sequence[Any]) -> Any:
-    if v.op is KEPT:
-        return kept(*args, **v.params)
-    if v.op is KEPT_GRADS:
+    if v.op is SAVED:
+        return saved(*args, **v.params)
+    if v.op is SAVED_GRADS:
         return kept_grads(*args, **v.params)
     return cpu_run(v.op, args, v.params)
 
@@ -78,7 +78,7 @@ def outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
 
 
 class Memory:
-    """The outputs of groups run in order, of which only what they store can be seen by others."""
+    """The outputs of groups run in order; other groups see only what a group stores."""
 
     def __init__(self, graph: Graph, groups: Sequence[Group], inputs: Sequence[Any]) -> None:
         self.arrays: Arrays = dict(zip(graph.inputs, inputs, strict=True))
@@ -122,7 +122,7 @@ class Memory:
 
 
 def _fitted(r: Value, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A member's shape among the axes of another's: as it is, or one element a row."""
+    """A member's shape in the axes of another: unchanged, or one element a row."""
     if r.size == int(np.prod(shape)):
         return shape
     lead, at = 1, 0
@@ -178,9 +178,9 @@ def test_attention_leaves_what_its_derivative_needs(order: tuple[int, ...]) -> N
     made = rewritten(graph)
     made.verify()
     found = names(made)
-    assert (found.count("attention_kept"), found.count("attention_kept_grads")) == (1, 1)
+    assert (found.count("attention_saved"), found.count("attention_saved_grads")) == (1, 1)
     assert not {"attention", "attention_grads"} & {*found}
-    # q, k and v from one product, in their order: nothing is put together again
+    # q, k and v from one product, in their order: nothing is concatenated
     assert ("concat" in found) is (order != (0, 1, 2))
     agree(outputs(made, INPUTS), outputs(graph, INPUTS))
 
@@ -190,7 +190,7 @@ def test_masked_attention_too() -> None:
     graph = graph_of(attention_step(mask=mask), *INPUTS)
     given = [*INPUTS, mask.numpy()]
     made = rewritten(graph)
-    assert "attention_kept_grads" in names(made)
+    assert "attention_saved_grads" in names(made)
     assert "concat" not in names(made)
     agree(outputs(made, given), outputs(graph, given))
 
@@ -215,7 +215,7 @@ def test_derivatives_used_in_another_way_stay_flat() -> None:
     x = rand(1, 4, 2, 4)
     graph = graph_of(fn, x)
     made = rewritten(graph)
-    assert {"attention_kept", "attention_grads"} <= {*names(made)}
+    assert {"attention_saved", "attention_grads"} <= {*names(made)}
     agree(outputs(made, [x]), outputs(graph, [x]))
 
 
@@ -226,9 +226,9 @@ def test_attention_that_needs_more_shared_memory_than_there_is_is_not_served(
     dev: Any = base.get(DRY)
     q = dev.empty((1, 2, 128, 128), eg.bfloat16)
     given = (dev, q, q, q, None, 0.5, True)
-    assert attention._Call(*given).serves
+    assert attention._AttentionCall(*given).serves
     monkeypatch.setattr(DryDriver, "shared", 99 << 10)  # as on GPUs for games
-    assert not attention._Call(*given).serves
+    assert not attention._AttentionCall(*given).serves
 
 
 # --- computed again ------------------------------------------------------------------------------
@@ -265,15 +265,15 @@ def test_groups_compute_again_what_is_cheap() -> None:
     agree(wanted, outputs(graph, MLP))
     graph, after = grouped(three_layers, MLP, again=True)
     agree(Memory(graph, after, MLP).outputs, wanted)
-    kept, still_kept = (_stored(groups, graph, full=True) for groups in (before, after))
-    assert kept - still_kept == 6  # in each layer: a product with its bias, and a norm
+    stored, still_stored = (_stored(groups, graph, full=True) for groups in (before, after))
+    assert stored - still_stored == 6  # in each layer: a product with its bias, and a norm
     rows, more_rows = (_stored(groups, graph, full=False) for groups in (before, after))
-    assert more_rows > rows  # means and deviations, from which norms are computed again
+    assert more_rows > rows  # means and deviations, from which norms are recomputed
 
 
 @pytest.mark.usefixtures("eager_to_recompute")
 @pytest.mark.parametrize(("kind", "name"), [("none", "gelu"), ("tanh", "gelu_tanh")])
-def test_activations_are_made_twice_rather_than_kept(kind: str, name: str) -> None:
+def test_activations_are_recomputed_rather_than_saved(kind: str, name: str) -> None:
     _, groups = grouped(partial(three_layers, kind=kind), MLP, again=True)
     made = [v for g in groups for v in g.members if v.name == name]
     readers = [g.opaque for g in groups if g.opaque is not None]
@@ -282,7 +282,7 @@ def test_activations_are_made_twice_rather_than_kept(kind: str, name: str) -> No
 
 
 def _stored(groups: Sequence[Group], graph: Graph, full: bool) -> int:
-    """How many values of groups lie in memory that nobody but groups reads: whole ones, or rows."""
+    """How many stored values of groups only groups read: whole ones, or rows."""
     opaque = {view_of(a).base for g in groups if g.opaque is not None for a in g.opaque.args}
     stored = used_outside(groups, []) - opaque
     roles = [m.role for g in groups for v, m in g.members.items() if v in stored]

@@ -1,5 +1,5 @@
-"""Compiled functions on CUDA with libraries' calls between graphs. Without a GPU: on a dry device,
-with NumPy in CuPy's place. With one: equal to eager mode there."""
+"""Compiled functions on CUDA with library calls between graphs. Without a GPU: on a dry device,
+with NumPy in place of CuPy. With one: equal to eager mode there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ on_gpu = pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no 
 
 
 class Address:
-    """Where an array lies, as CuPy says it."""
+    """The address of an array, as CuPy gives it."""
 
     def __init__(self, ptr: int, owner: Any) -> None:
         self.ptr = ptr
@@ -40,7 +40,7 @@ class Address:
 
 
 class Array(np.ndarray):
-    """An array of the host that says where it lies as CuPy's do."""
+    """A host array that gives its address as CuPy's arrays do."""
 
     @property
     def data(self) -> Any:  # type: ignore[override]
@@ -57,7 +57,7 @@ def at(ptr: int, shape: Any, dtype: Any, steps: Any = None) -> Any:
 
 
 def ours(made: Any) -> Any:
-    """What NumPy made, as arrays of the kind above."""
+    """NumPy's results as arrays of the kind above."""
     if isinstance(made, tuple | list):
         return tuple(ours(one) for one in made)
     return np.asarray(made).view(Array) if isinstance(made, np.ndarray | np.generic) else made
@@ -76,7 +76,7 @@ class Like:
 
 
 class Plan1d:
-    """cuFFT's plan, by NumPy. Like it, it writes to the input of a transform to real numbers."""
+    """cuFFT's plan, by NumPy. Like cuFFT it overwrites the input of a complex-to-real transform."""
 
     made = 0
 
@@ -150,7 +150,7 @@ def _solve_triangular(a: Any, b: Any, lower: bool, unit_diagonal: bool, **_: Any
 
 
 def install_numpy(monkeypatch: Any, log: list[str]) -> None:
-    """Let every device be taken for one with libraries, which are NumPy's."""
+    """Let every device count as one with libraries, which are NumPy's."""
     cupy = numpy_as_cupy(log)
     cupyx = ModuleType("cupyx")
     cupyx.errstate = lambda linalg: nullcontext()  # type: ignore[attr-defined]
@@ -181,7 +181,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             launched.append(None)
 
     class NoDriver:
-        """Nothing is one: the dry device is taken for a real one."""
+        """No object is an instance, so the dry device counts as a real one."""
 
     monkeypatch.setattr(runner, "Captured", Graph)
     monkeypatch.setattr(runner, "DryDriver", NoDriver)
@@ -211,7 +211,7 @@ def calls(log: list[str], compiled: Any, *given: Any, times: int = 4) -> list[li
 # --- without a GPU -------------------------------------------------------------------------------
 
 
-def test_a_call_alone_has_no_graph(libraries: list[str]) -> None:
+def test_a_single_call_has_no_graph(libraries: list[str]) -> None:
     compiled = eg.jit(linalg.eigvals)
     x = matrix(100)
     want = np.linalg.eigvals(x.numpy())
@@ -219,7 +219,7 @@ def test_a_call_alone_has_no_graph(libraries: list[str]) -> None:
     np.testing.assert_allclose(compiled(x).numpy(), want, rtol=1e-4, atol=1e-4)
 
 
-def test_graphs_lie_around_calls(libraries: list[str]) -> None:
+def test_graphs_are_captured_around_calls(libraries: list[str]) -> None:
     def f(x: Any) -> Any:
         return linalg.eigvalsh(eg.exp(x)) * 2.0 + linalg.qr(x * 3.0).Q
 
@@ -248,7 +248,7 @@ def test_transforms_stay_inside_a_graph(libraries: list[str]) -> None:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("length", [8, 9])
 def test_transforms_by_plans(libraries: list[str], length: int, axis: int) -> None:
-    """What goes in directly: a dry device runs no kernel that would bring rows into order."""
+    """Contiguous inputs only: a dry device runs no kernel that would copy them."""
     shape = [1, 1, 1]
     shape[axis] = length
     a = np.random.default_rng(0).standard_normal(shape)
@@ -304,7 +304,7 @@ def test_a_failure_is_named_and_leaves_all_as_it_was(libraries: list[str]) -> No
 
 
 def test_an_update_waits_for_calls(libraries: list[str]) -> None:
-    """Though it needs nothing of them: it is done in place only if no failure is still to come."""
+    """Though it does not depend on them: it is in place only if no failure is still to come."""
     w = eg.ones((64,), device=DRY)
 
     def step(x: Any) -> Any:
@@ -365,13 +365,13 @@ def positive(x: Any) -> Any:
 
 
 def lopsided(x: Any) -> Any:
-    """A matrix whose eigenvalues are real and apart, which is not symmetric."""
+    """A matrix with real, distinct eigenvalues that is not symmetric."""
     steps = eg.arange(x.shape[-1], device=x.device).astype(x.dtype)
     return x * 0.01 + eg.diag(steps)
 
 
 def _eig(x: Any) -> Any:
-    """In order: cuSOLVER's own depends on rounding."""
+    """Sorted: cuSOLVER's order depends on rounding."""
     values, vectors = linalg.eig(lopsided(x))
     order = eg.argsort(eg.real(values))
     return eg.take(values, order, axis=0), eg.abs(eg.take(vectors, order, axis=1)) ** 2
@@ -426,7 +426,7 @@ def flat(made: Any) -> list[Any]:
 
 
 def total(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A number made of all results, weighed, so that no gradient is zero by symmetry."""
+    """A weighted sum of all results, so that no gradient is zero by symmetry."""
 
     def loss(x: Any) -> Any:
         sums = []

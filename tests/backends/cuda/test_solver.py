@@ -1,4 +1,4 @@
-"""Linear algebra called directly on CUDA. Without a GPU: by libraries and kernels of Python, on a
+"""Linear algebra called directly on CUDA. Without a GPU: by fake libraries and kernels, on a
 dry device. With one: against NumPy there, eagerly and inside one graph."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEV = "cuda"
 on_gpu = pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SHAPES = ((1, 1), (7, 7), (40, 40), (3, 7, 7), (2, 2, 40, 40))
-ROOM = np.zeros(64, np.uint8)
+WORKSPACE = np.zeros(64, np.uint8)
 
 
 def draw(dtype: str, *shape: int, seed: int = 0) -> Any:
@@ -49,8 +49,8 @@ def near(got: Any, want: Any, dtype: str) -> None:
     np.testing.assert_allclose(got.numpy(), want, rtol=0, atol=tolerance * scale)
 
 
-def turned(a: Any, device: str) -> Any:
-    """The same matrices, stored by columns."""
+def transposed(a: Any, device: str) -> Any:
+    """The same matrices, column-major."""
     return eg.tensor(np.ascontiguousarray(a.swapaxes(-1, -2)), device=device).mT
 
 
@@ -60,7 +60,7 @@ def turned(a: Any, device: str) -> Any:
 def opened(monkeypatch: pytest.MonkeyPatch, fake: FakeCusolver) -> Any:
     """A dry device that has these libraries."""
     driver = DryDriver()
-    monkeypatch.setattr(driver, "cusolver", fake.opened(ROOM.ctypes.data), raising=False)
+    monkeypatch.setattr(driver, "cusolver", fake.opened(WORKSPACE.ctypes.data), raising=False)
     made = Cuda(DRY, driver)
     monkeypatch.setitem(base._OPEN, DRY, made)
     return made
@@ -91,14 +91,14 @@ SQUARE: dict[str, Case] = {  # of positive definite matrices: ours, NumPy's
     ],
 )
 def test_square_matrices(name: str, dtype: str, fake: FakeCusolver) -> None:
-    """Eagerly, by what was learnt of the first call, and compiled."""
+    """Eagerly, by the cached launches of the first call, and compiled."""
     ours, theirs = SQUARE[name]
     for shape in SHAPES:
         a = positive(draw(dtype, *shape))
         if name in ("det", "inv"):
             a[..., [0, -1], :] = a[..., [-1, 0], :]  # so that rows must be exchanged
         compiled = eg.jit(ours)
-        for x in (eg.tensor(a, device=DRY), turned(a, DRY)):
+        for x in (eg.tensor(a, device=DRY), transposed(a, DRY)):
             for _ in range(3):
                 near(ours(x), theirs(a), dtype)
         if shape[-1] > 4 and name in ("cholesky", "inv", "det"):
@@ -113,9 +113,9 @@ def test_solutions(dtype: str, fake: FakeCusolver) -> None:
         for columns in (1, 5):
             b = draw(dtype, *shape[:-1], columns, seed=1)
             want = np.linalg.solve(a, b)
-            for x in (eg.tensor(a, device=DRY), turned(a, DRY)):
+            for x in (eg.tensor(a, device=DRY), transposed(a, DRY)):
                 for _ in range(3):
-                    near(linalg.solve(x, turned(b, DRY)), want, dtype)
+                    near(linalg.solve(x, transposed(b, DRY)), want, dtype)
             if columns == 1 and shape[-1] > 4:
                 compiled = eg.jit(linalg.solve)
                 for _ in range(2):
@@ -140,7 +140,7 @@ def test_triangular_systems(dtype: str, unit: bool, upper: bool, fake: FakeCusol
         x, y = (eg.tensor(v.astype(dtype), device=DRY) for v in (a, b))
         for _ in range(3):
             near(solved(x, y), want, dtype)
-            near(solved(turned(a.astype(dtype), DRY), y), want, dtype)
+            near(solved(transposed(a.astype(dtype), DRY), y), want, dtype)
         compiled = eg.jit(solved)
         for _ in range(2 if n > 4 else 0):  # fewer columns are our own kernels'
             near(compiled(x, y), want, dtype)
@@ -172,7 +172,7 @@ def test_factors(dtype: str, fake: FakeCusolver) -> None:
 
 
 def test_which_routines_are_called(fake: FakeCusolver) -> None:
-    """A batch at once, unless matrices are so large that each keeps the GPU busy."""
+    """A batch at once, unless matrices are so large that each saturates the GPU."""
 
     def called(function: Callable[[Any], Any], *shape: int) -> list[str]:
         fake.idle, fake.called = True, []
@@ -212,7 +212,7 @@ def failures() -> dict[str, tuple[Callable[[Any], Any], Any, str]]:
 def test_what_the_library_finds_wrong(
     name: str, batch: tuple[int, ...], fake: FakeCusolver
 ) -> None:
-    """The next read says so, once; nothing is broken."""
+    """The next read raises, once; later work is not affected."""
     function, bad, words = failures()[name]
     x = eg.tensor(np.broadcast_to(bad, (*batch, *bad.shape)).copy(), device=DRY)
     compiled = eg.jit(function)
@@ -236,7 +236,7 @@ def nan_of_nan(device: str) -> None:
 
 
 def test_nan_of_nan_is_no_failure(fake: FakeCusolver) -> None:
-    """Though cuSOLVER says so."""
+    """Though cuSOLVER reports an error."""
     nan_of_nan(DRY)
 
 
@@ -250,7 +250,7 @@ def test_nothing_leaves_the_graph(fake: FakeCusolver) -> None:
 
 
 def test_memory_that_is_reached_through_a_list_is_planned(fake: FakeCusolver) -> None:
-    """A batch's routine names the memory of its matrices, so that nobody takes it meanwhile."""
+    """A batched routine names the memory of its matrices, so that it is not reused meanwhile."""
     plan = eg.jit(lambda x: linalg.solve(x, x)).lower(eg.ones((3, 40, 40), device=DRY)).plan
     named = {s.what.name: s.slots for s in plan.steps_ if isinstance(s.what, cusolver.Routine)}
     placed = [s for s in plan.steps_ if s.title == "placed"]
@@ -265,7 +265,7 @@ def test_few_columns_are_seen_through_by_the_compiler(fake: FakeCusolver) -> Non
         assert ("potrf" in lines) == whole
 
 
-def test_many_matrices_that_no_function_takes_together_are_left(fake: FakeCusolver) -> None:
+def test_many_matrices_without_a_batched_routine_are_left(fake: FakeCusolver) -> None:
     dev = base.get(DRY)
     many, few = (eg.ones((k, 6, 5), device=DRY) for k in (100, 3))
     assert library_calls.serves(dev, "qr", [few._data], {})
@@ -306,8 +306,8 @@ def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
             linalg.solve_triangular(x, x, upper=True)
             linalg.qr(x)
     linalg.lu(eg.zeros((9000, 2), device=DRY))
-    names = "place addresses unit settle check_diagonal keep_lower put_pivots determinants"
-    ours = (*names.split(), "lexsort_rows", "take_triangle")
+    names = "copy_strided addresses unit mark_failures check_diagonal keep_lower put_pivots"
+    ours = (*names.split(), "determinants", "lexsort_rows", "take_triangle")
     texts = [t for n, t in dev.gpu.driver.texts.items() if n.startswith(ours)]
     assert {t.name.rpartition("_")[0] for t in texts} == {*ours}
     source = with_library("\n".join(t.source for t in texts))
@@ -330,7 +330,7 @@ def test_square_matrices_on_a_gpu(name: str, dtype: str) -> None:
         if np.abs(want).max() > np.finfo(a.dtype).max:
             continue  # a determinant that the dtype cannot hold
         compiled = eg.jit(ours)
-        for x in (eg.tensor(a, device=DEV), turned(a, DEV)):
+        for x in (eg.tensor(a, device=DEV), transposed(a, DEV)):
             for how in (ours, ours, ours, compiled, compiled, compiled):
                 near(how(x), want, dtype)
         checked += 1
@@ -353,9 +353,9 @@ def test_systems_on_a_gpu(dtype: str) -> None:
         a, b = positive(draw(dtype, *shape)), draw(dtype, *shape[:-1], 3, seed=1)
         want = [w.numpy() for w in each(eg.tensor(a), eg.tensor(b))]
         compiled = eg.jit(each)
-        for x in (eg.tensor(a, device=DEV), turned(a, DEV)):
+        for x in (eg.tensor(a, device=DEV), transposed(a, DEV)):
             for how in (each, each, each, compiled, compiled, compiled):
-                for got, right in zip(how(x, turned(b, DEV)), want, strict=True):
+                for got, right in zip(how(x, transposed(b, DEV)), want, strict=True):
                     near(got, right, dtype)
 
 
@@ -382,7 +382,7 @@ def test_factors_on_a_gpu(dtype: str) -> None:
 
 @on_gpu
 def test_the_order_of_many_rows() -> None:
-    a = draw("float64", 9001, 2)  # more than are kept near the threads
+    a = draw("float64", 9001, 2)  # more than shared memory holds
     p, lower, upper = linalg.lu(eg.tensor(a, device=DEV))
     near(p @ (lower @ upper), a, "float64")
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.code_cache import kept
+from everygrad.backends.code_cache import code_cache
 from everygrad.backends.cpu.llvm import intrinsics, loop_order
 from everygrad.backends.cpu.llvm.compiler import Address, engine
 from everygrad.backends.cpu.llvm.loops import Loops, Pattern, operand_dtypes
@@ -143,7 +143,7 @@ class Kernel:
                 prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, *pointers)
                 found = self._compiled[pattern] = _Compiled(prototype(address), address)
                 nbytes = sum(c.address.nbytes for c in self._compiled.values())
-                kept.add(self, nbytes, _drop)
+                code_cache.add(self, nbytes, _drop)
             return found
 
     def plan(self, arrays: Sequence[Array], out: Array) -> _CallPlan:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.code_cache import kept
+from everygrad.backends.code_cache import code_cache
 from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
@@ -37,7 +37,7 @@ def functions_of(steps: tuple[Step, ...]) -> _Functions:
     if found is None:
         found = _compiled[steps] = _Functions(steps)
         nbytes = sum(a.nbytes for a in found.addresses) + sum(len(s.source) for s in steps)
-        kept.add(found, nbytes, partial(_drop, steps))
+        code_cache.add(found, nbytes, partial(_drop, steps))
     found.recent = True
     return found
 

@@ -1,4 +1,4 @@
-"""Attention through the flash kernels, where they serve: else the portable definitions do."""
+"""Attention by the flash kernels where they apply; elsewhere the portable definitions serve."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.attention import flash
-from everygrad.backends.cuda.driver.gpu import Loading
+from everygrad.backends.cuda.driver.gpu import PendingKernel
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
-from everygrad.backends.strided_array import reshaped, spread
+from everygrad.backends.strided_array import broadcast_strides, reshape_strides
 from everygrad.backends.strided_views import reshape
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP
 
 
 def _leading(shape: Shape) -> Shape:
-    """Batch and heads of an operand of any number of axes. Heads are the last of them: there keys
-    that several queries share have a step of 0, and need no copy."""
+    """Batch and heads of an operand of any number of axes. Heads come last: keys that several
+    queries share have a stride of 0 there, and need no copy."""
     *rest, heads = (1, *shape[:-2])
     return size_of(tuple(rest)), heads
 
 
-def _four(dev: Any, x: CudaArray) -> CudaArray:
-    """(batch, heads, tokens, width), the last axis contiguous and steps not negative."""
+def _as_4d(dev: Any, x: CudaArray) -> CudaArray:
+    """x as (batch, heads, tokens, width), the last axis contiguous, no stride negative."""
     if x.strides[-1] != 1 or min(x.strides) < 0:
         x = contiguous(dev, x)
     shape = (*_leading(x.shape), *x.shape[-2:])
     if shape == x.shape:
         return x
-    strides = reshaped(x.shape, x.strides, shape)
+    strides = reshape_strides(x.shape, x.strides, shape)
     return reshape(dev, x, shape) if strides is None else x.view(shape, strides)
 
 
-def _operand(x: CudaArray) -> flash.Operand:
-    """Steps of axes of one element say nothing, and are what the kernels like."""
+def _operand(x: CudaArray) -> flash.AttentionOperand:
+    """x as the kernels take it. Strides of axes of one element mean nothing, and become 0."""
     steps = [s if n > 1 else 0 for n, s in zip(x.shape[:3], x.strides[:3], strict=True)]
-    return flash.Operand(x.ptr, *steps)
+    return flash.AttentionOperand(x.ptr, *steps)
 
 
 def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
@@ -48,21 +48,21 @@ def _mask(x: CudaArray, shape: Shape) -> flash.Mask:
     else:
         four = (0, x.strides[0] if lead else 0, *rest)
     sizes = (*((1,) * (2 - len(lead))), *x.shape)
-    return flash.Mask(x.ptr, *spread(sizes, four, shape))
+    return flash.Mask(x.ptr, *broadcast_strides(sizes, four, shape))
 
 
-def _begun(driver: Any, call: flash.Call) -> Loading:
-    """The kernel of a call, compiled by another thread from now on."""
+def _compile_later(driver: Any, call: flash.FlashLaunch) -> PendingKernel:
+    """The kernel of a launch, which another thread starts to compile now."""
     made = driver.nvrtc.compile_later("attention", call.text, call.architecture)
-    return Loading(lambda: driver.load(made.result(), flash.NAME, call.shared))
+    return PendingKernel(lambda: driver.load(made.result(), flash.NAME, call.shared))
 
 
-def _launch(kernel: Loading, call: flash.Call, stream: int) -> None:
+def _launch(kernel: PendingKernel, call: flash.FlashLaunch, stream: int) -> None:
     flash.launch(kernel.function, call, stream)
 
 
-class _Call:
-    """One attention: its inputs as the kernels take them, or `serves` is False."""
+class _AttentionCall:
+    """One attention: its inputs as the kernels take them; `serves` is False where they cannot."""
 
     def __init__(
         self,
@@ -83,37 +83,37 @@ class _Call:
         self.dtype = FROM_NP[q.dtype]
         batch, heads = _leading(q.shape)
         queries, keys = q.shape[-2], k.shape[-2]
-        self.problem = flash.Problem(
+        self.problem = flash.AttentionProblem(
             *(self.dtype, batch, heads, queries, keys, q.shape[-1], v.shape[-1], scale, causal),
             mask="" if mask is None else "add",
         )
         driver = dev.gpu.driver
-        # decided by shapes alone, so that a compiled function finds what it was promised
+        # decided by shapes alone, so that recording and running agree
         self.serves = flash.serves(self.problem, driver.capability, driver.shared)
         if not self.serves:
             return
-        self.q, self.k, self.v = (self.taken(a) for a in (q, k, v))
+        self.q, self.k, self.v = (self.as_operand(a) for a in (q, k, v))
         seen = None if mask is None else _mask(mask, (batch, heads, queries, keys))
         self.inputs = flash.Inputs(_operand(self.q), _operand(self.k), _operand(self.v), seen)
 
-    def taken(self, x: CudaArray) -> CudaArray:
-        """x of four axes as the kernels read it: copied where its address or a step is no multiple
-        of 16 bytes."""
-        x = _four(self.dev, x)
+    def as_operand(self, x: CudaArray) -> CudaArray:
+        """x in four axes as the kernels read it: copied where its address or a stride is not a
+        multiple of 16 bytes."""
+        x = _as_4d(self.dev, x)
         return x if flash.aligned(self.dtype, _operand(x)) else copied(self.dev, x)
 
     def statistics(self, size: int) -> CudaArray:
         made: CudaArray = self.dev.empty((size,), dtypes.float32)
         return made
 
-    def launch(self, calls: list[flash.Call]) -> None:
+    def launch(self, calls: list[flash.FlashLaunch]) -> None:
         dev = self.dev
         driver = dev.gpu.driver
         for call in calls:
             key = ("flash", call.text, call.architecture)
             function = dev.plans.get(key)
             if function is None:
-                function = dev.plans[key] = _begun(driver, call)
+                function = dev.plans[key] = _compile_later(driver, call)
             dev.gpu.call(_launch, function, call, driver.stream)
 
     def forward(self) -> CudaArray:
@@ -125,15 +125,15 @@ class _Call:
         capability = self.dev.gpu.driver.capability
         self.launch(flash.forward(self.problem, capability, self.inputs, _operand(out), lse))
 
-    def kept(self, flat: CudaArray) -> tuple[CudaArray, int]:
-        """The result and the address of lse in what a forward keeps: heads are side by side."""
+    def split_saved(self, flat: CudaArray) -> tuple[CudaArray, int]:
+        """The result and the address of lse in what a forward saved; heads are interleaved."""
         _, heads, tokens, width = self.q.shape
         strides = (tokens * heads * width, width, heads * width, 1)
         out = CudaArray(flat.device, self.q.shape, flat.dtype, flat.storage, flat.offset, strides)
         return out, flat.ptr + size_of(out.shape) * flat.dtype.itemsize
 
     def backward(self, g: CudaArray) -> CudaArray:
-        """The derivatives by q, k and v, one after the other."""
+        """The derivatives by q, k and v, concatenated."""
         p, capability = self.problem, self.dev.gpu.driver.capability
         counts = [size_of(a.shape) for a in (self.q, self.k, self.v)]
         flat: CudaArray = self.dev.empty((sum(counts),), self.dtype)
@@ -150,8 +150,8 @@ class _Call:
         )
         return flat
 
-    def backward_kept(self, g: CudaArray, flat: CudaArray) -> CudaArray:
-        """The derivatives side by side, from what a forward kept."""
+    def backward_saved(self, g: CudaArray, flat: CudaArray) -> CudaArray:
+        """The derivatives interleaved, from what a forward saved."""
         p, capability = self.problem, self.dev.gpu.driver.capability
         batch, heads, tokens, width = self.q.shape
         made: CudaArray = self.dev.empty((batch, tokens, 3, heads, width), self.dtype)
@@ -161,7 +161,7 @@ class _Call:
             CudaArray(made.device, self.q.shape, made.dtype, made.storage, i * row, strides)
             for i in range(3)
         ]
-        out, lse = self.kept(flat)
+        out, lse = self.split_saved(flat)
         delta, given = self.statistics(p.delta_size), _operand(g)
         self.launch(flash.delta(p, capability, self.inputs, given, _operand(out), delta.ptr))
         dq, dk, dv = (_operand(a) for a in parts)
@@ -179,7 +179,7 @@ def _attention(
     scale: float,
     causal: bool = False,
 ) -> Any:
-    call = _Call(dev, q, k, v, mask, scale, causal)
+    call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
     out = call.forward()
@@ -197,13 +197,13 @@ def _grads(
     scale: float,
     causal: bool = False,
 ) -> Any:
-    call = _Call(dev, q, k, v, mask, scale, causal)
+    call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    return call.backward(call.taken(g))
+    return call.backward(call.as_operand(g))
 
 
-def _attention_kept(
+def _attention_saved(
     dev: Any,
     q: CudaArray,
     k: CudaArray,
@@ -214,37 +214,37 @@ def _attention_kept(
     causal: bool = False,
 ) -> Any:
     """The result as (batch, tokens, heads, width), flat, and lse behind it."""
-    call = _Call(dev, q, k, v, mask, scale, causal)
+    call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
     statistics = call.problem.lse_size * 4 // q.dtype.itemsize
     flat: CudaArray = dev.empty((size_of(q.shape) + statistics,), call.dtype)
-    call.forward_into(*call.kept(flat))
+    call.forward_into(*call.split_saved(flat))
     return flat
 
 
-def _kept_grads(
+def _saved_grads(
     dev: Any,
     g: CudaArray,
     q: CudaArray,
     k: CudaArray,
     v: CudaArray,
-    kept: CudaArray,
+    saved: CudaArray,
     mask: CudaArray | None = None,
     *,
     scale: float,
     causal: bool = False,
 ) -> Any:
     """The derivatives as (batch, tokens, 3, heads, width)."""
-    call = _Call(dev, q, k, v, mask, scale, causal)
+    call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    return call.backward_kept(call.taken(g), kept)
+    return call.backward_saved(call.as_operand(g), saved)
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "attention_kept": _attention_kept,
-    "attention_kept_grads": _kept_grads,
+    "attention_saved": _attention_saved,
+    "attention_saved_grads": _saved_grads,
     "attention": _attention,
     "attention_masked": _attention,
     "attention_grads": _grads,

@@ -1,18 +1,20 @@
-"""Attention that never holds a matrix of queries by keys: kernels, what they are given, launches.
+"""Flash attention, which never stores a matrix of queries by keys: kernels, arguments, launches.
 
-    problem = Problem(dtypes.bfloat16, batch, heads, queries, keys, width, depth, causal=True)
+    sizes = (batch, heads, queries, keys, width, depth)
+    problem = AttentionProblem(dtypes.bfloat16, *sizes, scale, causal=True)
     calls = forward(problem, (9, 0), Inputs(q, k, v), out, lse)
 
 q is (batch, heads, queries, width), k and v (batch, sources, keys, ...), where heads may share keys
-(heads is a multiple of sources); each an `Operand`: an address and the steps of its first three
-axes, in elements, the last one being contiguous. A `Call` is a kernel's text with all it is
-launched with; who holds the device compiles it (once for each text) and hands it to `launch`.
+(heads is a multiple of sources); each an `AttentionOperand`: an address and the strides of its
+first three axes, in elements, the last one being contiguous. A `FlashLaunch` is a kernel's text
+with all it is launched with; the owner of the device compiles it (once for each text) and passes it
+to `launch`.
 
-For a backward, `lse` says how the scores of each query were divided, and `delta` is sum(g * out):
+For a backward, `lse` is the log-sum-exp of each query's scores, and `delta` is sum(g * out):
 float32 in the layout (batch, heads, `padded(queries)`). With a mask `lse` has two lines a head: the
-largest score, and the logarithm of the sum above it. A mask may bring scores where their sum would
-be lost in rounding. `statistics` finds both from q, k, v and g where the forward's are not at hand,
-at about the forward's price; `delta` needs only g and out.
+largest score, and the logarithm of the sum relative to it, because a mask can make scores so large
+that the sum would be lost in rounding. `statistics` computes both from q, k, v and g where the
+forward's are not saved, at about the forward's cost; `delta` needs only g and out.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError
 
-NAME = "flash_kernel"  # of every kernel: there is one in a text
+NAME = "flash_kernel"  # of every kernel; each text has one
 WIDEST = edge(__name__, "WIDEST", 128, "size")  # elements of a query, a key or a value
-FLATTEST = 2.0**-100  # a scale that scores need not be multiplied by before they are compared
-OLDEST = (8, 0)  # the first chips that copy to shared memory on their own
-# queries, or keys: blocks in a grid's second axis, by the fewest rows of one
+FLATTEST = 2.0**-100  # the least scale that can be applied after scores are compared
+OLDEST = (8, 0)  # the first compute capability with cp.async
+# queries, or keys: a grid's second axis times the fewest rows of a block
 LONGEST = edge(__name__, "LONGEST", 65535 * 64, "size")
 PAD = edge(__name__, "PAD", 64, "size")  # queries are padded to a multiple of this in lse and delta
 _MASKS = {"": 0, "add": 1, "bool": 2}
@@ -53,8 +55,8 @@ def lse_size(batch: int, heads: int, queries: int, masked: bool = False) -> int:
     return size_of((batch, heads, 1 + masked, padded(queries)))
 
 
-class Operand(NamedTuple):
-    """Where a tensor lies: address, and steps of batch, head and token in elements."""
+class AttentionOperand(NamedTuple):
+    """A tensor's address, and its strides of batch, head and token in elements."""
 
     address: int
     batch: int
@@ -63,7 +65,7 @@ class Operand(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """A mask's address and its steps of batch, head, query and key; 0 where it is broadcast."""
+    """A mask's address and its strides of batch, head, query and key; 0 where it broadcasts."""
 
     address: int
     batch: int
@@ -73,16 +75,16 @@ class Mask(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What attention reads."""
+    """The operands that attention reads."""
 
-    q: Operand
-    k: Operand
-    v: Operand
+    q: AttentionOperand
+    k: AttentionOperand
+    v: AttentionOperand
     mask: Mask | None = None
 
 
-class Problem(NamedTuple):
-    """Sizes and kinds. A mask is "add" (of q's dtype, -inf closes) or "bool" (false closes)."""
+class AttentionProblem(NamedTuple):
+    """Sizes and kinds. A mask is "add" (of q's dtype, -inf masks out) or "bool" (false does)."""
 
     dtype: DType
     batch: int
@@ -115,19 +117,19 @@ class Problem(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """How a kernel's work is cut: a block keeps `rows` and walks over tiles of `columns`."""
+    """The tiling of a kernel: a block holds `rows` and loops over tiles of `columns`."""
 
     rows: int
     columns: int
     threads: int
-    stages: int  # tiles that are on their way or in use
+    stages: int  # tiles that are loading or in use
     blocks: int  # blocks that should fit on a multiprocessor
-    kept: bool = False  # rows wait in registers, not in shared memory; Ampere's alone
-    overlap: bool = False  # weights are found while products run; three stages or more
+    in_registers: bool = False  # rows are held in registers, not in shared memory; Ampere only
+    overlap: bool = False  # softmax overlaps with products; needs three stages or more
 
 
-class Kernel(NamedTuple):
-    """Everything a kernel's text depends on."""
+class FlashKernel(NamedTuple):
+    """All that a kernel's text depends on."""
 
     kind: str  # forward, statistics, delta, queries, keys
     engine: str  # hopper, ampere, plain
@@ -138,7 +140,7 @@ class Kernel(NamedTuple):
     scaled: bool  # scores are scaled before they are compared
 
 
-class Call(NamedTuple):
+class FlashLaunch(NamedTuple):
     """One launch. `text` is compiled for `architecture`, and `params` is its one argument."""
 
     text: str
@@ -189,9 +191,9 @@ _ENGINES = {
 # --- which kernel --------------------------------------------------------------------------------
 
 
-def serves(problem: Problem, capability: tuple[int, int], shared: int) -> bool:
-    """Whether these kernels serve the problem on a device that grants a block so many bytes of
-    shared memory: dtype, sizes, and whole sixteens of bytes in every row."""
+def serves(problem: AttentionProblem, capability: tuple[int, int], shared: int) -> bool:
+    """Whether these kernels support the problem on a device that grants a block so many bytes of
+    shared memory: dtype, sizes, and rows that are multiples of 16 bytes."""
     p = problem
     if p.dtype not in (dtypes.float16, dtypes.bfloat16, dtypes.float32) or capability < OLDEST:
         return False
@@ -202,31 +204,31 @@ def serves(problem: Problem, capability: tuple[int, int], shared: int) -> bool:
     return most_shared(p, capability) <= shared
 
 
-def aligned(dtype: DType, operand: Operand) -> bool:
+def aligned(dtype: DType, operand: AttentionOperand) -> bool:
     """Whether an operand can be read 16 bytes at a time."""
     steps = [step * dtype.itemsize for step in operand[1:]]
     return not any(n % 16 for n in (operand.address, *steps))
 
 
-def kernel(problem: Problem, capability: tuple[int, int], kind: str) -> Kernel:
+def kernel(problem: AttentionProblem, capability: tuple[int, int], kind: str) -> FlashKernel:
     """The kernel for a device of this compute capability."""
     p = problem
     engine = "plain"
     if p.dtype is not dtypes.float32:
         engine = "hopper" if capability == (9, 0) else "ampere"
     wide = 64 if max(p.width, p.depth) <= 64 else 128
-    # a steepness of 0, or none that float32 has, would make NaN of what is closed
+    # a scale of 0, or one that underflows float32, would make masked scores NaN
     scaled = bool(p.mask) or p.scale < FLATTEST
-    return Kernel(kind, engine, p.dtype, wide, p.causal, p.mask, scaled)
+    return FlashKernel(kind, engine, p.dtype, wide, p.causal, p.mask, scaled)
 
 
-def architecture(kernel: Kernel, capability: tuple[int, int]) -> str:
-    """What NVRTC compiles the kernel for: Hopper's products are not in plain sm_90."""
+def architecture(kernel: FlashKernel, capability: tuple[int, int]) -> str:
+    """NVRTC's target for the kernel: wgmma needs sm_90a."""
     return "sm_{}{}{}".format(*capability, "a" if kernel.engine == "hopper" else "")
 
 
-def tiling(kernel: Kernel) -> Tiling:
-    """How the kernel's work is cut."""
+def tiling(kernel: FlashKernel) -> Tiling:
+    """The tiling of the kernel."""
     if kernel.kind == "delta":
         return Tiling(128 * 16 // (kernel.wide * kernel.dtype.itemsize), 8, 128, 2, 1)
     kind = "forward" if kernel.kind == "statistics" else kernel.kind
@@ -237,8 +239,8 @@ def tiling(kernel: Kernel) -> Tiling:
     return _AMPERE_MASKED if masked else cut._replace(blocks=1)
 
 
-def shared_bytes(kernel: Kernel, cut: Tiling) -> int:
-    """Dynamic shared memory: tiles, statistics, scratch and barriers, and room to align them."""
+def shared_bytes(kernel: FlashKernel, cut: Tiling) -> int:
+    """Bytes of dynamic shared memory: tiles, statistics, scratch, barriers, and alignment."""
     if kernel.kind == "delta":
         return 0
     row = 2 * kernel.wide if kernel.engine != "plain" else 4 * kernel.wide + 16
@@ -251,14 +253,14 @@ def shared_bytes(kernel: Kernel, cut: Tiling) -> int:
 
 
 @lru_cache(maxsize=1024)
-def most_shared(problem: Problem, capability: tuple[int, int]) -> int:
+def most_shared(problem: AttentionProblem, capability: tuple[int, int]) -> int:
     """Bytes of shared memory that a device must grant a block, for forward and backward."""
     kernels = [kernel(problem, capability, kind) for kind in ("forward", "queries", "keys")]
     return max(shared_bytes(k, tiling(k)) for k in kernels)
 
 
 @lru_cache(maxsize=256)
-def source(kernel: Kernel, cut: Tiling | None = None) -> str:
+def source(kernel: FlashKernel, cut: Tiling | None = None) -> str:
     """The kernel as CUDA C++ that needs no header."""
     cut = cut or tiling(kernel)
     hopper = kernel.engine == "hopper"
@@ -276,10 +278,10 @@ def source(kernel: Kernel, cut: Tiling | None = None) -> str:
         "THREADS": cut.threads,
         "STAGES": cut.stages,
         "BLOCKS": cut.blocks,
-        "KEEP": cut.kept,
+        "REGISTER_ROWS": cut.in_registers,
         "OVERLAP": cut.overlap,
-        "MT": max(1, cut.rows * 2 // cut.threads),  # sixteens of rows that a warp has
-        "UNIT": 64 if hopper else max(16, cut.rows * 32 // cut.threads),  # rows that go together
+        "MT": max(1, cut.rows * 2 // cut.threads),  # 16-row tiles of a warp
+        "UNIT": 64 if hopper else max(16, cut.rows * 32 // cut.threads),  # rows of one product
     }
     parts = [f"#define {name} {int(value)}" for name, value in facts.items()]
     parts.append(flash_parts.INTRINSICS)
@@ -294,17 +296,17 @@ def source(kernel: Kernel, cut: Tiling | None = None) -> str:
     return "\n".join(parts)
 
 
-# --- what a kernel is given ----------------------------------------------------------------------
+# --- arguments of a kernel -----------------------------------------------------------------------
 
 _Steps = ctypes.c_int64 * 3
 _READ = ("q", "k", "v", "g")
 _POINTERS = (*_READ, "mask", "out", "dq", "dk", "dv", "lse", "delta")
-ADDRESSES = len(_POINTERS)  # words at the beginning of the struct that are addresses, or 0
+ADDRESSES = len(_POINTERS)  # the first words of the struct are addresses, or 0
 _STEPS = ("q", "k", "v", "g", "out", "dq", "dk", "dv")
 
 
 class Params(ctypes.Structure):
-    """The struct `Params` of the kernels, without maps."""
+    """The kernels' struct `Params`, without tensor maps."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _POINTERS),
@@ -318,12 +320,14 @@ class Params(ctypes.Structure):
 
 
 class MappedParams(ctypes.Structure):
-    """The same behind the copy engine's maps of q, k, v and g."""
+    """The same after the tensor maps of q, k, v and g."""
 
     _fields_ = (("maps", ctypes.c_uint64 * 16 * 4), ("plain", Params))
 
 
-def _params(problem: Problem, inputs: Inputs, statistics: tuple[int, int], **more: Any) -> Params:
+def _params(
+    problem: AttentionProblem, inputs: Inputs, statistics: tuple[int, int], **more: Any
+) -> Params:
     p = problem
     params = Params(
         heads=p.heads,
@@ -354,12 +358,12 @@ def _driver() -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _tensor_map(dtype: DType, operand: Operand, sizes: tuple[int, ...], rows: int) -> Any:
-    """The copy engine's description of a tensor: boxes of `rows` by 64 elements."""
-    room = (ctypes.c_uint64 * 32)()  # the driver wants 64-byte alignment
-    at = -(-ctypes.addressof(room) // 64) * 64
+def _tensor_map(dtype: DType, operand: AttentionOperand, sizes: tuple[int, ...], rows: int) -> Any:
+    """A tensor map for TMA: boxes of `rows` by 64 elements."""
+    buffer = (ctypes.c_uint64 * 32)()  # the driver wants 64-byte alignment
+    at = -(-ctypes.addressof(buffer) // 64) * 64
     steps = [step * dtype.itemsize for step in (operand.token, operand.head, operand.batch)]
-    # an axis of one element may have any step, but the driver looks at it
+    # the stride of an axis of one element is not used, but the driver checks it
     steps = [step if size > 1 else 16 for step, size in zip(steps, sizes[1:], strict=True)]
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(at),
@@ -380,8 +384,10 @@ def _tensor_map(dtype: DType, operand: Operand, sizes: tuple[int, ...], rows: in
     return (ctypes.c_uint64 * 16).from_buffer_copy(ctypes.string_at(at, 128))
 
 
-def _mapped(kernel: Kernel, cut: Tiling, problem: Problem, params: Params) -> MappedParams:
-    """`params` with maps: boxes have the rows that the kernel loads of each tensor at once."""
+def _mapped(
+    kernel: FlashKernel, cut: Tiling, problem: AttentionProblem, params: Params
+) -> MappedParams:
+    """`params` with tensor maps, whose boxes have the rows that the kernel loads at once."""
     p = problem
     found = MappedParams(plain=params)
     for i, name in enumerate(_READ):
@@ -391,18 +397,18 @@ def _mapped(kernel: Kernel, cut: Tiling, problem: Problem, params: Params) -> Ma
         tokens, heads = (p.queries, p.heads) if name in "qg" else (p.keys, p.key_heads)
         columns = p.width if name in "qk" else p.depth
         stays = (name in "kv") == (kernel.kind == "keys")
-        operand = Operand(address, *getattr(params, f"{name}_steps"))
+        operand = AttentionOperand(address, *getattr(params, f"{name}_steps"))
         sizes = (columns, tokens, heads, p.batch)
         found.maps[i] = _tensor_map(p.dtype, operand, sizes, cut.rows if stays else cut.columns)
     return found
 
 
 def remap(params: ctypes.Structure) -> None:
-    """Point the copy engine's maps, if there are any, to the addresses that now stand in params."""
+    """Update the tensor maps, if there are any, to the addresses in params."""
     if not isinstance(params, MappedParams):
         return
-    room = (ctypes.c_uint64 * 32)()
-    at = -(-ctypes.addressof(room) // 64) * 64
+    buffer = (ctypes.c_uint64 * 32)()
+    at = -(-ctypes.addressof(buffer) // 64) * 64
     for i, name in enumerate(_READ):
         address = getattr(params.plain, name)
         if address:
@@ -416,12 +422,12 @@ def remap(params: ctypes.Structure) -> None:
 
 
 def _call(
-    problem: Problem,
+    problem: AttentionProblem,
     capability: tuple[int, int],
     kind: str,
     params: Params,
     cut: Tiling | None = None,
-) -> Call:
+) -> FlashLaunch:
     chosen = kernel(problem, capability, kind)
     cut = cut or tiling(chosen)
     given: ctypes.Structure = params
@@ -436,57 +442,66 @@ def _call(
     name = architecture(chosen, capability)
     shared = shared_bytes(chosen, cut)
     title = f"attention_{kind}"
-    return Call(source(chosen, cut), name, grid, cut.threads, shared, given, title)
+    return FlashLaunch(source(chosen, cut), name, grid, cut.threads, shared, given, title)
 
 
 def forward(
-    problem: Problem, capability: tuple[int, int], inputs: Inputs, out: Operand, lse: int
-) -> list[Call]:
-    """out and, for a backward, lse."""
+    problem: AttentionProblem,
+    capability: tuple[int, int],
+    inputs: Inputs,
+    out: AttentionOperand,
+    lse: int,
+) -> list[FlashLaunch]:
+    """Compute out and, for a backward, lse."""
     params = _params(problem, inputs, (lse, 0), out=out)
     return [_call(problem, capability, "forward", params)]
 
 
 def statistics(
-    problem: Problem, capability: tuple[int, int], inputs: Inputs, g: Operand, lse: int, delta: int
-) -> list[Call]:
-    """lse and delta from the inputs alone, for a backward that was not given out and lse."""
+    problem: AttentionProblem,
+    capability: tuple[int, int],
+    inputs: Inputs,
+    g: AttentionOperand,
+    lse: int,
+    delta: int,
+) -> list[FlashLaunch]:
+    """Compute lse and delta from the inputs, for a backward without a saved out and lse."""
     params = _params(problem, inputs, (lse, delta), g=g)
     return [_call(problem, capability, "statistics", params)]
 
 
 def delta(
-    problem: Problem,
+    problem: AttentionProblem,
     capability: tuple[int, int],
     inputs: Inputs,
-    g: Operand,
-    out: Operand,
+    g: AttentionOperand,
+    out: AttentionOperand,
     delta: int,
-) -> list[Call]:
-    """delta from g and out."""
+) -> list[FlashLaunch]:
+    """Compute delta from g and out."""
     params = _params(problem, inputs, (0, delta), g=g, out=out)
     return [_call(problem, capability, "delta", params)]
 
 
 def backward(
-    problem: Problem,
+    problem: AttentionProblem,
     capability: tuple[int, int],
     inputs: Inputs,
-    g: Operand,
+    g: AttentionOperand,
     lse: int,
     delta: int,
-    dq: Operand,
-    dk: Operand,
-    dv: Operand,
-) -> list[Call]:
-    """dq, and dk with dv, in either order or at once; the same bits each time."""
+    dq: AttentionOperand,
+    dk: AttentionOperand,
+    dv: AttentionOperand,
+) -> list[FlashLaunch]:
+    """Compute dq, and dk with dv, in any order; deterministic."""
     params = _params(problem, inputs, (lse, delta), g=g, dq=dq, dk=dk, dv=dv)
     return [_call(problem, capability, kind, params) for kind in ("queries", "keys")]
 
 
-def launch(function: int, call: Call, stream: int) -> None:
-    """Put `call` on `stream`. `function` is its text compiled and loaded: a CUfunction that was
-    allowed `call.shared` bytes of dynamic shared memory (more than 48 KiB must be asked for)."""
+def launch(function: int, call: FlashLaunch, stream: int) -> None:
+    """Enqueue `call` on `stream`. `function` is its loaded CUfunction, which was granted
+    `call.shared` bytes of dynamic shared memory (more than 48 KiB must be requested)."""
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call.params))
     sizes = (*call.grid, 1, call.threads, 1, 1, call.shared)
     status = _driver().cuLaunchKernel(

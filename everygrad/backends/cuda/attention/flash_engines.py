@@ -1,44 +1,43 @@
 """Three ways to multiply tiles, behind one set of functions, as CUDA C++ text.
 
     AMPERE   bf16 and f16 by `mma` of single warps, tiles by `cp.async`: sm_80 and newer
-    HOPPER   bf16 and f16 by `wgmma` of four warps, tiles by the copy engine: sm_90a
-    PLAIN    float32 by multiply-adds, exactly as wide as its inputs: everywhere
+    HOPPER   bf16 and f16 by `wgmma` of four warps, tiles by TMA: sm_90a
+    PLAIN    float32 by multiply-adds, in full precision: everywhere
 
-What a kernel's text may use:
+The interface that a kernel's text may use:
 
     Source, source_of(...)     where a tile is read from
-    load<R>(to, source, row)   R rows into shared memory, those outside filled with 0
+    load<R>(to, source, row)   R rows into shared memory, zeros for those outside
     load_line(to, from)        COLS floats of statistics
-    fill_begin, fill_end       around the loads for one step of the walk; only those for whom
-                               fill_begin is true load
+    fill_begin, fill_end       around the loads of one tile; only threads for which fill_begin
+                               is true load
     wait_once, wait_full, release
-    Rows                       a warp's or warp group's rows of a tile, as the left side of scores
-    scores(s, rows, tile)      s = rows tile^T; the sums are there behind `sums_wait<0>(s)`
-    Weights                    sums made ready to be the left side of a product
-    mix(o, weights, tile)      o += weights tile; there behind `sums_wait<0>(o)`
-    store(tile, sums, ...)     rows of sums to global memory
+    Rows                       a warp's or warp group's rows of a tile, the left operand of scores
+    scores(s, rows, tile)      s = rows tile^T; valid after `sums_wait<0>(s)`
+    Weights                    accumulators converted to the left operand of a product
+    mix(o, weights, tile)      o += weights tile; valid after `sums_wait<0>(o)`
+    store(tile, sums, ...)     rows of accumulators to global memory
 
-Tiles of halves lie in blocks of 64 columns, rows of 128 bytes, the 16 bytes at place c of row r
-at place c ^ (r % 8): what the copy engine calls a swizzle of 128 bytes, and no two lanes meet in a
-bank of shared memory.
+Tiles of halves are blocks of 64 columns, in rows of 128 bytes; chunk c of 16 bytes of row r is
+stored at c ^ (r % 8). This is TMA's 128-byte swizzle, which avoids bank conflicts.
 """
 
 from __future__ import annotations
 
-# shared by the two engines of halves
+# shared by the two engines for halves
 _HALVES = r"""
-// where the 16 bytes `chunk` of `row` lie in a tile of R rows
+// the address of the 16-byte `chunk` of `row` in a tile of R rows
 template <int R> DEV u32 place_of(u32 tile, int row, int chunk) {
     return tile + (chunk >> 3) * (R * 128) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4);
 }
 
-// The left side of a product from a warp's sums: 16 terms from two eights of columns.
+// The left operand of a product from a warp's accumulators: 16 terms from two 8-column tiles.
 DEV void as_left(u32 (&a)[4], const float (&low)[4], const float (&high)[4]) {
     a[0] = packed(low[0], low[1]), a[1] = packed(low[2], low[3]);
     a[2] = packed(high[0], high[1]), a[3] = packed(high[2], high[3]);
 }
 
-// weights as the left side of a product, and as numbers again, rounded as the product sees them
+// weights as the left operand of a product, and as floats again, rounded as the product sees them
 struct Weights {
     u32 parts[MT][COLS / 16][4];
     DEV_METHOD void take(const float (&s)[MT][NT][4]) {
@@ -54,8 +53,8 @@ struct Weights {
     }
 };
 
-// Rows of sums, each times its factor, to global memory: through the warp's own rows of a tile that
-// nobody reads any more, so that 16 bytes are written at a time.
+// Rows of accumulators, each times its factor, to global memory: through the warp's own rows of a
+// tile that is no longer read, so that 16 bytes are written at a time.
 template <int R> DEV void store(
     u32 tile, const float (&sums)[MT][DT][4], const float (&factor)[MT][2],
     void* to, i64 step, int row, int rows, int columns
@@ -87,7 +86,7 @@ template <int R> DEV void store(
 }
 """
 
-# shared by the two engines whose threads copy
+# shared by the two engines that copy by threads
 _COPIES = r"""
 struct Source { const char* base; i64 step; int rows, columns; };
 #define MAP_OF(name) 0
@@ -111,7 +110,7 @@ DEV void load_line(u32 to, const float* from, u32) {
 #define PIPE_BYTES 0
 #define FULL(pipe, it) 0
 #define ONCE(pipe) 0
-template <int LEFT, int N> DEV void sums_wait(float (&)[MT][N][4]) {}
+template <int PENDING, int N> DEV void sums_wait(float (&)[MT][N][4]) {}
 """
 
 AMPERE = (
@@ -128,24 +127,24 @@ template <int R> DEV void load(u32 tile, const Source& from, int row, u32) {
     }
 }
 
-template <int R, bool KEPT> struct Rows {
+template <int R, bool IN_REGISTERS> struct Rows {
     u32 tile;
-    u32 kept[KEPT ? WIDE / 16 : 1][MT][4];
+    u32 held[IN_REGISTERS ? WIDE / 16 : 1][MT][4];
     DEV_METHOD void part(u32 (&a)[4], int k, int m) const {
         const int row = warp() * 16 * MT + m * 16 + (lane() & 15);
         fragments(a, place_of<R>(tile, row, 2 * k + (lane() >> 4)));
     }
     DEV_METHOD Rows(u32 from) : tile(from) {
-        if (KEPT)
+        if (IN_REGISTERS)
             #pragma unroll
             for (int k = 0; k < WIDE / 16; ++k)
                 #pragma unroll
-                for (int m = 0; m < MT; ++m) part(kept[KEPT ? k : 0][m], k, m);
+                for (int m = 0; m < MT; ++m) part(held[IN_REGISTERS ? k : 0][m], k, m);
     }
 };
 
-template <int R, bool KEPT>
-DEV void scores(float (&s)[MT][NT][4], const Rows<R, KEPT>& rows, u32 tile) {
+template <int R, bool IN_REGISTERS>
+DEV void scores(float (&s)[MT][NT][4], const Rows<R, IN_REGISTERS>& rows, u32 tile) {
     #pragma unroll
     for (int i = 0; i < MT * NT * 4; ++i) s[i / (4 * NT)][i / 4 % NT][i % 4] = 0.0f;
     #pragma unroll
@@ -153,9 +152,9 @@ DEV void scores(float (&s)[MT][NT][4], const Rows<R, KEPT>& rows, u32 tile) {
         u32 a[MT][4];
         #pragma unroll
         for (int m = 0; m < MT; ++m)
-            if (KEPT)
+            if (IN_REGISTERS)
                 #pragma unroll
-                for (int i = 0; i < 4; ++i) a[m][i] = rows.kept[KEPT ? k : 0][m][i];
+                for (int i = 0; i < 4; ++i) a[m][i] = rows.held[IN_REGISTERS ? k : 0][m][i];
             else rows.part(a[m], k, m);
         #pragma unroll
         for (int n = 0; n < NT; n += 2) {
@@ -177,7 +176,7 @@ DEV void mix(float (&o)[MT][DT][4], const Weights& w, u32 tile, u32) {
         #pragma unroll
         for (int d = 0; d < DT; d += 2) {
             u32 b[4];
-            fragments_turned(b, place_of<COLS>(tile, 16 * k + (lane() & 15), d + (lane() >> 4)));
+            fragments_trans(b, place_of<COLS>(tile, 16 * k + (lane() & 15), d + (lane() >> 4)));
             #pragma unroll
             for (int m = 0; m < MT; ++m) {
                 mma(o[m][d], w.parts[m][k], b[0], b[1]);
@@ -202,7 +201,7 @@ template <int R> DEV void load(u32 tile, const Source& from, int row, u32) {
     }
 }
 
-template <int R, bool KEPT> struct Rows {
+template <int R, bool IN_REGISTERS> struct Rows {
     u32 own;  // the thread's first row
     DEV_METHOD Rows(u32 tile) : own(tile + first_row(0) * ROW_BYTES) {}
 };
@@ -211,8 +210,8 @@ DEV float dot(float4 x, float4 y, float sum) {
     return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
 }
 
-template <int R, bool KEPT>
-DEV void scores(float (&s)[MT][NT][4], const Rows<R, KEPT>& rows, u32 tile) {
+template <int R, bool IN_REGISTERS>
+DEV void scores(float (&s)[MT][NT][4], const Rows<R, IN_REGISTERS>& rows, u32 tile) {
     #pragma unroll
     for (int i = 0; i < NT * 4; ++i) s[0][i / 4][i % 4] = 0.0f;
     const u32 columns = tile + 2 * (lane() & 3) * ROW_BYTES;
@@ -240,7 +239,7 @@ struct Weights {
     }
     DEV_METHOD float at(int m, int n, int i) const { return parts[m][n][i]; }
 };
-// A warp's weights go through shared memory: every lane needs whole rows of them.
+// A warp's weights go through shared memory, because every lane needs whole rows of them.
 DEV void mix(float (&o)[MT][DT][4], const Weights& w, u32 tile, u32 scratch) {
     const u32 own = scratch + (warp() * 16 + (lane() >> 2)) * SCRATCH_ROW;
     __syncwarp();
@@ -301,8 +300,8 @@ DEV Source source_of(
     return {map, batch, head};
 }
 
-// Barriers: one for what is loaded once, and for each stage one that says it is full (the copy
-// engine's bytes have come) and one that says it is empty (every warp has read it).
+// Barriers: one for the tiles that are loaded once, and for each stage one that it is full (TMA's
+// bytes have arrived) and one that it is empty (every warp has read it).
 #define PIPE_BYTES (8 + 16 * STAGES)
 #define ONCE(pipe) (pipe)
 #define FULL(pipe, it) ((pipe) + 8 + 8 * ((it) % STAGES))
@@ -346,27 +345,27 @@ DEV void load_line(u32 to, const float* from, u32 barrier) {
     copy_line(to, from, 4 * COLS, barrier);
 }
 
-template <int LEFT, int N> DEV void sums_wait(float (&x)[MT][N][4]) {
-    products_wait<LEFT>();
+template <int PENDING, int N> DEV void sums_wait(float (&x)[MT][N][4]) {
+    products_wait<PENDING>();
     #pragma unroll
     for (int i = 0; i < N * 4; ++i) settle(x[0][i / 4][i % 4]);
 }
 
-// How wgmma is told where a tile lies: address and steps in units of 16 bytes, swizzled by 128.
-// Eights of rows are 1024 bytes apart; `across` is from one block of 64 columns to the next.
+// wgmma's matrix descriptor: address and strides in units of 16 bytes, 128-byte swizzle. 8-row
+// groups are 1024 bytes apart; `across` is from one block of 64 columns to the next.
 DEV u64 described(u32 at, u32 across) {
     const u64 steps = (u64)(across >> 4) << 16 | (u64)(1024 >> 4) << 32;
     return (u64)((at & 0x3ffff) >> 4) | steps | 1ull << 62;
 }
 
-// Never kept in registers: CUDA 13.0's assembler gives those of a loop's left sides to others.
-template <int R, bool KEPT> struct Rows {
+// Never held in registers: CUDA 13.0's assembler reuses those of a loop's left operands.
+template <int R, bool IN_REGISTERS> struct Rows {
     u32 tile;  // the unit's first row
     DEV_METHOD Rows(u32 from) : tile(from + unit() * UNIT * 128) {}
 };
 
-template <int R, bool KEPT>
-DEV void scores(float (&s)[MT][NT][4], const Rows<R, KEPT>& rows, u32 tile) {
+template <int R, bool IN_REGISTERS>
+DEV void scores(float (&s)[MT][NT][4], const Rows<R, IN_REGISTERS>& rows, u32 tile) {
     products_begin();
     #pragma unroll
     for (int k = 0; k < WIDE / 16; ++k) {

@@ -1,13 +1,13 @@
-"""The forward kernel of attention, in the words of an engine (`flashengines`), as CUDA C++ text.
+"""The forward kernel of attention, in the functions of an engine (`flash_engines`), as CUDA C++.
 
-A block keeps rows of queries and walks over tiles of keys. It stores out and lse, or with
-STATISTICS lse and delta instead of out, for a backward that was given neither.
+A block holds rows of queries and loops over tiles of keys. It stores out and lse, or with
+STATISTICS lse and delta instead of out, for a backward that has neither.
 """
 
 from __future__ import annotations
 
 FORWARD = r"""
-// The next tile's scores become weights; `factor` brings what was summed before to the new maximum.
+// The next tile's scores become weights; `factor` rescales earlier sums to the new maximum.
 DEV void softmax_step(
     float (&s)[MT][NT][4], float (&top)[MT][2], float (&sum)[MT][2], float (&factor)[MT][2],
     float steep
@@ -21,7 +21,7 @@ DEV void softmax_step(
             for (int n = 0; n < NT; ++n)
                 high = fmaxf(high, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
             high = quad_max(high);
-            // a row that has seen nothing yet: -inf - -inf would be no number
+            // a row without any score yet: -inf - -inf would be NaN
             const float zero = high == -infinity() ? 0.0f : high * steep;
             factor[m][r] = exp2_of(fmaf(top[m][r], steep, -zero));
             float total = 0.0f;
@@ -37,7 +37,7 @@ DEV void softmax_step(
         }
 }
 DEV void rescale(float (&o)[MT][DT][4], const float (&factor)[MT][2]) {
-    bool moved = false;  // after the first tiles maxima seldom do
+    bool moved = false;  // maxima seldom change after the first tiles
     #pragma unroll
     for (int i = 0; i < 2 * MT; ++i) moved |= factor[i / 2][i & 1] != 1.0f;
     if (!anywhere(moved)) return;
@@ -51,7 +51,7 @@ flash_kernel(const __grid_constant__ Params p) {
     const u32 q_tile = base, stages = base + TILE(ROWS), stage = 2 * TILE(COLS);
     const u32 scratch = stages + STAGES * stage, pipe = scratch + SCRATCH_BYTES;
     const Place at(p, blockIdx.x);
-    // with the causal mask the last rows have most to do: they go first
+    // with the causal mask the last rows have most work: they start first
     const int first = (CAUSAL ? gridDim.y - 1 - blockIdx.y : blockIdx.y) * ROWS;
     const int own = first + unit() * UNIT;
     int count = tiles(p.keys, COLS);
@@ -80,12 +80,12 @@ flash_kernel(const __grid_constant__ Params p) {
     #pragma unroll
     for (int m = 0; m < MT; ++m) top[m][0] = top[m][1] = -infinity();
     wait_once(pipe);
-    const Rows<ROWS, KEEP> rows(q_tile);
+    const Rows<ROWS, REGISTER_ROWS> rows(q_tile);
     float factor[MT][2];
-    // tiles that any row of this warp's unit looks at
+    // tiles that any row of this warp's unit attends to
     const int mine = CAUSAL ? least(count, tiles(own + UNIT, COLS)) : count;
 #if OVERLAP
-    // Weights of one tile are found while those of the tile before are multiplied by its values.
+    // The softmax of one tile overlaps with the product of the previous tile's weights and values.
     float s[MT][NT][4];
     Weights weights;
     for (int it = 0; it < count; ++it) {

@@ -1,12 +1,12 @@
-"""The kernels behind attention's derivatives, in the words of an engine, as CUDA C++ text.
+"""The kernels of attention's derivatives, in the functions of an engine, as CUDA C++ text.
 
     DELTA     delta = sum(g * out) of every query
-    QUERIES   a block keeps rows of queries and walks over tiles of keys: dq
-    KEYS      a block keeps rows of keys and walks over tiles of queries: dk and dv
+    QUERIES   a block holds rows of queries and loops over tiles of keys: dq
+    KEYS      a block holds rows of keys and loops over tiles of queries: dk and dv
 
-Nothing of the size queries x keys is ever stored. dq, dk and dv are summed in one order, in
-registers of one block: no atomic sums, so the same bits each time. The price is that weights and
-their derivatives are computed twice: seven products where one kernel with atomics has five.
+Nothing of the size queries x keys is ever stored. dq, dk and dv are accumulated in one order, in
+registers of one block: no atomics, so results are deterministic. The cost is that weights and their
+derivatives are computed twice: seven products where one kernel with atomics has five.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 flash_kernel(const __grid_constant__ Params p) {
     const int column = threadIdx.x % LANES * EACH;
     const Place at(p, blockIdx.x);
-    // whole blocks go on or end: their rows divide `padded`
+    // whole blocks continue or end: their rows divide `padded`
     for (int query = blockIdx.y * (THREADS / LANES) + threadIdx.x / LANES; query < p.padded;
          query += gridDim.y * (THREADS / LANES)) {
         float sum = 0.0f;
@@ -90,7 +90,7 @@ flash_kernel(const __grid_constant__ Params p) {
     }
     const float steep = STEEP(p);
     wait_once(pipe);
-    const Rows<ROWS, KEEP> q_rows(q_tile), g_rows(g_tile);
+    const Rows<ROWS, REGISTER_ROWS> q_rows(q_tile), g_rows(g_tile);
     for (int it = 0; it < count; ++it) {
         wait_full(pipe, it);
         fill(it + STAGES - 1);
@@ -179,7 +179,7 @@ flash_kernel(const __grid_constant__ Params p) {
     float dk[MT][DT][4] = {}, dv[MT][DT][4] = {};
     const float steep = STEEP(p);
     wait_once(pipe);
-    const Rows<ROWS, KEEP> k_rows(k_tile), v_rows(v_tile);
+    const Rows<ROWS, REGISTER_ROWS> k_rows(k_tile), v_rows(v_tile);
     for (int it = 0; it < count; ++it) {
         wait_full(pipe, it);
         fill(it + STAGES - 1);

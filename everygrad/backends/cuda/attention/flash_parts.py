@@ -1,12 +1,12 @@
-"""What all attention kernels are made of, as CUDA C++ text: no headers, PTX where C++ has no word.
+"""The common parts of attention kernels, as CUDA C++ text without headers, PTX where needed.
 
     INTRINSICS   single instructions: copies, loads of fragments, matrix products of one warp
     HOPPER_INTRINSICS   those that only sm_90a has; `wgmma(n, type)` writes its matrix products
-    COMMON       parameters, rows of statistics, masks, the walk of a block over its tiles
+    COMMON       parameters, rows of statistics, masks, indices of a block and its tiles
 
-A warp holds 16 rows of a matrix as `x[columns / 8][4]`: lane 4 g + t has the columns 2 t and
-2 t + 1 of each eight, of row g in the first two places and of row g + 8 in the other two. This is
-how `mma` and `wgmma` give their sums, so all kernels share what lies between two products.
+A warp holds 16 rows of a matrix as `x[columns / 8][4]`: lane 4 g + t has the columns 2 t and 2 t +
+1 of each eight, of row g in the first two elements and of row g + 8 in the other two. This is the
+accumulator layout of `mma` and `wgmma`, so all kernels share the code between two products.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ DEV void fragments(u32 (&r)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
-DEV void fragments_turned(u32 (&r)[4], u32 at) {
+DEV void fragments_trans(u32 (&r)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
@@ -87,14 +87,14 @@ DEV float4 take128(u32 at) {
         : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at) : "memory");
     return x;
 }
-// 16 bytes from global memory to shared memory, of which `bytes` are read and the others are 0
+// 16 bytes from global to shared memory, of which `bytes` are read and the rest are zero
 DEV void copy16(u32 to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
         :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes) : "memory");
 }
 DEV void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> DEV void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory");
+template <int PENDING> DEV void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 """
 
@@ -118,7 +118,7 @@ DEV void barrier_wait(u32 at, u32 parity) {
         "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n}" :: "r"(at), "r"(parity) : "memory");
 }
-// a box of a tensor, which its map describes, to shared memory; outside the tensor it is 0
+// TMA: a box of a tensor to shared memory; zero outside the tensor
 DEV void copy_box(u32 to, const TensorMap* map, int x, int y, int z, int w, u32 barrier) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -132,10 +132,10 @@ DEV void copy_line(u32 to, const void* from, u32 bytes, u32 barrier) {
 }
 DEV void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> DEV void products_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
+template <int PENDING> DEV void products_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
-// sums are there only behind the wait: without this the compiler may read them before it
+// accumulators are valid only after the wait: this keeps the compiler from reading them before
 DEV void settle(float& x) { asm volatile("" : "+f"(x) :: "memory"); }
 """
 
@@ -143,15 +143,14 @@ DEV void settle(float& x) { asm volatile("" : "+f"(x) :: "memory"); }
 def wgmma(columns: int, half: str) -> str:
     """d += a b for 64 rows and `columns` columns, 16 terms at a time.
 
-    `times_rows`: a and b in shared memory, both with the terms along rows. `mix_rows`: a in
-    registers, b with the columns along rows.
+    `times_rows`: a and b in shared memory, both K-major. `mix_rows`: a in registers, b MN-major.
     """
     count = columns // 2
     sums = ", ".join(f"%{i}" for i in range(count))
     outs = ", ".join(f'"+f"(d[{i // 4}][{i % 4}])' for i in range(count))
     name = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{half}.{half}"
 
-    def function(title: str, a: str, operands: list[str], turned: str) -> str:
+    def function(title: str, a: str, operands: list[str], transposed: str) -> str:
         b, flag = count + len(operands), count + len(operands) + 1
         left = ", ".join(f"%{count + i}" for i in range(len(operands)))
         left = left if len(operands) == 1 else "{" + left + "}"
@@ -161,7 +160,7 @@ DEV void {title}(float (&d)[{columns // 8}][4], {a}, u64 b, int more) {{
     asm volatile(
         "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{flag}, 0;\\n"
         "{name} {{{sums}}}, "
-        "{left}, %{b}, p, 1, 1, {turned};\\n}}"
+        "{left}, %{b}, p, 1, 1, {transposed};\\n}}"
         : {outs}
         : {given});
 }}
@@ -192,7 +191,7 @@ struct __align__(64) Params {
 #define DT (WIDE / 8)
 #define UNIT_WARPS (UNIT / (16 * MT))
 #define LOG2E 1.4426950408889634f
-#define LSE_LINES (MASK ? 2 : 1)  // of a head: the whole, or the largest score and what is above it
+#define LSE_LINES (MASK ? 2 : 1)  // of a head: lse, or the largest score and the rest
 
 #if HALVES
 typedef u16 elem;
@@ -204,7 +203,7 @@ DEV float wide(float x) { return x; }
 #endif
 #define TILE(rows) ((rows) * ROW_BYTES)
 
-// rows of q against columns of k, or, in the kernel that keeps keys, the other way round
+// rows of q against columns of k, or, in the kernel that holds keys, the reverse
 struct Place {
     int batch, head, source;
     DEV_METHOD Place(const Params& p, int pair) {
@@ -215,7 +214,7 @@ struct Place {
 DEV int lane() { return threadIdx.x & 31; }
 DEV int warp() { return threadIdx.x >> 5; }
 DEV int unit() { return warp() / UNIT_WARPS; }
-// the row, within the block, of a thread's first sum in tile m; its other one is 8 further down
+// the row, within the block, of a thread's first accumulator in tile m; the other is 8 below
 DEV int first_row(int m) { return warp() * 16 * MT + m * 16 + (lane() >> 2); }
 DEV int least(int x, int y) { return x < y ? x : y; }
 DEV int tiles(int count, int size) { return (count + size - 1) / size; }
@@ -230,13 +229,13 @@ DEV float quad_sum(float x) {
 }
 
 #if MASK
-// what the mask adds to a score, in powers of 2
+// what the mask adds to a score, in base 2
 DEV float mask_at(const Params& p, const Place& at, int query, int key) {
     if (query >= p.queries || key >= p.keys) return 0.0f;
     const i64 i = at.batch * p.mask_steps[0] + at.head * p.mask_steps[1]
         + query * p.mask_steps[2] + key * p.mask_steps[3];
 #if MASK == 1
-    // only -inf closes: the least number there is must not become it on the way
+    // only -inf masks out: the least finite number must not overflow to it
     const float x = wide(((const elem*)p.mask)[i]), y = x * LOG2E;
     return y == -infinity() && x != y ? -3.4028235e38f : y;
 #else
@@ -245,7 +244,7 @@ DEV float mask_at(const Params& p, const Place& at, int query, int key) {
 }
 #endif
 
-// Scores as they are compared: times scale already where a mask or a sign asks for it.
+// Scores as they are compared: already scaled where a mask or a negative scale requires it.
 DEV float finished(const Params& p, const Place& at, float s, int query, int key, bool edge) {
 #if SCALED
     s *= p.scale * LOG2E;
@@ -261,7 +260,7 @@ DEV float finished(const Params& p, const Place& at, float s, int query, int key
 #define STEEP(p) ((p).scale * LOG2E)
 #endif
 
-// scores of the tile at `key` against the block's queries, as they are compared
+// the tile's scores against the block's queries, as they are compared
 DEV void finish(
     const Params& p, const Place& at, float (&s)[MT][NT][4], int first, int own, int key
 ) {

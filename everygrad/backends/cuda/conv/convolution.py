@@ -1,9 +1,8 @@
 """Convolutions and their two derivatives by cuDNN, where the machine has it and it has an engine
-that keeps our promises; else the portable definition serves, which is made of products.
+with our guarantees; elsewhere the portable definition is used, which is made of matrix products.
 
-Images whose channels lie together stay so: cuDNN is told, and the result lies likewise. Gradients
-of kernels for which cuDNN has no good engine are products here too, in fewer launches than by the
-definition.
+Channels-last images stay channels-last, and so do results. Gradients of weights for which cuDNN has
+no good engine are products here too, in fewer launches than by the definition.
 """
 
 from __future__ import annotations
@@ -12,40 +11,46 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.driver.cudnn import ALIGNMENT, DTYPES, Problem, last_strides, lies_last
+from everygrad.backends.cuda.driver.cudnn import (
+    ALIGNMENT,
+    DTYPES,
+    ConvProblem,
+    channels_last_strides,
+    is_channels_last,
+)
 from everygrad.backends.cuda.gemm.matmul import matmul
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.reduction import reduce
 from everygrad.backends.cuda.source.c_types import RAW
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP
 
 
 def _to_last(dev: Any, a: CudaArray) -> CudaArray:
-    """(batch, channels, places...) seen as (batch, places..., channels)."""
+    """(batch, channels, spatial...) viewed as (batch, spatial..., channels)."""
     return permute_dims(dev, a, (0, *range(2, len(a.shape)), 1))
 
 
-def _placed(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
-    """The array as the problem says that it lies."""
+def _in_layout(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
+    """The array in the layout of the problem, aligned."""
     if not channels_last:
         made = contiguous(dev, a)
         return copied(dev, made) if made.ptr % ALIGNMENT else made
     last = contiguous(dev, _to_last(dev, a))
     last = copied(dev, last) if last.ptr % ALIGNMENT else last
-    return last.view(a.shape, last_strides(a.shape))
+    return last.view(a.shape, channels_last_strides(a.shape))
 
 
-def _made(dev: Any, shape: Shape, dtype: Any, channels_last: bool) -> CudaArray:
+def _empty(dev: Any, shape: Shape, dtype: Any, channels_last: bool) -> CudaArray:
     out: CudaArray = dev.empty(shape, dtype)
-    return out.view(shape, last_strides(shape)) if channels_last else out
+    return out.view(shape, channels_last_strides(shape)) if channels_last else out
 
 
-def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
-    """The tensor that is not among those given by name; NotImplemented where cuDNN has no way."""
+def _convolve(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
+    """The tensor that is not among those given by name; NotImplemented where cuDNN cannot."""
     arrays = [*given.values()]
     dtype = FROM_NP[arrays[0].dtype]
     if not size_of(wanted):
@@ -56,15 +61,15 @@ def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, 
     if dnn is None or dtype not in DTYPES:
         return NotImplemented
     images = [a for name, a in given.items() if name != "w"]
-    last = all(lies_last(a.shape, a.strides) for a in images)
+    last = all(is_channels_last(a.shape, a.strides) for a in images)
     shapes = {name: given[name].shape if name in given else wanted for name in "xwy"}
     how = (window.stride, window.padding, window.dilation, last, dev.tf32)
-    problem = Problem(kind, dtype, shapes["x"], shapes["w"], shapes["y"], *how)
+    problem = ConvProblem(kind, dtype, shapes["x"], shapes["w"], shapes["y"], *how)
     plan = dnn.plan(problem)
     if plan is None:
         return NotImplemented
-    out = _made(dev, wanted, dtype, last)
-    placed = {name: _placed(dev, a, last) for name, a in given.items()}
+    out = _empty(dev, wanted, dtype, last)
+    placed = {name: _in_layout(dev, a, last) for name, a in given.items()}
     addresses = [placed[name].ptr if name in placed else out.ptr for name in "xwy"]
     space = dev.gpu.workspace(plan.workspace) if plan.workspace else 0
     dev.gpu.call(plan, *addresses, space)
@@ -73,15 +78,15 @@ def _convolved(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, 
 
 def forward(dev: Any, x: CudaArray, w: CudaArray, window: Any) -> Any:
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-    return _convolved(dev, "forward", {"x": x, "w": w}, shape, window)
+    return _convolve(dev, "forward", {"x": x, "w": w}, shape, window)
 
 
 def to_input(dev: Any, y: CudaArray, w: CudaArray, window: Any, image: Shape) -> Any:
-    return _convolved(dev, "input", {"y": y, "w": w}, image, window)
+    return _convolve(dev, "input", {"y": y, "w": w}, image, window)
 
 
 def to_weight(dev: Any, x: CudaArray, y: CudaArray, window: Any, weight: Shape) -> Any:
-    found = _convolved(dev, "weight", {"x": x, "y": y}, weight, window)
+    found = _convolve(dev, "weight", {"x": x, "y": y}, weight, window)
     if found is not NotImplemented or len(weight) != 4 or window.groups > 1:
         return found
     rows = reshape(dev, y, (*y.shape[:2], size_of(y.shape[2:])))
@@ -91,8 +96,8 @@ def to_weight(dev: Any, x: CudaArray, y: CudaArray, window: Any, weight: Shape) 
 
 
 def _columns(dev: Any, x: CudaArray, window: Any) -> CudaArray:
-    """(batch, channels * taps, places): what each element of a kernel meets, as the rows of a
-    matrix."""
+    """im2col: (batch, channels * taps, outputs), the inputs that each element of the weight is
+    multiplied by, as rows of a matrix."""
     n, c = x.shape[:2]
     shape = (n, c, *window.size, *window.out_size(x.shape))
     out: CudaArray = dev.empty(shape, FROM_NP[x.dtype])
@@ -102,9 +107,9 @@ def _columns(dev: Any, x: CudaArray, window: Any) -> CudaArray:
     return reshape(dev, out, (n, c * size_of(window.size), size_of(shape[4:])))
 
 
-def _write_columns(x: CudaArray, shape: Shape, window: Any, multiprocessors: int) -> Written:
+def _write_columns(x: CudaArray, shape: Shape, window: Any, multiprocessors: int) -> WrittenKernel:
     total = size_of(shape)
-    w = Writer("columns", is_wide(total, extent(x.shape, x.strides)))
+    w = KernelWriter("columns", is_wide(total, extent(x.shape, x.strides)))
     memory = RAW[x.dtype.itemsize]
     w.pointer(memory, "x")
     w.pointer(memory, "out", written=True)

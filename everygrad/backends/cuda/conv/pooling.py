@@ -1,10 +1,9 @@
-"""What windows over images give, and where their gradients go: one kernel each.
+"""Pooling over windows of images, and its gradients: one kernel each.
 
-A gradient is gathered: each element of the image looks at the windows that it lies in, so that
-nothing is added by several threads, and sums have one order. Which element of a window was the
-largest is found again from the image, which costs less than keeping it: where windows do not
-overlap, while their gradients are written; where they do, by a kernel before. Images whose channels
-lie together give results that lie likewise.
+A gradient is gathered: each element of the image reads the windows that contain it, so that no two
+threads add to one element, and sums have one order. The argmax of a window is recomputed from the
+image, which costs less than saving it: where windows do not overlap, while their gradients are
+written; where they do, by a kernel before. Channels-last images give channels-last results.
 """
 
 from __future__ import annotations
@@ -14,25 +13,31 @@ from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.driver.cudnn import last_strides, lies_last
+from everygrad.backends.cuda.driver.cudnn import channels_last_strides, is_channels_last
 from everygrad.backends.cuda.kernels.elementwise import grid
-from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import constant
-from everygrad.backends.cuda.source.writer import NARROW, Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import (
+    NARROW,
+    KernelWriter,
+    WrittenKernel,
+    extent,
+    is_wide,
+)
 from everygrad.backends.strided_array import row_major
 from everygrad.compile.accumulate import identity
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-_PLAIN = (0, 1, 2, 3)  # axes in the order in which they are walked
+_PLAIN = (0, 1, 2, 3)  # axes in loop order
 _LAST = (0, 2, 3, 1)
-# elements of a window up to which its code is written out
+# elements of a window up to which its loop is unrolled
 _UNROLLED = edge(__name__, "_UNROLLED", 16, "count")
 
 
-class Walk(NamedTuple):
-    """What a kernel goes over: an image or the results of its windows, and what it reads."""
+class PoolingLoop(NamedTuple):
+    """The loop of a kernel over an image or the outputs of its windows, and what it reads."""
 
     name: str
     window: Any
@@ -46,18 +51,18 @@ class Walk(NamedTuple):
 
     @property
     def places(self) -> Shape:
-        """How often the window fits."""
+        """The shape of the windows' outputs."""
         height, width = self.window.out_size(self.image)
         return (*self.image[:2], height, width)
 
 
-def _walk(
+def _pooling_loop(
     name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, out: Shape, dtype: DType
-) -> Walk:
-    last = lies_last(arrays[-1].shape, arrays[-1].strides)
-    return Walk(
+) -> PoolingLoop:
+    last = is_channels_last(arrays[-1].shape, arrays[-1].strides)
+    return PoolingLoop(
         *(name, window, image, out),
-        last_strides(out) if last else row_major(out),
+        channels_last_strides(out) if last else row_major(out),
         _LAST if last else _PLAIN,
         (*(FROM_NP[a.dtype] for a in arrays), dtype),
         tuple(a.shape for a in arrays),
@@ -65,11 +70,11 @@ def _walk(
     )
 
 
-def _begun(at: Walk, *names: str, over: Shape = ()) -> Writer:
-    """A kernel with its loop over the results, or what else is told, by coordinates n, c, r, q."""
+def _begin(at: PoolingLoop, *names: str, over: Shape = ()) -> KernelWriter:
+    """A kernel with its loop over the results, or over `over`, by coordinates n, c, r, q."""
     over = over or at.out
     reach = [extent(n, s) for n, s in zip(at.shapes, at.steps, strict=True)]
-    w = Writer(at.name, is_wide(size_of(at.out), size_of(at.image), *reach))
+    w = KernelWriter(at.name, is_wide(size_of(at.out), size_of(at.image), *reach))
     for name, dtype in zip((*names, "out"), at.dtypes, strict=True):
         w.pointer(LAYOUTS[dtype].memory, name, written=name == "out")
     w.thread()
@@ -83,9 +88,9 @@ def _begun(at: Walk, *names: str, over: Shape = ()) -> Writer:
     return w
 
 
-def _search(w: Writer, at: Walk, which: int, r: str, q: str) -> list[str]:
-    """Lines that find the largest element of the window at (r, q) of input `which`, a NaN before
-    all: `best`, and `found`, its place in the image or -1."""
+def _search(w: KernelWriter, at: PoolingLoop, which: int, r: str, q: str) -> list[str]:
+    """Lines that find the largest element of the window at (r, q) of input `which`; a NaN wins:
+    `best`, and `found`, its index in the image or -1."""
     window, lay = at.window, LAYOUTS[at.dtypes[which]]
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = window[:4]
     place = w.address(["n", "c", "y", "z"], at.steps[which])
@@ -93,7 +98,7 @@ def _search(w: Writer, at: Walk, which: int, r: str, q: str) -> list[str]:
     worst = constant(identity("max", at.dtypes[which]), at.dtypes[which])
     unroll = "#pragma unroll" if kh * kw <= _UNROLLED else "#pragma unroll 1"
     return [
-        f"{lay.register} best = {worst};",  # the result where a window lies in the padding
+        f"{lay.register} best = {worst};",  # the result where a window is all padding
         f"{w.index} found = -1;",
         unroll,
         f"for (int i = 0; i < {kh}; ++i) {{",
@@ -110,9 +115,9 @@ def _search(w: Writer, at: Walk, which: int, r: str, q: str) -> list[str]:
     ]
 
 
-def _windows(w: Writer, at: Walk, axis: int) -> list[str]:
-    """Lines that begin a loop over the windows, at a or b, which a place of the image lies in
-    along an axis."""
+def _windows(w: KernelWriter, at: PoolingLoop, axis: int) -> list[str]:
+    """Lines that begin a loop, with index a or b, over the windows that contain an element of the
+    image along an axis."""
     place, name, most = (("r", "a", "oh"), ("q", "b", "ow"))[axis]
     size, step, around, spread = (part[axis] for part in at.window[:4])
     if spread == 1:
@@ -131,46 +136,46 @@ def _windows(w: Writer, at: Walk, axis: int) -> list[str]:
     ]
 
 
-def _around(w: Writer, at: Walk, *inside: str) -> list[str]:
-    """Lines that go over the windows, at (a, b), which the element (r, q) of the image lies in."""
+def _around(w: KernelWriter, at: PoolingLoop, *inside: str) -> list[str]:
+    """Lines that loop over the windows (a, b) that contain the element (r, q) of the image."""
     return [*_windows(w, at, 0), *_windows(w, at, 1), *inside, "}", "}"]
 
 
-def _ended(w: Writer, at: Walk, value: str, multiprocessors: int) -> Written:
+def _finish(w: KernelWriter, at: PoolingLoop, value: str, multiprocessors: int) -> WrittenKernel:
     lay = LAYOUTS[at.dtypes[-1]]
     place = w.address(list("ncrq"), at.strides)
     w.add(f"out[{place}] = {lay.store.format(value)};", "}")
     return w.finish(grid(size_of(at.out), multiprocessors))
 
 
-def _write_largest(at: Walk, multiprocessors: int) -> Written:
-    """The largest element of each window, or its place."""
-    w = _begun(at, "x")
+def _write_largest(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
+    """The largest element of each window, or its index."""
+    w = _begin(at, "x")
     w.add(*_search(w, at, 0, "r", "q"))
     value = "best" if at.name == "max_pool2d_value" else f"({LAYOUTS[at.dtypes[-1]].memory})found"
-    return _ended(w, at, value, multiprocessors)
+    return _finish(w, at, value, multiprocessors)
 
 
-def _write_max_spread(at: Walk, multiprocessors: int) -> Written:
-    """By the places of the largest elements: each element adds what windows give to it."""
-    w = _begun(at, "g", "index")
+def _write_max_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
+    """From argmax indices: each element sums the gradients of the windows that chose it."""
+    w = _begin(at, "g", "index")
     lay = LAYOUTS[at.dtypes[0]]
     a, b = (w.address(list("ncab"), steps) for steps in at.steps)
     given = f"if (index[{b}] == r * w_ + q) total += {lay.load.format(f'g[{a}]')};"
     w.add(f"{lay.register} total = 0;", *_around(w, at, given))
-    return _ended(w, at, "total", multiprocessors)
+    return _finish(w, at, "total", multiprocessors)
 
 
-def _cells(at: Walk) -> Shape:
-    """How many windows side by side cover the image."""
+def _cells(at: PoolingLoop) -> Shape:
+    """How many windows without overlap cover the image."""
     down, across = (-(-n // k) for n, k in zip(at.image[2:], at.window.size, strict=True))
     return (*at.image[:2], down, across)
 
 
-def _write_max_cells(at: Walk, multiprocessors: int) -> Written:
-    """Of windows side by side: each writes all of its elements, and so does what is left of one at
-    the edge, which is no window."""
-    w = _begun(at, "g", "x", over=_cells(at))
+def _write_max_cells(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
+    """For windows without overlap: each writes all of its elements, and so do the partial ones at
+    the edge, which are no windows."""
+    w = _begin(at, "g", "x", over=_cells(at))
     (kh, kw), lay = at.window.size, LAYOUTS[at.dtypes[0]]
     given = lay.load.format(f"g[{w.address(list('ncrq'), at.steps[0])}]")
     place = w.address(["n", "c", "y", "z"], at.strides)
@@ -189,13 +194,13 @@ def _write_max_cells(at: Walk, multiprocessors: int) -> Written:
     return w.finish(grid(size_of(_cells(at)), multiprocessors))
 
 
-def _write_sum(at: Walk, multiprocessors: int) -> Written:
-    w = _begun(at, "x")
+def _write_sum(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
+    w = _begin(at, "x")
     lay = LAYOUTS[at.dtypes[0]]
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = at.window[:4]
     given = lay.load.format(f"x[{w.address(list('ncyz'), at.steps[0])}]")
     w.add(
-        f"{LAYOUTS[accumulator(at.dtypes[0])].register} total = 0;",
+        f"{LAYOUTS[accumulator_dtype(at.dtypes[0])].register} total = 0;",
         f"for (int i = 0; i < {kh}; ++i) {{",
         f"  const {w.index} y = r * {sh} + i * {dh} - {ph};",
         "  if (y < 0 || y >= h) continue;",
@@ -205,18 +210,18 @@ def _write_sum(at: Walk, multiprocessors: int) -> Written:
         "  }",
         "}",
     )
-    return _ended(w, at, "total", multiprocessors)
+    return _finish(w, at, "total", multiprocessors)
 
 
-def _write_sum_spread(at: Walk, multiprocessors: int) -> Written:
-    w = _begun(at, "g")
+def _write_sum_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
+    w = _begin(at, "g")
     lay = LAYOUTS[at.dtypes[0]]
     given = lay.load.format(f"g[{w.address(list('ncab'), at.steps[0])}]")
     w.add(f"{lay.register} total = 0;", *_around(w, at, f"total += {given};"))
-    return _ended(w, at, "total", multiprocessors)
+    return _finish(w, at, "total", multiprocessors)
 
 
-_WRITERS: dict[str, Callable[[Walk, int], Written]] = {
+_WRITERS: dict[str, Callable[[PoolingLoop, int], WrittenKernel]] = {
     "max_pool2d_index": _write_largest,
     "max_pool2d_value": _write_largest,
     "max_pool2d_place": _write_largest,
@@ -230,15 +235,15 @@ _WRITERS: dict[str, Callable[[Walk, int], Written]] = {
 def _run(
     dev: Any, name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, dtype: DType
 ) -> Any:
-    """A kernel over images of this shape; what is spread has their shape, the rest that of the
-    windows."""
+    """Run a kernel over images of this shape; gradients have their shape, other results that of the
+    windows' outputs."""
     out = image if name.endswith("spread") else (*image[:2], *window.out_size(image))
     if any(FROM_NP[a.dtype].is_complex for a in arrays):
         return NotImplemented
     made: CudaArray = dev.empty(out, dtype)
     if made.storage is None or any(a.storage is None for a in arrays):
         return made
-    at = _walk(name, arrays, window, image, out, dtype)
+    at = _pooling_loop(name, arrays, window, image, out, dtype)
     kernel = dev.planned(at, lambda: _WRITERS[name](at, dev.multiprocessors))
     dev.gpu.launch(kernel, *(a.ptr for a in arrays), made.ptr)
     return made.view(out, at.strides)
@@ -258,8 +263,8 @@ def max_pool2d_spread(dev: Any, g: CudaArray, x: CudaArray, window: Any) -> Any:
     if side_by_side and window.dilation == (1, 1):
         return _run(dev, "max_pool2d_cells_spread", [g, x], window, x.shape, dtype)
     narrow = size_of(x.shape[2:]) < NARROW
-    kept = dtypes.int32 if narrow else dtypes.int64
-    index = _run(dev, "max_pool2d_place", [x], window, x.shape, kept)
+    index_dtype = dtypes.int32 if narrow else dtypes.int64
+    index = _run(dev, "max_pool2d_place", [x], window, x.shape, index_dtype)
     if index is NotImplemented:
         return index
     return _run(dev, "max_pool2d_spread", [g, index], window, x.shape, dtype)

@@ -1,5 +1,5 @@
-"""A list of launches as one CUDA graph: captured from the stream, launched by one call. And what
-launches take on the device."""
+"""A list of launches as one CUDA graph, captured from the stream and launched by one call; and
+timing on the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-_RELAXED = 2  # other threads may do what they like meanwhile
+_RELAXED = 2  # other threads may call CUDA meanwhile
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamBeginCapture_v2": (ctypes.c_void_p, ctypes.c_int),
     "cuStreamEndCapture": (ctypes.c_void_p, ctypes.c_void_p),
@@ -25,21 +25,21 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @cache
 def prepare(lib: Any) -> Any:
-    """libcuda, with the types of what is called here."""
+    """libcuda, with the argument types of the functions used here."""
     for name, types in _SIGNATURES.items():
         getattr(lib, name).argtypes = types
     return lib
 
 
 class Captured:
-    """Launches that run as one."""
+    """Launches captured as one CUDA graph."""
 
     def __init__(self, driver: Any, work: Callable[[], None]) -> None:
         self._driver = driver
         lib = self._lib = prepare(driver._lib)
         driver.enter()
         graph, made = ctypes.c_void_p(), ctypes.c_void_p()
-        begun: list[int] = []  # filled by the native call itself: what was begun is always ended
+        begun: list[int] = []  # filled by the native call itself: a begun capture always ends
         begin = map(lib.cuStreamBeginCapture_v2, (driver.stream,), (_RELAXED,))
         try:
             begun.extend(begin)
@@ -57,7 +57,7 @@ class Captured:
         weakref.finalize(self, lib.cuGraphExecDestroy, made.value).atexit = False
 
     def launch(self, launched: list[Any]) -> None:
-        """Run them; noted in `launched` by the same native call."""
+        """Launch the graph; the same native call adds to `launched`."""
         self._driver.enter()
         launched.extend(map(self._launch, (self._handle,), (self._driver.stream,)))
         if launched[-1]:
@@ -66,14 +66,14 @@ class Captured:
 
 
 def copy(driver: Any, target: int, source: int, size: int) -> None:
-    """Bytes from one address to another, on the stream."""
+    """Copy bytes from one address to another, on the stream."""
     driver.enter()
     code = prepare(driver._lib).cuMemcpyDtoDAsync_v2(target, source, size, driver.stream)
     driver._check(code, "copying on the device")
 
 
 def timed(driver: Any, work: Callable[[], None], times: int = 3) -> float:
-    """Seconds that `work` takes on the device, done `times` times after a first one."""
+    """Seconds that `work` takes on the device: the mean of `times` runs after a first one."""
     lib = prepare(driver._lib)
     begun, done = (driver._handle("cuEventCreate", 0) for _ in range(2))
     work()

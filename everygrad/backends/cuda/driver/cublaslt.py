@@ -1,7 +1,7 @@
 """Matrix products by cuBLASLt, called directly: CuPy's own calls cannot be captured into a graph.
 
     lt = CublasLt()                                  # one for each device, made while it is current
-    plan = lt.plan(Problem(m, n, k, dtypes.bfloat16, lda=k, ldb=n, ldd=n))
+    plan = lt.plan(GemmProblem(m, n, k, dtypes.bfloat16, lda=k, ldb=n, ldd=n))
     lt.run(plan, stream, a, b, 0, d, workspace=w)    # addresses; allocates nothing, may be captured
 
 All matrices are row-major: `d[i, j] = sum_l a[i, l] b[l, j]`, with `lda` the step from row to row
@@ -33,9 +33,9 @@ from everygrad.errors import (
     ShapeError,
 )
 
-WORKSPACE = 32 << 20  # bytes that pay on Hopper; elsewhere algorithms take what they need of it
-ANSWERS = 16  # how many algorithms the heuristic is asked for
-# operations of a product from which on algorithms are tried
+WORKSPACE = 32 << 20  # bytes; as much as pays on Hopper, and algorithms may use less
+ANSWERS = 16  # how many algorithms to ask the heuristic for
+# operations of a product from which on algorithms are timed
 WORTH = edge(__name__, "WORTH", 1 << 30, "products")
 BIAS_ALIGNMENT = edge(__name__, "BIAS_ALIGNMENT", 16, "size")
 
@@ -50,9 +50,9 @@ _TYPES = {
 }
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_TF32 = 68, 70, 77
 
-# What is done with a product before it is stored. `bias` is a vector of n, read by "bias" forms;
-# the backwards write there the sums over rows. `aux` is a matrix (m, aux_ld): gelu's input, or
-# relu's signs as bits (aux_ld counts bits then, a multiple of 128). Its gelu is the tanh one.
+# What is computed on a product before it is stored. `bias` is a vector of n, which "bias" forms
+# read and backward forms write the sums over rows to. `aux` is a matrix (m, aux_ld): gelu's input,
+# or relu's signs as bits (aux_ld then counts bits, a multiple of 128). Gelu is the tanh form.
 EPILOGUES = {
     "none": 1,
     "relu": 2,
@@ -94,7 +94,7 @@ _STATUS = {
 
 
 class Uses(NamedTuple):
-    """What an epilogue does with its vector and with its matrix besides the result."""
+    """How an epilogue uses its bias vector and its aux matrix."""
 
     reads_bias: bool
     sums: str  # "n": sums over rows of the result, or of b, are written; "m": those of a; or ""
@@ -125,7 +125,7 @@ def aux_step(epilogue: str, n: int) -> int:
     return -(-n // step) * step
 
 
-class Problem(NamedTuple):
+class GemmProblem(NamedTuple):
     """`d = epilogue(alpha * a b + beta * c)`, row-major; sizes, steps and strides in elements."""
 
     m: int
@@ -139,7 +139,7 @@ class Problem(NamedTuple):
     trans_b: bool = False
     out: DType | None = None  # of c and d; None: that of a and b
     batch: int = 1
-    stride_a: int = 0  # from one product of the batch to the next; 0 uses one matrix for all
+    stride_a: int = 0  # from one matrix of the batch to the next; 0 uses one for all
     stride_b: int = 0
     stride_c: int = -1  # -1: as stride_d
     stride_d: int = 0
@@ -150,7 +150,7 @@ class Problem(NamedTuple):
     aux_stride: int = 0
     alpha: complex = 1.0
     beta: complex = 0.0
-    alignment: int = 16  # bytes; what the address of every matrix is a multiple of
+    alignment: int = 16  # bytes; every matrix's address is a multiple of it
 
     def __str__(self) -> str:
         a = f"({self.k}, {self.m})^T" if self.trans_a else f"({self.m}, {self.k})"
@@ -172,8 +172,8 @@ class _Answer(ctypes.Structure):
     )
 
 
-class Plan:
-    """A problem with its descriptors and the algorithms that can solve it, the chosen one first."""
+class GemmPlan:
+    """A problem with its descriptors, the algorithms that can solve it, and the chosen one."""
 
     __slots__ = (
         "_addresses",
@@ -186,20 +186,20 @@ class Plan:
         "layouts",
         "lock",
         "problem",
-        "settled",
+        "tuned",
         "uses_aux",
         "uses_bias",
         "workspace",
     )
 
-    def __init__(self, problem: Problem, descriptor: int, layouts: tuple[int, ...]) -> None:
+    def __init__(self, problem: GemmProblem, descriptor: int, layouts: tuple[int, ...]) -> None:
         self.problem = problem
         self.descriptor = descriptor
         self.layouts = layouts
         self.answers: list[_Answer] = []
         self.algorithm = 0  # address of the chosen algorithm
         self.workspace = 0  # bytes it needs
-        self.settled = False  # algorithms were tried: there is nothing more to find out
+        self.tuned = False  # whether algorithms were timed
         self.alpha, self.beta = (_scalar(problem, x) for x in (problem.alpha, problem.beta))
         code = EPILOGUES[problem.epilogue]
         self.uses_bias, self.uses_aux = bool(code & _USES_BIAS), bool(code & _USES_AUX)
@@ -207,7 +207,7 @@ class Plan:
         self._addresses = (0, 0)
 
     def choose(self, answer: _Answer) -> None:
-        """Solve the problem by `answer` from now on."""
+        """Use the algorithm of `answer` from now on."""
         self.chosen = answer  # holds what `algorithm` points to
         self.algorithm = ctypes.addressof(answer)
         self.workspace = answer.workspace
@@ -215,35 +215,35 @@ class Plan:
     @property
     def is_worth_tuning(self) -> bool:
         p = self.problem
-        return not self.settled and 2 * p.m * p.n * p.k * p.batch >= WORTH
+        return not self.tuned and 2 * p.m * p.n * p.k * p.batch >= WORTH
 
 
-def _scalar(problem: Problem, value: complex) -> Any:
-    """alpha or beta in the type cuBLASLt scales by."""
+def _scalar(problem: GemmProblem, value: complex) -> Any:
+    """alpha or beta in cuBLASLt's scale type."""
     part = ctypes.c_double if _wide(problem) else ctypes.c_float
     parts = [value.real, value.imag] if problem.dtype.is_complex else [value.real]
     return (part * len(parts))(*parts)
 
 
-def _wide(problem: Problem) -> bool:
+def _wide(problem: GemmProblem) -> bool:
     return problem.dtype in (dtypes.float64, dtypes.complex128)
 
 
-def _scale_type(problem: Problem) -> int:
+def _scale_type(problem: GemmProblem) -> int:
     if problem.dtype.is_complex or _wide(problem):
         return _TYPES[problem.dtype]
     return _TYPES[dtypes.float32]
 
 
-def _compute_type(problem: Problem) -> int:
-    """Halves are summed in float32; float32 is rounded to tf32 only where that is allowed."""
+def _compute_type(problem: GemmProblem) -> int:
+    """Halves accumulate in float32; float32 is rounded to tf32 only where that is allowed."""
     if _wide(problem):
         return _COMPUTE_64F
     full = problem.dtype in (dtypes.float32, dtypes.complex64)
     return _COMPUTE_TF32 if full and problem.tf32 else _COMPUTE_32F
 
 
-def _check(problem: Problem) -> None:
+def _check(problem: GemmProblem) -> None:
     p = problem
     for dtype in (p.dtype, p.out or p.dtype):
         if dtype not in _TYPES:
@@ -269,7 +269,7 @@ def _load() -> Any:
 
 
 class CublasLt:
-    """cuBLASLt on the device that is current when it is made; plans are kept by problem."""
+    """cuBLASLt on the device that is current when it is made; plans are cached by problem."""
 
     def __init__(self, library: Any = None, workspace: int = WORKSPACE) -> None:
         self.library = _load() if library is None else library
@@ -277,23 +277,23 @@ class CublasLt:
         self.library.cublasLtGetStatusString.restype = ctypes.c_char_p
         self.version: int = self.library.cublasLtGetVersion()
         self.workspace = workspace  # bytes that `run` may be given
-        self.plans: dict[Problem, Plan] = {}
-        self._refused: set[Problem] = set()
+        self.plans: dict[GemmProblem, GemmPlan] = {}
+        self._refused: set[GemmProblem] = set()
         handle = ctypes.c_void_p()
-        self._done(self.library.cublasLtCreate(ctypes.byref(handle)), "cublasLtCreate")
+        self._check_status(self.library.cublasLtCreate(ctypes.byref(handle)), "cublasLtCreate")
         self._handle = handle.value
         self._matmul = self.library.cublasLtMatmul
         self._matmul.argtypes = [ctypes.c_void_p] * 14 + [ctypes.c_size_t, ctypes.c_void_p]
 
-    def plan(self, problem: Problem) -> Plan:
-        """How to solve `problem`: what was found for it before, or the heuristic's best answer."""
+    def plan(self, problem: GemmProblem) -> GemmPlan:
+        """How to solve `problem`: the cached plan, or the heuristic's best answer."""
         plan = self.plans.get(problem)
         if plan is None:
             plan = self.plans[problem] = self._new_plan(problem)
         return plan
 
-    def serves(self, problem: Problem) -> bool:
-        """Whether there is an algorithm for `problem`; what was found out is remembered."""
+    def serves(self, problem: GemmProblem) -> bool:
+        """Whether there is an algorithm for `problem`; the answer is cached."""
         if problem in self._refused:
             return False
         try:
@@ -305,7 +305,7 @@ class CublasLt:
 
     def run(
         self,
-        plan: Plan,
+        plan: GemmPlan,
         stream: int,
         a: int,
         b: int,
@@ -315,9 +315,9 @@ class CublasLt:
         aux: int = 0,
         workspace: int = 0,
     ) -> None:
-        """Put the product on `stream`. All are addresses; `c` is not read where beta is 0.
+        """Enqueue the product on `stream`. All are addresses; `c` is not read where beta is 0.
 
-        `workspace` has at least `plan.workspace` bytes, and may be used again behind this product.
+        `workspace` has at least `plan.workspace` bytes, and may be reused by later launches.
         """
         if (a | b | c | d) & (plan.problem.alignment - 1):
             raise ArgumentError(
@@ -332,17 +332,16 @@ class CublasLt:
             self._launch(plan, stream, a, b, c, d, workspace)
 
     def tune(
-        self, plan: Plan, device: str, timer: Callable[[Callable[[], None]], float], *args: int
+        self, plan: GemmPlan, device: str, timer: Callable[[Callable[[], None]], float], *args: int
     ) -> None:
-        """Let the fastest of the heuristic's answers solve the problem: as it was found before on a
-        device of this name, by this version, or as `timer(work)` finds, which says how long `work`
-        takes.
+        """Choose the fastest of the heuristic's answers: as it was found before on a device of this
+        name, by this version, or by `timer(work)`, which measures how long `work` takes.
 
-        `args` are those of `run` behind the plan. Not while a stream is captured, and not where c
-        is d and beta is not 0. Another answer may add in another order: sums can differ in their
-        last bits from one machine to another, never from one call to the next.
+        `args` are those of `run` after the plan. Not while a stream is captured, and not where c is
+        d and beta is not 0. Another answer may add in another order: sums can differ in their last
+        bits from one machine to another, never from one call to the next.
         """
-        plan.settled = True
+        plan.tuned = True
         key = hashlib.sha256(repr(("cublasLt", self.version, device, plan.problem)).encode())
         stored = disk_cache.get(key.hexdigest())
         if stored is not None and self._recall(plan, stored):
@@ -354,8 +353,8 @@ class CublasLt:
         plan.choose(plan.answers[min(range(len(times)), key=times.__getitem__)])
         disk_cache.put(key.hexdigest(), bytes(plan.chosen.algorithm))
 
-    def _recall(self, plan: Plan, stored: bytes) -> bool:
-        """Choose an algorithm that was kept, if the library still takes it."""
+    def _recall(self, plan: GemmPlan, stored: bytes) -> bool:
+        """Choose a stored algorithm, if the library still accepts it."""
         answer, found = _Answer(), _Answer()
         if len(stored) != ctypes.sizeof(answer.algorithm):
             return False
@@ -374,7 +373,7 @@ class CublasLt:
         return True
 
     def close(self) -> None:
-        """Give back the handle and all descriptors; plans made here can no longer be run."""
+        """Destroy the handle and all descriptors; plans made here can no longer be run."""
         for plan in self.plans.values():
             self._drop(plan)
         self.plans.clear()
@@ -382,9 +381,11 @@ class CublasLt:
             self.library.cublasLtDestroy(ctypes.c_void_p(self._handle))
             self._handle = None
 
-    # --- what the above is made of ---------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
-    def _launch(self, plan: Plan, stream: int, a: int, b: int, c: int, d: int, space: int) -> None:
+    def _launch(
+        self, plan: GemmPlan, stream: int, a: int, b: int, c: int, d: int, space: int
+    ) -> None:
         left, right, before, after = plan.layouts
         status = self._matmul(
             self._handle,
@@ -405,10 +406,10 @@ class CublasLt:
             stream,
         )
         if status:
-            self._done(status, str(plan.problem))
+            self._check_status(status, str(plan.problem))
 
-    def _point(self, plan: Plan, bias: int, aux: int) -> None:
-        """Write the addresses into the descriptor, where they differ from what it holds."""
+    def _point(self, plan: GemmPlan, bias: int, aux: int) -> None:
+        """Write the addresses into the descriptor, where they differ from its own."""
         if plan._addresses == (bias, aux):
             return
         missing = (plan.uses_bias and not bias, plan.uses_aux and not aux)
@@ -421,7 +422,7 @@ class CublasLt:
             self._set(plan.descriptor, _AUX_POINTER, ctypes.c_void_p(aux))
         plan._addresses = (bias, aux)
 
-    def _new_plan(self, problem: Problem) -> Plan:
+    def _new_plan(self, problem: GemmProblem) -> GemmPlan:
         _check(problem)
         p = problem
         out = p.out or p.dtype
@@ -432,7 +433,7 @@ class CublasLt:
             self._layout(out, p.m, p.n, False, p.ldc or p.ldd, p.batch, stride_c),
             self._layout(out, p.m, p.n, False, p.ldd, p.batch, p.stride_d),
         )
-        plan = Plan(problem, self._descriptor(problem), layouts)
+        plan = GemmPlan(problem, self._descriptor(problem), layouts)
         try:
             self._ask(plan)
         except EverygradError:
@@ -441,15 +442,22 @@ class CublasLt:
         return plan
 
     def _layout(
-        self, dtype: DType, rows: int, columns: int, turned: bool, ld: int, batch: int, stride: int
+        self,
+        dtype: DType,
+        rows: int,
+        columns: int,
+        transposed: bool,
+        ld: int,
+        batch: int,
+        stride: int,
     ) -> int:
-        """A row-major (rows, columns), stored turned or not, as cuBLASLt sees it: by columns."""
-        if turned:
+        """A row-major matrix, perhaps stored transposed, as cuBLASLt sees it: by columns."""
+        if transposed:
             rows, columns = columns, rows
         found = ctypes.c_void_p()
         sizes = (ctypes.c_uint64(columns), ctypes.c_uint64(rows), ctypes.c_int64(ld))
         create = self.library.cublasLtMatrixLayoutCreate
-        self._done(create(ctypes.byref(found), _TYPES[dtype], *sizes), "a matrix's layout")
+        self._check_status(create(ctypes.byref(found), _TYPES[dtype], *sizes), "a matrix's layout")
         layout = found.value or 0
         if batch > 1:
             put = self.library.cublasLtMatrixLayoutSetAttribute
@@ -458,18 +466,18 @@ class CublasLt:
             self._put(put, layout, _BATCH_STRIDE, step)
         return layout
 
-    def _descriptor(self, problem: Problem) -> int:
+    def _descriptor(self, problem: GemmProblem) -> int:
         p = problem
         found = ctypes.c_void_p()
         create = self.library.cublasLtMatmulDescCreate
         status = create(ctypes.byref(found), _compute_type(p), _scale_type(p))
-        self._done(status, str(p))
+        self._check_status(status, str(p))
         descriptor = found.value or 0
         self._set(descriptor, _TRANS_A, ctypes.c_int32(p.trans_b))
         self._set(descriptor, _TRANS_B, ctypes.c_int32(p.trans_a))
         code = EPILOGUES[p.epilogue]
         self._set(descriptor, _EPILOGUE, ctypes.c_uint32(code))
-        # the heuristic reads alignments off these addresses
+        # the heuristic derives alignments from these addresses
         if code & _USES_BIAS:
             self._set(descriptor, _BIAS_POINTER, ctypes.c_void_p(BIAS_ALIGNMENT))
         if code & _USES_AUX:
@@ -478,12 +486,12 @@ class CublasLt:
             self._set(descriptor, _AUX_STRIDE, ctypes.c_int64(p.aux_stride))
         return descriptor
 
-    def _ask(self, plan: Plan) -> None:
+    def _ask(self, plan: GemmPlan) -> None:
         """Ask the heuristic for algorithms and choose the first."""
         preference = ctypes.c_void_p()
         lib = self.library
         status = lib.cublasLtMatmulPreferenceCreate(ctypes.byref(preference))
-        self._done(status, "a preference")
+        self._check_status(status, "a preference")
         chosen = preference.value or 0
         put = lib.cublasLtMatmulPreferenceSetAttribute
         self._put(put, chosen, _MAX_WORKSPACE, ctypes.c_uint64(self.workspace))
@@ -500,7 +508,7 @@ class CublasLt:
             ctypes.byref(count),
         )
         lib.cublasLtMatmulPreferenceDestroy(preference)
-        self._done(status, str(plan.problem))
+        self._check_status(status, str(plan.problem))
         plan.answers = [answer for answer in answers[: count.value] if not answer.state]
         if not plan.answers:
             raise CompileError(f"{plan.problem}: cuBLASLt {self.version} has no algorithm for it")
@@ -512,15 +520,15 @@ class CublasLt:
     def _put(self, put: Any, place: int, attribute: int, value: Any) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))
         status = put(ctypes.c_void_p(place), attribute, ctypes.byref(value), size)
-        self._done(status, f"attribute {attribute}")
+        self._check_status(status, f"attribute {attribute}")
 
-    def _drop(self, plan: Plan) -> None:
+    def _drop(self, plan: GemmPlan) -> None:
         self.library.cublasLtMatmulDescDestroy(ctypes.c_void_p(plan.descriptor))
         for layout in plan.layouts:
             self.library.cublasLtMatrixLayoutDestroy(ctypes.c_void_p(layout))
 
-    def _done(self, status: int, what: str) -> None:
-        """Refuse a status that is no success: of the problem, or of the device."""
+    def _check_status(self, status: int, what: str) -> None:
+        """Raise for a status other than success: of the problem, or of the device."""
         if not status:
             return
         name = _STATUS.get(status, str(status))

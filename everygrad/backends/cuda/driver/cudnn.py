@@ -1,13 +1,13 @@
-"""Convolutions by cuDNN, called directly: nothing else could be captured into a graph.
+"""Convolutions by cuDNN, called directly, so that they can be captured into a graph.
 
     dnn = Cudnn(stream)                # one for each device, made while it is current
-    plan = dnn.plan(Problem("forward", dtypes.bfloat16, x, w, y, stride, padding, dilation))
+    plan = dnn.plan(ConvProblem("forward", dtypes.bfloat16, x, w, y, stride, padding, dilation))
     plan(x, w, y, workspace)           # addresses; allocates nothing, may be captured
 
-A problem is described to cuDNN as a graph of one operation. Its heuristic then names engines, the
-fastest first, and the first that keeps our promises is taken: the same bits at each run, sums in
-float32 or wider, tf32 only where it is allowed. Nothing is timed, so the choice depends on the
-problem, the version and the GPU alone.
+A problem is described to cuDNN as a graph of one operation. Its heuristic then lists engines, the
+fastest first, and the first with our guarantees is chosen: deterministic results, accumulation in
+float32 or wider, tf32 only where it is allowed. Nothing is timed, so the choice depends only on the
+problem, the version and the GPU.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.driver.nvrtc import candidates
-from everygrad.backends.strided_array import fits, row_major
+from everygrad.backends.strided_array import is_row_major, row_major
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType
 from everygrad.errors import CompileError, DeviceError
 
 MAJORS = (9,)
-ALIGNMENT = 16  # bytes; what the address of every tensor is a multiple of
-ROOM = 64 << 20  # bytes of workspace that an engine may have, beside copies of its tensors
-PACKS = 16  # sets of addresses that a plan remembers
-COPIES = 2  # of all tensors: engines bring them into an order of their own
+ALIGNMENT = 16  # bytes; every tensor's address is a multiple of it
+MAX_WORKSPACE = 64 << 20  # bytes of workspace that an engine may have, beside copies of its tensors
+PACKS = 16  # sets of addresses that a plan caches
+COPIES = 2  # of all tensors: engines may convert them to their own layouts
 
 DTYPES = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 9}
 
@@ -50,8 +50,8 @@ _PACK_NUMBERS, _PACK_ADDRESSES, _PACK_WORKSPACE = 1000, 1001, 1003
 _ENGINE_NOTES = 1303
 
 _CROSS_CORRELATION = 1
-_HEURISTICS = (3, 2)  # the quick one, then engines that serve where it names none
-_NOTES = 10  # how many there are
+_HEURISTICS = (3, 2)  # the quick one, then the fallback engines
+_NOTES = 10  # how many notes there are
 _TENSOR_CORE, _DOWN_CONVERT, _NARROW_SUMS, _FFT, _NOT_DETERMINISTIC = range(5)
 
 
@@ -74,10 +74,9 @@ _OPERATIONS = {
 }
 
 
-class Problem(NamedTuple):
+class ConvProblem(NamedTuple):
     """What one call does: "forward" makes y of x and w, "input" x of y and w, "weight" w of x and
-    y. Shapes are (batch, channels, places...); there are as many groups as x has more channels than
-    w."""
+    y. Shapes are (batch, channels, spatial...); the number of groups is x's channels over w's."""
 
     kind: str
     dtype: DType
@@ -87,7 +86,7 @@ class Problem(NamedTuple):
     stride: Shape
     padding: Shape
     dilation: Shape
-    channels_last: bool = False  # how all three lie: the channels of a place together
+    channels_last: bool = False  # the layout of all three
     tf32: bool = False  # float32 may be rounded to 10 bits before it is multiplied
 
     def __str__(self) -> str:
@@ -97,38 +96,38 @@ class Problem(NamedTuple):
 
     @property
     def op(self) -> str:
-        """The op that it is."""
+        """The name of the op."""
         stem = "conv2d" if len(self.stride) == 2 else "convolve3d"
         return stem if self.kind == "forward" else f"{stem}_{self.kind}"
 
     def strides(self, shape: Shape) -> Shape:
-        return last_strides(shape) if self.channels_last else row_major(shape)
+        return channels_last_strides(shape) if self.channels_last else row_major(shape)
 
     @property
-    def room(self) -> int:
-        """Bytes of workspace that are not too many."""
+    def max_workspace(self) -> int:
+        """Bytes of workspace that an engine may use."""
         elements = sum(size_of(shape) for shape in (self.x, self.w, self.y))
-        return ROOM + COPIES * elements * self.dtype.itemsize
+        return MAX_WORKSPACE + COPIES * elements * self.dtype.itemsize
 
     @property
     def has_products(self) -> bool:
-        """Whether the definition, one product for each image, is quicker than what cuDNN has left
-        when its good engines are refused: the gradient of a kernel over all channels of images.
-        Its engines for that add in no fixed order; the others took up to ten times as long."""
+        """Whether the definition, one product for each image, is faster than the engines that
+        remain when nondeterministic ones are refused: the gradient of an ungrouped 2-D weight. The
+        other engines took up to ten times as long."""
         return self.kind == "weight" and len(self.stride) == 2 and self.x[1] == self.w[1]
 
     def refuses(self, notes: set[int]) -> bool:
-        """Whether an engine with these notes does not do what we promise."""
+        """Whether an engine with these notes lacks our guarantees."""
         refused = {_DOWN_CONVERT, _NARROW_SUMS, _NOT_DETERMINISTIC}
         if self.dtype is dtypes.float32 and not self.tf32:
-            refused.add(_TENSOR_CORE)  # they take the upper bits
+            refused.add(_TENSOR_CORE)  # they round to tf32
         return bool(notes & refused)
 
 
-def last_strides(shape: Shape) -> Shape:
-    """The strides of (batch, channels, places...) with the channels of a place together.
+def channels_last_strides(shape: Shape) -> Shape:
+    """The strides of (batch, channels, spatial...) in channels-last memory.
 
-    >>> last_strides((2, 3, 4, 5))
+    >>> channels_last_strides((2, 3, 4, 5))
     (60, 1, 15, 3)
     """
     batch, channels, *places = shape
@@ -136,10 +135,10 @@ def last_strides(shape: Shape) -> Shape:
     return (steps[0], steps[-1], *steps[1:-1])
 
 
-def lies_last(shape: Shape, strides: Shape) -> bool:
-    """Whether an array lies so; where both orders are one, it does not."""
-    turned = ((facts[0], *facts[2:], facts[1]) for facts in (shape, strides))
-    return fits(*turned) and not fits(shape, strides)
+def is_channels_last(shape: Shape, strides: Shape) -> bool:
+    """Whether an array is channels-last, and not contiguous as well."""
+    permuted = ((facts[0], *facts[2:], facts[1]) for facts in (shape, strides))
+    return is_row_major(*permuted) and not is_row_major(shape, strides)
 
 
 @cache
@@ -173,14 +172,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Plan:
-    """A problem with the engine that solves it; called with addresses, it is put on the stream."""
+class ConvPlan:
+    """A problem with the engine that solves it; calling it with addresses enqueues it."""
 
     __slots__ = (
         "__name__", "_dnn", "_packs", "descriptor", "name", "problem", "workspace"
     )  # fmt: skip
 
-    def __init__(self, dnn: Cudnn, problem: Problem, descriptor: int, workspace: int) -> None:
+    def __init__(self, dnn: Cudnn, problem: ConvProblem, descriptor: int, workspace: int) -> None:
         self.problem = problem
         self.descriptor = descriptor
         self.workspace = workspace  # bytes it needs
@@ -190,16 +189,16 @@ class Plan:
         self._packs: dict[tuple[int, int, int, int], int] = {}  # by addresses
 
     def __call__(self, x: int, w: int, y: int, workspace: int) -> None:
-        """Put the convolution on the stream; two of the tensors are read, the third is written.
+        """Enqueue the convolution; two of the tensors are read, the third is written.
 
-        `workspace` has at least `self.workspace` bytes, and may be used again behind it.
+        `workspace` has at least `self.workspace` bytes, and may be reused by later launches.
         """
         given = (x, w, y, workspace)
         pack = self._packs.get(given) or self._pack_for(given)
         self._dnn.execute(self.descriptor, pack, self.problem)
 
     def _pack_for(self, given: tuple[int, int, int, int]) -> int:
-        """Tell cuDNN the addresses, which are mostly those of some call before."""
+        """A descriptor of the addresses, which are mostly those of an earlier call."""
         *tensors, space = given
         if len(self._packs) >= PACKS:
             self._dnn.drop(self._packs.pop(next(iter(self._packs))))
@@ -222,7 +221,7 @@ class _Solution(NamedTuple):
 
 
 class Cudnn:
-    """cuDNN on the device that is current when it is made; plans are kept by problem."""
+    """cuDNN on the device that is current when it is made; plans are cached by problem."""
 
     def __init__(self, library: Any, stream: int) -> None:
         self.library = library
@@ -231,65 +230,65 @@ class Cudnn:
         for name, types in _SIGNATURES.items():
             getattr(library, name).argtypes = types
         self.version: int = library.cudnnGetVersion()
-        self.plans: dict[Problem, Plan | None] = {}
+        self.plans: dict[ConvProblem, ConvPlan | None] = {}
         handle = ctypes.c_void_p()
-        self._done(library.cudnnCreate(ctypes.addressof(handle)), "cudnnCreate")
+        self._check_status(library.cudnnCreate(ctypes.addressof(handle)), "cudnnCreate")
         self._handle = handle.value or 0
-        self._done(library.cudnnSetStream(self._handle, stream), "cudnnSetStream")
+        self._check_status(library.cudnnSetStream(self._handle, stream), "cudnnSetStream")
         self._execute = library.cudnnBackendExecute
         self._finalize = library.cudnnBackendFinalize
 
-    def plan(self, problem: Problem) -> Plan | None:
-        """How to solve `problem`: the best engine that keeps our promises, or None if none does."""
+    def plan(self, problem: ConvProblem) -> ConvPlan | None:
+        """How to solve `problem`: the best engine with our guarantees, or None if none has them."""
         if problem not in self.plans:
             self.plans[problem] = self._new_plan(problem)
         return self.plans[problem]
 
-    def execute(self, plan: int, pack: int, problem: Problem) -> None:
+    def execute(self, plan: int, pack: int, problem: ConvProblem) -> None:
         status = self._execute(self._handle, plan, pack)
         if status:
-            self._done(status, str(problem))
+            self._check_status(status, str(problem))
 
     def describe(self, kind: int, what: str, *attributes: tuple[int, int, Any]) -> int:
         """A descriptor with these attributes: names, types, and arrays of values."""
-        made = self._begun(kind, what, *attributes)
+        made = self._new_descriptor(kind, what, *attributes)
         status = self._finalize(made)
         if status:
             self.drop(made)
-            self._done(status, what)
+            self._check_status(status, what)
         return made
 
     def drop(self, descriptor: int) -> None:
         self.library.cudnnBackendDestroyDescriptor(descriptor)
 
-    # --- what the above is made of ---------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
-    def _begun(self, kind: int, what: str, *attributes: tuple[int, int, Any]) -> int:
-        """A descriptor that is not yet finished."""
+    def _new_descriptor(self, kind: int, what: str, *attributes: tuple[int, int, Any]) -> int:
+        """A descriptor that is not yet finalised."""
         found = ctypes.c_void_p()
         create = self.library.cudnnBackendCreateDescriptor
-        self._done(create(kind, ctypes.addressof(found)), what)
+        self._check_status(create(kind, ctypes.addressof(found)), what)
         made = found.value or 0
         for name, type_, values in attributes:
             put = self.library.cudnnBackendSetAttribute
             status = put(made, name, type_, len(values), ctypes.addressof(values))
             if status:
                 self.drop(made)
-                self._done(status, f"{what}: attribute {name}")
+                self._check_status(status, f"{what}: attribute {name}")
         return made
 
     def _get(self, descriptor: int, name: int, type_: int, values: Any) -> int:
-        """Fill `values`; how many there are."""
+        """Fill `values`; returns how many there are."""
         count = ctypes.c_int64()
         get = self.library.cudnnBackendGetAttribute
-        room = 0 if values is None else len(values)
+        capacity = 0 if values is None else len(values)
         address = None if values is None else ctypes.addressof(values)
-        status = get(descriptor, name, type_, room, ctypes.addressof(count), address)
-        self._done(status, f"attribute {name}")
+        status = get(descriptor, name, type_, capacity, ctypes.addressof(count), address)
+        self._check_status(status, f"attribute {name}")
         return count.value
 
-    def _new_plan(self, problem: Problem) -> Plan | None:
-        """The first engine within its room, or the one that needs the least."""
+    def _new_plan(self, problem: ConvProblem) -> ConvPlan | None:
+        """The first engine within the workspace limit, or the one that needs the least."""
         held: list[int] = []
         best: _Solution | None = None
         try:
@@ -301,16 +300,16 @@ class Cudnn:
                     loser = found
                 if loser is not None:
                     self.drop(loser.plan)
-                if best.workspace <= problem.room:
+                if best.workspace <= problem.max_workspace:
                     break
         finally:
             for descriptor in reversed(held):
-                if best is None or descriptor != best.config:  # the plan may look at it
+                if best is None or descriptor != best.config:  # the plan may refer to it
                     self.drop(descriptor)
-        return None if best is None else Plan(self, problem, best.plan, best.workspace)
+        return None if best is None else ConvPlan(self, problem, best.plan, best.workspace)
 
-    def _solutions(self, problem: Problem, held: list[int]) -> Iterator[_Solution]:
-        """The best first. `held` collects what they are made of."""
+    def _solutions(self, problem: ConvProblem, held: list[int]) -> Iterator[_Solution]:
+        """Solutions, the best first. `held` collects the descriptors they use."""
         graph = self._graph(problem, held)
         for mode in _HEURISTICS[:1] if problem.has_products else _HEURISTICS:
             for config in self._configs(graph, mode, held):
@@ -319,20 +318,20 @@ class Cudnn:
                     continue
                 if problem.has_products and _FFT in notes:
                     return
-                plan = self._begun(
+                plan = self._new_descriptor(
                     _PLAN,
                     str(problem),
                     (_PLAN_HANDLE, _HANDLE_TYPE, _addresses(self._handle)),
                     (_PLAN_CONFIG, _DESCRIPTOR, _addresses(config)),
                 )
-                if self._finalize(plan):  # not on this GPU, or not for these sizes
+                if self._finalize(plan):  # not supported on this GPU or for these sizes
                     self.drop(plan)
                     continue
                 size = _longs(0)
                 self._get(plan, _PLAN_WORKSPACE, _LONG, size)
                 yield _Solution(plan, config, size[0])
 
-    def _graph(self, problem: Problem, held: list[int]) -> int:
+    def _graph(self, problem: ConvProblem, held: list[int]) -> int:
         """The problem as a graph of one operation."""
         p, what = problem, str(problem)
         tensors = [self._tensor(p, i, shape) for i, shape in enumerate((p.x, p.w, p.y), 1)]
@@ -376,7 +375,7 @@ class Cudnn:
         )
         return held[-1]
 
-    def _tensor(self, problem: Problem, number: int, shape: Shape) -> int:
+    def _tensor(self, problem: ConvProblem, number: int, shape: Shape) -> int:
         return self.describe(
             _TENSOR,
             f"{problem}: tensor {shape}",
@@ -388,18 +387,18 @@ class Cudnn:
         )
 
     def _configs(self, graph: int, mode: int, held: list[int]) -> list[int]:
-        """What a heuristic names for a graph, the best first."""
-        asked = self._begun(
+        """The engine configurations of a heuristic for a graph, the best first."""
+        asked = self._new_descriptor(
             _HEURISTIC,
             "a heuristic",
             (_HEURISTIC_GRAPH, _DESCRIPTOR, _addresses(graph)),
             (_HEURISTIC_MODE, _HEURISTIC_TYPE, _ints(mode)),
         )
         held.append(asked)
-        if self._finalize(asked):  # it knows of none
+        if self._finalize(asked):  # it has none
             return []
         count = self._get(asked, _HEURISTIC_RESULTS, _DESCRIPTOR, None)
-        configs = [self._begun(_CONFIG, "an engine") for _ in range(count)]
+        configs = [self._new_descriptor(_CONFIG, "an engine") for _ in range(count)]
         held += configs
         if not configs:
             return []
@@ -407,8 +406,8 @@ class Cudnn:
         return configs[:found]
 
     def _notes(self, config: int) -> set[int]:
-        """What is to be known of the numbers that a configuration's engine makes."""
-        engine = self._begun(_ENGINE, "an engine")
+        """The numerical notes of a configuration's engine."""
+        engine = self._new_descriptor(_ENGINE, "an engine")
         notes = _ints(*[-1] * _NOTES)
         try:
             self._get(config, _CONFIG_ENGINE, _DESCRIPTOR, _addresses(engine))
@@ -417,14 +416,14 @@ class Cudnn:
             self.drop(engine)
         return set(notes[:count])
 
-    def _done(self, status: int, what: str) -> None:
-        """Refuse a status that is no success: of the problem, or of the device."""
+    def _check_status(self, status: int, what: str) -> None:
+        """Raise for a status other than success: of the problem, or of the device."""
         if not status:
             return
         name = (self.library.cudnnGetErrorString(status) or b"").decode()
-        room = ctypes.create_string_buffer(1024)
-        self.library.cudnnGetLastErrorString(ctypes.addressof(room), len(room))
-        words = room.value.decode(errors="replace").strip()
+        buffer = ctypes.create_string_buffer(1024)
+        self.library.cudnnGetLastErrorString(ctypes.addressof(buffer), len(buffer))
+        words = buffer.value.decode(errors="replace").strip()
         more = f": {words}" if words else ""
         kind = CompileError if status // 1000 in (2, 3) else DeviceError
         raise kind(f"{what}: cuDNN {self.version} answers {name or status}{more}")

@@ -1,13 +1,13 @@
 """Factorisations and solutions by cuSOLVER and cuBLAS, called directly: as CuPy calls them they
 cannot be captured into a graph, and on small matrices the host would take most of the time.
 
-    lib = Cusolver(load(), stream, room)            # one for each device, made while it is current
+    lib = Cusolver(load(), stream, workspace)       # one for each device, made while it is current
     potrf = lib.routine("potrf", dtypes.float32, UPPER, n, n, lib.elements("potrf", ...))
     potrf(a, work, info)                            # addresses; waits for nothing, may be captured
 
-A routine is a function of a library with all its arguments but addresses. Matrices are
-column-major, as LAPACK's. What a routine finds wrong with a matrix it writes to the device's `info`
-and the host is not told; an error here is that of a call that should not have been made.
+A routine is a library function with all its arguments except addresses. Matrices are column-major,
+as LAPACK's. A routine reports a bad matrix in `info` on the device, not to the host; an error here
+means that the call itself was wrong.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from everygrad.backends.cuda.driver.nvrtc import candidates
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError
 
-ROOM = 32 << 20  # bytes for cuBLAS to work in, as NVIDIA advises for Hopper
+WORKSPACE = 32 << 20  # bytes for cuBLAS to work in, as NVIDIA advises for Hopper
 
 LETTERS = {dtypes.float32: "S", dtypes.float64: "D", dtypes.complex64: "C", dtypes.complex128: "Z"}
 
-# what cuBLAS calls the parts of a problem
+# cuBLAS's constants
 LOWER, UPPER = 0, 1
 PLAIN, TRANSPOSED = 0, 1
 LEFT, RIGHT = 0, 1
@@ -74,7 +74,7 @@ _STATUS = {
 
 
 class Libraries(NamedTuple):
-    """The two, opened."""
+    """Both libraries, opened."""
 
     cusolver: Any
     cublas: Any
@@ -100,10 +100,10 @@ def _opened(stem: str, major: int) -> Any:
 
 
 class Routine:
-    """A function with its numbers; called with addresses, it is put on the stream.
+    """A function with its integer arguments; calling it with addresses enqueues it on the stream.
 
-    Those beyond the ones it takes are of memory that it reaches through a list of addresses: named,
-    so that who plans memory knows until when it is used.
+    Addresses beyond its parameters are of memory that it reaches through a list of addresses: they
+    are passed so that the memory planner knows how long it is used.
     """
 
     __slots__ = ("__name__", "_arguments", "_function", "_library", "_places", "name")
@@ -134,13 +134,13 @@ def _refusal(library: str, what: str, status: int) -> DeviceError:
 
 class Cusolver:
     """Both libraries on the device that is current when it is made, each with its handle on one
-    stream. `room` is the address of ROOM bytes that stay."""
+    stream. `workspace` is the address of WORKSPACE bytes that stay."""
 
-    def __init__(self, libraries: Libraries, stream: int, room: int) -> None:
-        self._room = room
+    def __init__(self, libraries: Libraries, stream: int, workspace: int) -> None:
+        self._workspace = workspace
         self._routines: dict[Any, Routine] = {}
         self._elements: dict[Any, int] = {}
-        self._word = ctypes.c_int()  # where cuBLAS says which argument was wrong
+        self._word = ctypes.c_int()  # where cuBLAS writes which argument was wrong
         self._ones = {dtype: _one(dtype) for dtype in LETTERS}
         solver, blas = libraries
         self._libraries = libraries
@@ -149,13 +149,19 @@ class Cusolver:
         blas.cublasSetWorkspace_v2.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self._solver = self._handle("cuSOLVER", solver.cusolverDnCreate)
         self._blas = self._handle("cuBLAS", blas.cublasCreate_v2)
-        self._done("cuSOLVER", "its stream", solver.cusolverDnSetStream(self._solver, stream))
-        self._done("cuBLAS", "its stream", blas.cublasSetStream_v2(self._blas, stream))
-        # behind the stream: setting that takes the room away
-        self._done("cuBLAS", "its room", blas.cublasSetWorkspace_v2(self._blas, room, ROOM))
+        self._check_status(
+            "cuSOLVER", "its stream", solver.cusolverDnSetStream(self._solver, stream)
+        )
+        self._check_status("cuBLAS", "its stream", blas.cublasSetStream_v2(self._blas, stream))
+        # after the stream: setting that resets the workspace
+        self._check_status(
+            "cuBLAS",
+            "its workspace",
+            blas.cublasSetWorkspace_v2(self._blas, workspace, WORKSPACE),
+        )
 
     def routine(self, name: str, dtype: DType, *numbers: int) -> Routine:
-        """A function of either library, with what its arguments are but addresses."""
+        """A function of either library, with its arguments except addresses."""
         key = (name, dtype, numbers)
         found = self._routines.get(key)
         if found is None:
@@ -163,26 +169,26 @@ class Cusolver:
         return found
 
     def elements(self, name: str, dtype: DType, *numbers: int) -> int:
-        """How many elements of memory a routine needs to work in, for matrices of such sizes."""
+        """How many elements of workspace a routine needs for matrices of such sizes."""
         key = (name, dtype, numbers)
         found = self._elements.get(key)
         if found is None:
             found = self._elements[key] = self._ask(name, dtype, numbers)
         return found
 
-    # --- what the above is made of ---------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
     def _handle(self, library: str, create: Any) -> int:
         made = ctypes.c_void_p()
-        self._done(library, "a handle", create(ctypes.byref(made)))
+        self._check_status(library, "a handle", create(ctypes.byref(made)))
         return made.value or 0
 
-    def _done(self, library: str, what: str, status: int) -> None:
+    def _check_status(self, library: str, what: str, status: int) -> None:
         if status:
             raise _refusal(library, f"linear algebra on cuda: {what}", status)
 
     def _function(self, name: str, dtype: DType, ending: str, letters: str) -> Any:
-        """The function of this dtype; `letters` are its arguments but the handle."""
+        """The function of this dtype; `letters` are its arguments after the handle."""
         stem = "ungqr" if name == "orgqr" and dtype.is_complex else name
         if name in _SOLVER:
             function = getattr(
@@ -198,21 +204,21 @@ class Cusolver:
         is_solver = name in _SOLVER
         letters = _SOLVER[name] if is_solver else _BLAS[name]
         function = self._function(name, dtype, "", letters)
-        left = iter(numbers)
+        rest = iter(numbers)
         fixed = {"1": ctypes.addressof(self._ones[dtype]), "h": ctypes.addressof(self._word)}
-        given = [next(left) if letter == "i" else fixed.get(letter) for letter in letters]
+        given = [next(rest) if letter == "i" else fixed.get(letter) for letter in letters]
         title = f"{name} {' '.join(map(str, numbers))}, {dtype}"
         library, handle = ("cuSOLVER", self._solver) if is_solver else ("cuBLAS", self._blas)
         return Routine(library, name, title, function, [handle, *given])
 
     def _ask(self, name: str, dtype: DType, numbers: tuple[int, ...]) -> int:
-        """Asked with an address that is there, which is not looked into."""
+        """Query the workspace with a valid address, which is not read."""
         letters = _SIZES[name]
         function = self._function(name, dtype, "_bufferSize", letters + "a")
         left, size = iter(numbers), ctypes.c_int()
-        given = [next(left) if letter == "i" else self._room for letter in letters]
+        given = [next(left) if letter == "i" else self._workspace for letter in letters]
         status = function(self._solver, *given, ctypes.addressof(size))
-        self._done("cuSOLVER", f"room for {name} of {numbers}, {dtype}", status)
+        self._check_status("cuSOLVER", f"workspace for {name} of {numbers}, {dtype}", status)
         return size.value
 
 

@@ -1,7 +1,7 @@
-"""The CUDA driver: found, asked for memory, streams and launches. Nothing here knows of arrays.
+"""The CUDA driver: finding it, memory, streams and launches. Nothing here knows of arrays.
 
-CuPy gives the memory pools; the rest goes to libcuda through ctypes, which costs less a call. CuPy
-is imported when a device is opened, never before.
+CuPy provides the memory pools; the rest calls libcuda through ctypes, which costs less. CuPy is
+imported when a device is opened, never before.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 
 from everygrad.backends.cuda.driver import cudnn, cusolver, nvrtc
 from everygrad.backends.cuda.driver.cublaslt import CublasLt
-from everygrad.backends.cuda.source.writer import Text, full_source
+from everygrad.backends.cuda.source.writer import KernelText, full_source
 from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
 
 _CHUNK = 1 << 25  # bytes of one pinned piece
-_PENDING = 1 << 28  # bytes of uploads under way before the oldest is waited for
+_PENDING = 1 << 28  # bytes of pending uploads before the oldest is waited for
 _PINNED_MOST = 1 << 28  # bytes of a download that go through one pinned piece
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_STATIC_SHARED = 48 << 10  # bytes a kernel may have without asking
+_STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may use without opting in
 _SIGNATURES: dict[str, str] = {  # p: an address or handle, i: int, u: unsigned, z: a size
     "cuModuleLoadData": "pp",
     "cuModuleUnload": "p",
@@ -86,7 +86,7 @@ def load_cupy() -> Any:
 
 
 def load_driver() -> Any:
-    """libcuda with its functions' types, started."""
+    """libcuda with its functions' types, initialised."""
     try:
         lib = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -126,7 +126,7 @@ def found() -> tuple[Any, Any, int]:
 
 
 def describe(lib: Any, code: int) -> str:
-    """A driver's error as its name and its words."""
+    """A driver error by its name and its message."""
     texts = []
     for ask in (lib.cuGetErrorName, lib.cuGetErrorString):
         text = ctypes.c_char_p()
@@ -139,7 +139,7 @@ def describe(lib: Any, code: int) -> str:
 
 
 class Module:
-    """A loaded module, for as long as somebody holds a function of it."""
+    """A loaded module; it lives as long as a function of it is held."""
 
     __slots__ = ("_dropped", "_handle")
 
@@ -148,11 +148,11 @@ class Module:
         self._dropped = dropped
 
     def __del__(self) -> None:
-        self._dropped.append(self._handle)  # for `unload`: this may run anywhere
+        self._dropped.append(self._handle)  # for `unload`: a finalizer may run anywhere
 
 
 class Function(int):
-    """The handle of a kernel; whoever may still launch it holds this, not a plain number."""
+    """The handle of a kernel. Code that may still launch it must hold this, not a plain int."""
 
     module: Module
 
@@ -192,7 +192,7 @@ class Driver:
         self._uploads: deque[tuple[int, Any, int]] = deque()
         self._upload_bytes = 0
         self._events: list[int] = []
-        self._dropped: deque[int] = deque()  # modules whose functions nobody holds any more
+        self._dropped: deque[int] = deque()  # modules without a function that is still held
         self._lt: CublasLt | None = None
         self._cudnn: cudnn.Cudnn | None = None
         self._cusolver: cusolver.Cusolver | None = None
@@ -222,10 +222,12 @@ class Driver:
         if self._cusolver is None:
             libraries = cusolver.load()
             if libraries is not None:
-                room = self.malloc(cusolver.ROOM)
-                if room is None:
-                    raise OutOfMemoryError(f"cuda: no {cusolver.ROOM:,} bytes for cuBLAS are left")
-                self._solver_room, address = room  # which stays
+                block = self.malloc(cusolver.WORKSPACE)
+                if block is None:
+                    raise OutOfMemoryError(
+                        f"cuda: no {cusolver.WORKSPACE:,} bytes for cuBLAS are left"
+                    )
+                self._solver_workspace, address = block  # held for good
                 self._cusolver = cusolver.Cusolver(libraries, self.stream, address)
         return self._cusolver
 
@@ -251,27 +253,27 @@ class Driver:
         return made.value or 0
 
     def enter(self) -> None:
-        """Make this device the current one of this thread; others may have changed it if there
-        are several."""
+        """Make this device's context current in this thread; where there are several, other code
+        may have changed it."""
         if self._several or not getattr(self._here, "entered", False):
             self._check(self._lib.cuCtxSetCurrent(self.context), "entering the context")
             self._here.entered = True
 
     # --- kernels ---------------------------------------------------------------------------------
 
-    def function(self, text: Text) -> Function:
+    def function(self, text: KernelText) -> Function:
         """The loaded kernel of this text."""
         source = full_source(text)
         cubin = self.nvrtc.compile(text.name, source, self.arch)
         return self.load(cubin, text.name)
 
-    def begin(self, text: Text) -> Callable[[], Function]:
-        """The same, compiled by another thread from now on; waited for, and loaded, by the call."""
+    def begin(self, text: KernelText) -> Callable[[], Function]:
+        """The same, compiled by another thread; calling the result waits and loads it."""
         made = self.nvrtc.compile_later(text.name, full_source(text), self.arch)
         return lambda: self.load(made.result(), text.name)
 
     def load(self, cubin: bytes, name: str, shared: int = 0) -> Function:
-        """A kernel of a cubin, which may have `shared` bytes of memory given at launch."""
+        """A kernel of a cubin, which may use `shared` bytes of dynamic shared memory."""
         self.enter()
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         what = f"loading the kernel {name!r}"
@@ -286,8 +288,8 @@ class Driver:
         return found
 
     def unload(self) -> None:
-        """Unload the modules that nobody can launch a kernel of any more, once the device has done
-        all it was told. Not while a graph is recorded: the caller holds the device's lock."""
+        """Unload the modules whose kernels can no longer be launched, after synchronising. Not
+        while a graph is captured: the caller holds the device's lock."""
         if self._dropped:
             self.enter()
             self.synchronize()
@@ -296,8 +298,8 @@ class Driver:
                 self._check(code, "unloading a module")
 
     def launcher(self, kernel: Any) -> Callable[[], Any]:
-        """The launch of a kernel on the stream, with the arguments in its buffer, as CuPy makes it:
-        through ctypes it would take twice as long."""
+        """The launch of a kernel on the stream with the arguments in its buffer, through CuPy:
+        ctypes would take twice as long."""
         extra = ctypes.addressof(kernel.extra)
         facts = (kernel.function, *kernel.grid, kernel.block, 1, 1, 0, self.stream, 0, extra)
         fire = partial(self._launch, *facts)
@@ -318,8 +320,8 @@ class Driver:
             self.recover(kernel, error)
 
     def recover(self, kernel: Any, error: Exception) -> None:
-        """What to do when a launch failed: a thread's first one finds no context."""
-        if isinstance(error, EverygradError):  # it does not compile
+        """Handle a failed launch: a thread's first one finds no context, and is repeated."""
+        if isinstance(error, EverygradError):  # a compile error
             raise error
         code = getattr(error, "status", 0)
         if code != _NO_CONTEXT:
@@ -333,7 +335,7 @@ class Driver:
     # --- memory ----------------------------------------------------------------------------------
 
     def malloc(self, size: int) -> tuple[Any, int] | None:
-        """A holder of `size` bytes and their address; None where there are none left."""
+        """An owner of `size` bytes and their address; None where memory is exhausted."""
         self.enter()
         try:
             made = self._pool.malloc(size)
@@ -342,7 +344,7 @@ class Driver:
         return made, made.ptr
 
     def upload(self, ptr: int, data: Any) -> None:
-        """Bytes to an address, through pinned memory: nothing waits for what was launched."""
+        """Copy bytes to an address through pinned memory, without waiting for earlier launches."""
         self.enter()
         for start in range(0, data.size, _CHUNK):
             piece = data[start : start + _CHUNK]
@@ -355,7 +357,7 @@ class Driver:
         self._reap()
 
     def _reap(self) -> None:
-        """Give back the pinned memory of uploads that are done."""
+        """Free the pinned memory of uploads that are done."""
         while self._uploads:
             event, _, size = self._uploads[0]
             if self._upload_bytes > _PENDING:
@@ -367,23 +369,23 @@ class Driver:
             self._upload_bytes -= size
 
     def _marked(self) -> int:
-        """An event behind all that was launched so far."""
+        """An event recorded after all that was launched so far."""
         event = self._events.pop() if self._events else self._handle("cuEventCreate", 2)
         self._check(self._lib.cuEventRecord(event, self.stream), "recording an event")
         return event
 
     def download(self, ptr: int, size: int) -> Download:
-        """Bytes of an address, after all that was launched so far; begun, not waited for."""
+        """Start to copy bytes to the host, after all that was launched so far."""
         self.enter()
         return Download(self, ptr, size)
 
     def clear(self, ptr: int, size: int) -> None:
-        """Zeros."""
+        """Fill memory with zeros."""
         self.enter()
         self._check(self._lib.cuMemsetD8Async(ptr, 0, size, self.stream), "clearing memory")
 
     def copy_from(self, other: Driver, target: int, source: int, size: int) -> None:
-        """Bytes of another device; each side's stream waits for the other's, the host for none."""
+        """Copy from another device; each stream waits for the other, the host for neither."""
         other.enter()
         ready = other._marked()
         self.enter()
@@ -395,13 +397,13 @@ class Driver:
         done = self._marked()
         other.enter()
         self._check(self._lib.cuStreamWaitEvent(other.stream, done, 0), "waiting for a device")
-        other._events.append(ready)  # waits stand in the streams already: events may serve again
+        other._events.append(ready)  # the streams already wait: events can be reused
         self._events.append(done)
         self.enter()
 
     def stopwatch(self) -> Callable[[], float]:
-        """A clock of the device's own, started behind all that was launched so far: called, it
-        gives the seconds until what was launched up to then was done."""
+        """A device clock, started after all that was launched so far. Calling it returns the
+        seconds until everything launched before the call was done."""
         self.enter()
         start, end = (self._handle("cuEventCreate", 0) for _ in range(2))
         self._check(self._lib.cuEventRecord(start, self.stream), "recording an event")
@@ -419,30 +421,29 @@ class Driver:
         return stop
 
     def order(self, first: int, second: int) -> None:
-        """What is asked of the second stream from now on comes after what was asked of the
-        first."""
+        """Later work on the second stream waits for earlier work on the first."""
         self.enter()
         event = self._events.pop() if self._events else self._handle("cuEventCreate", 2)
         self._check(self._lib.cuEventRecord(event, first), "recording an event")
         self._check(self._lib.cuStreamWaitEvent(second, event, 0), "waiting for a stream")
-        self._events.append(event)  # the wait stands in the stream: the event may serve again
+        self._events.append(event)  # the stream already waits: the event can be reused
 
     def synchronize(self) -> None:
         self.enter()
         self._check(self._lib.cuStreamSynchronize(self.stream), "waiting for the device")
 
     def trim(self) -> None:
-        """Give free memory back to the system."""
+        """Return free memory to the system."""
         self._pool.free_all_blocks()
         self._pinned.free_all_blocks()
 
     def limit(self, size: int | None) -> None:
-        """The most bytes the pool takes; None: as many as there are."""
+        """Limit the bytes of the pool; None: no limit."""
         self.enter()
         self._pool.set_limit(size=size or 0)
 
     def statistics(self) -> dict[str, int]:
-        """Bytes: used by arrays, held by the pool, free on the device, and all there are."""
+        """Bytes: used by arrays, held by the pool, free on the device, and in total."""
         self.enter()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._check(
@@ -453,7 +454,7 @@ class Driver:
 
 
 class Download:
-    """Bytes on their way to the host."""
+    """A pending copy to the host."""
 
     def __init__(self, driver: Driver, ptr: int, size: int) -> None:
         self._driver = driver

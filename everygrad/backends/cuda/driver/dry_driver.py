@@ -1,6 +1,6 @@
 """A driver without a GPU: memory is the host's, kernels are collected and never run.
 
-Tests use it to see that every kernel there is compiles, and that launches are as planned.
+Tests use it to check that every kernel compiles, and that launches are as planned.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cuda.source.writer import Text
+from everygrad.backends.cuda.source.writer import KernelText
 
 
 class DryDriver:
-    """What `driver.Driver` does, as bookkeeping. `texts` are the kernels seen, by name."""
+    """The interface of `driver.Driver` as bookkeeping. `texts` are the kernels seen, by name."""
 
     name = "a dry device"
     arch = "sm_90"
@@ -25,13 +25,13 @@ class DryDriver:
     multiprocessors = 132
     shared = 227 << 10
     index = 0
-    recycles = False  # what no kernel writes here is to be zeros, not what was there before
+    recycles = False  # memory that no kernel writes must be zero, not reused
     lt = None  # no library: products by our own kernels
     cudnn = None  # and convolutions by their definition
     cusolver = None  # as linear algebra
 
     def __init__(self) -> None:
-        self.texts: dict[str, Text] = {}
+        self.texts: dict[str, KernelText] = {}
         self.launches: Counter[str] = Counter()
         self.limit = 1 << 40
         self.used = 0
@@ -40,11 +40,11 @@ class DryDriver:
     def enter(self) -> None:
         return
 
-    def function(self, text: Text) -> str:
+    def function(self, text: KernelText) -> str:
         self.texts[text.name] = text
         return text.name
 
-    def begin(self, text: Text) -> Callable[[], str]:
+    def begin(self, text: KernelText) -> Callable[[], str]:
         return partial(self.function, text)
 
     def unload(self) -> None:
@@ -62,9 +62,9 @@ class DryDriver:
     def malloc(self, size: int) -> tuple[Any, int] | None:
         if size > self.limit:
             return None
-        room = np.zeros(size + 512, np.uint8)  # as aligned as the pool's
-        start = -room.ctypes.data % 512
-        return room, room.ctypes.data + start
+        block = np.zeros(size + 512, np.uint8)  # aligned as the pool's
+        start = -block.ctypes.data % 512
+        return block, block.ctypes.data + start
 
     def upload(self, ptr: int, data: Any) -> None:
         _bytes_at(ptr, data.size)[:] = data
@@ -97,7 +97,7 @@ class DryDriver:
 
 
 class Download:
-    """Bytes on their way to the host; here they have arrived."""
+    """A copy to the host, complete at once."""
 
     def __init__(self, data: Any) -> None:
         self.data = data

@@ -1,7 +1,7 @@
 """One opened GPU: kernels, launches, checks of values, reading back.
 
-Every launch goes through `launch`, on one stream; nothing waits but reading. While a compiled
-function is recorded, `log` collects what was launched.
+Every launch goes through `launch`, on one stream; only reading waits. `log`, where it is a list,
+collects what was launched.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.code_cache import kept
+from everygrad.backends.code_cache import code_cache
 from everygrad.backends.cuda.driver.memory import Memory, Storage
-from everygrad.backends.cuda.source.writer import Written
+from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.deferred_checks import Check, Checks
 from everygrad.errors import EverygradError, OutOfRangeError
 
-_FAULT_BYTES = 24  # how many bad values, whose check, the first of them
+_FAULT_BYTES = 24  # the number of bad values, the check, the first value
 _MODULE = 1 << 16  # bytes of a loaded module, about
 _BUFFER, _SIZE, _END = 1, 2, 0  # of cuLaunchKernel's `extra`
 
 
 class Kernel:
-    """A loaded kernel with the numbers of its arguments; pointers are put in at each launch."""
+    """A loaded kernel with its integer arguments; pointers are filled in at each launch."""
 
     __slots__ = (
         "_size", "block", "buffer", "extra", "fire", "function", "grid", "name", "put", "source"
     )  # fmt: skip
 
-    def __init__(self, function: Any, written: Written) -> None:
+    def __init__(self, function: Any, written: WrittenKernel) -> None:
         self.function = function
         self.name = written.text.name
         self.source = written.text.source
@@ -53,8 +53,8 @@ class Kernel:
         self.fire: Callable[[], Any]  # the driver's launch of this kernel
 
 
-class Loading:
-    """A kernel's function that other threads compile until someone asks for it."""
+class PendingKernel:
+    """A kernel's function that other threads compile meanwhile."""
 
     def __init__(self, begun: Callable[[], Any]) -> None:
         self._begun = begun
@@ -63,15 +63,15 @@ class Loading:
 
     @property
     def function(self) -> Any:
-        """Waits; raises what the compiler found."""
+        """The loaded function; waits, and raises compile errors."""
         with self._lock:
             if self._function is None:
                 self._function = self._begun()
             return self._function
 
 
-class Known:
-    """A kernel's function, or the `Loading` of it, as it is kept by its name."""
+class CachedKernel:
+    """A kernel's function, or its `PendingKernel`, as it is cached by name."""
 
     __slots__ = ("__weakref__", "function", "recent")
 
@@ -88,7 +88,7 @@ class Command(NamedTuple):
 
 
 class Gpu:
-    """A device, by a driver (`driver.Driver`, or `dry.DryDriver` for tests)."""
+    """A device, by a driver (`driver.Driver`, or `dry_driver.DryDriver` for tests)."""
 
     def __init__(self, name: str, driver: Any) -> None:
         self.name = name
@@ -96,7 +96,7 @@ class Gpu:
         self.lock = threading.RLock()
         self.memory = Memory(self)
         self.log: list[Command] | None = None
-        self._functions: dict[str, Known] = {}
+        self._functions: dict[str, CachedKernel] = {}
         self._checks = Checks()
         self._faults: Storage | None = None
         self._unread_checks = False
@@ -104,36 +104,38 @@ class Gpu:
 
     # --- kernels ---------------------------------------------------------------------------------
 
-    def prepare(self, written: Written) -> Kernel:
+    def prepare(self, written: WrittenKernel) -> Kernel:
         """A kernel ready to be launched again and again."""
         with self.lock:
             known = self._functions.get(written.text.name)
             if known is None:
                 self.unload()
-                known = self.know(written, self.driver.function(written.text))
+                known = self.cache_kernel(written, self.driver.function(written.text))
             known.recent = True
             function = known.function
             kernel = Kernel(function, written)
             kernel.fire = partial(self._first_fire, kernel)
-            if not isinstance(function, Loading):
+            if not isinstance(function, PendingKernel):
                 kernel.fire = self.driver.launcher(kernel)
             return kernel
 
-    def know(self, written: Written, function: Any) -> Known:
-        """Keep a kernel's function, or its `Loading`, for the next time."""
+    def cache_kernel(self, written: WrittenKernel, function: Any) -> CachedKernel:
+        """Cache a kernel's function, or its `PendingKernel`."""
         name = written.text.name
-        known = self._functions[name] = Known(function)
-        kept.add(known, _MODULE + len(written.text.source), partial(_drop, self._functions, name))
+        known = self._functions[name] = CachedKernel(function)
+        code_cache.add(
+            known, _MODULE + len(written.text.source), partial(_drop, self._functions, name)
+        )
         return known
 
     def unload(self) -> None:
-        """Give back what dropped kernels took."""
+        """Unload kernels that were dropped."""
         with self.lock:
             self.driver.unload()
 
     def ready(self, kernel: Kernel) -> None:
-        """Wait until a kernel is compiled, if another thread is at it."""
-        if isinstance(kernel.function, Loading):
+        """Wait until a kernel is compiled, if another thread compiles it."""
+        if isinstance(kernel.function, PendingKernel):
             kernel.function = kernel.function.function
             known = self._functions.get(kernel.name)
             if known is not None:
@@ -145,7 +147,7 @@ class Gpu:
         kernel.fire()
 
     def launch(self, kernel: Kernel, *pointers: int) -> None:
-        """One kernel on these addresses."""
+        """Launch one kernel on these addresses."""
         with self.lock:
             kernel.put(kernel.buffer, 0, *pointers)
             try:
@@ -157,7 +159,7 @@ class Gpu:
 
     @contextmanager
     def unlogged(self) -> Iterator[None]:
-        """What is launched inside is not logged."""
+        """Launches inside are not logged."""
         with self.lock:
             log, self.log = self.log, None
             try:
@@ -166,7 +168,7 @@ class Gpu:
                 self.log = log
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """A library's launch, or the driver's, on our stream: it must not wait or allocate."""
+        """A launch by a library or the driver on our stream; it must not wait or allocate."""
         with self.lock:
             self.driver.enter()
             function(*arguments)
@@ -174,12 +176,12 @@ class Gpu:
                 self.log.append(Command(function, arguments))
 
     def clear(self, ptr: int, size: int) -> None:
-        """Zeros in bytes of the device."""
+        """Fill device memory with zeros."""
         self.call(self.driver.clear, ptr, size)
 
     def workspace(self, size: int) -> int:
-        """The address of bytes that a library may use until its launch is done: the next one uses
-        the same."""
+        """The address of memory that a library may use until its launch is done; all launches share
+        it."""
         if self._workspace is None or self._workspace.size < size:
             self._workspace = self.memory.take(size)
         return self._workspace.ptr
@@ -187,8 +189,8 @@ class Gpu:
     # --- checks ----------------------------------------------------------------------------------
 
     def faults(self) -> int:
-        """The address of three words: how many bad values, whose check, the first of them. The next
-        read looks at them."""
+        """The address of three words: the number of bad values, the check, the first value. The
+        next read looks at them."""
         self._unread_checks = True
         if self._faults is None:
             self._faults = self.memory.take(_FAULT_BYTES)
@@ -198,12 +200,12 @@ class Gpu:
     def check_number(
         self, what: str, size: int, error: type[EverygradError] = OutOfRangeError
     ) -> int:
-        """The number under which a check's message is kept."""
+        """The number that stands for a check's message."""
         return self._checks.number(Check(what, size, error))
 
     def raise_fault(self, words: Any, raised: int | None = None) -> None:
-        """Raise what checks found, once: not again what was raised since the words were asked for,
-        when `raised` was said."""
+        """Raise what checks found, once: not again what was raised since the words were requested
+        (`raised` is the count then)."""
         count, number, value = (int(w) for w in words.view(np.int64))
         before = self.raised if raised is None else raised
         refusal = self._checks.refusal(count, number, value, before)
@@ -214,42 +216,42 @@ class Gpu:
 
     @property
     def raised(self) -> int:
-        """How often checks had something raised."""
+        """How often checks raised an error."""
         return self._checks.raised
 
-    def look(self) -> Look | None:
-        """Begin to read what checks found; None if there were none since the last time."""
+    def read_faults(self) -> FaultRead | None:
+        """Start to read what checks found; None if none ran since the last time."""
         with self.lock:
             if not self._unread_checks or self._faults is None:
                 return None
             self._unread_checks = False
-            return Look(self, self.driver.download(self._faults.ptr, _FAULT_BYTES))
+            return FaultRead(self, self.driver.download(self._faults.ptr, _FAULT_BYTES))
 
     def wait(self) -> None:
-        """Until everything launched has run; raises what checks found."""
-        look = self.look()
+        """Wait until everything launched has run; raises what checks found."""
+        faults = self.read_faults()
         self.driver.synchronize()
-        if look is not None:
-            look.result()
+        if faults is not None:
+            faults.result()
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def read(self, storage: Storage, start: int, size: int) -> Reading:
-        """Bytes from `start` on, as they are after all that was launched so far; begun now, and
-        waited for by `result()`."""
+    def read(self, storage: Storage, start: int, size: int) -> PendingRead:
+        """Start to read bytes from `start` on, after all that was launched so far; `result()` waits
+        for them."""
         with self.lock:
             data = self.driver.download(storage.ptr + start, size)
-            return Reading(data, self.look())
+            return PendingRead(data, self.read_faults())
 
 
-def _drop(functions: dict[str, Known], name: str, known: Known) -> None:
-    """Forget a kernel; plans and replays that hold it go on."""
+def _drop(functions: dict[str, CachedKernel], name: str, known: CachedKernel) -> None:
+    """Drop a kernel from the cache; plans and replays that hold it still work."""
     if functions.get(name) is known:
         del functions[name]
 
 
-class Look:
-    """What checks found, under way."""
+class FaultRead:
+    """What checks found, being read."""
 
     def __init__(self, gpu: Gpu, words: Any) -> None:
         self._gpu = gpu
@@ -257,20 +259,20 @@ class Look:
         self._raised = gpu.raised
 
     def result(self) -> None:
-        """Waits, and raises it, unless another read did so meanwhile."""
+        """Wait, and raise what was found, unless another read did so meanwhile."""
         self._gpu.raise_fault(self._words.wait(), self._raised)
 
 
-class Reading:
-    """Bytes under way; `result` waits, and raises what checks found meanwhile."""
+class PendingRead:
+    """Bytes being read; `result` waits, and raises what checks found."""
 
-    def __init__(self, data: Any, look: Look | None) -> None:
+    def __init__(self, data: Any, faults: FaultRead | None) -> None:
         self._data = data
-        self._look = look
+        self._faults_read = faults
 
     def result(self) -> Any:
         data = self._data.wait()
-        look, self._look = self._look, None
-        if look is not None:
-            look.result()
+        faults, self._faults_read = self._faults_read, None
+        if faults is not None:
+            faults.result()
         return data

@@ -1,6 +1,6 @@
-"""Device memory as arrays hold it, and what is said when there is none left.
+"""Device memory as arrays hold it, and the error when there is none left.
 
-Small blocks that nobody holds any more wait here, by their size, for the next array: asking CuPy's
+Small blocks that nobody holds any more are cached here, by size, for the next array: asking CuPy's
 pool costs more than many a kernel.
 """
 
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 from everygrad.errors import OutOfMemoryError
 
-LARGE = 1 << 20  # bytes from which the line that made a storage is noted
+LARGE = 1 << 20  # bytes from which the allocating line is recorded
 _UNIT = 512  # bytes: blocks are multiples of it, and start at multiples of it
 _SHIFT = 9  # log2 of it
-_WAITING = 256  # blocks of one size that wait, at most
+_WAITING = 256  # cached blocks of one size, at most
 _PACKAGE = __name__.split(".")[0] + "."
 
 
-class Line(NamedTuple):
-    """A place in a program, as cheap to note as can be: its line is looked up when it is shown."""
+class SourceLine(NamedTuple):
+    """A place in a program, cheap to record: its line is looked up when it is shown."""
 
     code: CodeType
     at: int  # the instruction, in bytes
@@ -35,21 +35,21 @@ class Line(NamedTuple):
 
 
 class Storage:
-    """Bytes of the device, given back to the pool when the last array on them is gone.
+    """Device memory, returned to the pool with the last array on it.
 
-    Work runs in the order it is launched, so bytes given back can serve again at once.
+    Work runs in launch order, so memory can be reused at once.
     """
 
     __slots__ = ("__weakref__", "gpu", "holder", "ptr", "size")
 
     def __init__(self, gpu: Any, holder: Any, ptr: int, size: int) -> None:
         self.gpu = gpu
-        self.holder = holder  # keeps the bytes; CuPy's, or the dry driver's
+        self.holder = holder  # owns the memory; CuPy's, or the dry driver's
         self.ptr = ptr
         self.size = size
 
 
-class Large(Storage):
+class LargeStorage(Storage):
     """A storage whose bytes are counted."""
 
     __slots__ = ()
@@ -57,15 +57,15 @@ class Large(Storage):
     def __del__(self) -> None:
         try:
             memory = self.gpu.memory
-        except AttributeError:  # interrupted before it was anything
+        except AttributeError:  # interrupted during construction
             return
         memory.large.pop(self.ptr, None)
         memory.count(-self.size)
 
 
-class Small(Storage):
-    """A storage whose block waits for the next of its size when the last array is gone; unless the
-    block was lent, and its holder has other owners."""
+class SmallStorage(Storage):
+    """A storage whose block is cached for the next of its size when the last array is gone, unless
+    the holder has other owners."""
 
     __slots__ = ("waiting",)
 
@@ -81,7 +81,7 @@ class Small(Storage):
     def __del__(self) -> None:
         try:
             waiting = self.waiting
-        except AttributeError:  # interrupted before it was anything
+        except AttributeError:  # interrupted during construction
             return
         if len(waiting) < _WAITING and getrefcount(self.holder) <= _OURS:
             waiting.append((self.holder, self.ptr))
@@ -90,17 +90,17 @@ class Small(Storage):
 
 
 def _ours() -> int:
-    """What getrefcount says of a holder that one storage has, asked as `__del__` asks."""
+    """The refcount of a holder that only one storage has, as `__del__` sees it."""
     storage = Storage(None, object(), 0, 0)
     return getrefcount(storage.holder)
 
 
 _OURS = _ours()
-_inside: dict[str, bool] = {}  # by file: whether it is of this package
+_inside: dict[str, bool] = {}  # by file: whether it belongs to this package
 
 
-def user_line() -> Line:
-    """The innermost caller's outside this package."""
+def user_line() -> SourceLine:
+    """The line of the innermost caller outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         # files, not code: a code object's hash goes over all of its instructions
@@ -110,7 +110,7 @@ def user_line() -> Line:
         if not _inside[file]:
             break
         frame = frame.f_back
-    return Line(frame.f_code, frame.f_lasti)
+    return SourceLine(frame.f_code, frame.f_lasti)
 
 
 class Memory:
@@ -118,15 +118,15 @@ class Memory:
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
-        self.large: dict[int, tuple[int, Line]] = {}  # by address: the size, who made it
-        self.recycles: bool = gpu.driver.recycles  # blocks that nobody holds wait
-        self.counted = 0  # bytes of large storages, and of small blocks whether they wait or not
+        self.large: dict[int, tuple[int, SourceLine]] = {}  # by address: size, allocating line
+        self.recycles: bool = gpu.driver.recycles  # free small blocks are cached
+        self.counted = 0  # bytes of large storages, and of small blocks, cached or in use
         self.peak = 0  # the most there were
-        # by size in units: blocks that nobody holds
+        # by size in units: cached free blocks
         self.waiting: list[list[tuple[Any, int]]] = [[] for _ in range((LARGE >> _SHIFT) + 1)]
 
     def take(self, size: int) -> Storage:
-        """A storage of `size` bytes, which must not be 0; its content is not defined."""
+        """A storage of `size` bytes, which must not be 0; its content is undefined."""
         if size >= LARGE or not self.recycles:
             return self._take_apart(size)
         waiting = self.waiting_for(size)
@@ -134,27 +134,27 @@ class Memory:
             holder, ptr = waiting.pop()
         except IndexError:
             holder, ptr = self._ask((size + _UNIT - 1) & -_UNIT)
-        return Small(self.gpu, holder, ptr, size, waiting)
+        return SmallStorage(self.gpu, holder, ptr, size, waiting)
 
     def waiting_for(self, size: int) -> list[tuple[Any, int]]:
-        """The blocks that can serve an array of `size` bytes; none ever where it is large."""
+        """The cached blocks for an array of `size` bytes; always empty if it is large."""
         return self.waiting[(size + _UNIT - 1) >> _SHIFT] if size < LARGE else []
 
     def _take_apart(self, size: int) -> Storage:
         holder, ptr = self._ask(size)
         if size >= LARGE:
             self.large[ptr] = (size, user_line())
-        return Large(self.gpu, holder, ptr, size)
+        return LargeStorage(self.gpu, holder, ptr, size)
 
     def count(self, size: int) -> None:
-        """So many bytes more, or fewer."""
+        """Add to the bytes in use, or subtract."""
         with self.gpu.lock:
             self.counted += size
             if self.counted > self.peak:
                 self.peak = self.counted
 
     def _ask(self, size: int) -> tuple[Any, int]:
-        """A block of the driver's pool."""
+        """A block from the driver's pool."""
         found: tuple[Any, int] | None = self.gpu.driver.malloc(size)
         if found is None:
             self.trim()
@@ -165,7 +165,7 @@ class Memory:
         return found
 
     def trim(self) -> None:
-        """Give all that nobody holds back to the system."""
+        """Return all free memory to the system."""
         for size, waiting in enumerate(self.waiting):
             self.count(-len(waiting) * size * _UNIT)
             waiting.clear()
@@ -173,8 +173,8 @@ class Memory:
         self.gpu.driver.trim()
 
     def statistics(self) -> dict[str, int]:
-        """Bytes: used by arrays, the most that were, held by the pool, free on the device, and all
-        there are."""
+        """Bytes: used by arrays now and at the peak, held by the pool, free on the device, and in
+        total."""
         facts: dict[str, int] = self.gpu.driver.statistics()
         facts["peak"] = self.peak
         facts["used"] -= sum(len(blocks) * k * _UNIT for k, blocks in enumerate(self.waiting))

@@ -1,7 +1,7 @@
-"""NVRTC through ctypes: CUDA C++ to machine code, with or without a GPU; kept on disk.
+"""NVRTC through ctypes: CUDA C++ to machine code, with or without a GPU, cached on disk.
 
-Several threads may compile at once. What a compiled function needs is compiled by threads of this
-module while the function is still being recorded (`compile_later`).
+Several threads may compile at once. Threads of this module compile the kernels of a compiled
+function while it is still being recorded (`compile_later`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CURE = "install CuPy with its toolkit: pip install 'cupy-cuda13x[ctk]' (or 'cup
 
 
 def library_folders() -> Iterator[Path]:
-    """Where CUDA's libraries may lie: NVIDIA's wheels, then the system's toolkits."""
+    """Where CUDA's libraries may be: NVIDIA's wheels, then the system's toolkits."""
     found = find_spec("nvidia")
     for place in (found.submodule_search_locations or ()) if found else ():
         yield from sorted(Path(place).glob("*/lib"), reverse=True)
@@ -67,7 +67,7 @@ class Nvrtc:
         raise DeviceError(f"cuda: NVRTC, CUDA's run-time compiler, was not found; {_CURE}")
 
     def compile(self, name: str, source: str, arch: str, options: tuple[str, ...] = OPTIONS) -> Any:
-        """The cubin of `source` for "sm_90" and the like, from disk where it was made before."""
+        """The cubin of `source` for "sm_90" and the like, from the disk cache where it is there."""
         chosen = (f"--gpu-architecture={arch}", *options)
         facts = ("cuda", *map(str, self.version), *chosen, source)
         key = hashlib.sha256("\0".join(facts).encode()).hexdigest()
@@ -78,7 +78,7 @@ class Nvrtc:
         return found
 
     def compile_later(self, name: str, source: str, arch: str) -> Future[Any]:
-        """The same, begun now by another thread."""
+        """The same, started now in another thread."""
         return _threads().submit(self.compile, name, source, arch)
 
     def build(self, name: str, source: str, options: tuple[str, ...]) -> bytes:
@@ -109,8 +109,8 @@ def opened(majors: tuple[int, ...] = (13, 12)) -> Nvrtc:
 
 @lru_cache
 def _threads() -> ThreadPoolExecutor:
-    """Those that compile: more than eight gain nothing, NVRTC's parser takes one text at a time. By
-    their names everyone knows that they look at no tensor."""
+    """The compiling threads: more than eight gain nothing, because NVRTC's parser is serial. Their
+    names tell that they use no tensors."""
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="everygrad nvrtc")
 
 

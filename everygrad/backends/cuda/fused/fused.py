@@ -1,16 +1,16 @@
-"""The kernels of a fused group: which of its values each makes, and how it walks the group.
+"""The kernels of a fused group: which of its values each computes, and by which loops.
 
-One kernel makes everything where it can. Sums of different shapes want different walks: a group
-then becomes several kernels, each of which computes what it needs. A sum that no walk serves is
-left to a kernel of its own (`groups.without_strays`).
+One kernel computes everything where it can. Sums of different shapes need different loops: a group
+then becomes several kernels, each of which computes what it needs. A sum that no loop of the group
+can compute gets a kernel of its own (`group_sums.without_strays`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from everygrad.backends.cuda.fused.row_kernel import FusedWriter, Made
-from everygrad.backends.cuda.fused.values import Task
+from everygrad.backends.cuda.fused.row_kernel import FusedKernel, FusedKernelWriter
+from everygrad.backends.cuda.fused.values import KernelTask
 from everygrad.backends.group_sums import finals, is_by_rows, kind_of, needed, walked
 from everygrad.backends.strided_array import collapse
 from everygrad.compile.fuse import Group, Load, Member, is_chain
@@ -19,63 +19,65 @@ from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole
 from everygrad.compile.walk import Place
 
-# elements of a row whose columns' sums fit into registers
+# elements of a row whose column sums fit into registers
 LONGEST = edge(__name__, "LONGEST", 8192, "size")
-_ROWS = edge(__name__, "_ROWS", 1024, "size")  # rows from which on there is one for every block
+_ROWS = edge(__name__, "_ROWS", 1024, "size")  # rows from which on every block has one
 _SHORTEST = edge(__name__, "_SHORTEST", 1 << 12, "size")  # elements of a piece of a row
 
 
-def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
-    """The wanted values by the walk that makes them: rows as they are reduced, or a length."""
-    walks: dict[int, list[Value]] = {}
+def _by_loop(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
+    """The wanted values by the loops that compute them: the reduced rows, or a row length."""
+    loops: dict[int, list[Value]] = {}
     anywhere: list[Value] = []
     for v in wanted:
         members = needed(group, [v])
         if is_by_rows(members):
-            walks.setdefault(group.row or 0, []).append(v)
+            loops.setdefault(group.row or 0, []).append(v)
         elif members[v].role == "final" and kind_of(members[v]).length:
             length = kind_of(members[v]).length
-            walks.setdefault(length if length <= LONGEST else -length, []).append(v)
+            loops.setdefault(length if length <= LONGEST else -length, []).append(v)
         else:
             anywhere.append(v)
-    if not walks:
+    if not loops:
         return [anywhere]
-    first = group.row if group.row in walks else next(iter(walks))
-    walks[first] += anywhere
-    return list(walks.values())
+    first = group.row if group.row in loops else next(iter(loops))
+    loops[first] += anywhere
+    return list(loops.values())
 
 
 def kernels(
     group: Group, stored: set[Value], multiprocessors: int, exact: Set[Value] = frozenset()
-) -> list[Made]:
-    """The kernels of a group, in the order they run. `exact` values are computed alike in all."""
+) -> list[FusedKernel]:
+    """The kernels of a group, in launch order. `exact` values have the same bits in all."""
     wanted = [v for v in group.members if v in stored]
-    return [_kernel(group, part, multiprocessors, exact) for part in _parts(group, wanted)]
+    return [_kernel(group, part, multiprocessors, exact) for part in _by_loop(group, wanted)]
 
 
-def _kernel(group: Group, wanted: list[Value], multiprocessors: int, exact: Set[Value]) -> Made:
+def _kernel(
+    group: Group, wanted: list[Value], multiprocessors: int, exact: Set[Value]
+) -> FusedKernel:
     members = needed(group, wanted)
     kinds = {m.value: kind_of(m) for m in finals(members)}
     names = {v: k.name for v, k in kinds.items()}
     lengths = {k.length for k in kinds.values() if k.length}
 
-    def writer(row: int, pieces: int = 1) -> FusedWriter:
-        task = _laid(group, members, wanted, names, row)
-        return FusedWriter(task._replace(pieces=pieces, exact=exact), multiprocessors)
+    def writer(row: int, pieces: int = 1) -> FusedKernelWriter:
+        task = _task(group, members, wanted, names, row)
+        return FusedKernelWriter(task._replace(pieces=pieces, exact=exact), multiprocessors)
 
     if is_by_rows(members):
-        return writer(group.row or 1).along()
+        return writer(group.row or 1).along_rows()
     if not lengths:
         return writer(0).flat()
     (row,) = lengths
     if "rows" not in names.values():
-        return writer(row).down()
+        return writer(row).down_columns()
     pieces = 1 if "columns" in names.values() else _pieces(group, row)
-    return writer(row // pieces, pieces).along()
+    return writer(row // pieces, pieces).along_rows()
 
 
 def _pieces(group: Group, row: int) -> int:
-    """Into how many pieces rows are cut where they are few."""
+    """Into how many pieces rows are split where they are few."""
     pieces = 1
     while (
         group.size // row * pieces < _ROWS
@@ -87,20 +89,20 @@ def _pieces(group: Group, row: int) -> int:
     return pieces
 
 
-def _laid(
+def _task(
     group: Group,
     members: dict[Value, Member],
     wanted: list[Value],
     kinds: dict[Value, str],
     row: int,
-) -> Task:
-    """The task of walking rows of so many elements; 0: all are columns of one row."""
+) -> KernelTask:
+    """The task of looping over rows of so many elements; 0: all are columns of one row."""
     found = walked(group, members, row)
     if row:
-        return Task(members, wanted, found.rows, found.columns, found.loads, kinds)
+        return KernelTask(members, wanted, found.rows, found.columns, found.loads, kinds)
     loads = list(found.loads)
     strides = [(*found.loads[r].rows, *found.loads[r].columns) for r in loads]
-    # a last row that is shorter does not matter: elements are counted, not rows
+    # a shorter last row does not matter: elements are counted, not rows
     ordered = (*found.full.rows, *found.full.columns)
     sizes, steps = collapse((*found.rows, *found.columns), [*strides, ordered])
     if len(sizes) == 1:
@@ -108,12 +110,12 @@ def _laid(
     places = {
         r: Place((), s, found.loads[r].offset) for r, s in zip(loads, steps[:-1], strict=True)
     }
-    return Task(members, wanted, (), sizes, places, kinds)
+    return KernelTask(members, wanted, (), sizes, places, kinds)
 
 
 def read_in_place(group: Group, v: Value) -> bool:
-    """Whether v is read once for each element, element i of it while element i of the group is
-    walked. Seen in two shapes, it would be read a second time, after it was written over."""
+    """Whether v is read once for each element: element i of it with element i of the group. Read in
+    two shapes, it would be read a second time after it was overwritten."""
     loads = {
         r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
     }

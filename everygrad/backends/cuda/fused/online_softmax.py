@@ -1,8 +1,7 @@
 """The maximum of a row and the sum of exp(x - maximum) in one pass over it, not two.
 
-A thread's sum is relative to the largest element it has met so far: where a larger one comes, the
-sum is scaled. Elements are looked at as many at once as are read at once. Long rows, which no
-registers hold, are so read once less.
+A thread's sum is relative to the largest element it has seen so far; a larger one rescales the sum.
+Elements are taken a vector at a time. Rows too long for registers are so read once less.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def _is(m: Member | None, name: str) -> bool:
 
 
 def update(top: str, total: str, high: str) -> list[str]:
-    """The lines that take the largest of some elements, before these are added. While there are
-    only -inf, 0 is subtracted: exp(-inf) is 0, as it will be once a larger one has come."""
+    """The lines that take the largest of some elements, before these are added. While all are -inf,
+    0 is subtracted: exp(-inf) is 0, as it will be once a larger one has come."""
     return [
         f"if (!({high} <= {top})) {{",
         f"  const float up = max_f({top}, {high});",

@@ -1,10 +1,10 @@
-"""CUDA C++ of one kernel of a fused group: walks over elements, over rows, or down columns.
+"""CUDA C++ of one kernel of a fused group: loops over elements, along rows, or down columns.
 
-`flat` takes all elements one after the other. `along` gives each row to a warp or a block, which
-keeps it in registers where it is short: passes compute what they can before the result of a row's
-reduction is needed, and the next one goes on with it. `down` gives columns to threads, which go
-through rows. Sums that end the group ("finals") leave one part for each block, in an order that
-depends on shapes alone; another kernel brings the parts together.
+`flat` loops over all elements. `along_rows` gives each row to a warp or a block, which keeps a
+short row in registers: each pass computes what does not depend on a reduction of the row that is
+still to come. `down_columns` gives columns to threads, which loop over rows. Sums that end the
+group ("finals") leave one partial sum for each block, in an order that depends on shapes alone; a
+second stage adds them up.
 """
 
 from __future__ import annotations
@@ -13,53 +13,53 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from everygrad.backends.cuda.fused import online_softmax
-from everygrad.backends.cuda.fused.second_stage import Parts
-from everygrad.backends.cuda.fused.values import Task, Values, fold_of, stored
+from everygrad.backends.cuda.fused.second_stage import PartialSums
+from everygrad.backends.cuda.fused.values import KernelTask, Values, accumulator_of, stored
 from everygrad.backends.cuda.kernels.elementwise import grid
-from everygrad.backends.cuda.kernels.reduction import Walk
+from everygrad.backends.cuda.kernels.reduction import ReductionLayout
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written
+from everygrad.backends.cuda.source.writer import BLOCK, KernelWriter, WrittenKernel
 from everygrad.compile.fuse import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 
 _BYTES = 16  # of one load or store
-# elements that a thread keeps of a row, all values together
+# elements of a row that a thread retains, over all values
 _REGISTERS = edge(__name__, "_REGISTERS", 64, "size")
 _WAVES = 32  # blocks for each multiprocessor, at most
-_PARTS = 16  # the same, where blocks leave parts of columns' sums
-# threads for each multiprocessor that go through rows and sum columns
+_SUM_WAVES = 16  # the same, where blocks leave partial sums of columns
+# threads for each multiprocessor that loop over rows and sum columns
 _SUMMING = edge(__name__, "_SUMMING", 768, "size")
 _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # threads side by side where columns are summed
 _NAME = 48  # letters of a kernel's name
 
 
-class Made(NamedTuple):
-    """A written kernel: its pointers are those of the inputs, the outputs, then the parts."""
+class FusedKernel(NamedTuple):
+    """A written kernel: its pointers are the inputs, the outputs, then the partial sums."""
 
-    written: Written
+    written: WrittenKernel
     inputs: list[Value]
     outputs: list[Value]
-    parts: list[Parts]
-    in_place: bool  # each element is read and written by one thread, and not read after that
-    loops: Sequence[set[Any]] = ()  # what each loop reads and makes, where there are several
+    partial_sums: list[PartialSums]
+    in_place: bool  # one thread reads and writes each element, and nothing reads it later
+    loops: Sequence[set[Any]] = ()  # what each loop reads and writes, where there are several
 
     def may_replace(self, v: Value, out: Value) -> bool:
-        """Whether a result may be written over an operand: no later loop reads it."""
+        """Whether a result may overwrite an operand: no later loop reads that."""
         return not self.loops or any(v in loop and out in loop for loop in self.loops)
 
 
-class _Plain(Writer):
-    """Results may take the memory of operands: pointers promise nothing."""
+class _AliasingWriter(KernelWriter):
+    """Results may alias operands, so no pointer is __restrict__."""
 
     def pointer(self, type: str, name: str, written: bool = False) -> str:
         self._pointers.append(f"{'' if written else 'const '}{type}* {name}")
         return name
 
 
-def vector_of(task: Task, flat: bool) -> int:
-    """How many neighbours a thread takes at once: 16 bytes of what is read or written as a whole,
-    if rows can be cut so."""
+def vector_of(task: KernelTask, flat: bool) -> int:
+    """How many neighbours a thread takes at once: 16 bytes of the widest array that is read or
+    written whole, if the row length divides."""
     last, whole = task.columns[-1], task.row_count * task.length
     sizes = [v.dtype.itemsize for v in task.wanted if task.members[v].role == "full"]
     sizes += [r.value.dtype.itemsize for r in task.places if r.value.size == whole]
@@ -70,28 +70,28 @@ def vector_of(task: Task, flat: bool) -> int:
     return count
 
 
-class FusedWriter:
+class FusedKernelWriter:
     """Writes one task as one kernel."""
 
-    def __init__(self, task: Task, multiprocessors: int) -> None:
+    def __init__(self, task: KernelTask, multiprocessors: int) -> None:
         self.task = task
         self.members = task.members
         self.multiprocessors = multiprocessors
-        self.folds = {
-            v: fold_of(m) for v, m in task.members.items() if m.role in ("reduce", "final")
+        self.accumulators = {
+            v: accumulator_of(m) for v, m in task.members.items() if m.role in ("reduce", "final")
         }
         self.finals = [v for v, m in task.members.items() if m.role == "final"]
         self.stored = [v for v in task.wanted if v not in self.finals]
-        self.online: dict[Value, Value] = {}  # sums of exponentials, and maxima found with them
+        self.online: dict[Value, Value] = {}  # sums of exponentials, and the maxima found with them
         self.stages: dict[Value, int] = {}
         self._find_stages()
-        self.parts: dict[Value, Parts] = {}
-        self.meeting: dict[Value, int] = {}  # where parts of a row's sum are left
-        self.meeting_size = 0
+        self.partial_sums: dict[Value, PartialSums] = {}
+        self.partials: dict[Value, int] = {}  # offsets in shared memory of a row's partial sums
+        self.partials_size = 0
         names = "_".join(dict.fromkeys(v.name for v in task.members))
-        self.w = _Plain(f"fused_{names}"[:_NAME], False)
+        self.w = _AliasingWriter(f"fused_{names}"[:_NAME], False)
 
-    # --- what is there ---------------------------------------------------------------------------
+    # --- passes ----------------------------------------------------------------------------------
 
     def _find_stages(self) -> None:
         for v, m in self.members.items():
@@ -99,7 +99,7 @@ class FusedWriter:
             self.stages[v] = self.stages[self.online[v]] if v in self.online else stage
 
     def _stage(self, ref: Any) -> int:
-        """The pass from which on a reference can be used."""
+        """The first pass in which a reference can be used."""
         if not isinstance(ref, Value):
             return 0
         return self.stages[ref] + (self.members[ref].role == "reduce")
@@ -120,7 +120,7 @@ class FusedWriter:
     def number(self, v: Value) -> int:
         return self.values.numbers[v]
 
-    # --- the beginning and the end -------------------------------------------------------------
+    # --- prologue and epilogue ------------------------------------------------------------------
 
     def begin(self, vector: int, held: int = 0) -> None:
         self.values = Values(self.task, vector, held)
@@ -128,59 +128,59 @@ class FusedWriter:
         self.index = self.values.index
 
     def declare(self) -> None:
-        """Pointers, how sums are joined, and sums over all rows."""
+        """Declare pointers, how sums are combined, and sums over all rows."""
         w = self.w
         for i, v in enumerate(self.values.inputs):
             w.pointer(LAYOUTS[v.dtype].memory, f"a{i}")
         for v in self.task.wanted:
-            if v not in self.parts:
+            if v not in self.partial_sums:
                 w.pointer(LAYOUTS[v.dtype].memory, f"o{self.number(v)}", written=True)
-        for v, p in self.parts.items():
-            w.pointer(LAYOUTS[p.fold.total].memory, f"p{self.number(v)}", written=True)
-        for v, f in self.folds.items():
-            n = self.number(v)
-            join = f.join("a", "b")
-            w.add(f"auto j{n} = [&]({f.kind} a, {f.kind} b) -> {f.kind} {{ return {join}; }};")
+        for v, p in self.partial_sums.items():
+            w.pointer(LAYOUTS[p.accumulator.total].memory, f"p{self.number(v)}", written=True)
+        for v, acc in self.accumulators.items():
+            n, kind, made = self.number(v), acc.kind, acc.combine("a", "b")
+            w.add(f"auto j{n} = [&]({kind} a, {kind} b) -> {kind} {{ return {made}; }};")
         for v in self.of_kind("total"):
-            f = self.folds[v]
-            w.add(f"{f.kind} s{self.number(v)} = {f.start};")
+            acc = self.accumulators[v]
+            w.add(f"{acc.kind} s{self.number(v)} = {acc.start};")
 
-    def room(self) -> None:
-        self.w.add("__shared__ alignas(16) u32 room[128];")
+    def declare_shared(self) -> None:
+        self.w.add("__shared__ alignas(16) u32 shared[128];")
 
-    def part(self, v: Value, size: int, walk: Walk) -> None:
-        """Note that a final has parts, where it has several."""
-        if walk.terms > 1:
-            self.parts[v] = Parts(self.folds[v], size, walk)
+    def add_partial_sums(self, v: Value, size: int, layout: ReductionLayout) -> None:
+        """Note that a final has partial sums, where there are several."""
+        if layout.terms > 1:
+            self.partial_sums[v] = PartialSums(self.accumulators[v], size, layout)
 
-    def leave(self, v: Value, value: str, place: str) -> str:
-        """Store a final, or its part number `place`."""
-        n, f = self.number(v), self.folds[v]
-        if v in self.parts:
-            return f"p{n}[{place}] = {LAYOUTS[f.total].store.format(value)};"
-        return f"o{n}[{place}] = {LAYOUTS[v.dtype].store.format(f.leave(value))};"
+    def store_final(self, v: Value, value: str, place: str) -> str:
+        """Store a final, or its partial sum number `place`."""
+        n, acc = self.number(v), self.accumulators[v]
+        if v in self.partial_sums:
+            return f"p{n}[{place}] = {LAYOUTS[acc.total].store.format(value)};"
+        return f"o{n}[{place}] = {LAYOUTS[v.dtype].store.format(acc.finalize(value))};"
 
     def totals(self, block: int, place: str) -> None:
-        """Sums of the whole block, each to its place."""
-        found = self.of_kind("total")
-        for v in found:
-            n, f = self.number(v), self.folds[v]
-            self.w.add(f"s{n} = gathered<{block}>(s{n}, j{n}, ({f.kind}){f.start}, room);")
-            self.w.add(f"if (threadIdx.x == 0) {self.leave(v, f's{n}', place)}")
-
-    def total_parts(self, blocks: int) -> None:
+        """Reduce sums over the block, and store them at `place`."""
         for v in self.of_kind("total"):
-            self.part(v, blocks, Walk((1,), (0,), (blocks,), (1,)))
+            n, acc = self.number(v), self.accumulators[v]
+            start = f"({acc.kind}){acc.start}"
+            self.w.add(f"s{n} = block_reduce<{block}>(s{n}, j{n}, {start}, shared);")
+            self.w.add(f"if (threadIdx.x == 0) {self.store_final(v, f's{n}', place)}")
 
-    def made(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> Made:
+    def add_total_partial_sums(self, blocks: int) -> None:
+        for v in self.of_kind("total"):
+            self.add_partial_sums(v, blocks, ReductionLayout((1,), (0,), (blocks,), (1,)))
+
+    def finish(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> FusedKernel:
         written = self.w.finish(blocks, block)
-        outputs = [v for v in self.task.wanted if v not in self.parts]
-        return Made(written, self.values.inputs, outputs, list(self.parts.values()), in_place)
+        outputs = [v for v in self.task.wanted if v not in self.partial_sums]
+        partial_sums = list(self.partial_sums.values())
+        return FusedKernel(written, self.values.inputs, outputs, partial_sums, in_place)
 
     # --- elements ------------------------------------------------------------------------------
 
     def block(self, roots: Sequence[Member], k: int, guard: str = "") -> list[str]:
-        """The lines that take the elements from `c` on: stores, and what is added to sums."""
+        """The lines for the elements from `c` on: stores, and terms of sums."""
         values, outs, after = self.values, [], []
         values.start_pass(k)
         loop = ("#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{")
@@ -196,15 +196,15 @@ class FusedWriter:
                 outs.append(f"{kind} w{n};")
                 after.append(f"{self._store(n, guard, kind)} = w{n};")
         body = [*loop, *inner, "}"]
-        hit = values.hit()
-        if hit:  # most elements are not the one that is looked for: they need not be asked
-            values.again(values.counting)
+        hit = values.one_hot_test()
+        if hit:  # most elements are not the chosen one, and need no comparison
+            values.restart(values.counting)
             missed = self._elements(roots, k, guard)
             body = [f"if ({hit}) {{", *body, "} else {", *loop, *missed, "}", "}"]
         return [*values.column_lines(), *values.outer, *outs, *highest, *body, *after]
 
     def _highest(self, roots: Sequence[Member], loop: Sequence[str]) -> list[str]:
-        """Maxima of the elements at hand, and what they do to sums that are relative to them."""
+        """Maxima of the elements at hand, and the rescaling of sums that are relative to them."""
         lines: list[str] = []
         values = self.values
         for v in (m.value for m in roots if m.value in self.online):
@@ -213,7 +213,7 @@ class FusedWriter:
             lines += [f"float high{n} = __uint_as_float(0xff800000u);", *loop, *values.inner]
             lines += [f"high{n} = max_f(high{n}, {x});", "}"]
             lines += online_softmax.update(f"t{self.number(top)}", f"t{n}", f"high{n}")
-            values.again()
+            values.restart()
         return lines
 
     def _store(self, n: int, guard: str, kind: str = "") -> str:
@@ -222,8 +222,8 @@ class FusedWriter:
         return f"if ({guard}) {at}" if guard else at
 
     def _elements(self, roots: Sequence[Member], k: int, guard: str) -> list[str]:
-        """What is done with one element, `j` of those at hand. All loads come before the first
-        store: a result may lie where an operand does."""
+        """The lines for one element, `j` of those at hand. All loads come before the first store,
+        because a result may alias an operand."""
         values, stores = self.values, []
         for m in roots:
             v, n = m.value, self.number(m.value)
@@ -235,12 +235,12 @@ class FusedWriter:
                 value = stored(v, values.get(v, v))
                 target = f"w{n}.v[j]" if self.vector > 1 else self._store(n, guard)
                 stores.append(f"{target} = {value};")
-            elif v not in self.online.values() and not values.is_nothing(m):
-                f, name = self.folds[v], self.sum_name(m)
-                term = f.enter(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
+            elif v not in self.online.values() and not values.is_zero_term(m):
+                acc, name = self.accumulators[v], self.sum_name(m)
+                term = acc.load(values.get(m.refs[0], v.args[0]), v.args[0].dtype)
                 condition = f"if ({guard}) " if guard and m.role == "final" else ""
                 values.inner.append(f"{condition}{name} = j{n}({name}, {term});")
-        for r in (*values.owed(k), *(values.early if not k else ())):
+        for r in (*values.missing_retained(k), *(values.prefetched if not k else ())):
             values.get(r, r.value if isinstance(r, Load) else r)
         values.inner += stores
         return values.inner
@@ -254,21 +254,21 @@ class FusedWriter:
     def roots(self, k: int) -> list[Member]:
         return [m for v, m in self.members.items() if self.in_pass(v) and self.stages[v] == k]
 
-    # --- all elements, one after the other -------------------------------------------------------
+    # --- all elements in one loop ----------------------------------------------------------------
 
-    def flat(self) -> Made:
+    def flat(self) -> FusedKernel:
         size = self.task.length
         self.begin(vector_of(self.task, True))
         vector, has_sums = self.vector, bool(self.finals)
         blocks = grid(size // vector, self.multiprocessors)
-        self.total_parts(blocks)
+        self.add_total_partial_sums(blocks)
         self.declare()
         if has_sums:
-            self.room()
+            self.declare_shared()
         w, index = self.w, self.index
         w.add(f"const {index} thread = ({index})blockIdx.x * {BLOCK} + threadIdx.x;")
         w.add(*self.values.row_lines("0"))
-        sets = self.apart()
+        sets = self.independent_sets()
         for some in sets:
             w.add(f"for ({index} e = thread; e < {size // vector}; e += {blocks * BLOCK}) {{")
             w.add(f"const {index} c = e * {vector};", *self.block(some, 0), "}")
@@ -277,19 +277,19 @@ class FusedWriter:
         if has_sums:
             self.totals(BLOCK, "blockIdx.x")
         loops = [set().union(*map(self._uses, some)) for some in sets]
-        return self.made(blocks, BLOCK, True)._replace(loops=loops)
+        return self.finish(blocks, BLOCK, True)._replace(loops=loops)
 
     def _rest(self, first: int, size: int) -> None:
-        """The last elements, fewer than a thread takes at once."""
+        """The remainder, fewer elements than a thread takes at once."""
         whole, self.vector = self.values, 1
         self.values = Values(self.task, 1)
         self.values.of_row = whole.of_row
-        for some in self.apart():
+        for some in self.independent_sets():
             self.w.add(f"if (thread < {size - first}) {{")
             self.w.add(f"const {self.index} c = {first} + thread;", *self.block(some, 0), "}")
 
-    def apart(self) -> list[list[Member]]:
-        """What is made, in sets that have no operand in common: one after the other needs fewer
+    def independent_sets(self) -> list[list[Member]]:
+        """What is computed, in sets without a common operand: separate loops need fewer
         registers."""
         sets: list[tuple[set[Any], list[Member]]] = []
         for m in self.roots(0):
@@ -315,37 +315,37 @@ class FusedWriter:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def along(self) -> Made:
+    def along_rows(self) -> FusedKernel:
         t = self.task
         vector = vector_of(t, False)
         share, block, held = self._geometry(vector)
         self.begin(vector, held)
-        teams = block // share
+        groups = block // share
         many = max(2, _SUMMING // block) if self.of_kind("columns") else _WAVES
         limit = self.multiprocessors * many
-        blocks = max(1, min(-(-t.row_count // teams), limit))
-        self.total_parts(blocks)
+        blocks = max(1, min(-(-t.row_count // groups), limit))
+        self.add_total_partial_sums(blocks)
         for v in self.of_kind("columns"):
             n = t.length
-            self.part(v, blocks * n, Walk((n,), (1,), (blocks,), (n,)))
+            self.add_partial_sums(v, blocks * n, ReductionLayout((n,), (1,), (blocks,), (n,)))
         for v in self.of_kind("rows"):
-            self.part(v, t.row_count, _cycles(v.size, t.row_count, t.pieces))
+            self.add_partial_sums(v, t.row_count, _cyclic_rows(v.size, t.row_count, t.pieces))
         if not held:
             self.online = online_softmax.pairs(self.members)
             self._find_stages()
         self.passes = 1 + max((self.stages[v] for v in t.members if self.in_pass(v)), default=-1)
         self.values.plan([self._begins(k) for k in range(self.passes)])
         self.declare()
-        self._rows(share, teams, blocks)
+        self._rows(share, groups, blocks)
         for v in self.of_kind("columns"):
-            self._columns_out(v, share)
+            self._store_columns(v, share)
         if self.of_kind("total"):
             self.totals(block, "blockIdx.x")
-        return self.made(blocks, block, self._written_last() and t.row_count % teams == 0)
+        return self.finish(blocks, block, self._written_last() and t.row_count % groups == 0)
 
     def _written_last(self) -> bool:
-        """Whether whole rows are written in the last pass alone: an element is then read by the
-        thread that writes it, and not after that."""
+        """Whether whole rows are written in the last pass only: an element is then read by the
+        thread that writes it, and not later."""
         full = [v for v in self.stored if self.members[v].role == "full"]
         return all(self.stages[v] == self.passes - 1 for v in full)
 
@@ -354,8 +354,8 @@ class FusedWriter:
         return [m.value if m.role == "full" else m.refs[0] for m in found]
 
     def _geometry(self, vector: int) -> tuple[int, int, int]:
-        """Threads that share a row, threads of a block, and takes of a row that a thread keeps;
-        0 where it keeps none."""
+        """Threads that share a row, threads of a block, and vectors of a row that a thread retains;
+        0 where it retains none."""
         takes = -(-self.task.length // vector)
         several = bool(self.of_kind("columns"))
         if takes <= 128 and not several:
@@ -371,71 +371,70 @@ class FusedWriter:
             return 1024, 1024, -(-takes // 1024)
         return 1024, 1024, 4 if takes <= 4096 else 0
 
-    def _rows(self, share: int, teams: int, blocks: int) -> None:
+    def _rows(self, share: int, groups: int, blocks: int) -> None:
         w, t, index = self.w, self.task, self.index
         if self.of_kind("total"):
-            self.room()
+            self.declare_shared()
         if share > 32:
-            self._meeting_places()
+            self._declare_partials()
         for v in self.of_kind("columns"):
-            f, size = self.folds[v], self.held * self.vector
-            w.add(f"{f.kind} g{self.number(v)}[{size}];", "#pragma unroll")
-            w.add(f"for (int i = 0; i < {size}; ++i) g{self.number(v)}[i] = {f.start};")
-        w.add(f"const int lane = threadIdx.x % {share}, team = threadIdx.x / {share};")
-        first = f"({index})blockIdx.x * {teams}"
-        w.add(f"for ({index} top = {first}; top < {t.row_count}; top += {blocks * teams}) {{")
-        guard = "there" if t.row_count % teams else ""
+            acc, size = self.accumulators[v], self.held * self.vector
+            w.add(f"{acc.kind} g{self.number(v)}[{size}];", "#pragma unroll")
+            w.add(f"for (int i = 0; i < {size}; ++i) g{self.number(v)}[i] = {acc.start};")
+        w.add(f"const int lane = threadIdx.x % {share}, group = threadIdx.x / {share};")
+        first = f"({index})blockIdx.x * {groups}"
+        w.add(f"for ({index} top = {first}; top < {t.row_count}; top += {blocks * groups}) {{")
+        guard = "there" if t.row_count % groups else ""
         if guard:
-            w.add(f"const bool there = top + team < {t.row_count};")
-        whose = f"there ? top + team : {t.row_count - 1}" if guard else "top + team"
+            w.add(f"const bool there = top + group < {t.row_count};")
+        whose = f"there ? top + group : {t.row_count - 1}" if guard else "top + group"
         w.add(f"const {index} row = {whose};", *self.values.row_lines("row"))
-        w.add(*self.values.kept_lines())
+        w.add(*self.values.retained_arrays())
         last = max([*self.stages.values(), self.passes - 1], default=0)
         for k in range(last + 1):
             self._row_members(k)
             if k < self.passes:
                 self._pass(k, share, guard)
         self._row_ends(guard)
-        w.add(*(["flip ^= 1;"] if self.meeting else []), "}")
+        w.add(*(["flip ^= 1;"] if self.partials else []), "}")
 
-    def _meeting_places(self) -> None:
-        """Shared memory in which the warps of a block leave the parts of each row's sums. Rows
-        take turns between two places: so nobody can be overtaken by more than one row, and one
-        barrier a pass is enough."""
+    def _declare_partials(self) -> None:
+        """Shared memory for the partial sums that each warp has of a row. It is double-buffered by
+        row: no warp can be more than one row ahead, so one barrier a pass is enough."""
         size = 0
         for v, m in self.members.items():
             if m.role == "reduce" or self.kind(v) == "rows":
-                self.meeting[v] = size
-                size += 32 * max(4, self.folds[v].total.itemsize)
+                self.partials[v] = size
+                size += 32 * max(4, self.accumulators[v].total.itemsize)
         if size:
-            self.w.add(f"__shared__ alignas(16) char meeting[{2 * size}];", "int flip = 0;")
-        self.meeting_size = size
+            self.w.add(f"__shared__ alignas(16) char partials[{2 * size}];", "int flip = 0;")
+        self.partials_size = size
 
-    def _gather(self, sums: Sequence[Member], share: int) -> None:
-        """Bring the parts of threads that share a row together, each sum to all of them."""
+    def _block_reduce(self, sums: Sequence[Member], share: int) -> None:
+        """Reduce sums over the threads that share a row; all of them get the results."""
         w = self.w
         if share <= 32:
             for m in sums:
-                n, f = self.number(m.value), self.folds[m.value]
-                none = f"({f.kind}){f.start}, (u32*)nullptr"
-                w.add(f"t{n} = gathered<{share}>(t{n}, j{n}, {none});")
+                n, acc = self.number(m.value), self.accumulators[m.value]
+                none = f"({acc.kind}){acc.start}, (u32*)nullptr"
+                w.add(f"t{n} = block_reduce<{share}>(t{n}, j{n}, {none});")
             return
         places = {}
         for m in sums:
-            n, f = self.number(m.value), self.folds[m.value]
-            at = f"flip * {self.meeting_size} + {self.meeting[m.value]}"
-            places[n] = f"(({f.kind}*)(meeting + {at}))"
-            w.add(f"t{n} = lanes<32>(t{n}, j{n});")
+            n, acc = self.number(m.value), self.accumulators[m.value]
+            at = f"flip * {self.partials_size} + {self.partials[m.value]}"
+            places[n] = f"(({acc.kind}*)(partials + {at}))"
+            w.add(f"t{n} = warp_reduce<32>(t{n}, j{n});")
             w.add(f"if (threadIdx.x % 32 == 0) {places[n]}[threadIdx.x / 32] = t{n};")
         w.add("__syncthreads();")
         warps, wide = share // 32, 2
         while wide < warps:
             wide *= 2
         for m in sums:
-            n, f = self.number(m.value), self.folds[m.value]
+            n, acc = self.number(m.value), self.accumulators[m.value]
             mine = f"threadIdx.x % {wide}"
-            w.add(f"t{n} = {mine} < {warps} ? {places[n]}[{mine}] : ({f.kind}){f.start};")
-            w.add(f"t{n} = lanes<{wide}>(t{n}, j{n});")
+            w.add(f"t{n} = {mine} < {warps} ? {places[n]}[{mine}] : ({acc.kind}){acc.start};")
+            w.add(f"t{n} = warp_reduce<{wide}>(t{n}, j{n});")
 
     def _row_members(self, k: int) -> None:
         for v, m in self.members.items():
@@ -447,8 +446,8 @@ class FusedWriter:
         roots = self.roots(k)
         sums = [m for m in roots if m.role == "reduce" or self.kind(m.value) == "rows"]
         for m in sums:
-            f = self.folds[m.value]
-            w.add(f"{f.kind} t{self.number(m.value)} = {f.start};")
+            acc = self.accumulators[m.value]
+            w.add(f"{acc.kind} t{self.number(m.value)} = {acc.start};")
             if m.value in self.online.values():
                 w.add(f"float from_t{self.number(m.value)} = 0.0f;")
         if not roots:
@@ -463,26 +462,26 @@ class FusedWriter:
             step = share * self.vector
             w.add(f"for ({index} c = lane * {self.vector}; c < {t.length}; c += {step}) {{")
             w.add(*lines, "}")
-        after = [m for m in sums if m.value in self.online]  # they wait for their maxima
+        after = [m for m in sums if m.value in self.online]  # they need their maxima first
         before = [m for m in sums if m not in after]
         for m in after:
             w.add(f"const float own{self.number(m.value)} = t{self.number(self.online[m.value])};")
         if before:
-            self._gather(before, share)
+            self._block_reduce(before, share)
         for m in after:
             n, top = self.number(m.value), self.number(self.online[m.value])
             w.add(f"t{n} *= exp(own{n} - t{top});")
         if after:
-            self._gather(after, share)
+            self._block_reduce(after, share)
         for m in sums:
-            n, f = self.number(m.value), self.folds[m.value]
+            n, acc = self.number(m.value), self.accumulators[m.value]
             if m.role == "reduce":
                 register = LAYOUTS[m.value.dtype].register
-                w.add(f"const {register} m{n} = {f.leave(f't{n}')};")
+                w.add(f"const {register} m{n} = {acc.finalize(f't{n}')};")
                 self.values.of_row[m.value] = f"m{n}"
 
     def _row_ends(self, guard: str) -> None:
-        """What a row has one of: stored, and added to sums, by its first thread."""
+        """Values that a row has one of: its first thread stores them and adds them to sums."""
         lines = []
         for v in self.stored:
             if self.members[v].role != "full":
@@ -491,31 +490,31 @@ class FusedWriter:
         for v in self.finals:
             m, n = self.members[v], self.number(v)
             if self.kind(v) == "rows":
-                lines.append(self.leave(v, f"t{n}", "row"))
+                lines.append(self.store_final(v, f"t{n}", "row"))
             elif m.level == "row":
                 arg = v.args[0]
-                term = self.folds[v].enter(self.values.get(m.refs[0], arg), arg.dtype)
+                term = self.accumulators[v].load(self.values.get(m.refs[0], arg), arg.dtype)
                 lines.append(f"s{n} = j{n}(s{n}, {term});")
         if lines:
             condition = f"lane == 0 && {guard}" if guard else "lane == 0"
             self.w.add(f"if ({condition}) {{", *lines, "}")
 
-    def _columns_out(self, v: Value, share: int) -> None:
-        """The columns' sums of a block that takes one row at a time."""
+    def _store_columns(self, v: Value, share: int) -> None:
+        """Store the columns' sums of a block that takes one row at a time."""
         n, length = self.number(v), self.task.length
-        place = f"blockIdx.x * {length} + c" if v in self.parts else "c"
+        place = f"blockIdx.x * {length} + c" if v in self.partial_sums else "c"
         self.w.add(
             "#pragma unroll",
             f"for (int i = 0; i < {self.held * self.vector}; ++i) {{",
             f"const {self.index} c = (lane + i / {self.vector} * {share}) * {self.vector} "
             f"+ i % {self.vector};",
-            f"if (c < {length}) {self.leave(v, f'g{n}[i]', place)}",
+            f"if (c < {length}) {self.store_final(v, f'g{n}[i]', place)}",
             "}",
         )
 
     # --- columns ---------------------------------------------------------------------------------
 
-    def down(self) -> Made:
+    def down_columns(self) -> FusedKernel:
         t = self.task
         vector = vector_of(t, False)
         self.begin(vector)
@@ -526,27 +525,27 @@ class FusedWriter:
         beside = BLOCK // across
         columns = -(-takes // across)
         pieces = max(
-            1, min(self.multiprocessors * _PARTS // columns, t.row_count // (4 * beside), 512)
+            1, min(self.multiprocessors * _SUM_WAVES // columns, t.row_count // (4 * beside), 512)
         )
         chunk = -(-t.row_count // (pieces * beside)) * beside
         pieces = -(-t.row_count // chunk)
         n = t.length
         for v in self.of_kind("columns"):
-            self.part(v, pieces * n, Walk((n,), (1,), (pieces,), (n,)))
-        self.total_parts(pieces * columns)
+            self.add_partial_sums(v, pieces * n, ReductionLayout((n,), (1,), (pieces,), (n,)))
+        self.add_total_partial_sums(pieces * columns)
         self.declare()
         self._down_rows(across, beside, chunk)
         for v in self.of_kind("columns"):
-            self._meet(v, across, beside)
+            self._reduce_columns(v, across, beside)
         if self.of_kind("total"):
-            self.room()
+            self.declare_shared()
             self.totals(BLOCK, f"blockIdx.y * {columns} + blockIdx.x")
-        return self.made((columns, pieces, 1), BLOCK, True)
+        return self.finish((columns, pieces, 1), BLOCK, True)
 
     def _down_rows(self, across: int, beside: int, chunk: int) -> None:
         w, t, index = self.w, self.task, self.index
         finals = self.of_kind("columns")
-        size = max(self.folds[v].total.itemsize for v in finals)
+        size = max(self.accumulators[v].total.itemsize for v in finals)
         w.add(
             f"__shared__ alignas(16) char sums[{BLOCK * self.vector * size}];",
             f"const int tx = threadIdx.x % {across}, ty = threadIdx.x / {across};",
@@ -557,19 +556,19 @@ class FusedWriter:
             "constexpr int h = 0;",
         )
         for v in finals:
-            f, n = self.folds[v], self.number(v)
-            w.add(f"{f.kind} g{n}[{self.vector}];")
-            w.add(f"for (int j = 0; j < {self.vector}; ++j) g{n}[j] = {f.start};")
+            acc, n = self.accumulators[v], self.number(v)
+            w.add(f"{acc.kind} g{n}[{self.vector}];")
+            w.add(f"for (int j = 0; j < {self.vector}; ++j) g{n}[j] = {acc.start};")
         w.add(f"if (c < {t.length})")
         w.add(f"for ({index} row = first + ty; row < end; row += {beside}) {{")
         w.add(*self.values.row_lines("row"), *self.block(self.roots(0), 0), "}")
 
-    def _meet(self, v: Value, across: int, beside: int) -> None:
-        """The sums of threads that have the same columns."""
-        f, n = self.folds[v], self.number(v)
-        place = f"blockIdx.y * {self.task.length} + c + j" if v in self.parts else "c + j"
+    def _reduce_columns(self, v: Value, across: int, beside: int) -> None:
+        """Reduce sums over the threads that have the same columns."""
+        acc, n = self.accumulators[v], self.number(v)
+        place = f"blockIdx.y * {self.task.length} + c + j" if v in self.partial_sums else "c + j"
         self.w.add(
-            f"{{ {f.kind}* part = ({f.kind}*)sums;",
+            f"{{ {acc.kind}* part = ({acc.kind}*)sums;",
             "__syncthreads();",
             f"for (int j = 0; j < {self.vector}; ++j) part[j * {BLOCK} + threadIdx.x] = g{n}[j];",
             f"for (int d = {beside // 2}; d > 0; d /= 2) {{",
@@ -580,17 +579,17 @@ class FusedWriter:
             "}",
             f"if (ty == 0 && c < {self.task.length})",
             f"  for (int j = 0; j < {self.vector}; ++j) "
-            f"{{ {self.leave(v, f'part[j * {BLOCK} + tx]', place)} }}",
+            f"{{ {self.store_final(v, f'part[j * {BLOCK} + tx]', place)} }}",
             "}",
         )
 
 
-def _cycles(size: int, count: int, pieces: int) -> Walk:
-    """Parts of sums, one a row of `count`: pieces of a row follow one another, and rows of the same
-    sum come again after those of all others."""
+def _cyclic_rows(size: int, count: int, pieces: int) -> ReductionLayout:
+    """How partial sums lie, one for each of `count` rows: pieces of a row are neighbours, and the
+    next row of the same sum comes after those of all others."""
     many = count // (size * pieces)
     if pieces == 1:
-        return Walk((size,), (1,), (many,), (size,))
+        return ReductionLayout((size,), (1,), (many,), (size,))
     if many == 1:
-        return Walk((size,), (pieces,), (pieces,), (1,))
-    return Walk((size,), (pieces,), (many, pieces), (size * pieces, 1))
+        return ReductionLayout((size,), (pieces,), (pieces,), (1,))
+    return ReductionLayout((size,), (pieces,), (many, pieces), (size * pieces, 1))

@@ -1,7 +1,7 @@
-"""The values of a fused kernel: loads, members' bodies, and which of them later passes use again.
+"""The values of a fused kernel: loads, members' bodies, and which of them later passes reuse.
 
-A thread takes `vector` neighbouring elements of a row at a time. What is read or written as a whole
-stands outside the loop over these elements, everything else inside it.
+A thread takes `vector` neighbouring elements of a row at a time. Vector loads and stores stand
+outside the loop over these elements, everything else inside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda.kernels.reduction import combined
-from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import body, cast, constant
 from everygrad.backends.cuda.source.writer import is_wide
 from everygrad.compile.accumulate import identity
@@ -24,17 +24,17 @@ from everygrad.compile.thresholds import edge
 from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape, size_of
 
-# of these, halves are computed with functions that are right to 20 bits, not to the last of 24
+# of these, halves are computed by functions accurate to 20 bits, not to all 24
 _SMOOTH = {"gelu", "gelu.d0"}
 _LOW = re.compile(r"\b(normcdf|exp)\(")
-# elements that a thread keeps from one pass to the next, with what it reads early
-_KEPT = edge(__name__, "_KEPT", 64, "size")
+# elements that a thread retains from one pass to the next, prefetched ones included
+_MAX_RETAINED = edge(__name__, "_MAX_RETAINED", 64, "size")
 
 
-class Task(NamedTuple):
-    """What a kernel is to do: `wanted` of the group's members. `rows` and `columns` are the sizes
-    of the axes walked, `places` say where loads are; `kinds` what each final is. `pieces`: into how
-    many rows one was cut. `exact`: values that must come out alike wherever they are computed."""
+class KernelTask(NamedTuple):
+    """What a kernel computes: `wanted` of the group's members. `rows` and `columns` are the sizes
+    of the loops, `places` say where loads are, `kinds` what each final is. `pieces`: into how many
+    rows one was split. `exact`: values that must have the same bits wherever they are computed."""
 
     members: dict[Value, Member]
     wanted: list[Value]
@@ -55,7 +55,7 @@ class Task(NamedTuple):
 
 
 def split(index: str, sizes: Shape, prefix: str, kind: str) -> tuple[list[str], list[str]]:
-    """Lines that split a place in C order into coordinates, and these coordinates' names."""
+    """Lines that split a linear index in C order into coordinates, and the coordinates' names."""
     word = "u64" if kind == "i64" else "u32"
     names = [f"{prefix}{k}" for k in range(len(sizes))]
     lines, rest = [], index
@@ -74,23 +74,23 @@ def total(names: Sequence[str], strides: Shape) -> str:
     return " + ".join(terms) or "0"
 
 
-class Fold(NamedTuple):
-    """How a reduction's terms come together."""
+class Accumulator(NamedTuple):
+    """How a reduction combines its terms."""
 
     value: Value
-    total: Any  # the dtype of the sum
+    total: Any  # the dtype of the accumulator
     kind: str
     start: str
     divisor: int  # of a mean, or 0
 
-    def join(self, a: str, b: str) -> str:
+    def combine(self, a: str, b: str) -> str:
         return combined(self.value.op.combine, self.total, a, b)
 
-    def enter(self, value: str, source: Any) -> str:
+    def load(self, value: str, source: Any) -> str:
         return f"({cast(value, source, self.total)})"
 
-    def leave(self, value: str) -> str:
-        """The result from the whole sum, rounded as memory would."""
+    def finalize(self, value: str) -> str:
+        """The result from the complete sum, rounded as a store would."""
         if self.divisor:
             part = LAYOUTS[dtypes.real_of(self.total)].register
             times = f"* ({part})({1 / self.divisor!r})"
@@ -98,16 +98,16 @@ class Fold(NamedTuple):
         return cast(value, self.total, self.value.dtype)
 
 
-def fold_of(m: Member) -> Fold:
+def accumulator_of(m: Member) -> Accumulator:
     v = m.value
-    dtype = accumulator(v.dtype)
+    dtype = accumulator_dtype(v.dtype)
     start = constant(identity(v.op.combine, dtype), dtype)
     count = size_of(m.shape) // v.size if v.op.mean else 0
-    return Fold(v, dtype, LAYOUTS[dtype].register, start, count)
+    return Accumulator(v, dtype, LAYOUTS[dtype].register, start, count)
 
 
-class Operand:
-    """A load in a walk."""
+class LoadOperand:
+    """A load, and how the loops address it."""
 
     def __init__(self, number: int, load: Load, place: Place, vector: int) -> None:
         self.number = number
@@ -123,7 +123,7 @@ class Operand:
         self.is_pack = vector > 1 and in_order and self.progression is None
 
     def element(self, source: str, place: str) -> str:
-        """The element at a place as a register; where elements are counted off, nothing is read."""
+        """The element at an offset as a register; a progression is computed, not read."""
         if self.progression is None:
             return self.lay.load.format(f"{source}[{place}]")
         start, step = self.progression
@@ -132,7 +132,7 @@ class Operand:
 
 
 def progression(load: Load) -> tuple[int, int] | None:
-    """First element and step of a constant that counts, as the numbers of classes do."""
+    """First element and step of a constant that is a range, as the numbers of classes are."""
     v = load.value
     if v.kind != "constant" or not v.dtype.is_integer or v.size < 2 or load.step is not None:
         return None
@@ -145,10 +145,10 @@ def progression(load: Load) -> tuple[int, int] | None:
 
 
 class Values:
-    """Writes loads and members. `held`: each thread keeps its elements of a row from one pass to
+    """Writes loads and members. `held`: each thread retains its elements of a row from one pass to
     the next, in arrays of `held` times `vector` elements."""
 
-    def __init__(self, task: Task, vector: int, held: int = 0) -> None:
+    def __init__(self, task: KernelTask, vector: int, held: int = 0) -> None:
         self.task = task
         self.members = task.members
         self.vector = vector
@@ -158,13 +158,13 @@ class Values:
             r for m in task.members.values() for r in m.refs if isinstance(r, Load)
         )
         self.inputs = list(dict.fromkeys(r.value for r in loads if progression(r) is None))
-        self.operands = {r: Operand(n, r, task.places[r], vector) for n, r in enumerate(loads)}
+        self.operands = {r: LoadOperand(n, r, task.places[r], vector) for n, r in enumerate(loads)}
         sizes = [_reach(task, o) for o in self.operands.values()]
         self.index = "i64" if is_wide(task.row_count * task.length, *sizes) else "i32"
         self.of_row: dict[Any, str] = {}
-        self.keep: set[Any] = set()
+        self.retain: set[Any] = set()
         self.computed: dict[Any, int] = {}  # by reference: the pass that computed it
-        self.early: list[Load] = []  # read in the first pass for a later one
+        self.prefetched: list[Load] = []  # read in the first pass for a later one
         self.counting: set[Value] = set()
         self._begin()
 
@@ -174,12 +174,12 @@ class Values:
         self.inner: list[str] = []
         self.at_pass = 0
         self.loaded: set[int] = set()  # numbers of operands that `outer` reads
-        self.never: Set[Value] = frozenset()  # comparisons that none of the elements at hand passes
+        self.never: Set[Value] = frozenset()  # comparisons that are false for all elements at hand
 
     # --- rows ------------------------------------------------------------------------------------
 
     def row_lines(self, row: str) -> list[str]:
-        """Where the row begins in each operand, and what it has one element of."""
+        """Where the row begins in each operand, and the values that a row has one of."""
         lines, names = split(row, self.task.rows, "r", self.index)
         for r, o in self.operands.items():
             offset = f" + {o.place.offset}" if o.place.offset else ""
@@ -203,7 +203,7 @@ class Values:
     # --- elements --------------------------------------------------------------------------------
 
     def plan(self, passes: Sequence[Sequence[Any]]) -> None:
-        """Find what later passes use again; `passes` have the references each begins with."""
+        """Find what later passes reuse; `passes` have the references each begins with."""
         first: dict[Any, int] = {}
         for k, roots in enumerate(passes):
             todo, seen = list(roots), set(roots)
@@ -211,21 +211,21 @@ class Values:
                 if isinstance(r, Number) or self.is_of_row(r):
                     continue
                 if first.setdefault(r, k) < k:
-                    self.keep.add(r)
+                    self.retain.add(r)
                     continue
                 for other in self.made_of(r):
                     if other not in seen:
                         seen.add(other)
                         todo.append(other)
-        self._plan_early([r for r, k in first.items() if k and isinstance(r, Load)])
+        self._plan_prefetch([r for r, k in first.items() if k and isinstance(r, Load)])
 
-    def _plan_early(self, later: Sequence[Load]) -> None:
-        """Let what later passes read be on its way while rows are reduced, if registers allow."""
+    def _plan_prefetch(self, later: Sequence[Load]) -> None:
+        """Prefetch what later passes read while rows are reduced, if registers allow."""
         each = self.held * self.vector
         for r in later:
-            if each and self.operands[r].is_pack and (len(self.keep) + 1) * each <= _KEPT:
-                self.early.append(r)
-                self.keep.add(r)
+            if each and self.operands[r].is_pack and (len(self.retain) + 1) * each <= _MAX_RETAINED:
+                self.prefetched.append(r)
+                self.retain.add(r)
 
     def is_of_row(self, r: Any) -> bool:
         if isinstance(r, Load):
@@ -244,50 +244,50 @@ class Values:
         self.at_pass = k
 
     def get(self, ref: Any, arg: Value) -> str:
-        """A reference's value at the element that the loops are at."""
+        """A reference's value at the current element."""
         if isinstance(ref, Number):
             return constant(ref.value, arg.dtype)
         if ref in self.of_row:
             return self.of_row[ref]
         found = self.known.get(ref)
         if found is None:
-            before = self.held and ref in self.keep and self.computed.get(ref, 99) < self.at_pass
+            before = self.held and ref in self.retain and self.computed.get(ref, 99) < self.at_pass
             if before:
-                return f"{self.kept(ref)}[h * {self.vector} + j]"
+                return f"{self.retained_name(ref)}[h * {self.vector} + j]"
             found = self._read(ref) if isinstance(ref, Load) else self._member(ref)
             self.known[ref] = found
-            if self.held and ref in self.keep:
+            if self.held and ref in self.retain:
                 self.computed.setdefault(ref, self.at_pass)
-                self.inner.append(f"{self.kept(ref)}[h * {self.vector} + j] = {found};")
+                self.inner.append(f"{self.retained_name(ref)}[h * {self.vector} + j] = {found};")
         return found
 
-    def owed(self, k: int) -> list[Any]:
-        """What pass k keeps and the lines so far have no need of: where elements are taken in two
-        ways, both must keep it."""
-        kept = [r for r, at in self.computed.items() if at == k and r in self.keep]
-        return [r for r in kept if r not in self.known] if self.held and self.never else []
+    def missing_retained(self, k: int) -> list[Any]:
+        """What pass k must retain and the lines so far do not compute: where elements are written
+        in two branches, both must retain it."""
+        retained = [r for r, at in self.computed.items() if at == k and r in self.retain]
+        return [r for r in retained if r not in self.known] if self.held and self.never else []
 
-    def kept(self, ref: Any) -> str:
+    def retained_name(self, ref: Any) -> str:
         if isinstance(ref, Load):
             return f"kx{self.operands[ref].number}"
         return f"km{self.numbers[ref]}"
 
-    def kept_lines(self) -> list[str]:
-        """The arrays that elements are kept in."""
+    def retained_arrays(self) -> list[str]:
+        """The arrays that elements are retained in."""
         if not self.held:
             return []
         size = self.held * self.vector
         return sorted(
             f"{LAYOUTS[(r.value if isinstance(r, Load) else r).dtype].register} "
-            f"{self.kept(r)}[{size}];"
-            for r in self.keep
+            f"{self.retained_name(r)}[{size}];"
+            for r in self.retain
         )
 
     def column_lines(self) -> list[str]:
         """The coordinates of the first element at hand, `c`."""
         return split("c", self.task.columns, "c", self.index)[0]
 
-    def _column(self, o: Operand) -> str:
+    def _column(self, o: LoadOperand) -> str:
         names = [f"c{k}" for k in range(len(self.task.columns))]
         return f"b{o.number} + {total(names, o.place.columns)}"
 
@@ -313,18 +313,17 @@ class Values:
             self.loaded.add(n)
             self.outer.append(line)
 
-    # --- the one element that is looked for ----------------------------------------------------
+    # --- one-hot comparisons ---------------------------------------------------------------------
 
-    def hit(self) -> str:
-        """Whether an index of the row may be the number of an element at hand: what is compared
-        element by element, to choose one of a row, is then compared once for all of them. Empty
-        where nothing is."""
-        found = {v: self._looked_for(v) for v in self.known if isinstance(v, Value)}
+    def one_hot_test(self) -> str:
+        """A test whether the row's index is among the elements at hand: a one-hot comparison is
+        then made once for all of them, not element by element. Empty where there is none."""
+        found = {v: self._one_hot_condition(v) for v in self.known if isinstance(v, Value)}
         wanted = next((w for w in found.values() if w), "")
         self.counting = {v for v, w in found.items() if w == wanted}
         return wanted
 
-    def _looked_for(self, v: Value) -> str:
+    def _one_hot_condition(self, v: Value) -> str:
         m = self.members[v]
         if v.name != "equal" or m.role != "full":
             return ""
@@ -339,18 +338,18 @@ class Values:
                 return f"(u64)((i64){self.of_row[index]} - ({first})) < {self.vector}u"
         return ""
 
-    def again(self, never: Set[Value] = frozenset()) -> None:
-        """Write the elements a second time; there, these comparisons are never passed."""
+    def restart(self, never: Set[Value] = frozenset()) -> None:
+        """Write the elements a second time; there, these comparisons are false."""
         self.known, self.inner = {}, []
         self.never = never
 
-    def is_nothing(self, m: Member) -> bool:
-        """Whether a sum's term is 0: the element is not the one that is looked for."""
+    def is_zero_term(self, m: Member) -> bool:
+        """Whether a sum's term is 0, because the element is not the chosen one."""
         chosen = self._chosen(m.refs[0])
         return m.value.op.combine == "add" and isinstance(chosen, Number) and chosen.value == 0
 
     def _chosen(self, ref: Any) -> Any:
-        """What a choice by a comparison that is never passed comes to."""
+        """What a `where` by a comparison that is false selects."""
         if isinstance(ref, Value) and ref.name == "where" and self.never:
             condition, _, other = self.members[ref].refs
             if condition in self.never and ref.args[2].dtype is ref.dtype:
@@ -365,13 +364,13 @@ class Values:
             return self.get(other, v)
         register = LAYOUTS[v.dtype].register
         if v.name == "take":
-            self._picked(m, name)
+            self._gather(m, name)
             return name
         inputs = {i: self.get(r, a) for i, (r, a) in enumerate(zip(m.refs, v.args, strict=True))}
         program = v.op.program([a.dtype for a in v.args], v.params)
         lines = body(program, inputs, "result", v in self.task.exact)
         made = "result"
-        if v.dtype in HALVES:  # rounded as memory would round it
+        if v.dtype in HALVES:  # rounded as a store would round it
             made = cast("result", dtypes.float32, v.dtype)
             if v.name in _SMOOTH:
                 lines = [_LOW.sub(r"\1_low(", line) for line in lines]
@@ -380,8 +379,8 @@ class Values:
         self.inner.append(f"  {name} = {made}; }}")
         return name
 
-    def _picked(self, m: Member, name: str) -> None:
-        """The element an index names; a bad index, of which the check behind it tells, is 0."""
+    def _gather(self, m: Member, name: str) -> None:
+        """The element at an index; a bad index, which a check reports, reads element 0."""
         r, where = m.refs
         o, v = self.operands[r], m.value
         index = self.get(where, v.args[1])
@@ -396,13 +395,13 @@ class Values:
 
 
 def stored(v: Value, value: str) -> str:
-    """A member as it is stored; what is rounded already need not be rounded again."""
+    """A member as it is stored; what is already rounded is not rounded again."""
     if v.dtype is dtypes.bfloat16:
         return f"brain_top({value})"
     return LAYOUTS[v.dtype].store.format(value)
 
 
-def _reach(task: Task, o: Operand) -> int:
+def _reach(task: KernelTask, o: LoadOperand) -> int:
     """How far an operand's elements lie from its first."""
     pairs = zip((*task.rows, *task.columns), (*o.place.rows, *o.place.columns), strict=True)
     return o.place.offset + sum((n - 1) * abs(s) for n, s in pairs)

@@ -9,12 +9,18 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT, Problem, aux_step, uses
+from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT, GemmProblem, aux_step, uses
 from everygrad.backends.cuda.kernels.copy_kernels import copied
-from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
-from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written, extent, is_wide
-from everygrad.backends.strided_array import collapse, spread
+from everygrad.backends.cuda.source.writer import (
+    BLOCK,
+    KernelWriter,
+    WrittenKernel,
+    extent,
+    is_wide,
+)
+from everygrad.backends.strided_array import broadcast_strides, collapse
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.compile.expr import Inst
 from everygrad.compile.thresholds import edge
@@ -22,10 +28,10 @@ from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-TILE = edge(__name__, "TILE", 64, "size")  # rows and columns of results that one block makes
-DEPTH = edge(__name__, "DEPTH", 16, "size")  # terms of a tile that are in its memory at a time
-_EACH = edge(__name__, "_EACH", 4, "size")  # rows and columns of results that one thread makes
-_SIDES_ALIGNED = 512  # bytes; results behind a product begin as arrays do
+TILE = edge(__name__, "TILE", 64, "size")  # rows and columns of results for one block
+DEPTH = edge(__name__, "DEPTH", 16, "size")  # terms of a tile that are in shared memory at a time
+_EACH = edge(__name__, "_EACH", 4, "size")  # rows and columns of results for one thread
+_SIDES_ALIGNED = 512  # bytes; side results behind a product are aligned as arrays are
 WITH_EPILOGUES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
@@ -36,14 +42,14 @@ def _multiply_add(dtype: DType, a: str, b: str, c: str) -> str:
 
 def _write_tiles(
     dtype: DType, batch: Shape, sizes: tuple[int, int, int], x: Shape, y: Shape
-) -> Written:
+) -> WrittenKernel:
     """`x` and `y` are strides: of the batch, then of the two axes."""
     rows, columns, terms = sizes
     count = size_of(batch)
-    lay, total = LAYOUTS[dtype], accumulator(dtype)
+    lay, total = LAYOUTS[dtype], accumulator_dtype(dtype)
     register = LAYOUTS[total].register
     reach = (extent((*batch, rows, terms), x), extent((*batch, terms, columns), y))
-    w = Writer("matmul", is_wide(*reach, count * rows * columns))
+    w = KernelWriter("matmul", is_wide(*reach, count * rows * columns))
     w.pointer(lay.memory, "x")
     w.pointer(lay.memory, "y")
     w.pointer(lay.memory, "out", written=True)
@@ -54,8 +60,8 @@ def _write_tiles(
     xm, xk = (w.number(s) for s in x[-2:])
     yk, yn = (w.number(s) for s in y[-2:])
     w.add(
-        f"__shared__ alignas(16) char room[{2 * TILE * DEPTH * total.itemsize}];",
-        f"{register}* left = ({register}*)room;",
+        f"__shared__ alignas(16) char shared[{2 * TILE * DEPTH * total.itemsize}];",
+        f"{register}* left = ({register}*)shared;",
         f"{register}* right = left + {TILE * DEPTH};",
         f"const int tx = threadIdx.x % {TILE // _EACH}, ty = threadIdx.x / {TILE // _EACH};",
         f"const {w.index} m0 = ({w.index})blockIdx.y * {TILE}, "
@@ -107,38 +113,38 @@ def _write_tiles(
 # --- by cuBLASLt ---------------------------------------------------------------------------------
 
 
-class Side(NamedTuple):
-    """A matrix as cuBLASLt takes it: stored turned or not, with a step between stored rows."""
+class MatrixLayout(NamedTuple):
+    """A matrix as cuBLASLt takes it: stored transposed or not, with the stride of stored rows."""
 
-    turned: bool
+    transposed: bool
     step: int
 
 
-def _side(shape: Shape, strides: Shape) -> Side | None:
-    """How a matrix (rows, columns) lies; None where it must be copied first."""
+def _matrix_layout(shape: Shape, strides: Shape) -> MatrixLayout | None:
+    """The layout of a matrix (rows, columns); None where it must be copied first."""
     rows, columns = shape
     down, along = strides
     if (along == 1 or columns == 1) and (down >= columns or rows == 1):
-        return Side(False, max(down if rows > 1 else 0, columns))
+        return MatrixLayout(False, max(down if rows > 1 else 0, columns))
     if (down == 1 or rows == 1) and (along >= rows or columns == 1):
-        return Side(True, max(along if columns > 1 else 0, rows))
+        return MatrixLayout(True, max(along if columns > 1 else 0, rows))
     return None
 
 
-def _laid_out(dev: Any, a: CudaArray) -> tuple[CudaArray, Side]:
-    side = _side(a.shape[-2:], a.strides[-2:])
+def _laid_out(dev: Any, a: CudaArray) -> tuple[CudaArray, MatrixLayout]:
+    side = _matrix_layout(a.shape[-2:], a.strides[-2:])
     if side is None or min(a.strides[:-2], default=0) < 0:
         a = copied(dev, a)
-        side = Side(False, a.shape[-1])
+        side = MatrixLayout(False, a.shape[-1])
     return a, side
 
 
 def _alignment(*addresses: int) -> int:
     """The largest power of two up to 16 that divides all."""
-    together = 16
+    combined = 16
     for address in addresses:
-        together |= address
-    return together & -together
+        combined |= address
+    return combined & -combined
 
 
 def _by_library(
@@ -148,10 +154,10 @@ def _by_library(
     (x, left), (y, right) = _laid_out(dev, x), _laid_out(dev, y)
     m, k, n = x.shape[-2], x.shape[-1], y.shape[-1]
     out: CudaArray = dev.empty((*batch, m, n), dtype)
-    sides = [spread(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
+    sides = [broadcast_strides(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
     sizes, steps = collapse(batch, sides)
     size = dtype.itemsize
-    rest = sizes[:-1]  # axes of the batch that one call does not walk
+    rest = sizes[:-1]  # axes of the batch that one call does not cover
     each = m * n * sizes[-1]
     for i, place in enumerate(np.ndindex(*rest)):
         start_x, start_y = (
@@ -159,8 +165,8 @@ def _by_library(
             for a, step in zip((x, y), steps, strict=True)
         )
         target = out.ptr + size * each * i
-        problem = Problem(
-            *(m, n, k, dtype, left.step, right.step, n, left.turned, right.turned),
+        problem = GemmProblem(
+            *(m, n, k, dtype, left.step, right.step, n, left.transposed, right.transposed),
             batch=sizes[-1],
             stride_a=steps[0][-1],
             stride_b=steps[1][-1],
@@ -173,11 +179,13 @@ def _by_library(
     return out
 
 
-def _put(dev: Any, problem: Problem, x: int, y: int, out: int, bias: int = 0, aux: int = 0) -> None:
-    """One product of cuBLASLt's on these addresses."""
+def _put(
+    dev: Any, problem: GemmProblem, x: int, y: int, out: int, bias: int = 0, aux: int = 0
+) -> None:
+    """Launch one product of cuBLASLt on these addresses."""
     lt = dev.gpu.driver.lt
     plan = lt.plan(problem)
-    may_need = plan.workspace or plan.is_worth_tuning  # another algorithm may be chosen yet
+    may_need = plan.workspace or plan.is_worth_tuning  # tuning may still choose another algorithm
     space = dev.gpu.workspace(lt.workspace) if may_need else 0
     dev.gpu.call(lt.run, plan, dev.gpu.driver.stream, x, y, 0, out, bias, aux, space)
 
@@ -185,22 +193,24 @@ def _put(dev: Any, problem: Problem, x: int, y: int, out: int, bias: int = 0, au
 # --- with an epilogue that has operands or results of its own -------------------------------------
 
 
-class Operand(NamedTuple):
-    """A matrix in memory: its address, or how far it is from one that is as even as any."""
+class MatrixOperand(NamedTuple):
+    """A matrix in memory: its address, or its offset from an aligned one."""
 
     shape: Shape
     strides: Shape
     address: int
 
 
-def problem_with(epilogue: str, dtype: DType, x: Operand, y: Operand, tf32: bool) -> Problem | None:
+def problem_with(
+    epilogue: str, dtype: DType, x: MatrixOperand, y: MatrixOperand, tf32: bool
+) -> GemmProblem | None:
     """x @ y with an epilogue; None where an operand must be copied first."""
-    left, right = (_side(a.shape, a.strides) for a in (x, y))
+    left, right = (_matrix_layout(a.shape, a.strides) for a in (x, y))
     if left is None or right is None:
         return None
     (m, k), (_, n) = x.shape, y.shape
-    return Problem(
-        *(m, n, k, dtype, left.step, right.step, n, left.turned, right.turned),
+    return GemmProblem(
+        *(m, n, k, dtype, left.step, right.step, n, left.transposed, right.transposed),
         tf32=tf32,
         epilogue=epilogue,
         aux_ld=aux_step(epilogue, n),
@@ -208,19 +218,19 @@ def problem_with(epilogue: str, dtype: DType, x: Operand, y: Operand, tf32: bool
     )
 
 
-class Piece(NamedTuple):
-    """A result among several that lie one behind the other: where, and how many elements."""
+class ResultSlice(NamedTuple):
+    """One of several results in a flat array: its offset and its number of elements."""
 
     at: int
     size: int
 
 
-class Results(NamedTuple):
-    """The product, what its epilogue leaves for backward, and sums; in elements of one dtype."""
+class EpilogueResults(NamedTuple):
+    """The product, the aux that its epilogue stores for backward, and sums; in elements."""
 
-    product: Piece
-    aux: Piece
-    sums: Piece
+    product: ResultSlice
+    aux: ResultSlice
+    sums: ResultSlice
 
     @property
     def size(self) -> int:
@@ -232,7 +242,7 @@ class Results(NamedTuple):
         return not (self.aux.size or self.sums.size)
 
 
-def results(epilogue: str, m: int, n: int, dtype: DType) -> Results:
+def results(epilogue: str, m: int, n: int, dtype: DType) -> EpilogueResults:
     """Where a product (m, n) with an epilogue puts its results."""
     step = _SIDES_ALIGNED // dtype.itemsize
     use, ld = uses(epilogue), aux_step(epilogue, n)
@@ -240,18 +250,20 @@ def results(epilogue: str, m: int, n: int, dtype: DType) -> Results:
     aux = m * bits // 8 // dtype.itemsize if use.writes_aux else 0
     sums = {"": 0, "m": m, "n": n}[use.sums]
     behind = -(-m * n // step) * step
-    return Results(
-        Piece(0, m * n), Piece(behind, aux), Piece(-(-(behind + aux) // step) * step, sums)
+    return EpilogueResults(
+        ResultSlice(0, m * n),
+        ResultSlice(behind, aux),
+        ResultSlice(-(-(behind + aux) // step) * step, sums),
     )
 
 
-def product_ending(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epilogue: str) -> Any:
+def matmul_epilogue(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epilogue: str) -> Any:
     """x @ y of matrices, with an epilogue. `others` are the bias and the aux that it reads. Several
-    results lie in one flat array, as `results` says. NotImplemented where an operand must be
-    brought into order first."""
+    results are in one flat array, as `results` says. NotImplemented where an operand must be copied
+    first."""
     dtype, use = FROM_NP[x.dtype], uses(epilogue)
     (m, _), (_, n) = x.shape, y.shape
-    left, right = (Operand(a.shape, a.strides, a.ptr) for a in (x, y))
+    left, right = (MatrixOperand(a.shape, a.strides, a.ptr) for a in (x, y))
     problem = problem_with(epilogue, dtype, left, right, dev.tf32)
     if problem is None:
         return NotImplemented
@@ -274,7 +286,7 @@ def product_ending(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epi
 def matmul(dev: Any, x: CudaArray, y: CudaArray) -> CudaArray:
     if x.shape[-1] != y.shape[-2]:
         raise ValueError("inner sizes differ")
-    if len(y.shape) == 2 and len(x.shape) > 2 and x.is_contiguous:  # one taller matrix
+    if len(y.shape) == 2 and len(x.shape) > 2 and x.is_contiguous:  # as one taller matrix
         tall = reshape(dev, x, (size_of(x.shape[:-1]), x.shape[-1]))
         return reshape(dev, matmul(dev, tall, y), (*x.shape[:-1], y.shape[-1]))
     batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
@@ -291,7 +303,7 @@ def matmul(dev: Any, x: CudaArray, y: CudaArray) -> CudaArray:
 
 def _by_tiles(dev: Any, x: CudaArray, y: CudaArray, batch: Shape) -> CudaArray:
     dtype = FROM_NP[x.dtype]
-    sides = [spread(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
+    sides = [broadcast_strides(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
     sizes, steps = collapse(batch, sides)
     out: CudaArray = dev.empty((*batch, x.shape[-2], y.shape[-1]), dtype)
     left, right = (*steps[0], *x.strides[-2:]), (*steps[1], *y.strides[-2:])
@@ -313,7 +325,7 @@ def linear_weight(dev: Any, v: CudaArray, x: CudaArray) -> CudaArray:
 
 
 def linear_bias(dev: Any, x: CudaArray, w: CudaArray, b: CudaArray) -> Any:
-    """The bias added while the product is at hand; NotImplemented where cuBLASLt does not."""
+    """The product with a bias epilogue; NotImplemented where cuBLASLt does not take it."""
     serves = FROM_NP[x.dtype] in WITH_EPILOGUES and dev.gpu.driver.lt is not None
     aligned = b.ptr % BIAS_ALIGNMENT == 0 and b.strides == (1,)
     whole = x.storage is not None and w.storage is not None and x.is_contiguous

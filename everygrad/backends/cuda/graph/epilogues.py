@@ -1,10 +1,9 @@
-"""Products that end in what follows them: a bias, an activation, its derivative, sums of columns.
+"""Matrix products with epilogues: a bias, an activation, its derivative, sums of columns.
 
-cuBLASLt does these while results of a product are in registers, where a kernel of our own would
-read them from memory again. A product that ends in gelu leaves gelu's input (`aux`) behind its
-result where backward needs it; so do sums. What is found here is weighed in bytes that need not be
-moved, against what an epilogue costs (`COSTS`), and only what cuBLASLt has an algorithm for is
-chosen.
+cuBLASLt computes these while results of a product are in registers, where a kernel of our own would
+read them from memory again. A product with a gelu epilogue stores gelu's input (`aux`) behind its
+result where backward needs it; sums are stored there too. A candidate is accepted if the bytes that
+need not be moved outweigh the cost of the epilogue (`COSTS`), and if cuBLASLt has an algorithm.
 
     relu(x @ w + b)                        relu_bias
     gelu_tanh(x @ w + b)                   gelu_bias, or gelu_aux_bias where backward follows
@@ -12,9 +11,9 @@ chosen.
     x @ w + b, for a kernel to read        bias
     g^T @ x, and the sum of g              bgrad_a; x^T @ g and the sum of g: bgrad_b
 
-Not relu's derivative: cuBLASLt lets gradients pass where relu's input is 0, or drops them where it
-is NaN, and takes longer for it than a kernel of our own. Gelu's is NaN for inputs beyond 1e19, as
-PyTorch's is.
+Relu's derivative is not among them: cuBLASLt passes gradients where relu's input is 0, or drops
+them where it is NaN, and is slower than a kernel of our own. Gelu's is NaN for inputs beyond 1e19,
+as PyTorch's is.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from typing import Any, NamedTuple
 from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT
 from everygrad.backends.cuda.gemm.matmul import (
     WITH_EPILOGUES,
-    Operand,
-    Piece,
+    MatrixOperand,
+    ResultSlice,
     problem_with,
     results,
 )
-from everygrad.backends.cuda.graph.rewriting import Internal
+from everygrad.backends.cuda.graph.rewriting import BackendOp
 from everygrad.backends.group_sums import fusable
 from everygrad.compile import views
 from everygrad.compile.ir import Graph, Value, in_order, reachable
@@ -41,7 +40,7 @@ from everygrad.core.shapes import Shape, size_of
 # What an epilogue adds to the time of a bare product, of halves and of float32: in bytes that our
 # kernels move meanwhile (3 TB/s on the H200 where this was measured), for each element of the
 # result; of bgrad_a and bgrad_b, for each element that is summed. Gelu of float32 is never chosen:
-# cuBLASLt's is right to 1e-6 only.
+# cuBLASLt's is accurate to 1e-6 only.
 COSTS = {
     "bias": (0.8, 0.1),
     "relu": (0.2, 0.3),
@@ -66,42 +65,42 @@ def _cost(epilogue: str, v: Value) -> float:
 
 
 def _kernel(v: Value, matrices: int) -> float:
-    """What a kernel costs for each element of v that reads and writes so many arrays like v."""
+    """The cost, for each element of v, of a kernel that reads and writes so many arrays like v."""
     return matrices * v.dtype.itemsize + LAUNCH / v.size
 
 
-class Product(NamedTuple):
-    """A product as one of matrices (m, k) and (k, n). `x` may have more axes, all rows; `y` may be
-    stored turned, as a layer's weight is."""
+class GemmNode(NamedTuple):
+    """A product of matrices (m, k) and (k, n). `x` may have more axes, all of them rows; `y` may be
+    stored transposed, as a layer's weight is."""
 
     value: Value
     x: Value
     y: Value
-    turned: bool
-    left: Operand
-    right: Operand
+    transposed: bool
+    left: MatrixOperand
+    right: MatrixOperand
 
 
-class Ending(NamedTuple):
-    """A product with what follows it, which takes the place of the last value it computes."""
+class GemmEpilogue(NamedTuple):
+    """A product with its epilogue, which replaces the last value that it computes."""
 
-    product: Product
+    product: GemmNode
     epilogue: str
     bias: Value | None = None
-    aux_of: Value | None = None  # the value whose product left what this one reads
-    before: Value | None = None  # gelu's input, which is left
+    aux_of: Value | None = None  # the value whose product stored the aux that this one reads
+    before: Value | None = None  # gelu's input, which is stored as aux
     sums: Value | None = None
 
 
-class Option(NamedTuple):
-    """Endings that belong together, and what they cost more than what they are to replace."""
+class Candidate(NamedTuple):
+    """Epilogues to accept or refuse as one, and their cost less that of what they replace."""
 
     cost: float
-    endings: dict[Value, Ending]
+    epilogues: dict[Value, GemmEpilogue]
 
 
-class Finder:
-    """Looks a graph over for what pays, and is served."""
+class EpilogueFinder:
+    """Finds the epilogues in a graph that pay and that cuBLASLt supports."""
 
     def __init__(self, dev: Any, graph: Graph) -> None:
         self.lt, self.tf32 = dev.gpu.driver.lt, dev.tf32
@@ -111,10 +110,10 @@ class Finder:
         for v in self.live:
             for a in {*v.args}:
                 self.users.setdefault(a, []).append(v)
-        self.found: dict[Value, Ending] = {}
-        self.taken: set[Value] = set()  # products that have their ending
+        self.found: dict[Value, GemmEpilogue] = {}
+        self.taken: set[Value] = set()  # products that have an epilogue
 
-    def run(self) -> dict[Value, Ending]:
+    def run(self) -> dict[Value, GemmEpilogue]:
         for v in self.live:
             if v.name in _ACTIVATIONS and v.kind == "elementwise":
                 self.activation(v)
@@ -127,14 +126,14 @@ class Finder:
                 self.sums(v)
         return self.found
 
-    def accept(self, option: Option) -> None:
-        self.found |= option.endings
-        self.taken |= {e.product.value for e in option.endings.values()}
+    def accept(self, candidate: Candidate) -> None:
+        self.found |= candidate.epilogues
+        self.taken |= {e.product.value for e in candidate.epilogues.values()}
 
     # --- what reads a value ----------------------------------------------------------------------
 
     def readers(self, v: Value) -> Iterator[Value]:
-        """What computes with v, behind moves too."""
+        """What computes with v, directly or through views."""
         for u in self.users.get(v, []):
             if u.kind == "movement":
                 yield from self.readers(u)
@@ -146,7 +145,7 @@ class Finder:
         return v in self.outputs or any(self.is_output(u) for u in moved)
 
     def is_stored(self, v: Value) -> bool:
-        """Whether v lies in memory however values are grouped."""
+        """Whether v is stored in memory however values are fused."""
         return self.is_output(v) or any(not fusable(u) for u in self.readers(v))
 
     def is_read_by(self, v: Value, *known: Value) -> bool:
@@ -155,26 +154,26 @@ class Finder:
 
     # --- products --------------------------------------------------------------------------------
 
-    def product(self, v: Value) -> Product | None:
-        """v as a product that may have an ending."""
+    def product(self, v: Value) -> GemmNode | None:
+        """v as a product that can have an epilogue."""
         if v.name not in ("linear", "matmul") or v.dtype not in WITH_EPILOGUES or v in self.taken:
             return None
         x, y = v.args
         if len(y.shape) != 2 or not v.size or not x.size or v.dtype is not x.dtype:
             return None
-        turned = v.name == "linear"
+        transposed = v.name == "linear"
         left = _operand(x, _rows(x))
         right = _operand(y, y.shape)
         if left is None or right is None:
             return None
-        return Product(v, x, y, turned, left, _turned(right) if turned else right)
+        return GemmNode(v, x, y, transposed, left, _transposed(right) if transposed else right)
 
-    def serves(self, p: Product, epilogue: str) -> bool:
+    def serves(self, p: GemmNode, epilogue: str) -> bool:
         problem = problem_with(epilogue, p.value.dtype, p.left, p.right, self.tf32)
         return problem is not None and self.lt.serves(problem)
 
-    def with_bias(self, v: Value) -> tuple[Product, Value | None] | None:
-        """v as a product, with a bias or without, of which nothing else is read."""
+    def with_bias(self, v: Value) -> tuple[GemmNode, Value | None] | None:
+        """v as a product, with a bias or without, whose parts nothing else reads."""
         p = self.product(v)
         if p is not None:
             return p, None
@@ -187,15 +186,15 @@ class Finder:
         return None
 
     def is_bias(self, b: Value, v: Value) -> bool:
-        """Whether b is one number for each column, where cuBLASLt can read it."""
+        """Whether b has one number for each column, at an address that cuBLASLt can read."""
         view = view_of(b)
-        lies = view.strides == (1,) and view.offset * b.dtype.itemsize % BIAS_ALIGNMENT == 0
-        return b.shape == v.shape[-1:] and b.dtype is v.dtype and lies and _is_array(view.base)
+        readable = view.strides == (1,) and view.offset * b.dtype.itemsize % BIAS_ALIGNMENT == 0
+        return b.shape == v.shape[-1:] and b.dtype is v.dtype and readable and _is_array(view.base)
 
     # --- activations -----------------------------------------------------------------------------
 
     def activation(self, v: Value) -> None:
-        """relu or gelu of a product, and derivatives that read what it leaves."""
+        """relu or gelu of a product, and derivatives that read its aux."""
         (before,) = v.args
         kind = _ACTIVATIONS[v.name]
         found = self.with_bias(before)
@@ -204,40 +203,40 @@ class Finder:
             for u in self.users[before]
             if kind == "gelu" and u.name == _DERIVATIVE and u.args[0] is not before
         ]
-        alone = self.is_read_by(before, v, *derivatives)
-        if found is None or not alone or not self.is_stored(v) or v.dtype is not before.dtype:
+        sole_reader = self.is_read_by(before, v, *derivatives)
+        if found is None or not sole_reader or not self.is_stored(v) or v.dtype is not before.dtype:
             return
         product, bias = found
-        ending = Ending(product, kind if bias is None else f"{kind}_bias", bias)
-        best = self.kept(v, ending, derivatives) if derivatives else self.plain(v, ending)
+        fused = GemmEpilogue(product, kind if bias is None else f"{kind}_bias", bias)
+        best = self.with_aux(v, fused, derivatives) if derivatives else self.plain(v, fused)
         if best.cost < 0:
             self.accept(best)
 
-    def plain(self, v: Value, ending: Ending) -> Option:
-        """In place of a kernel that reads the product and writes v."""
-        served = self.serves(ending.product, ending.epilogue)
-        cost = _cost(ending.epilogue, v) - _kernel(v, 2)
-        return Option(cost, {v: ending}) if served else _NEVER
+    def plain(self, v: Value, fused: GemmEpilogue) -> Candidate:
+        """Replace a kernel that reads the product and writes v."""
+        served = self.serves(fused.product, fused.epilogue)
+        cost = _cost(fused.epilogue, v) - _kernel(v, 2)
+        return Candidate(cost, {v: fused}) if served else _NEVER
 
-    def kept(self, v: Value, ending: Ending, derivatives: Sequence[Value]) -> Option:
-        """The same, and derivatives that read what is left. A derivative that is computed by a
-        kernel reads it too, if no row of it is longer than v's."""
-        name = "gelu_aux" if ending.bias is None else "gelu_aux_bias"
+    def with_aux(self, v: Value, fused: GemmEpilogue, derivatives: Sequence[Value]) -> Candidate:
+        """The same, with derivatives that read the aux. A kernel that computes a derivative can
+        read it too, if its rows are not padded."""
+        name = "gelu_aux" if fused.bias is None else "gelu_aux_bias"
         (before,) = v.args
         chosen = [o for o in (self.derivative(d, v) for d in derivatives) if o.cost < 0]
         as_input = results(name, *_rows(v), v.dtype).aux.size == v.size
         all_served = len(chosen) == len(derivatives) or (chosen and as_input)
-        if not all_served or self.is_output(v):  # the user would hold what is left, too
+        if not all_served or self.is_output(v):  # the user would hold the aux, too
             return _NEVER
-        cost, endings = self.plain(v, ending._replace(epilogue=name, before=before))
-        for option in chosen:
-            cost += option.cost
-            endings = endings | option.endings
-        return Option(cost, endings)
+        cost, epilogues = self.plain(v, fused._replace(epilogue=name, before=before))
+        for candidate in chosen:
+            cost += candidate.cost
+            epilogues = epilogues | candidate.epilogues
+        return Candidate(cost, epilogues)
 
-    def derivative(self, d: Value, v: Value) -> Option:
-        """In place of a kernel that reads a product's result and gelu's input, and writes d. Sums
-        of d cost nothing there."""
+    def derivative(self, d: Value, v: Value) -> Candidate:
+        """Replace a kernel that reads a product's result and gelu's input, and writes d. Sums of d
+        cost nothing there."""
         g = d.args[0]
         p = self.product(g)
         alike = g.shape == v.shape == d.shape and g.dtype is d.dtype is v.dtype
@@ -245,46 +244,46 @@ class Finder:
             return _NEVER
         sums = [u for u in self.users[d] if u.name == "sum" and _sums_rows(u)]
         apart = _cost("dgelu", d) + sum(self.cost_of_sums(s) for s in sums)
-        options = [Option(apart, {d: Ending(p, "dgelu", aux_of=v)})]
+        candidates = [Candidate(apart, {d: GemmEpilogue(p, "dgelu", aux_of=v)})]
         for s in sums if self.may_hold(sums, d) else ():
-            ending = Ending(p, "dgelu_bgrad", aux_of=v, sums=s)
-            options.append(Option(_cost("dgelu_bgrad", d), {d: ending}))
-        options = [o for o in options if self.serves(p, o.endings[d].epilogue)]
-        cost, endings = min(options, key=lambda option: option.cost, default=_NEVER)
-        return Option(cost - _kernel(d, 3), endings)
+            fused = GemmEpilogue(p, "dgelu_bgrad", aux_of=v, sums=s)
+            candidates.append(Candidate(_cost("dgelu_bgrad", d), {d: fused}))
+        candidates = [o for o in candidates if self.serves(p, o.epilogues[d].epilogue)]
+        cost, epilogues = min(candidates, key=lambda candidate: candidate.cost, default=_NEVER)
+        return Candidate(cost - _kernel(d, 3), epilogues)
 
-    # --- a bias alone ----------------------------------------------------------------------------
+    # --- a bias only -----------------------------------------------------------------------------
 
     def bias(self, v: Value) -> None:
-        """A sum that no group of values would compute on the way."""
+        """A bias that no fused group would add on the way."""
         found = self.with_bias(v)
         if found is None or found[1] is None or any(fusable(u) for u in self.readers(v)):
             return
         product, bias = found
-        option = self.plain(v, Ending(product, "bias", bias))
-        if option.cost < 0:
-            self.accept(option)
+        candidate = self.plain(v, GemmEpilogue(product, "bias", bias))
+        if candidate.cost < 0:
+            self.accept(candidate)
 
     # --- sums of an operand ----------------------------------------------------------------------
 
     def sums(self, s: Value) -> None:
-        """Sums of what a kernel has made, by a product that reads it."""
+        """Sums of a kernel's result, computed by a product that reads it."""
         base = view_of(s.args[0]).base
-        option = None if fusable(base) and base not in self.found else self.beside(s)
-        if option is not None:
-            self.accept(option)
+        candidate = None if fusable(base) and base not in self.found else self.sums_by_product(s)
+        if candidate is not None:
+            self.accept(candidate)
 
     def cost_of_sums(self, s: Value) -> float:
-        """Of each element that is summed: beside a product, or by a kernel."""
-        option = self.beside(s)
-        return _kernel(s.args[0], 1) if option is None else option.cost
+        """The cost for each summed element: by a product's epilogue, or by a kernel."""
+        candidate = self.sums_by_product(s)
+        return _kernel(s.args[0], 1) if candidate is None else candidate.cost
 
     def may_hold(self, sums: Sequence[Value], product: Value) -> bool:
-        """Whether sums may lie behind a product: sums that the user keeps would hold it, too."""
+        """Whether sums may be stored behind a product, which they would keep alive with them."""
         return self.is_output(product) or not any(self.is_output(s) for s in sums)
 
-    def beside(self, s: Value) -> Option | None:
-        """Sums by a product that reads what is summed, where that pays."""
+    def sums_by_product(self, s: Value) -> Candidate | None:
+        """Sums by the epilogue of a product that reads the summed value, where that pays."""
         (v,) = s.args
         rows = _operand(v, _rows(v)) if _sums_rows(s) else None
         if rows is None:
@@ -293,89 +292,92 @@ class Finder:
         for u in self.readers(base):
             p = self.product(u)
             later = any(view_of(a).base.number > s.number for a in u.args)
-            if p is None or later or not self.may_hold([s], u):  # later: it may be made of s
+            if p is None or later or not self.may_hold([s], u):  # later: it may depend on s
                 continue
-            sides = (("bgrad_a", p.x, p.left == _turned(rows)), ("bgrad_b", p.y, p.right == rows))
+            sides = (
+                ("bgrad_a", p.x, p.left == _transposed(rows)),
+                ("bgrad_b", p.y, p.right == rows),
+            )
             for name, side, alike in sides:
                 same = alike and view_of(side).base is base
                 cost = _cost(name, v)
                 if same and cost < _kernel(v, 1) and self.serves(p, name):
-                    return Option(cost, {u: Ending(p, name, sums=s)})
+                    return Candidate(cost, {u: GemmEpilogue(p, name, sums=s)})
         return None
 
 
-_NEVER = Option(inf, {})
+_NEVER = Candidate(inf, {})
 
 
 def _rows(v: Value) -> tuple[int, int]:
-    """The shape of v as a matrix, all axes but the last one its rows."""
+    """The shape of v as a matrix: all axes but the last are its rows."""
     return size_of(v.shape[:-1]), v.shape[-1]
 
 
 def _sums_rows(s: Value) -> bool:
-    """Whether s has one sum for each place along the last axis."""
+    """Whether s has one sum for each index of the last axis."""
     (v,) = s.args
     over = tuple(range(len(v.shape) - 1))
     return bool(over) and (*s.params["axes"],) == over and s.shape == v.shape[-1:] and v.size > 0
 
 
 def _is_array(base: Value) -> bool:
-    """Whether a value is in memory, element by element."""
+    """Whether a value has all its elements in memory."""
     return base.kind != "full"
 
 
-def _operand(v: Value, shape: Shape) -> Operand | None:
-    """v as a matrix where it lies; None where it must be copied for that."""
+def _operand(v: Value, shape: Shape) -> MatrixOperand | None:
+    """v as a matrix in place; None where it must be copied for that."""
     view = view_of(v)
     strides = views.reshape(view.shape, view.strides, shape)
     if strides is None or not _is_array(view.base):
         return None
-    return Operand(shape, strides, view.offset * v.dtype.itemsize)
+    return MatrixOperand(shape, strides, view.offset * v.dtype.itemsize)
 
 
-def _turned(a: Operand) -> Operand:
-    return Operand(a.shape[::-1], a.strides[::-1], a.address)
+def _transposed(a: MatrixOperand) -> MatrixOperand:
+    return MatrixOperand(a.shape[::-1], a.strides[::-1], a.address)
 
 
 # --- the new graph -------------------------------------------------------------------------------
 
 
-class Move(NamedTuple):
-    """A layout move, as graphs know it by its name."""
+class LayoutOp(NamedTuple):
+    """A view op, as graphs know it by its name."""
 
     name: str
     shape: Callable[..., Shape]
     family: str = "movement"
 
 
-_RESHAPE = Move("reshape", lambda old, shape: shape)
-_SLICE = Move("slice", lambda old, slices: tuple(n for _, n, _ in slices))
-_TURN = Move("permute_dims", lambda old, axes: tuple(old[a] for a in axes))
+_RESHAPE = LayoutOp("reshape", lambda old, shape: shape)
+_SLICE = LayoutOp("slice", lambda old, slices: tuple(n for _, n, _ in slices))
+_PERMUTE = LayoutOp("permute_dims", lambda old, axes: tuple(old[a] for a in axes))
 
 
-def _ending_result(x: Any, y: Any, *others: Any, epilogue: str) -> tuple[Shape, Any]:
+def _epilogue_result(x: Any, y: Any, *others: Any, epilogue: str) -> tuple[Shape, Any]:
     sizes = (x.shape[0], y.shape[1])
     where = results(epilogue, *sizes, x.dtype)
     return (sizes if where.is_one else (where.size,)), x.dtype
 
 
-ENDING = Internal("product_ending", _ending_result)
+MATMUL_EPILOGUE = BackendOp("matmul_epilogue", _epilogue_result)
 
 
-class Builder:
-    """The graph with its endings in place of what they compute."""
+class EpilogueBuilder:
+    """Builds the graph with epilogues in place of what they compute."""
 
-    def __init__(self, old: Graph, endings: dict[Value, Ending]) -> None:
+    def __init__(self, old: Graph, epilogues: dict[Value, GemmEpilogue]) -> None:
         self.old = old
         self.graph = Graph()
-        self.endings = endings
+        self.epilogues = epilogues
         self.made: dict[Value, Value] = {}
-        self.calls: dict[Value, Value] = {}  # by the value that an ending takes the place of
-        self.owners: dict[Value, Value] = {}  # side results: whose ending leaves them
+        self.calls: dict[Value, Value] = {}  # by the value that an epilogue replaces
+        self.owners: dict[Value, Value] = {}  # side results: by whose epilogue they are stored
         self.gone: set[Value] = set()
-        for v, ending in endings.items():
-            self.gone |= {ending.product.value, *_between(v, ending)} - {v}
-            sides = (ending.before, ending.sums)
+        for v, fused in epilogues.items():
+            self.gone |= {fused.product.value, *_between(v, fused)} - {v}
+            sides = (fused.before, fused.sums)
             self.owners |= {side: v for side in sides if side is not None}
 
     def run(self) -> Graph:
@@ -387,8 +389,8 @@ class Builder:
         return self.graph
 
     def get(self, v: Value) -> Value:
-        """v in the new graph. Side results come with their owner, which may come later in the old
-        graph, but not what it reads."""
+        """v in the new graph. Side results are made with their owner. The owner may come later in
+        the old graph; what it reads does not."""
         if v not in self.made and v in self.owners:
             self.made[v] = self.side(v)
         if v not in self.made:
@@ -400,49 +402,49 @@ class Builder:
             return self.graph.full(v.shape, v.params["value"], v.dtype)
         if v.kind == "constant":
             return self.graph.constant(v.params["array"], v.dtype)
-        if v in self.endings:
-            return self.shaped(self.piece(v, "product"), v.shape)
+        if v in self.epilogues:
+            return self.shaped(self.result(v, "product"), v.shape)
         return self.graph.call(v.op, [self.get(a) for a in v.args], v.params, v.where, v.generation)
 
     def side(self, v: Value) -> Value:
         owner = self.owners[v]
-        name = "sums" if self.endings[owner].sums is v else "aux"
-        return self.shaped(self.piece(owner, name), v.shape)
+        name = "sums" if self.epilogues[owner].sums is v else "aux"
+        return self.shaped(self.result(owner, name), v.shape)
 
     def call(self, v: Value) -> Value:
-        """The product that ends in v."""
+        """The product whose epilogue computes v."""
         if v not in self.calls:
-            p, epilogue, bias, aux_of = self.endings[v][:4]
+            p, epilogue, bias, aux_of = self.epilogues[v][:4]
             x, y = self.shaped(self.get(p.x), p.left.shape), self.get(p.y)
-            args = [x, self.graph.call(_TURN, [y], {"axes": (1, 0)}) if p.turned else y]
+            args = [x, self.graph.call(_PERMUTE, [y], {"axes": (1, 0)}) if p.transposed else y]
             args += [] if bias is None else [self.get(bias)]
-            args += [] if aux_of is None else [self.piece(aux_of, "aux")]
+            args += [] if aux_of is None else [self.result(aux_of, "aux")]
             params = {"epilogue": epilogue}
-            self.calls[v] = self.graph.call(ENDING, args, params, v.where, v.generation)
+            self.calls[v] = self.graph.call(MATMUL_EPILOGUE, args, params, v.where, v.generation)
         return self.calls[v]
 
-    def piece(self, v: Value, name: str) -> Value:
-        """A result of the product that ends in v."""
-        call, p = self.call(v), self.endings[v].product
-        where = results(self.endings[v].epilogue, p.left.shape[0], p.right.shape[1], v.dtype)
+    def result(self, v: Value, name: str) -> Value:
+        """A result of the product whose epilogue computes v."""
+        call, p = self.call(v), self.epilogues[v].product
+        where = results(self.epilogues[v].epilogue, p.left.shape[0], p.right.shape[1], v.dtype)
         if where.is_one:
             return call
-        piece: Piece = getattr(where, name)
-        return self.graph.call(_SLICE, [call], {"slices": ((piece.at, piece.size, 1),)})
+        part: ResultSlice = getattr(where, name)
+        return self.graph.call(_SLICE, [call], {"slices": ((part.at, part.size, 1),)})
 
     def shaped(self, v: Value, shape: Shape) -> Value:
         return v if v.shape == shape else self.graph.call(_RESHAPE, [v], {"shape": shape})
 
 
-def _between(v: Value, ending: Ending) -> set[Value]:
-    """What is computed between a product and the last value of its ending."""
-    product = ending.product.value
+def _between(v: Value, fused: GemmEpilogue) -> set[Value]:
+    """The values between a product and the last value of its epilogue."""
+    product = fused.product.value
     return {a for a in v.args if a is not product and product in a.args and a.kind == "elementwise"}
 
 
 def with_epilogues(dev: Any, graph: Graph) -> Graph:
-    """The same outputs, by products that do what follows them where that pays."""
+    """The same outputs, with epilogues fused into products where that pays."""
     if dev.gpu.driver.lt is None:
         return graph
-    endings = Finder(dev, graph).run()
-    return Builder(graph, endings).run() if endings else graph
+    epilogues = EpilogueFinder(dev, graph).run()
+    return EpilogueBuilder(graph, epilogues).run() if epilogues else graph

@@ -1,7 +1,7 @@
-"""Ops that were run before on arrays that lie so: what they launched, launched again.
+"""A cache of launches: what an op launched before on arrays of the same layout, launched again.
 
-Working out what an op does to shapes and strides takes several times as long as launching it. What
-it did is recorded once, as a compiled function's steps are, and then done with other addresses.
+Working out what an op does to shapes and strides takes several times as long as launching it. Its
+launches are recorded once, as a compiled function's steps are, and repeated on other addresses.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from everygrad.core.config import config
 from everygrad.errors import DeviceError
 
 _MOST = 1 << 12
-_NOT_THESE = ("to",)  # what they do depends on more than layouts
+_UNCACHED = ("to",)  # what they do depends on more than layouts
 _NEVER, _ONCE = object(), object()
 
 
-class Shortcut(NamedTuple):
-    """What an op launches. Slots are the arrays it is given, then the memory it takes."""
+class CachedLaunch(NamedTuple):
+    """What an op launches. Slots are its input arrays, then the memory it allocates."""
 
     steps: tuple[Step, ...]
-    sizes: tuple[int, ...]  # bytes of the memory it takes; 0: the workspace all share
-    workspace: int  # bytes of that
-    checks: bool  # it looks at indices
-    kept: list[CudaArray]  # constants it reads
+    sizes: tuple[int, ...]  # bytes of the memory it allocates; 0: the shared workspace
+    workspace: int  # bytes of the workspace
+    checks: bool  # whether it checks indices
+    constants: list[CudaArray]  # that it reads
     slot: int  # the result's
     at: int  # its first byte in the slot
     like: CudaArray
@@ -61,78 +61,78 @@ class Shortcut(NamedTuple):
         if slot < len(arrays):
             first += arrays[slot].offset
         made = CudaArray(like.device, like.shape, like.dtype, storages[slot], first, like.strides)
-        made.layout = like.layout  # memory, given or taken, begins where promised memory does
+        made.layout = like.layout  # all memory is aligned as placeholders are
         return made
 
 
-def _promised(rec: Any, array: CudaArray) -> CudaArray:
-    """An array that lies as another does, on memory that is only promised."""
+def _placeholder(rec: Any, array: CudaArray) -> CudaArray:
+    """An array of the same shape and strides, on placeholder memory."""
     low, high = span(array)
-    storage = rec.gpu.promises.take((high - low + 1) * array.dtype.itemsize)
+    storage = rec.gpu.placeholders.take((high - low + 1) * array.dtype.itemsize)
     return CudaArray(array.device, array.shape, array.dtype, storage, 0, array.strides)
 
 
-def learn(dev: Any, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]) -> Any:
-    """The shortcut of an op on arrays that lie as these do, or `_NEVER`."""
+def record_launch(dev: Any, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]) -> Any:
+    """What an op launches on arrays of these layouts, or `_NEVER`."""
     rec = recorder(dev)
-    given = [_promised(rec, a) for a in arrays]
+    given = [_placeholder(rec, a) for a in arrays]
     try:
         out = type(dev).run(rec, op, given, params)  # a test may watch the device's own
     except DeviceError:  # it reads a value
         return _NEVER
-    promises, space = rec.gpu.promises, rec.gpu._workspace
-    if not isinstance(out, CudaArray) or not promises.holds(out.ptr):
+    placeholders, space = rec.gpu.placeholders, rec.gpu._workspace
+    if not isinstance(out, CudaArray) or not placeholders.holds(out.ptr):
         return _NEVER
-    slot = promises.find(out.ptr)
+    slot = placeholders.find(out.ptr)
     layout_of(out)
-    taken = zip(promises.starts[len(given) :], promises.sizes[len(given) :], strict=True)
+    taken = zip(placeholders.starts[len(given) :], placeholders.sizes[len(given) :], strict=True)
     sizes = tuple(0 if space is not None and space.ptr == at else size for at, size in taken)
-    return Shortcut(
+    return CachedLaunch(
         tuple(steps_of(rec.gpu)),
         sizes,
         0 if space is None else space.size,
         rec.gpu.checks,
-        rec.kept,
+        rec.constants,
         slot,
-        out.ptr - promises.starts[slot],
+        out.ptr - placeholders.starts[slot],
         out,
     )
 
 
-class Shortcuts:
-    """Those of one device, by op, parameters and layouts; learnt when an op comes a second time."""
+class LaunchCache:
+    """Launches of one device, by op, parameters and layouts; recorded at an op's second call."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Any] = {}
+        self._entries: dict[Any, Any] = {}
 
     def find(
         self, dev: Any, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]
-    ) -> Shortcut | None:
+    ) -> CachedLaunch | None:
         try:
             layouts = [a.layout or layout_of(a) for a in arrays]
             key = (op, config.matmul_precision, *params.items(), *layouts)
-            found = self._known.get(key)
+            found = self._entries.get(key)
         except TypeError:  # a parameter that has no hash
             return None
         if found is _NEVER:
             return None
-        for a in arrays:  # layouts tell addresses apart by 16 bytes, recorded ones are even to more
+        for a in arrays:  # layouts know alignment up to 16 bytes, recordings assume more
             if a.ptr & (ALIGN - 1):
                 return None
-        if type(found) is Shortcut:
+        if type(found) is CachedLaunch:
             return found
         if found is None:
-            if len(self._known) > _MOST:
-                self._known.clear()
-            self._known[key] = _ONCE if _is_plain(op, arrays) else _NEVER
+            if len(self._entries) > _MOST:
+                self._entries.clear()
+            self._entries[key] = _ONCE if _is_plain(op, arrays) else _NEVER
         else:
-            self._known[key] = learn(dev, op, arrays, params)
+            self._entries[key] = record_launch(dev, op, arrays, params)
         return None
 
 
 def _is_plain(op: Any, arrays: Sequence[CudaArray]) -> bool:
-    """Whether an op could have a shortcut on such arrays: they have elements, none before their
+    """Whether launches on such arrays can be cached: all have elements, and none is before the
     first."""
-    if op.name in _NOT_THESE or not arrays:
+    if op.name in _UNCACHED or not arrays:
         return False
     return all(a.storage is not None and min(a.strides, default=0) >= 0 for a in arrays)

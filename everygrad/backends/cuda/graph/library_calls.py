@@ -1,9 +1,9 @@
-"""Ops of a compiled function that libraries do: as steps on the memory planned for them.
+"""Library ops of a compiled function, as steps on the memory planned for them.
 
-What CuPy does between taking memory and giving it back no graph can hold. Such an op is a `Call`: a
-step that the host makes between two graphs, on our stream, and whose result is copied to where it
-was planned. Transforms need no memory but what their plan has, factorisations are called directly
-(`factoring`), and both stay inside a graph.
+CuPy allocates memory while it runs, which no graph can hold. Such an op is a `LibraryCall`: a step
+that the host makes between two graphs, on our stream; its result is copied to the planned address.
+Fourier transforms need no memory but their plan's, and factorisations are called directly
+(`solver/factorisations`): both stay inside a graph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.cupy_interop import has_libraries, lent, on_our_stream
+from everygrad.backends.cuda.cupy_interop import as_cupy, has_libraries, on_our_stream
 from everygrad.backends.cuda.kernels import sort
 from everygrad.backends.cuda.solver import cufft, factorisations, solver
 from everygrad.compile.ir import Value
@@ -26,16 +26,16 @@ _UNROLLED = (
     *("cholesky", "solve", "inv", "det", "slogdet"),
     *("lu_factor", "solve_triangular", "qr", "qr_complete"),
 )
-_FEW = 4  # columns up to which portable definitions of these are used
-_FEWER = 3  # the same, where the library's call stays inside the graph
-_MANY = 64  # the same, where a library has no function for a batch: as many as are unrolled
+_FEW = 4  # columns up to which their portable definitions are used
+_FEWER = 3  # the same, where the library call stays inside the graph
+_MANY = 64  # the same, where a library has no batched routine: as many as are unrolled
 
-Work = Callable[..., Any]  # of arrays in a list, and of `cupy`
+Work = Callable[..., Any]  # called with a list of arrays, and `cupy`
 
 
-class Call:
-    """A library's work on arrays that lie so, of which the last is the result. Called with their
-    addresses it is done there; never while the stream is being captured."""
+class LibraryCall:
+    """A library call on arrays of these layouts, of which the last is the result. It is called with
+    their addresses; never while the stream is being captured."""
 
     def __init__(self, dev: Any, op: str, work: Work, arrays: Sequence[CudaArray]) -> None:
         self.__name__ = op
@@ -46,14 +46,14 @@ class Call:
     def __call__(self, *addresses: int) -> None:
         with on_our_stream(self._dev) as cupy:
             pairs = zip(self._arrays, addresses, strict=True)
-            *given, out = [lent(cupy, array, address) for array, address in pairs]
+            *given, out = [as_cupy(cupy, array, address) for array, address in pairs]
             out[...] = self._work(given, cupy=cupy)
 
 
 def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool | None:
-    """Whether a library does an op on values of these shapes, inside a compiled function; None: no
-    library has to do with it. The portable definition is faster where it is a few kernels, which
-    are fused with what is around them."""
+    """Whether a library computes an op on values of these shapes inside a compiled function; None:
+    no library has the op. The portable definition is faster where it is a few kernels, which are
+    fused with their neighbours."""
     called = op in solver.FUNCTIONS or op == "argsort"
     if not called or not all(size_of(v.shape) for v in given):
         return None
@@ -72,11 +72,11 @@ def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> b
 
 
 def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArray:
-    """The result of an op that a library does on promised arrays."""
+    """The result of an op that a library computes, on placeholder arrays."""
     if v.name in cufft.TRANSFORMS:
         return cufft.record(dev, rec, arrays[0], v)
     if factorisations.serves(rec, v.name, arrays[0].shape):
-        return factorisations.done(rec, v.name, *arrays, **v.params)
+        return factorisations.compute(rec, v.name, *arrays, **v.params)
     if v.name == "argsort":
         arrays = [sort.sortable(rec, arrays[0])]
         work: Work = partial(_sorted, v.params)
@@ -84,7 +84,7 @@ def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArr
         work = partial(solver.computed, dev, v.name, params=v.params)
     out: CudaArray = rec.empty(v.shape, v.dtype)
     bound = (*arrays, out)
-    rec.gpu.call(Call(dev, v.name, work, bound), *(a.ptr for a in bound))
+    rec.gpu.call(LibraryCall(dev, v.name, work, bound), *(a.ptr for a in bound))
     return out
 
 

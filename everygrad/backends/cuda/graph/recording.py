@@ -1,7 +1,7 @@
-"""Launches recorded instead of made: what eager mode would do, on memory that is only promised.
+"""Launches recorded instead of made: what eager mode would launch, on placeholder memory.
 
-A recorder is a device like the real one whose arrays have addresses that no memory has. What was
-launched on them can be run later, with real addresses in their place.
+A recorder is a device like the real one whose arrays have virtual addresses. What was launched on
+them can be run later, with real addresses in their place.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.attention import flash
-from everygrad.backends.cuda.driver.cublaslt import Plan
-from everygrad.backends.cuda.driver.gpu import Command, Gpu, Kernel, Loading
+from everygrad.backends.cuda.driver.cublaslt import GemmPlan
+from everygrad.backends.cuda.driver.gpu import Command, Gpu, Kernel, PendingKernel
 from everygrad.backends.cuda.driver.memory import Storage
-from everygrad.backends.cuda.source.writer import Written
+from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.errors import DeviceError
 
-NOWHERE = 1 << 46  # where promised addresses begin: no device has memory there
-ALIGN = 512  # of a promised address, as of the pool's
+VIRTUAL_BASE = 1 << 46  # the first virtual address: no device has memory there
+ALIGN = 512  # bytes; of a virtual address, as of the pool's
 
 
-class Promises:
-    """Memory that is promised: addresses, one after the other, which nothing stands behind."""
+class Placeholders:
+    """Placeholder memory: consecutive virtual addresses without memory behind them."""
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
         self.starts: list[int] = []
         self.sizes: list[int] = []
-        self._next = NOWHERE
+        self._next = VIRTUAL_BASE
 
     def take(self, size: int) -> Storage:
         ptr = self._next
@@ -42,43 +42,43 @@ class Promises:
         return Storage(self.gpu, None, ptr, size)
 
     def holds(self, address: int) -> bool:
-        """Whether an address was promised."""
-        return NOWHERE <= address < self._next
+        """Whether an address is a placeholder's."""
+        return VIRTUAL_BASE <= address < self._next
 
     def find(self, address: int) -> int:
-        """The number of the promise in which an address lies."""
+        """The number of the placeholder that an address lies in."""
         return bisect_right(self.starts, address) - 1
 
 
 class Recorder(Gpu):
-    """A GPU that notes what it is told to launch; kernels are compiled, and not run: other
-    threads compile them, and `settle` waits for those."""
+    """A GPU that records launches instead of making them. Other threads compile the kernels, and
+    `wait_for_kernels` waits for those."""
 
     def __init__(self, real: Gpu) -> None:
         super().__init__(real.name, real.driver)
         self.real = real
-        self.promises = Promises(self)
-        self.memory = self.promises  # type: ignore[assignment]  # takes as Memory does
+        self.placeholders = Placeholders(self)
+        self.memory = self.placeholders  # type: ignore[assignment]  # takes as Memory does
         self.commands: list[Command] = []
         self.checks = False
         self._functions = real._functions
 
-    def prepare(self, written: Written) -> Kernel:
+    def prepare(self, written: WrittenKernel) -> Kernel:
         """A kernel that is compiled while recording goes on."""
         if written.text.name not in self._functions:
-            self.know(written, Loading(self.driver.begin(written.text)))
+            self.cache_kernel(written, PendingKernel(self.driver.begin(written.text)))
         return super().prepare(written)
 
     def unload(self) -> None:
         """Another thread may be recording a graph: the real device does it, under its lock."""
 
-    def settle(self) -> None:
+    def wait_for_kernels(self) -> None:
         """Wait for the kernels of all commands; raises what the compiler found."""
         for command in self.commands:
             if isinstance(command.what, Kernel):
                 self.ready(command.what)
             for argument in command.arguments:
-                if isinstance(argument, Loading):
+                if isinstance(argument, PendingKernel):
                     argument.function  # noqa: B018  # waits
 
     def launch(self, kernel: Kernel, *pointers: int) -> None:
@@ -99,17 +99,17 @@ class Recorder(Gpu):
 
 
 def recorder(dev: Any) -> Any:
-    """A device that records, like `dev` otherwise: it shares its kernels, and its constants are
-    real ones, which it holds in `kept`."""
+    """A device like `dev` that records. It shares its kernels; constants are real arrays, which it
+    holds in `constants`."""
     made = copy(dev)
     made.gpu = Recorder(dev.gpu)
     made.kernels = {name: partial(p.func, made) for name, p in dev.kernels.items()}
-    made.kept = []
+    made.constants = []
 
     def holding(make: Any) -> Any:
         def hold(*args: Any) -> CudaArray:
             found: CudaArray = make(*args)
-            made.kept.append(found)
+            made.constants.append(found)
             return found
 
         return hold
@@ -120,7 +120,7 @@ def recorder(dev: Any) -> Any:
 
 
 class Place(NamedTuple):
-    """A word of a command that is an address: which argument, which promise, how far into it."""
+    """An address in a command: which argument, which placeholder, and the offset into it."""
 
     at: int
     slot: int
@@ -128,7 +128,7 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A command with the places at which real addresses go."""
+    """A command, and where real addresses go in its arguments."""
 
     what: Any
     arguments: tuple[Any, ...]
@@ -137,13 +137,13 @@ class Step(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it is called in lists: a kernel's name, or the product that a library is to do."""
+        """Its name in lists: the kernel's, or the product that a library computes."""
         if isinstance(self.what, Kernel):
             return self.what.name
         first = self.arguments[0] if self.arguments else None
-        if isinstance(first, Plan):
+        if isinstance(first, GemmPlan):
             return str(first.problem)
-        calls = [a for a in self.arguments if isinstance(a, flash.Call)]
+        calls = [a for a in self.arguments if isinstance(a, flash.FlashLaunch)]
         return calls[0].title if calls else str(getattr(self.what, "__name__", self.what))
 
     @property
@@ -167,28 +167,30 @@ class Step(NamedTuple):
 
 
 def _words(params: ctypes.Structure) -> Any:
-    """The addresses in a structure as words of 64 bits, to read and to write. What is behind them
-    is no address, whatever it looks like: two sizes side by side may."""
+    """The addresses in a structure as 64-bit words, to read and to write. What follows them is
+    never an address, even where two neighbouring sizes look like one."""
     plain = getattr(params, "plain", params)  # maps of the copy engine are made anew
     return (ctypes.c_uint64 * flash.ADDRESSES).from_buffer(plain)
 
 
 def steps_of(gpu: Recorder) -> list[Step]:
-    """What was recorded, with the addresses in it found."""
-    promises = gpu.promises
+    """The recorded commands as steps, with the addresses in them found."""
+    placeholders = gpu.placeholders
 
     def place(at: int, address: int) -> Place:
-        slot = promises.find(address)
-        return Place(at, slot, address - promises.starts[slot])
+        slot = placeholders.find(address)
+        return Place(at, slot, address - placeholders.starts[slot])
 
     made = []
     for what, arguments in gpu.commands:
         places, words = [], []
         for i, a in enumerate(arguments):
-            if isinstance(a, int) and promises.holds(a):
+            if isinstance(a, int) and placeholders.holds(a):
                 places.append(place(i, a))
-            elif isinstance(a, flash.Call):
-                found = [place(k, w) for k, w in enumerate(_words(a.params)) if promises.holds(w)]
+            elif isinstance(a, flash.FlashLaunch):
+                found = [
+                    place(k, w) for k, w in enumerate(_words(a.params)) if placeholders.holds(w)
+                ]
                 words.append((i, tuple(found)))
         made.append(Step(what, arguments, tuple(places), tuple(words)))
     return made

@@ -1,10 +1,10 @@
 """A compiled function on CUDA: its launches recorded once, then run again and again.
 
-Groups of fused values are kernels of their own; everything else is what eager mode would launch.
-What is computed on the way lies in one arena, taken from the pool when the first call runs. Inputs
-and results have the memory of each call: the launches are captured as a CUDA graph for the
-addresses of a call, and the graph serves as long as these come again. What comes at ever new
-addresses is copied. What a library does that no graph can hold is called between two of them.
+Fused groups become kernels of their own; everything else is what eager mode would launch.
+Intermediate results lie in one arena, allocated when the first call runs. Inputs and results have
+the memory of each call: the launches are captured as a CUDA graph for the addresses of a call, and
+the graph is reused while these come again. Inputs at ever new addresses are copied. Library calls
+that no graph can hold are made between two graphs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ import numpy as np
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.fused import fused
-from everygrad.backends.cuda.fused.row_kernel import Made
-from everygrad.backends.cuda.fused.second_stage import Parts, together, write_finish
+from everygrad.backends.cuda.fused.row_kernel import FusedKernel
+from everygrad.backends.cuda.fused.second_stage import (
+    PartialSums,
+    group_by_layout,
+    write_second_stage,
+)
 from everygrad.backends.cuda.graph import library_calls
 from everygrad.backends.cuda.graph.epilogues import with_epilogues
 from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.cuda.graph.rewriting import rewritten
-from everygrad.backends.cuda.graph.runner import Plan, Prepare, Runner
-from everygrad.backends.cuda.graph.segments import gathered, is_hosted, stage_names
+from everygrad.backends.cuda.graph.runner import Prepare, Runner, RunPlan
+from everygrad.backends.cuda.graph.segments import group_host_calls, is_hosted, segment_names
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.backends.group_sums import fusable, under_extremes, without_strays
 from everygrad.compile.fuse import Group, fuse, used_outside
@@ -37,8 +41,8 @@ from everygrad.errors import CompileError
 
 _MOST_LOADS = edge(__name__, "_MOST_LOADS", 64, "count")  # values that a fused kernel reads
 _A_VALUE = 4096  # bytes of a value's objects, and of its launch's
-_CONSTANT = 1 << 16  # bytes of one number, repeated, that are kept
-# elements of groups so small that several are one kernel
+_CONSTANT = 1 << 16  # bytes up to which a repeated number is stored whole
+# elements of groups so small that several share one kernel
 _SMALL = edge(__name__, "_SMALL", 1 << 15, "elements")
 
 
@@ -59,9 +63,9 @@ class Replay:
         self.steps_: list[Step] = steps_of(self.recorder.gpu)
         self.arrange({self.slot(self.results[k]) for _, k in donated})
         self.plan(donated)
-        self.recorder.gpu.settle()  # kernels were compiled meanwhile
+        self.recorder.gpu.wait_for_kernels()  # kernels were compiled meanwhile
         self.gpu.unload()
-        self.runner = Runner(dev, self.runner_plan())
+        self.runner = Runner(dev, self.run_plan())
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -75,7 +79,7 @@ class Replay:
         exact = under_extremes(graph)
         for group in groups:
             if group.opaque is not None:
-                self.alone(group.opaque)
+                self.record_opaque(group.opaque)
             else:
                 for made in fused.kernels(group, stored, self.dev.multiprocessors, exact):
                     self.group(group, made)
@@ -93,7 +97,7 @@ class Replay:
 
     def base(self, v: Value) -> CudaArray:
         found = self.made.get(v)
-        if found is None:  # constants: computed values are there already
+        if found is None:  # a constant: computed values are there already
             if v.kind == "full":
                 values = np.full(v.shape, v.params["value"], v.dtype.np)
             else:
@@ -101,37 +105,40 @@ class Replay:
             found = self.made[v] = self.recorder.from_numpy(values)
         return found
 
-    def group(self, group: Group, made: Made) -> None:
-        """A kernel of a group, and those that bring parts of its sums together."""
+    def group(self, group: Group, made: FusedKernel) -> None:
+        """Launch a kernel of a group, and the second stage of its sums."""
         rec = self.recorder
         kernel = rec.gpu.prepare(made.written)
-        for v in (*made.outputs, *(p.fold.value for p in made.parts)):
+        for v in (*made.outputs, *(p.accumulator.value for p in made.partial_sums)):
             self.made[v] = rec.empty(v.shape, v.dtype)
-        parts = {p.fold.value: rec.empty((p.size,), p.fold.total) for p in made.parts}
+        partials = {
+            p.accumulator.value: rec.empty((p.size,), p.accumulator.total)
+            for p in made.partial_sums
+        }
         bound = [self.base(v) for v in (*made.inputs, *made.outputs)]
         if made.in_place:
             self.note_in_place(group, made)
-        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *parts.values())))
-        sets, others = together(made.parts)
+        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *partials.values())))
+        sets, others = group_by_layout(made.partial_sums)
         for some in sets:
-            finish = write_finish(some)
-            bound = [*(parts[v] for v in finish.values), *(self.made[v] for v in finish.values)]
-            rec.gpu.launch(rec.gpu.prepare(finish.written), *(a.ptr for a in bound))
+            stage = write_second_stage(some)
+            bound = [*(partials[v] for v in stage.values), *(self.made[v] for v in stage.values)]
+            rec.gpu.launch(rec.gpu.prepare(stage.written), *(a.ptr for a in bound))
         for p in others:
-            self.finish(p, parts[p.fold.value])
+            self.second_stage(p, partials[p.accumulator.value])
 
-    def finish(self, p: Parts, array: CudaArray) -> None:
-        """The kernels that bring the parts of one sum together."""
+    def second_stage(self, p: PartialSums, array: CudaArray) -> None:
+        """Launch the second stage of one sum."""
         rec = self.recorder
-        *between, (last, _) = p.finish()
+        *between, (last, _) = p.second_stage()
         for written, count in between:
-            fewer = rec.empty((count,), p.fold.total)
-            rec.gpu.launch(rec.gpu.prepare(written), array.ptr, fewer.ptr)
-            array = fewer
-        rec.gpu.launch(rec.gpu.prepare(last), array.ptr, self.made[p.fold.value].ptr)
+            partial = rec.empty((count,), p.accumulator.total)
+            rec.gpu.launch(rec.gpu.prepare(written), array.ptr, partial.ptr)
+            array = partial
+        rec.gpu.launch(rec.gpu.prepare(last), array.ptr, self.made[p.accumulator.value].ptr)
 
-    def note_in_place(self, group: Group, made: Made) -> None:
-        """Which results of the next launch may take the memory of which of its operands."""
+    def note_in_place(self, group: Group, made: FusedKernel) -> None:
+        """Note which results of the next launch may reuse the memory of which of its operands."""
         at = len(self.recorder.gpu.commands)
         sources = [v for v in made.inputs if fused.read_in_place(group, v)]
         self.in_place[at] = [
@@ -143,7 +150,7 @@ class Replay:
             and made.may_replace(v, out)
         ]
 
-    def alone(self, v: Value) -> None:
+    def record_opaque(self, v: Value) -> None:
         rec = self.recorder
         if not v.size:
             self.made[v] = rec.empty(v.shape, v.dtype)
@@ -163,16 +170,16 @@ class Replay:
         self.made[v] = out
 
     def slot(self, array: CudaArray) -> int:
-        """The number of the memory that an array lies in; -1: of its own."""
-        promises = self.recorder.gpu.promises
-        if array.storage is None or not promises.holds(array.ptr):
+        """The slot of the placeholder that an array lies in; -1: it has real memory."""
+        placeholders = self.recorder.gpu.placeholders
+        if array.storage is None or not placeholders.holds(array.ptr):
             return -1
-        return int(promises.find(array.ptr))
+        return int(placeholders.find(array.ptr))
 
-    def arrange(self, gifts: set[int]) -> None:
-        """Bring the calls of libraries together."""
+    def arrange(self, donated: set[int]) -> None:
+        """Reorder the steps so that library calls are neighbours."""
         inputs = {self.slot(self.made[v]) for v in self.graph.inputs}
-        order = gathered(self.steps_, inputs, gifts)
+        order = group_host_calls(self.steps_, inputs, donated)
         self.steps_ = [self.steps_[k] for k in order]
         now = {k: i for i, k in enumerate(order)}
         self.in_place = {now[k]: pairs for k, pairs in self.in_place.items()}
@@ -180,8 +187,8 @@ class Replay:
     # --- memory ----------------------------------------------------------------------------------
 
     def plan(self, donated: Sequence[tuple[int, int]]) -> None:
-        """Decide which memory is whose."""
-        sizes = self.recorder.gpu.promises.sizes
+        """Assign memory to slots."""
+        sizes = self.recorder.gpu.placeholders.sizes
         self.spans: dict[int, tuple[int, int]] = {}
         for k, step in enumerate(self.steps_):
             for slot in step.slots:
@@ -195,25 +202,25 @@ class Replay:
                 self.outputs[slot] = sizes[slot]
         outside = {*self.inputs, *self.outputs}
         temporaries = [s for s in self.spans if s not in outside]
-        heirs = self.find_heirs(temporaries)
-        spans = {s: self.spans[s] for s in temporaries if s not in heirs}
-        for heir, owner in heirs.items():  # in order: an owner's place may go on to several
-            owner = heirs[heir] = heirs.get(owner, owner)
-            spans[owner] = (spans[owner][0], self.spans[heir][1])
+        reused = self.find_inplace_reuse(temporaries)
+        spans = {s: self.spans[s] for s in temporaries if s not in reused}
+        for out, owner in reused.items():  # in order: several may reuse one owner's memory in turn
+            owner = reused[out] = reused.get(owner, owner)
+            spans[owner] = (spans[owner][0], self.spans[out][1])
         self.lifetimes = [
             Lifetime(-(-sizes[s] // ALIGN) * ALIGN, first, last, self.name_of(s))
             for s, (first, last) in spans.items()
         ]
         placed = plan(self.lifetimes)
         self.offsets = dict(zip(spans, placed.offsets, strict=True))
-        self.offsets |= {heir: self.offsets[owner] for heir, owner in heirs.items()}
+        self.offsets |= {out: self.offsets[owner] for out, owner in reused.items()}
         self.arena = placed.size
         self.donations = self.find_donations(donated)
 
-    def find_heirs(self, temporaries: Sequence[int]) -> dict[int, int]:
-        """Which temporaries take the place of which operand of the kernel that makes them, read
-        there for the last time."""
-        sizes = self.recorder.gpu.promises.sizes
+    def find_inplace_reuse(self, temporaries: Sequence[int]) -> dict[int, int]:
+        """Which temporaries reuse the memory of which operand of the kernel that writes them, where
+        that kernel is the operand's last reader."""
+        sizes = self.recorder.gpu.placeholders.sizes
         found: dict[int, int] = {}
         known, owners = {*temporaries}, set[int]()
         for k in sorted(self.in_place):
@@ -229,19 +236,19 @@ class Replay:
         return self.steps_[self.spans[slot][0]].title
 
     def find_donations(self, donated: Sequence[tuple[int, int]]) -> dict[int, int]:
-        """Which results, by output, can be written over which inputs: nobody uses the input after
-        the result is begun, or only the kernel that makes it, in step. And no library is called
-        after that: where one fails, inputs are what they were."""
+        """Which outputs can overwrite which inputs: once an output is being written nothing reads
+        its input but the kernel that writes it, element by element. And no library is called after
+        that: where one fails, inputs are unchanged."""
         found: dict[int, int] = {}
         calls = [k for k, step in enumerate(self.steps_) if is_hosted(step)]
-        kept = {self.slot(array) for array in self.results}
+        returned = {self.slot(array) for array in self.results}
         taken: set[int] = set()
         for i, k in donated:
             source, out = self.inputs[i], self.slot(self.results[k])
             x, v = self.graph.inputs[i], self.graph.outputs[k]
             view = view_of(v)
             whole = is_whole(*view[1:]) and view.base.size == v.size
-            if source < 0 or out not in self.outputs or not whole or source in kept:
+            if source < 0 or out not in self.outputs or not whole or source in returned:
                 continue
             if x.shape != v.shape or x.dtype is not v.dtype or out in taken:
                 continue
@@ -253,8 +260,8 @@ class Replay:
                 taken.add(out)
         return found
 
-    def runner_plan(self) -> Plan:
-        return Plan(
+    def run_plan(self) -> RunPlan:
+        return RunPlan(
             self.steps_,
             self.inputs,
             [v.nbytes for v in self.graph.inputs],
@@ -263,29 +270,31 @@ class Replay:
             self.offsets,
             self.arena,
             {i: self.slot(self.results[k]) for k, i in self.donations.items()},
-            len(self.recorder.gpu.promises.sizes),
+            len(self.recorder.gpu.placeholders.sizes),
         )
 
     def memory(self) -> Memory:
-        """What the function takes: on the way, for results, for constants."""
+        """The memory of the function: for temporaries, results and constants."""
         placed = list(zip(self.offsets.values(), self.lifetimes, strict=False))
-        held = {id(a.storage): a.storage.size for a in self.recorder.kept if a.storage is not None}
+        held = {
+            id(a.storage): a.storage.size for a in self.recorder.constants if a.storage is not None
+        }
         outputs = sum(self.outputs.values())
         return Memory(self.arena, placed, outputs, sum(held.values()), len(self.donations))
 
-    # --- for people to read ----------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def held_bytes(self, most: int) -> int:
-        """About what this keeps for the next call, of it at most so much to compute in."""
+        """About the bytes retained for the next call; of the arena, `most` are counted at most."""
         texts = {s.what.source for s in self.steps_ if isinstance(s.what, Kernel)}
-        kept = sum(map(len, texts)) + _A_VALUE * len(self.graph.values)
-        return kept + min(most, self.arena)
+        retained = sum(map(len, texts)) + _A_VALUE * len(self.graph.values)
+        return retained + min(most, self.arena)
 
     def steps(self) -> list[str]:
-        """What each launch is, its blocks, and of several graphs which one it is in."""
+        """Each launch: its name, its blocks, and of several graphs the one it is in."""
         lines = []
-        for s, stage in zip(self.steps_, stage_names(self.steps_), strict=True):
-            where = f", {stage}" if stage else ""
+        for s, segment in zip(self.steps_, segment_names(self.steps_), strict=True):
+            where = f", {segment}" if segment else ""
             if isinstance(s.what, Kernel):
                 shown = " x ".join(str(n) for i, n in enumerate(s.what.grid) if n > 1 or not i)
                 lines.append(f"{s.what.name}: {shown} blocks of {s.what.block}{where}")
@@ -294,7 +303,7 @@ class Replay:
         return lines
 
     def sources(self) -> dict[str, str]:
-        """The texts, each with a comment that names its kernel."""
+        """The sources, each with a comment that names its kernel."""
         found: dict[str, str] = {}
         for s in self.steps_:
             if isinstance(s.what, Kernel):
@@ -307,18 +316,18 @@ class Replay:
 
     def step_bytes(self) -> list[int]:
         """The same, launch by launch."""
-        sizes = self.recorder.gpu.promises.sizes
+        sizes = self.recorder.gpu.placeholders.sizes
         return [sum(sizes[slot] for slot in s.slots) for s in self.steps_]
 
     # --- running ---------------------------------------------------------------------------------
 
     def donated(self) -> dict[int, tuple[int, int]]:
-        """By output: the slot to give it memory in, and the input whose memory it may take."""
+        """By output: its slot, and the input whose memory it may take."""
         return {k: (self.slot(self.results[k]), i) for k, i in self.donations.items()}
 
     def put(self, i: int, array: Any) -> None:
         """Make an array input i of the calls to come."""
-        self.runner.changed.add(i)  # first: whoever is interrupted in between looks again
+        self.runner.changed.add(i)  # first: an interrupted call then checks it again
         self.arrays[i] = array
 
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
@@ -331,13 +340,13 @@ class Replay:
         return made
 
     def own_memory(self) -> dict[int, int]:
-        """By output: the slot to give it memory in, of outputs that are all of it and share it with
-        no other. Of one graph only: what comes before the last of several can be interrupted."""
+        """By output: its slot, of outputs that fill their memory and share it with no other. Only
+        where there is one graph: of several, a call can be interrupted between two."""
         slots = [self.slot(array) for array in self.results]
         return {
             k: slot
             for k, (slot, v) in enumerate(zip(slots, self.graph.outputs, strict=True))
-            if slot in self.runner.kept
+            if slot in self.runner.double_buffered
             and not self.runner.hosted
             and slots.count(slot) == 1
             and view_of(v).base.size == v.size
@@ -352,9 +361,9 @@ class Replay:
         self, given: dict[int, Any], prepare: Prepare | None = None, around: Any = None
     ) -> tuple[list[Any], BaseException | None]:
         """The outputs for the arrays that were put; `given` has memory for outputs that need none
-        of their own, by slot. `prepare` is shown the outputs before they are computed, and gives
-        one native call that puts them in their places: it is made if, and only if, all was
-        launched. What a signal handler raised meanwhile is returned."""
+        of their own, by slot. `prepare` gets the outputs before they are computed, and returns one
+        native call that stores them: it is made if, and only if, all was launched. What a signal
+        handler raised meanwhile is returned."""
         with self.gpu.lock:
             if self.recorder.gpu.checks:
                 self.gpu.faults()  # the next read looks at what the checks found

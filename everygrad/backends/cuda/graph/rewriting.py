@@ -1,9 +1,9 @@
-"""A graph as this device likes it, before its values are gathered into groups.
+"""Rewrites of a graph for this device, before its values are fused into groups.
 
-Attention and its derivative become ops of this backend alone. Forward leaves its result as (batch,
-tokens, heads, width), which is what follows it reads, with the statistics backward needs behind it;
-backward writes the three derivatives side by side, as one product has made q, k and v. So nothing
-is computed twice, and heads are brought together and apart by strides.
+Attention and its derivative become internal ops of this backend. Forward stores its result as
+(batch, tokens, heads, width), which is the layout its readers want, followed by the statistics that
+backward needs; backward writes the three derivatives interleaved, as one product computes q, k and
+v. So nothing is computed twice, and heads are merged and split by strides.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MOVES = ("permute_dims", "reshape", "slice")
 _HEADS_APART = (0, 2, 1, 3)  # (batch, tokens, heads, width) to (batch, heads, tokens, width)
 
 
-class Internal(NamedTuple):
-    """An op that only this backend knows."""
+class BackendOp(NamedTuple):
+    """An op that only this backend has."""
 
     name: str
     result: Callable[..., tuple[Shape, Any]]
     family: str = "kernel"
 
 
-def _kept(q: Any, *others: Any, **params: Any) -> tuple[Shape, Any]:
+def _saved(q: Any, *others: Any, **params: Any) -> tuple[Shape, Any]:
     batch, heads, queries, _ = q.shape
     masked = len(others) > 2  # than k and v
     statistics = lse_size(batch, heads, queries, masked) * 4 // q.dtype.itemsize
@@ -42,8 +42,8 @@ def _side_by_side(g: Any, q: Any, *others: Any, **params: Any) -> tuple[Shape, A
     return (batch, tokens, 3, heads, width), q.dtype
 
 
-KEPT = Internal("attention_kept", _kept)
-KEPT_GRADS = Internal("attention_kept_grads", _side_by_side)
+SAVED = BackendOp("attention_saved", _saved)
+SAVED_GRADS = BackendOp("attention_saved_grads", _side_by_side)
 
 
 class Rewriter:
@@ -58,8 +58,8 @@ class Rewriter:
             for a in v.args:
                 self.users.setdefault(a, []).append(v)
         self.moves = {v.name: v.op for v in self.live if v.kind == "movement"}
-        self.kept: dict[Any, Value] = {}  # by arguments and settings: what a forward left
-        self.packed: dict[Value, Value] = {}  # old values: derivatives, and pieces of them
+        self.saved: dict[Any, Value] = {}  # by arguments and settings: what a forward saved
+        self.packed: dict[Value, Value] = {}  # by old value: derivatives, and slices of them
         self.rules: dict[str, Callable[[Value, list[Value]], Value | None]] = {
             **dict.fromkeys(_ATTENTION, self.attention),
             **dict.fromkeys(_DERIVATIVES, self.derivatives),
@@ -98,24 +98,26 @@ class Rewriter:
         alike = len(q.shape) == 4 and q.shape == k.shape == values.shape
         if not alike or any(name not in self.moves for name in _MOVES):
             return None
-        kept = self.graph.call(KEPT, args, v.params, v.where, v.generation)
-        self.kept[_key(args, v.params)] = kept
+        saved = self.graph.call(SAVED, args, v.params, v.where, v.generation)
+        self.saved[_key(args, v.params)] = saved
         batch, heads, tokens, width = q.shape
-        flat = self.move("slice", kept, slices=((0, q.size, 1),))
-        together = self.move("reshape", flat, shape=(batch, tokens, heads, width))
-        return self.move("permute_dims", together, axes=_HEADS_APART)
+        flat = self.move("slice", saved, slices=((0, q.size, 1),))
+        joined = self.move("reshape", flat, shape=(batch, tokens, heads, width))
+        return self.move("permute_dims", joined, axes=_HEADS_APART)
 
     def derivatives(self, v: Value, args: list[Value]) -> Value | None:
         g, *inputs = args
-        kept = self.kept.get(_key(inputs, v.params))
-        if kept is None or not self.is_cut(v, inputs[0].shape):
+        saved = self.saved.get(_key(inputs, v.params))
+        if saved is None or not self.is_split(v, inputs[0].shape):
             return None
-        given = [g, *inputs[:3], kept, *inputs[3:]]
-        found = self.packed[v] = self.graph.call(KEPT_GRADS, given, v.params, v.where, v.generation)
+        given = [g, *inputs[:3], saved, *inputs[3:]]
+        found = self.packed[v] = self.graph.call(
+            SAVED_GRADS, given, v.params, v.where, v.generation
+        )
         return found
 
-    def is_cut(self, v: Value, shape: Shape) -> bool:
-        """Whether derivatives, flat one after the other, are only used as what they are."""
+    def is_split(self, v: Value, shape: Shape) -> bool:
+        """Whether the flat, concatenated derivatives are only ever sliced into the three."""
         third = v.size // 3
         pieces = self.users.get(v, [])
         expected = [((i * third, third, 1),) for i in range(3)]
@@ -138,14 +140,14 @@ class Rewriter:
         return found
 
     def heads(self, v: Value, args: list[Value]) -> Value | None:
-        """A derivative from where it lies among the three."""
+        """One of the three derivatives, as a view of all."""
         if v.args[0] not in self.packed:
             return None
         batch, tokens, _, heads, width = args[0].shape
-        together = self.move("reshape", args[0], shape=(batch, tokens, heads, width))
-        return self.move("permute_dims", together, axes=_HEADS_APART)
+        joined = self.move("reshape", args[0], shape=(batch, tokens, heads, width))
+        return self.move("permute_dims", joined, axes=_HEADS_APART)
 
-    # --- what then needs no copy -----------------------------------------------------------------
+    # --- copies that become views ----------------------------------------------------------------
 
     def copy(self, v: Value, args: list[Value]) -> Value | None:
         (x,) = args
@@ -153,7 +155,7 @@ class Rewriter:
         return x if is_whole(*view[1:]) else None
 
     def concat(self, v: Value, args: list[Value]) -> Value | None:
-        """Parts of one value that lie there as they are to be joined are that value."""
+        """Slices of one value, concatenated in the order in which they lie, are that value."""
         views = [_looked_through(a) for a in args]
         first, axis = views[0], v.params["axis"]
         if first is None or first.base.size != v.size:
@@ -173,7 +175,7 @@ def _key(args: Sequence[Value], params: dict[str, Any]) -> Any:
 
 
 def _looked_through(v: Value) -> View | None:
-    """A value as a view, as if nothing between was copied; None where strides cannot say it."""
+    """A value as a view, ignoring copies between; None where strides cannot express it."""
     chain = []
     while v.kind == "movement" or v.name == "copy":
         chain.append(v)
@@ -186,6 +188,6 @@ def _looked_through(v: Value) -> View | None:
 
 
 def rewritten(graph: Graph) -> Graph:
-    """The same outputs, by ops of this backend where they serve better; a graph of its own, which
-    the fuser may change."""
+    """The same outputs, by ops of this backend where these are better; a new graph, which the fuser
+    may change."""
     return Rewriter(graph).run()

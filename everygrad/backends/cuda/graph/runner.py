@@ -1,10 +1,10 @@
 """The memory of a compiled function, and the CUDA graphs made for its addresses.
 
-A call finds its inputs where they are and gives its results memory of their own, so the addresses
-may be others each time. The first call with a set of addresses launches one by one, the second is
-captured, later ones are one launch, or one for each of several `stages`. An input that moves is
-copied to a place that stays; tiny results are copied out together; large ones alternate between two
-places, so that what the user holds is never written to; what is donated stays where it is.
+A call reads its inputs in place and allocates its results, so addresses may differ from call to
+call. The first call with a set of addresses launches one by one, the second is captured, later ones
+are one graph launch, or one for each of several `segments`. An input whose address changes is
+copied to a static buffer; tiny results are copied out in one copy; large ones are double-buffered,
+so that what the user holds is never overwritten; donated inputs are updated in place.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ import numpy as np
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.capture import Captured, copy, timed
-from everygrad.backends.cuda.driver.cublaslt import Plan as Product
+from everygrad.backends.cuda.driver.cublaslt import GemmPlan
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.graph.recording import ALIGN, Step
-from everygrad.backends.cuda.graph.segments import Staged, is_hosted
+from everygrad.backends.cuda.graph.segments import SegmentedGraph, is_hosted
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.backends.strided_array import row_major
 from everygrad.errors import EverygradError
 
 _TINY = 1 << 10  # bytes of a result that is copied out with others
-_COPIED = 1 << 24  # bytes up to which an input that moves is copied
-_PATIENCE = 2  # moves of an input before it is no longer expected to stay in place
-_GRAPHS = 4  # sets of addresses that graphs are kept for
-_TARGET = 5  # which of a product's arguments is the address of its result
-_RING = 2  # places of a large result: what the user holds, and what is written next
+_COPIED = 1 << 24  # bytes up to which an input whose address changes is copied
+_PATIENCE = 2  # address changes after which an input is no longer expected to stay
+_GRAPHS = 4  # sets of addresses whose graphs are cached
+_TARGET = 5  # index of the argument that is the address of a product's result
+_RING = 2  # buffers of a large result: what the user holds, and what is written next
 
 
 Prepare = Callable[[list[Any]], Callable[[], None]]
 
 
 def _nothing() -> None:
-    """A commit of nothing."""
+    """Commit nothing."""
 
 
-class Plan(NamedTuple):
-    """What runs, and whose memory is whose, by slot."""
+class RunPlan(NamedTuple):
+    """The steps, and the memory of each slot."""
 
     steps: list[Step]
     inputs: list[int]  # slots; -1: nothing to read
@@ -62,28 +62,28 @@ class Plan(NamedTuple):
 class Runner:
     """Runs a plan."""
 
-    def __init__(self, dev: Any, plan: Plan) -> None:
+    def __init__(self, dev: Any, plan: RunPlan) -> None:
         self.dev, self.gpu = dev, dev.gpu
         self.plan = plan
         self.addresses = [0] * plan.slots
         self.changed = set(range(len(plan.inputs)))  # inputs that were put since the last call
-        self.seen: dict[tuple[int, ...], Captured | Staged | None] = {}
+        self.seen: dict[tuple[int, ...], Captured | SegmentedGraph | None] = {}
         self.hosted = any(map(is_hosted, plan.steps))  # more than one graph
-        self.places: dict[int, tuple[int, int]] = {}  # by input: its address, how often it moved
-        self.static: dict[int, Storage] = {}  # by input: where it is copied to
-        self.converted: dict[int, CudaArray] = {}  # inputs that had to be put in order
+        self.places: dict[int, tuple[int, int]] = {}  # by input: address, changes of it
+        self.static: dict[int, Storage] = {}  # by input: the buffer it is copied to
+        self.converted: dict[int, CudaArray] = {}  # inputs that had to be made contiguous
         self.ring: dict[int, list[Storage]] = {}
         in_place = set(plan.donations.values())
         self.tiny = {s: n for s, n in plan.outputs.items() if n <= _TINY}
         self.large = {s: n for s, n in plan.outputs.items() if n > _TINY}
-        self.kept = {s for s in self.large if s not in in_place}  # alternate between places
-        self.tiny_gifts = {s: i for i, s in plan.donations.items() if s in self.tiny}
-        self.outside = [*(s for s in plan.inputs if s >= 0), *self.large, *self.tiny_gifts]
+        self.double_buffered = {s for s in self.large if s not in in_place}
+        self.tiny_donations = {s: i for i, s in plan.donations.items() if s in self.tiny}
+        self.outside = [*(s for s in plan.inputs if s >= 0), *self.large, *self.tiny_donations]
         self.memory: list[Storage] = []
         self.tuned = isinstance(self.gpu.driver, DryDriver)
 
-    def settle(self) -> None:
-        """Take the memory that stays."""
+    def allocate(self) -> None:
+        """Allocate the memory that every call uses."""
         sizes = [-(-n // ALIGN) * ALIGN for n in self.tiny.values()]
         starts = [0, *accumulate(sizes)]
         self.tiny_at = dict(zip(self.tiny, starts, strict=False))
@@ -104,14 +104,14 @@ class Runner:
         around: Any = None,
     ) -> tuple[list[Any], BaseException | None]:
         """The results; `given` has memory for outputs that need none of their own, by slot.
-        `prepare` makes of the results a native call for when all is launched; `around(steps,
-        work)`, where given, does the work of each step apart."""
+        `prepare` turns the results into a native call to make once all is launched; `around(steps,
+        work)`, where given, runs each step on its own."""
         if not self.memory:
-            self.settle()
+            self.allocate()
         for i in self.changed:
             if self.plan.inputs[i] >= 0:
                 self.put_input(i, arrays[i])
-        # what is written in place changes under a copy that was made of it
+        # an input that is updated in place makes its copy stale
         self.changed = {i for i in self.static if i in self.plan.donations}
         outputs = self.put_outputs(given)
         if not self.tuned:
@@ -127,7 +127,7 @@ class Runner:
         commit = _nothing if prepare is None else prepare(results)
         if around is not None:
             for i, step in enumerate(self.plan.steps):
-                around(range(i, i + 1), partial(self.one_step, step))
+                around(range(i, i + 1), partial(self.launch_step, step))
             self.copy_small(small)
             commit()
             return results, None
@@ -145,19 +145,19 @@ class Runner:
         return results, interrupted
 
     def copy_small(self, small: Storage | None) -> None:
-        """Tiny results to where they are seen."""
+        """Copy tiny results to where the user sees them."""
         if small is not None:
             self.copy(small.ptr, self.memory[1].ptr, self.tiny_bytes)
 
     def tune(self) -> None:
-        """Find the fastest algorithm for each large product that writes into the arena, before
-        anything is there that it could write over."""
+        """Find the fastest algorithm for each large product that writes into the arena, before the
+        arena holds anything."""
         self.tuned = True
         driver = self.gpu.driver
         timer = partial(timed, driver)
         for step in self.plan.steps:
             product = step.arguments[0] if step.arguments else None
-            if not (isinstance(product, Product) and product.is_worth_tuning):
+            if not (isinstance(product, GemmPlan) and product.is_worth_tuning):
                 continue
             out = {p.slot for p in step.places if p.at == _TARGET}
             if out <= self.plan.offsets.keys():
@@ -168,8 +168,8 @@ class Runner:
     # --- inputs ----------------------------------------------------------------------------------
 
     def put_input(self, i: int, given: Any) -> None:
-        """Let input i be read where it is, or copy it to where it was first."""
-        array = self.in_order(given)
+        """Let input i be read in place, or copy it to its static buffer."""
+        array = self.as_contiguous(given)
         if array is not given:
             self.converted[i] = array
         else:
@@ -188,8 +188,8 @@ class Runner:
             self.copy(storage.ptr, array.ptr, size)
             self.addresses[slot] = storage.ptr
 
-    def in_order(self, array: Any) -> CudaArray:
-        """An input as its kernels expect it: one element after the other, from an even address."""
+    def as_contiguous(self, array: Any) -> CudaArray:
+        """An input as its kernels expect it: contiguous, at an aligned address."""
         if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
             array = self.dev.from_numpy(array)
         found: CudaArray = copy_kernels.contiguous(self.dev, array)
@@ -200,11 +200,11 @@ class Runner:
     def put_outputs(self, given: dict[int, Any]) -> dict[int, Storage]:
         """The memory of each large result of this call."""
         made: dict[int, Storage] = {}
-        for slot, i in self.tiny_gifts.items():
+        for slot, i in self.tiny_donations.items():
             array = given.get(slot)
             if array is not None:
                 self.addresses[slot] = array.ptr
-            elif i in self.static:  # it will not stay in place: copied in, and out with the others
+            elif i in self.static:  # its address changes: copied in, and out with the others
                 self.addresses[slot] = self.memory[1].ptr + self.tiny_at[slot]
             else:
                 made[slot] = self.gpu.memory.take(self.tiny[slot])
@@ -214,15 +214,19 @@ class Runner:
             if donated is not None:
                 self.addresses[slot] = donated.ptr
                 continue
-            made[slot] = self.fresh(slot, size) if slot in self.kept else self.gpu.memory.take(size)
+            made[slot] = (
+                self.free_buffer(slot, size)
+                if slot in self.double_buffered
+                else self.gpu.memory.take(size)
+            )
             self.addresses[slot] = made[slot].ptr
         return made
 
-    def fresh(self, slot: int, size: int) -> Storage:
-        """Memory that nobody holds: what an earlier call had, or more."""
+    def free_buffer(self, slot: int, size: int) -> Storage:
+        """Memory that nobody else holds: an earlier call's, or newly allocated."""
         ring = self.ring.setdefault(slot, [])
         for i in range(len(ring)):
-            if getrefcount(ring[i]) <= _ALONE:
+            if getrefcount(ring[i]) <= _RING_ONLY:
                 return ring[i]
         made: Storage = self.gpu.memory.take(size)
         ring.append(made)
@@ -238,7 +242,7 @@ class Runner:
         if storage.size < self.large[slot] or storage.ptr % ALIGN:
             return False
         known = sum(storage is held for held in self.ring.get(slot, ()))
-        return getrefcount(storage) <= _ONE_ARRAY + known
+        return getrefcount(storage) <= _SOLE_ARRAY + known
 
     def result(
         self,
@@ -267,9 +271,8 @@ class Runner:
     # --- launching -------------------------------------------------------------------------------
 
     def launch(self, launched: list[Any], given: set[int]) -> None:
-        """All launches: one by one for addresses that were never seen, else as one graph. The last
-        of them leaves something in `launched`: until then, nothing has changed that anyone sees,
-        which is what is in the `given` slots."""
+        """All launches: one by one for new addresses, else as one graph. The last of them adds to
+        `launched`: until then nothing has changed that anyone sees (the `given` slots)."""
         key = tuple([self.addresses[s] for s in self.outside])
         found = self.seen.get(key)
         if found is not None:
@@ -277,7 +280,7 @@ class Runner:
             return
         again = key in self.seen and not isinstance(self.gpu.driver, DryDriver)
         if not again:
-            self.to_the_end(launched, given)
+            self.launch_to_the_end(launched, given)
         else:
             found = self.captured(launched)
         self.seen.pop(key, None)
@@ -285,27 +288,29 @@ class Runner:
         if len(self.seen) > _GRAPHS:
             del self.seen[next(iter(self.seen))]
 
-    def captured(self, launched: list[Any]) -> Captured | Staged:
-        """The launches on the addresses of this call, as a graph or several, which are run."""
+    def captured(self, launched: list[Any]) -> Captured | SegmentedGraph:
+        """The launches on the addresses of this call, captured as one graph or several, and run."""
         capture = partial(Captured, self.gpu.driver)
         if self.hosted:
-            return Staged(self.plan.steps, capture, self.one_step, self.addresses, launched)
-        found = capture(self.one_by_one)
+            return SegmentedGraph(
+                self.plan.steps, capture, self.launch_step, self.addresses, launched
+            )
+        found = capture(self.launch_steps)
         found.launch(launched)
         return found
 
-    def to_the_end(self, launched: list[Any], given: set[int]) -> None:
-        """One by one. What a handler of signals raises once memory that somebody sees may have been
+    def launch_to_the_end(self, launched: list[Any], given: set[int]) -> None:
+        """One by one. What a signal handler raises after memory that somebody sees may have been
         written is raised at the end: a step is done wholly or not at all."""
         steps = self.plan.steps
         first = next((k for k, step in enumerate(steps) if step.slots & given), len(steps))
-        done: list[Any] = []  # one for each step, put there by its launch
+        done: list[Any] = []  # one for each step, added by its launch
         raised: BaseException | None = None
         while len(done) < len(steps):
             before = len(done)
             try:
                 for step in steps[before:]:
-                    self.one_step(step, done)
+                    self.launch_step(step, done)
             except BaseException as error:
                 failed = isinstance(error, EverygradError) or len(done) == before
                 if failed or len(done) <= first:
@@ -315,13 +320,13 @@ class Runner:
         if raised is not None:
             raise raised
 
-    def one_by_one(self) -> None:
+    def launch_steps(self) -> None:
         for step in self.plan.steps:
-            self.one_step(step)
+            self.launch_step(step)
 
-    def one_step(self, step: Step, done: list[Any] | None = None) -> None:
+    def launch_step(self, step: Step, done: list[Any] | None = None) -> None:
         """One launch, on the addresses of this call; noted in `done` by the same native call. (A
-        library's may be made twice: it writes over nothing that it reads.)"""
+        library call may be repeated: it overwrites nothing that it reads.)"""
         driver, what = self.gpu.driver, step.what
         arguments = step.filled(self.addresses)
         done = [] if done is None else done
@@ -349,19 +354,19 @@ class Runner:
             copy(driver, target, source, size)
 
 
-def _alone() -> int:
-    """What getrefcount says of a storage that only a ring holds, asked as `fresh` asks."""
+def _ring_only() -> int:
+    """The refcount of a storage that only a ring holds, as `free_buffer` sees it."""
     ring = [Storage(None, None, 0, 0)]
     i = 0
     return getrefcount(ring[i])
 
 
-def _one_array() -> int:
-    """What getrefcount says of a storage that only an array holds, asked as `may_write` asks."""
+def _sole_array() -> int:
+    """The refcount of a storage that only an array holds, as `may_write` sees it."""
     array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
     storage = array.storage
     return getrefcount(storage)
 
 
-_ALONE = _alone()
-_ONE_ARRAY = _one_array()
+_RING_ONLY = _ring_only()
+_SOLE_ARRAY = _sole_array()

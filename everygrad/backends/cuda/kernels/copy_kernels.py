@@ -1,6 +1,6 @@
-"""Layout moves that no view can be: one kernel writes the result in order.
+"""Copies and view ops that strides cannot express: one kernel writes the contiguous result.
 
-Elements are moved as bits, several of them as one where they lie together.
+Elements are copied as bits, several neighbours at once where alignment allows.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import RAW
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_views import Slices
 from everygrad.compile.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-# dtypes that hold bits of each size, to be moved without looking at them
+# dtypes of each size, to copy bits unchanged
 _BITS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
 
@@ -29,30 +29,30 @@ def _copying(dtype: DType) -> Program:
 
 
 def bits_of(dtype: DType) -> DType:
-    """The dtype to move elements as: on the way through a float register a NaN may change."""
+    """The dtype to copy elements as: a float register may change the bits of a NaN."""
     return _BITS.get(dtype.itemsize, dtype)
 
 
 def contiguous(dev: Any, x: CudaArray) -> CudaArray:
-    """The same elements in C order."""
+    """The array, copied if it is not contiguous."""
     return x if x.storage is None or x.is_contiguous else copied(dev, x)
 
 
 def copied(dev: Any, x: CudaArray) -> CudaArray:
-    """The same elements in C order, in memory of their own."""
+    """A contiguous copy."""
     bits = bits_of(FROM_NP[x.dtype])
-    copy: CudaArray = dev.elementwise("copy", _copying(bits), [x.seen_as(bits.np)], ordered=True)
+    copy: CudaArray = dev.elementwise("copy", _copying(bits), [x.bitcast(bits.np)], ordered=True)
     return CudaArray(x.device, x.shape, x.dtype, copy.storage)
 
 
-# --- several elements as one ---------------------------------------------------------------------
+# --- vectors of elements ------------------------------------------------------------------------
 
 
 def unit(
     itemsize: int, inner: Sequence[int], strides: Sequence[Shape], places: Sequence[int]
 ) -> int:
-    """How many elements can be moved as one: `inner` are counts that must be whole multiples of
-    it, `strides` those of arrays whose last axis lies together, `places` their addresses."""
+    """How many elements can be copied as one: `inner` are sizes that it must divide, `strides`
+    those of arrays whose last axis must be contiguous, `places` their addresses."""
     count = 16 // itemsize
     while count > 1:
         whole = all(n % count == 0 for n in inner)
@@ -66,7 +66,7 @@ def unit(
 
 
 def packed(shape: Shape, count: int) -> Shape:
-    """A shape counted in units of its last axis."""
+    """A shape whose last axis counts vectors."""
     return (*shape[:-1], shape[-1] // count)
 
 
@@ -74,15 +74,15 @@ def packed_strides(strides: Shape, count: int) -> Shape:
     return (*(s // count for s in strides[:-1]), strides[-1])
 
 
-# --- unslice: zeros, but where a slice would read ------------------------------------------------
+# --- unslice: zeros, except where a slice would read-----------------------------------------------
 
 
 def _write_unslice(
     shape: Shape, slices: Slices, strides: Shape, size: int, multiprocessors: int
-) -> Written:
+) -> WrittenKernel:
     total = size_of(shape)
     inside = tuple(n for _, n, _ in slices)
-    w = Writer("unslice", is_wide(total, extent(inside, strides), *shape))
+    w = KernelWriter("unslice", is_wide(total, extent(inside, strides), *shape))
     memory = RAW[size]
     w.pointer(memory, "x")
     w.pointer(memory, "out", written=True)
@@ -115,7 +115,7 @@ def unslice(dev: Any, x: CudaArray, shape: Shape, slices: Slices) -> CudaArray:
     out: CudaArray = dev.empty(shape, dtype)
     key = ("unslice", shape, slices, x.strides, dtype.itemsize, x.ptr % 16)
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         inner = [shape[-1], slices[-1][0], slices[-1][1]]
         count = 1
         if slices[-1][2] == 1:
@@ -141,10 +141,10 @@ def _write_concat(
     strides: Sequence[Shape],
     size: int,
     multiprocessors: int,
-) -> Written:
+) -> WrittenKernel:
     total = size_of(shape)
     reach = max(extent(shape, tuple(map(abs, s))) for s in strides)
-    w = Writer("concat", is_wide(total, reach))
+    w = KernelWriter("concat", is_wide(total, reach))
     memory = RAW[size]
     for k in range(len(strides)):
         w.pointer(memory, f"x{k}")
@@ -167,13 +167,13 @@ def _write_concat(
     return w.finish(grid(total, multiprocessors))
 
 
-def join(dev: Any, out: CudaArray, there: Sequence[CudaArray], axis: int) -> None:
-    """Write arrays into `out`, one behind the other along an axis."""
+def concat_into(dev: Any, out: CudaArray, there: Sequence[CudaArray], axis: int) -> None:
+    """Concatenate arrays along an axis into `out`."""
     shape, dtype = out.shape, out.dtype
     layouts = [(x.shape[axis], x.strides, x.ptr % 16) for x in there]
     key = ("concat", shape, axis, dtype.itemsize, *layouts)
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         inner = [shape[-1], *(x.shape[-1] for x in there)]
         strides = [tuple(s if n != 1 else 0 for n, s in zip(x.shape, x.strides, strict=True))
                    for x in there]  # fmt: skip

@@ -1,8 +1,8 @@
-"""The cross entropy of labels from logits, and its derivative: neither the logarithms of all
-probabilities nor a table of labels is ever in memory.
+"""The cross entropy of labels from logits, and its derivative: neither log-probabilities nor
+one-hot labels are ever in memory.
 
-A row is shared by 32 threads or by a block. The largest logit and the sum beside it are found in
-one pass; the derivative finds them again, and then the row is still near.
+A warp or a block shares a row. The largest logit and the sum of exponentials relative to it are
+found in one pass; the derivative recomputes them, and then the row is still in cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from everygrad.backends.cuda.array import ALIGNED, CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous
 from everygrad.backends.cuda.kernels.losses import WHAT
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import Writer, Written, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
 from everygrad.backends.strided_views import permute_dims
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
@@ -24,11 +24,11 @@ _BYTES = 16  # of one load or store
 _COUNTED = edge(__name__, "_COUNTED", 1 << 16, "size")  # labels that one block counts
 
 
-class _Rows:
-    """Writes one kernel, on rows of one length that lie one after the other."""
+class _CrossEntropyWriter:
+    """Writes one kernel, on contiguous rows of one length."""
 
     def __init__(self, name: str, dtype: DType, labels: DType, rows: int, length: int) -> None:
-        self.w = Writer(name, is_wide(rows * length))
+        self.w = KernelWriter(name, is_wide(rows * length))
         self.lay, self.labels = LAYOUTS[dtype], LAYOUTS[labels]
         self.rows, self.length = rows, length
         each = _BYTES // dtype.itemsize
@@ -37,7 +37,7 @@ class _Rows:
         self.block = max(self.share, _BLOCK)
 
     def begin(self, *others: str) -> None:
-        """The pointers, and which row is whose; `others` are values of each row."""
+        """Declare the pointers and the row of each thread; `others` are values of each row."""
         w, lay = self.w, self.lay
         for name in others:
             w.pointer(lay.memory, name)
@@ -45,12 +45,12 @@ class _Rows:
         w.pointer(self.labels.memory, "target")
         w.pointer("u64", "faults", written=True)
         w.pointer(lay.memory, "out", written=True)
-        together = self.block // self.share
+        rows_per_block = self.block // self.share
         w.add(
             f"typedef {lay.register} T;",
             f"typedef Pack<{lay.memory}, {self.vector}> Some;",
             f"const int lane = threadIdx.x % {self.share};",
-            f"const {w.index} row = ({w.index})blockIdx.x * {together} "
+            f"const {w.index} row = ({w.index})blockIdx.x * {rows_per_block} "
             f"+ threadIdx.x / {self.share};",
             f"const bool there = row < {w.number(self.rows, 'rows')};",
             f"const i32 n = there ? (i32){w.number(self.length, 'length')} : 0;",
@@ -59,12 +59,12 @@ class _Rows:
         )
 
     def total(self) -> None:
-        """`top`, the largest logit, and `total`, the sum of all powers beside it. A thread that has
-        seen nothing but -inf has no largest one: its sum is 0, whatever it is taken beside."""
-        room = "(u32*)nullptr"
+        """Compute `top`, the largest logit, and `total`, the sum of exp(logit - top). A thread that
+        has seen only -inf has no largest one: its sum is 0, whatever it is relative to."""
+        shared = "(u32*)nullptr"
         if self.share > 32:
-            self.w.add("__shared__ alignas(16) u32 room[64];")
-            room = "room"
+            self.w.add("__shared__ alignas(16) u32 shared[64];")
+            shared = "shared"
         load = self.lay.load.format("y.v[j]")
         self.w.add(
             "const T LOWEST = -(T)__uint_as_float(0x7f800000u);",
@@ -80,14 +80,14 @@ class _Rows:
                 "top = high;",
             ),
             "const T mine = top;",
-            f"top = gathered<{self.share}>(top, higher, LOWEST, {room});",
+            f"top = block_reduce<{self.share}>(top, higher, LOWEST, {shared});",
             "total = mine == LOWEST ? (T)0 : total * exp(mine - top);",
-            f"total = gathered<{self.share}>(total, sum, (T)0, {room});",
+            f"total = block_reduce<{self.share}>(total, sum, (T)0, {shared});",
             "const T size = log(total);",
         )
 
     def each(self, *lines: str) -> list[str]:
-        """The lines for every pack `y` of this thread's elements, the first at `i`."""
+        """A loop of the lines over this thread's vectors `y`, the first element at `i`."""
         step = self.share * self.vector
         return [
             f"for (i32 i = lane * {self.vector}; i < n; i += {step}) {{",
@@ -96,12 +96,12 @@ class _Rows:
             "}",
         ]
 
-    def finish(self) -> Written:
-        together = self.block // self.share
-        return self.w.finish(-(-self.rows // together), self.block)
+    def finish(self) -> WrittenKernel:
+        rows_per_block = self.block // self.share
+        return self.w.finish(-(-self.rows // rows_per_block), self.block)
 
 
-def _write_entropy(rows: _Rows, ignored: int, number: int) -> Written:
+def _write_entropy(rows: _CrossEntropyWriter, ignored: int, number: int) -> WrittenKernel:
     rows.begin()
     rows.total()
     lay, which = rows.lay, rows.w.number(number, "number")
@@ -118,7 +118,7 @@ def _write_entropy(rows: _Rows, ignored: int, number: int) -> Written:
     return rows.finish()
 
 
-def _write_vjp(rows: _Rows, ignored: int, number: int) -> Written:
+def _write_vjp(rows: _CrossEntropyWriter, ignored: int, number: int) -> WrittenKernel:
     rows.begin("g")
     rows.total()
     lay, which = rows.lay, rows.w.number(number, "number")
@@ -142,8 +142,8 @@ def _write_vjp(rows: _Rows, ignored: int, number: int) -> Written:
 def _run(
     dev: Any, x: CudaArray, target: CudaArray, g: CudaArray | None, axis: int, ignored: int
 ) -> Any:
-    """The entropy of each row, or the derivative of the logits; NotImplemented of what is no real
-    float, and of rows longer than 32 bits count."""
+    """The entropy of each row, or the derivative by the logits; NotImplemented for dtypes that are
+    not real floats, and for rows whose length needs more than 30 bits."""
     dtype, labels, length = FROM_NP[x.dtype], FROM_NP[target.dtype], x.shape[axis]
     if not dtype.is_float or x.storage is None or length >= 1 << 30:
         return NotImplemented
@@ -162,7 +162,7 @@ def _run(
     )
     kernel = dev.planned(
         (name, dtype, labels, count, length, ignored),
-        lambda: write(_Rows(name, dtype, labels, count, length), ignored, number),
+        lambda: write(_CrossEntropyWriter(name, dtype, labels, count, length), ignored, number),
     )
     dev.gpu.launch(kernel, *(a.ptr for a in given), dev.gpu.faults(), out.ptr)
     if g is None:
@@ -182,28 +182,28 @@ def softmax_cross_entropy_vjp(
     return _run(dev, x, target, g, axis, ignore_index)
 
 
-# --- how many labels count -----------------------------------------------------------------------
+# --- counting labels -----------------------------------------------------------------------------
 
 
-def _write_count(labels: DType, dtype: DType, size: int, ignored: int) -> Written:
+def _write_count(labels: DType, dtype: DType, size: int, ignored: int) -> WrittenKernel:
     lay = LAYOUTS[dtype]
-    w = Writer("count_labels", wide=False)
+    w = KernelWriter("count_labels", wide=False)
     w.pointer(LAYOUTS[labels].memory, "target")
     w.pointer(lay.memory, "out", written=True)
     w.add(
-        "__shared__ alignas(16) u32 room[64];",
+        "__shared__ alignas(16) u32 shared[64];",
         "i32 count = 0;",
         f"for (i32 i = threadIdx.x; i < {w.number(size, 'size')}; i += {_LARGE_BLOCK})",
         f"  count += (i64)target[i] != (i64){ignored};",
         "auto sum = [](i32 a, i32 b) -> i32 { return a + b; };",
-        f"count = gathered<{_LARGE_BLOCK}>(count, sum, 0, room);",
+        f"count = block_reduce<{_LARGE_BLOCK}>(count, sum, 0, shared);",
         f"if (threadIdx.x == 0) out[0] = {lay.store.format(f'({lay.register})count')};",
     )
     return w.finish(1, _LARGE_BLOCK)
 
 
 def count_labels(dev: Any, target: CudaArray, ignore_index: int, dtype: DType) -> Any:
-    """By one block; NotImplemented where there are more labels than it can soon look at."""
+    """By one block; NotImplemented where there are too many labels for one."""
     size, labels = size_of(target.shape), FROM_NP[target.dtype]
     if not 0 < size <= _COUNTED or not dtype.is_float:
         return NotImplemented

@@ -1,7 +1,8 @@
 """Elementwise kernels: a scalar program over arrays that broadcast.
 
-Results lie as the largest input does, so that what is permuted stays so for free. Where the
-innermost axis allows, a thread makes 16 bytes of results at a time, read and written at once.
+Results have the axis order of the largest input, so that permuted arrays stay permuted for free.
+Where the innermost axis allows, a thread computes 16 bytes of results at a time, with vector loads
+and stores.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from typing import NamedTuple
 
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body, used_inputs
-from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import (
+    BLOCK,
+    KernelWriter,
+    WrittenKernel,
+    extent,
+    is_wide,
+)
 from everygrad.backends.strided_array import collapse, row_major
 from everygrad.compile.expr import Program
 from everygrad.compile.thresholds import edge
@@ -22,8 +29,8 @@ _BYTES = edge(__name__, "_BYTES", 16, "size")  # of one load or store
 _WAVES = edge(__name__, "_WAVES", 32, "count")  # blocks for each multiprocessor, at most
 
 
-class Walk(NamedTuple):
-    """How a kernel goes over its operands: few axes, and each operand's strides along them."""
+class LoopNest(NamedTuple):
+    """The loops of a kernel: collapsed axes, and each operand's strides along them."""
 
     shape: Shape
     strides: tuple[Shape, ...]
@@ -40,22 +47,22 @@ def _order(shape: Shape, strides: Sequence[Shape]) -> list[int]:
     return axes
 
 
-def walk(shape: Shape, strides: Sequence[Shape], ordered: bool = False) -> Walk:
-    """The walk over operands with these strides along `shape`; `ordered`: the result is to lie in
-    C order."""
+def loop_nest(shape: Shape, strides: Sequence[Shape], ordered: bool = False) -> LoopNest:
+    """The loops over operands with these strides along `shape`; `ordered`: the result must be
+    contiguous."""
     axes = list(range(len(shape))) if ordered else _order(shape, strides)
-    turned = tuple(shape[a] for a in axes)
-    steps = row_major(turned)
+    permuted = tuple(shape[a] for a in axes)
+    steps = row_major(permuted)
     out = [0] * len(shape)
     for a, s in zip(axes, steps, strict=True):
         out[a] = s
-    sizes, small = collapse(turned, [*(tuple(s[a] for a in axes) for s in strides), steps])
-    return Walk(sizes, tuple(small[:-1]), tuple(out))
+    sizes, small = collapse(permuted, [*(tuple(s[a] for a in axes) for s in strides), steps])
+    return LoopNest(sizes, tuple(small[:-1]), tuple(out))
 
 
-def _vector(at: Walk, sizes: Sequence[int], places: Sequence[int]) -> int:
-    """How many elements a thread takes at once. `sizes` are bytes of an element of each operand
-    and the result, `places` the operands' addresses modulo 16."""
+def _vector(at: LoopNest, sizes: Sequence[int], places: Sequence[int]) -> int:
+    """The vector width: how many elements a thread takes at once. `sizes` are bytes of an element
+    of each operand and the result, `places` the operands' addresses modulo 16."""
     inner = at.shape[-1]
     count = _BYTES // max(sizes)
     while count > 1:
@@ -72,7 +79,7 @@ def _vector(at: Walk, sizes: Sequence[int], places: Sequence[int]) -> int:
 
 
 def grid(groups: int, multiprocessors: int) -> int:
-    """Blocks for so many threads' worth of work."""
+    """The number of blocks for so many threads' worth of work."""
     return max(1, min(-(-groups // BLOCK), multiprocessors * _WAVES))
 
 
@@ -80,17 +87,17 @@ def write(
     name: str,
     program: Program,
     given: Sequence[DType],
-    at: Walk,
+    at: LoopNest,
     places: Sequence[int],
     multiprocessors: int,
-) -> Written:
+) -> WrittenKernel:
     """The kernel; its pointers are those of the inputs that the program uses, then the result's."""
     used = used_inputs(program)
     at = at._replace(strides=tuple(at.strides[k] for k in used))
     sizes = [*(given[k].itemsize for k in used), program.dtype.itemsize]
     vector = _vector(at, sizes, [places[k] for k in used])
     total = size_of(at.shape)
-    w = Writer(name, is_wide(total, *(extent(at.shape, s) for s in at.strides)))
+    w = KernelWriter(name, is_wide(total, *(extent(at.shape, s) for s in at.strides)))
     for k in used:
         w.pointer(LAYOUTS[given[k]].memory, f"a{k}")
     lay = LAYOUTS[program.dtype]
@@ -117,7 +124,7 @@ def write(
 
 
 def _scalar_loop(
-    w: Writer, given: Sequence[DType], used: Sequence[int], at: Walk, single: set[int]
+    w: KernelWriter, given: Sequence[DType], used: Sequence[int], at: LoopNest, single: set[int]
 ) -> None:
     lines, names = w.split("e", at.shape, "i")
     w.add(*(f"  {line}" for line in lines))
@@ -129,10 +136,10 @@ def _scalar_loop(
 
 
 def _vector_loop(
-    w: Writer,
+    w: KernelWriter,
     given: Sequence[DType],
     used: Sequence[int],
-    at: Walk,
+    at: LoopNest,
     single: set[int],
     vector: int,
     memory: str,
@@ -165,14 +172,14 @@ def _vector_loop(
 
 
 def _rest(
-    w: Writer,
+    w: KernelWriter,
     given: Sequence[DType],
     used: Sequence[int],
     single: set[int],
     total: int,
     vector: int,
 ) -> None:
-    """The last elements, fewer than a thread takes at once."""
+    """The remainder, fewer elements than a thread takes at once."""
     values = [f"s{k}" if k in single else LAYOUTS[given[k]].load.format(f"a{k}[e]") for k in used]
     end = w.number(total, "end")
     first = w.number(total // vector * vector, "first")

@@ -1,5 +1,5 @@
-"""Gathering, and checks of values. Kernels look at every index before they use it: a bad one reads
-nothing, and is raised as an error at the next read."""
+"""Gathers, and checks of values. Kernels check every index before they use it: a bad one reads
+nothing, and the next read raises an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import packed_strides, unit
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, RAW
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_array import collapse
 from everygrad.compile.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
@@ -18,16 +18,16 @@ from everygrad.dtypes import FROM_NP
 from everygrad.errors import EverygradError, OutOfRangeError
 
 
-def index_line(w: Writer, place: str, size: str, number: str, otherwise: str) -> None:
-    """Lines that read an index as `k`; a bad one is noted, and `otherwise` done instead."""
+def index_line(w: KernelWriter, place: str, size: str, number: str, otherwise: str) -> None:
+    """Lines that read an index as `k`; a bad one is recorded, and `otherwise` runs instead."""
     w.add(
         f"  const i64 k = (i64)index[{place}];",
         f"  if (k < 0 || k >= {size}) {{ fault(faults, {number}, k); {otherwise} }}",
     )
 
 
-def pointers(w: Writer, memory: str, index: CudaArray) -> None:
-    """What every kernel here reads and writes: x, the index, the faults."""
+def pointers(w: KernelWriter, memory: str, index: CudaArray) -> None:
+    """Declare what every kernel here reads and writes: x, the index, the faults."""
     w.pointer(memory, "x")
     w.pointer(LAYOUTS[FROM_NP[index.dtype]].memory, "index")
     w.pointer("u64", "faults", written=True)
@@ -41,11 +41,11 @@ def nothing_to_take(dev: Any, op: str, index: CudaArray, size: int) -> OutOfRang
 # --- checks --------------------------------------------------------------------------------------
 
 
-def _write_check(x: CudaArray, size: int, number: int, multiprocessors: int) -> Written:
-    """Bools must be true, indices below the size."""
+def _write_check(x: CudaArray, size: int, number: int, multiprocessors: int) -> WrittenKernel:
+    """Check that bools are true, and that indices are below the size."""
     shape, (strides,) = collapse(x.shape, [x.strides])
     total = size_of(shape)
-    w = Writer("check_range", is_wide(total, extent(shape, strides), size))
+    w = KernelWriter("check_range", is_wide(total, extent(shape, strides), size))
     w.pointer(LAYOUTS[FROM_NP[x.dtype]].memory, "index")
     w.pointer("u64", "faults", written=True)
     w.thread()
@@ -84,8 +84,8 @@ def _checked(dev: Any, x: CudaArray, size: int, number: int) -> CudaArray:
 
 def _write_take(
     x: CudaArray, index: CudaArray, axis: int, number: int, multiprocessors: int
-) -> Written:
-    """Results have axes before, of the index, and after; those after move several at a time."""
+) -> WrittenKernel:
+    """Results have axes before, of the index, and after; those after are copied as vectors."""
     size = x.dtype.itemsize
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     count = unit(size, [after[-1]], [x.strides], [x.ptr]) if after else 1
@@ -95,7 +95,7 @@ def _write_take(
     shape = (*before, *index.shape, *after)
     total = size_of(shape)
     reach = (extent(x.shape, x.strides), extent(index.shape, index.strides))
-    w = Writer("take", is_wide(total, *reach))
+    w = KernelWriter("take", is_wide(total, *reach))
     memory = RAW[size * count]
     pointers(w, memory, index)
     w.pointer(memory, "out", written=True)
@@ -116,7 +116,7 @@ def take(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if index.storage is not None and x.shape[axis] == 0:
         raise nothing_to_take(dev, "take", index, 0)
-    if not size_of(shape):  # nothing is taken, but the indices are looked at
+    if not size_of(shape):  # nothing is gathered, but the indices are checked
         check_range(dev, index, x.shape[axis], "take: index")
     out: CudaArray = dev.empty(shape, FROM_NP[x.dtype])
     if out.storage is None:
@@ -131,11 +131,11 @@ def take(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
 
 def _write_gather(
     x: CudaArray, index: CudaArray, axis: int, number: int, multiprocessors: int
-) -> Written:
+) -> WrittenKernel:
     shape = index.shape
     total = size_of(shape)
     reach = (extent(x.shape, x.strides), extent(shape, index.strides))
-    w = Writer("gather", is_wide(total, *reach))
+    w = KernelWriter("gather", is_wide(total, *reach))
     memory = RAW[x.dtype.itemsize]
     pointers(w, memory, index)
     w.pointer(memory, "out", written=True)
@@ -165,13 +165,13 @@ def gather(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
     return out
 
 
-# --- who writes last -----------------------------------------------------------------------------
+# --- the last writer ------------------------------------------------------------------------------
 
 
-def _write_last(index: CudaArray, size: int, number: int, multiprocessors: int) -> Written:
-    """Positions are counted from 1, so that 0 says that nobody writes."""
+def _write_last(index: CudaArray, size: int, number: int, multiprocessors: int) -> WrittenKernel:
+    """Positions count from 1, so that 0 means that nothing is written."""
     total = index.shape[0]
-    w = Writer("last_write", is_wide(total, extent(index.shape, index.strides), size))
+    w = KernelWriter("last_write", is_wide(total, extent(index.shape, index.strides), size))
     w.pointer(LAYOUTS[FROM_NP[index.dtype]].memory, "index")
     w.pointer("u64", "faults", written=True)
     w.pointer("u64", "out", written=True)

@@ -1,6 +1,6 @@
-"""The loss of labels: what each names in a row of logarithms, and the way back.
+"""The negative log-likelihood of labels: a gather from rows of log-probabilities, and its vjp.
 
-Labels are looked at before they are used: a bad one is raised as an error at the next read.
+Labels are checked before they are used: the next read raises an error for a bad one.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import Any
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP
 
 WHAT = "cross_entropy: label"
 
 
-def _begin(name: str, x: CudaArray, target: CudaArray, *reaches: int) -> Writer:
+def _begin(name: str, x: CudaArray, target: CudaArray, *reaches: int) -> KernelWriter:
     """A kernel that reads values and labels, and writes results of the values' dtype."""
-    w = Writer(name, is_wide(extent(x.shape, x.strides), *reaches))
+    w = KernelWriter(name, is_wide(extent(x.shape, x.strides), *reaches))
     memory = LAYOUTS[FROM_NP[x.dtype]].memory
     w.pointer(memory, "x")
     w.pointer(LAYOUTS[FROM_NP[target.dtype]].memory, "target")
@@ -31,7 +31,7 @@ def _begin(name: str, x: CudaArray, target: CudaArray, *reaches: int) -> Writer:
 
 def _write_loss(
     x: CudaArray, target: CudaArray, axis: int, ignored: int, number: int, multiprocessors: int
-) -> Written:
+) -> WrittenKernel:
     lay = LAYOUTS[FROM_NP[x.dtype]]
     shape = target.shape or (1,)
     total = size_of(shape)
@@ -76,7 +76,7 @@ def nll_gather(
 def _write_spread(
     v: CudaArray, target: CudaArray, axis: int, classes: int, ignored: int, number: int,
     multiprocessors: int,
-) -> Written:  # fmt: skip
+) -> WrittenKernel:  # fmt: skip
     lay = LAYOUTS[FROM_NP[v.dtype]]
     shape = (*v.shape[:axis], classes, *v.shape[axis:])
     total = size_of(shape)

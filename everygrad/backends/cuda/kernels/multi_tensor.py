@@ -1,8 +1,8 @@
-"""An optimiser's rule over all its parameters, in few launches.
+"""Multi-tensor updates: an optimiser's rule over all its parameters, in few launches.
 
 A rule is a list of changes, each an elementwise op that gives one of its tensors a new value. The
-kernel does them one after the other on elements in registers, so each tensor is read and written
-once; and it is given a table of many parameters, among which its blocks are shared out.
+kernel applies them in turn to elements in registers, so each tensor is read and written once; its
+argument is a table of many parameters, among which the blocks are divided.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from everygrad.backends.cuda.array import ALIGNED, CudaArray, layout_of
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body
-from everygrad.backends.cuda.source.writer import BLOCK, Text, Written
-from everygrad.backends.strided_array import fits
+from everygrad.backends.cuda.source.writer import BLOCK, KernelText, WrittenKernel
+from everygrad.backends.strided_array import is_row_major
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-_ROOM = 4096  # bytes of arguments that every GPU takes
-# elements of a parameter that one block does
+_MAX_ARGUMENT_BYTES = 4096  # of a launch, on every GPU
+# elements of a parameter for one block
 _CHUNK = edge(__name__, "_CHUNK", 1 << 13, "elements")
 _BYTES = 16  # of one load or store
 
 
-class Form(NamedTuple):
-    """What a kernel's text depends on: a rule, and its tensors."""
+class UpdateForm(NamedTuple):
+    """What a kernel's text depends on: a rule, and the dtypes and kinds of its tensors."""
 
     rule: Any
     dtypes: tuple[DType, ...]
-    single: tuple[bool, ...]  # a number for all elements
+    single: tuple[bool, ...]  # whether a tensor is one number for all elements
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -48,16 +48,18 @@ class Form(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Parameters in one table: the addresses of each, its size, and its first block."""
-        return _ROOM // (8 * (self.pointers + 2))
+        """The most parameters in one table, which has the addresses, size and first block of
+        each."""
+        return _MAX_ARGUMENT_BYTES // (8 * (self.pointers + 2))
 
-    def room(self, count: int) -> int:
-        """Places in a table for so many parameters; few sizes, so that few kernels serve all."""
+    def capacity(self, count: int) -> int:
+        """The entries of a table for so many parameters: a power of two, so that few kernels
+        suffice."""
         return min(1 << (count - 1).bit_length(), self.most)
 
 
-class Job(NamedTuple):
-    """One parameter's tensors, and their arrays as they were."""
+class ParameterUpdate(NamedTuple):
+    """One parameter's tensors, and their arrays before the update."""
 
     tensors: Sequence[Any]
     arrays: list[CudaArray]
@@ -66,20 +68,20 @@ class Job(NamedTuple):
 # --- the kernel ----------------------------------------------------------------------------------
 
 
-def _element(form: Form) -> list[str]:
+def _element(form: UpdateForm) -> list[str]:
     """The changes of one element, in registers x0, x1..."""
     lines = []
     for op, places, params in form.rule.changes:
         program = op.program([form.dtypes[k] for k in places], params)
         given = {i: f"x{k}" for i, k in enumerate(places)}
         lay = LAYOUTS[form.dtypes[places[0]]]
-        kept = lay.load.format(lay.store.format("result"))  # as the next op would read it
-        inner = [*body(program, given, "result"), f"x{places[0]} = {kept};"]
+        rounded = lay.load.format(lay.store.format("result"))  # as the next op would read it
+        inner = [*body(program, given, "result"), f"x{places[0]} = {rounded};"]
         lines += ["{", *(f"  {line}" for line in inner), "}"]
     return lines
 
 
-def _loop(form: Form, vector: int) -> list[str]:
+def _loop(form: UpdateForm, vector: int) -> list[str]:
     """The elements from `e` on, `vector` at a time."""
     full = [k for k, single in enumerate(form.single) if not single]
     lines = []
@@ -100,14 +102,14 @@ def _loop(form: Form, vector: int) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _lines(form: Form, room: int) -> list[str]:
-    """The kernel's body. The table is read in place: no pointer into it is ever made."""
+def _lines(form: UpdateForm, capacity: int) -> list[str]:
+    """The kernel's body. It reads the table in place, never through a pointer."""
     width = max(d.itemsize for d, one in zip(form.dtypes, form.single, strict=True) if not one)
     vector = _BYTES // width
     lines = [
         "int k = 0;  // whose block this is",
-        f"for (int step = {1 << room.bit_length() - 1}; step; step >>= 1)",
-        f"  if (k + step < {room} && table.first[k + step] <= (i64)blockIdx.x) k += step;",
+        f"for (int step = {1 << capacity.bit_length() - 1}; step; step >>= 1)",
+        f"  if (k + step < {capacity} && table.first[k + step] <= (i64)blockIdx.x) k += step;",
         f"const i64 begin = ((i64)blockIdx.x - table.first[k]) * {_CHUNK};",
         "const i64 size = table.size[k];",
         f"const i64 end = begin + {_CHUNK} < size ? begin + {_CHUNK} : size;",
@@ -136,17 +138,19 @@ def _lines(form: Form, room: int) -> list[str]:
     return lines
 
 
-def _write(form: Form, sizes: Sequence[int]) -> Written:
+def _write(form: UpdateForm, sizes: Sequence[int]) -> WrittenKernel:
     """The kernel for parameters of these sizes; its pointers are those of each in turn."""
-    room = form.room(len(sizes))
-    sizes = [*sizes, *[0] * (room - len(sizes))]
+    capacity = form.capacity(len(sizes))
+    sizes = [*sizes, *[0] * (capacity - len(sizes))]
     blocks = [-(-size // _CHUNK) for size in sizes]
-    first = [sum(blocks[:k]) for k in range(room)]  # of an empty place: behind all there are
-    text = "\n".join(f"  {line}" for line in _lines(form, room))
-    table = f"{{ u64 at[{room * form.pointers}]; i64 size[{room}]; i64 first[{room}]; }}"
+    first = [sum(blocks[:k]) for k in range(capacity)]  # of an empty entry: after all others
+    text = "\n".join(f"  {line}" for line in _lines(form, capacity))
+    table = (
+        f"{{ u64 at[{capacity * form.pointers}]; i64 size[{capacity}]; i64 first[{capacity}]; }}"
+    )
     title = form.rule.changes[-1].op.name.replace(".", "_")
     digest = hashlib.sha256(f"{table}{text}".encode()).hexdigest()[:12]
-    name = f"together_{title}_{digest}"
+    name = f"multi_tensor_{title}_{digest}"
     source = (
         f"struct Table_{digest} {table};\n"
         f'extern "C" __global__ void __launch_bounds__({BLOCK})\n'
@@ -154,36 +158,38 @@ def _write(form: Form, sizes: Sequence[int]) -> Written:
     )
     numbers = (*sizes, *first)
     grid = (sum(blocks), 1, 1)
-    return Written(Text(name, source), room * form.pointers, numbers, True, grid, BLOCK)
+    return WrittenKernel(
+        KernelText(name, source), capacity * form.pointers, numbers, True, grid, BLOCK
+    )
 
 
-# --- what can be done so -------------------------------------------------------------------------
+# --- when it applies -----------------------------------------------------------------------------
 
 
 def _is_dense(shape: Shape, strides: Shape) -> bool:
-    """Whether elements lie one after the other, in whatever order of the axes."""
+    """Whether elements are dense in memory, in any order of the axes."""
     axes = sorted(range(len(shape)), key=lambda a: -strides[a])
-    return fits(tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
+    return is_row_major(tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
 
 
-def _lie_alike(a: CudaArray, b: CudaArray) -> bool:
-    """Whether the same element of both is at the same place."""
+def _same_strides(a: CudaArray, b: CudaArray) -> bool:
+    """Whether corresponding elements have the same offset in both."""
     steps = zip(a.shape, a.strides, b.strides, strict=True)
     return all(n == 1 or s == t for n, s, t in steps)
 
 
-def _form(rule: Any, arrays: Sequence[CudaArray]) -> Form | None:
-    """How a rule is done on arrays that lie as these do; None where it must be op by op. Its ops
-    give what they change the dtype that it has."""
+def _form(rule: Any, arrays: Sequence[CudaArray]) -> UpdateForm | None:
+    """The kernel form of a rule on arrays of these layouts; None where it must run op by op. Its
+    ops do not change dtypes."""
     first = arrays[rule.changes[0].places[0]]
     single = tuple(not a.shape and bool(first.shape) for a in arrays)
-    made = Form(rule, tuple(FROM_NP[a.dtype] for a in arrays), single)
+    made = UpdateForm(rule, tuple(FROM_NP[a.dtype] for a in arrays), single)
     for k, a in enumerate(arrays):
         if a.storage is None or (single[k] and k in made.written):
             return None
         if single[k]:
             continue
-        if a.shape != first.shape or a.ptr % ALIGNED or not _lie_alike(a, first):
+        if a.shape != first.shape or a.ptr % ALIGNED or not _same_strides(a, first):
             return None
     if not _is_dense(first.shape, first.strides):
         return None
@@ -191,27 +197,27 @@ def _form(rule: Any, arrays: Sequence[CudaArray]) -> Form | None:
 
 
 def rewrite(dev: Any, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Do a rule on each list of tensors; those for which it must be done op by op are returned."""
-    left = []
-    jobs: dict[Form, list[Job]] = {}
+    """Apply a rule to each list of tensors; returns those for which it must run op by op."""
+    remaining = []
+    jobs: dict[UpdateForm, list[ParameterUpdate]] = {}
     for tensors in given:
         arrays = [t._data for t in tensors]
         if any(type(a) is not CudaArray or a.device != dev.device for a in arrays):
-            left.append(tensors)
+            remaining.append(tensors)
             continue
-        key = ("together", rule, *[a.layout or layout_of(a) for a in arrays])
+        key = ("multi_tensor", rule, *[a.layout or layout_of(a) for a in arrays])
         form = dev.plans[key] if key in dev.plans else dev._keep(key, _form(rule, arrays))
         if form is None:
-            left.append(tensors)
+            remaining.append(tensors)
         else:
-            jobs.setdefault(form, []).append(Job(tensors, arrays))
+            jobs.setdefault(form, []).append(ParameterUpdate(tensors, arrays))
     for form, some in jobs.items():
         for start in range(0, len(some), form.most):
             _launch(dev, form, some[start : start + form.most])
-    return left
+    return remaining
 
 
-def _launch(dev: Any, form: Form, jobs: Sequence[Job]) -> None:
+def _launch(dev: Any, form: UpdateForm, jobs: Sequence[ParameterUpdate]) -> None:
     """One kernel for so many parameters; their tensors get their new values."""
     gpu = dev.gpu
     written, sizes = form.written, []
@@ -224,18 +230,18 @@ def _launch(dev: Any, form: Form, jobs: Sequence[Job]) -> None:
             pointers.append(out.ptr)
             made.append((tensors[k], out))
         sizes.append(size_of(arrays[written[0]].shape))
-    kernel = dev.planned(("together", form, *sizes), lambda: _write(form, sizes))
-    empty = (form.room(len(jobs)) - len(jobs)) * form.pointers
+    kernel = dev.planned(("multi_tensor", form, *sizes), lambda: _write(form, sizes))
+    empty = (form.capacity(len(jobs)) - len(jobs)) * form.pointers
     gpu.launch(kernel, *pointers, *[0] * empty)
     for t, out in made:
         t.rebind(out, t._node)
 
 
 def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
-    """Where a new value goes: to the old one's memory where nobody else can see it. It is a new
-    array in either case, so that whoever remembers the old one sees that the value changed."""
+    """The array for a new value: in the old one's memory where nothing else can see that. It is a
+    new array in either case, so that holders of the old one notice that the value changed."""
     old = arrays[k]
-    if getrefcount(old) <= _KNOWN and old.is_alone:
+    if getrefcount(old) <= _TENSOR_ONLY and old.is_sole_owner:
         storage = old.storage
     else:
         storage = gpu.memory.take(size_of(old.shape) * old.dtype.itemsize)
@@ -244,8 +250,8 @@ def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
     return made
 
 
-def _known() -> int:
-    """What getrefcount says of an array that a tensor holds, asked as `_target` asks."""
+def _tensor_only() -> int:
+    """The refcount of an array that only a tensor holds, as `_target` sees it."""
 
     class Holder:
         _data: Any
@@ -261,4 +267,4 @@ def _known() -> int:
     return look(arrays)
 
 
-_KNOWN = _known()
+_TENSOR_ONLY = _tensor_only()

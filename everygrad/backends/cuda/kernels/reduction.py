@@ -1,8 +1,7 @@
-"""Reductions: threads that share a row, or columns side by side, in pieces.
+"""Reductions: threads share a row, or have neighbouring columns; long ones are split into pieces.
 
-Long rows and columns are cut into pieces whose results are reduced again: no running sum is long
-enough to lose digits, and the GPU is kept busy by few rows. All depends on the shape alone, so a
-sum has the same bits every time.
+The partial results of pieces are reduced again: no running sum is long enough to lose digits, and
+few rows keep the GPU busy. All depends on the shape alone, so a sum has the same bits every time.
 """
 
 from __future__ import annotations
@@ -11,9 +10,15 @@ from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
-from everygrad.backends.cuda.source.writer import BLOCK, Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import (
+    BLOCK,
+    KernelWriter,
+    WrittenKernel,
+    extent,
+    is_wide,
+)
 from everygrad.backends.strided_array import collapse
 from everygrad.compile.accumulate import COMBINATIONS, identity, of_nothing
 from everygrad.compile.expr import Inst
@@ -33,29 +38,31 @@ def combined(combine: str, dtype: DType, a: str, b: str) -> str:
     return instruction(Inst(combine, dtype, (0, 1)), [a, b], [dtype, dtype])
 
 
-class Walk(NamedTuple):
-    """Where the elements are: sizes and strides of the axes that stay and of those that go."""
+class ReductionLayout(NamedTuple):
+    """Where the elements are: sizes and strides of the axes that remain (outer) and of those that
+    are reduced (inner)."""
 
-    kept: Shape
-    kept_steps: Shape
-    gone: Shape
-    gone_steps: Shape
+    outer: Shape
+    outer_strides: Shape
+    inner: Shape
+    inner_strides: Shape
 
     @property
     def rows(self) -> int:
-        return size_of(self.kept)
+        return size_of(self.outer)
 
     @property
     def terms(self) -> int:
-        return size_of(self.gone)
+        return size_of(self.inner)
 
     @property
     def extent(self) -> int:
-        return extent((*self.kept, *self.gone), (*self.kept_steps, *self.gone_steps))
+        return extent((*self.outer, *self.inner), (*self.outer_strides, *self.inner_strides))
 
 
-class Stage(NamedTuple):
-    """One kernel: what it reads, keeps sums in and writes; `divisor` divides at the end, if any."""
+class ReductionStage(NamedTuple):
+    """One kernel: the dtypes it reads, accumulates in and writes; `divisor` divides at the end, if
+    any."""
 
     combine: str
     source: DType
@@ -66,26 +73,26 @@ class Stage(NamedTuple):
     divisor: int
 
 
-def walk_of(x: CudaArray, axes: Shape) -> Walk:
+def reduction_layout(x: CudaArray, axes: Shape) -> ReductionLayout:
     stay = [a for a in range(len(x.shape)) if a not in axes]
-    kept, (kept_steps,) = collapse(
+    outer, (outer_strides,) = collapse(
         tuple(x.shape[a] for a in stay), [tuple(x.strides[a] for a in stay)]
     )
-    gone, (gone_steps,) = collapse(
+    inner, (inner_strides,) = collapse(
         tuple(x.shape[a] for a in axes), [tuple(x.strides[a] for a in axes)]
     )
-    return Walk(kept, kept_steps, gone, gone_steps)
+    return ReductionLayout(outer, outer_strides, inner, inner_strides)
 
 
-def goes_by_rows(walk: Walk) -> bool:
-    """Whether threads share a row: where a row's elements lie together, or rows are few."""
-    along = min((abs(s) for s in walk.gone_steps if s), default=0)
-    across = min((abs(s) for s in walk.kept_steps if s), default=1 << 62)
-    return along <= across or walk.rows < _COLUMNS
+def goes_by_rows(layout: ReductionLayout) -> bool:
+    """Whether threads share a row: where a row's elements are neighbours, or rows are few."""
+    along = min((abs(s) for s in layout.inner_strides if s), default=0)
+    across = min((abs(s) for s in layout.outer_strides if s), default=1 << 62)
+    return along <= across or layout.rows < _COLUMNS
 
 
-def _begin(w: Writer, stage: Stage) -> str:
-    """Pointers and the lambda that combines; the accumulator's type."""
+def _begin(w: KernelWriter, stage: ReductionStage) -> str:
+    """Declare the pointers and the lambda that combines; returns the accumulator's type."""
     w.pointer(LAYOUTS[stage.source].memory, "x")
     w.pointer(LAYOUTS[stage.out].memory, "out", written=True)
     kind = LAYOUTS[stage.total].register
@@ -94,12 +101,12 @@ def _begin(w: Writer, stage: Stage) -> str:
     return kind
 
 
-def _value(stage: Stage, place: str) -> str:
+def _value(stage: ReductionStage, place: str) -> str:
     """An element as the accumulator takes it."""
     return cast(LAYOUTS[stage.source].load.format(place), stage.source, stage.total)
 
 
-def _store(w: Writer, stage: Stage, value: str, place: str) -> str:
+def _store(w: KernelWriter, stage: ReductionStage, value: str, place: str) -> str:
     if stage.divisor:
         part = LAYOUTS[dtypes.real_of(stage.total)].register
         count = w.number(stage.divisor, "divisor")
@@ -119,14 +126,14 @@ def _sharing(length: int) -> int:
     return 1 if length <= 4 else 8 if length <= 64 else 32 if length <= 1024 else BLOCK
 
 
-def _vector(walk: Walk, stage: Stage, place: int) -> int:
+def _vector(layout: ReductionLayout, stage: ReductionStage, place: int) -> int:
     """How many elements of a row are read at once."""
     size = stage.source.itemsize
     count = 16 // size
-    if len(walk.gone) != 1 or walk.gone_steps != (1,):
+    if len(layout.inner) != 1 or layout.inner_strides != (1,):
         return 1
     while count > 1:
-        starts = all(s % count == 0 for s, n in zip(walk.kept_steps, walk.kept, strict=True)
+        starts = all(s % count == 0 for s, n in zip(layout.outer_strides, layout.outer, strict=True)
                      if n != 1)  # fmt: skip
         if starts and place % (count * size) == 0 and stage.length % count == 0:
             break
@@ -134,13 +141,15 @@ def _vector(walk: Walk, stage: Stage, place: int) -> int:
     return count
 
 
-def write_rows(name: str, stage: Stage, walk: Walk, place: int) -> Written:
-    """Each row's pieces to one result each: out[row * pieces + piece]."""
-    total = walk.rows * stage.pieces
-    w = Writer(name, is_wide(walk.extent, total * BLOCK))
+def write_rows(
+    name: str, stage: ReductionStage, layout: ReductionLayout, place: int
+) -> WrittenKernel:
+    """Each piece of a row is reduced to one result: out[row * pieces + piece]."""
+    total = layout.rows * stage.pieces
+    w = KernelWriter(name, is_wide(layout.extent, total * BLOCK))
     kind = _begin(w, stage)
     share = _sharing(stage.length)
-    vector = _vector(walk, stage, place) if share > 1 else 1
+    vector = _vector(layout, stage, place) if share > 1 else 1
     start = constant(identity(stage.combine, stage.total), stage.total)
     wide = "(i64)" if w.wide else ""
     w.add(
@@ -150,27 +159,29 @@ def write_rows(name: str, stage: Stage, walk: Walk, place: int) -> Written:
         f"const {w.index} row = there ? k / {w.number(stage.pieces, 'pieces')} : 0;",
         f"const {w.index} first = there ? (k - row * pieces) * {w.number(stage.length, 'length')} "
         f": 0;",
-        f"const {w.index} left = {w.number(walk.terms, 'terms')} - first;",
+        f"const {w.index} left = {w.number(layout.terms, 'terms')} - first;",
         f"const {w.index} n = there ? (left < length ? left : length) : 0;",
     )
-    lines, names = w.split("row", walk.kept, "i")
-    w.add(*lines, f"const auto* base = x + ({w.address(names, walk.kept_steps)});")
+    lines, names = w.split("row", layout.outer, "i")
+    w.add(*lines, f"const auto* base = x + ({w.address(names, layout.outer_strides)});")
     w.add(f"{kind} acc = {start};")
     if vector > 1:
         _row_vectors(w, stage, kind, share, vector, start)
     else:
-        _row_scalars(w, stage, walk, share)
+        _row_scalars(w, stage, layout, share)
     if share > 1:
         if share > 32:
-            w.add(f"__shared__ u32 room[{32 * max(1, stage.total.itemsize // 4)}];")
-        room = "room" if share > 32 else "(u32*)nullptr"
-        w.add(f"acc = gathered<{share}>(acc, combine, ({kind}){start}, {room});")
+            w.add(f"__shared__ u32 shared[{32 * max(1, stage.total.itemsize // 4)}];")
+        shared = "shared" if share > 32 else "(u32*)nullptr"
+        w.add(f"acc = block_reduce<{share}>(acc, combine, ({kind}){start}, {shared});")
     w.add(f"if (there && lane == 0) {_store(w, stage, 'acc', 'k')}")
     return w.finish(-(-total // (BLOCK // share)))
 
 
-def _row_vectors(w: Writer, stage: Stage, kind: str, share: int, vector: int, start: str) -> None:
-    """One sum for each element of a load: they do not wait for one another."""
+def _row_vectors(
+    w: KernelWriter, stage: ReductionStage, kind: str, share: int, vector: int, start: str
+) -> None:
+    """One accumulator for each element of a vector load, so that they are independent."""
     pack = f"Pack<{LAYOUTS[stage.source].memory}, {vector}>"
     w.add(
         f"{kind} part[{vector}];",
@@ -192,21 +203,23 @@ def _row_vectors(w: Writer, stage: Stage, kind: str, share: int, vector: int, st
     )
 
 
-def _row_scalars(w: Writer, stage: Stage, walk: Walk, share: int) -> None:
+def _row_scalars(
+    w: KernelWriter, stage: ReductionStage, layout: ReductionLayout, share: int
+) -> None:
     w.add("#pragma unroll 4", f"for ({w.index} t = lane; t < n; t += {share}) {{")
     w.add(f"  const {w.index} j = first + t;")
-    lines, names = w.split("j", walk.gone, "g")
-    place = f"base[{w.address(names, walk.gone_steps)}]"
+    lines, names = w.split("j", layout.inner, "g")
+    place = f"base[{w.address(names, layout.inner_strides)}]"
     w.add(*(f"  {line}" for line in lines), f"  acc = combine(acc, {_value(stage, place)});", "}")
 
 
 # --- columns -------------------------------------------------------------------------------------
 
 
-def write_columns(name: str, stage: Stage, walk: Walk) -> Written:
+def write_columns(name: str, stage: ReductionStage, layout: ReductionLayout) -> WrittenKernel:
     """A thread for each column and each eighth row of a piece: out[piece * rows + row]."""
-    rows = walk.rows
-    w = Writer(name, is_wide(walk.extent, rows * stage.pieces))
+    rows = layout.rows
+    w = KernelWriter(name, is_wide(layout.extent, rows * stage.pieces))
     kind = _begin(w, stage)
     start = constant(identity(stage.combine, stage.total), stage.total)
     beside = BLOCK // _COLUMNS
@@ -215,24 +228,26 @@ def write_columns(name: str, stage: Stage, walk: Walk) -> Written:
         f"const {w.index} row = ({w.index})blockIdx.x * {_COLUMNS} + tx;",
         f"const bool there = row < {w.number(rows, 'rows')};",
         f"const {w.index} first = ({w.index})blockIdx.y * {w.number(stage.length, 'length')};",
-        f"const {w.index} left = {w.number(walk.terms, 'terms')} - first;",
+        f"const {w.index} left = {w.number(layout.terms, 'terms')} - first;",
         f"const {w.index} end = first + (left < length ? left : length);",
         f"{kind} acc = {start};",
         "if (there) {",
     )
-    lines, names = w.split("row", walk.kept, "i")
+    lines, names = w.split("row", layout.outer, "i")
     w.add(*(f"  {line}" for line in lines))
-    w.add(f"  const auto* base = x + ({w.address(names, walk.kept_steps)});", "#pragma unroll 8")
+    w.add(
+        f"  const auto* base = x + ({w.address(names, layout.outer_strides)});", "#pragma unroll 8"
+    )
     w.add(f"  for ({w.index} j = first + ty; j < end; j += {beside}) {{")
-    lines, names = w.split("j", walk.gone, "g")
-    place = f"base[{w.address(names, walk.gone_steps)}]"
+    lines, names = w.split("j", layout.inner, "g")
+    place = f"base[{w.address(names, layout.inner_strides)}]"
     w.add(
         *(f"    {line}" for line in lines),
         f"    acc = combine(acc, {_value(stage, place)});",
         "  }",
         "}",
-        f"__shared__ alignas(16) char room[{BLOCK * stage.total.itemsize}];",
-        f"{kind}* part = ({kind}*)room;",
+        f"__shared__ alignas(16) char shared[{BLOCK * stage.total.itemsize}];",
+        f"{kind}* part = ({kind}*)shared;",
         "part[threadIdx.x] = acc;",
         f"for (int d = {beside // 2}; d > 0; d /= 2) {{",
         "  __syncthreads();",
@@ -245,18 +260,18 @@ def write_columns(name: str, stage: Stage, walk: Walk) -> Written:
     return w.finish((-(-rows // _COLUMNS), stage.pieces, 1))
 
 
-def _pieces(walk: Walk, by_rows: bool) -> tuple[int, int]:
-    """Into how many pieces rows are cut, and how long these are."""
-    terms = walk.terms
+def _pieces(layout: ReductionLayout, by_rows: bool) -> tuple[int, int]:
+    """Into how many pieces rows are split, and their length."""
+    terms = layout.terms
     if by_rows:
-        # several blocks for a row only where rows alone are too few
-        wanted = -(-_BLOCKS // walk.rows)
+        # several blocks for a row only where there are too few rows
+        wanted = -(-_BLOCKS // layout.rows)
         length = min(ROW_PIECE, max(1024, -(-terms // wanted)))
         length = -(-length // 64) * 64
     else:
-        wanted = -(-_BLOCKS // -(-walk.rows // _COLUMNS))
+        wanted = -(-_BLOCKS // -(-layout.rows // _COLUMNS))
         length = min(_LONGEST, max(_SHORTEST, -(-terms // wanted)))
-        length = max(-(-length // 8) * 8, -(-terms // 65535))  # blocks are numbered in 16 bits
+        length = max(-(-length // 8) * 8, -(-terms // 65535))  # a grid's second axis has 16 bits
     length = min(length, terms)
     return -(-terms // length), length
 
@@ -266,33 +281,36 @@ def accumulate(
 ) -> CudaArray:
     """The reduction of a non-empty array; one long axis of results."""
     source = FROM_NP[x.dtype]
-    total = accumulator(source)
-    walk = walk_of(x, axes)
-    count = walk.terms if mean else 0
+    total = accumulator_dtype(source)
+    layout = reduction_layout(x, axes)
+    count = layout.terms if mean else 0
     ptr = x.ptr
     while True:
-        by_rows = goes_by_rows(walk)
-        pieces, length = _pieces(walk, by_rows)
+        by_rows = goes_by_rows(layout)
+        pieces, length = _pieces(layout, by_rows)
         last = pieces == 1
-        stage = Stage(
+        stage = ReductionStage(
             combine, source, total, out if last else total, pieces, length, count if last else 0
         )
-        made: CudaArray = dev.empty((walk.rows * pieces,), stage.out)
-        key = ("reduce", name, stage, walk, by_rows, ptr % 16)
+        made: CudaArray = dev.empty((layout.rows * pieces,), stage.out)
+        key = ("reduce", name, stage, layout, by_rows, ptr % 16)
 
         def write(
-            stage: Stage = stage, walk: Walk = walk, by_rows: bool = by_rows, ptr: int = ptr
-        ) -> Written:
+            stage: ReductionStage = stage,
+            layout: ReductionLayout = layout,
+            by_rows: bool = by_rows,
+            ptr: int = ptr,
+        ) -> WrittenKernel:
             if by_rows:
-                return write_rows(name, stage, walk, ptr % 16)
-            return write_columns(name, stage, walk)
+                return write_rows(name, stage, layout, ptr % 16)
+            return write_columns(name, stage, layout)
 
         dev.gpu.launch(dev.planned(key, write), ptr, made.ptr)
         if last:
             return made
-        rows = walk.rows
+        rows = layout.rows
         steps = (pieces, 1) if by_rows else (1, rows)
-        walk = Walk((rows,), steps[:1], (pieces,), steps[1:])
+        layout = ReductionLayout((rows,), steps[:1], (pieces,), steps[1:])
         source, ptr, x = total, made.ptr, made  # x: holds the memory until the next launch
 
 
@@ -328,12 +346,12 @@ def _swapped(text: str) -> str:
 
 
 def _write_arg(
-    name: str, dtype: DType, largest: bool, walk: Walk, pieces: int, again: bool
-) -> Written:
-    """A block for each piece of a row: the best value and its index. `again`: what is read are the
-    bests of pieces, whose indices stand in `given`."""
-    total = walk.rows * pieces
-    w = Writer(name, is_wide(walk.extent, total * BLOCK))
+    name: str, dtype: DType, largest: bool, layout: ReductionLayout, pieces: int, again: bool
+) -> WrittenKernel:
+    """A block for each piece of a row: the best value and its index. `again`: the inputs are
+    the bests of pieces, whose indices are in `given`."""
+    total = layout.rows * pieces
+    w = KernelWriter(name, is_wide(layout.extent, total * BLOCK))
     lay = LAYOUTS[dtype]
     w.pointer(lay.memory, "x")
     if again:
@@ -353,16 +371,16 @@ def _write_arg(
         "};",
     )
     w.number(pieces, "pieces")
-    w.number(-(-walk.terms // pieces), "length")
-    w.number(walk.terms, "terms")
+    w.number(-(-layout.terms // pieces), "length")
+    w.number(layout.terms, "terms")
     w.add(
         f"const {w.index} k = blockIdx.x;",
         f"const {w.index} row = k / pieces, first = (k - row * pieces) * length;",
         f"const {w.index} end = first + length < terms ? first + length : terms;",
     )
-    lines, names = w.split("row", walk.kept, "i")
-    w.add(*lines, f"const {w.index} base = {w.address(names, walk.kept_steps)};")
-    value = lay.load.format(f"x[base + j * {w.number(walk.gone_steps[0], 'step')}]")
+    lines, names = w.split("row", layout.outer, "i")
+    w.add(*lines, f"const {w.index} base = {w.address(names, layout.outer_strides)};")
+    value = lay.load.format(f"x[base + j * {w.number(layout.inner_strides[0], 'step')}]")
     at = "given[base + j]" if again else "j"
     w.add(
         "Best acc; acc.at = -1;",
@@ -370,9 +388,9 @@ def _write_arg(
         f"  Best b; b.v = {value}; b.at = {at};",
         "  acc = combine(acc, b);",
         "}",
-        "__shared__ alignas(16) u32 room[32 * 8];",
+        "__shared__ alignas(16) u32 shared[32 * 8];",
         "Best none; none.at = -1;",
-        f"acc = gathered<{BLOCK}>(acc, combine, none, room);",
+        f"acc = block_reduce<{BLOCK}>(acc, combine, none, shared);",
         f"if (threadIdx.x == 0) {{ best[k] = {lay.store.format('acc.v')}; out[k] = acc.at; }}",
     )
     return w.finish(total)
@@ -384,22 +402,24 @@ def arg(dev: Any, largest: bool, x: CudaArray, axis: int, keepdims: bool) -> Cud
     if not size_of(shape) or x.storage is None:
         return dev.empty(shape, dtypes.int64)
     dtype, name = FROM_NP[x.dtype], "argmax" if largest else "argmin"
-    walk = walk_of(x, (axis,))
+    layout = reduction_layout(x, (axis,))
     ptrs: tuple[int, ...] = (x.ptr,)
     held: tuple[CudaArray, ...] = (x,)
     while True:
-        pieces = -(-walk.terms // ROW_PIECE)
-        best: CudaArray = dev.empty((walk.rows * pieces,), dtype)
-        out: CudaArray = dev.empty((walk.rows * pieces,), dtypes.int64)
+        pieces = -(-layout.terms // ROW_PIECE)
+        best: CudaArray = dev.empty((layout.rows * pieces,), dtype)
+        out: CudaArray = dev.empty((layout.rows * pieces,), dtypes.int64)
         again = len(ptrs) > 1
-        key = ("arg", largest, dtype, walk, pieces, again)
+        key = ("arg", largest, dtype, layout, pieces, again)
 
-        def write(walk: Walk = walk, pieces: int = pieces, again: bool = again) -> Written:
-            return _write_arg(name, dtype, largest, walk, pieces, again)
+        def write(
+            layout: ReductionLayout = layout, pieces: int = pieces, again: bool = again
+        ) -> WrittenKernel:
+            return _write_arg(name, dtype, largest, layout, pieces, again)
 
         dev.gpu.launch(dev.planned(key, write), *ptrs, best.ptr, out.ptr)
         if pieces == 1:
             return CudaArray(dev.device, shape, dtypes.int64.np, out.storage)
-        walk = Walk((walk.rows,), (pieces,), (pieces,), (1,))
+        layout = ReductionLayout((layout.rows,), (pieces,), (pieces,), (1,))
         ptrs, held = (best.ptr, out.ptr), (best, out)
         assert held  # their memory is in use until the next launch

@@ -1,8 +1,8 @@
-"""Adding to places that indices name, in an order that is always the same.
+"""Deterministic scatter-add.
 
-Where indices are few, each result looks through them all. Otherwise pairs of (place, position) are
-sorted; equal places then lie together, and whoever finds the first of them sums them in order. No
-atomic addition: its order, and with it the last digits, would change from run to run.
+Where indices are few, each result scans them all. Otherwise pairs of (target, position) are sorted;
+equal targets are then neighbours, and the block at the first of them sums them in order. Atomic
+additions would change their order, and with it the last digits, from run to run.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import copied
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.gather import check_range, index_line, nothing_to_take
-from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator
+from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.compile.expr import Inst
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 
-FEW = edge(__name__, "FEW", 64, "size")  # indices that each result may look through
-CHUNK = edge(__name__, "CHUNK", 2048, "size")  # pairs that one block sorts in its own memory
+FEW = edge(__name__, "FEW", 64, "size")  # indices that each result may scan
+CHUNK = edge(__name__, "CHUNK", 2048, "size")  # pairs that one block sorts in shared memory
 _SORTING = edge(__name__, "_SORTING", 1024, "size")  # threads of such a block
 _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # of a block that sums
 
 
-class Layouts(NamedTuple):
-    """What a kernel depends on. `whole`: an index names a whole slice, not one element."""
+class ScatterLayout(NamedTuple):
+    """What a kernel depends on. `whole`: an index selects a whole slice, not one element."""
 
     dtype: DType
     index_dtype: DType
@@ -60,10 +60,10 @@ def _plus(dtype: DType, a: str, b: str) -> str:
 # --- few indices ---------------------------------------------------------------------------------
 
 
-def _write_looking(name: str, at: Layouts, multiprocessors: int) -> Written:
-    lay, total = LAYOUTS[at.dtype], accumulator(at.dtype)
+def _write_looking(name: str, at: ScatterLayout, multiprocessors: int) -> WrittenKernel:
+    lay, total = LAYOUTS[at.dtype], accumulator_dtype(at.dtype)
     register = LAYOUTS[total].register
-    w = Writer(name, at.wide)
+    w = KernelWriter(name, at.wide)
     w.pointer(lay.memory, "x")
     w.pointer(LAYOUTS[at.index_dtype].memory, "index")
     w.pointer(lay.memory, "source")
@@ -103,17 +103,19 @@ def _write_looking(name: str, at: Layouts, multiprocessors: int) -> Written:
 # --- sorting -------------------------------------------------------------------------------------
 
 
-def _write_keys(at: Layouts, number: int, room: int, multiprocessors: int) -> Written:
-    """The pairs, as one number each: the place in the result above, the position below. What fills
-    the room up, and bad indices, come last."""
-    w = Writer("scatter_keys", is_wide(room) or at.wide)
+def _write_keys(
+    at: ScatterLayout, number: int, capacity: int, multiprocessors: int
+) -> WrittenKernel:
+    """The pairs as 64-bit keys: the target in the upper half, the position in the lower. Padding
+    and bad indices sort last."""
+    w = KernelWriter("scatter_keys", is_wide(capacity) or at.wide)
     w.pointer(LAYOUTS[at.index_dtype].memory, "index")
     w.pointer("u64", "faults", written=True)
     w.pointer("u64", "keys", written=True)
     w.thread()
     total = at.index_shape[0] if at.whole else size_of(at.index_shape)
     w.add(
-        f"for ({w.index} e = thread; e < {w.number(room, 'room')}; e += threads) {{",
+        f"for ({w.index} e = thread; e < {w.number(capacity, 'capacity')}; e += threads) {{",
         "  keys[e] = ~0ull;",
         f"  if (e >= {w.number(total, 'count')}) continue;",
     )
@@ -128,14 +130,14 @@ def _write_keys(at: Layouts, number: int, room: int, multiprocessors: int) -> Wr
             where = "(u64)k" if a == at.axis else f"(u64){names[a]}"
             place = f"({place} * (u64){w.number(n)} + {where})" if a else where
     w.add(f"  keys[e] = {place} << 32 | (u64)e;", "}")
-    return w.finish(grid(room, multiprocessors))
+    return w.finish(grid(capacity, multiprocessors))
 
 
-def _write_sort(room: int, first: bool) -> Written:
-    """Blocks sort (`first`) or merge what they hold, pair by pair (Batcher's bitonic network)."""
-    w = Writer("scatter_sort", is_wide(room))
+def _write_sort(capacity: int, first: bool) -> WrittenKernel:
+    """Blocks sort (`first`) or merge their keys in shared memory (a bitonic network)."""
+    w = KernelWriter("scatter_sort", is_wide(capacity))
     w.pointer("u64", "keys", written=True)
-    chunk = min(CHUNK, room)
+    chunk = min(CHUNK, capacity)
     if first:
         sizes = f"for ({w.index} size = 2; size <= {chunk}; size *= 2)"
     else:
@@ -158,65 +160,65 @@ def _write_sort(room: int, first: bool) -> Written:
         "__syncthreads();",
         f"for (int i = threadIdx.x; i < {chunk}; i += {_SORTING}) keys[start + i] = held[i];",
     )
-    return w.finish(room // chunk, _SORTING)
+    return w.finish(capacity // chunk, _SORTING)
 
 
-def _write_step(room: int, multiprocessors: int) -> Written:
-    """One step of the network between pairs that lie further apart than a block holds."""
-    w = Writer("scatter_step", is_wide(room))
+def _write_step(capacity: int, multiprocessors: int) -> WrittenKernel:
+    """One step of the network between keys that are further apart than a block holds."""
+    w = KernelWriter("scatter_step", is_wide(capacity))
     w.pointer("u64", "keys", written=True)
     w.thread()
     w.number(0, "size")
     w.number(0, "d")
     w.add(
-        f"for ({w.index} t = thread; t < {w.number(room // 2, 'half')}; t += threads) {{",
+        f"for ({w.index} t = thread; t < {w.number(capacity // 2, 'half')}; t += threads) {{",
         f"  const {w.index} i = 2 * t - (t & (d - 1)), j = i + d;",
         "  const bool up = (i & size) == 0;",
         "  const u64 a = keys[i], b = keys[j];",
         "  if ((a > b) == up) { keys[i] = b; keys[j] = a; }",
         "}",
     )
-    return w.finish(grid(room // 2, multiprocessors))
+    return w.finish(grid(capacity // 2, multiprocessors))
 
 
 def sort_keys(dev: Any, keys: CudaArray) -> None:
-    """Sort in place; there are a power of two of them."""
-    room = keys.shape[0]
+    """Sort in place; the number of keys is a power of two."""
+    capacity = keys.shape[0]
     launch = dev.gpu.launch
-    launch(dev.planned(("sort", room), lambda: _write_sort(room, True)), keys.ptr)
+    launch(dev.planned(("sort", capacity), lambda: _write_sort(capacity, True)), keys.ptr)
     size = 2 * CHUNK
-    while size <= room:
+    while size <= capacity:
         d = size // 2
         while d >= CHUNK:
 
-            def step(size: int = size, d: int = d) -> Written:
-                made = _write_step(room, dev.multiprocessors)
+            def step(size: int = size, d: int = d) -> WrittenKernel:
+                made = _write_step(capacity, dev.multiprocessors)
                 return made._replace(numbers=(size, d, *made.numbers[2:]))
 
-            launch(dev.planned(("sort step", room, size, d), step), keys.ptr)
+            launch(dev.planned(("sort step", capacity, size, d), step), keys.ptr)
             d //= 2
 
-        def merge(size: int = size) -> Written:
-            return _write_sort(room, False)._replace(numbers=(size,))
+        def merge(size: int = size) -> WrittenKernel:
+            return _write_sort(capacity, False)._replace(numbers=(size,))
 
-        launch(dev.planned(("sort merge", room, size), merge), keys.ptr)
+        launch(dev.planned(("sort merge", capacity, size), merge), keys.ptr)
         size *= 2
 
 
 # --- summing -------------------------------------------------------------------------------------
 
 
-def _write_sums(name: str, at: Layouts) -> Written:
-    """A block for each pair and some columns; the first pair of a place sums the others' values.
-    The result holds x already."""
-    lay, total = LAYOUTS[at.dtype], accumulator(at.dtype)
+def _write_sums(name: str, at: ScatterLayout) -> WrittenKernel:
+    """A block for each pair and some columns; the block at the first pair of a target sums the
+    values of all its pairs. The result already holds x."""
+    lay, total = LAYOUTS[at.dtype], accumulator_dtype(at.dtype)
     register = LAYOUTS[total].register
-    w = Writer(name, True)
+    w = KernelWriter(name, True)
     w.pointer("u64", "keys")
     w.pointer(lay.memory, "source")
     w.pointer(lay.memory, "out", written=True)
     pairs = at.index_shape[0] if at.whole else size_of(at.index_shape)
-    beside = _beside(at, pairs)
+    beside = _threads_per_target(at, pairs)
     rest = tuple(n for a, n in enumerate(at.x_shape) if a != at.axis) if at.whole else ()
     columns = size_of(rest)
     across = _COLUMNS if at.whole else 1
@@ -251,14 +253,14 @@ def _write_sums(name: str, at: Layouts) -> Written:
         f"  if (there) {{ const {register} v = {value}; sum = {_plus(total, 'sum', 'v')}; }}",
         "}",
     )
-    _gather_sums(w, register, total, across, beside)
+    _block_reduce(w, register, total, across, beside)
     _add_to_result(w, at, total, register)
     w.add("__syncthreads();", "}")
     return w.finish((pairs, min(65535, -(-columns // across)), 1), across * beside)
 
 
-def _beside(at: Layouts, pairs: int) -> int:
-    """How many threads share the pairs of one place: more where many pairs meet in few places."""
+def _threads_per_target(at: ScatterLayout, pairs: int) -> int:
+    """How many threads share the pairs of one target: more where targets are few."""
     places = at.x_shape[at.axis] if at.whole else size_of(at.x_shape)
     crowded = pairs > 4 * places
     if at.whole:
@@ -266,10 +268,10 @@ def _beside(at: Layouts, pairs: int) -> int:
     return 256 if crowded else 32
 
 
-def _gather_sums(w: Writer, register: str, total: DType, across: int, beside: int) -> None:
+def _block_reduce(w: KernelWriter, register: str, total: DType, across: int, beside: int) -> None:
     w.add(
-        f"__shared__ alignas(16) char room_[{across * beside * total.itemsize}];",
-        f"{register}* part = ({register}*)room_;",
+        f"__shared__ alignas(16) char shared[{across * beside * total.itemsize}];",
+        f"{register}* part = ({register}*)shared;",
         "part[threadIdx.x] = sum;",
         f"for (int d = {beside // 2}; d > 0; d /= 2) {{",
         "  __syncthreads();",
@@ -279,7 +281,7 @@ def _gather_sums(w: Writer, register: str, total: DType, across: int, beside: in
     )
 
 
-def _add_to_result(w: Writer, at: Layouts, total: DType, register: str) -> None:
+def _add_to_result(w: KernelWriter, at: ScatterLayout, total: DType, register: str) -> None:
     lay = LAYOUTS[at.dtype]
     if at.whole:
         inner = size_of(at.x_shape[at.axis + 1 :])
@@ -316,7 +318,7 @@ def _scatter(
         check_range(dev, index, x.shape[axis], what)
         return x
     dtype = FROM_NP[x.dtype]
-    at = Layouts(
+    at = ScatterLayout(
         dtype, FROM_NP[index.dtype], axis, whole, x.shape, index.shape, source.shape, x.strides,
         index.strides, source.strides,
     )  # fmt: skip
@@ -338,25 +340,25 @@ def _by_sorting(
     x: CudaArray,
     index: CudaArray,
     source: CudaArray,
-    at: Layouts,
+    at: ScatterLayout,
     number: int,
 ) -> CudaArray:
     pairs = size_of(index.shape)
     places = x.shape[at.axis] if at.whole else size_of(x.shape)
-    if pairs >= 1 << 31 or places >= (1 << 32) - 1:  # a block each, and half of a key
+    if pairs >= 1 << 31 or places >= (1 << 32) - 1:  # a block for each, and 32 bits of a key
         raise DeviceError(
             f"{op}: {pairs} indices into {places} places; the cuda backend sorts fewer than 2**31 "
             f"indices into fewer than 2**32 - 1 places; split the index"
         )
-    room = 1 << max(1, (pairs - 1).bit_length())
-    keys: CudaArray = dev.empty((room,), dtypes.uint64)
+    capacity = 1 << max(1, (pairs - 1).bit_length())
+    keys: CudaArray = dev.empty((capacity,), dtypes.uint64)
     kernel = dev.planned(
-        ("keys", op, at, room), lambda: _write_keys(at, number, room, dev.multiprocessors)
+        ("keys", op, at, capacity), lambda: _write_keys(at, number, capacity, dev.multiprocessors)
     )
     dev.gpu.launch(kernel, index.ptr, dev.gpu.faults(), keys.ptr)
     sort_keys(dev, keys)
     out = copied(dev, x)
-    kernel = dev.planned(("sums", op, at, room), lambda: _write_sums(op, at))
+    kernel = dev.planned(("sums", op, at, capacity), lambda: _write_sums(op, at))
     dev.gpu.launch(kernel, keys.ptr, source.ptr, out.ptr)
     return out
 

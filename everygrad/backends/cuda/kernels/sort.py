@@ -1,5 +1,5 @@
-"""Sorting by CuPy. It takes memory while it runs, which no graph can hold: a compiled function has
-it done between graphs (`library`), and sorts short rows by the portable network."""
+"""Sorting by CuPy. It allocates while it runs, which no graph can hold: a compiled function calls
+it between graphs (`graph/library_calls`), and sorts short rows by the portable network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.cupy_interop import is_eager, lent, on_our_stream
+from everygrad.backends.cuda.cupy_interop import as_cupy, is_eager, on_our_stream
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
@@ -22,7 +22,7 @@ def _cast(source: DType, target: DType) -> Program:
 
 
 def sortable(dev: Any, x: CudaArray) -> CudaArray:
-    """x in C order, in a dtype of the same order that CuPy sorts."""
+    """x contiguous, in a dtype that CuPy sorts, with the same order."""
     dtype = FROM_NP[x.dtype]
     wider = {
         dtypes.bool_: dtypes.uint8,
@@ -35,7 +35,8 @@ def sortable(dev: Any, x: CudaArray) -> CudaArray:
 
 
 def order(cupy: Any, keys: Any, axis: int, descending: bool) -> Any:
-    """Stable, NaN as the largest; flipped for descending, so that equal elements keep order."""
+    """A stable argsort, NaN last; flipped for descending, so that equal elements keep their
+    order."""
     if not descending:
         return cupy.argsort(keys, axis=axis, kind="stable")
     found = cupy.argsort(cupy.flip(keys, axis), axis=axis, kind="stable")
@@ -48,7 +49,7 @@ def argsort(dev: Any, x: CudaArray, axis: int, descending: bool) -> Any:
     x = sortable(dev, x)
     out: CudaArray = dev.empty(x.shape, dtypes.int64)
     with on_our_stream(dev) as cupy:
-        lent(cupy, out)[...] = order(cupy, lent(cupy, x), axis, descending)
+        as_cupy(cupy, out)[...] = order(cupy, as_cupy(cupy, x), axis, descending)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Fourier transforms inside graphs: by cuFFT, with plans that have their memory for good."""
+"""Fourier transforms inside graphs, by cuFFT plans that own their workspace."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FORWARD, _INVERSE = -1, 1
 
 
 class Transform:
-    """Transforms of rows, one after the other in memory. The first call makes the plan; later ones
-    take no memory, and may be captured."""
+    """Transforms of contiguous rows. The first call makes the plan; later ones allocate nothing,
+    and may be captured."""
 
     def __init__(
         self, dev: Any, op: str, kind: int, length: int, count: int, direction: int
@@ -45,17 +45,17 @@ class Transform:
 
 
 def _at(address: int) -> Any:
-    """An address, as CuPy's plans ask an array for it."""
+    """An address as an object that CuPy's plans accept for an array."""
     return SimpleNamespace(data=SimpleNamespace(ptr=address))
 
 
 def record(dev: Any, rec: Any, x: CudaArray, v: Value) -> CudaArray:
-    """The result on a promised array: its axis is brought to the end, and back."""
+    """The result on placeholder arrays: the axis is permuted to the end, and back."""
     axis, last = v.params["axis"], len(x.shape) - 1
     axes = (*(a for a in range(last + 1) if a != axis), axis)
     backwards = v.name == "half_dft"
     moved = strided_views.permute_dims(rec, x, axes)
-    # cuFFT writes to what it makes real numbers of, and reads real numbers in pairs
+    # complex-to-real overwrites its input, and real inputs are read in aligned pairs
     own = backwards or moved.offset
     source = copy_kernels.copied(rec, moved) if own else copy_kernels.contiguous(rec, moved)
     out = rec.empty(tuple(v.shape[a] for a in axes), v.dtype)

@@ -1,9 +1,9 @@
-"""Linear algebra inside graphs: factorisations and solutions by cuSOLVER and cuBLAS, put on the
-stream without the host's waiting. What is wrong with a matrix is raised by the next read.
+"""Linear algebra inside graphs: factorisations and solutions by cuSOLVER and cuBLAS, enqueued on
+the stream while the host does not wait. The next read raises an error for a bad matrix.
 
-The libraries' matrices are column-major. A row-major matrix read so is its transpose, and where
-that serves as well nothing is turned: a Cholesky factor, an inverse, a determinant, a triangular
-system. Other results lie column by column, and say so by their strides.
+The libraries' matrices are column-major. A row-major matrix read so is its transpose, and where the
+transpose serves as well nothing is copied: a Cholesky factor, an inverse, a determinant, a
+triangular system. Other results are column-major, and their strides say so.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from everygrad.backends.cuda.driver import cusolver
 from everygrad.backends.cuda.solver.matrix_kernels import (
     Stretch,
     addresses,
+    copy_strided,
     determinants,
     keep_lower,
-    place,
+    mark_failures,
     put_pivots,
     refuse_zeros,
-    settle,
     take_triangle,
     unit_matrices,
 )
@@ -32,38 +32,38 @@ from everygrad.backends.strided_array import collapse, row_major
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-# found by trying on an H200
-_ALONE = 600  # columns from which on one matrix keeps the GPU as busy as a batch of two
-_SLOW = 200  # the same of LU, whose function for a batch takes the square of that as long
-_SMALL = 32  # columns up to which LU of one matrix is done as a batch of one
+# measured on an H200
+_SATURATING = 600  # columns from which one matrix saturates the GPU as well as a batch of two
+_LU_SATURATING = 200  # the same for LU, whose batched routine scales with the square
+_SMALL = 32  # columns up to which LU of one matrix is a batch of one
 _TINY = 16  # columns up to which cuBLAS inverts in one kernel
-_LOOP = 64  # matrices that are done one after the other, where no function takes a batch
+_LOOP = 64  # matrices that are looped over where no routine takes a batch
 
 
 def _facts(x: CudaArray) -> tuple[DType, int, int, int]:
-    """The dtype, how many matrices, their rows and columns."""
+    """The dtype, the number of matrices, their rows and columns."""
     *batch, m, n = x.shape
     return FROM_NP[x.dtype], size_of(tuple(batch)), m, n
 
 
-def _turned(x: CudaArray) -> CudaArray:
+def _transposed(x: CudaArray) -> CudaArray:
     """The transpose of each matrix."""
     shape, strides = x.shape, x.strides
     return x.view((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
 
 
 def _by_columns(memory: CudaArray, shape: Shape) -> CudaArray:
-    """Memory of column-major matrices, as an array of this shape."""
+    """Memory of column-major matrices viewed as an array of this shape."""
     m, n = shape[-2:]
     outer = tuple(m * n * s for s in row_major(shape[:-2]))
     return memory.view(shape, (*outer, 1, m))
 
 
 def _by_rows(dev: Any, x: CudaArray) -> CudaArray:
-    """A copy in C order."""
+    """A contiguous copy."""
     dtype, _, m, n = _facts(x)
     out: CudaArray = dev.empty(x.shape, dtype)
-    place(dev, x, out.ptr, (m * n, n, 1))
+    copy_strided(dev, x, out.ptr, (m * n, n, 1))
     return out
 
 
@@ -72,19 +72,18 @@ def _call(dev: Any, routine: str, dtype: DType, numbers: tuple[int, ...], *at: i
 
 
 def _workspace(dev: Any, routine: str, dtype: DType, *sizes: int) -> tuple[int, int]:
-    """The address of memory for a routine to work in, and how many elements it has."""
+    """The address of a routine's workspace, and its number of elements."""
     count = max(1, dev.gpu.driver.cusolver.elements(routine, dtype, *sizes))
     return dev.gpu.workspace(count * dtype.itemsize), count
 
 
 def _one_by_one(count: int, n: int) -> bool:
-    """Whether matrices are done so, and not at once."""
-    return count == 1 or count * _ALONE < n
+    """Whether to loop over matrices rather than to use a batched routine."""
+    return count == 1 or count * _SATURATING < n
 
 
 def _each(count: int, *stretches: tuple[int, int]) -> Iterator[list[int]]:
-    """The addresses of one matrix after the other: of each stretch, first addresses and steps in
-    bytes."""
+    """The addresses of each matrix in turn; a stretch is a first address and a stride in bytes."""
     for k in range(count):
         yield [first + k * step for first, step in stretches]
 
@@ -93,14 +92,14 @@ def _each(count: int, *stretches: tuple[int, int]) -> Iterator[list[int]]:
 
 
 def cholesky(dev: Any, x: CudaArray) -> CudaArray:
-    """The upper factor of the transpose, which is the lower one as rows lie."""
+    """The upper factor of the transpose, which is the lower one in row-major order."""
     dtype, count, n, _ = _facts(x)
     out = _by_rows(dev, x)
     info: CudaArray = dev.empty((count,), dtypes.int32)
     step = n * n * dtype.itemsize
     if _one_by_one(count, n):
-        work, room = _workspace(dev, "potrf", dtype, cusolver.UPPER, n, n)
-        numbers = (cusolver.UPPER, n, n, room)
+        work, work_size = _workspace(dev, "potrf", dtype, cusolver.UPPER, n, n)
+        numbers = (cusolver.UPPER, n, n, work_size)
         for matrix, word in _each(count, (out.ptr, step), (info.ptr, 4)):
             _call(dev, "potrf", dtype, numbers, matrix, work, word)
     else:
@@ -111,12 +110,12 @@ def cholesky(dev: Any, x: CudaArray) -> CudaArray:
     return out
 
 
-# --- LU, and what is made of it ------------------------------------------------------------------
+# --- LU, and what is solved by it----------------------------------------------------------------
 
 
 class _Factors(NamedTuple):
-    """The LU factors of column-major matrices: their memory, the rows exchanged, and words that say
-    whether a pivot is 0. `lists`: where there are addresses of a batch, those of its matrices."""
+    """The LU factors of column-major matrices: their memory, the pivots, and words that say whether
+    a pivot is 0. `lists`: the addresses of the matrices, where a batched routine was used."""
 
     memory: CudaArray  # of all matrices, as (matrices, columns, rows)
     pivots: CudaArray
@@ -130,16 +129,16 @@ class _Factors(NamedTuple):
         return int(columns * m * self.memory.dtype.itemsize)
 
 
-def _factored(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
-    """The factors of each matrix, with `spare` columns behind them. A batch of small square ones is
-    done at once."""
+def _lu(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
+    """The factors of each matrix, with `spare` columns after them. A batch of small square ones is
+    factored at once."""
     dtype, count, m, n = _facts(x)
     memory: CudaArray = dev.empty((count, n + spare, m), dtype)
     pivots: CudaArray = dev.empty((count, min(m, n)), dtypes.int32)
     info: CudaArray = dev.empty((count,), dtypes.int32)
     made = _Factors(memory, pivots, info, None)
-    place(dev, x, memory.ptr, ((n + spare) * m, 1, m))
-    at_once = n <= _SMALL if count == 1 else count > (n / _SLOW) ** 2
+    copy_strided(dev, x, memory.ptr, ((n + spare) * m, 1, m))
+    at_once = n <= _SMALL if count == 1 else count > (n / _LU_SATURATING) ** 2
     if m != n or not at_once:
         work, _ = _workspace(dev, "getrf", dtype, m, n, m)
         stretches = ((memory.ptr, made.step), (pivots.ptr, 4 * min(m, n)), (info.ptr, 4))
@@ -153,13 +152,13 @@ def _factored(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
 
 
 def _stretch(results: CudaArray, size: int | None = None) -> Stretch:
-    """Results of matrices, along the first axis: so many elements of each, or all."""
+    """The results of matrices along the first axis: so many elements of each, or all."""
     step = size_of(results.shape[1:])
     return Stretch(results.ptr, step, step if size is None else size)
 
 
-def _solved(dev: Any, f: _Factors, right: CudaArray) -> None:
-    """Solutions in place of right sides, column-major as (matrices, columns, rows)."""
+def _lu_solve(dev: Any, f: _Factors, right: CudaArray) -> None:
+    """Replace right sides by solutions, column-major as (matrices, columns, rows)."""
     dtype = FROM_NP[right.dtype]
     count, columns, n = right.shape
     step = columns * n * dtype.itemsize
@@ -169,40 +168,40 @@ def _solved(dev: Any, f: _Factors, right: CudaArray) -> None:
         given = (f.lists.ptr, f.pivots.ptr, at, f.memory.ptr, right.ptr)
         _call(dev, "getrsBatched", dtype, (*numbers, count), *given)
         return
-    word: CudaArray = dev.empty((1,), dtypes.int32)  # of a wrong argument, which there is not
+    word: CudaArray = dev.empty((1,), dtypes.int32)  # for argument errors, which cannot occur
     stretches = ((f.memory.ptr, f.step), (f.pivots.ptr, 4 * n), (right.ptr, step))
     for matrix, rows, b in _each(count, *stretches):
         _call(dev, "getrs", dtype, numbers, matrix, rows, b, word.ptr)
 
 
 def lu_factor(dev: Any, x: CudaArray) -> CudaArray:
-    """L and U in one matrix, and a last column with the rows exchanged."""
+    """L and U in one matrix, and a last column with the pivots."""
     n = x.shape[-1]
-    f = _factored(dev, x, spare=1)
+    f = _lu(dev, x, spare=1)
     put_pivots(dev, f.memory, f.pivots)
-    settle(dev, x, f.info, _stretch(f.memory, n * x.shape[-2]), None)
+    mark_failures(dev, x, f.info, _stretch(f.memory, n * x.shape[-2]), None)
     return _by_columns(f.memory, (*x.shape[:-1], n + 1))
 
 
 def solve(dev: Any, a: CudaArray, b: CudaArray) -> CudaArray:
     dtype, count, n, columns = _facts(b)
-    f = _factored(dev, a)
+    f = _lu(dev, a)
     out: CudaArray = dev.empty((count, columns, n), dtype)
-    place(dev, b, out.ptr, (columns * n, 1, n))
-    _solved(dev, f, out)
-    settle(dev, a, f.info, _stretch(out), f"solve: {SINGULAR}")
+    copy_strided(dev, b, out.ptr, (columns * n, 1, n))
+    _lu_solve(dev, f, out)
+    mark_failures(dev, a, f.info, _stretch(out), f"solve: {SINGULAR}")
     return _by_columns(out, b.shape)
 
 
 def inv(dev: Any, x: CudaArray) -> CudaArray:
-    """The inverse of the transpose, which is that of x as rows lie."""
+    """The inverse of the transpose, which is that of x in row-major order."""
     dtype, count, n, _ = _facts(x)
     if n <= _TINY:
         return _inverted_at_once(dev, x)
-    f = _factored(dev, _turned(x))
+    f = _lu(dev, _transposed(x))
     out = unit_matrices(dev, count, n, dtype)
-    _solved(dev, f, out)
-    settle(dev, x, f.info, _stretch(out), f"inv: {SINGULAR}")
+    _lu_solve(dev, f, out)
+    mark_failures(dev, x, f.info, _stretch(out), f"inv: {SINGULAR}")
     return out.view(x.shape, None)
 
 
@@ -215,18 +214,18 @@ def _inverted_at_once(dev: Any, x: CudaArray) -> CudaArray:
     lists = addresses(dev, count, (x.ptr, step), (out.ptr, step))
     given = (lists.ptr, lists.ptr + 8 * count, info.ptr, x.ptr, out.ptr)
     _call(dev, "matinvBatched", dtype, (n, n, n, count), *given)
-    settle(dev, x, info, Stretch(out.ptr, n * n, n * n), f"inv: {SINGULAR}")
+    mark_failures(dev, x, info, Stretch(out.ptr, n * n, n * n), f"inv: {SINGULAR}")
     return out
 
 
-def _determined(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
+def _determinant(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
     dtype, *_ = _facts(x)
-    f = _factored(dev, _turned(x))
+    f = _lu(dev, _transposed(x))
     shape = (*x.shape[:-2], 2) if logs else x.shape[:-2]
     out: CudaArray = dev.empty(shape, dtype)
     determinants(dev, f.memory, f.pivots, out, logs)
     numbers = 2 if logs else 1
-    settle(dev, x, f.info, Stretch(out.ptr, numbers, numbers), None)
+    mark_failures(dev, x, f.info, Stretch(out.ptr, numbers, numbers), None)
     return out
 
 
@@ -234,7 +233,7 @@ def _determined(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
 
 
 class _Triangles(NamedTuple):
-    """Triangular matrices as cuBLAS takes them: stored turned or not, steps in elements."""
+    """Triangular matrices as cuBLAS takes them: transposed or not, strides in elements."""
 
     array: CudaArray
     by_columns: bool
@@ -243,7 +242,7 @@ class _Triangles(NamedTuple):
 
 
 def _triangles(dev: Any, a: CudaArray) -> _Triangles:
-    """Where they lie, if that can be said so; else copied."""
+    """The matrices in place where cuBLAS can address them; else a copy."""
     n = a.shape[-1]
     down, along = a.strides[-2:]
     _, ((*outer, step),) = collapse(a.shape[:-2], [a.strides[:-2]])
@@ -256,7 +255,7 @@ def _triangles(dev: Any, a: CudaArray) -> _Triangles:
 
 
 def solve_triangular(dev: Any, a: CudaArray, b: CudaArray, upper: bool, unit: bool) -> CudaArray:
-    """x^T a^T = b^T, which is a x = b as rows lie."""
+    """Solve x^T a^T = b^T, which is a x = b in row-major order."""
     dtype, count, n, columns = _facts(b)
     if not unit:
         refuse_zeros(dev, a, f"solve_triangular: {SINGULAR}")
@@ -286,23 +285,23 @@ def solve_triangular(dev: Any, a: CudaArray, b: CudaArray, upper: bool, unit: bo
 
 
 def _qr(dev: Any, x: CudaArray, complete: bool) -> CudaArray:
-    """Reflections where Q is to be, R beside them, then Q in their place: R lies below Q, or on the
-    right of a square Q."""
+    """Householder reflections in the place of Q, R copied out, then Q over the reflections: R is
+    below Q, or to the right of a square Q."""
     dtype, count, m, n = _facts(x)
     rows, columns = (m, m + n) if complete else (m + n, n)
     memory: CudaArray = dev.empty((count, columns, rows), dtype)
-    place(dev, x, memory.ptr, (rows * columns, 1, rows))
+    copy_strided(dev, x, memory.ptr, (rows * columns, 1, rows))
     scale: CudaArray = dev.empty((count, n), dtype)
     word: CudaArray = dev.empty((1,), dtypes.int32)
     size, wide = dtype.itemsize, m if complete else n
     stretches = ((memory.ptr, rows * columns * size), (scale.ptr, n * size))
-    work, room = _workspace(dev, "geqrf", dtype, m, n, rows)
+    work, work_size = _workspace(dev, "geqrf", dtype, m, n, rows)
     for matrix, factors in _each(count, *stretches):
-        _call(dev, "geqrf", dtype, (m, n, rows, room), matrix, factors, work, word.ptr)
+        _call(dev, "geqrf", dtype, (m, n, rows, work_size), matrix, factors, work, word.ptr)
     take_triangle(dev, memory, n, m if complete else n, m * rows if complete else m)
-    work, room = _workspace(dev, "orgqr", dtype, m, wide, n, rows)
+    work, work_size = _workspace(dev, "orgqr", dtype, m, wide, n, rows)
     for matrix, factors in _each(count, *stretches):
-        _call(dev, "orgqr", dtype, (m, wide, n, rows, room), matrix, factors, work, word.ptr)
+        _call(dev, "orgqr", dtype, (m, wide, n, rows, work_size), matrix, factors, work, word.ptr)
     return _by_columns(memory, (*x.shape[:-2], rows, columns))
 
 
@@ -311,8 +310,8 @@ _DIRECT: dict[str, Callable[..., Any]] = {
     "lu_factor": lu_factor,
     "solve": solve,
     "inv": inv,
-    "det": partial(_determined, logs=False),
-    "slogdet": partial(_determined, logs=True),
+    "det": partial(_determinant, logs=False),
+    "slogdet": partial(_determinant, logs=True),
     "solve_triangular": solve_triangular,
     "qr": partial(_qr, complete=False),
     "qr_complete": partial(_qr, complete=True),
@@ -320,7 +319,7 @@ _DIRECT: dict[str, Callable[..., Any]] = {
 
 
 def serves(dev: Any, op: str, shape: Shape) -> bool:
-    """Whether an op on matrices of this shape is done here."""
+    """Whether an op on matrices of this shape is implemented here."""
     if op not in _DIRECT or dev.gpu.driver.cusolver is None:
         return False
     *batch, m, n = shape
@@ -328,7 +327,7 @@ def serves(dev: Any, op: str, shape: Shape) -> bool:
     return not one_by_one or size_of(tuple(batch)) <= _LOOP
 
 
-def done(dev: Any, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
-    """The result of an op that is served, now or when what is recorded runs."""
+def compute(dev: Any, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
+    """The result of a supported op, computed now or when the recording runs."""
     out: CudaArray = _DIRECT[op](dev, *arrays, **params)
     return out

@@ -1,5 +1,5 @@
-"""The kernels around a library's factorisations: matrices brought to where it works on them, lists
-of their addresses, and what is made of factors and pivots."""
+"""Kernels around a library's factorisations: copies into its layout, lists of addresses, and what
+is computed from factors and pivots."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, RAW
-from everygrad.backends.cuda.source.writer import Writer, Written, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_array import collapse, row_major
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError
 
-TEAM = 128  # threads that share one matrix
-_ROOM = 8192  # rows whose order is kept near the threads that exchange them
-_FAR = 5000  # a power of two that no float has
+THREADS = 128  # threads that share one matrix
+_MAX_SHARED_ROWS = 8192  # rows up to which a permutation is kept in shared memory
+_FAR = 5000  # an exponent that no float has
 
 
 def _number(dtype: DType, value: str) -> str:
@@ -28,34 +28,34 @@ def _number(dtype: DType, value: str) -> str:
     return f"({LAYOUTS[dtype].register})({value})"
 
 
-# --- to where the library works ------------------------------------------------------------------
+# --- copies into its layout ----------------------------------------------------------------------
 
 
-def place(dev: Any, x: CudaArray, address: int, lies: tuple[int, int, int]) -> None:
-    """Copy matrices to an address: `lies` are the steps from one matrix to the next, from row to
-    row and from column to column, in elements."""
-    step, down, along = lies
+def copy_strided(dev: Any, x: CudaArray, address: int, strides: tuple[int, int, int]) -> None:
+    """Copy matrices to an address: `strides` are those from one matrix to the next, from row to row
+    and from column to column, in elements."""
+    step, down, along = strides
     *batch, m, n = x.shape
     outer = tuple(step * s for s in row_major(tuple(batch)))
     shape, source, target = (*batch, m, n), x.strides, (*outer, down, along)
-    if down < along:  # what lies together is written together
-        shape, source, target = (_last_two_turned(t) for t in (shape, source, target))
+    if down < along:  # the contiguous axis of the target becomes the inner loop
+        shape, source, target = (_last_two_swapped(t) for t in (shape, source, target))
     sizes, (read, written) = collapse(shape, [source, target])
     size = x.dtype.itemsize
-    key = ("place", sizes, read, written, size)
-    kernel = dev.planned(key, lambda: _write_place(sizes, read, written, size, dev.multiprocessors))
+    key = ("copy_strided", sizes, read, written, size)
+    kernel = dev.planned(key, lambda: _write_copy(sizes, read, written, size, dev.multiprocessors))
     dev.gpu.launch(kernel, x.ptr, address)
 
 
-def _last_two_turned(t: Shape) -> Shape:
+def _last_two_swapped(t: Shape) -> Shape:
     return (*t[:-2], t[-1], t[-2])
 
 
-def _write_place(
+def _write_copy(
     sizes: Shape, read: Shape, written: Shape, size: int, multiprocessors: int
-) -> Written:
+) -> WrittenKernel:
     total = size_of(sizes)
-    w = Writer("place", is_wide(total, extent(sizes, read), extent(sizes, written)))
+    w = KernelWriter("copy_strided", is_wide(total, extent(sizes, read), extent(sizes, written)))
     w.pointer(RAW[size], "x")
     w.pointer(RAW[size], "out", written=True)
     w.thread()
@@ -66,8 +66,8 @@ def _write_place(
 
 
 def addresses(dev: Any, count: int, *stretches: tuple[int, int]) -> CudaArray:
-    """Lists of addresses on the device, one for each stretch of memory: its first address, and the
-    bytes from one matrix to the next."""
+    """Lists of matrix addresses on the device; a stretch is a first address and the bytes from one
+    matrix to the next."""
     steps = tuple(step for _, step in stretches)
     out: CudaArray = dev.empty((len(stretches), count), dtypes.uint64)
     key = ("addresses", count, steps)
@@ -76,8 +76,8 @@ def addresses(dev: Any, count: int, *stretches: tuple[int, int]) -> CudaArray:
     return out
 
 
-def _write_addresses(count: int, steps: Shape, multiprocessors: int) -> Written:
-    w = Writer("addresses", wide=True)
+def _write_addresses(count: int, steps: Shape, multiprocessors: int) -> WrittenKernel:
+    w = KernelWriter("addresses", wide=True)
     names = [w.pointer("char", f"a{k}") for k in range(len(steps))]
     w.pointer("u64", "out", written=True)
     w.thread()
@@ -92,9 +92,9 @@ def unit_matrices(dev: Any, count: int, n: int, dtype: DType) -> CudaArray:
     """Unit matrices."""
     out: CudaArray = dev.empty((count, n, n), dtype)
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = count * n * n
-        w = Writer("unit", is_wide(total))
+        w = KernelWriter("unit", is_wide(total))
         w.pointer(LAYOUTS[dtype].memory, "out", written=True)
         w.thread()
         w.add(f"for ({w.index} e = thread; e < {w.number(total, 'count')}; e += threads) {{")
@@ -106,33 +106,35 @@ def unit_matrices(dev: Any, count: int, n: int, dtype: DType) -> CudaArray:
     return out
 
 
-# --- what went wrong -----------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 
 class Stretch(NamedTuple):
-    """Memory of several results, one behind the other."""
+    """Memory of several results at a constant stride."""
 
     address: int
     step: int  # elements from one to the next
     size: int  # elements of one
 
 
-def settle(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | None) -> None:
-    """What becomes of results where the library's word is not 0. Of a matrix with a NaN or an
-    infinity they are NaN: cuSOLVER takes a NaN for a pivot of 0. Any other is an ArgumentError at
-    the next read, if there is something to say."""
+def mark_failures(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | None) -> None:
+    """Handle results whose `info` is not 0. For a matrix with a NaN or an infinity they become NaN:
+    cuSOLVER takes a NaN for a pivot of 0. Any other is an ArgumentError at the next read, if there
+    is a message."""
     number = -1 if what is None else dev.gpu.check_number(what, 1, ArgumentError)
-    key = ("settle", x.shape, x.strides, x.dtype, out.step, out.size, number)
-    kernel = dev.planned(key, lambda: _write_settle(x, out, number))
+    key = ("mark_failures", x.shape, x.strides, x.dtype, out.step, out.size, number)
+    kernel = dev.planned(key, lambda: _write_failures(x, out, number))
     words = (dev.gpu.faults(),) if what is not None else ()
     dev.gpu.launch(kernel, x.ptr, info.ptr, out.address, *words)
 
 
-def _write_settle(x: CudaArray, out: Stretch, number: int) -> Written:
-    """A team for each matrix, which has nothing to do as a rule."""
+def _write_failures(x: CudaArray, out: Stretch, number: int) -> WrittenKernel:
+    """A block for each matrix; most have nothing to do."""
     *batch, m, n = x.shape
     count, dtype = size_of(tuple(batch)), FROM_NP[x.dtype]
-    w = Writer("settle", is_wide(count * max(out.step, m * n), extent(x.shape, x.strides)))
+    w = KernelWriter(
+        "mark_failures", is_wide(count * max(out.step, m * n), extent(x.shape, x.strides))
+    )
     w.pointer(LAYOUTS[dtype].memory, "x")
     w.pointer("i32", "info")
     w.pointer(LAYOUTS[dtype].memory, "out", written=True)
@@ -147,7 +149,7 @@ def _write_settle(x: CudaArray, out: Stretch, number: int) -> Written:
         "  if (!info[b]) continue;",
         "  if (threadIdx.x == 0) strange = 0;",
         "  __syncthreads();",
-        f"  for ({w.index} e = threadIdx.x; e < {w.number(m * n, 'elements')}; e += {TEAM}) {{",
+        f"  for ({w.index} e = threadIdx.x; e < {w.number(m * n, 'elements')}; e += {THREADS}) {{",
     )
     lines, names = w.split(f"(b * {w.number(m * n)} + e)", x.shape, "i")
     nan = f"({part})__longlong_as_double(0x7ff8000000000000ll)"
@@ -158,26 +160,26 @@ def _write_settle(x: CudaArray, out: Stretch, number: int) -> Written:
         f"    if ({infinite}) strange = 1;",
         "  }",
         "  __syncthreads();",
-        f"  for ({w.index} e = threadIdx.x; strange && e < {w.number(out.size)}; e += {TEAM})",
+        f"  for ({w.index} e = threadIdx.x; strange && e < {w.number(out.size)}; e += {THREADS})",
         f"    out[b * {w.number(out.step)} + e] = {value};",
         f"  if (!strange && threadIdx.x == 0) {{ {refused}; }}",
         "  __syncthreads();",
         "}",
     )
-    return w.finish(min(count, 65535), TEAM)
+    return w.finish(min(count, 65535), THREADS)
 
 
 def refuse_zeros(dev: Any, a: CudaArray, what: str) -> None:
-    """An ArgumentError at the next read, if there is a 0 on a diagonal."""
+    """Raise an ArgumentError at the next read if there is a 0 on a diagonal."""
     number = dev.gpu.check_number(what, 1, ArgumentError)
     shape = a.shape[:-1]
     strides = (*a.strides[:-2], a.strides[-2] + a.strides[-1])
     sizes, (steps,) = collapse(shape, [strides])
     dtype = FROM_NP[a.dtype]
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = size_of(sizes)
-        w = Writer("check_diagonal", is_wide(total, extent(sizes, steps)))
+        w = KernelWriter("check_diagonal", is_wide(total, extent(sizes, steps)))
         w.pointer(LAYOUTS[dtype].memory, "x")
         w.pointer("u64", "faults", written=True)
         w.thread()
@@ -193,14 +195,14 @@ def refuse_zeros(dev: Any, a: CudaArray, what: str) -> None:
 
 
 def keep_lower(dev: Any, x: CudaArray, info: CudaArray, what: str) -> None:
-    """Zeros above the diagonals of x, written there; and an ArgumentError at the next
-    read, if a library's word is not 0."""
+    """Write zeros above the diagonals of x; an ArgumentError at the next read if an `info` is not
+    0."""
     number = dev.gpu.check_number(what, 1, ArgumentError)
     (count,), n, size = info.shape, x.shape[-1], x.dtype.itemsize
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = count * n * n
-        w = Writer("keep_lower", is_wide(total))
+        w = KernelWriter("keep_lower", is_wide(total))
         w.pointer(RAW[size], "x", written=True)
         w.pointer("i32", "info")
         w.pointer("u64", "faults", written=True)
@@ -220,18 +222,18 @@ def keep_lower(dev: Any, x: CudaArray, info: CudaArray, what: str) -> None:
     dev.gpu.launch(kernel, x.ptr, info.ptr, dev.gpu.faults())
 
 
-# --- of factors and pivots -----------------------------------------------------------------------
+# --- from factors and pivots----------------------------------------------------------------------
 
 
 def put_pivots(dev: Any, packed: CudaArray, pivots: CudaArray) -> None:
-    """The rows exchanged, counted from 0, in the last column of column-major matrices; zeros where
+    """Write pivots, counted from 0, into the last column of column-major matrices; zeros where
     there are more rows than pivots."""
     count, columns, m = packed.shape
     few, dtype = pivots.shape[-1], FROM_NP[packed.dtype]
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = count * m
-        w = Writer("put_pivots", is_wide(count * columns * m))
+        w = KernelWriter("put_pivots", is_wide(count * columns * m))
         w.pointer("i32", "pivots")
         w.pointer(LAYOUTS[dtype].memory, "out", written=True)
         w.thread()
@@ -266,7 +268,7 @@ auto times = [](double& r, double& s, i64& p, double a, double b, i64 q) {
 def determinants(
     dev: Any, factors: CudaArray, pivots: CudaArray, out: CudaArray, logs: bool
 ) -> None:
-    """Of matrices by their factors: the numbers, or their signs and the logarithms of their sizes.
+    """Determinants from factors: the values, or their signs and the logarithms of their magnitudes.
     Multiplied in double, whatever the dtype."""
     count, n = pivots.shape
     dtype = FROM_NP[factors.dtype]
@@ -275,29 +277,29 @@ def determinants(
     dev.gpu.launch(kernel, factors.ptr, pivots.ptr, out.ptr)
 
 
-def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> Written:
-    w = Writer("determinants", is_wide(count * n * n))
+def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> WrittenKernel:
+    w = KernelWriter("determinants", is_wide(count * n * n))
     w.pointer(LAYOUTS[dtype].memory, "x")
     w.pointer("i32", "pivots")
     w.pointer(LAYOUTS[dtype].memory, "out", written=True)
     matrices, size = w.number(count, "count"), w.number(n, "size")
     parts = ("v.re", "v.im") if dtype.is_complex else ("v", "0")
     w.add(
-        f"__shared__ double rs[{TEAM}], ss[{TEAM}];",
-        f"__shared__ i64 ps[{TEAM}];",
+        f"__shared__ double rs[{THREADS}], ss[{THREADS}];",
+        f"__shared__ i64 ps[{THREADS}];",
         *(_COMPLEX_PRODUCT if dtype.is_complex else _REAL_PRODUCT).splitlines(),
         "const int t = threadIdx.x;",
         f"for ({w.index} b = blockIdx.x; b < {matrices}; b += gridDim.x) {{",
         "  double r = 1, s = 0;",
         "  i64 p = 0;",
-        f"  for ({w.index} k = t; k < {size}; k += {TEAM}) {{",
+        f"  for ({w.index} k = t; k < {size}; k += {THREADS}) {{",
         f"    const auto v = x[(b * {size} + k) * {size} + k];",
-        f"    const double turn = pivots[b * {size} + k] == k + 1 ? 1 : -1;",
-        f"    times(r, s, p, turn * (double){parts[0]}, turn * (double){parts[1]}, 0);",
+        f"    const double sign = pivots[b * {size} + k] == k + 1 ? 1 : -1;",
+        f"    times(r, s, p, sign * (double){parts[0]}, sign * (double){parts[1]}, 0);",
         "  }",
         "  rs[t] = r; ss[t] = s; ps[t] = p;",
         "  __syncthreads();",
-        f"  for (int h = {TEAM // 2}; h > 0; h /= 2) {{",
+        f"  for (int h = {THREADS // 2}; h > 0; h /= 2) {{",
         "    if (t < h) times(rs[t], ss[t], ps[t], rs[t + h], ss[t + h], ps[t + h]);",
         "    __syncthreads();",
         "  }",
@@ -305,11 +307,11 @@ def _write_determinants(count: int, n: int, dtype: DType, logs: bool) -> Written
         "  __syncthreads();",
         "}",
     )
-    return w.finish(min(count, 65535), TEAM)
+    return w.finish(min(count, 65535), THREADS)
 
 
 def _results(dtype: DType, logs: bool) -> list[str]:
-    """What the first thread writes: of (r + i s) 2^p."""
+    """The lines by which the first thread stores (r + i s) 2^p."""
     part = "double" if dtype in (dtypes.float64, dtypes.complex128) else "float"
     register = LAYOUTS[dtype].register
     head = ["const double r = rs[0], s = ss[0];", "i64 p = ps[0];"]
@@ -333,7 +335,7 @@ def _results(dtype: DType, logs: bool) -> list[str]:
 
 
 def lexsort_rows(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
-    """The order of rows that exchanging them one after the other makes."""
+    """The permutation of rows that applying the pivots in turn makes."""
     dtype = FROM_NP[pivots.dtype]
     out: CudaArray = dev.empty((*pivots.shape[:-1], size), dtype)
     if out.storage is None:
@@ -347,13 +349,13 @@ def lexsort_rows(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
     return out
 
 
-def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
-    """A team for each matrix: one of them exchanges, all bring what it needs near."""
+def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> WrittenKernel:
+    """A block for each matrix: one thread swaps, all load the pivots into shared memory."""
     batch, few = pivots.shape[:-1] or (1,), pivots.shape[-1]
     steps = pivots.strides[:-1] or (0,)
     count = size_of(batch)
     dtype = FROM_NP[pivots.dtype]
-    w = Writer("lexsort_rows", is_wide(count * size, extent(pivots.shape, pivots.strides)))
+    w = KernelWriter("lexsort_rows", is_wide(count * size, extent(pivots.shape, pivots.strides)))
     memory = LAYOUTS[dtype].memory
     w.pointer(memory, "pivots")
     w.pointer(memory, "out", written=True)
@@ -361,10 +363,10 @@ def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
     rows, some, which = (
         w.number(v, k) for v, k in ((size, "size"), (few, "few"), (number, "which"))
     )
-    near = size <= _ROOM
+    near = size <= _MAX_SHARED_ROWS
     w.add(
-        f"__shared__ i32 room[{_ROOM if near else 1}];",
-        f"__shared__ {memory} next[{TEAM}];",
+        f"__shared__ i32 shared[{_MAX_SHARED_ROWS if near else 1}];",
+        f"__shared__ {memory} next[{THREADS}];",
         "const int t = threadIdx.x;",
         f"for ({w.index} b = blockIdx.x; b < {w.number(count, 'count')}; b += gridDim.x) {{",
     )
@@ -372,14 +374,14 @@ def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
     w.add(
         *lines,
         f"  {memory}* mine = out + b * {rows};",
-        f"  auto* order = {'room' if near else 'mine'};",
-        f"  for ({w.index} k = t; k < {rows}; k += {TEAM}) order[k] = k;",
-        f"  for ({w.index} k0 = 0; k0 < {some}; k0 += {TEAM}) {{",
+        f"  auto* order = {'shared' if near else 'mine'};",
+        f"  for ({w.index} k = t; k < {rows}; k += {THREADS}) order[k] = k;",
+        f"  for ({w.index} k0 = 0; k0 < {some}; k0 += {THREADS}) {{",
         "    __syncthreads();",
         f"    if (k0 + t < {some}) next[t] = pivots[{w.address(names, steps)} + "
         f"(k0 + t) * {w.number(pivots.strides[-1])}];",
         "    __syncthreads();",
-        f"    for (int k = 0; t == 0 && k < {TEAM} && k0 + k < {some}; ++k) {{",
+        f"    for (int k = 0; t == 0 && k < {THREADS} && k0 + k < {some}; ++k) {{",
         "      const i64 p = (i64)next[k];",
         f"      if (p < 0 || p >= {rows}) {{ fault(faults, {which}, p); continue; }}",
         "      const auto held = order[k0 + k];",
@@ -389,25 +391,25 @@ def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> Written:
         "  }",
         "  __syncthreads();",
         *(
-            [f"  for ({w.index} k = t; k < {rows}; k += {TEAM}) mine[k] = order[k];"]
+            [f"  for ({w.index} k = t; k < {rows}; k += {THREADS}) mine[k] = order[k];"]
             if near
             else []
         ),
         "  __syncthreads();",
         "}",
     )
-    return w.finish(min(count, 65535), TEAM)
+    return w.finish(min(count, 65535), THREADS)
 
 
 def take_triangle(dev: Any, memory: CudaArray, n: int, rows: int, offset: int) -> None:
-    """The upper triangles of the first n columns and `rows` rows of column-major matrices, copied
-    to where they lie `offset` elements further; zeros below them."""
+    """Copy the upper triangles of the first n columns and `rows` rows of column-major matrices to
+    `offset` elements further, with zeros below them."""
     count, columns, leading = memory.shape
     size = memory.dtype.itemsize
 
-    def write() -> Written:
+    def write() -> WrittenKernel:
         total = count * n * rows
-        w = Writer("take_triangle", is_wide(count * columns * leading))
+        w = KernelWriter("take_triangle", is_wide(count * columns * leading))
         w.pointer(RAW[size], "x", written=True)
         w.thread()
         far = w.number(offset, "far")

@@ -1,9 +1,9 @@
 """Linear algebra and Fourier transforms by cuSOLVER, cuBLAS and cuFFT.
 
-Factorisations and what they solve are called directly (`factoring`). The others, and all of them on
-a machine that lacks a library, are as CuPy calls them: arrays are handed over without a copy, CuPy
-works on our stream with our memory, and what it makes is taken over. A compiled function calls the
-same functions between its graphs (`library`). Without a GPU the portable definitions serve.
+Factorisations and solutions are called directly (`factorisations`). The others, and all of them on
+a machine that lacks a library, go through CuPy: arrays are shared without a copy, CuPy works on our
+stream with our memory, and its results are adopted. A compiled function calls the same functions
+between its graphs (`graph/library_calls`). Without a GPU the portable definitions are used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from everygrad.backends.cpu.solver.lapack import NOT_FINITE, NOT_POSITIVE, SINGULAR
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.cupy_interop import is_eager, lent, on_our_stream
+from everygrad.backends.cuda.cupy_interop import as_cupy, is_eager, on_our_stream
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.kernels.gather import check_true
 from everygrad.backends.cuda.solver import factorisations, matrix_kernels
@@ -25,9 +25,9 @@ from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError
 
 
-def _taken(dev: Any, cupy: Any, x: Any) -> CudaArray:
-    """CuPy's array as ours, on its memory."""
-    if not x.flags.c_contiguous:  # of a 0-d array ascontiguousarray makes one of one element
+def _from_cupy(dev: Any, cupy: Any, x: Any) -> CudaArray:
+    """CuPy's array as ours, sharing its memory."""
+    if not x.flags.c_contiguous:  # ascontiguousarray would make a 0-d array 1-d
         x = cupy.ascontiguousarray(x)
     dtype = np.dtype(x.dtype)
     if not x.size:
@@ -37,24 +37,24 @@ def _taken(dev: Any, cupy: Any, x: Any) -> CudaArray:
 
 
 def _kernel(op: str) -> Callable[..., Any]:
-    """The kernel of an op, for where there are a library and elements to work on."""
+    """The kernel of an op, where there is a library and the arrays have elements."""
 
     def kernel(dev: Any, *arrays: CudaArray, **params: Any) -> Any:
         if any(a.storage is None for a in arrays):
             return NotImplemented
         if factorisations.serves(dev, op, arrays[0].shape):
-            return factorisations.done(dev, op, *arrays, **params)
+            return factorisations.compute(dev, op, *arrays, **params)
         if not is_eager(dev):
             return NotImplemented
         with on_our_stream(dev) as cupy:
-            return _taken(
-                dev, cupy, computed(dev, op, [lent(cupy, a) for a in arrays], params, cupy)
+            return _from_cupy(
+                dev, cupy, computed(dev, op, [as_cupy(cupy, a) for a in arrays], params, cupy)
             )
 
     return kernel
 
 
-# --- what can go wrong ---------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 _ITERATING = (
     *("eigh", "eigvalsh", "eig", "eigvals"),
@@ -68,8 +68,8 @@ _REFUSED = {
 
 
 def computed(dev: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], cupy: Any) -> Any:
-    """An op by its library, on CuPy's arrays. Where it fails there is an ArgumentError, as on the
-    CPU: a kernel looks, and the next read raises it. Who iterates waits, and may raise at once."""
+    """An op by its library, on CuPy's arrays. Failures are ArgumentErrors, as on the CPU: a kernel
+    checks, and the next read raises it. Iterative ops wait, and may raise at once."""
     function, why = FUNCTIONS[op], _REFUSED.get(op)
     if why is None:
         return function(cupy, *arrays, **params)
@@ -83,14 +83,13 @@ def computed(dev: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], c
     else:
         out = function(cupy, *arrays, **params)
     ok = _succeeded(cupy, op, arrays, params, out)
-    check_true(dev, _taken(dev, cupy, ok.reshape(-1)), message, ArgumentError)
+    check_true(dev, _from_cupy(dev, cupy, ok.reshape(-1)), message, ArgumentError)
     return out
 
 
 def _succeeded(cupy: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], out: Any) -> Any:
-    """Of which matrices there is a result. cuSOLVER leaves NaN or the number itself on the diagonal
-    where it would take the root of a negative one, and dividing by a pivot of 0 gives what is not
-    finite."""
+    """Which matrices have a result. cuSOLVER leaves NaN or the number itself on the diagonal where
+    it would take the root of a negative one, and dividing by a pivot of 0 is not finite."""
     if op == "cholesky":
         return (cupy.diagonal(out, 0, -2, -1).real > 0).all(axis=-1)
     if op == "solve_triangular":
@@ -99,12 +98,12 @@ def _succeeded(cupy: Any, op: str, arrays: Sequence[Any], params: dict[str, Any]
     if op in _ITERATING:
         return finite[0]
     ok = cupy.isfinite(out).all(axis=(-2, -1))
-    for given in finite:  # NaN of NaN is no failure
+    for given in finite:  # NaN from NaN is not a failure
         ok = ok | ~given
     return ok
 
 
-# --- one matrix after the other ------------------------------------------------------------------
+# --- loops over matrices -------------------------------------------------------------------------
 
 
 def _matrices(x: Any) -> Any:
@@ -126,7 +125,7 @@ def _lu_factor(cupy: Any, x: Any) -> Any:
 
 
 def _solve_triangular(cupy: Any, a: Any, b: Any, upper: bool, unit: bool) -> Any:
-    """A batch at once, one matrix as one: that has a faster function."""
+    """A batch at once; a single matrix as 2-D, which has a faster routine."""
     solve_triangular = import_module("cupyx.scipy.linalg").solve_triangular
     batch = () if size_of(a.shape[:-2]) == 1 else a.shape[:-2]
     left, right = (x.reshape((*batch, *x.shape[-2:])) for x in (a, b))
@@ -184,7 +183,7 @@ def _half_dft(cupy: Any, x: Any, axis: int, size: int) -> Any:
     return cupy.fft.irfft(x, size, axis=axis, norm="forward")
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {  # of CuPy, its arrays, and parameters
+FUNCTIONS: dict[str, Callable[..., Any]] = {  # called with CuPy, its arrays, and the parameters
     "solve_triangular": _solve_triangular,
     "lu_factor": _lu_factor,
     "solve": lambda cupy, a, b: cupy.linalg.solve(a, b),

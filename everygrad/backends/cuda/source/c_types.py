@@ -13,7 +13,7 @@ from everygrad.dtypes import DType
 
 
 class Layout(NamedTuple):
-    """One dtype: `kind` chooses the form in a renderer's table."""
+    """One dtype; `kind` selects the form in a renderer's table."""
 
     kind: str  # b bool, i signed, u unsigned, f real, c complex
     register: str
@@ -45,10 +45,10 @@ LAYOUTS: dict[DType, Layout] = {
     dtypes.complex128: Layout("c", "c128", "c128"),
 }
 HALVES = (dtypes.float16, dtypes.bfloat16)
-# what moves elements of so many bytes, whatever they mean
+# types that copy elements of so many bytes, whatever they mean
 RAW = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "u128"}
 
 
-def accumulator(dtype: DType) -> DType:
-    """What results are kept in until the end."""
+def accumulator_dtype(dtype: DType) -> DType:
+    """The dtype that a result is accumulated in."""
     return dtypes.float32 if dtype in HALVES else dtype

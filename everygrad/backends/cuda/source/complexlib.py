@@ -154,8 +154,8 @@ CPLX asinh_c(Complex<R> z) { return i_under(asin_c(i_times(z))); }
 // atanh_c
 CPLX atanh_c(Complex<R> z) {
   R d = ((R)1 - z.re) * ((R)1 - z.re) + z.im * z.im;
-  R turn = atan2((R)2 * z.im, ((R)1 - z.re) * ((R)1 + z.re) - z.im * z.im);
-  return {(R)0.25 * log1p((R)4 * z.re / d), (R)0.5 * turn};
+  R angle = atan2((R)2 * z.im, ((R)1 - z.re) * ((R)1 + z.re) - z.im * z.im);
+  return {(R)0.25 * log1p((R)4 * z.re / d), (R)0.5 * angle};
 }
 // atan_c
 CPLX atan_c(Complex<R> z) { return i_under(atanh_c(i_times(z))); }

@@ -1,9 +1,8 @@
-"""What kernels take from: types, conversions, and the arithmetic C++ lacks or leaves undefined.
+"""The device library: types, conversions, and the arithmetic C++ lacks or leaves undefined.
 
-A kernel's text gets only what it names (`with_library`): less to compile. Nothing is included:
-NVRTC comes without headers. Division rounds down as Python's and gives 0 for a divisor of 0, shifts
-beyond the width push every bit out, floats too large for an integer give the nearest one: all as on
-the CPU.
+A kernel gets only the functions it names (`with_library`), so that there is less to compile, and no
+headers, which NVRTC does not have. Division rounds down as Python's and gives 0 for a divisor of 0,
+shifts beyond the width give 0 or -1, floats too large for an integer saturate: all as on the CPU.
 """
 
 from __future__ import annotations
@@ -208,8 +207,8 @@ template <class T> DEVICE T pow_i(T a, T n) {  // negative powers are rounded to
 }
 // quotient
 DEVICE i32 quotient(i32 n, u32 m, u32 s) { return (i32)((__umulhi((u32)n, m) + (u32)n) >> s); }
-// shuffled
-template <class T> DEVICE T shuffled(T x, int d) {  // of the lane whose number differs in bit d
+// shuffle_xor
+template <class T> DEVICE T shuffle_xor(T x, int d) {  // of the lane whose number differs in bit d
   constexpr int N = (sizeof(T) + 3) / 4;
   union { T x; u32 w[N]; } u;
   u.x = x;
@@ -223,24 +222,24 @@ template <class T> DEVICE T shuffled(T x, int d) {  // of the lane whose number 
   }
   return u.x;
 }
-// lanes
-template <int G, class T, class F> DEVICE T lanes(T x, F combine) {  // over G <= 32 threads
+// warp_reduce
+template <int G, class T, class F> DEVICE T warp_reduce(T x, F combine) {  // over G <= 32 threads
 #pragma unroll
-  for (int d = G / 2; d > 0; d /= 2) x = combine(x, shuffled(x, d));
+  for (int d = G / 2; d > 0; d /= 2) x = combine(x, shuffle_xor(x, d));
   return x;
 }
-// gathered
-template <int G, class T, class F> DEVICE T gathered(T x, F combine, T start, u32* room) {
+// block_reduce
+template <int G, class T, class F> DEVICE T block_reduce(T x, F combine, T start, u32* shared) {
   if constexpr (G <= 32) {
-    return lanes<G>(x, combine);
+    return warp_reduce<G>(x, combine);
   } else {  // the whole block is one group
-    T* part = (T*)room;
-    x = lanes<32>(x, combine);
+    T* part = (T*)shared;
+    x = warp_reduce<32>(x, combine);
     __syncthreads();
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
     __syncthreads();
     x = threadIdx.x % 32 < G / 32 ? part[threadIdx.x % 32] : start;
-    return lanes<32>(x, combine);
+    return warp_reduce<32>(x, combine);
   }
 }
 // fault

@@ -1,4 +1,4 @@
-"""Scalar programs as CUDA C++: one line for each intrinsic, and a writer of kernels around them."""
+"""Scalar programs as CUDA C++: one line for each instruction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TABLE: dict[str, dict[str, str]] = {
     **{fn: {"f": fn + "({0})", **dict.fromkeys("iub", "{0}")} for fn in ("floor", "ceil", "trunc")},
     "round": {"f": "rint({0})", "c": "round_c({0})", **dict.fromkeys("iub", "{0}")},
     "erf": {"f": "erf({0})"},
-    "ndtr": {"f": "normcdf({0})"},  # by 1 + erf no digits are left far below 0
+    "ndtr": {"f": "normcdf({0})"},  # 1 + erf would lose all digits far below 0
     **{
         fn: {"f": fn + "({0})", "c": fn + "_c({0})"}
         for fn in (
@@ -77,10 +77,10 @@ for _fn, _sign in (("max", ">"), ("min", "<")):
     TABLE[_fn].update(dict.fromkeys("iu", f"{{0}} {_sign} {{1}} ? {{0}} : {{1}}"))
 TABLE["abs"]["i"] = "({t})({0} < 0 ? 0 - ({w}){0} : ({w}){0})"
 TABLE["sign"]["i"] = "({t})(({0} > 0) - ({0} < 0))"
-# constants an exponent often is, as cheaper arithmetic of the same value
+# common constant exponents, as cheaper arithmetic of the same value
 _POWERS = {1.0: "{0}", 2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", -1.0: "1 / {0}"}
 
-# sums that the compiler never makes part of a fused multiply-add
+# additions that the compiler never contracts into a fused multiply-add
 _ROUNDED = {
     ("add", dtypes.float32): "__fadd_rn",
     ("sub", dtypes.float32): "__fsub_rn",
@@ -90,7 +90,7 @@ _ROUNDED = {
 
 
 def _real(value: float, dtype: DType) -> str:
-    """A literal; what C++ has no literal for is made from its bits."""
+    """A literal; values without a C++ literal are made from their bits."""
     if dtype is dtypes.float64:
         if math.isfinite(value):
             return repr(float(value))
@@ -117,7 +117,7 @@ def constant(value: Any, dtype: DType) -> str:
 
 
 def cast(value: str, source: DType, target: DType, rounds: bool = True) -> str:
-    """A register converted; half floats are rounded to what they can hold, unless storing will."""
+    """A converted register; half floats are rounded to their precision, unless storing will."""
     if source is target:
         return value
     register = LAYOUTS[target].register
@@ -163,7 +163,7 @@ def instruction(inst: Inst, args: Sequence[str], sources: Sequence[DType]) -> st
 
 
 def _power(program: Program, inst: Inst, args: Sequence[str]) -> str | None:
-    """A power by a constant that a product or two give."""
+    """A power by a constant exponent that one or two products compute."""
     last = program.insts[inst.args[-1]]
     if inst.fn != "pow" or not inst.dtype.is_float or last.fn != "const":
         return None
@@ -172,9 +172,9 @@ def _power(program: Program, inst: Inst, args: Sequence[str]) -> str | None:
 
 
 def body(program: Program, inputs: dict[int, str], final: str, exact: bool = False) -> list[str]:
-    """The lines that compute the program from named registers; `final` names the result. A result
-    in a half float is left unrounded: storing it rounds. `exact`: no sum becomes part of a fused
-    multiply-add."""
+    """The lines that compute the program from named registers; `final` names the result. A
+    half float result is not rounded here: storing it rounds. `exact`: no addition is contracted
+    into a fused multiply-add."""
     names: list[str] = []
     lines = []
     last = len(program.insts) - 1

@@ -1,7 +1,7 @@
-"""A kernel being written: its arguments' names stand in the text, their values in a buffer.
+"""A writer of kernels: the names of arguments stand in the text, their values in a buffer.
 
 Sizes and strides are arguments, so one text serves all shapes. Pointers come first in the buffer;
-they alone change from launch to launch.
+only they change from launch to launch.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape
 
 BLOCK = edge(__name__, "BLOCK", 256, "size")
-# elements below which places are counted in 32 bits
+# elements below which indices have 32 bits
 NARROW = edge(__name__, "NARROW", 1 << 30, "elements")
 
 
-class Text(NamedTuple):
-    """What a kernel's code depends on: the same text, the same machine code."""
+class KernelText(NamedTuple):
+    """All that a kernel's machine code depends on."""
 
     name: str
-    source: str  # without the library
+    source: str  # without the device library
 
 
-class Written(NamedTuple):
-    """A kernel with the values of its arguments, but for the pointers."""
+class WrittenKernel(NamedTuple):
+    """A kernel with the values of its arguments, except the pointers."""
 
-    text: Text
+    text: KernelText
     pointers: int
     numbers: tuple[int, ...]
     wide: bool  # numbers have 64 bits
@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 def is_wide(*extents: int) -> bool:
-    """Whether places as far out as these need 64 bits."""
+    """Whether indices up to these need 64 bits."""
     return max(extents, default=0) >= NARROW
 
 
@@ -59,8 +59,8 @@ def divisor(n: int) -> tuple[int, int]:
     return ((1 << 32) * ((1 << shift) - n)) // n + 1, shift
 
 
-class Writer:
-    """Collects one kernel. `wide`: places are counted in 64 bits."""
+class KernelWriter:
+    """Collects one kernel. `wide`: indices have 64 bits."""
 
     def __init__(self, name: str, wide: bool) -> None:
         self.name = re.sub(r"\W", "_", name)
@@ -74,14 +74,14 @@ class Writer:
     # --- arguments -------------------------------------------------------------------------------
 
     def pointer(self, type: str, name: str, written: bool = False) -> str:
-        """A pointer, in the order of the launch's arguments; no two may overlap if one is
-        written."""
+        """A pointer, in the order of the launch's arguments; a written one must not alias
+        another."""
         kind = type if written else f"const {type}"
         self._pointers.append(f"{kind}* __restrict__ {name}")
         return name
 
     def number(self, value: int, name: str = "") -> str:
-        """An argument of the index type; the name of it."""
+        """An argument of the index type; returns its name."""
         name = name or f"p{len(self._numbers)}"
         self._numbers.append(f"{self.index} {name}")
         self._values.append(value)
@@ -93,7 +93,8 @@ class Writer:
         self.lines.extend(lines)
 
     def split(self, index: str, shape: Shape, prefix: str) -> tuple[list[str], list[str]]:
-        """Lines that split a place in C order into coordinates, and the coordinates' names."""
+        """Lines that split a linear index in C order into coordinates, and the coordinates'
+        names."""
         names = [f"{prefix}{k}" for k in range(len(shape))]
         rest = index
         lines = []
@@ -112,29 +113,29 @@ class Writer:
         return lines, names
 
     def address(self, names: Sequence[str], strides: Shape) -> str:
-        """The sum of coordinates times strides; strides of 0 leave no trace."""
+        """The sum of coordinates times strides; strides of 0 are left out."""
         pairs = zip(names, strides, strict=True)
         terms = [f"{n} * {self.number(s)}" for n, s in pairs if s]
         return " + ".join(terms) or "0"
 
     def thread(self) -> None:
-        """The names `thread` and `threads`: which one, of how many."""
+        """Declare `thread`, the global thread index, and `threads`, their number."""
         cast = "(i64)" if self.wide else ""
         self.add(
             f"const {self.index} thread = {cast}blockIdx.x * {BLOCK} + threadIdx.x;",
             f"const {self.index} threads = {cast}gridDim.x * {BLOCK};",
         )
 
-    def finish(self, grid: int | tuple[int, int, int], block: int = BLOCK) -> Written:
-        """The kernel, named after its op and its text."""
+    def finish(self, grid: int | tuple[int, int, int], block: int = BLOCK) -> WrittenKernel:
+        """The kernel, named after its op and a hash of its text."""
         arguments = ", ".join([*self._pointers, *self._numbers])
         text = "\n".join(f"  {line}" for line in self.lines)
         rest = f"({arguments}) {{\n{text}\n}}\n"
         name = f"{self.name}_{hashlib.sha256(f'{block}{rest}'.encode()).hexdigest()[:12]}"
         head = f'extern "C" __global__ void __launch_bounds__({block})\n{name}'
         whole = grid if isinstance(grid, tuple) else (grid, 1, 1)
-        return Written(
-            Text(name, head + rest),
+        return WrittenKernel(
+            KernelText(name, head + rest),
             len(self._pointers),
             tuple(self._values),
             self.wide,
@@ -143,6 +144,6 @@ class Writer:
         )
 
 
-def full_source(text: Text) -> str:
-    """What is compiled."""
+def full_source(text: KernelText) -> str:
+    """The translation unit that is compiled."""
     return with_library(text.source)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.strided_array import collapse, spread
+from everygrad.backends.strided_array import broadcast_strides, collapse
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.attention.attention_tiles import TILE, Matrix, Tiles, chunks, slabs
 from everygrad.backends.webgpu.kernels.reduction import as_dtype
@@ -271,7 +271,7 @@ class _Call:
         self.dtype = FROM_NP[q.dtype]
         if "mask" in arrays:
             mask, pairs = arrays["mask"], (*self.batch, self.queries, self.keys)
-            mask = mask.view(pairs, spread(mask.shape, mask.strides, pairs))
+            mask = mask.view(pairs, broadcast_strides(mask.shape, mask.strides, pairs))
             arrays = {**arrays, "mask": mask}
         self.arrays = arrays
         self.fours = 2 if dev.gpu.is_software else 1

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import wgpu
 
-from everygrad.backends.code_cache import kept
+from everygrad.backends.code_cache import code_cache
 from everygrad.backends.deferred_checks import Check, Checks
 from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.adapters import FORKED, request_device
@@ -216,7 +216,7 @@ class Gpu:
         if found is None:
             layout = self.layout(inputs, outputs)[1]
             found = self._pipelines[source] = Pipeline(self._compile(name, source, layout))
-            kept.add(found, _PIPELINE + len(source), partial(_drop, self._pipelines, source))
+            code_cache.add(found, _PIPELINE + len(source), partial(_drop, self._pipelines, source))
         found.recent = True
         return found.raw
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
-from everygrad.backends.strided_array import collapse, spread
+from everygrad.backends.strided_array import broadcast_strides, collapse
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gemm import choose_kernel
@@ -158,7 +158,9 @@ def product_of(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     dtype = FROM_NP[x.dtype]
     if not size_of(shape) or x.storage is None or y.storage is None:
         return None
-    sizes, strides = collapse(batch, [spread(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)])
+    sizes, strides = collapse(
+        batch, [broadcast_strides(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
+    )
     _, bindings = distinct([x, y])
     size = (size_of(batch), x.shape[-2], y.shape[-1], x.shape[-1])
     kind = kind_of(dev, size, dtype)

@@ -376,7 +376,7 @@ class Replay:
 
     def may_write(self, slot: int, array: Any) -> bool:
         """Whether nobody but an array sees its memory."""
-        return type(array) is WebGPUArray and array.is_alone
+        return type(array) is WebGPUArray and array.is_sole_owner
 
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
         with self.lock:

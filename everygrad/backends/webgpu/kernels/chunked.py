@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
-from everygrad.backends.strided_array import collapse, span, spread
+from everygrad.backends.strided_array import broadcast_strides, collapse, span
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.memory import Block, Storage
@@ -42,7 +42,7 @@ def elementwise(
     dev: Any, name: str, program: Program, arrays: Sequence[WebGPUArray], out: WebGPUArray
 ) -> None:
     """A scalar program over arrays that broadcast to `out`, which is in C order."""
-    steps = [spread(a.shape, a.strides, out.shape) for a in arrays]
+    steps = [broadcast_strides(a.shape, a.strides, out.shape) for a in arrays]
     sizes, strides = collapse(out.shape, steps)
     flat = [a.view(sizes, s) for a, s in zip(arrays, strides, strict=True)]
     result = out.view(sizes, _row_major(sizes))

@@ -25,8 +25,8 @@ def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
     if x.storage is None or x.is_contiguous:
         return x
     bits = raw(FROM_NP[x.dtype])
-    copy: WebGPUArray = dev.elementwise("copy", identity(bits), [x.seen_as(bits.np)])
-    return copy.seen_as(x.dtype)
+    copy: WebGPUArray = dev.elementwise("copy", identity(bits), [x.bitcast(bits.np)])
+    return copy.bitcast(x.dtype)
 
 
 def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
@@ -118,7 +118,7 @@ def _concat_source(dtype: DType, rank: int, axis: int, bindings: tuple[int, ...]
     return element_kernel(max(bindings) + 1, params, dtype, text, slot(0))
 
 
-def join(dev: Any, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
+def concat_into(dev: Any, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
     """Write arrays into `out`, one behind the other along an axis."""
     shape, count = out.shape, size_of(out.shape)
     dtype = raw(FROM_NP[out.dtype])
