@@ -71,7 +71,7 @@ def _pool_text(dtype: DType) -> str:
     first = 4 + 5
     h, w, kh, kw, sh, sw, ph, pw, dh, dw = (slot(first + i) for i in range(10))
     register = layout(dtype).register
-    total = reduction.accumulator(dtype)
+    total = reduction.accumulator_dtype(dtype)
     value = cast("x", dtype, total)
     nan = " || (is_nan(v) && !is_nan(best))" if layout(dtype).kind == "f" else ""
     compare = "lt_l(best, v)" if layout(dtype).words == 2 else "v > best"

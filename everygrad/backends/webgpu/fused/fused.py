@@ -15,7 +15,7 @@ from typing import NamedTuple
 from everygrad.backends.group_sums import Kind, finals, is_by_rows, kind_of, needed, walked
 from everygrad.backends.webgpu.fused import second_stage, thread_mapping
 from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
-from everygrad.backends.webgpu.fused.row_kernel import Parts, RowWriter, Task
+from everygrad.backends.webgpu.fused.row_kernel import PartialSums, RowWriter, Task
 from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
 from everygrad.compile.fuse import Group, Load
@@ -97,17 +97,17 @@ def task_of(group: Group, wanted: list[Value], software: bool) -> Task:
     if is_by_rows(members):
         row = group.row or 1
         size = group.size // row
-        shape = thread_mapping.along(
+        mapping = thread_mapping.by_rows(
             size, row, len(members), software, "total" in has, "columns" in has
         )
     elif lengths:
         (row,) = lengths
-        choose = thread_mapping.piecewise if "rows" in has else thread_mapping.across
-        shape = choose(group.size // row, row, software)
+        choose = thread_mapping.split_rows if "rows" in has else thread_mapping.by_columns
+        mapping = choose(group.size // row, row, software)
     else:
-        row, shape = 0, thread_mapping.flat(group.size, software, "total" in has)
+        row, mapping = 0, thread_mapping.flat(group.size, software, "total" in has)
     rows, columns, places = _laid(group, row)
-    return Task(members, wanted, shape, (rows, columns), places, names)
+    return Task(members, wanted, mapping, (rows, columns), places, names)
 
 
 def _laid(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, Place]]:
@@ -124,10 +124,10 @@ class Fuser:
     bindings a buffer of so many bytes takes."""
 
     def __init__(
-        self, buffers: int, room: int, software: bool, windows: Callable[[int], int]
+        self, buffers: int, shared_bytes: int, software: bool, windows: Callable[[int], int]
     ) -> None:
         self.buffers = buffers
-        self.room = room
+        self.shared_bytes = shared_bytes
         self.software = software
         self.windows = windows
 
@@ -146,7 +146,7 @@ class Fuser:
         """The kernel for as many of these values as can be bound, and how many that are."""
         count = self.at_most(group, part)
         while True:
-            writer = RowWriter(task_of(group, part[:count], self.software), self.room)
+            writer = RowWriter(task_of(group, part[:count], self.software), self.shared_bytes)
             if count == 1 or self.bound(writer) <= self.buffers:
                 return writer, count
             count -= 1
@@ -182,32 +182,32 @@ class Fuser:
         """How many bindings a kernel takes."""
         values = [*writer.values.inputs, *writer.outputs()]
         count = sum(self.windows(byte_size(v.dtype, v.size)) for v in values)
-        return count + (self.windows(4 * writer.scratch_words) if writer.parts else 0)
+        return count + (self.windows(4 * writer.scratch_words) if writer.partial_sums else 0)
 
-    def written(self, writer: RowWriter, pairs: Pairs) -> list[Kernel]:
+    def kernels(self, writer: RowWriter, pairs: Pairs) -> list[Kernel]:
         """A kernel, and the small ones behind it."""
         for x, v in pairs.items():
             writer.write_over(x, v)
         apart = {v: Scratch(v.size) for v in writer.packed}
         outputs: list[Buffer] = [apart.get(v, v) for v in writer.outputs()]
         scratch = Scratch(writer.scratch_words)
-        if writer.parts:
+        if writer.partial_sums:
             outputs.append(scratch)
         name = _named(writer)
         inputs: list[Buffer] = [v for v in writer.values.inputs if v not in pairs]
-        groups = writer.teams.workgroups
+        groups = writer.mapping.workgroups
         made = [Kernel(name, writer.source(), inputs, outputs, groups, pairs)]
-        parts = list(writer.parts.values())
+        parts = list(writer.partial_sums.values())
         most = max(1, self.buffers - 1)
         for at in range(0, len(parts), most):
-            made.append(self.finished(parts[at : at + most], scratch, name))
+            made.append(self.second_stage_kernel(parts[at : at + most], scratch, name))
         for v, words in apart.items():
             source, groups = second_stage.pack(v.dtype, v.size)
             made.append(Kernel(f"pack {v.name}", source, [words], [v], groups, {}))
         return made
 
-    def finished(self, parts: list[Parts], scratch: Scratch, name: str) -> Kernel:
-        source, groups = second_stage.finish(parts, self.room)
+    def second_stage_kernel(self, parts: list[PartialSums], scratch: Scratch, name: str) -> Kernel:
+        source, groups = second_stage.finish(parts, self.shared_bytes)
         return Kernel(f"finish {name}", source, [scratch], [p.value for p in parts], groups, {})
 
 

@@ -63,7 +63,7 @@ class Batch:
         """All of them, each with its workgroups, one after the other."""
         lines, first = ["  let all = w.y * g.x + w.x;"], 0
         for writer, _ in self.writers:
-            last = first + writer.teams.workgroups
+            last = first + writer.mapping.workgroups
             lines.append(f"  if (all >= {first}u && all < {last}u) {{")
             lines += [f"  let k = all - {first}u;", *writer.values.lines, "  }"]
             first = last

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from everygrad.backends.webgpu.fused.accumulator import Fold, Folding, Meeting, put
+from everygrad.backends.webgpu.fused.accumulator import Accumulator, BlockReducer, ThreadGroup, put
 from everygrad.backends.webgpu.fused.operands import four_of
-from everygrad.backends.webgpu.fused.thread_mapping import WORKGROUP, Teams
+from everygrad.backends.webgpu.fused.thread_mapping import WORKGROUP, ThreadMapping
 from everygrad.backends.webgpu.fused.values import Values
 from everygrad.backends.webgpu.source.render import MAIN, with_library
 from everygrad.backends.webgpu.source.word_layout import layout
@@ -36,13 +36,13 @@ class Task(NamedTuple):
 
     members: dict[Value, Member]
     wanted: list[Value]
-    teams: Teams
+    mapping: ThreadMapping
     sizes: tuple[Shape, Shape]
     places: dict[Load, Place]
     kinds: dict[Value, str]
 
 
-class Parts(NamedTuple):
+class PartialSums(NamedTuple):
     """Partial results of a final in the scratch: `many` of them for each of its elements. That of
     element e, number p, is accumulator `start` + (p / inner) * outer + (p % inner) * step +
     e * each. `start` and all steps count accumulators (of one or two words)."""
@@ -59,39 +59,41 @@ class Parts(NamedTuple):
 class RowWriter:
     """Writes one task."""
 
-    def __init__(self, task: Task, room: int) -> None:
+    def __init__(self, task: Task, shared_bytes: int) -> None:
         self.task = task
-        self.teams = task.teams
+        self.mapping = task.mapping
         self.members = task.members
-        self.values = Values(task.members, task.places, task.sizes, task.teams.vector)
-        self.folding = Folding(room)
+        self.values = Values(task.members, task.places, task.sizes, task.mapping.vector)
+        self.reducer = BlockReducer(shared_bytes)
         finals = [m for m in task.members.values() if m.role == "final"]
         self.finals = {m.value: m for m in finals}
-        self.folds = {v: Fold(v) for v, m in task.members.items() if m.role in ("reduce", "final")}
+        self.accumulators = {
+            v: Accumulator(v) for v, m in task.members.items() if m.role in ("reduce", "final")
+        }
         self.stages: dict[Value, int] = {}
         for v, m in task.members.items():
             self.stages[v] = max((self.stage(r) for r in m.refs), default=0)
         self.passes = 1 + max((self.stages[v] for v in task.members if self.in_pass(v)), default=-1)
-        t = task.teams
+        t = task.mapping
         of_rows = any(m.role == "reduce" or self.kind(m.value) == "rows" for m in self.reductions())
-        self.meets = of_rows and t.lanes > 1  # barriers stand inside the walk over rows
-        self.some_rows_idle = t.rows % (t.teams * t.steps) != 0
+        self.has_row_barriers = of_rows and t.lanes > 1  # barriers stand inside the walk over rows
+        self.some_rows_idle = t.rows % (t.row_groups * t.steps) != 0
         self.some_lanes_idle = t.held > 0 and t.lanes * t.vector * t.held * t.tiles != t.length
-        self.parts = self.place_parts()
+        self.partial_sums = self.place_partial_sums()
         self.packed = [v for v in self.stored() if self.is_apart(v)]
         self.outs: dict[Value, str] = {}  # names of results that others have chosen
 
     @property
     def is_plain(self) -> bool:
         """Whether it is elementwise and no more: nobody meets, nothing is left for others."""
-        return not (self.folds or self.packed) and all(
+        return not (self.accumulators or self.packed) and all(
             m.role == "full" for m in self.members.values()
         )
 
     # --- what is there ---------------------------------------------------------------------------
 
     def reductions(self) -> list[Member]:
-        return [m for v, m in self.members.items() if v in self.folds]
+        return [m for v, m in self.members.items() if v in self.accumulators]
 
     def kind(self, v: Value) -> str:
         return self.task.kinds.get(v, "")
@@ -117,13 +119,13 @@ class RowWriter:
         """Whether a result, several of which share a word, is first stored a word for each."""
         if layout(v.dtype).per_word == 1 or v.size == 1:
             return False
-        return self.members[v].role != "full" or self.teams.vector == 1
+        return self.members[v].role != "full" or self.mapping.vector == 1
 
     # --- partial results -------------------------------------------------------------------------
 
     def is_direct(self, v: Value) -> bool:
         """Whether a final's result is complete where it is computed."""
-        t = self.teams
+        t = self.mapping
         if layout(v.dtype).per_word > 1 and v.size > 1:
             return False
         if self.kind(v) == "total":
@@ -132,22 +134,22 @@ class RowWriter:
             return t.tiles == 1 and v.size == t.rows
         return t.held > 0 and t.blocks == 1
 
-    def place_parts(self) -> dict[Value, Parts]:
+    def place_partial_sums(self) -> dict[Value, PartialSums]:
         """Where the finals' parts go, one after the other."""
-        t, at, made = self.teams, 0, {}
+        t, at, made = self.mapping, 0, {}
         for v in self.finals:
             if self.is_direct(v):
                 continue
-            words = self.folds[v].words
+            words = self.accumulators[v].words
             at = -(-at // words)
             if self.kind(v) == "total":
-                parts = Parts(v, at, t.workgroups, 1, 1, t.workgroups, 0)
+                parts = PartialSums(v, at, t.workgroups, 1, 1, t.workgroups, 0)
             elif self.kind(v) == "rows":
                 outer = t.rows // v.size
-                parts = Parts(v, at, outer * t.tiles, t.tiles, 1, t.tiles, v.size * t.tiles)
+                parts = PartialSums(v, at, outer * t.tiles, t.tiles, 1, t.tiles, v.size * t.tiles)
             else:
-                count = t.blocks if t.held else t.busy
-                parts = Parts(v, at, count, 1, t.length, count, 0)
+                count = t.blocks if t.held else t.active_groups
+                parts = PartialSums(v, at, count, 1, t.length, count, 0)
             made[v] = parts
             at = (at + parts.many * v.size) * words
         self.scratch_words = at
@@ -165,11 +167,11 @@ class RowWriter:
     @property
     def live(self) -> str:
         """Whether the team has a row, where that is not certain."""
-        return "live" if self.meets and self.some_rows_idle else ""
+        return "live" if self.has_row_barriers and self.some_rows_idle else ""
 
     @property
     def first_lane(self) -> str:
-        return "x == 0u" if self.teams.lanes > 1 else ""
+        return "x == 0u" if self.mapping.lanes > 1 else ""
 
     def ok(self, take: int) -> str:
         return f"ok{take}" if self.some_lanes_idle else ""
@@ -181,47 +183,49 @@ class RowWriter:
 
     def contribution(self, m: Member, take: int) -> str:
         """What one take adds to a reduction."""
-        fold, t = self.folds[m.value], self.teams
+        acc, t = self.accumulators[m.value], self.mapping
         found = []
         for part in range(t.vector):
             name = self.values.get(m.refs[0], m.value.args[0], take * t.vector + part)
-            value = fold.enter(name)
+            value = acc.load(name)
             if not t.held and t.length % t.vector:  # the last of all is not whole
-                value = f"select({fold.start}, {value}, c{take} + {part}u < {t.length}u)"
+                value = f"select({acc.identity}, {value}, c{take} + {part}u < {t.length}u)"
             found.append(value)
         conditions = [self.ok(take)] if self.ok(take) else []
         if self.live and m.role == "final":
             conditions.append(self.live)
-        value = fold.of(found)
+        value = acc.combine(found)
         if conditions:
-            return f"select({fold.start}, {value}, {' && '.join(conditions)})"
+            return f"select({acc.identity}, {value}, {' && '.join(conditions)})"
         return value
 
     def one_pass(self, k: int) -> None:
         roots = [m for v, m in self.members.items() if self.in_pass(v) and self.stages[v] == k]
-        added = [m for m in roots if m.value in self.folds and self.kind(m.value) != "columns"]
-        names = {m.value: self.accumulator(m) for m in added}
+        added = [
+            m for m in roots if m.value in self.accumulators and self.kind(m.value) != "columns"
+        ]
+        names = {m.value: self.accumulator_name(m) for m in added}
         for m in added:
             if self.kind(m.value) != "total":  # totals go on from row to row
-                fold = self.folds[m.value]
-                self.say(f"  var {names[m.value]}: {fold.register} = {fold.start};")
-        if self.teams.held:
-            for take in range(self.teams.held):
+                acc = self.accumulators[m.value]
+                self.say(f"  var {names[m.value]}: {acc.register} = {acc.identity};")
+        if self.mapping.held:
+            for take in range(self.mapping.held):
                 self.one_take(roots, names, take)
         else:
             self.loop(roots, added, names)
-        meeting = [m for m in added if self.kind(m.value) != "total"]
-        self.meet_lanes(meeting, names)
+        row_reductions = [m for m in added if self.kind(m.value) != "total"]
+        self.reduce_lanes(row_reductions, names)
 
-    def accumulator(self, m: Member) -> str:
+    def accumulator_name(self, m: Member) -> str:
         return f"s{self.values.numbers[m.value]}"
 
     def one_take(self, roots: list[Member], names: dict[Value, str], take: int) -> None:
         for m in roots:
             v = m.value
             if v in names:
-                fold = self.folds[v]
-                self.say(f"  {names[v]} = {fold.of([names[v], self.contribution(m, take)])};")
+                acc = self.accumulators[v]
+                self.say(f"  {names[v]} = {acc.combine([names[v], self.contribution(m, take)])};")
             elif m.role == "final":
                 self.add_to_columns(m, take)
             else:
@@ -229,82 +233,83 @@ class RowWriter:
 
     def loop(self, roots: list[Member], added: list[Member], names: dict[Value, str]) -> None:
         """All takes of a tile; long sums are broken up."""
-        t, outside = self.teams, self.values.of_element
+        t, outside = self.mapping, self.values.of_element
         self.values.of_element = {}
         step, inner = t.lanes * t.vector, dict(names)
         start, end = f"first + x * {t.vector}u", "end"
-        nested = bool(added) and t.turns > NEST
+        nested = bool(added) and t.iterations > NEST
         if nested:
             size = step * _INNER
             self.say(f"  for (var c = {start}; c < end; c = c + {size}u) {{")
             start, end = "c", f"min(end, c + {size}u)"
             for m in added:
-                fold = self.folds[m.value]
+                acc = self.accumulators[m.value]
                 inner[m.value] = f"part_{names[m.value]}"
-                self.say(f"  var {inner[m.value]}: {fold.register} = {fold.start};")
+                self.say(f"  var {inner[m.value]}: {acc.register} = {acc.identity};")
         self.say(f"  for (var c0 = {start}; c0 < {end}; c0 = c0 + {step}u) {{")
         self.one_take(roots, inner, 0)
         self.say("  }")
         if nested:
             for m in added:
-                both = self.folds[m.value].of([names[m.value], inner[m.value]])
+                both = self.accumulators[m.value].combine([names[m.value], inner[m.value]])
                 self.say(f"  {names[m.value]} = {both};")
             self.say("  }")
         self.values.of_element = outside
 
-    def meet_lanes(self, meeting: list[Member], names: dict[Value, str]) -> None:
+    def reduce_lanes(self, row_reductions: list[Member], names: dict[Value, str]) -> None:
         """Row reductions from what the lanes have; their results are values of the row."""
-        t = self.teams
-        found = {m.value: names[m.value] for m in meeting}
-        if t.lanes > 1 and meeting:
-            at = Meeting("x", t.lanes, "(l - x)", 1)
-            folds = [self.folds[m.value] for m in meeting]
-            self.say(*self.folding.meet(folds, [names[m.value] for m in meeting], at))
+        t = self.mapping
+        found = {m.value: names[m.value] for m in row_reductions}
+        if t.lanes > 1 and row_reductions:
+            group = ThreadGroup("x", t.lanes, "(l - x)", 1)
+            accumulators = [self.accumulators[m.value] for m in row_reductions]
+            own = [names[m.value] for m in row_reductions]
+            self.say(*self.reducer.block_reduce(accumulators, own, group))
             found = {v: f"all_{name}" for v, name in found.items()}
-        for m in meeting:
-            v, fold = m.value, self.folds[m.value]
+        for m in row_reductions:
+            v, acc = m.value, self.accumulators[m.value]
             if m.role == "final":
-                self.store_row_part(v, found[v])
+                self.store_row_sum(v, found[v])
                 continue
             name = f"m{self.values.numbers[v]}"
-            value = fold.leave(found[v])
+            value = acc.finalize(found[v])
             self.say(f"  let {name}: {layout(v.dtype).register} = {value};")
             self.values.of_row[v] = name
 
-    def store_row_part(self, v: Value, name: str) -> None:
-        fold = self.folds[v]
+    def store_row_sum(self, v: Value, name: str) -> None:
+        acc = self.accumulators[v]
         if self.is_direct(v):
-            lines = [f"  let made = {fold.leave(name)};", *put(v.dtype, self.out(v), "r", "made")]
+            lines = [f"  let made = {acc.finalize(name)};", *put(v.dtype, self.out(v), "r", "made")]
         else:
-            at = f"{self.parts[v].start}u + r * {self.teams.tiles}u + tile"
-            lines = [f"  let at = {at};", *fold.keep("scratch", "at", name)]
+            at = f"{self.partial_sums[v].start}u + r * {self.mapping.tiles}u + tile"
+            lines = [f"  let at = {at};", *acc.store_partial("scratch", "at", name)]
         self.say("  {", *self.guarded(lines, self.first_lane, self.live), "  }")
 
     # --- columns ---------------------------------------------------------------------------------
 
     def add_to_columns(self, m: Member, take: int) -> None:
         """Sums over rows: in registers where columns are held, else in the scratch."""
-        t, fold = self.teams, self.folds[m.value]
+        t, acc = self.mapping, self.accumulators[m.value]
         for part in range(t.vector):
             u = take * t.vector + part
-            value = fold.enter(self.values.get(m.refs[0], m.value.args[0], u))
+            value = acc.load(self.values.get(m.refs[0], m.value.args[0], u))
             if t.held:
                 name = f"g{self.values.numbers[m.value]}_{u}"
-                new = fold.of([name, value])
+                new = acc.combine([name, value])
                 self.say(f"  {name} = {f'select({name}, {new}, live)' if self.live else new};")
             else:
                 self.add_in_memory(m, part, value)
 
     def add_in_memory(self, m: Member, part: int, value: str) -> None:
         """The team's sum of a column: nobody else touches it."""
-        t, fold = self.teams, self.folds[m.value]
-        team = f"(block * {t.teams}u + y) * {t.length}u"
-        at = f"{self.parts[m.value].start}u + {team} + c0 + {part}u"
+        t, acc = self.mapping, self.accumulators[m.value]
+        group = f"(block * {t.row_groups}u + y) * {t.length}u"
+        at = f"{self.partial_sums[m.value].start}u + {group} + c0 + {part}u"
         lines = [f"  let at = {at};", f"  var sum = {value};"]
         if t.steps > 1:
-            more = fold.of([f"({fold.kept('scratch', 'at')})", "sum"])
+            more = acc.combine([f"({acc.load_partial('scratch', 'at')})", "sum"])
             lines.append(f"  if (s > 0u) {{ sum = {more}; }}")
-        lines += fold.keep("scratch", "at", "sum")
+        lines += acc.store_partial("scratch", "at", "sum")
         self.say("  {", *self.guarded(lines, self.live), "  }")
 
     # --- what is stored --------------------------------------------------------------------------
@@ -322,7 +327,7 @@ class RowWriter:
         self.values.elsewhere[x] = self.out(v)
 
     def store_full(self, v: Value, take: int) -> None:
-        t = self.teams
+        t = self.mapping
         names = [self.values.get(v, v, take * t.vector + part) for part in range(t.vector)]
         at = f"r * {t.length}u + c{take}" if t.rows > 1 else f"c{take}"
         lines = [f"  let at = {at};"]
@@ -340,60 +345,65 @@ class RowWriter:
                 lines += put(v.dtype, self.out(v), "r", self.values.of_row[v])
         for v, m in self.finals.items():
             if m.level == "row":
-                fold, name = self.folds[v], self.accumulator(m)
-                value = fold.enter(self.values.get(m.refs[0], v.args[0], None))
-                lines.append(f"  {name} = {fold.of([name, value])};")
+                acc, name = self.accumulators[v], self.accumulator_name(m)
+                value = acc.load(self.values.get(m.refs[0], v.args[0], None))
+                lines.append(f"  {name} = {acc.combine([name, value])};")
         if lines:
             self.say(*self.guarded(lines, self.first_lane, self.live))
 
     def end(self) -> None:
         """Sums over rows, from what the threads have."""
         totals = [m for v, m in self.finals.items() if self.kind(v) == "total"]
-        names = [self.accumulator(m) for m in totals]
-        folds = [self.folds[m.value] for m in totals]
-        self.say(*self.folding.meet(folds, names, Meeting("l", WORKGROUP, "0u", 1)))
-        for m, fold, name in zip(totals, folds, names, strict=True):
-            self.say(*self.guarded(self.stored_part(m.value, fold, f"all_{name}", "k"), "l == 0u"))
-        if self.teams.held:
+        names = [self.accumulator_name(m) for m in totals]
+        accumulators = [self.accumulators[m.value] for m in totals]
+        group = ThreadGroup("l", WORKGROUP, "0u", 1)
+        self.say(*self.reducer.block_reduce(accumulators, names, group))
+        for m, acc, name in zip(totals, accumulators, names, strict=True):
+            self.say(*self.guarded(self.stored_sum(m.value, acc, f"all_{name}", "k"), "l == 0u"))
+        if self.mapping.held:
             self.end_columns()
 
     def end_columns(self) -> None:
-        t = self.teams
+        t = self.mapping
         found = [
             (v, f"g{self.values.numbers[v]}_{u}", u)
             for v in self.finals
             if self.kind(v) == "columns"
             for u in range(t.held * t.vector)
         ]
-        if t.teams > 1:
-            folds = [self.folds[v] for v, _, _ in found]
-            at = Meeting("y", t.teams, "x", t.lanes)
-            self.say(*self.folding.meet(folds, [name for _, name, _ in found], at))
+        if t.row_groups > 1:
+            accumulators = [self.accumulators[v] for v, _, _ in found]
+            group = ThreadGroup("y", t.row_groups, "x", t.lanes)
+            names = [name for _, name, _ in found]
+            self.say(*self.reducer.block_reduce(accumulators, names, group))
         for v, name, u in found:
             take, part = divmod(u, t.vector)
-            name = f"all_{name}" if t.teams > 1 else name
+            name = f"all_{name}" if t.row_groups > 1 else name
             at_column = f"c{take} + {part}u"
             if not self.is_direct(v):
                 at_column = f"block * {t.length}u + {at_column}"
-            lines = self.stored_part(v, self.folds[v], name, at_column)
+            lines = self.stored_sum(v, self.accumulators[v], name, at_column)
             self.say("  {", *self.guarded(lines, "y == 0u", self.ok(take)), "  }")
 
-    def stored_part(self, v: Value, fold: Fold, name: str, at: str) -> list[str]:
+    def stored_sum(self, v: Value, acc: Accumulator, name: str, at: str) -> list[str]:
         """Lines that store a final's result, or a part of it."""
         if self.is_direct(v):
             lines = [f"  let at = {'0u' if v.size == 1 else at};"]
             return [
                 *lines,
-                f"  let made = {fold.leave(name)};",
+                f"  let made = {acc.finalize(name)};",
                 *put(v.dtype, self.out(v), "at", "made"),
             ]
-        return [f"  let at = {self.parts[v].start}u + {at};", *fold.keep("scratch", "at", name)]
+        return [
+            f"  let at = {self.partial_sums[v].start}u + {at};",
+            *acc.store_partial("scratch", "at", name),
+        ]
 
     # --- the whole -------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Who the thread is: lane x of team y, in a tile of columns and a block of rows."""
-        t = self.teams
+        t = self.mapping
         self.say(
             f"  if (k >= {t.workgroups}u) {{ return; }}",
             f"  let x = l % {t.lanes}u;",
@@ -410,19 +420,19 @@ class RowWriter:
                 column = f"min({column}, {t.length - t.vector}u)"
             self.say(f"  let c{take} = {column};")
         for v, m in self.finals.items():
-            fold = self.folds[v]
+            acc = self.accumulators[v]
             if self.kind(v) == "total":
-                self.say(f"  var {self.accumulator(m)}: {fold.register} = {fold.start};")
+                self.say(f"  var {self.accumulator_name(m)}: {acc.register} = {acc.identity};")
             elif self.kind(v) == "columns":
                 for u in range(t.held * t.vector):
                     name = f"g{self.values.numbers[v]}_{u}"
-                    self.say(f"  var {name}: {fold.register} = {fold.start};")
+                    self.say(f"  var {name}: {acc.register} = {acc.identity};")
 
     def walk(self) -> None:
         """The rows of a team. A team without one goes along where threads are to meet."""
-        t = self.teams
+        t = self.mapping
         self.say(f"  for (var s = 0u; s < {t.steps}u; s = s + 1u) {{")
-        self.say(f"  let row = (block * {t.steps}u + s) * {t.teams}u + y;")
+        self.say(f"  let row = (block * {t.steps}u + s) * {t.row_groups}u + y;")
         ends = 1
         if self.live:
             self.say(f"  let live = row < {t.rows}u;", f"  let r = min(row, {t.rows - 1}u);")
@@ -453,8 +463,8 @@ class RowWriter:
     def source(self) -> str:
         self.say("  let k = w.y * g.x + w.x;")
         self.body()
-        functions = {f.function: f.define() for f in self.folds.values()}
-        text = "".join(functions.values()) + self.folding.declared()
+        functions = {f.function: f.define() for f in self.accumulators.values()}
+        text = "".join(functions.values()) + self.reducer.declared()
         text += MAIN + "\n".join(self.values.lines) + "\n}\n"
         return self.bindings() + with_library(text)
 
@@ -464,12 +474,12 @@ class RowWriter:
         over = self.values.elsewhere
         reads = [(self.values.buffer(v), kind) for v, kind in items if v not in over]
         writes = [(self.out(v), self.item(v)) for v in self.outputs()]
-        if self.parts:
+        if self.partial_sums:
             writes.append(("scratch", "u32"))
         return framed(reads, writes)
 
     def item(self, v: Value) -> str:
-        full = self.members[v].role == "full" and self.teams.vector == 4
+        full = self.members[v].role == "full" and self.mapping.vector == 4
         return four_of(v.dtype) if full else "u32"
 
 

@@ -33,7 +33,7 @@ BUSY = edge(__name__, "BUSY", 256, "count")  # workgroups that keep a large GPU 
 LONGEST = edge(__name__, "LONGEST", 128, "size")
 
 
-class Teams(NamedTuple):
+class ThreadMapping(NamedTuple):
     """See above. `held` is 0 where columns are walked in a loop."""
 
     rows: int
@@ -45,7 +45,7 @@ class Teams(NamedTuple):
     steps: int
 
     @property
-    def teams(self) -> int:
+    def row_groups(self) -> int:
         return WORKGROUP // self.lanes
 
     @property
@@ -55,20 +55,20 @@ class Teams(NamedTuple):
     @property
     def blocks(self) -> int:
         """Of rows: a workgroup has one of them."""
-        return -(-self.rows // (self.teams * self.steps))
+        return -(-self.rows // (self.row_groups * self.steps))
 
     @property
     def workgroups(self) -> int:
         return self.tiles * self.blocks
 
     @property
-    def busy(self) -> int:
+    def active_groups(self) -> int:
         """Teams that have a row at all; they are the first ones."""
-        before = (self.blocks - 1) * self.teams
-        return before + min(self.teams, self.rows - before * self.steps)
+        before = (self.blocks - 1) * self.row_groups
+        return before + min(self.row_groups, self.rows - before * self.steps)
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """How often a lane takes columns in a tile."""
         return -(-min(self.tile, self.length) // (self.lanes * self.vector))
 
@@ -78,21 +78,21 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def flat(size: int, software: bool, totals: bool) -> Teams:
+def flat(size: int, software: bool, totals: bool) -> ThreadMapping:
     """All elements as one row; `totals` if some are summed to one number."""
     if size == 1:
-        return Teams(1, 1, WORKGROUP, 1, 0, WORKGROUP, 1)
+        return ThreadMapping(1, 1, WORKGROUP, 1, 0, WORKGROUP, 1)
     step = WORKGROUP * 4
-    turns = 1 if size < (SOFTWARE_LARGE if software else LARGE) else 4
+    iterations = 1 if size < (SOFTWARE_LARGE if software else LARGE) else 4
     if totals:
         needed = -(-size // step)
-        turns = needed if needed <= FEW_STEPS else max(turns, -(-needed // MOST_PARTS))
-    return Teams(1, size, WORKGROUP, 4, 0, step * turns, 1)
+        iterations = needed if needed <= FEW_STEPS else max(iterations, -(-needed // MOST_PARTS))
+    return ThreadMapping(1, size, WORKGROUP, 4, 0, step * iterations, 1)
 
 
-def along(
+def by_rows(
     rows: int, length: int, members: int, software: bool, totals: bool, columns: bool
-) -> Teams:
+) -> ThreadMapping:
     """Rows that are reduced; `totals` and `columns` if there are sums over rows too."""
     # beyond the end of a single row is nobody's, so its last four need not be whole
     vector = 4 if length % 4 == 0 or (rows == 1 < length and not columns) else 1
@@ -102,10 +102,10 @@ def along(
     held = -(-length // (lanes * vector))
     if held * vector > MOST_HELD or held * vector * members > MOST_TEXT or length % vector:
         held = 0
-    made = Teams(rows, length, lanes, vector, held, length, 1)
+    made = ThreadMapping(rows, length, lanes, vector, held, length, 1)
     if not (totals or columns):
         return made
-    each = -(-rows // made.teams)  # rows of a team, were there one workgroup
+    each = -(-rows // made.row_groups)  # rows of a team, were there one workgroup
     few = FEW_STEPS if software or length <= WORKGROUP else FEW_STEPS // 4
     steps = each if each <= few else max(-(-each // MOST_PARTS), 1)
     if columns and steps < each:  # partial results cost as much as what they are made of
@@ -113,13 +113,13 @@ def along(
     return made._replace(steps=min(steps, each))
 
 
-def across(rows: int, length: int, software: bool) -> Teams:
+def by_columns(rows: int, length: int, software: bool) -> ThreadMapping:
     """Rows that are not reduced, but columns are: a lane keeps its columns and walks rows."""
     vector = 4 if length % 4 == 0 else 1
     widest = WORKGROUP if software else 32
     lanes = min(widest, power_of_two(length // vector))
-    made = Teams(rows, length, lanes, vector, 1, lanes * vector, 1)
-    each = -(-rows // made.teams)
+    made = ThreadMapping(rows, length, lanes, vector, 1, lanes * vector, 1)
+    each = -(-rows // made.row_groups)
     if each <= FEW_STEPS:
         return made._replace(steps=each)
     parts = max(1, MOST_PARTS // made.tiles)
@@ -127,9 +127,9 @@ def across(rows: int, length: int, software: bool) -> Teams:
     return made._replace(steps=min(LONGEST, max(least, -(-each // parts))))
 
 
-def piecewise(rows: int, length: int, software: bool) -> Teams:
+def split_rows(rows: int, length: int, software: bool) -> ThreadMapping:
     """Few long rows, each summed: tiles of columns leave partial results for each row."""
     vector = 4 if length % 4 == 0 else 1
     lanes = 1 if software else min(WORKGROUP, power_of_two(length // vector))
     tile = lanes * vector * (256 if software else 16)
-    return Teams(rows, length, lanes, vector, 0, min(tile, length), 1)
+    return ThreadMapping(rows, length, lanes, vector, 0, min(tile, length), 1)

@@ -15,7 +15,7 @@ from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gemm import cooperative_matrix, gemm, gemv
 from everygrad.backends.webgpu.gemm.gemm import Operands, Tile
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue, in_fours, plain
-from everygrad.backends.webgpu.kernels.reduction import accumulator, as_dtype, reduce
+from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype, reduce
 from everygrad.backends.webgpu.source.render import (
     cast,
     constant,
@@ -263,7 +263,7 @@ def _simply(dev: Any, product: Product) -> WebGPUArray:
     parts = max(1, -(-terms * per_word // MOST_TURNS)) if dev.gpu.is_software else 1
     out: WebGPUArray = dev.empty((parts * matrices, rows, columns), product.dtype)
     count = parts * matrices * rows * columns
-    source = simple(product.operands, accumulator(product.dtype), product.dtype)
+    source = simple(product.operands, accumulator_dtype(product.dtype), product.dtype)
     storages, _ = distinct(product.arrays)
     params = [rows, columns, terms, count, matrices, -(-terms // parts), *product.params]
     threads = -(-count // per_word)

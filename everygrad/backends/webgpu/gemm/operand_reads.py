@@ -16,7 +16,7 @@ from everygrad.backends.webgpu.gemm import choose_kernel
 from everygrad.backends.webgpu.gemm.choose_kernel import Product, Sizes, kind_of
 from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, Operands, Side
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
-from everygrad.backends.webgpu.kernels.reduction import accumulator
+from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype
 from everygrad.backends.webgpu.source.render import address, cast, constant, places, slot
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.expr import Inst, Program
@@ -40,11 +40,11 @@ class Reading(NamedTuple):
 
     @property
     def register(self) -> str:
-        return "f16" if self.half else layout(accumulator(self.dtype)).register
+        return "f16" if self.half else layout(accumulator_dtype(self.dtype)).register
 
     @property
     def zero(self) -> str:
-        return "f16(0.0)" if self.half else constant(0, accumulator(self.dtype))
+        return "f16(0.0)" if self.half else constant(0, accumulator_dtype(self.dtype))
 
     @property
     def enable(self) -> str:
@@ -64,7 +64,7 @@ class Reading(NamedTuple):
             value = f"{buffer}[p]"
             return f"  return {value if self.half else f'f32({value})'};\n}}\n"
         value = load(self.dtype, buffer, "p")
-        found = cast("found", self.dtype, accumulator(self.dtype))
+        found = cast("found", self.dtype, accumulator_dtype(self.dtype))
         return f"  let found: {layout(self.dtype).register} = {value};\n  return {found};\n}}\n"
 
     def four(self, buffer: str) -> str:

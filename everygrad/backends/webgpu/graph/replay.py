@@ -162,7 +162,7 @@ class Replay:
             return
         self.flush(inplace_reuse.used(group), {x for over in decided for x in over})
         for writer, over in zip(writers, decided, strict=True):
-            self.group(self.fuser.written(writer, over))
+            self.group(self.fuser.kernels(writer, over))
 
     def may_wait(self, group: Group, writers: list[RowWriter]) -> bool:
         """Whether a group costs a GPU little but its start, and can be part of another kernel."""

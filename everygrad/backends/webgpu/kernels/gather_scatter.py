@@ -10,7 +10,7 @@ from everygrad import dtypes
 from everygrad.backends.strided_array import collapse
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.kernels.copy_kernels import bound
-from everygrad.backends.webgpu.kernels.reduction import accumulator, as_dtype
+from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype
 from everygrad.backends.webgpu.source.render import (
     MAIN,
     THREAD,
@@ -187,7 +187,7 @@ def _looking_text(
 ) -> str:
     """Each result looks through the indices. Uniform: count, sizes; then of x, the index and the
     source offset and strides; then the sizes of the index (of `whole`: its one size)."""
-    total = accumulator(dtype)
+    total = accumulator_dtype(dtype)
     lines, names = places(rank, 1)
     index_rank = 1 if whole else rank
     index_at = rank + 1 + rank
@@ -231,7 +231,7 @@ def _adding_text(
 ) -> str:
     """Each element of the source adds itself. Uniform: count, the source's sizes; offset and
     strides of the source and of the index; strides of the result."""
-    total = accumulator(dtype)
+    total = accumulator_dtype(dtype)
     lines, names = places(rank, 1, "t")
     index_rank = 1 if whole else rank
     index_at = rank + 1 + rank
@@ -282,7 +282,7 @@ def _scatter(
         text = _looking_text(dtype, of, rank, axis, whole, (b3[0], b3[1], b3[2]))
         dev.launch(op, text, storages, out, params, thread_count(dtype, count))
         return out
-    total = accumulator(dtype)
+    total = accumulator_dtype(dtype)
     out = _fresh(dev, as_dtype(dev, x, total))
     storages, b2 = distinct([source, index])
     count = size_of(source.shape)

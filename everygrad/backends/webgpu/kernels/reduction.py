@@ -36,7 +36,7 @@ ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")
 COLUMN_PIECE = edge(__name__, "COLUMN_PIECE", 128, "size")
 
 
-def accumulator(dtype: DType) -> DType:
+def accumulator_dtype(dtype: DType) -> DType:
     """What results are kept in until the end: whole words."""
     if dtype.is_float:
         return dtypes.float32
@@ -184,7 +184,7 @@ def accumulate(
 ) -> WebGPUArray:
     """The reduction of a non-empty array, in the accumulator's dtype; one long axis of results."""
     source = FROM_NP[x.dtype]
-    total = accumulator(source)
+    total = accumulator_dtype(source)
     stay = [a for a in range(len(x.shape)) if a not in axes]
     kept, (kept_steps,) = collapse(
         tuple(x.shape[a] for a in stay), [tuple(x.strides[a] for a in stay)]
