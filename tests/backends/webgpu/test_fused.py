@@ -20,7 +20,7 @@ from everygrad._jit.pipeline import prepared
 from everygrad.backends import base
 from everygrad.backends.group_sums import fusable, without_strays
 from everygrad.backends.webgpu.fused import fused
-from everygrad.backends.webgpu.fused.row_kernel import RowWriter
+from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.compile.fuse import fuse, used_outside
 from everygrad.errors import DeviceError
 from tests.api import test_export_web as web
@@ -443,7 +443,7 @@ def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
             wanted = [v for v in group.members if v in stored]
             for part in fused._parts(group, wanted) if wanted else []:
                 writers = [
-                    RowWriter(fused.task_of(group, part[: n + 1], True), 1 << 14)
+                    RowKernelWriter(fused.task_of(group, part[: n + 1], True), 1 << 14)
                     for n in range(len(part))
                 ]
                 fits = [n + 1 for n, w in enumerate(writers) if fuser.bound(w) <= buffers]

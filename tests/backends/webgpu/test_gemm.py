@@ -146,7 +146,7 @@ def test_turned_operands_are_read_in_fours() -> None:
         for right in (x.T, on(np.zeros((128, 64), np.float32))):
             found = operand_reads.matrices(backend(), left._data, right._data)
             assert found is not None
-            assert found.operands.fours
+            assert found.operands.is_vec4
             assert set(found.operands.words) == {"vec4<u32>"}
     odd = operand_reads.matrices(backend(), x._data, on(np.zeros((128, 63), np.float32))._data)
     assert odd is not None
@@ -170,7 +170,7 @@ def test_thin_products(sizes: tuple[int, int, int], kind: None, monkeypatch: Any
             x, a = matrix(m, k, dtype, bool(turned & 1))
             y, b = matrix(k, n, dtype, bool(turned & 2))
             check(x @ y, a @ b, k, dtype)
-    assert {kind for kind, _ in seen} == {"thin"}
+    assert {kind for kind, _ in seen} == {"gemv"}
 
 
 @pytest.mark.parametrize("sizes", [(32, 9001, 32), (16, 4096, 40), (1, 50_000, 3), (2, 4096, 130)])

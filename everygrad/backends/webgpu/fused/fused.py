@@ -15,7 +15,7 @@ from typing import NamedTuple
 from everygrad.backends.group_sums import Kind, finals, is_by_rows, kind_of, needed, walked
 from everygrad.backends.webgpu.fused import second_stage, thread_mapping
 from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
-from everygrad.backends.webgpu.fused.row_kernel import PartialSums, RowWriter, Task
+from everygrad.backends.webgpu.fused.row_kernel import PartialSums, RowKernelTask, RowKernelWriter
 from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
 from everygrad.compile.fuse import Group, Load
@@ -36,7 +36,7 @@ class Scratch:
 Buffer = Value | Scratch
 
 
-class Kernel(NamedTuple):
+class FusedKernel(NamedTuple):
     """One dispatch of a group: its text, what it binds, its workgroups. `in_place`: by input, the
     output that is written over it; the input is not among those that are bound to be read."""
 
@@ -87,7 +87,7 @@ def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     return list(walks.values())
 
 
-def task_of(group: Group, wanted: list[Value], software: bool) -> Task:
+def task_of(group: Group, wanted: list[Value], software: bool) -> RowKernelTask:
     """How these values are made."""
     members = needed(group, wanted)
     kinds = {m.value: kind_of(m) for m in finals(members)}
@@ -107,7 +107,7 @@ def task_of(group: Group, wanted: list[Value], software: bool) -> Task:
     else:
         row, mapping = 0, thread_mapping.flat(group.size, software, "total" in has)
     rows, columns, places = _laid(group, row)
-    return Task(members, wanted, mapping, (rows, columns), places, names)
+    return RowKernelTask(members, wanted, mapping, (rows, columns), places, names)
 
 
 def _laid(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, Place]]:
@@ -131,10 +131,10 @@ class Fuser:
         self.software = software
         self.windows = windows
 
-    def writers(self, group: Group, stored: set[Value]) -> list[RowWriter]:
+    def writers(self, group: Group, stored: set[Value]) -> list[RowKernelWriter]:
         """What writes the kernels of a group, in the order they run."""
         wanted = [v for v in group.members if v in stored]
-        made: list[RowWriter] = []
+        made: list[RowKernelWriter] = []
         for part in _parts(group, wanted):
             while part:
                 writer, count = self.largest(group, part)
@@ -142,11 +142,11 @@ class Fuser:
                 part = part[count:]
         return made
 
-    def largest(self, group: Group, part: list[Value]) -> tuple[RowWriter, int]:
+    def largest(self, group: Group, part: list[Value]) -> tuple[RowKernelWriter, int]:
         """The kernel for as many of these values as can be bound, and how many that are."""
         count = self.at_most(group, part)
         while True:
-            writer = RowWriter(task_of(group, part[:count], self.software), self.shared_bytes)
+            writer = RowKernelWriter(task_of(group, part[:count], self.software), self.shared_bytes)
             if count == 1 or self.bound(writer) <= self.buffers:
                 return writer, count
             count -= 1
@@ -173,18 +173,18 @@ class Fuser:
                 return max(1, count)
         return len(part)
 
-    def is_narrow(self, writer: RowWriter) -> bool:
+    def is_narrow(self, writer: RowKernelWriter) -> bool:
         """Whether each buffer of a kernel is one binding."""
         values = [*writer.values.inputs, *writer.outputs()]
         return all(self.windows(byte_size(v.dtype, v.size)) == 1 for v in values)
 
-    def bound(self, writer: RowWriter) -> int:
+    def bound(self, writer: RowKernelWriter) -> int:
         """How many bindings a kernel takes."""
         values = [*writer.values.inputs, *writer.outputs()]
         count = sum(self.windows(byte_size(v.dtype, v.size)) for v in values)
         return count + (self.windows(4 * writer.scratch_words) if writer.partial_sums else 0)
 
-    def kernels(self, writer: RowWriter, pairs: Pairs) -> list[Kernel]:
+    def kernels(self, writer: RowKernelWriter, pairs: Pairs) -> list[FusedKernel]:
         """A kernel, and the small ones behind it."""
         for x, v in pairs.items():
             writer.write_over(x, v)
@@ -196,21 +196,25 @@ class Fuser:
         name = _named(writer)
         inputs: list[Buffer] = [v for v in writer.values.inputs if v not in pairs]
         groups = writer.mapping.workgroups
-        made = [Kernel(name, writer.source(), inputs, outputs, groups, pairs)]
+        made = [FusedKernel(name, writer.source(), inputs, outputs, groups, pairs)]
         parts = list(writer.partial_sums.values())
         most = max(1, self.buffers - 1)
         for at in range(0, len(parts), most):
             made.append(self.second_stage_kernel(parts[at : at + most], scratch, name))
         for v, words in apart.items():
             source, groups = second_stage.pack(v.dtype, v.size)
-            made.append(Kernel(f"pack {v.name}", source, [words], [v], groups, {}))
+            made.append(FusedKernel(f"pack {v.name}", source, [words], [v], groups, {}))
         return made
 
-    def second_stage_kernel(self, parts: list[PartialSums], scratch: Scratch, name: str) -> Kernel:
+    def second_stage_kernel(
+        self, parts: list[PartialSums], scratch: Scratch, name: str
+    ) -> FusedKernel:
         source, groups = second_stage.finish(parts, self.shared_bytes)
-        return Kernel(f"finish {name}", source, [scratch], [p.value for p in parts], groups, {})
+        return FusedKernel(
+            f"finish {name}", source, [scratch], [p.value for p in parts], groups, {}
+        )
 
 
-def _named(writer: RowWriter) -> str:
+def _named(writer: RowKernelWriter) -> str:
     names = dict.fromkeys(v.name for v in writer.members)
     return "fused " + " ".join(names)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from everygrad.backends.webgpu.fused.row_kernel import RowWriter
+from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.compile.fuse import Group, Load
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.views import is_whole, view_of
@@ -60,7 +60,7 @@ def used(group: Group) -> set[Value]:
     return {r.value for m in group.members.values() for r in m.refs if isinstance(r, Load)}
 
 
-def decided(writers: Sequence[RowWriter], pairs: Pairs, size: int) -> list[Pairs]:
+def decided(writers: Sequence[RowKernelWriter], pairs: Pairs, size: int) -> list[Pairs]:
     """For each of the kernels that make a group of so many elements, in order: which pairs it
     writes in place."""
     made: list[Pairs] = [{} for _ in writers]
@@ -71,7 +71,7 @@ def decided(writers: Sequence[RowWriter], pairs: Pairs, size: int) -> list[Pairs
     return made
 
 
-def _fits(writer: RowWriter, x: Value, v: Value) -> bool:
+def _fits(writer: RowKernelWriter, x: Value, v: Value) -> bool:
     """Whether the thread that makes an element of v is the only one to read that of x, and has it
     before it stores."""
     if v not in writer.outputs() or v in writer.packed or writer.passes != 1:
@@ -84,7 +84,7 @@ def _fits(writer: RowWriter, x: Value, v: Value) -> bool:
     return in_step and item == writer.item(v) and _reads(writer, v, x)
 
 
-def _reads(writer: RowWriter, v: Value, x: Value) -> bool:
+def _reads(writer: RowKernelWriter, v: Value, x: Value) -> bool:
     """Whether v is made of x, so that x is read before v is stored."""
     todo, seen = [v], {v}
     for member in todo:

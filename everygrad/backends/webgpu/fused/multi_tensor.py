@@ -7,9 +7,9 @@ take. A group waits in the batch until somebody needs what it makes.
 
 from __future__ import annotations
 
-from everygrad.backends.webgpu.fused.fused import Buffer, Kernel
+from everygrad.backends.webgpu.fused.fused import Buffer, FusedKernel
 from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
-from everygrad.backends.webgpu.fused.row_kernel import RowWriter, framed
+from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter, framed
 from everygrad.backends.webgpu.source.render import MAIN, with_library
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
@@ -19,12 +19,12 @@ MOST_LINES = 6000  # of one kernel: what a driver compiles at ease
 MOST_BUFFERS = edge(__name__, "MOST_BUFFERS", 96, "count")
 
 
-class Batch:
+class MultiTensorBatch:
     """Groups that wait, for a device that binds so many `buffers`."""
 
     def __init__(self, buffers: int) -> None:
         self.buffers = min(buffers, MOST_BUFFERS)
-        self.writers: list[tuple[RowWriter, Pairs]] = []
+        self.writers: list[tuple[RowKernelWriter, Pairs]] = []
         self.reads: dict[tuple[Value, str], str] = {}  # names, by value and item
         self.writes: dict[Value, str] = {}
         self.over: set[Value] = set()  # inputs that are written over
@@ -35,7 +35,7 @@ class Batch:
         read = {v for v, _ in self.reads} | self.over
         return not used.isdisjoint(self.writes) or not over.isdisjoint(read)
 
-    def takes(self, writer: RowWriter, pairs: Pairs) -> bool:
+    def takes(self, writer: RowKernelWriter, pairs: Pairs) -> bool:
         """Whether one more can join: it needs nothing the batch makes, and neither writes over what
         the other reads."""
         if not self.writers:
@@ -46,7 +46,7 @@ class Batch:
         more = len({*self.reads, *_items(writer, pairs)}) + len(self.writes)
         return more + len(writer.outputs()) <= self.buffers and self.lines < MOST_LINES
 
-    def add(self, writer: RowWriter, pairs: Pairs) -> None:
+    def add(self, writer: RowKernelWriter, pairs: Pairs) -> None:
         self.writers.append((writer, pairs))
         for v in writer.outputs():
             writer.outs[v] = self.writes[v] = f"out{len(self.writes)}"
@@ -59,7 +59,7 @@ class Batch:
         writer.body()
         self.lines += len(writer.values.lines)
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> FusedKernel:
         """All of them, each with its workgroups, one after the other."""
         lines, first = ["  let all = w.y * g.x + w.x;"], 0
         for writer, _ in self.writers:
@@ -73,7 +73,7 @@ class Batch:
         inputs: list[Buffer] = [v for v, _ in self.reads]
         pairs = {x: v for _, pairs in self.writers for x, v in pairs.items()}
         names = dict.fromkeys(v.name for w, _ in self.writers for v in w.members)
-        return Kernel(
+        return FusedKernel(
             " ".join(["batch" if len(self.writers) > 1 else "fused", *names]),
             framed(reads, writes) + with_library(text),
             inputs,
@@ -83,7 +83,7 @@ class Batch:
         )
 
 
-def _items(writer: RowWriter, pairs: Pairs) -> list[tuple[Value, str]]:
+def _items(writer: RowKernelWriter, pairs: Pairs) -> list[tuple[Value, str]]:
     """What a kernel binds to be read, and as items of which kind."""
     both = zip(writer.values.inputs, writer.values.bindings(), strict=True)
     return [(v, item) for v, item in both if v not in pairs]

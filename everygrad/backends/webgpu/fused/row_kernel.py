@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from everygrad.backends.webgpu.fused.accumulator import Accumulator, BlockReducer, ThreadGroup, put
-from everygrad.backends.webgpu.fused.operands import four_of
+from everygrad.backends.webgpu.fused.operands import vec4_type
 from everygrad.backends.webgpu.fused.thread_mapping import WORKGROUP, ThreadMapping
 from everygrad.backends.webgpu.fused.values import Values
 from everygrad.backends.webgpu.source.render import MAIN, with_library
@@ -30,7 +30,7 @@ NEST = edge(__name__, "NEST", 128, "size")
 _INNER = edge(__name__, "_INNER", 64, "size")
 
 
-class Task(NamedTuple):
+class RowKernelTask(NamedTuple):
     """What a kernel is to do: `wanted` of the group's members, walked by `teams`. `sizes` are those
     of the axes that make up rows and columns, `kinds` says what each final is."""
 
@@ -56,10 +56,10 @@ class PartialSums(NamedTuple):
     outer: int
 
 
-class RowWriter:
+class RowKernelWriter:
     """Writes one task."""
 
-    def __init__(self, task: Task, shared_bytes: int) -> None:
+    def __init__(self, task: RowKernelTask, shared_bytes: int) -> None:
         self.task = task
         self.mapping = task.mapping
         self.members = task.members
@@ -334,7 +334,7 @@ class RowWriter:
         if t.vector == 1:
             lines += put(v.dtype, self.out(v), "at", names[0])
         else:
-            lines += _put_four(v.dtype, self.out(v), names)
+            lines += _store_vec4(v.dtype, self.out(v), names)
         self.say("  {", *self.guarded(lines, self.live, self.ok(take)), "  }")
 
     def end_row(self) -> None:
@@ -480,7 +480,7 @@ class RowWriter:
 
     def item(self, v: Value) -> str:
         full = self.members[v].role == "full" and self.mapping.vector == 4
-        return four_of(v.dtype) if full else "u32"
+        return vec4_type(v.dtype) if full else "u32"
 
 
 def framed(reads: list[tuple[str, str]], writes: list[tuple[str, str]]) -> str:
@@ -509,9 +509,9 @@ def packed_words(dtype: DType, names: list[str]) -> list[str]:
     ]
 
 
-def _put_four(dtype: DType, buffer: str, names: list[str]) -> list[str]:
+def _store_vec4(dtype: DType, buffer: str, names: list[str]) -> list[str]:
     """Lines that store four elements from a multiple of four, `at`, on."""
-    words, kind = packed_words(dtype, names), four_of(dtype)
+    words, kind = packed_words(dtype, names), vec4_type(dtype)
     if len(words) == 8:
         return [
             f"  {buffer}[at >> 1u] = {kind}({', '.join(words[:4])});",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from everygrad.backends.webgpu.fused.operands import Operand, four_of, total
+from everygrad.backends.webgpu.fused.operands import FusedOperand, total, vec4_type
 from everygrad.backends.webgpu.source.render import body, cast, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.fuse import Load, Member, Number
@@ -39,20 +39,22 @@ class Values:
         self.numbers = {v: k for k, v in enumerate(members)}
         loads = dict.fromkeys(r for m in members.values() for r in m.refs if isinstance(r, Load))
         self.inputs = list(dict.fromkeys(r.value for r in loads))
-        self.operands = {r: Operand(n, r, places[r], sizes, vector) for n, r in enumerate(loads)}
+        self.operands = {
+            r: FusedOperand(n, r, places[r], sizes, vector) for n, r in enumerate(loads)
+        }
         self.lines: list[str] = []
         self.of_row: dict[Any, str] = {}
         self.of_element: dict[Any, str] = {}
-        self.fours = self._fours()
+        self.vec4_inputs = self._find_vec4_inputs()
         self.elsewhere: dict[Value, str] = {}  # inputs that are read where results are written
 
-    def _fours(self) -> set[Value]:
+    def _find_vec4_inputs(self) -> set[Value]:
         """The inputs that are read in fours: all who read them must."""
         indices = {m.refs[0]: m.refs[1] for m in self.members.values() if m.value.name == "take"}
         others = {
             r.value
             for r, o in self.operands.items()
-            if not o.is_four(r.step is not None and self.is_steady(indices[r]))
+            if not o.is_vec4(r.step is not None and self.is_steady(indices[r]))
         }
         return {v for v in self.inputs if v not in others}
 
@@ -68,7 +70,7 @@ class Values:
 
     def bindings(self) -> list[str]:
         """The items of each input's buffer."""
-        return [four_of(v.dtype) if v in self.fours else "u32" for v in self.inputs]
+        return [vec4_type(v.dtype) if v in self.vec4_inputs else "u32" for v in self.inputs]
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -96,7 +98,7 @@ class Values:
             self.of_element[ref, u] = made
         return self.of_element[ref, u]
 
-    def _element(self, o: Operand, name: str, at: str) -> str:
+    def _element(self, o: FusedOperand, name: str, at: str) -> str:
         """One element at the address that `at` names."""
         value = load(o.dtype, self.buffer(o.load.value), at)
         self.lines.append(f"  let {name}: {layout(o.dtype).register} = {value};")
@@ -104,25 +106,27 @@ class Values:
 
     def _read(self, r: Load, u: int) -> str:
         o, (take, part) = self.operands[r], divmod(u, self.vector)
-        if r.value in self.fours:
-            return self._part_of_four(o, f"{o.n}_{take}", part, [f"b{o.n}", *o.column(f"c{take}")])
+        if r.value in self.vec4_inputs:
+            return self._vec4_component(
+                o, f"{o.n}_{take}", part, [f"b{o.n}", *o.column(f"c{take}")]
+            )
         if o.is_steady and part:
             return self.get(r, r.value, u - part)
         return self._element(o, f"x{o.n}_{u}", self._address(o, take, part, f"{o.n}_{u}"))
 
-    def _address(self, o: Operand, take: int, part: int, name: str, more: str = "") -> str:
+    def _address(self, o: FusedOperand, take: int, part: int, name: str, more: str = "") -> str:
         """A name for where an element is."""
-        index = f"c{take}" if o.together or not part else f"(c{take} + {part}u)"
+        index = f"c{take}" if o.has_one_stride or not part else f"(c{take} + {part}u)"
         parts = [f"b{o.n}", *o.column(index), *([more] if more else [])]
-        shift = part * o.step if o.together else 0
+        shift = part * o.step if o.has_one_stride else 0
         self.lines.append(f"  let p{name} = {total(parts, shift)};")
         return f"p{name}"
 
-    def _part_of_four(self, o: Operand, name: str, part: int, address: list[str]) -> str:
+    def _vec4_component(self, o: FusedOperand, name: str, part: int, address: list[str]) -> str:
         """One of four elements that are read at once."""
-        four = self.of_element.get(name)
-        if four is None:
-            four = self.of_element[name] = f"q{name}"
+        loaded = self.of_element.get(name)
+        if loaded is None:
+            loaded = self.of_element[name] = f"q{name}"
             buffer = self.buffer(o.load.value)
             at = f"({total(address)})"
             words = {
@@ -137,7 +141,7 @@ class Values:
                 self.lines.append(f"  var q{name} = array<u32, 8>({shown});")
             else:
                 self.lines.append(f"  let q{name} = {words[o.dtype.itemsize]};")
-        value = load(o.dtype, four, f"{part}u")
+        value = load(o.dtype, loaded, f"{part}u")
         self.lines.append(f"  let x{name}_{part}: {layout(o.dtype).register} = {value};")
         return f"x{name}_{part}"
 
@@ -178,10 +182,10 @@ class Values:
         """The element an index names."""
         r, where = m.refs
         o, (take, part) = self.operands[r], divmod(u or 0, self.vector)
-        if u is not None and r.value in self.fours:  # one index for all of the take
+        if u is not None and r.value in self.vec4_inputs:  # one index for all of the take
             index = self.get(where, m.value.args[1], u - part)
             parts = [f"b{o.n}", *o.column(f"c{take}"), self._far(r, index, m)]
-            return self._part_of_four(o, f"{name.split('_')[0]}_{take}", part, parts)
+            return self._vec4_component(o, f"{name.split('_')[0]}_{take}", part, parts)
         index = self.get(where, m.value.args[1], u)
         return self._element(o, name, self._address(o, take, part, name, self._far(r, index, m)))
 

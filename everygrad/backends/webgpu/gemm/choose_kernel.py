@@ -1,7 +1,7 @@
 """Which kernel makes a product, and running it.
 
 Tiles for most; the device's own small matrices (`cooperative`) for float16 where it has them;
-`thin` kernels for few rows or columns; a thread for each result for integers and what is tiny.
+`plan` kernels for few rows or columns; a thread for each result for integers and what is tiny.
 Where the results alone would not keep a GPU busy, the terms are cut into parts whose sums are added
 in a second kernel: how depends on sizes and on the kind of device, so the same bits come again.
 """
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gemm import cooperative_matrix, gemm, gemv
-from everygrad.backends.webgpu.gemm.gemm import Operands, Tile
-from everygrad.backends.webgpu.gemm.result_writes import Epilogue, in_fours, plain
+from everygrad.backends.webgpu.gemm.gemm import GemmOperands, Tile
+from everygrad.backends.webgpu.gemm.result_writes import Epilogue, fits_vec4, plain
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype, reduce
 from everygrad.backends.webgpu.source.render import (
     cast,
@@ -50,8 +50,8 @@ class Product(NamedTuple):
     """(matrices, rows, columns) results of `terms` terms each: `kind` says by which kernel."""
 
     name: str
-    kind: str  # simple, thin, tiled or cooperative
-    operands: Operands
+    kind: str  # simple, gemv, tiled or cooperative
+    operands: GemmOperands
     arrays: list[WebGPUArray]
     params: list[int]  # of the uniform, after its head
     sizes: Sizes
@@ -65,7 +65,7 @@ def kind_of(dev: Any, sizes: Sizes, dtype: DType) -> str:
     if not dtype.is_float or not fits or matrices * rows * columns * terms < TINY:
         return "simple"
     if min(rows, columns) < gemv.FEW:
-        return "thin" if terms >= SHORT else "simple"
+        return "gemv" if terms >= SHORT else "simple"
     if cooperative_matrix.serves(dev, sizes, dtype):
         return "cooperative"
     return "tiled"
@@ -74,12 +74,12 @@ def kind_of(dev: Any, sizes: Sizes, dtype: DType) -> str:
 def run(dev: Any, product: Product) -> WebGPUArray:
     """The product in its dtype."""
     if product.kind == "simple":
-        out = as_dtype(dev, _simply(dev, product), product.dtype)
-    elif product.kind == "thin":
-        out = as_dtype(dev, _thinly(dev, product), product.dtype)
+        out = as_dtype(dev, _run_simple(dev, product), product.dtype)
+    elif product.kind == "gemv":
+        out = as_dtype(dev, _run_gemv(dev, product), product.dtype)
     else:
-        fours = product.sizes[2] % 4 == 0
-        whole = fours and parts_of(dev, product) == 1
+        vec4 = product.sizes[2] % 4 == 0
+        whole = vec4 and parts_of(dev, product) == 1
         stored = product.dtype if whole else float32
         (out,) = run_with(dev, product, plain(stored), [])
         out = as_dtype(dev, out, product.dtype)
@@ -92,7 +92,7 @@ def takes_epilogue(dev: Any, product: Product, epilogue: Epilogue) -> bool:
     return (
         product.kind in ("tiled", "cooperative")
         and product.sizes[2] % 4 == 0
-        and in_fours(epilogue.outputs)
+        and fits_vec4(epilogue.outputs)
         and buffers <= dev.gpu.limits.storage_buffers
         and parts_of(dev, product) == 1
     )
@@ -134,20 +134,20 @@ def _dispatch(
 
 
 def _text(dev: Any, product: Product, epilogue: Epilogue) -> tuple[Tile, str]:
-    fours_out = product.sizes[2] % 4 == 0
+    vec4_out = product.sizes[2] % 4 == 0
     if product.kind == "cooperative":
         return cooperative_matrix.TILE, cooperative_matrix.kernel(
-            product.operands, epilogue, fours_out
+            product.operands, epilogue, vec4_out
         )
     tile = _tile(dev, product)
     if tile is gemm.DIRECT:
-        return tile, gemm.direct(product.operands, epilogue, fours_out)
-    return tile, gemm.kernel(product.operands, tile, epilogue, fours_out)
+        return tile, gemm.direct(product.operands, epilogue, vec4_out)
+    return tile, gemm.kernel(product.operands, tile, epilogue, vec4_out)
 
 
 def _tile(dev: Any, product: Product) -> Tile:
     matrices, rows, columns, terms = product.sizes
-    if dev.gpu.is_software and product.operands.fours and terms % 4 == 0 and columns >= 4:
+    if dev.gpu.is_software and product.operands.is_vec4 and terms % 4 == 0 and columns >= 4:
         return gemm.DIRECT
     if rows <= gemm.FLAT_TILE.rows:
         return gemm.FLAT_TILE
@@ -164,8 +164,8 @@ def _tile(dev: Any, product: Product) -> Tile:
 def parts_of(dev: Any, product: Product) -> int:
     """Into how many parts the terms are cut."""
     matrices, rows, columns, terms = product.sizes
-    if product.kind == "thin":
-        plan = _thin_plan(dev, product)
+    if product.kind == "gemv":
+        plan = _gemv_plan(dev, product)
         groups = matrices * -(-max(rows, columns) // plan.tile)
     else:
         tile = cooperative_matrix.TILE if product.kind == "cooperative" else _tile(dev, product)
@@ -174,7 +174,7 @@ def parts_of(dev: Any, product: Product) -> int:
         parts = max(
             min(BUSY_SOFTWARE // groups, terms // PART), -(-terms // (TERMS_A_TURN * MOST_TURNS))
         )
-    elif product.kind == "thin":
+    elif product.kind == "gemv":
         parts = min(BUSY // groups, terms // PART)
     else:
         parts = _fastest(groups, terms)
@@ -210,20 +210,20 @@ def _summed(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebGPUA
 # --- few rows or columns -------------------------------------------------------------------------
 
 
-def _thin_plan(dev: Any, product: Product) -> gemv.Thin:
+def _gemv_plan(dev: Any, product: Product) -> gemv.GemvPlan:
     _, rows, columns, terms = product.sizes
     few_left = rows <= columns
     wide = product.operands.sides[1 if few_left else 0]
     by_terms = wide.along == "terms" or (not wide.along and wide.near == "terms")
-    return gemv.plan(
+    return gemv.choose_plan(
         min(rows, columns), max(rows, columns), terms, few_left, by_terms,
         "subgroup" in dev.gpu.features,
     )  # fmt: skip
 
 
-def _thinly(dev: Any, product: Product) -> WebGPUArray:
+def _run_gemv(dev: Any, product: Product) -> WebGPUArray:
     matrices, rows, columns, _ = product.sizes
-    plan, parts = _thin_plan(dev, product), parts_of(dev, product)
+    plan, parts = _gemv_plan(dev, product), parts_of(dev, product)
     out = dev.empty((parts * matrices, rows, columns), float32)
     groups = (-(-max(rows, columns) // plan.tile), 1)
     source = gemv.kernel(product.operands, plan)
@@ -240,7 +240,7 @@ def _multiply_add(dtype: DType, a: str, b: str, c: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def simple(operands: Operands, total: DType, out: DType) -> str:
+def simple(operands: GemmOperands, total: DType, out: DType) -> str:
     """Words 3 to 5 of the uniform: how many results there are, matrices, terms of a part."""
     register = layout(total).register
     text = operands.text + (
@@ -257,7 +257,7 @@ def simple(operands: Operands, total: DType, out: DType) -> str:
     return element_kernel(len(operands.words), operands.params, out, text, slot(3))
 
 
-def _simply(dev: Any, product: Product) -> WebGPUArray:
+def _run_simple(dev: Any, product: Product) -> WebGPUArray:
     matrices, rows, columns, terms = product.sizes
     per_word = layout(product.dtype).per_word  # results of a thread, one loop after the other
     parts = max(1, -(-terms * per_word // MOST_TURNS)) if dev.gpu.is_software else 1

@@ -21,7 +21,7 @@ from everygrad.backends.webgpu.gemm.gemm import (
     COLUMNS,
     HEAD,
     ROWS,
-    Operands,
+    GemmOperands,
     Side,
     Tile,
     call,
@@ -87,21 +87,21 @@ class _Slice(NamedTuple):
 def _slice(side: Side, shared: str, start: str, limit: str) -> _Slice:
     """Fours along the tile or along the terms, whichever way the operand lies."""
     along = side.along or side.near
-    fours, lines = (TERMS // 4, TILE.rows) if along == "terms" else (TILE.rows // 4, TERMS)
-    line = fours + _PAD
+    vectors, lines = (TERMS // 4, TILE.rows) if along == "terms" else (TILE.rows // 4, TERMS)
+    line = vectors + _PAD
     names, read, put = [], "", ""
-    for q in range(fours * lines // 256):
+    for q in range(vectors * lines // 256):
         name = f"{shared}_{q}"
         names.append(name)
-        u, f = f"((l + {256 * q}u) / {fours}u)", f"((l + {256 * q}u) % {fours}u)"
+        u, f = f"((l + {256 * q}u) / {vectors}u)", f"((l + {256 * q}u) % {vectors}u)"
         t, k = (u, f"4u * {f}") if along == "terms" else (f"4u * {f}", u)
         read += f"    {{\n      let t = {start} + {t};\n      let k = k0 + {k};\n"
-        read += f"      {name} = vec4<f16>();\n" + _four(side, along, name, limit) + "    }\n"
+        read += f"      {name} = vec4<f16>();\n" + _read_vec4(side, along, name, limit) + "    }\n"
         put += f"    {shared}[{u} * {line}u + {f}] = {name};\n"
     return _Slice(names, read, put, line, lines)
 
 
-def _four(side: Side, along: str, name: str, limit: str) -> str:
+def _read_vec4(side: Side, along: str, name: str, limit: str) -> str:
     if side.along:
         return f"      if (t < {limit} && k < end) {{ {name} = {call(side, 't', 'k')}; }}\n"
     lines = ""
@@ -142,7 +142,7 @@ def _inner(left: _Slice, right: _Slice) -> str:
     return "".join(lines)
 
 
-def _results(epilogue: Epilogue, fours_out: bool) -> str:
+def _results(epilogue: Epilogue, vec4_out: bool) -> str:
     """Each small matrix goes through shared memory, where a subgroup's threads pick fours of it:
     256 numbers, two fours a thread."""
     lines = [f"  let base = group * {SIDE * SIDE}u;\n  let line = {SIDE}u;\n"]
@@ -157,15 +157,15 @@ def _results(epilogue: Epilogue, fours_out: bool) -> str:
                 f"    let n = n0 + n1 + {SIDE * c}u + (f % 4u) * 4u;\n    let p = base + f * 4u;\n"
             )
             lines.append(f"    if (m < {ROWS} && n < {COLUMNS}) {{\n")
-            four = "vec4<f32>(stage[p], stage[p + 1u], stage[p + 2u], stage[p + 3u])"
+            vector = "vec4<f32>(stage[p], stage[p + 1u], stage[p + 2u], stage[p + 3u])"
             at = f"(z * {ROWS} + m) * {COLUMNS} + n"
-            lines.append(stored(epilogue, four, at, f"{COLUMNS} - n", fours_out))
+            lines.append(stored(epilogue, vector, at, f"{COLUMNS} - n", vec4_out))
             lines.append("    }\n  }\n  workgroupBarrier();\n")
     return "".join(lines)
 
 
 @lru_cache(maxsize=64)
-def kernel(operands: Operands, epilogue: Epilogue, fours_out: bool) -> str:
+def kernel(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
     """As `gemm.kernel`, for readers that give f16."""
     left = _slice(operands.sides[0], "xs", "m0", ROWS)
     right = _slice(operands.sides[1], "ys", "n0", COLUMNS)
@@ -186,10 +186,10 @@ def kernel(operands: Operands, epilogue: Epilogue, fours_out: bool) -> str:
         + f"  for (; k0 < end; ) {{\n{left.put}{right.put}    k0 = k0 + {TERMS}u;\n"
         + f"    workgroupBarrier();\n{left.read}{right.read}"
         + _inner(left, right)
-        + f"    workgroupBarrier();\n  }}\n{_results(epilogue, fours_out)}}}\n"
+        + f"    workgroupBarrier();\n  }}\n{_results(epilogue, vec4_out)}}}\n"
     )
     enable = operands.enable + "enable wgpu_cooperative_matrix;\n"
-    head = bindings(operands.words, epilogue, operands.params, fours_out)
+    head = bindings(operands.words, epilogue, operands.params, vec4_out)
     return enable + head + with_library(operands.text + epilogue.text + main)
 
 
@@ -210,7 +210,7 @@ def is_right(gpu: Any) -> bool:
     return bool(gpu.small_matrices)
 
 
-def _check_operands() -> Operands:
+def _check_operands() -> GemmOperands:
     text = "".join(
         f"fn {fn}4(b: u32, {one}: u32, {two}: u32) -> vec4<f16> {{\n"
         f"  return a{i}[({one} * {line}u + {two}) >> 2u];\n}}\n"
@@ -219,7 +219,7 @@ def _check_operands() -> Operands:
         )
     )
     sides = (Side("left", "terms", "terms"), Side("right", "tile", "tile"))
-    return Operands(text, HEAD, ("vec4<f16>",) * 2, sides, "enable f16;\n")
+    return GemmOperands(text, HEAD, ("vec4<f16>",) * 2, sides, "enable f16;\n")
 
 
 def _product_is_right(gpu: Any) -> bool:
@@ -228,7 +228,7 @@ def _product_is_right(gpu: Any) -> bool:
     rng = np.random.default_rng(0)
     x = rng.integers(-4, 5, (rows, terms)).astype(np.float16)
     y = rng.integers(-4, 5, (terms, columns)).astype(np.float16)
-    source = kernel(_check_operands(), plain(dtypes.float32), fours_out=True)
+    source = kernel(_check_operands(), plain(dtypes.float32), vec4_out=True)
     pipeline = gpu.pipeline("small matrices", source, 2, 1)
     head = np.array([rows, columns, terms, 0, 1, terms, 0, 0], np.uint32)
     usage = wgpu.BufferUsage

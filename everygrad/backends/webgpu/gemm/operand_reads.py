@@ -14,7 +14,7 @@ from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gemm import choose_kernel
 from everygrad.backends.webgpu.gemm.choose_kernel import Product, Sizes, kind_of
-from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, Operands, Side
+from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, GemmOperands, Side
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype
 from everygrad.backends.webgpu.source.render import address, cast, constant, places, slot
@@ -30,7 +30,7 @@ _PAIRS = {  # how four numbers of 16 bits are made of two words
 }
 
 
-class Reading(NamedTuple):
+class OperandReader(NamedTuple):
     """How numbers get from a buffer into registers. `native`: the buffer holds WGSL's own f16.
     `half`: so do the registers; else small floats are widened."""
 
@@ -50,15 +50,15 @@ class Reading(NamedTuple):
     def enable(self) -> str:
         return "enable f16;\n" if self.native else ""
 
-    def word(self, fours: bool) -> str:
+    def word(self, vec4: bool) -> str:
         """What the buffer is an array of."""
         if self.native:
-            return "vec4<f16>" if fours else "f16"
-        if fours:
+            return "vec4<f16>" if vec4 else "f16"
+        if vec4:
             return "vec4<u32>" if self.dtype.itemsize == 4 else "vec2<u32>"
         return "u32"
 
-    def one(self, buffer: str) -> str:
+    def scalar(self, buffer: str) -> str:
         """Lines that return the element at p."""
         if self.native:
             value = f"{buffer}[p]"
@@ -67,7 +67,7 @@ class Reading(NamedTuple):
         found = cast("found", self.dtype, accumulator_dtype(self.dtype))
         return f"  let found: {layout(self.dtype).register} = {value};\n  return {found};\n}}\n"
 
-    def four(self, buffer: str) -> str:
+    def vec4(self, buffer: str) -> str:
         """Lines that return the elements from p on."""
         value = f"{buffer}[p >> 2u]"
         if self.native:
@@ -79,9 +79,9 @@ class Reading(NamedTuple):
         return f"  let found = {value};\n  return vec4<f32>({parts});\n}}\n"
 
 
-def _reading(dev: Any, kind: str, dtype: DType) -> Reading:
+def _reader(dev: Any, kind: str, dtype: DType) -> OperandReader:
     native = dtype is dtypes.float16 and "shader-f16" in dev.gpu.features and kind != "simple"
-    return Reading(dtype, native, kind == "cooperative")
+    return OperandReader(dtype, native, kind == "cooperative")
 
 
 # --- matrices ------------------------------------------------------------------------------------
@@ -89,8 +89,8 @@ def _reading(dev: Any, kind: str, dtype: DType) -> Reading:
 
 @lru_cache(maxsize=512)
 def _matrices(
-    reading: Reading, rank: int, bindings: tuple[int, int], sides: tuple[Side, Side]
-) -> Operands:
+    reader: OperandReader, rank: int, bindings: tuple[int, int], sides: tuple[Side, Side]
+) -> GemmOperands:
     """Uniform after the head: rank - 1 sizes of the batch; for each side its offset, strides of
     the batch, strides of its two axes."""
     first = HEAD + rank - 1
@@ -102,14 +102,14 @@ def _matrices(
         args = f"(b: u32, {one}: u32, {two}: u32)"
         where = "\n".join(lines) + f"\n  let p = {at};\n"
         if side.along:
-            text += f"fn {side.fn}4{args} -> vec4<{reading.register}> {{\n{where}"
-            text += reading.four(buffer)
+            text += f"fn {side.fn}4{args} -> vec4<{reader.register}> {{\n{where}"
+            text += reader.vec4(buffer)
         else:
-            text += f"fn {side.fn}{args} -> {reading.register} {{\n{where}{reading.one(buffer)}"
+            text += f"fn {side.fn}{args} -> {reader.register} {{\n{where}{reader.scalar(buffer)}"
     words = [""] * (max(bindings) + 1)
     for side, binding in zip(sides, bindings, strict=True):
-        words[binding] = reading.word(bool(side.along))
-    return Operands(text, first + 2 * (rank + 3), tuple(words), sides, reading.enable)
+        words[binding] = reader.word(bool(side.along))
+    return GemmOperands(text, first + 2 * (rank + 3), tuple(words), sides, reader.enable)
 
 
 def _ways(a: WebGPUArray, fn: str) -> list[str]:
@@ -135,7 +135,7 @@ def _sides(
     ways = [_ways(x, "left"), _ways(y, "right")]
     if kind == "simple":
         ways = [[], []]
-    if kind == "thin":
+    if kind == "gemv":
         few = 0 if sizes[1] <= sizes[2] else 1
         if "terms" in ways[0] and "terms" in ways[1]:
             ways = [["terms"], ["terms"]]
@@ -163,8 +163,8 @@ def product_of(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     size = (size_of(batch), x.shape[-2], y.shape[-1], x.shape[-1])
     kind = kind_of(dev, size, dtype)
     sides = _sides(x, y, kind, size, bindings[0] == bindings[1])
-    reading = _reading(dev, kind, dtype)
-    operands = _matrices(reading, len(sizes), (bindings[0], bindings[1]), sides)
+    reader = _reader(dev, kind, dtype)
+    operands = _matrices(reader, len(sizes), (bindings[0], bindings[1]), sides)
     params = [*sizes[1:]]
     for a, steps in zip((x, y), strides, strict=True):
         params += (a.offset, *steps, *a.strides[-2:])
@@ -273,8 +273,8 @@ def _geometry(window: Any, image: Shape, results: int) -> Geometry:
     )  # fmt: skip
 
 
-def _value(reading: Reading, buffer: str, at: str) -> str:
-    return f"  let p = {at};\n{reading.one(buffer)}"
+def _value(reader: OperandReader, buffer: str, at: str) -> str:
+    return f"  let p = {at};\n{reader.scalar(buffer)}"
 
 
 # two arrays of four axes: the image or the result, and the kernel or the result
@@ -284,15 +284,15 @@ _CONV_PARAMS = HEAD + 10 + len(Geometry._fields)
 
 @lru_cache(maxsize=512)
 def _conv_operands(
-    form: str, reading: Reading, bindings: tuple[int, int], window: tuple[int, ...]
-) -> Operands:
+    form: str, reader: OperandReader, bindings: tuple[int, int], window: tuple[int, ...]
+) -> GemmOperands:
     s = _sizes(HEAD + 10, window)
-    head = f"-> {reading.register} {{\n"
+    head = f"-> {reader.register} {{\n"
     b0, b1 = (f"a{b}" for b in bindings)
     image = (  # channel c of group u of image `at`, tap (i, j), place (y, x)
         f"  let row = y * {s['sh']} + i * {s['dh']} - {s['ph']};\n"
         f"  let col = x * {s['sw']} + j * {s['dw']} - {s['pw']};\n"
-        f"  if (row >= {s['height']} || col >= {s['width']}) {{ return {reading.zero}; }}\n"
+        f"  if (row >= {s['height']} || col >= {s['width']}) {{ return {reader.zero}; }}\n"
     )
     channel = f"(u * {s['inner']} + c)"
     result = f"(u * {s['outer']} + o)"
@@ -304,13 +304,13 @@ def _conv_operands(
     near = "tile"
     if form == "conv2d":  # rows: results, columns: places, terms: channels and taps
         text = f"fn left(b: u32, o: u32, k: u32) {head}{which}" + split.format(k="k", name="c")
-        text += _value(reading, b1, address(_SECOND, [result, "c", "i", "j"]))
+        text += _value(reader, b1, address(_SECOND, [result, "c", "i", "j"]))
         text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="c")
         text += f"  let x = n % {s['ow']};\n  let y = n / {s['ow']};\n{image}"
-        text += _value(reading, b0, address(_FIRST, ["at", channel, "row", "col"]))
+        text += _value(reader, b0, address(_FIRST, ["at", channel, "row", "col"]))
     elif form == "conv2d_input":  # rows: channels, columns: pixels, terms: results and taps
         text = f"fn left(b: u32, c: u32, k: u32) {head}{which}" + split.format(k="k", name="o")
-        text += _value(reading, b1, address(_SECOND, [result, "c", "i", "j"]))
+        text += _value(reader, b1, address(_SECOND, [result, "c", "i", "j"]))
         text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="o")
         text += (
             f"  let h = n / {s['width']} + {s['ph']} - i * {s['dh']};\n"
@@ -318,9 +318,9 @@ def _conv_operands(
             f"  let y = h / {s['sh']};\n  let z = v / {s['sw']};\n"
             f"  if (h >= 0x80000000u || v >= 0x80000000u || y * {s['sh']} != h || "
             f"z * {s['sw']} != v || y >= {s['oh']} || z >= {s['ow']}) "
-            f"{{ return {reading.zero}; }}\n"
+            f"{{ return {reader.zero}; }}\n"
         )
-        text += _value(reading, b0, address(_FIRST, ["at", result, "y", "z"]))
+        text += _value(reader, b0, address(_FIRST, ["at", result, "y", "z"]))
     else:  # conv2d_weight; rows: results, columns: channels and taps, terms: places of all images
         near = "terms"
         place = (
@@ -328,12 +328,12 @@ def _conv_operands(
             f"  let at = k / ({s['ow']} * {s['oh']});\n"
         )
         text = f"fn left(u: u32, o: u32, k: u32) {head}{place}"
-        text += _value(reading, b1, address(_SECOND, ["at", result, "y", "x"]))
+        text += _value(reader, b1, address(_SECOND, ["at", result, "y", "x"]))
         text += f"fn right(u: u32, k: u32, n: u32) {head}{place}" + split.format(k="n", name="c")
-        text += image + _value(reading, b0, address(_FIRST, ["at", channel, "row", "col"]))
+        text += image + _value(reader, b0, address(_FIRST, ["at", channel, "row", "col"]))
     sides = (Side("left", "", "terms"), Side("right", "", near))
-    words = (reading.word(fours=False),) * (max(bindings) + 1)
-    return Operands(text, _CONV_PARAMS, words, sides, reading.enable)
+    words = (reader.word(vec4=False),) * (max(bindings) + 1)
+    return GemmOperands(text, _CONV_PARAMS, words, sides, reader.enable)
 
 
 def _convolve(
@@ -352,8 +352,8 @@ def _convolve(
     params = [a.offset, *a.strides, b.offset, *b.strides, *geometry]
     kind = kind_of(dev, sizes, dtype)
     window = tuple(getattr(geometry, name) for name in _WINDOW)
-    reading = _reading(dev, kind, dtype)
-    operands = _conv_operands(form, reading, (bindings[0], bindings[1]), window)
+    reader = _reader(dev, kind, dtype)
+    operands = _conv_operands(form, reader, (bindings[0], bindings[1]), window)
     return Product(form, kind, operands, [a, b], params, sizes, dtype, shape)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from everygrad.backends.webgpu.source.word_layout import layout
 from everygrad.dtypes import DType
 
-_FOUR_WORDS = {1: "vec4<u32>", 2: "vec2<u32>", 4: "u32"}  # of four elements, by elements in a word
+_VEC4_WORDS = {1: "vec4<u32>", 2: "vec2<u32>", 4: "u32"}  # of four elements, by elements in a word
 
 
 class Epilogue(NamedTuple):
@@ -38,19 +38,19 @@ def plain(dtype: DType) -> Epilogue:
     return Epilogue(text, 0, (dtype,))
 
 
-def in_fours(outputs: Sequence[DType]) -> bool:
+def fits_vec4(outputs: Sequence[DType]) -> bool:
     """Whether four elements of each output are whole words, and few enough."""
     return all(layout(dtype).words == 1 for dtype in outputs)
 
 
-def bindings(words: Sequence[str], epilogue: Epilogue, params: int, fours: bool) -> str:
+def bindings(words: Sequence[str], epilogue: Epilogue, params: int, vec4: bool) -> str:
     """What is read as arrays of `words`, then by the epilogue; what is written; the uniform."""
     lines = [
         f"@group(0) @binding({i}) var<storage, read> a{i}: array<{word}>;\n"
         for i, word in enumerate((*words, *("u32",) * epilogue.inputs))
     ]
     for q, dtype in enumerate(epilogue.outputs):
-        word = _FOUR_WORDS[layout(dtype).per_word] if fours else "u32"
+        word = _VEC4_WORDS[layout(dtype).per_word] if vec4 else "u32"
         at = len(lines)
         lines.append(
             f"@group(0) @binding({at}) var<storage, read_write> {_out(q)}: array<{word}>;\n"
@@ -74,14 +74,14 @@ def _word(dtype: DType, parts: Sequence[str]) -> str:
         " | ".join(f"({b} << {width * i}u)" if i else b for i, b in enumerate(bits[at : at + each]))
         for at in range(0, 4, each)
     ]
-    return words[0] if each == 4 else f"{_FOUR_WORDS[each]}({', '.join(words)})"
+    return words[0] if each == 4 else f"{_VEC4_WORDS[each]}({', '.join(words)})"
 
 
-def stored(epilogue: Epilogue, value: str, at: str, count: str, fours: bool) -> str:
+def stored(epilogue: Epilogue, value: str, at: str, count: str, vec4: bool) -> str:
     """Lines that store the vec4 `value`, elements `at`.. of a row; `count` says how many of the
-    four there are, where there may be fewer (in `fours` there are always four)."""
+    four there are, where there may be fewer (in `is_vec4` there are always four)."""
     lines = [f"    let e = {at};\n    let v = {value};\n"]
-    if fours:
+    if vec4:
         lines += [f"    let q{i} = results(e + {i}u, v.{p});\n" for i, p in enumerate("xyzw")]
         for q, dtype in enumerate(epilogue.outputs):
             word = _word(dtype, [f"q{i}.r{q}" for i in range(4)])

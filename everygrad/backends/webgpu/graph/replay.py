@@ -22,9 +22,9 @@ from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.gpu import Command
 from everygrad.backends.webgpu.driver.memory import Block, Shelf, Storage
 from everygrad.backends.webgpu.fused import inplace_reuse
-from everygrad.backends.webgpu.fused.fused import Fuser, Kernel, Scratch, text_weight
-from everygrad.backends.webgpu.fused.multi_tensor import Batch
-from everygrad.backends.webgpu.fused.row_kernel import RowWriter
+from everygrad.backends.webgpu.fused.fused import FusedKernel, Fuser, Scratch, text_weight
+from everygrad.backends.webgpu.fused.multi_tensor import MultiTensorBatch
+from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.backends.webgpu.graph import epilogues
 from everygrad.backends.webgpu.graph.placeholders import Promised, Promises, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
@@ -109,7 +109,7 @@ class Replay:
         by_group: dict[Group | None, inplace_reuse.Pairs] = {}
         for x, v in pairs.items():
             by_group.setdefault(last.get(x), {})[x] = v
-        self.fuser, self.batch = fuser, Batch(limits.storage_buffers)
+        self.fuser, self.batch = fuser, MultiTensorBatch(limits.storage_buffers)
         for group in groups:
             if group.opaque in waiting:
                 continue
@@ -152,7 +152,9 @@ class Replay:
             self.made[v] = found
         return found
 
-    def fused(self, group: Group, writers: list[RowWriter], pairs: inplace_reuse.Pairs) -> None:
+    def fused(
+        self, group: Group, writers: list[RowKernelWriter], pairs: inplace_reuse.Pairs
+    ) -> None:
         """A group's kernels: recorded now, or as part of a batch that waits."""
         decided = inplace_reuse.decided(writers, pairs, group.size)
         if self.may_wait(group, writers):
@@ -164,7 +166,7 @@ class Replay:
         for writer, over in zip(writers, decided, strict=True):
             self.group(self.fuser.kernels(writer, over))
 
-    def may_wait(self, group: Group, writers: list[RowWriter]) -> bool:
+    def may_wait(self, group: Group, writers: list[RowKernelWriter]) -> bool:
         """Whether a group costs a GPU little but its start, and can be part of another kernel."""
         small = not self.gpu.is_software and group.size <= SMALL
         return (
@@ -174,10 +176,10 @@ class Replay:
     def flush(self, used: set[Value], over: set[Value]) -> None:
         """Record what waits, if somebody is about to use it, or to write over what it reads."""
         if self.batch.is_needed(used, over):
-            waiting, self.batch = self.batch, Batch(self.batch.buffers)
+            waiting, self.batch = self.batch, MultiTensorBatch(self.batch.buffers)
             self.group([waiting.kernel()])
 
-    def group(self, kernels: list[Kernel]) -> None:
+    def group(self, kernels: list[FusedKernel]) -> None:
         """A group's kernels, one after the other."""
         between: dict[Scratch, Any] = {}
         for kernel in kernels:
