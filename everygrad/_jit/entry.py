@@ -364,7 +364,7 @@ def _others_may_look() -> bool:
 def _ours_alone(array: Any) -> bool:
     """Whether only the tensor, the replay's list of inputs and our own names know the array."""
     if type(array) is not ndarray:
-        return getrefcount(array) <= _KNOWN and not getweakrefcount(array) and array.is_alone
+        return getrefcount(array) <= _KNOWN and not getweakrefcount(array) and array.is_sole_owner
     alone = getrefcount(array) <= _KNOWN and array.base is None
     return alone and array.flags.writeable and not getweakrefcount(array)
 

@@ -140,7 +140,7 @@ class CudaArray(StridedArray):
         return found
 
     @property
-    def is_alone(self) -> bool:
+    def is_sole_owner(self) -> bool:
         """Whether this is all of its storage, in C order, and no other array can see it."""
         storage = self.storage
         if storage is None or self.offset or self.strides != row_major(self.shape):
@@ -192,7 +192,7 @@ def remember(op: Any, arrays: Sequence[CudaArray], plan: Plan) -> None:
 
 
 def _alone() -> int:
-    """What getrefcount says of a storage that one array holds, asked as `is_alone` asks."""
+    """What getrefcount says of a storage that one array holds, asked as `is_sole_owner` asks."""
     array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
     storage = array.storage
     return getrefcount(storage)

@@ -29,22 +29,24 @@ class WebGPUArray(StridedArray):
         super().__init__(device, shape, dtype, storage, offset, strides)
         self.in_order = strides is None and not offset  # from the start, in C order; else not known
 
-    def known(self) -> WebGPUArray:
+    def with_known_order(self) -> WebGPUArray:
         """The same, known to be in order if it is."""
         if self.offset or self.strides != row_major(self.shape):
             return self
         return WebGPUArray(self.device, self.shape, self.dtype, self.storage)
 
     @property
-    def is_alone(self) -> bool:
+    def is_sole_owner(self) -> bool:
         """Whether this is all of its storage, in C order, and no other array can see it. Asked for
         every parameter at every call of a compiled step."""
         storage = self.storage
-        return self.in_order and storage is not None and getrefcount(storage) <= _ALONE
+        return (
+            self.in_order and storage is not None and getrefcount(storage) <= _SOLE_OWNER_REFCOUNT
+        )
 
 
-def _alone() -> int:
-    """What getrefcount says of a storage that one array holds, asked as `is_alone` asks."""
+def _sole_owner_refcount() -> int:
+    """What getrefcount says of a storage that one array holds, asked as `is_sole_owner` asks."""
     held: Any = object()
     array = WebGPUArray("webgpu", (), None, held)
     del held
@@ -52,7 +54,7 @@ def _alone() -> int:
     return getrefcount(storage)
 
 
-_ALONE = _alone()
+_SOLE_OWNER_REFCOUNT = _sole_owner_refcount()
 
 
 def count_of(array: WebGPUArray) -> int:

@@ -20,7 +20,7 @@ from everygrad.backends.webgpu.array import WebGPUArray, count_of, distinct
 from everygrad.backends.webgpu.driver.adapters import asked_for, find_adapter
 from everygrad.backends.webgpu.driver.gpu import WORKGROUP, Gpu, Kernel
 from everygrad.backends.webgpu.driver.memory import Storage
-from everygrad.backends.webgpu.driver.readback import Fetch, Part
+from everygrad.backends.webgpu.driver.readback import ByteRange, Fetch
 from everygrad.backends.webgpu.gemm import cooperative_matrix
 from everygrad.backends.webgpu.graph.replay import Replay
 from everygrad.backends.webgpu.kernels import chunked, copy_kernels, reduction, vec4
@@ -197,9 +197,9 @@ class WebGPU(GpuBackend):
         spans = [self.span_of(a) for a in arrays if a.storage is not None]
         if not spans:
             return Ready([np.zeros(a.shape, a.dtype) for a in arrays])
-        return Fetched(arrays, spans, self.gpu.fetch([part for _, part in spans]))
+        return PendingArrays(arrays, spans, self.gpu.fetch([part for _, part in spans]))
 
-    def span_of(self, array: WebGPUArray) -> tuple[WebGPUArray, Part]:
+    def span_of(self, array: WebGPUArray) -> tuple[WebGPUArray, ByteRange]:
         """The bytes to read for an array, which is first put in order if it is mostly gaps."""
         assert array.storage is not None
         if array.storage.gpu.lost is not None:
@@ -212,7 +212,7 @@ class WebGPU(GpuBackend):
         size = array.dtype.itemsize
         start = low * size // 4 * 4
         end = -(-(high + 1) * size // 4) * 4
-        return array, Part(array.storage, start, end - start)
+        return array, ByteRange(array.storage, start, end - start)
 
     def check_dtype(self, dtype: DType) -> None:
         layout(dtype)
@@ -222,13 +222,13 @@ class WebGPU(GpuBackend):
         return super().intern(key, make)
 
 
-class Fetched:
+class PendingArrays:
     """Arrays on their way to the CPU."""
 
     def __init__(
         self,
         arrays: Sequence[WebGPUArray],
-        spans: Sequence[tuple[WebGPUArray, Part]],
+        spans: Sequence[tuple[WebGPUArray, ByteRange]],
         fetch: Fetch,
     ) -> None:
         self._arrays = arrays
@@ -248,7 +248,7 @@ class Fetched:
         return made
 
 
-def as_numpy(array: WebGPUArray, part: Part, data: Any) -> Any:
+def as_numpy(array: WebGPUArray, part: ByteRange, data: Any) -> Any:
     """An array whose bytes were read."""
     size = array.dtype.itemsize
     steps = tuple(s * size for s in array.strides)

@@ -379,13 +379,13 @@ def test_without_the_native_functions(monkeypatch: Any) -> None:
     assert wgpu_native.direct() is None
     gpu = backend().gpu
     gpu.wait()
-    gpu.forget()
+    gpu.drop_bind_groups()
     monkeypatch.setattr(gpu, "calls", wgpu_native.by_classes())
     a = normal(20, 20)
     same_as_cpu(lambda x: (x @ x + 1.0).sum(axis=0), a)
     agree(eg.jit(lambda x: x @ x)(on(a)), eg.tensor(a) @ eg.tensor(a))
     gpu.wait()
-    gpu.forget()
+    gpu.drop_bind_groups()
 
 
 def test_backends_without_a_gpu_read_at_once() -> None:

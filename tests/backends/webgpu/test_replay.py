@@ -14,7 +14,7 @@ import everygrad as eg
 from benchmarks import webgpu
 from everygrad.backends import base
 from everygrad.backends.webgpu.driver import wgpu_native
-from everygrad.backends.webgpu.driver.submit import Row, recorder
+from everygrad.backends.webgpu.driver.submit import CommandRow, recorder
 from everygrad.backends.webgpu.driver.timing import device_times
 from everygrad.errors import DeviceError, OutOfRangeError
 from tests.support.checks import close, values
@@ -166,8 +166,8 @@ def test_without_gifts_nothing_is_copied() -> None:
     replay = d.replay
     kept = [d.w.detach()]
     d.step(x)
-    assert replay.beside is not None
-    assert replay.beside.memory().in_place == 0
+    assert replay.out_of_place is not None
+    assert replay.out_of_place.memory().in_place == 0
     close(d.w, np.arange(1000) / 4, 1e-6)
     close(kept[0], np.arange(1000) / 2, 1e-6)
 
@@ -353,7 +353,7 @@ def test_commands_one_by_one_where_wgpu_hides_its_functions() -> None:
         set_group=lambda within, index, group, _, offsets: said.append((index, group)),
         dispatch=lambda within, *grid: said.append(grid),
     )
-    recorder([Row("p", "g", (1, 2, 3), None)], calls)("pass")
+    recorder([CommandRow("p", "g", (1, 2, 3), None)], calls)("pass")
     assert said == [("pass", "p"), (0, "g"), (1, 2, 3)]
 
 
@@ -362,7 +362,7 @@ def test_a_lost_device_is_named() -> None:
     lost, gpu.lost = gpu.lost, "webgpu: the device was lost (a test)"
     try:
         with pytest.raises(DeviceError, match="was lost"):
-            gpu.hand_over([], 0)
+            gpu.record_prepared([], 0)
     finally:
         gpu.lost = lost
 

@@ -235,7 +235,7 @@ def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
     """Where a new value goes: to the old one's memory where nobody else can see it. It is a new
     array in either case, so that whoever remembers the old one sees that the value changed."""
     old = arrays[k]
-    if getrefcount(old) <= _KNOWN and old.is_alone:
+    if getrefcount(old) <= _KNOWN and old.is_sole_owner:
         storage = old.storage
     else:
         storage = gpu.memory.take(size_of(old.shape) * old.dtype.itemsize)

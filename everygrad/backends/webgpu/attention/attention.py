@@ -136,8 +136,8 @@ class _AttentionKernel:
 
     # --- scores ----------------------------------------------------------------------------------
 
-    def closed(self) -> str:
-        """Lines that add the mask to the scores, and minus infinity where a query must not attend."""
+    def masked(self) -> str:
+        """Lines that add the mask to the scores; minus infinity where a query must not attend."""
         tiles, text, low = self.tiles, "", "vec4<f32>(low)"
         for r, j in tiles.pairs():
             s, column = f"s{r}_{j}", tiles.column(j)
@@ -153,11 +153,11 @@ class _AttentionKernel:
             text += f"    {s} = select({s}, {low}, {column} >= column_count);\n"
         return text
 
-    def running(self, more: str) -> str:
+    def online_softmax(self, more: str) -> str:
         """Exponentials p of the scores s, with the running maximum and sum updated. `more` follows,
         and can use `ratio`, the factor by which earlier sums are rescaled."""
         tiles = self.tiles
-        text = tiles.product("s", *self.scores) + self.closed()
+        text = tiles.product("s", *self.scores) + self.masked()
         for r in tiles.each:
             top = tiles.along("max({}, {})", [f"s{r}_{j}" for j in tiles.columns])
             text += f"    var next{r} = max(top{r}, {top});\n"
@@ -170,7 +170,7 @@ class _AttentionKernel:
             text += f"    total{r} = total{r} * ratio{r} + {total};\n"
         return text + more
 
-    def begin_running(self) -> str:
+    def begin_online_softmax(self) -> str:
         return self.rows("var top{r} = vec4<f32>(low);\n  var total{r} = vec4<f32>();", "  ")
 
     def weights(self) -> str:
@@ -180,10 +180,10 @@ class _AttentionKernel:
             weight = f"select({weight}, vec4<f32>(), total{{r}} == vec4<f32>())"
         return self.tiles.across("total", "{} + {}") + self.rows(f"let weight{{r}} = {weight};")
 
-    def again(self) -> str:
+    def recomputed(self) -> str:
         """Probabilities p, and the derivative by the scores, e, from what `stats` stored."""
         tiles = self.tiles
-        text = tiles.product("s", *self.scores) + self.closed()
+        text = tiles.product("s", *self.scores) + self.masked()
         text += tiles.product("d", *self.slopes)
         if self.by_keys:
             for j in tiles.columns:
@@ -206,7 +206,11 @@ class _AttentionKernel:
     def out(self) -> str:
         tiles, v = self.tiles, self.v
         mixed = tiles.shrink("out", v, "ratio") + tiles.mix("out", "p", v)
-        text = self.begin_running() + tiles.sums("out", v) + self.loop(self.running(mixed))
+        text = (
+            self.begin_online_softmax()
+            + tiles.sums("out", v)
+            + self.loop(self.online_softmax(mixed))
+        )
         return text + self.weights() + tiles.store("out", v, "0u", "weight")
 
     def stats(self) -> str:
@@ -214,8 +218,10 @@ class _AttentionKernel:
         for r in tiles.each:
             terms = [f"p{r}_{j} * d{r}_{j}" for j in tiles.columns]
             more += f"    slope{r} = slope{r} * ratio{r} + {tiles.along('({} + {})', terms)};\n"
-        text = self.begin_running() + self.rows("var slope{r} = vec4<f32>();", "  ")
-        text += self.loop(self.running(more)) + self.weights() + tiles.across("slope", "{} + {}")
+        text = self.begin_online_softmax() + self.rows("var slope{r} = vec4<f32>();", "  ")
+        text += (
+            self.loop(self.online_softmax(more)) + self.weights() + tiles.across("slope", "{} + {}")
+        )
         text += self.rows(SHIFT) + self.rows("let mean{r} = slope{r} * weight{r};")
         return text + tiles.store_rows(KNOWN)
 
@@ -226,13 +232,13 @@ class _AttentionKernel:
             for which, name in enumerate(KNOWN):
                 value = tiles.of_rows(r, f"stats(batch, {{row}}, {which}u)")
                 text += f"  let {name}{r} = {value};\n"
-        text += tiles.sums("dq", k) + self.loop(self.again() + tiles.mix("dq", "e", k))
+        text += tiles.sums("dq", k) + self.loop(self.recomputed() + tiles.mix("dq", "e", k))
         return text + tiles.store("dq", k, "0u", "scale")
 
     def dkv(self) -> str:
         tiles, g, q = self.tiles, self.g, self.q
         mixed = tiles.mix("dv", "p", g) + tiles.mix("dk", "e", q)
-        text = tiles.sums("dv", g) + tiles.sums("dk", q) + self.loop(self.again() + mixed)
+        text = tiles.sums("dv", g) + tiles.sums("dk", q) + self.loop(self.recomputed() + mixed)
         text += tiles.store("dk", q, slot(4), "scale")
         return text + tiles.store("dv", g, slot(5), "1.0")
 

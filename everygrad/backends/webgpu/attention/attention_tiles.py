@@ -162,7 +162,7 @@ class TileWriter:
     # --- results ---------------------------------------------------------------------------------
 
     def _sums(self, name: str, m: TileOperand) -> Iterator[tuple[str, int, int, str]]:
-        """A thread's results: the name of a vector, its row group, its row there, its first column."""
+        """A thread's results: the name of a vector, its row group, row and first column."""
         for chunk in range(m.chunks):
             for r in self.each:
                 for c in self.each:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from everygrad.backends.webgpu.driver.wgpu_native import Calls
+from everygrad.backends.webgpu.driver.wgpu_native import NativeCalls
 
 
 class Encoder:
     """Records passes and copies, in order."""
 
-    def __init__(self, device: Any, calls: Calls) -> None:
+    def __init__(self, device: Any, calls: NativeCalls) -> None:
         self.calls = calls
         self.pipeline: Any = None  # the one set in the pass
         self._pass: list[Any] = []  # the open one, as calls take it

@@ -26,8 +26,8 @@ from everygrad.backends.webgpu.driver.adapters import FORKED, request_device
 from everygrad.backends.webgpu.driver.encoding import Encoder
 from everygrad.backends.webgpu.driver.memory import Block, Pool, Slice, Storage
 from everygrad.backends.webgpu.driver.messages import first_words, numbered
-from everygrad.backends.webgpu.driver.readback import STAGED, Fetch, Part, Readback
-from everygrad.backends.webgpu.driver.submit import Recorder, Row, recorder
+from everygrad.backends.webgpu.driver.readback import STAGED, ByteRange, Fetch, Readback
+from everygrad.backends.webgpu.driver.submit import CommandRow, Recorder, recorder
 from everygrad.backends.webgpu.driver.wgpu_native import by_classes, direct
 from everygrad.compile.thresholds import edge
 from everygrad.errors import (
@@ -43,7 +43,7 @@ FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts
 _SLOT = 256  # bytes between uniforms: the alignment any device accepts
 _ARENA = 1 << 16
 _PIPELINE = 1 << 16  # bytes of a pipeline, about, besides its text
-_KEPT = 8192  # uniforms, and bind groups, remembered before starting afresh
+_MAX_CACHED = 8192  # uniforms, and bind groups, remembered before starting afresh
 _USAGE = wgpu.BufferUsage
 _LOST = re.compile(r"\blost\b|device.*(destroyed|invalid)|no longer valid", re.IGNORECASE)
 
@@ -152,7 +152,7 @@ class Gpu:
         self._groups: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._wide: dict[tuple[Any, ...], Bound] = {}  # on buffers larger than a binding
         self._slices: dict[tuple[int, int, int], Slice] = {}
-        self.forgotten = 0  # how often all bind groups were dropped
+        self.bind_group_resets = 0  # how often all bind groups were dropped
         self.largest = 0  # bytes of the largest block there ever was
         self._uniforms: dict[bytes, tuple[Any, int, int]] = {}
         self._arena: Any = None
@@ -310,18 +310,18 @@ class Gpu:
             self._encoder = Encoder(self.device, self.calls)
         return self._encoder
 
-    def prepared(self, log: Sequence[Command], instead: dict[int, Block]) -> list[Recorder | Copy]:
+    def prepared(self, log: Sequence[Command], actual: dict[int, Block]) -> list[Recorder | Copy]:
         """Commands that were logged before, bound and ready to be handed over, on other blocks
-        where `instead` names them (by the number of the block that was logged)."""
+        where `actual` names them (by the number of the block that was logged)."""
         made: list[Recorder | Copy] = []
-        rows: list[Row] = []
+        rows: list[CommandRow] = []
         with self.lock:
             for kernel, logged, bound in log:
-                blocks = [instead.get(b.number, b) for b in logged]
+                blocks = [actual.get(b.number, b) for b in logged]
                 if kernel is not None:
                     if bound is None:
                         bound = self.bind_group(kernel, blocks)
-                    rows.append(Row(bound.pipeline, bound.group, kernel.grid, bound.keep))
+                    rows.append(CommandRow(bound.pipeline, bound.group, kernel.grid, bound.keep))
                     continue
                 if rows:
                     made.append(recorder(rows, self.calls))
@@ -330,15 +330,15 @@ class Gpu:
                 made.append(Copy(source, target, *bound))
             return [*made, recorder(rows, self.calls)] if rows else made
 
-    def hand_over(self, prepared: Sequence[Recorder | Copy], commands: int) -> None:
+    def record_prepared(self, prepared: Sequence[Recorder | Copy], commands: int) -> None:
         """Record prepared commands, so many of them."""
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
-            self.guard(self._hand_over, prepared, self._open())
+            self.guard(self._record_prepared, prepared, self._open())
             self._recorded += commands
 
-    def _hand_over(self, prepared: Sequence[Recorder | Copy], encoder: Encoder) -> None:
+    def _record_prepared(self, prepared: Sequence[Recorder | Copy], encoder: Encoder) -> None:
         for part in prepared:
             if isinstance(part, Copy):
                 raw = part.target.raw
@@ -349,18 +349,18 @@ class Gpu:
             encoder.pipeline = None
             part(within)
 
-    def recorded_apart(self, prepared: Sequence[Recorder | Copy]) -> Encoder:
-        """Prepared commands, recorded and not part of anything: with `take_over` they are all of
+    def record_separately(self, prepared: Sequence[Recorder | Copy]) -> Encoder:
+        """Prepared commands, recorded and not part of anything: with `adopt` they are all of
         what is to be submitted next, without it they never happened. The caller holds the lock."""
         if self.lost is not None:
             raise DeviceError(self.lost)
         self.submit()  # what came before
         made = Encoder(self.device, self.calls)
-        self.guard(self._hand_over, prepared, made)
+        self.guard(self._record_prepared, prepared, made)
         self.guard(made.finish)
         return made
 
-    def take_over(self, encoder: Encoder) -> None:
+    def adopt(self, encoder: Encoder) -> None:
         """Let these commands happen."""
         self._encoder = encoder
 
@@ -392,7 +392,7 @@ class Gpu:
             most = self.limits.binding_size
             if any(b.size > most for b in blocks):
                 return self._bind_windows(kernel, blocks, key)
-            if len(self._groups) >= _KEPT:
+            if len(self._groups) >= _MAX_CACHED:
                 self._groups.clear()
             group = self._group(kernel, [(b.raw, b.start, b.size) for b in blocks], kernel.inputs)
             found = self._groups[key] = (self.calls.handle(group), group)
@@ -420,7 +420,7 @@ class Gpu:
         """The same for blocks of which some are larger than a binding."""
         found = self._wide.get((kernel.pipeline, key))
         if found is None:
-            if len(self._wide) >= _KEPT:
+            if len(self._wide) >= _MAX_CACHED:
                 self._wide.clear()
             most = self.limits.binding_size
             cuts = [binding_windows.cut(b.size, most) for b in blocks]
@@ -436,8 +436,8 @@ class Gpu:
             ]
             group = self._group(kernel, bindings, inputs)
             handle = self.calls.handle
-            kept_alive = (group, pipeline)
-            found = Bound(handle(pipeline), handle(group), kept_alive)
+            keep = (group, pipeline)
+            found = Bound(handle(pipeline), handle(group), keep)
             self._wide[kernel.pipeline, key] = found
         return found
 
@@ -454,24 +454,24 @@ class Gpu:
         """Where these bytes lie as a uniform: equal ones share a place, and it never changes."""
         found = self._uniforms.get(data)
         if found is None:
-            if len(self._uniforms) >= _KEPT:
+            if len(self._uniforms) >= _MAX_CACHED:
                 self._uniforms.clear()
-                self.forget()
+                self.drop_bind_groups()
                 self._arena_used = _ARENA
-            room = -(-len(data) // _SLOT) * _SLOT
-            if self._arena_used + room > _ARENA:
+            padded = -(-len(data) // _SLOT) * _SLOT
+            if self._arena_used + padded > _ARENA:
                 usage = _USAGE.UNIFORM | _USAGE.COPY_DST
                 self._arena = self.guard(self.device.create_buffer, size=_ARENA, usage=usage)
                 self._arena_used = 0
             found = (self._arena, self._arena_used, len(data))
             self.guard(self.queue.write_buffer, self._arena, self._arena_used, data)
-            self._arena_used += room
+            self._arena_used += padded
             self._uniforms[data] = found  # when it is there
         return found
 
-    def forget(self) -> None:
+    def drop_bind_groups(self) -> None:
         """Drop the bind groups: they keep their buffers alive."""
-        self.forgotten += 1
+        self.bind_group_resets += 1
         self._groups.clear()
         self._wide.clear()
         self._slices.clear()
@@ -530,14 +530,14 @@ class Gpu:
         before; raises what a check found meanwhile."""
         with self.lock:
             if size <= STAGED:
-                return self.fetch([Part(storage, start, size)]).result()[0]
+                return self.fetch([ByteRange(storage, start, size)]).result()[0]
             whole = np.empty(size, np.uint8)
             for at in range(0, size, STAGED):  # by pieces: staging takes as much memory again
-                part = Part(storage, start + at, min(STAGED, size - at))
+                part = ByteRange(storage, start + at, min(STAGED, size - at))
                 whole[at : at + part.size] = self.fetch([part]).result()[0]
             return whole
 
-    def fetch(self, parts: Sequence[Part]) -> Fetch:
+    def fetch(self, parts: Sequence[ByteRange]) -> Fetch:
         """Begin to read these bytes; `result()` waits for them, and for nothing that is recorded
         later."""
         return self.readback.start(parts)

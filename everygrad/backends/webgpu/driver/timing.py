@@ -26,9 +26,9 @@ class Clock:
             raise DeviceError(f"webgpu: this device does not tell the time ({FEATURE})")
         self.gpu = gpu
         self.passes = 0
-        self.room = 2 * passes
+        self.capacity = 2 * passes
         create = gpu.device.create_query_set
-        self._set = gpu.guard(create, type="timestamp", count=self.room)
+        self._set = gpu.guard(create, type="timestamp", count=self.capacity)
 
     def writes(self) -> dict[str, Any]:
         """What the next pass is to note, as wgpu takes it."""
@@ -42,7 +42,7 @@ class Clock:
     def spans(self) -> list[tuple[float, float]]:
         """When each pass began and ended, in seconds of some clock."""
         gpu = self.gpu
-        device, size = gpu.device, 8 * self.room
+        device, size = gpu.device, 8 * self.capacity
         target = gpu.guard(device.create_buffer, size=size, usage=_USAGE)
         encoder = gpu.guard(gpu.outside_pass)
         gpu.guard(encoder.resolve_query_set, self._set, 0, 2 * self.passes, target, 0)

@@ -32,7 +32,7 @@ _FUNCTIONS = (
 )
 
 
-class Calls(NamedTuple):
+class NativeCalls(NamedTuple):
     """All take handles, which `handle` makes of wgpu's objects; but `begin`, `end`, `finish`,
     `submit` and `drop` take encoders and queues themselves, and lists in which they note what they
     did, in one native call."""
@@ -56,7 +56,7 @@ class Calls(NamedTuple):
     functions: tuple[int, ...] = ()  # where set_pipeline, set_group and dispatch are
 
 
-def direct() -> Calls | None:
+def direct() -> NativeCalls | None:
     """The functions of wgpu-native, or None if this wgpu does not show them."""
     lib: Any = getattr(wgpu_native, "lib", None)
     ffi: Any = getattr(wgpu_native, "ffi", None)
@@ -81,13 +81,13 @@ def direct() -> Calls | None:
             kind, message = found
             raise kinds.get(kind, wgpu_native.GPUError)(message)
 
-    def kept(made: list[Any], function: Any, *given: Any) -> Callable[[], None]:
+    def collected(made: list[Any], function: Any, *given: Any) -> Callable[[], None]:
         """A call whose result is put into a list."""
         return partial(made.extend, map(function, *[(x,) for x in given]))
 
     def begin(encoder: Any, opened: list[Any]) -> None:
         function = lib.wgpuCommandEncoderBeginComputePass
-        checked("begin", kept(opened, function, encoder._internal, ffi.NULL))
+        checked("begin", collected(opened, function, encoder._internal, ffi.NULL))
 
     def end(opened: list[Any], timed: Any) -> None:
         (within,) = opened
@@ -102,7 +102,7 @@ def direct() -> Calls | None:
 
     def finish(encoder: Any, finished: list[Any]) -> None:
         function = lib.wgpuCommandEncoderFinish
-        checked("finish", kept(finished, function, encoder._internal, ffi.NULL))
+        checked("finish", collected(finished, function, encoder._internal, ffi.NULL))
 
     def forget(finished: list[Any]) -> None:
         (commands,) = finished
@@ -111,7 +111,7 @@ def direct() -> Calls | None:
     def submit(queue: Any, finished: list[Any], submitted: list[Any]) -> None:
         (commands,) = finished
         given = ffi.new("WGPUCommandBuffer[]", [commands])
-        sent = kept(submitted, lib.wgpuQueueSubmitForIndex, queue._internal, 1, given)
+        sent = collected(submitted, lib.wgpuQueueSubmitForIndex, queue._internal, 1, given)
         checked("submit", sent, partial(lib.wgpuCommandBufferRelease, commands))
 
     def submission(index: int) -> Any:
@@ -130,15 +130,15 @@ def direct() -> Calls | None:
         return int(ffi.cast("uintptr_t", handle))
 
     functions = tuple(address(ffi.addressof(lib, name)) for name in _FUNCTIONS[:3])
-    return Calls(
+    return NativeCalls(
         of, set_pipeline, set_group, dispatch, begin, end, drop, finish, forget, submit,
         submission, wait, look, partial(Mapping.close, lib=lib), ffi.NULL, address, functions,
     )  # fmt: skip
 
 
-def by_classes() -> Calls:
+def by_classes() -> NativeCalls:
     """The same through wgpu's classes, which are their own handles."""
-    return Calls(
+    return NativeCalls(
         lambda x: x,
         lambda within, pipeline: within.set_pipeline(pipeline),
         lambda within, index, group, _, offsets: within.set_bind_group(index, group),

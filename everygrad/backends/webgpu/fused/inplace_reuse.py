@@ -20,7 +20,7 @@ from everygrad.compile.views import is_whole, view_of
 Pairs = dict[Value, Value]  # by input: the result that takes its place
 
 
-def wanted(graph: Graph, donated: Iterable[tuple[int, int]]) -> Pairs:
+def candidates(graph: Graph, donated: Iterable[tuple[int, int]]) -> Pairs:
     """The pairs of (input, output) numbers that could be, whatever the kernels are."""
     seen = Counter(view_of(v).base for v in graph.outputs)
     made: Pairs = {}
@@ -28,8 +28,8 @@ def wanted(graph: Graph, donated: Iterable[tuple[int, int]]) -> Pairs:
     for i, k in donated:
         x, v = graph.inputs[i], graph.outputs[k]
         alike = x.shape == v.shape and x.dtype is v.dtype and x.size
-        alone = seen[v] == 1 and x not in seen and v not in results
-        if alike and alone and v.kind == "elementwise":
+        sole_result = seen[v] == 1 and x not in seen and v not in results
+        if alike and sole_result and v.kind == "elementwise":
             made[x] = v
             results.add(v)
     return made
@@ -42,36 +42,36 @@ def last_users(groups: Sequence[Group], links: Mapping[Group, Value]) -> dict[Va
     found: dict[Value, Group] = {}
     for group in groups:
         runs = group if group.opaque is None else runs_with.get(group.opaque, group)
-        for v in used(group):
+        for v in read_by_group(group):
             if v not in found or order[found[v]] < order[runs]:
                 found[v] = runs
     return found
 
 
-def used_by(v: Value) -> set[Value]:
+def read_by(v: Value) -> set[Value]:
     """What a value is computed from, where that lies in memory."""
     return {view_of(a).base for a in v.args}
 
 
-def used(group: Group) -> set[Value]:
+def read_by_group(group: Group) -> set[Value]:
     """What a group takes from others."""
     if group.opaque is not None:
-        return used_by(group.opaque)
+        return read_by(group.opaque)
     return {r.value for m in group.members.values() for r in m.refs if isinstance(r, Load)}
 
 
-def decided(writers: Sequence[RowKernelWriter], pairs: Pairs, size: int) -> list[Pairs]:
+def assign(writers: Sequence[RowKernelWriter], pairs: Pairs, size: int) -> list[Pairs]:
     """For each of the kernels that make a group of so many elements, in order: which pairs it
     writes in place."""
     made: list[Pairs] = [{} for _ in writers]
     for x, v in pairs.items():
         readers = [n for n, w in enumerate(writers) if x in w.values.inputs]
-        if readers and x.size == size and _fits(writers[readers[-1]], x, v):
+        if readers and x.size == size and _can_write_in_place(writers[readers[-1]], x, v):
             made[readers[-1]][x] = v
     return made
 
 
-def _fits(writer: RowKernelWriter, x: Value, v: Value) -> bool:
+def _can_write_in_place(writer: RowKernelWriter, x: Value, v: Value) -> bool:
     """Whether the thread that makes an element of v is the only one to read that of x, and has it
     before it stores."""
     if v not in writer.outputs() or v in writer.packed or writer.passes != 1:

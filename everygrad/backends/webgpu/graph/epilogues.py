@@ -40,7 +40,7 @@ def links(groups: Sequence[Group], outputs: Iterable[Value]) -> dict[Group, Valu
         if v is None or v.name not in PRODUCTS or len(users.get(v, ())) != 1:
             continue
         (user,) = users[v]
-        if user is not None and user.opaque is None and _walks(user, v):
+        if user is not None and user.opaque is None and _is_elementwise_over(user, v):
             made[user] = v  # of several the last one: the others are read from memory
     return made
 
@@ -52,7 +52,7 @@ def _used(group: Group) -> set[Value]:
     return {r.value for m in group.members.values() for r in m.refs if isinstance(r, Load)}
 
 
-def _walks(group: Group, v: Value) -> bool:
+def _is_elementwise_over(group: Group, v: Value) -> bool:
     """Whether the group is elementwise, and takes each of v's elements where it is."""
     if group.size != v.size:
         return False
@@ -69,7 +69,7 @@ def _walks(group: Group, v: Value) -> bool:
 # --- their text ----------------------------------------------------------------------------------
 
 
-class Writer:
+class EpilogueWriter:
     """Writes the values in `wanted` of a group that follows the product v. The buffers it reads
     are numbered from `first` on."""
 
@@ -137,7 +137,7 @@ class Writer:
         return [*lines, f"  let m{k}: {layout(v.dtype).register} = {value};"]
 
 
-def finish(
+def run_with_epilogue(
     dev: Any,
     v: Value,
     arrays: Sequence[WebGPUArray],
@@ -151,7 +151,7 @@ def finish(
     if product is None:
         return None
     wanted = [m for m in group.members if m in stored]
-    writer = Writer(group, v, wanted, len(product.operands.words))
+    writer = EpilogueWriter(group, v, wanted, len(product.operands.words))
     epilogue = writer.epilogue()
     if not takes_epilogue(dev, product, epilogue):
         return None

@@ -26,7 +26,7 @@ from everygrad.backends.webgpu.fused.fused import FusedKernel, Fuser, Scratch, t
 from everygrad.backends.webgpu.fused.multi_tensor import MultiTensorBatch
 from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.backends.webgpu.graph import epilogues
-from everygrad.backends.webgpu.graph.placeholders import Promised, Promises, shared
+from everygrad.backends.webgpu.graph.placeholders import PlaceholderBlock, PlaceholderPool, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import INDEXED, Graph, Value, index_bound
@@ -50,7 +50,7 @@ def _nothing() -> None:
     """A commit of nothing."""
 
 
-class Gift(NamedTuple):
+class Donation(NamedTuple):
     """A result that is written over an input, and memory for it where that must not be."""
 
     output: int
@@ -75,15 +75,15 @@ class Replay:
         with self.gpu.lock:
             self.gpu.fault_storage()  # not ours: it outlives us
             outside = self.gpu.pool
-            self.gpu.pool = Promises(outside)
+            self.gpu.pool = PlaceholderPool(outside)
             self.gpu.log = self.log
             try:
-                self.record(inplace_reuse.wanted(graph, donated))
+                self.record(inplace_reuse.candidates(graph, donated))
             finally:
                 self.gpu.pool, self.gpu.log = outside, None
         self.log = without_repeats(self.log)
         self.plan()
-        self.beside: Replay | None = None  # the same without anything in place
+        self.out_of_place: Replay | None = None  # the same without anything in place
         faults = self.gpu.fault_storage().block.number
         self.checks = any(b.number == faults for c in self.log for b in c.blocks)
 
@@ -114,20 +114,20 @@ class Replay:
             if group.opaque in waiting:
                 continue
             link = links.get(group)
-            used = inplace_reuse.used(group) | (
-                inplace_reuse.used_by(link) if link is not None else set()
+            used = inplace_reuse.read_by_group(group) | (
+                inplace_reuse.read_by(link) if link is not None else set()
             )
             over = by_group.get(group, {})
             if link is None and group.opaque is None:
-                self.fused(group, fuser.writers(group, stored), over)
+                self.record_fused(group, fuser.writers(group, stored), over)
                 continue
             self.flush(used, set())
             if group.opaque is not None:
-                self.alone(group.opaque)
-            elif link is not None and not self.finished(link, group, stored):
-                self.fused(group, fuser.writers(group, stored), over)
+                self.record_opaque(group.opaque)
+            elif link is not None and not self.record_with_epilogue(link, group, stored):
+                self.record_fused(group, fuser.writers(group, stored), over)
         self.flush(set(self.batch.writes), set())
-        self.results = {v: self.array(v).known() for v in graph.outputs}
+        self.results = {v: self.array(v).with_known_order() for v in graph.outputs}
 
     def array(self, v: Value) -> WebGPUArray:
         """A value as an array: a view of what was computed."""
@@ -152,21 +152,21 @@ class Replay:
             self.made[v] = found
         return found
 
-    def fused(
+    def record_fused(
         self, group: Group, writers: list[RowKernelWriter], pairs: inplace_reuse.Pairs
     ) -> None:
         """A group's kernels: recorded now, or as part of a batch that waits."""
-        decided = inplace_reuse.decided(writers, pairs, group.size)
-        if self.may_wait(group, writers):
-            if not self.batch.takes(writers[0], decided[0]):
+        assigned = inplace_reuse.assign(writers, pairs, group.size)
+        if self.can_batch(group, writers):
+            if not self.batch.takes(writers[0], assigned[0]):
                 self.flush(set(self.batch.writes), set())
-            self.batch.add(writers[0], decided[0])
+            self.batch.add(writers[0], assigned[0])
             return
-        self.flush(inplace_reuse.used(group), {x for over in decided for x in over})
-        for writer, over in zip(writers, decided, strict=True):
-            self.group(self.fuser.kernels(writer, over))
+        self.flush(inplace_reuse.read_by_group(group), {x for over in assigned for x in over})
+        for writer, over in zip(writers, assigned, strict=True):
+            self.record_kernels(self.fuser.kernels(writer, over))
 
-    def may_wait(self, group: Group, writers: list[RowKernelWriter]) -> bool:
+    def can_batch(self, group: Group, writers: list[RowKernelWriter]) -> bool:
         """Whether a group costs a GPU little but its start, and can be part of another kernel."""
         small = not self.gpu.is_software and group.size <= SMALL
         return (
@@ -177,9 +177,9 @@ class Replay:
         """Record what waits, if somebody is about to use it, or to write over what it reads."""
         if self.batch.is_needed(used, over):
             waiting, self.batch = self.batch, MultiTensorBatch(self.batch.buffers)
-            self.group([waiting.kernel()])
+            self.record_kernels([waiting.kernel()])
 
-    def group(self, kernels: list[FusedKernel]) -> None:
+    def record_kernels(self, kernels: list[FusedKernel]) -> None:
         """A group's kernels, one after the other."""
         between: dict[Scratch, Any] = {}
         for kernel in kernels:
@@ -197,17 +197,17 @@ class Replay:
             ]
             self.gpu.dispatch(kernel.name, kernel.source, *storages, [0], kernel.workgroups)
 
-    def finished(self, v: Value, group: Group, stored: set[Value]) -> bool:
+    def record_with_epilogue(self, v: Value, group: Group, stored: set[Value]) -> bool:
         """The product v, and whether its kernel could make the group's values at once."""
         arrays = [self.array(a) for a in v.args]
-        made = epilogues.finish(self.dev, v, arrays, group, stored, self.base)
+        made = epilogues.run_with_epilogue(self.dev, v, arrays, group, stored, self.base)
         if made is None:
-            self.alone(v)
+            self.record_opaque(v)
             return False
         self.made.update(made)
         return True
 
-    def alone(self, v: Value) -> None:
+    def record_opaque(self, v: Value) -> None:
         if not v.size:
             self.made[v] = self.nothing(v)
             return
@@ -237,18 +237,22 @@ class Replay:
             storage = array.storage
             if storage is not None and storage.block.number in written - given:
                 self.outputs[storage.block.number] = storage.size
-        spans: dict[Promised, list[int]] = {}
+        spans: dict[PlaceholderBlock, list[int]] = {}
         constants: dict[int, int] = {}
         for step, command in enumerate(self.log):
             for b in command.blocks:
-                if not isinstance(b, Promised) or b.number in given or b.number in self.outputs:
+                if (
+                    not isinstance(b, PlaceholderBlock)
+                    or b.number in given
+                    or b.number in self.outputs
+                ):
                     continue
-                if b.held is None:
+                if b.storage is None:
                     spans.setdefault(b, [step, step])[1] = step
                 elif b.number in written:
                     raise CompileError("webgpu: a kernel writes over a constant; please report it")
                 else:
-                    constants[b.number] = b.held.size
+                    constants[b.number] = b.storage.size
         self.lifetimes = [
             Lifetime(b.size, first, last, self.name_of(first)) for b, (first, last) in spans.items()
         ]
@@ -260,28 +264,28 @@ class Replay:
         self.changing = [*(number for _, number, _ in self.inputs), *self.outputs]
         self.place_of = {number: at for at, number in enumerate(self.changing)}
         self.shelves = [Shelf(self.gpu, size) for size in self.outputs.values()]
-        self.gifts = self.find_gifts()
+        self.donations = self.find_donations()
         self.placed = [(array, self.place(array)) for array in self.results.values()]
         numbers = {v: k for k, v in enumerate(self.results)}
         self.order = [numbers[v] for v in self.graph.outputs]
         self.ready: dict[tuple[int, ...], Any] = {}  # prepared commands, by blocks
-        self.forgotten = self.gpu.forgotten
+        self.bind_group_resets = self.gpu.bind_group_resets
 
     def place(self, array: WebGPUArray) -> int:
         """Where the memory of a result is among the blocks of a call; -1: it is a constant's."""
         storage = array.storage
         return -1 if storage is None else self.place_of.get(storage.block.number, -1)
 
-    def find_gifts(self) -> dict[int, Gift]:
+    def find_donations(self) -> dict[int, Donation]:
         """What is written in place, by the place of the input among the blocks of a call."""
         numbers = {v: k for k, v in enumerate(self.graph.outputs)}
         sources = {v: i for i, v in enumerate(self.graph.inputs)}
-        found: dict[int, Gift] = {}
+        found: dict[int, Donation] = {}
         for x, v in self.in_place.items():
             storage = self.made[x].storage
             assert storage is not None
             at = self.place_of[storage.block.number]
-            found[at] = Gift(numbers[v], sources[x], Shelf(self.gpu, storage.size))
+            found[at] = Donation(numbers[v], sources[x], Shelf(self.gpu, storage.size))
         return found
 
     def name_of(self, step: int) -> str:
@@ -296,15 +300,15 @@ class Replay:
             sizes[place] = max(b.size, sizes.get(place, 0))
         return sizes
 
-    def settle(self) -> None:
+    def allocate(self) -> None:
         """Take the blocks, and bind the commands that touch nothing else."""
         sizes = self.block_sizes()
         self.storages = {place: self.gpu.pool.take(size) for place, size in sizes.items()}
         real = {b.number: self.storages[place].block for b, place in self.places.items()}
         changing = set(self.changing)
         commands = []
-        for kernel, promised, bound in self.log:
-            blocks = tuple(real.get(b.number, b) for b in promised)
+        for kernel, placeholders, bound in self.log:
+            blocks = tuple(real.get(b.number, b) for b in placeholders)
             if kernel is not None and not any(b.number in changing for b in blocks):
                 bound, blocks = self.gpu.bind_group(kernel, list(blocks)), ()
             commands.append(Command(kernel, blocks, bound))
@@ -319,8 +323,8 @@ class Replay:
         placed = [
             (starts[p], life) for life, p in zip(self.lifetimes, self.places.values(), strict=True)
         ]
-        results = sum(self.outputs.values()) + sum(g.shelf.size for g in self.gifts.values())
-        return Memory(sum(sizes.values()), placed, results, self.constants, len(self.gifts))
+        results = sum(self.outputs.values()) + sum(g.shelf.size for g in self.donations.values())
+        return Memory(sum(sizes.values()), placed, results, self.constants, len(self.donations))
 
     # --- for people to read ----------------------------------------------------------------------
 
@@ -358,7 +362,7 @@ class Replay:
     def donated(self) -> dict[int, tuple[int, int]]:
         """By output: the slot to give it memory in (where its input is among the blocks of a call),
         and the input whose memory it may take."""
-        return {gift.output: (at, gift.input) for at, gift in self.gifts.items()}
+        return {donation.output: (at, donation.input) for at, donation in self.donations.items()}
 
     def put(self, i: int, array: Any) -> None:
         """Make an array input i of the calls to come."""
@@ -371,14 +375,14 @@ class Replay:
         found: dict[int, int] = {}
         for k, number in enumerate(self.order):
             array, at = self.placed[number]
-            alone = places.count(at) == 1 and self.order.count(number) == 1
-            if at >= len(self.inputs) and alone and array.in_order:
+            unshared = places.count(at) == 1 and self.order.count(number) == 1
+            if at >= len(self.inputs) and unshared and array.in_order:
                 found[k] = at
         return found
 
     def may_write(self, slot: int, array: Any) -> bool:
         """Whether nobody but an array sees its memory."""
-        return type(array) is WebGPUArray and array.is_alone
+        return type(array) is WebGPUArray and array.is_sole_owner
 
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
         with self.lock:
@@ -404,15 +408,15 @@ class Replay:
         if self.gpu.lost is not None:
             raise DeviceError(self.gpu.lost)
         around = around or self.around
-        if self.gifts and around is None and not any(at in self.gifts for at in given):
-            return self.run_beside(prepare)
+        if self.donations and around is None and not any(at in self.donations for at in given):
+            return self.run_out_of_place(prepare)
         with self.gpu.lock:
             if len(self.commands) < len(self.log):
-                self.settle()
-            held = self.given_blocks()
-            for at, gift in self.gifts.items():
+                self.allocate()
+            held = self.input_storages()
+            for at, donation in self.donations.items():
                 if at not in given:
-                    held[at] = self.copied(held[at], gift.shelf)
+                    held[at] = self.copied_storage(held[at], donation.shelf)
             for at, shelf in enumerate(self.shelves, len(held)):
                 held.append(given[at].storage if at in given else shelf.take())
             made = [self.result(array, at, held, given) for array, at in self.placed]
@@ -421,61 +425,62 @@ class Replay:
             if self.checks:
                 self.gpu.expect_checks()
             if around is None:
-                recorded = self.gpu.recorded_apart(self.prepared(held))
+                recorded = self.gpu.record_separately(self.prepared(held))
             else:
-                self.apart(held, around)
+                self.run_one_by_one(held, around)
             epoch = self.gpu.epoch
             for storage in held:
                 storage.block.epoch = epoch
             # no handler of signals comes between these two: nothing is called but what they do
             if around is None:
-                self.gpu.take_over(recorded)
+                self.gpu.adopt(recorded)
             commit()
             self.gpu.submit()
         return outputs, None
 
-    def run_beside(self, prepare: Prepare | None) -> tuple[list[Any], BaseException | None]:
+    def run_out_of_place(self, prepare: Prepare | None) -> tuple[list[Any], BaseException | None]:
         """As `run`, where nothing may be written over: by kernels that read here and write there.
         To copy every parameter first would cost more than all else."""
-        if self.beside is None:
-            self.beside = Replay(self.dev, self.graph)
-        self.beside.arrays = self.arrays
-        return self.beside.run({}, prepare)
+        if self.out_of_place is None:
+            self.out_of_place = Replay(self.dev, self.graph)
+        self.out_of_place.arrays = self.arrays
+        return self.out_of_place.run({}, prepare)
 
     def prepared(self, held: list[Storage]) -> Any:
         """The commands on these blocks. The same ones come again: results take turns."""
-        if self.forgotten != self.gpu.forgotten:  # what is prepared would keep dropped buffers
-            self.forgotten = self.gpu.forgotten
+        if self.bind_group_resets != self.gpu.bind_group_resets:
+            # prepared commands would keep dropped buffers alive
+            self.bind_group_resets = self.gpu.bind_group_resets
             self.ready.clear()
         key = tuple([s.block.number for s in held])
         found = self.ready.get(key)
         if found is None:
             if len(self.ready) >= _MOST_READY:
                 del self.ready[next(iter(self.ready))]
-            found = self.ready[key] = self.gpu.prepared(self.commands, self.instead(held))
+            found = self.ready[key] = self.gpu.prepared(self.commands, self.substitutes(held))
         return found
 
-    def instead(self, held: list[Storage]) -> dict[int, Block]:
+    def substitutes(self, held: list[Storage]) -> dict[int, Block]:
         """Blocks in the place of what was promised, by the number of the promised one."""
         return {number: s.block for number, s in zip(self.changing, held, strict=True)}
 
-    def apart(self, held: list[Storage], around: Any) -> None:
+    def run_one_by_one(self, held: list[Storage], around: Any) -> None:
         """The commands one by one."""
-        instead = self.instead(held)
+        substitutes = self.substitutes(held)
         for i, command in enumerate(self.commands):
-            one = self.gpu.prepared([command], instead)
-            around(range(i, i + 1), partial(self.gpu.hand_over, one, 1))
+            one = self.gpu.prepared([command], substitutes)
+            around(range(i, i + 1), partial(self.gpu.record_prepared, one, 1))
 
-    def given_blocks(self) -> list[Storage]:
+    def input_storages(self) -> list[Storage]:
         """The memory of the inputs, in order."""
         held, arrays = [], self.arrays
         for i, _, steps in self.inputs:
             a = arrays[i]
             plain = type(a) is WebGPUArray and a.in_order
-            held.append(a.storage if plain else self.in_order(a, steps))
+            held.append(a.storage if plain else self.contiguous_storage(a, steps))
         return held
 
-    def in_order(self, array: Any, steps: Shape) -> Storage:
+    def contiguous_storage(self, array: Any, steps: Shape) -> Storage:
         """An input as its kernels expect it: from the start of a buffer, one after the other."""
         if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
             array = self.dev.from_numpy(array)
@@ -488,7 +493,7 @@ class Replay:
         storage: Storage = array.storage
         return storage
 
-    def copied(self, source: Storage, shelf: Shelf) -> Storage:
+    def copied_storage(self, source: Storage, shelf: Shelf) -> Storage:
         """The same bytes in memory that may be written."""
         target = shelf.take()
         self.gpu.copy(source, target, 0, -(-source.size // 4) * 4)

@@ -23,7 +23,7 @@ from everygrad.errors import OutOfMemoryError
 _MANY = edge(__name__, "_MANY", 64, "count")  # pieces, from which windows pay
 
 
-class _Piece(NamedTuple):
+class _StorageSlice(NamedTuple):
     """Some bytes of a storage, in the place of a storage: they keep it alive, and its block."""
 
     of: Storage
@@ -100,7 +100,7 @@ def _cut(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
     start = low * size // binding_windows.ALIGNMENT * binding_windows.ALIGNMENT
     end = min(-(-(high + 1) * size // 16) * 16, a.storage.block.size)
     block = dev.gpu.slice(a.storage.block, start, end - start)
-    storage: Any = _Piece(a.storage, block)
+    storage: Any = _StorageSlice(a.storage, block)
     offset = shown.offset - start // size
     return WebGPUArray(a.device, shown.shape, a.dtype, storage, offset, a.strides)
 
