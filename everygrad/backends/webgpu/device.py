@@ -95,8 +95,8 @@ class WebGPU(GpuBackend):
         if out.storage is None:
             return out
         if len(arrays) >= gpu.limits.storage_buffers:
-            arrays = copy_kernels.bound(self, arrays)
-        if gpu.largest > gpu.limits.binding_size and chunked.wanted(gpu, arrays, out):
+            arrays = copy_kernels.fit_bindings(self, arrays)
+        if gpu.largest > gpu.limits.binding_size and chunked.is_needed(gpu, arrays, out):
             chunked.elementwise(self, name, program, arrays, out)
             return out
         storages, bindings = distinct(arrays)

@@ -109,7 +109,7 @@ def run_with(
     outs = [dev.empty((parts * matrices, rows, columns), dtype) for dtype in epilogue.outputs]
     groups = (-(-columns // tile.columns), -(-rows // tile.rows))
     _dispatch(dev, product, source, groups, parts, inputs, outs)
-    return [_summed(dev, product, out, parts) for out in outs]
+    return [_sum_parts(dev, product, out, parts) for out in outs]
 
 
 def _dispatch(
@@ -126,7 +126,7 @@ def _dispatch(
     most = dev.gpu.limits.groups
     for first in range(0, parts * matrices, most):
         grid = (*groups, min(most, parts * matrices - first))
-        head = [rows, columns, terms, first, matrices, _part(terms, parts)]
+        head = [rows, columns, terms, first, matrices, _part_terms(terms, parts)]
         dev.gpu.dispatch(
             product.name, source, [*storages, *inputs], [out.storage for out in outs],
             head + product.params, grid,
@@ -177,29 +177,29 @@ def parts_of(dev: Any, product: Product) -> int:
     elif product.kind == "gemv":
         parts = min(BUSY // groups, terms // PART)
     else:
-        parts = _fastest(groups, terms)
-    return -(-terms // _part(terms, max(1, parts)))
+        parts = _fastest_split(groups, terms)
+    return -(-terms // _part_terms(terms, max(1, parts)))
 
 
 @lru_cache(maxsize=4096)
-def _fastest(groups: int, terms: int) -> int:
+def _fastest_split(groups: int, terms: int) -> int:
     """The number of parts with which tiles should take the least time: parts run at the same time
     until the GPU is busy, and what they leave is read again."""
 
     def nanoseconds(parts: int) -> float:
-        slices = _part(terms, parts) // gemm.TERMS * max(1.0, groups * parts / BUSY)
+        slices = _part_terms(terms, parts) // gemm.TERMS * max(1.0, groups * parts / BUSY)
         again = KERNEL_NS + PART_NS * parts if parts > 1 else 0
         return slices * SLICE_NS + again
 
     return min((1 << k for k in range(7) if not k or terms >> k >= LEAST), key=nanoseconds)
 
 
-def _part(terms: int, parts: int) -> int:
+def _part_terms(terms: int, parts: int) -> int:
     """Terms of a part: whole slices."""
     return -(-terms // (parts * gemm.TERMS)) * gemm.TERMS
 
 
-def _summed(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebGPUArray:
+def _sum_parts(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebGPUArray:
     if parts == 1:
         return out
     shape = (parts, *product.sizes[:3])
@@ -228,7 +228,7 @@ def _run_gemv(dev: Any, product: Product) -> WebGPUArray:
     groups = (-(-max(rows, columns) // plan.tile), 1)
     source = gemv.kernel(product.operands, plan)
     _dispatch(dev, product, source, groups, parts, [], [out])
-    return _summed(dev, product, out, parts)
+    return _sum_parts(dev, product, out, parts)
 
 
 # --- a thread for each result --------------------------------------------------------------------
@@ -268,4 +268,4 @@ def _run_simple(dev: Any, product: Product) -> WebGPUArray:
     params = [rows, columns, terms, count, matrices, -(-terms // parts), *product.params]
     threads = -(-count // per_word)
     dev.launch(product.name, source, storages, out, params, threads)
-    return _summed(dev, product, out, parts)
+    return _sum_parts(dev, product, out, parts)

@@ -112,7 +112,7 @@ def _matrices(
     return GemmOperands(text, first + 2 * (rank + 3), tuple(words), sides, reader.enable)
 
 
-def _ways(a: WebGPUArray, fn: str) -> list[str]:
+def _vec4_axes(a: WebGPUArray, fn: str) -> list[str]:
     """Along what a matrix can be read in fours: whole ones, at places that suit."""
     tile, terms = (-2, -1) if fn == "left" else (-1, -2)
     found = []
@@ -132,20 +132,20 @@ def _sides(
     x: WebGPUArray, y: WebGPUArray, kind: str, sizes: Sizes, shared: bool
 ) -> tuple[Side, Side]:
     """How both are read. One storage that both are in is read one way: in fours or one by one."""
-    ways = [_ways(x, "left"), _ways(y, "right")]
+    axes = [_vec4_axes(x, "left"), _vec4_axes(y, "right")]
     if kind == "simple":
-        ways = [[], []]
+        axes = [[], []]
     if kind == "gemv":
         few = 0 if sizes[1] <= sizes[2] else 1
-        if "terms" in ways[0] and "terms" in ways[1]:
-            ways = [["terms"], ["terms"]]
+        if "terms" in axes[0] and "terms" in axes[1]:
+            axes = [["terms"], ["terms"]]
         else:  # the wide one along its tile, the other one by one
-            ways[few] = []
-            ways[1 - few] = [way for way in ways[1 - few] if way == "tile"]
-    if shared and not all(ways):
-        ways = [[], []]
+            axes[few] = []
+            axes[1 - few] = [axis for axis in axes[1 - few] if axis == "tile"]
+    if shared and not all(axes):
+        axes = [[], []]
     sides = []
-    for a, fn, found in zip((x, y), ("left", "right"), ways, strict=True):
+    for a, fn, found in zip((x, y), ("left", "right"), axes, strict=True):
         along_terms = abs(a.strides[-1 if fn == "left" else -2]) == 1
         sides.append(Side(fn, found[0] if found else "", "terms" if along_terms else "tile"))
     return sides[0], sides[1]
@@ -182,7 +182,7 @@ def matrices(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     return product_of(dev, x, y)
 
 
-def _made(dev: Any, found: Product | None, shape: Shape, like: WebGPUArray) -> WebGPUArray:
+def _run_or_zeros(dev: Any, found: Product | None, shape: Shape, like: WebGPUArray) -> WebGPUArray:
     """The product's result; zeros where it has no terms."""
     if found is not None:
         return choose_kernel.run(dev, found)
@@ -193,7 +193,7 @@ def _made(dev: Any, found: Product | None, shape: Shape, like: WebGPUArray) -> W
 def matmul(dev: Any, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
     found = matrices(dev, x, y)
     batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
-    return _made(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)
+    return _run_or_zeros(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)
 
 
 def linear(dev: Any, x: WebGPUArray, w: WebGPUArray) -> WebGPUArray:
@@ -225,7 +225,7 @@ def linear_bias(dev: Any, x: WebGPUArray, w: WebGPUArray, b: WebGPUArray) -> Web
         if choose_kernel.takes_epilogue(dev, found, epilogue):
             (out,) = choose_kernel.run_with(dev, found, epilogue, [b.storage])
             return WebGPUArray(dev.device, found.shape, x.dtype, out.storage)
-    product = _made(dev, found, (*x.shape[:-1], w.shape[0]), x)
+    product = _run_or_zeros(dev, found, (*x.shape[:-1], w.shape[0]), x)
     added: WebGPUArray = dev.elementwise("add", _addition(FROM_NP[x.dtype]), [product, b])
     return added
 
@@ -381,19 +381,19 @@ def weight_gradient(
 
 def conv2d(dev: Any, x: WebGPUArray, w: WebGPUArray, window: Any) -> WebGPUArray:
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-    return _made(dev, convolution(dev, x, w, window), shape, x)
+    return _run_or_zeros(dev, convolution(dev, x, w, window), shape, x)
 
 
 def conv2d_input(
     dev: Any, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
 ) -> WebGPUArray:
-    return _made(dev, input_gradient(dev, y, w, window, image), image, y)
+    return _run_or_zeros(dev, input_gradient(dev, y, w, window, image), image, y)
 
 
 def conv2d_weight(
     dev: Any, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
 ) -> WebGPUArray:
-    return _made(dev, weight_gradient(dev, x, y, window, weight), weight, x)
+    return _run_or_zeros(dev, weight_gradient(dev, x, y, window, weight), weight, x)
 
 
 # by the op's name: what a compiled function finishes with the values that follow

@@ -30,7 +30,7 @@ class _StorageSlice(NamedTuple):
     block: Block
 
 
-def wanted(gpu: Any, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool:
+def is_needed(gpu: Any, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool:
     """Whether a tensor is larger than a binding, and slices of it can be bound: the commands of a
     compiled function name whole blocks."""
     most = gpu.limits.binding_size
@@ -49,7 +49,7 @@ def elementwise(
     rows = _rows(dev, name, flat, result)
     for first in range(0, sizes[0], rows):
         count = min(rows, sizes[0] - first)
-        parts = [_cut(dev, a, first, count) for a in (*flat, result)]
+        parts = [_slice_rows(dev, a, first, count) for a in (*flat, result)]
         _record(dev, name, program, parts[:-1], parts[-1])
 
 
@@ -91,7 +91,7 @@ def _windows(a: WebGPUArray, rows: int, most: int) -> int:
     return -(-nbytes // binding_windows.span(most))
 
 
-def _cut(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
+def _slice_rows(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
     """`count` steps of an array, on the slice of its block that they touch."""
     assert a.storage is not None
     size = a.dtype.itemsize

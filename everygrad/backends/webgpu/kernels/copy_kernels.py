@@ -29,7 +29,7 @@ def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
     return copy.seen_as(x.dtype)
 
 
-def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
+def fit_bindings(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
     """The arrays on no more buffers than one kernel may read: the last ones moved together."""
     most = dev.gpu.limits.storage_buffers - 1
     storages = list({id(a.storage): a.storage for a in arrays if a.storage is not None}.values())
@@ -41,9 +41,9 @@ def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
     for s in packed:
         starts[id(s)] = total
         total += -(-s.size // 16) * 16
-    joined = dev.gpu.pool.take(total)
+    packed_storage = dev.gpu.pool.take(total)
     for s in packed:
-        dev.gpu.copy(s, joined, starts[id(s)], s.size)
+        dev.gpu.copy(s, packed_storage, starts[id(s)], s.size)
     made = []
     for a in arrays:
         start = starts.get(id(a.storage))
@@ -51,7 +51,7 @@ def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
             made.append(a)
         else:
             offset = a.offset + start // a.dtype.itemsize
-            made.append(WebGPUArray(a.device, a.shape, a.dtype, joined, offset, a.strides))
+            made.append(WebGPUArray(a.device, a.shape, a.dtype, packed_storage, offset, a.strides))
     return made
 
 
@@ -122,7 +122,7 @@ def join(dev: Any, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -
     """Write arrays into `out`, one behind the other along an axis."""
     shape, count = out.shape, size_of(out.shape)
     dtype = raw(FROM_NP[out.dtype])
-    there = bound(dev, arrays)
+    there = fit_bindings(dev, arrays)
     storages, bindings = distinct(there)
     params, ends, end = [count, *shape[1:]], [], 0
     tail: list[int] = []

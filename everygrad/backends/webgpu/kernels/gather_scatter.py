@@ -9,7 +9,7 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.strided_array import collapse
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
-from everygrad.backends.webgpu.kernels.copy_kernels import bound
+from everygrad.backends.webgpu.kernels.copy_kernels import fit_bindings
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype
 from everygrad.backends.webgpu.source.render import (
     MAIN,
@@ -90,7 +90,7 @@ def _checked(x: WebGPUArray, size: int, what: str, error: type[EverygradError]) 
     return x
 
 
-def _nothing_to_take(dev: Any, op: str, index: WebGPUArray, size: int) -> OutOfRangeError:
+def _empty_axis_error(dev: Any, op: str, index: WebGPUArray, size: int) -> OutOfRangeError:
     first = int(dev.to_numpy(index).reshape(-1)[0])
     return OutOfRangeError(f"{op}: index {first} is out of range for an axis of size {size}")
 
@@ -123,7 +123,7 @@ def take(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray
     dtype = FROM_NP[x.dtype]
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if index.storage is not None and x.shape[axis] == 0:
-        raise _nothing_to_take(dev, "take", index, 0)
+        raise _empty_axis_error(dev, "take", index, 0)
     check_range(dev, index, x.shape[axis], "take: index")
     out: WebGPUArray = dev.empty(shape, dtype)
     if out.storage is None:
@@ -158,7 +158,7 @@ def _gather_text(
 def gather(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray:
     dtype = FROM_NP[x.dtype]
     if index.storage is not None and x.storage is None:
-        raise _nothing_to_take(dev, "gather", index, x.shape[axis])
+        raise _empty_axis_error(dev, "gather", index, x.shape[axis])
     check_range(dev, index, x.shape[axis], "gather: index")
     out: WebGPUArray = dev.empty(index.shape, dtype)
     if out.storage is None:
@@ -182,7 +182,7 @@ def _add(dtype: DType, a: str, b: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _looking_text(
+def _search_text(
     dtype: DType, index: DType, rank: int, axis: int, whole: bool, bindings: tuple[int, int, int]
 ) -> str:
     """Each result looks through the indices. Uniform: count, sizes; then of x, the index and the
@@ -226,7 +226,7 @@ _ADD_WORD = "  atomicAdd(&out[p], {0});\n"
 
 
 @lru_cache(maxsize=512)
-def _adding_text(
+def _atomic_text(
     dtype: DType, index: DType, rank: int, axis: int, whole: bool, bindings: tuple[int, int]
 ) -> str:
     """Each element of the source adds itself. Uniform: count, the source's sizes; offset and
@@ -264,7 +264,7 @@ def _scatter(
 ) -> WebGPUArray:
     if index.storage is not None and x.storage is None:
         if x.shape[axis] == 0:
-            raise _nothing_to_take(dev, op, index, 0)
+            raise _empty_axis_error(dev, op, index, 0)
         return x
     check_range(dev, index, x.shape[axis], f"{op}: index")
     if source.storage is None or x.storage is None:
@@ -273,27 +273,27 @@ def _scatter(
     rank = len(x.shape)
     terms = index.shape[0] if whole else index.shape[axis]
     if terms <= ONE_BY_ONE or dtype.bits == 64:
-        x, index, source = bound(dev, [x, index, source])
+        x, index, source = fit_bindings(dev, [x, index, source])
         storages, b3 = distinct([x, index, source])
         out: WebGPUArray = dev.empty(x.shape, dtype)
         count = size_of(x.shape)
         params = [count, *x.shape[1:], x.offset, *x.strides, index.offset, *index.strides]
         params += (source.offset, *source.strides, *index.shape)
-        text = _looking_text(dtype, of, rank, axis, whole, (b3[0], b3[1], b3[2]))
+        text = _search_text(dtype, of, rank, axis, whole, (b3[0], b3[1], b3[2]))
         dev.launch(op, text, storages, out, params, thread_count(dtype, count))
         return out
     total = accumulator_dtype(dtype)
-    out = _fresh(dev, as_dtype(dev, x, total))
+    out = _copied(dev, as_dtype(dev, x, total))
     storages, b2 = distinct([source, index])
     count = size_of(source.shape)
     params = [count, *source.shape[1:], source.offset, *source.strides]
     params += (index.offset, *index.strides, 0, *out.strides)
-    text = _adding_text(dtype, of, rank, axis, whole, (b2[0], b2[1]))
+    text = _atomic_text(dtype, of, rank, axis, whole, (b2[0], b2[1]))
     dev.launch(op, text, storages, out, params, count)
     return as_dtype(dev, out, dtype)
 
 
-def _fresh(dev: Any, x: WebGPUArray) -> WebGPUArray:
+def _copied(dev: Any, x: WebGPUArray) -> WebGPUArray:
     """A copy in C order that nobody else can see, to be added to."""
     dtype = FROM_NP[x.dtype]
     out: WebGPUArray = dev.elementwise("copy", Program((Inst("input", dtype, (), 0),)), [x])
@@ -342,10 +342,10 @@ def last_write(dev: Any, index: WebGPUArray, size: int) -> WebGPUArray:
     dtype = FROM_NP[index.dtype]
     if not size:
         if index.storage is not None:
-            raise _nothing_to_take(dev, "setitem", index, 0)
+            raise _empty_axis_error(dev, "setitem", index, 0)
         return dev.empty((0,), dtype)
     check_range(dev, index, size, "setitem: index")
-    found = _fresh(dev, dev.full((size,), 0, dtypes.uint32))
+    found = _copied(dev, dev.full((size,), 0, dtypes.uint32))
     if index.storage is not None:
         params = [index.shape[0], index.offset, index.strides[0]]
         dev.launch("last_write", _last_text(dtype), [index.storage], found, params, index.shape[0])
