@@ -441,7 +441,7 @@ def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
         fuser = fused.Fuser(buffers, 1 << 14, True, lambda nbytes: 1 + (nbytes > 32))
         for group in groups:
             wanted = [v for v in group.members if v in stored]
-            for part in fused._parts(group, wanted) if wanted else []:
+            for part in fused._by_loop_nest(group, wanted) if wanted else []:
                 writers = [
                     RowKernelWriter(fused.task_of(group, part[: n + 1], True), 1 << 14)
                     for n in range(len(part))

@@ -1,11 +1,11 @@
 """WGSL of one kernel of a fused group: passes over rows, sums over rows, and what is stored.
 
 As on the CPU, a pass computes everything it can before a row reduction's result is needed; the next
-pass goes on with it, from registers where the row is held, else from loads anew. Who does what is
-said by `teams`. Sums that end the group ("finals") are of three kinds: "total", one number for all;
-"columns", one for each column; "rows", one for each row or each of a cycle of rows. Where several
-workgroups have parts of one, the parts go to a scratch buffer, which another kernel (`finishing`)
-brings together.
+pass continues with that result, from registers where the row is held there, else by loading again.
+`mapping` says which thread computes what. Sums that end the group ("finals") are of three kinds:
+"total", one number for all; "columns", one for each column; "rows", one for each row or each of a
+cycle of rows. Where several workgroups have partial sums of one final, they store them in a scratch
+buffer, and a second kernel (`second_stage`) combines them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType
 
-# takes from which a running sum is broken up, so that it keeps its digits
+# takes from which a running sum is split, so that it keeps its digits
 NEST = edge(__name__, "NEST", 128, "size")
 _INNER = edge(__name__, "_INNER", 64, "size")
 
 
 class RowKernelTask(NamedTuple):
-    """What a kernel is to do: `wanted` of the group's members, walked by `teams`. `sizes` are those
-    of the axes that make up rows and columns, `kinds` says what each final is."""
+    """What a kernel computes: `wanted` of the group's members, by threads that `mapping` assigns.
+    `sizes` are those of the axes that make up rows and columns, `kinds` says what each final is."""
 
     members: dict[Value, Member]
     wanted: list[Value]
@@ -43,8 +43,8 @@ class RowKernelTask(NamedTuple):
 
 
 class PartialSums(NamedTuple):
-    """Partial results of a final in the scratch: `many` of them for each of its elements. That of
-    element e, number p, is accumulator `start` + (p / inner) * outer + (p % inner) * step +
+    """Partial sums of a final in the scratch buffer: `many` for each of its elements. Number p of
+    element e is accumulator `start` + (p / inner) * outer + (p % inner) * step +
     e * each. `start` and all steps count accumulators (of one or two words)."""
 
     value: Value
@@ -57,7 +57,7 @@ class PartialSums(NamedTuple):
 
 
 class RowKernelWriter:
-    """Writes one task."""
+    """Writes the kernel of one task."""
 
     def __init__(self, task: RowKernelTask, shared_bytes: int) -> None:
         self.task = task
@@ -76,21 +76,21 @@ class RowKernelWriter:
         self.passes = 1 + max((self.stages[v] for v in task.members if self.in_pass(v)), default=-1)
         t = task.mapping
         of_rows = any(m.role == "reduce" or self.kind(m.value) == "rows" for m in self.reductions())
-        self.has_row_barriers = of_rows and t.lanes > 1  # barriers stand inside the walk over rows
+        self.has_row_barriers = of_rows and t.lanes > 1  # barriers inside the loop over rows
         self.some_rows_idle = t.rows % (t.row_groups * t.steps) != 0
         self.some_lanes_idle = t.held > 0 and t.lanes * t.vector * t.held * t.tiles != t.length
         self.partial_sums = self.place_partial_sums()
-        self.packed = [v for v in self.stored() if self.is_apart(v)]
-        self.outs: dict[Value, str] = {}  # names of results that others have chosen
+        self.packed = [v for v in self.stored() if self.is_unpacked(v)]
+        self.outs: dict[Value, str] = {}  # names of results that the caller has chosen
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is elementwise and no more: nobody meets, nothing is left for others."""
+        """Whether it is purely elementwise: no reduction, and no second kernel."""
         return not (self.accumulators or self.packed) and all(
             m.role == "full" for m in self.members.values()
         )
 
-    # --- what is there ---------------------------------------------------------------------------
+    # --- members ---------------------------------------------------------------------------------
 
     def reductions(self) -> list[Member]:
         return [m for v, m in self.members.items() if v in self.accumulators]
@@ -99,7 +99,7 @@ class RowKernelWriter:
         return self.task.kinds.get(v, "")
 
     def stage(self, ref: object) -> int:
-        """The pass from which on a reference can be used."""
+        """The first pass that can use a reference."""
         if not isinstance(ref, Value):
             return 0
         return self.stages[ref] + (self.members[ref].role == "reduce")
@@ -112,11 +112,11 @@ class RowKernelWriter:
         return m.role == "reduce" or (m.role == "final" and m.level == "full")
 
     def stored(self) -> list[Value]:
-        """What is stored as it is computed; finals are at the end."""
+        """The values that are stored as they are computed; finals are stored at the end."""
         return [v for v in self.task.wanted if v not in self.finals]
 
-    def is_apart(self, v: Value) -> bool:
-        """Whether a result, several of which share a word, is first stored a word for each."""
+    def is_unpacked(self, v: Value) -> bool:
+        """Whether a result of small elements is first stored unpacked, one word for each."""
         if layout(v.dtype).per_word == 1 or v.size == 1:
             return False
         return self.members[v].role != "full" or self.mapping.vector == 1
@@ -135,7 +135,7 @@ class RowKernelWriter:
         return t.held > 0 and t.blocks == 1
 
     def place_partial_sums(self) -> dict[Value, PartialSums]:
-        """Where the finals' parts go, one after the other."""
+        """Where the finals' partial sums are in the scratch buffer, one after the other."""
         t, at, made = self.mapping, 0, {}
         for v in self.finals:
             if self.is_direct(v):
@@ -158,7 +158,7 @@ class RowKernelWriter:
     # --- conditions ------------------------------------------------------------------------------
 
     def guarded(self, lines: list[str], *conditions: str) -> list[str]:
-        """Lines under conditions, of which the empty ones always hold."""
+        """Lines under conditions; an empty condition always holds."""
         found = [c for c in conditions if c]
         if not found:
             return lines
@@ -166,7 +166,7 @@ class RowKernelWriter:
 
     @property
     def live(self) -> str:
-        """Whether the team has a row, where that is not certain."""
+        """The condition that the thread group has a row, where that is not certain."""
         return "live" if self.has_row_barriers and self.some_rows_idle else ""
 
     @property
@@ -178,7 +178,7 @@ class RowKernelWriter:
 
     # --- a pass ----------------------------------------------------------------------------------
 
-    def say(self, *lines: str) -> None:
+    def emit(self, *lines: str) -> None:
         self.values.lines += lines
 
     def contribution(self, m: Member, take: int) -> str:
@@ -188,7 +188,7 @@ class RowKernelWriter:
         for part in range(t.vector):
             name = self.values.get(m.refs[0], m.value.args[0], take * t.vector + part)
             value = acc.load(name)
-            if not t.held and t.length % t.vector:  # the last of all is not whole
+            if not t.held and t.length % t.vector:  # the last vector of the row is not whole
                 value = f"select({acc.identity}, {value}, c{take} + {part}u < {t.length}u)"
             found.append(value)
         conditions = [self.ok(take)] if self.ok(take) else []
@@ -206,9 +206,9 @@ class RowKernelWriter:
         ]
         names = {m.value: self.accumulator_name(m) for m in added}
         for m in added:
-            if self.kind(m.value) != "total":  # totals go on from row to row
+            if self.kind(m.value) != "total":  # totals continue from row to row
                 acc = self.accumulators[m.value]
-                self.say(f"  var {names[m.value]}: {acc.register} = {acc.identity};")
+                self.emit(f"  var {names[m.value]}: {acc.register} = {acc.identity};")
         if self.mapping.held:
             for take in range(self.mapping.held):
                 self.one_take(roots, names, take)
@@ -225,14 +225,14 @@ class RowKernelWriter:
             v = m.value
             if v in names:
                 acc = self.accumulators[v]
-                self.say(f"  {names[v]} = {acc.combine([names[v], self.contribution(m, take)])};")
+                self.emit(f"  {names[v]} = {acc.combine([names[v], self.contribution(m, take)])};")
             elif m.role == "final":
                 self.add_to_columns(m, take)
             else:
                 self.store_full(v, take)
 
     def loop(self, roots: list[Member], added: list[Member], names: dict[Value, str]) -> None:
-        """All takes of a tile; long sums are broken up."""
+        """All takes of a tile; long sums are split."""
         t, outside = self.mapping, self.values.of_element
         self.values.of_element = {}
         step, inner = t.lanes * t.vector, dict(names)
@@ -240,31 +240,31 @@ class RowKernelWriter:
         nested = bool(added) and t.iterations > NEST
         if nested:
             size = step * _INNER
-            self.say(f"  for (var c = {start}; c < end; c = c + {size}u) {{")
+            self.emit(f"  for (var c = {start}; c < end; c = c + {size}u) {{")
             start, end = "c", f"min(end, c + {size}u)"
             for m in added:
                 acc = self.accumulators[m.value]
                 inner[m.value] = f"part_{names[m.value]}"
-                self.say(f"  var {inner[m.value]}: {acc.register} = {acc.identity};")
-        self.say(f"  for (var c0 = {start}; c0 < {end}; c0 = c0 + {step}u) {{")
+                self.emit(f"  var {inner[m.value]}: {acc.register} = {acc.identity};")
+        self.emit(f"  for (var c0 = {start}; c0 < {end}; c0 = c0 + {step}u) {{")
         self.one_take(roots, inner, 0)
-        self.say("  }")
+        self.emit("  }")
         if nested:
             for m in added:
                 both = self.accumulators[m.value].combine([names[m.value], inner[m.value]])
-                self.say(f"  {names[m.value]} = {both};")
-            self.say("  }")
+                self.emit(f"  {names[m.value]} = {both};")
+            self.emit("  }")
         self.values.of_element = outside
 
     def reduce_lanes(self, row_reductions: list[Member], names: dict[Value, str]) -> None:
-        """Row reductions from what the lanes have; their results are values of the row."""
+        """Block reductions over the lanes of a row; their results are values of the row."""
         t = self.mapping
         found = {m.value: names[m.value] for m in row_reductions}
         if t.lanes > 1 and row_reductions:
             group = ThreadGroup("x", t.lanes, "(l - x)", 1)
             accumulators = [self.accumulators[m.value] for m in row_reductions]
             own = [names[m.value] for m in row_reductions]
-            self.say(*self.reducer.block_reduce(accumulators, own, group))
+            self.emit(*self.reducer.block_reduce(accumulators, own, group))
             found = {v: f"all_{name}" for v, name in found.items()}
         for m in row_reductions:
             v, acc = m.value, self.accumulators[m.value]
@@ -273,7 +273,7 @@ class RowKernelWriter:
                 continue
             name = f"m{self.values.numbers[v]}"
             value = acc.finalize(found[v])
-            self.say(f"  let {name}: {layout(v.dtype).register} = {value};")
+            self.emit(f"  let {name}: {layout(v.dtype).register} = {value};")
             self.values.of_row[v] = name
 
     def store_row_sum(self, v: Value, name: str) -> None:
@@ -283,12 +283,12 @@ class RowKernelWriter:
         else:
             at = f"{self.partial_sums[v].start}u + r * {self.mapping.tiles}u + tile"
             lines = [f"  let at = {at};", *acc.store_partial("scratch", "at", name)]
-        self.say("  {", *self.guarded(lines, self.first_lane, self.live), "  }")
+        self.emit("  {", *self.guarded(lines, self.first_lane, self.live), "  }")
 
     # --- columns ---------------------------------------------------------------------------------
 
     def add_to_columns(self, m: Member, take: int) -> None:
-        """Sums over rows: in registers where columns are held, else in the scratch."""
+        """Sums over rows: in registers where columns are held there, else in the scratch buffer."""
         t, acc = self.mapping, self.accumulators[m.value]
         for part in range(t.vector):
             u = take * t.vector + part
@@ -296,12 +296,12 @@ class RowKernelWriter:
             if t.held:
                 name = f"g{self.values.numbers[m.value]}_{u}"
                 new = acc.combine([name, value])
-                self.say(f"  {name} = {f'select({name}, {new}, live)' if self.live else new};")
+                self.emit(f"  {name} = {f'select({name}, {new}, live)' if self.live else new};")
             else:
                 self.add_in_memory(m, part, value)
 
     def add_in_memory(self, m: Member, part: int, value: str) -> None:
-        """The team's sum of a column: nobody else touches it."""
+        """The thread group's sum of a column, which no other group touches."""
         t, acc = self.mapping, self.accumulators[m.value]
         group = f"(block * {t.row_groups}u + y) * {t.length}u"
         at = f"{self.partial_sums[m.value].start}u + {group} + c0 + {part}u"
@@ -310,20 +310,20 @@ class RowKernelWriter:
             more = acc.combine([f"({acc.load_partial('scratch', 'at')})", "sum"])
             lines.append(f"  if (s > 0u) {{ sum = {more}; }}")
         lines += acc.store_partial("scratch", "at", "sum")
-        self.say("  {", *self.guarded(lines, self.live), "  }")
+        self.emit("  {", *self.guarded(lines, self.live), "  }")
 
-    # --- what is stored --------------------------------------------------------------------------
+    # --- stores ----------------------------------------------------------------------------------
 
     def out(self, v: Value) -> str:
         """The name of a result's buffer."""
         return self.outs.get(v) or f"out{self.outputs().index(v)}"
 
     def outputs(self) -> list[Value]:
-        """What has a buffer of its own here."""
+        """The values that have a buffer of their own in this kernel."""
         return [*self.stored(), *(v for v in self.finals if self.is_direct(v))]
 
     def write_over(self, x: Value, v: Value) -> None:
-        """Bind v only, and read x there: the two lie in one buffer."""
+        """Bind v only, and read x from it: the two share one buffer."""
         self.values.elsewhere[x] = self.out(v)
 
     def store_full(self, v: Value, take: int) -> None:
@@ -335,10 +335,10 @@ class RowKernelWriter:
             lines += put(v.dtype, self.out(v), "at", names[0])
         else:
             lines += _store_vec4(v.dtype, self.out(v), names)
-        self.say("  {", *self.guarded(lines, self.live, self.ok(take)), "  }")
+        self.emit("  {", *self.guarded(lines, self.live, self.ok(take)), "  }")
 
     def end_row(self) -> None:
-        """Values of the row, and sums of such values."""
+        """Store the values of the row, and add them to their sums."""
         lines: list[str] = []
         for v in self.stored():
             if self.members[v].role != "full":
@@ -349,17 +349,17 @@ class RowKernelWriter:
                 value = acc.load(self.values.get(m.refs[0], v.args[0], None))
                 lines.append(f"  {name} = {acc.combine([name, value])};")
         if lines:
-            self.say(*self.guarded(lines, self.first_lane, self.live))
+            self.emit(*self.guarded(lines, self.first_lane, self.live))
 
     def end(self) -> None:
-        """Sums over rows, from what the threads have."""
+        """Block reductions of the sums over rows, and the stores of their results."""
         totals = [m for v, m in self.finals.items() if self.kind(v) == "total"]
         names = [self.accumulator_name(m) for m in totals]
         accumulators = [self.accumulators[m.value] for m in totals]
         group = ThreadGroup("l", WORKGROUP, "0u", 1)
-        self.say(*self.reducer.block_reduce(accumulators, names, group))
+        self.emit(*self.reducer.block_reduce(accumulators, names, group))
         for m, acc, name in zip(totals, accumulators, names, strict=True):
-            self.say(*self.guarded(self.stored_sum(m.value, acc, f"all_{name}", "k"), "l == 0u"))
+            self.emit(*self.guarded(self.stored_sum(m.value, acc, f"all_{name}", "k"), "l == 0u"))
         if self.mapping.held:
             self.end_columns()
 
@@ -375,7 +375,7 @@ class RowKernelWriter:
             accumulators = [self.accumulators[v] for v, _, _ in found]
             group = ThreadGroup("y", t.row_groups, "x", t.lanes)
             names = [name for _, name, _ in found]
-            self.say(*self.reducer.block_reduce(accumulators, names, group))
+            self.emit(*self.reducer.block_reduce(accumulators, names, group))
         for v, name, u in found:
             take, part = divmod(u, t.vector)
             name = f"all_{name}" if t.row_groups > 1 else name
@@ -383,10 +383,10 @@ class RowKernelWriter:
             if not self.is_direct(v):
                 at_column = f"block * {t.length}u + {at_column}"
             lines = self.stored_sum(v, self.accumulators[v], name, at_column)
-            self.say("  {", *self.guarded(lines, "y == 0u", self.ok(take)), "  }")
+            self.emit("  {", *self.guarded(lines, "y == 0u", self.ok(take)), "  }")
 
     def stored_sum(self, v: Value, acc: Accumulator, name: str, at: str) -> list[str]:
-        """Lines that store a final's result, or a part of it."""
+        """Lines that store a final's result, or a partial sum of it."""
         if self.is_direct(v):
             lines = [f"  let at = {'0u' if v.size == 1 else at};"]
             return [
@@ -399,12 +399,12 @@ class RowKernelWriter:
             *acc.store_partial("scratch", "at", name),
         ]
 
-    # --- the whole -------------------------------------------------------------------------------
+    # --- the kernel ------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Who the thread is: lane x of team y, in a tile of columns and a block of rows."""
+        """The thread's coordinates: lane x of group y, in a tile of columns and a block of rows."""
         t = self.mapping
-        self.say(
+        self.emit(
             f"  if (k >= {t.workgroups}u) {{ return; }}",
             f"  let x = l % {t.lanes}u;",
             f"  let y = l / {t.lanes}u;",
@@ -416,33 +416,33 @@ class RowKernelWriter:
         for take in range(t.held):
             column = f"first + (x + {take * t.lanes}u) * {t.vector}u"
             if self.some_lanes_idle:
-                self.say(f"  let ok{take} = {column} < {t.length}u;")
+                self.emit(f"  let ok{take} = {column} < {t.length}u;")
                 column = f"min({column}, {t.length - t.vector}u)"
-            self.say(f"  let c{take} = {column};")
+            self.emit(f"  let c{take} = {column};")
         for v, m in self.finals.items():
             acc = self.accumulators[v]
             if self.kind(v) == "total":
-                self.say(f"  var {self.accumulator_name(m)}: {acc.register} = {acc.identity};")
+                self.emit(f"  var {self.accumulator_name(m)}: {acc.register} = {acc.identity};")
             elif self.kind(v) == "columns":
                 for u in range(t.held * t.vector):
                     name = f"g{self.values.numbers[v]}_{u}"
-                    self.say(f"  var {name}: {acc.register} = {acc.identity};")
+                    self.emit(f"  var {name}: {acc.register} = {acc.identity};")
 
-    def walk(self) -> None:
-        """The rows of a team. A team without one goes along where threads are to meet."""
+    def row_loop(self) -> None:
+        """The loop over a group's rows. A group without a row still reaches the barriers."""
         t = self.mapping
-        self.say(f"  for (var s = 0u; s < {t.steps}u; s = s + 1u) {{")
-        self.say(f"  let row = (block * {t.steps}u + s) * {t.row_groups}u + y;")
+        self.emit(f"  for (var s = 0u; s < {t.steps}u; s = s + 1u) {{")
+        self.emit(f"  let row = (block * {t.steps}u + s) * {t.row_groups}u + y;")
         ends = 1
         if self.live:
-            self.say(f"  let live = row < {t.rows}u;", f"  let r = min(row, {t.rows - 1}u);")
+            self.emit(f"  let live = row < {t.rows}u;", f"  let r = min(row, {t.rows - 1}u);")
         elif self.some_rows_idle:
-            self.say(f"  if (row < {t.rows}u) {{", "  let r = row;")
+            self.emit(f"  if (row < {t.rows}u) {{", "  let r = row;")
             ends = 2
         else:
-            self.say("  let r = row;")
+            self.emit("  let r = row;")
         self.row()
-        self.say("  }" * ends)
+        self.emit("  }" * ends)
 
     def row(self) -> None:
         self.values.begin_row()
@@ -457,11 +457,11 @@ class RowKernelWriter:
     def body(self) -> None:
         """The lines of workgroup k."""
         self.begin()
-        self.walk()
+        self.row_loop()
         self.end()
 
     def source(self) -> str:
-        self.say("  let k = w.y * g.x + w.x;")
+        self.emit("  let k = w.y * g.x + w.x;")
         self.body()
         functions = {f.function: f.define() for f in self.accumulators.values()}
         text = "".join(functions.values()) + self.reducer.declared()
@@ -469,7 +469,7 @@ class RowKernelWriter:
         return self.bindings() + with_library(text)
 
     def bindings(self) -> str:
-        """What is read, what is written, and a uniform that says nothing."""
+        """Declarations of the buffers read and written, and of an unused uniform."""
         items = zip(self.values.inputs, self.values.bindings(), strict=True)
         over = self.values.elsewhere
         reads = [(self.values.buffer(v), kind) for v, kind in items if v not in over]
@@ -495,7 +495,7 @@ def framed(reads: list[tuple[str, str]], writes: list[tuple[str, str]]) -> str:
 
 
 def packed_words(dtype: DType, names: list[str]) -> list[str]:
-    """Elements as the words they are in memory."""
+    """Elements packed into words as they are in memory."""
     lay = layout(dtype)
     if lay.words == 2:
         return [f"{name}.{half}" for name in names for half in "xy"]

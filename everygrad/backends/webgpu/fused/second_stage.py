@@ -1,6 +1,6 @@
-"""The small kernels behind a fused one: partial results brought together, elements packed.
+"""The small kernels after a fused one: they combine partial sums, and pack elements into words.
 
-Sixteen or more threads share an element's partial results, so that none adds up many.
+Sixteen or more threads share an element's partial sums, so that none adds many.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def groups_of(parts: PartialSums) -> int:
 
 
 def finish(parts: list[PartialSums], shared_bytes: int) -> tuple[str, int]:
-    """The kernel that makes results of all these parts, and its workgroups: each final has some,
-    one after the other."""
+    """The kernel that combines all these partial sums, and its workgroups: each final has some of
+    them, in order."""
     accumulators = [Accumulator(p.value) for p in parts]
     reducer = BlockReducer(shared_bytes)
     lines, first = ["  let k = w.y * g.x + w.x;"], 0
@@ -45,7 +45,7 @@ def finish(parts: list[PartialSums], shared_bytes: int) -> tuple[str, int]:
 def _one(
     p: PartialSums, acc: Accumulator, reducer: BlockReducer, group: str, out: str
 ) -> list[str]:
-    """Lines of the workgroups that make one final."""
+    """Lines of the workgroups that compute one final."""
     lanes, size = _lanes(p), p.value.size
     width = WORKGROUP // lanes
     index = f"{p.start}u + (p / {p.inner}u) * {p.outer}u + (p % {p.inner}u) * {p.step}u"
@@ -85,7 +85,7 @@ def _packed(dtype: DType, reducer: BlockReducer, out: str, size: int) -> list[st
 
 
 def pack(dtype: DType, count: int) -> tuple[str, int]:
-    """The kernel that packs elements stored a word for each, and its workgroups."""
+    """The kernel that packs elements that were stored one to a word, and its workgroups."""
     each, width = layout(dtype).per_word, 32 // layout(dtype).per_word
     words = -(-count // each)
     text = MAIN + THREAD + f"  if (t >= {words}u) {{ return; }}\n  let e = t * {each}u;\n"

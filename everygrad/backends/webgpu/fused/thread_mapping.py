@@ -1,13 +1,13 @@
 """How the threads of a workgroup share the rows and columns of a fused group.
 
-A workgroup has 256 threads: `teams`, each with a row of its own, of `lanes` threads that share the
-row's columns. A lane takes `vector` neighbouring columns at a time. Short rows are held: each lane
-has `held` such takes in registers, written out one by one, so that nothing is read or computed
-twice. Long rows are walked in loops, once for each reduction that others wait for. Rows without
-reductions may be cut into tiles of columns, each for another workgroup; a team may walk several
-rows, so that sums over rows leave few partial results.
+A workgroup has 256 threads in `row_groups` groups; each group has a row, and its `lanes` threads
+share the row's columns. A lane takes `vector` neighbouring columns at a time. Short rows stay in
+registers: each lane holds `held` such takes, unrolled, so that nothing is read or computed twice.
+Kernels loop over long rows, once for each reduction that later values depend on. Rows without
+reductions may be cut into tiles of columns, each for another workgroup; a group may process several
+rows, so that sums over rows produce few partial sums.
 
-All of it depends on shapes alone (and on whether there is a GPU at all), never on what else runs.
+The mapping depends on shapes alone (and on whether there is a GPU at all), never on what else runs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from everygrad.compile.thresholds import edge
 
 WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")
 MOST_HELD = edge(__name__, "MOST_HELD", 16, "size")  # elements of a row in one thread's registers
-# members times elements held: what a driver compiles at ease
+# members times elements held: what a driver compiles quickly
 MOST_TEXT = edge(__name__, "MOST_TEXT", 512, "count")
-# workgroups whose partial results are brought together
+# workgroups whose partial sums a second stage combines
 MOST_PARTS = edge(__name__, "MOST_PARTS", 1024, "count")
-# rows, or takes, that one workgroup walks rather than leave partial results
+# rows, or takes, that one workgroup processes rather than store partial sums
 FEW_STEPS = edge(__name__, "FEW_STEPS", 32, "size")
-# elements from which a thread of an elementwise kernel takes several fours;
+# elements from which a thread of an elementwise kernel takes several vectors
 LARGE = edge(__name__, "LARGE", 1 << 20, "elements")
 # a software adapter has no threads to keep busy
 SOFTWARE_LARGE = edge(__name__, "SOFTWARE_LARGE", 1 << 14, "elements")
 BUSY = edge(__name__, "BUSY", 256, "count")  # workgroups that keep a large GPU busy
-# rows added up one after the other: a longer sum would lose digits
+# rows added one after the other: a longer sum would lose digits
 LONGEST = edge(__name__, "LONGEST", 128, "size")
 
 
 class ThreadMapping(NamedTuple):
-    """See above. `held` is 0 where columns are walked in a loop."""
+    """See above. `held` is 0 where a loop goes over the columns."""
 
     rows: int
     length: int
@@ -54,7 +54,7 @@ class ThreadMapping(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Of rows: a workgroup has one of them."""
+        """Blocks of rows: a workgroup has one of them."""
         return -(-self.rows // (self.row_groups * self.steps))
 
     @property
@@ -63,13 +63,13 @@ class ThreadMapping(NamedTuple):
 
     @property
     def active_groups(self) -> int:
-        """Teams that have a row at all; they are the first ones."""
+        """Groups that have a row; they are the first ones."""
         before = (self.blocks - 1) * self.row_groups
         return before + min(self.row_groups, self.rows - before * self.steps)
 
     @property
     def iterations(self) -> int:
-        """How often a lane takes columns in a tile."""
+        """How many takes of columns a lane has in a tile."""
         return -(-min(self.tile, self.length) // (self.lanes * self.vector))
 
 
@@ -94,10 +94,10 @@ def by_rows(
     rows: int, length: int, members: int, software: bool, totals: bool, columns: bool
 ) -> ThreadMapping:
     """Rows that are reduced; `totals` and `columns` if there are sums over rows too."""
-    # beyond the end of a single row is nobody's, so its last four need not be whole
+    # a single row may be read beyond its end, so its length need not be a multiple of 4
     vector = 4 if length % 4 == 0 or (rows == 1 < length and not columns) else 1
     lanes = min(WORKGROUP, power_of_two(-(-length // vector)))
-    if software:  # there are no threads to be had, and barriers cost more than all the rest
+    if software:  # there are no threads to use, and barriers cost more than everything else
         lanes = 1 if rows >= 128 or length < 64 else 16
     held = -(-length // (lanes * vector))
     if held * vector > MOST_HELD or held * vector * members > MOST_TEXT or length % vector:
@@ -105,16 +105,16 @@ def by_rows(
     made = ThreadMapping(rows, length, lanes, vector, held, length, 1)
     if not (totals or columns):
         return made
-    each = -(-rows // made.row_groups)  # rows of a team, were there one workgroup
+    each = -(-rows // made.row_groups)  # rows of a group, if there were one workgroup
     few = FEW_STEPS if software or length <= WORKGROUP else FEW_STEPS // 4
     steps = each if each <= few else max(-(-each // MOST_PARTS), 1)
-    if columns and steps < each:  # partial results cost as much as what they are made of
+    if columns and steps < each:  # partial sums cost as much as what is summed
         steps = max(steps, 8 if software else min(8, each // BUSY))
     return made._replace(steps=min(steps, each))
 
 
 def by_columns(rows: int, length: int, software: bool) -> ThreadMapping:
-    """Rows that are not reduced, but columns are: a lane keeps its columns and walks rows."""
+    """Rows are not reduced, but columns are: a lane keeps its columns and loops over rows."""
     vector = 4 if length % 4 == 0 else 1
     widest = WORKGROUP if software else 32
     lanes = min(widest, power_of_two(length // vector))
@@ -128,7 +128,7 @@ def by_columns(rows: int, length: int, software: bool) -> ThreadMapping:
 
 
 def split_rows(rows: int, length: int, software: bool) -> ThreadMapping:
-    """Few long rows, each summed: tiles of columns leave partial results for each row."""
+    """Few long rows, each summed: tiles of columns store partial sums for each row."""
     vector = 4 if length % 4 == 0 else 1
     lanes = 1 if software else min(WORKGROUP, power_of_two(length // vector))
     tile = lanes * vector * (256 if software else 16)

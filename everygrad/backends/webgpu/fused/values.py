@@ -46,10 +46,12 @@ class Values:
         self.of_row: dict[Any, str] = {}
         self.of_element: dict[Any, str] = {}
         self.vec4_inputs = self._find_vec4_inputs()
-        self.elsewhere: dict[Value, str] = {}  # inputs that are read where results are written
+        self.elsewhere: dict[
+            Value, str
+        ] = {}  # inputs that are read from the buffer a result is written to
 
     def _find_vec4_inputs(self) -> set[Value]:
-        """The inputs that are read in fours: all who read them must."""
+        """The inputs that are read as vec4: every load of such an input must allow it."""
         indices = {m.refs[0]: m.refs[1] for m in self.members.values() if m.value.name == "take"}
         others = {
             r.value
@@ -59,7 +61,7 @@ class Values:
         return {v for v in self.inputs if v not in others}
 
     def is_steady(self, ref: Any) -> bool:
-        """Whether the columns of one take share this value, without a look at its members."""
+        """Whether the columns of one take share this value; members are not followed."""
         if isinstance(ref, Load):
             return self.operands[ref].is_steady or self.operands[ref].is_of_row
         return isinstance(ref, Number) or self.members[ref].role in ("row", "reduce")
@@ -69,13 +71,13 @@ class Values:
         return self.elsewhere.get(v) or f"a{self.inputs.index(v)}"
 
     def bindings(self) -> list[str]:
-        """The items of each input's buffer."""
+        """The type of the items of each input's buffer."""
         return [vec4_type(v.dtype) if v in self.vec4_inputs else "u32" for v in self.inputs]
 
     # --- rows ------------------------------------------------------------------------------------
 
     def begin_row(self) -> None:
-        """Where the row begins in each operand, and what it has one element of."""
+        """Define where the row begins in each operand, and load operands with one element a row."""
         self.of_row, self.of_element = {}, {}
         for r, o in self.operands.items():
             self.lines.append(f"  let b{o.n} = {o.base()};")
@@ -99,7 +101,7 @@ class Values:
         return self.of_element[ref, u]
 
     def _element(self, o: FusedOperand, name: str, at: str) -> str:
-        """One element at the address that `at` names."""
+        """Load one element at the address that `at` names."""
         value = load(o.dtype, self.buffer(o.load.value), at)
         self.lines.append(f"  let {name}: {layout(o.dtype).register} = {value};")
         return name
@@ -115,7 +117,7 @@ class Values:
         return self._element(o, f"x{o.n}_{u}", self._address(o, take, part, f"{o.n}_{u}"))
 
     def _address(self, o: FusedOperand, take: int, part: int, name: str, more: str = "") -> str:
-        """A name for where an element is."""
+        """Define the address of an element, and return its name."""
         index = f"c{take}" if o.has_one_stride or not part else f"(c{take} + {part}u)"
         parts = [f"b{o.n}", *o.column(index), *([more] if more else [])]
         shift = part * o.step if o.has_one_stride else 0
@@ -123,7 +125,7 @@ class Values:
         return f"p{name}"
 
     def _vec4_component(self, o: FusedOperand, name: str, part: int, address: list[str]) -> str:
-        """One of four elements that are read at once."""
+        """One component of a vec4 load, which is shared by all four."""
         loaded = self.of_element.get(name)
         if loaded is None:
             loaded = self.of_element[name] = f"q{name}"
@@ -159,7 +161,7 @@ class Values:
         return name
 
     def _once(self, lines: Sequence[str], u: int | None) -> None:
-        """Lines that each name a value; what an earlier one computed already takes its name."""
+        """Add lines that each define a value; one that was computed before reuses its name."""
         known = self.of_row if u is None else self.of_element
         names: dict[str, str] = {}
         for line in lines[:-1]:
@@ -168,7 +170,7 @@ class Values:
             name, register, text = found.groups()
             text = _WORD.sub(lambda w: names.get(w[0], w[0]), text)
             if _WORD.fullmatch(text) and not text[0].isdigit():
-                names[name] = text  # another name, and nothing else
+                names[name] = text  # an alias
                 continue
             key = (register, text)
             if key in known:
@@ -179,7 +181,7 @@ class Values:
         self.lines.append(_WORD.sub(lambda w: names.get(w[0], w[0]), lines[-1]))
 
     def _picked(self, m: Member, name: str, u: int | None) -> str:
-        """The element an index names."""
+        """Load the element that an index selects."""
         r, where = m.refs
         o, (take, part) = self.operands[r], divmod(u or 0, self.vector)
         if u is not None and r.value in self.vec4_inputs:  # one index for all of the take
@@ -190,6 +192,6 @@ class Values:
         return self._element(o, name, self._address(o, take, part, name, self._far(r, index, m)))
 
     def _far(self, r: Load, index: str, m: Member) -> str:
-        """How far an index goes; it is within bounds, so its low word says all."""
+        """The offset of an index; it is within bounds, so its low word is enough."""
         whole = cast(index, m.value.args[1].dtype, int64)
         return f"({whole}).x * {(r.step or 0) % (1 << 32)}u"
