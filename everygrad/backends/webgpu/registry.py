@@ -1,4 +1,4 @@
-"""The ops this backend has a better way for than their portable definition."""
+"""The ops for which this backend has a kernel that is better than their portable definition."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def philox(dev: Any, state: WebGPUArray, count: int) -> WebGPUArray:
 
 @lru_cache
 def _pool_text(dtype: DType) -> str:
-    """The place of the largest element in each window; a NaN wins, a place in the image over one
-    in the padding. Uniform: count, sizes, offset and strides, then the window."""
+    """The index of the largest element in each window; a NaN wins, and padding never does.
+    Uniform: count, sizes, offset and strides, then the window."""
     lines, _ = places(4, 1)
     first = 4 + 5
     h, w, kh, kw, sh, sw, ph, pw, dh, dw = (slot(first + i) for i in range(10))

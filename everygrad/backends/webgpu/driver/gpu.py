@@ -1,8 +1,8 @@
 """One opened GPU: pipelines, bind groups, uniforms, the command encoder, and reading back.
 
-Commands gather in one encoder until something is read. What makes wgpu abort a process is
-impossible here: buffers are dropped, never destroyed; a command buffer is submitted once, where it
-is made; a staging buffer is unmapped before anyone else can use it; nothing of size 0 is bound.
+Commands are recorded into one encoder until something is read. Whatever makes wgpu abort a process
+cannot happen here: buffers are dropped, never destroyed; a command buffer is submitted once, where
+it is made; a staging buffer is unmapped before it is used again; nothing of size 0 is bound.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from everygrad.errors import (
     OutOfRangeError,
 )
 
-WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # what every WebGPU device grants
-FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts meanwhile
+WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # every WebGPU device allows it
+FLUSH_AFTER = 256  # commands recorded before they are submitted, so that the GPU starts early
 _SLOT = 256  # bytes between uniforms: the alignment any device accepts
 _ARENA = 1 << 16
 _PIPELINE = 1 << 16  # bytes of a pipeline, about, besides its text
-_MAX_CACHED = 8192  # uniforms, and bind groups, remembered before starting afresh
+_MAX_CACHED = 8192  # uniforms, and bind groups, cached before the caches are cleared
 _USAGE = wgpu.BufferUsage
 _LOST = re.compile(r"\blost\b|device.*(destroyed|invalid)|no longer valid", re.IGNORECASE)
 
@@ -93,7 +93,7 @@ class Kernel(NamedTuple):
 
 
 class Pipeline:
-    """A compiled kernel, as it is kept by its text. The driver holds what was recorded with it."""
+    """A compiled kernel, cached by its source. The driver holds what was recorded with it."""
 
     __slots__ = ("__weakref__", "raw", "recent")
 
@@ -103,7 +103,7 @@ class Pipeline:
 
 
 class Bound(NamedTuple):
-    """A kernel on buffers, as handles; and what must outlive them: the group and the pipeline."""
+    """A kernel bound to buffers, as handles; and the group and pipeline that must outlive them."""
 
     pipeline: Any
     group: Any
@@ -134,9 +134,9 @@ class Gpu:
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
         wanted = {name: adapter.limits[name] for name in _REQUESTED}
-        # tests, and exports for browsers, remove some of the features
+        # tests and browser exports remove some of the features
         self.device, self.features = request_device(adapter, wanted)
-        self.small_matrices: bool | None = None  # whether they are right, once somebody has looked
+        self.small_matrices: bool | None = None  # whether they are correct, once checked
         self.queue = self.device.queue
         self.is_software = adapter.info["adapter_type"] == "CPU"
         self.limits = Limits.of(self.device.limits)
@@ -170,7 +170,7 @@ class Gpu:
     # --- errors ----------------------------------------------------------------------------------
 
     def guard(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A call into wgpu, its errors as ours."""
+        """A call into wgpu, with its errors converted to ours."""
         if self.lost is not None:
             raise DeviceError(self.lost)
         try:
@@ -186,7 +186,7 @@ class Gpu:
             raise DeviceError(f"webgpu: {first_words(text)}") from error
 
     def lose(self, why: str) -> DeviceError:
-        """From now on every call says that the device is gone."""
+        """Mark the device as lost: every later call raises."""
         self.lost = (
             f"webgpu: the device was lost ({first_words(why)}); tensors on it are gone. "
             f"The next tensor made on this device opens it again"
@@ -197,8 +197,8 @@ class Gpu:
     # --- pipelines -------------------------------------------------------------------------------
 
     def layout(self, inputs: int, outputs: int) -> tuple[Any, Any]:
-        """Bindings 0.. for what is read, then what is written, then the uniform: said outright,
-        since layout="auto" drops bindings a shader happens not to use."""
+        """Bindings 0.. for what is read, then what is written, then the uniform. Explicit, since
+        layout="auto" drops bindings a shader happens not to use."""
         found = self._layouts.get((inputs, outputs))
         if found is None:
             kinds = ["read-only-storage"] * inputs + ["storage"] * outputs + ["uniform"]
@@ -278,12 +278,12 @@ class Gpu:
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
-            if self.log is not None:  # a compiled function: only noted, its blocks have no memory
+            if self.log is not None:  # a compiled function: only logged, its blocks have no memory
                 self.log.append(Command(kernel, tuple(blocks), None))
                 return
             bound = self.bind_group(kernel, blocks)
             epoch = self.epoch
-            for block in blocks:  # first: what is recorded must be known to be
+            for block in blocks:  # first: an interrupt must not leave a recorded block unmarked
                 block.epoch = epoch
             self.guard(self._record, bound, kernel.grid)
             if self.launched is not None:
@@ -303,7 +303,7 @@ class Gpu:
         calls.dispatch(within, *grid)
 
     def _open(self) -> Encoder:
-        """What commands are recorded into."""
+        """The encoder that commands are recorded into."""
         if self._encoder is not None and self._encoder.is_finished:
             self.submit()  # it was interrupted
         if self._encoder is None:
@@ -311,8 +311,8 @@ class Gpu:
         return self._encoder
 
     def prepared(self, log: Sequence[Command], actual: dict[int, Block]) -> list[Recorder | Copy]:
-        """Commands that were logged before, bound and ready to be handed over, on other blocks
-        where `actual` names them (by the number of the block that was logged)."""
+        """Logged commands, bound and ready to be recorded, on other blocks where `actual` has them
+        (by the number of the logged block)."""
         made: list[Recorder | Copy] = []
         rows: list[CommandRow] = []
         with self.lock:
@@ -331,7 +331,7 @@ class Gpu:
             return [*made, recorder(rows, self.calls)] if rows else made
 
     def record_prepared(self, prepared: Sequence[Recorder | Copy], commands: int) -> None:
-        """Record prepared commands, so many of them."""
+        """Record prepared commands; `commands` is how many they are."""
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
@@ -350,8 +350,8 @@ class Gpu:
             part(within)
 
     def record_separately(self, prepared: Sequence[Recorder | Copy]) -> Encoder:
-        """Prepared commands, recorded and not part of anything: with `adopt` they are all of
-        what is to be submitted next, without it they never happened. The caller holds the lock."""
+        """Prepared commands, recorded in an encoder of their own: `adopt` makes them what is
+        submitted next, and without it they never run. The caller holds the lock."""
         if self.lost is not None:
             raise DeviceError(self.lost)
         self.submit()  # what came before
@@ -361,11 +361,11 @@ class Gpu:
         return made
 
     def adopt(self, encoder: Encoder) -> None:
-        """Let these commands happen."""
+        """Make these commands the next to be submitted."""
         self._encoder = encoder
 
     def expect_checks(self) -> None:
-        """Values are being checked: the next read must look at what was found."""
+        """Note that commands check values: the next read must look at their result."""
         self.checks_made += 1
 
     @property
@@ -373,7 +373,7 @@ class Gpu:
         return self.checks_made > self._checks_read and self._faults is not None
 
     def grid(self, groups: int, name: str) -> tuple[int, int, int]:
-        """Workgroups in two dimensions where one does not hold them."""
+        """Workgroups in two dimensions where one dimension is too small."""
         most = self.limits.groups
         if groups <= most:
             return groups, 1, 1
@@ -400,7 +400,7 @@ class Gpu:
         return Bound(self.calls.handle(kernel.pipeline), handle, (group, kernel.pipeline))
 
     def slice(self, block: Block, start: int, size: int) -> Block:
-        """Bytes of a block as a block; `start` is a multiple of `windows.ALIGNMENT`."""
+        """Bytes of a block as a block; `start` is a multiple of `binding_windows.ALIGNMENT`."""
         key = (block.number, start, size)
         found = self._slices.get(key)
         if found is None:
@@ -417,7 +417,7 @@ class Gpu:
         return self.guard(self.device.create_bind_group, layout=layout, entries=entries)
 
     def _bind_windows(self, kernel: Kernel, blocks: list[Block], key: tuple[Any, ...]) -> Bound:
-        """The same for blocks of which some are larger than a binding."""
+        """As `bind_group`, where some blocks are larger than a binding."""
         found = self._wide.get((kernel.pipeline, key))
         if found is None:
             if len(self._wide) >= _MAX_CACHED:
@@ -451,7 +451,7 @@ class Gpu:
             )
 
     def _uniform(self, data: bytes) -> tuple[Any, int, int]:
-        """Where these bytes lie as a uniform: equal ones share a place, and it never changes."""
+        """Where these bytes are as a uniform: equal ones share a slot, and it never changes."""
         found = self._uniforms.get(data)
         if found is None:
             if len(self._uniforms) >= _MAX_CACHED:
@@ -470,18 +470,18 @@ class Gpu:
         return found
 
     def drop_bind_groups(self) -> None:
-        """Drop the bind groups: they keep their buffers alive."""
+        """Drop the cached bind groups, which keep their buffers alive."""
         self.bind_group_resets += 1
         self._groups.clear()
         self._wide.clear()
         self._slices.clear()
 
     def submit(self) -> None:
-        """Hand what was recorded to the GPU."""
+        """Submit the recorded commands to the GPU."""
         with self.lock:
             if self._encoder is None:
                 return
-            try:  # goes on where it was interrupted
+            try:  # continues where it was interrupted
                 self.submission = self.guard(self._encoder.submit, self.queue)
             except EverygradError:
                 self._encoder = None
@@ -497,24 +497,24 @@ class Gpu:
     # --- data in and out -------------------------------------------------------------------------
 
     def is_recorded(self, block: Block) -> bool:
-        """Whether commands use it that the GPU was not told of yet."""
+        """Whether commands that are not submitted yet use it."""
         return block.epoch == self.epoch and self._encoder is not None
 
     def write(self, storage: Storage, data: Any) -> None:
-        """Bytes into a fresh storage. Writes run before what is recorded: a recycled buffer that
-        recorded commands still use must wait for them."""
+        """Write bytes into a new storage. Writes run before recorded commands: a recycled buffer
+        that recorded commands still use must wait for them."""
         with self.lock:
             if self.is_recorded(storage.block):
                 self.submit()
             raw, size = storage.block.raw, memoryview(data).nbytes
             for at in range(0, size, STAGED):
-                if at:  # what was written is copied away before more is
+                if at:  # the staged bytes are copied before more are written
                     self.guard(self.queue.submit, [])
                 part = min(STAGED, size - at)
                 self.guard(self.queue.write_buffer, raw, at, data, at, part)
 
     def copy(self, source: Storage, target: Storage, at: int, size: int) -> None:
-        """The first `size` bytes of one storage into another at byte `at`."""
+        """Copy the first `size` bytes of one storage into another at byte `at`."""
         with self.lock:
             if self.log is not None:
                 self.log.append(Command(None, (source.block, target.block), (at, size)))
@@ -526,30 +526,29 @@ class Gpu:
             self._recorded += 1
 
     def read(self, storage: Storage, start: int, size: int) -> Any:
-        """`size` bytes from `start` on (multiples of 4) as a NumPy array, after all that came
-        before; raises what a check found meanwhile."""
+        """`size` bytes from `start` on (multiples of 4) as a NumPy array, after all earlier
+        commands; raises what a check found meanwhile."""
         with self.lock:
             if size <= STAGED:
                 return self.fetch([ByteRange(storage, start, size)]).result()[0]
             whole = np.empty(size, np.uint8)
-            for at in range(0, size, STAGED):  # by pieces: staging takes as much memory again
+            for at in range(0, size, STAGED):  # in pieces: staging takes as much memory again
                 part = ByteRange(storage, start + at, min(STAGED, size - at))
                 whole[at : at + part.size] = self.fetch([part]).result()[0]
             return whole
 
     def fetch(self, parts: Sequence[ByteRange]) -> Fetch:
-        """Begin to read these bytes; `result()` waits for them, and for nothing that is recorded
-        later."""
+        """Start to read these bytes; `result()` waits for them, and for nothing recorded later."""
         return self.readback.start(parts)
 
     def wait(self) -> None:
-        """Until everything recorded has run; raises what a check found."""
+        """Wait until everything recorded has run; raises what a check found."""
         self.read(self.fault_storage(), 0, 16)
 
     # --- checks ----------------------------------------------------------------------------------
 
     def fault_storage(self) -> Storage:
-        """Four words: how many bad values, whose check, and the first of them."""
+        """Four words: how many bad values, the number of the check, and the first bad value."""
         if self._faults is None:
             made = self.pool.take(16)
             self.write(made, b"\0" * 16)
@@ -559,18 +558,18 @@ class Gpu:
     def check_number(
         self, what: str, size: int, error: type[EverygradError] = OutOfRangeError
     ) -> int:
-        """The number under which a check's message is kept; it is read at the next `read`."""
+        """The number of a check's message; the next `read` looks at its result."""
         self.checks_made += 1
         return self._checks.number(Check(what, size, error))
 
     @property
     def raised(self) -> int:
-        """How often checks had something raised."""
+        """How many errors of checks were raised."""
         return self._checks.raised
 
     def raise_fault(self, words: Any, checks: int, raised: int) -> None:
-        """Raise what the first so many checks found, as four words: not again what was raised since
-        the words were asked for, when `raised` was said."""
+        """Raise what the first `checks` checks found, as four words. An error that was raised after
+        the words were requested, when the count was `raised`, is not raised again."""
         self._checks_read = max(self._checks_read, checks)
         value = int(words[2:].view(np.int64)[0])
         refusal = self._checks.refusal(int(words[0]), int(words[1]), value, raised)
@@ -580,7 +579,7 @@ class Gpu:
 
 
 def _drop(pipelines: dict[str, Pipeline], source: str, pipeline: Pipeline) -> None:
-    """Forget a pipeline; kernels that hold it go on."""
+    """Drop a pipeline from the cache; kernels that hold it keep working."""
     if pipelines.get(source) is pipeline:
         del pipelines[source]
 
@@ -589,8 +588,8 @@ _gpus: weakref.WeakSet[Gpu] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A forked child has none of wgpu's threads, and whoever held a lock is gone: every use of a
-    device says so at once, where it would wait for ever."""
+    """Mark devices as lost in a forked child, which has none of wgpu's threads nor the holders of
+    locks: every use of a device raises at once instead of waiting for ever."""
     for gpu in _gpus:
         gpu.lost = FORKED
         gpu.lock = threading.RLock()

@@ -1,8 +1,8 @@
-"""Reading back: copies into staging buffers are recorded and handed over at once, and waited for
-when somebody asks. Meanwhile other commands go on.
+"""Reading back: copies into staging buffers are recorded and submitted at once, and waited for when
+their result is needed. Meanwhile other commands continue.
 
-A staging buffer is mapped while its bytes are fetched, and at no other time: the GPU never sees
-one that is mapped, and handing commands over never waits for one.
+A staging buffer is mapped only while its bytes are fetched: the GPU never sees one that is mapped,
+and submitting commands never waits for one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from everygrad.backends.webgpu.driver.mapping import Mapping
 from everygrad.backends.webgpu.driver.memory import Storage
 
 STAGED = 1 << 28  # bytes of one staging buffer at most
-_MAX_CACHED_BYTES = 1 << 26  # bytes up to which one is kept for later
+_MAX_CACHED_BYTES = 1 << 26  # bytes up to which one is cached
 _SMALLEST = 1 << 12
-_FAULTS = 16  # bytes behind the data: what checks found
+_FAULTS = 16  # bytes after the data: what checks found
 _USAGE = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 
 
@@ -43,7 +43,7 @@ class _StagedRange(NamedTuple):
 
 
 class _StagingBuffer:
-    """One staging buffer, and what lies in it."""
+    """One staging buffer, and what it contains."""
 
     def __init__(self, capacity: int, raw: Any) -> None:
         self.capacity = capacity
@@ -54,7 +54,7 @@ class _StagingBuffer:
 
 
 class Fetch:
-    """Bytes on their way from the GPU."""
+    """Bytes that are being read from the GPU."""
 
     def __init__(
         self, readback: Readback, parts: Sequence[ByteRange], stagings: list[_StagingBuffer]
@@ -69,7 +69,7 @@ class Fetch:
         self._values: list[Any] | None = None
 
     def result(self) -> list[Any]:
-        """The bytes of each part, when they are here; raises what a check found."""
+        """Wait for the bytes of each part; raises what a check found."""
         gpu = self._readback.gpu
         with gpu.lock:
             if self._values is None:
@@ -83,7 +83,7 @@ class Fetch:
             return self._values
 
     def _copy_out(self, staging: _StagingBuffer, values: list[Any]) -> Any:
-        """What lies in a staging buffer moved out, and the four words of the checks."""
+        """Copy a staging buffer's contents into `values`; returns the four words of the checks."""
         size, gpu = staging.used + _FAULTS, self._readback.gpu
         gpu.calls.close(staging.mapping)  # of an earlier try that was interrupted
         try:
@@ -98,7 +98,7 @@ class Fetch:
             gpu.calls.close(staging.mapping)
 
     def _give_back(self) -> None:
-        """The staging buffers can serve again. (Those of a fetch that is dropped are dropped too:
+        """Return the staging buffers for reuse. (Those of a fetch that is dropped are dropped too:
         as part of a garbage cycle, such as an exception's, they may be finalised already.)"""
         stagings, self._stagings = self._stagings, []
         self._readback.returned.extend(
@@ -115,7 +115,7 @@ class Readback:
         self._free: dict[int, list[Any]] = defaultdict(list)
 
     def start(self, parts: Sequence[ByteRange]) -> Fetch:
-        """Begin to fetch these bytes, after all that came before."""
+        """Start to fetch these bytes, after all earlier commands."""
         with self.gpu.lock:
             stagings = self._layout(parts)
             encoder = self.gpu.guard(self.gpu.outside_pass)
@@ -125,7 +125,7 @@ class Readback:
             return Fetch(self, parts, stagings)
 
     def _layout(self, parts: Sequence[ByteRange]) -> list[_StagingBuffer]:
-        """Which piece of which part goes where."""
+        """Staging buffers for all parts, and which bytes of which part go where."""
         sizes = [-(-p.size // 8) * 8 for p in parts]
         left = sum(sizes)
         staging = self._take(left)

@@ -1,8 +1,8 @@
-"""The commands of a compiled function as a table, which one native call hands to wgpu-native.
+"""The commands of a compiled function as a table, which one native call records in wgpu-native.
 
-A row is five words: a pipeline, or 0 for the one before; a bind group; the workgroups along three
-axes. Everything was checked when the pipelines and groups were made, and wgpu-native reports what
-it dislikes when the pass ends, as it does for commands that come one by one.
+A row is five words: a pipeline, or 0 for the previous one; a bind group; the workgroups along three
+axes. Everything was validated when the pipelines and groups were made, and wgpu-native reports
+errors when the pass ends, as it does for commands that are recorded one by one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ Recorder = Callable[[Any], None]  # records commands into a pass, given by its h
 
 
 def recorder(rows: Sequence[CommandRow], calls: NativeCalls) -> Recorder:
-    """What records these commands, all of them in one pass."""
+    """A function that records these commands, all of them in one pass."""
     return _at_once(rows, calls) if calls.functions else _one_by_one(rows, calls)
 
 
@@ -85,7 +85,9 @@ def _at_once(rows: Sequence[CommandRow], calls: NativeCalls) -> Recorder:
     start, count, keep = ctypes.addressof(table), len(rows), (table, rows)
     run, address = _native(), calls.address
 
-    def record(within: Any, keep: Any = keep) -> None:  # what the addresses lead to stays alive
+    def record(
+        within: Any, keep: Any = keep
+    ) -> None:  # `keep` keeps what the addresses point to alive
         run(where, address(within), start, count)
 
     return record
@@ -103,7 +105,7 @@ def _one_by_one(rows: Sequence[CommandRow], calls: NativeCalls) -> Recorder:
 
 @cache
 def _functions(addresses: tuple[int, ...]) -> Any:
-    """The addresses of the three functions, where native code finds them."""
+    """The addresses of the three functions as a native array."""
     return (ctypes.c_uint64 * len(addresses))(*addresses)
 
 

@@ -1,8 +1,8 @@
-"""The calls that recording is made of, as directly as the installed wgpu allows.
+"""The native calls that record commands, as directly as the installed wgpu allows.
 
-wgpu's classes spend several microseconds a command on catching errors that come, if at all, when
-the pass ends. So the functions of wgpu-native are called themselves where they are to be had; a
-wgpu that hides them is used through its classes.
+wgpu's classes spend several microseconds a command on catching errors that are reported, if at all,
+when the pass ends. So wgpu-native's functions are called directly where they are available; a wgpu
+that hides them is used through its classes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FUNCTIONS = (
 
 
 class NativeCalls(NamedTuple):
-    """All take handles, which `handle` makes of wgpu's objects; but `begin`, `end`, `finish`,
+    """All take handles, which `handle` makes from wgpu's objects; but `begin`, `end`, `finish`,
     `submit` and `drop` take encoders and queues themselves, and lists in which they note what they
     did, in one native call."""
 
@@ -57,7 +57,7 @@ class NativeCalls(NamedTuple):
 
 
 def direct() -> NativeCalls | None:
-    """The functions of wgpu-native, or None if this wgpu does not show them."""
+    """The functions of wgpu-native, or None if this wgpu does not expose them."""
     lib: Any = getattr(wgpu_native, "lib", None)
     ffi: Any = getattr(wgpu_native, "ffi", None)
     safe: Any = getattr(getattr(wgpu_native, "_api", None), "libf", None)  # raises errors at once
@@ -70,7 +70,7 @@ def direct() -> NativeCalls | None:
     errors, kinds = safe._error_handler, wgpu_native._helpers.ERROR_TYPES
 
     def checked(name: str, *calls: Callable[[], Any]) -> None:
-        """Native calls, one after the other, as one; raises what wgpu-native reports."""
+        """Make native calls, one after the other, as one; raises what wgpu-native reports."""
         work = at_once(*calls)
         errors.capture(name)
         try:
@@ -82,7 +82,7 @@ def direct() -> NativeCalls | None:
             raise kinds.get(kind, wgpu_native.GPUError)(message)
 
     def collected(made: list[Any], function: Any, *given: Any) -> Callable[[], None]:
-        """A call whose result is put into a list."""
+        """A call that appends its result to a list."""
         return partial(made.extend, map(function, *[(x,) for x in given]))
 
     def begin(encoder: Any, opened: list[Any]) -> None:
@@ -92,7 +92,7 @@ def direct() -> NativeCalls | None:
     def end(opened: list[Any], timed: Any) -> None:
         (within,) = opened
         calls = [partial(lib.wgpuComputePassEncoderEnd, within)]
-        if timed is None:  # an object releases it by itself
+        if timed is None:  # otherwise its object releases it
             calls.append(partial(lib.wgpuComputePassEncoderRelease, within))
         checked("end", *calls, opened.clear)
 
@@ -169,7 +169,7 @@ def _close(mapping: Mapping) -> None:
 
 
 def ticks_per_second(queue: Any) -> float:
-    """How fast the clock of timestamps runs. In WebGPU it counts nanoseconds, here it need not."""
+    """Ticks of the timestamp clock. WebGPU counts nanoseconds, wgpu-native may not."""
     lib: Any = getattr(wgpu_native, "lib", None)
     period = getattr(lib, "wgpuQueueGetTimestampPeriod", None)
     return 1e9 if period is None else 1e9 / float(period(queue._internal))

@@ -1,9 +1,10 @@
-"""Which kernel makes a product, and running it.
+"""Which kernel computes a product, and running it.
 
-Tiles for most; the device's own small matrices (`cooperative`) for float16 where it has them;
-`plan` kernels for few rows or columns; a thread for each result for integers and what is tiny.
-Where the results alone would not keep a GPU busy, the terms are cut into parts whose sums are added
-in a second kernel: how depends on sizes and on the kind of device, so the same bits come again.
+Most products are tiled (`gemm`); float16 uses the device's cooperative matrices where it has them
+(`cooperative_matrix`); few rows or columns use `gemv`; integers and tiny products use one thread
+for each result. Where the results alone would not keep a GPU busy, the terms are split (split-K)
+and a second kernel adds the partial sums. The split depends on sizes and on the kind of device
+only, so results are reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType, float32
 
-# multiplications up to which a thread a result is as good as anything
+# multiplications up to which one thread for each result is as good as anything
 TINY = edge(__name__, "TINY", 1 << 16, "products")
-SHORT = edge(__name__, "SHORT", 64, "size")  # terms below which nobody shares them
+SHORT = edge(__name__, "SHORT", 64, "size")  # terms below which threads do not share them
 ENOUGH = edge(__name__, "ENOUGH", 128, "count")  # large tiles from which they keep a GPU busy
 BUSY, BUSY_SOFTWARE = 256, 8  # workgroups that keep a device busy
-# of all loops of a thread: Mesa's software adapter ends them after 65,535
+# iterations of all loops of a thread: Mesa's software adapter ends them after 65,535
 MOST_TURNS = edge(__name__, "MOST_TURNS", 60_000, "size")
 TERMS_A_TURN = 3  # at least, in tiles
-# terms below which a part is not worth its second kernel, where that is dear
+# terms below which a part is not worth its second kernel, where launches are expensive
 PART = edge(__name__, "PART", 256, "size")
 LEAST = edge(__name__, "LEAST", 64, "size")  # terms of a part on a GPU
-# what a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds up
+# the time a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds
 SLICE_NS, KERNEL_NS, PART_NS = 1300, 5500, 200
 
 Sizes = tuple[int, int, int, int]  # matrices, rows, columns, terms
 
 
 class Product(NamedTuple):
-    """(matrices, rows, columns) results of `terms` terms each: `kind` says by which kernel."""
+    """(matrices, rows, columns) results of `terms` terms each; `kind` names the kernel."""
 
     name: str
     kind: str  # simple, gemv, tiled or cooperative
@@ -87,7 +88,7 @@ def run(dev: Any, product: Product) -> WebGPUArray:
 
 
 def takes_epilogue(dev: Any, product: Product, epilogue: Epilogue) -> bool:
-    """Whether `run_with` can finish this product with more than its sums."""
+    """Whether `run_with` can run this product with an epilogue."""
     buffers = len(product.operands.words) + epilogue.inputs + len(epilogue.outputs)
     return (
         product.kind in ("tiled", "cooperative")
@@ -158,11 +159,11 @@ def _tile(dev: Any, product: Product) -> Tile:
     return large if tiles >= ENOUGH else gemm.TILE
 
 
-# --- parts of the terms --------------------------------------------------------------------------
+# --- split-K -------------------------------------------------------------------------------------
 
 
 def parts_of(dev: Any, product: Product) -> int:
-    """Into how many parts the terms are cut."""
+    """Into how many parts the terms are split."""
     matrices, rows, columns, terms = product.sizes
     if product.kind == "gemv":
         plan = _gemv_plan(dev, product)
@@ -183,8 +184,8 @@ def parts_of(dev: Any, product: Product) -> int:
 
 @lru_cache(maxsize=4096)
 def _fastest_split(groups: int, terms: int) -> int:
-    """The number of parts with which tiles should take the least time: parts run at the same time
-    until the GPU is busy, and what they leave is read again."""
+    """The number of parts with which tiles should take the least time: parts run concurrently until
+    the GPU is busy, and a second kernel reads their partial sums."""
 
     def nanoseconds(parts: int) -> float:
         slices = _part_terms(terms, parts) // gemm.TERMS * max(1.0, groups * parts / BUSY)

@@ -1,11 +1,11 @@
-"""float16 products by the device's own small matrices (tensor cores and their kin).
+"""float16 products by the device's cooperative matrices (tensor cores and similar units).
 
-wgpu's extension is young: WGSL knows matrices of 16 x 16 that a subgroup holds together, and nobody
-can ask which kinds the device has. So before the first use a small product is made and looked at,
-and a device that gets it wrong goes on with tiles. bfloat16 does not exist there.
+wgpu's extension is experimental: WGSL has 16 x 16 matrices that a subgroup holds, and there is no
+way to ask which types the device supports. So before the first use a small product is computed and
+checked, and a device that gets it wrong uses plain tiles. The extension has no bfloat16.
 
-A workgroup makes a tile of 128 x 128 results, each of its subgroups an equal share, with slices of
-32 terms in shared memory as they lie in the operands: the matrices are loaded by rows or columns.
+A workgroup computes a tile of 128 x 128 results, each of its subgroups an equal share, with slices
+of 32 terms in shared memory in the operands' own layout: matrices are loaded by rows or columns.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ NEEDS = {"cooperative-matrix", "shader-f16", "subgroup"}
 TILE = Tile(128, 128, 4, 8)
 TERMS = edge(__name__, "TERMS", 32, "size")
 SUBGROUPS = 8  # of 32 threads
-SIDE = edge(__name__, "SIDE", 16, "size")  # of a small matrix
+SIDE = edge(__name__, "SIDE", 16, "size")  # of a cooperative matrix
 SHARED = edge(__name__, "SHARED", 28 << 10, "bytes")  # bytes
-DOWN, ACROSS = 2, 4  # small matrices of a subgroup: a quarter of the rows, half of the columns
-_PAD = 2  # fours that keep neighbouring rows on other memory banks
+DOWN, ACROSS = 2, 4  # matrices of a subgroup: a quarter of the rows, half of the columns
+_PAD = 2  # vectors of padding: neighbouring rows are in different memory banks
 
 
 def serves(dev: Any, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
-    """Whether a product is made of small matrices here."""
+    """Whether a product uses cooperative matrices."""
     gpu = dev.gpu
     if dtype is not dtypes.float16 or not gpu.features >= NEEDS:
         return False
@@ -54,7 +54,7 @@ def serves(dev: Any, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
 
 
 def state(gpu: Any) -> str:
-    """Whether products of float16 are made of small matrices here; if not, why, in words."""
+    """Whether products of float16 use cooperative matrices; if not, why, in words."""
     plain_tiles = "float16 products use plain tiles"
     if "cooperative-matrix" not in gpu.adapter.features:
         return f"not offered by this adapter; {plain_tiles}"
@@ -74,8 +74,8 @@ def state(gpu: Any) -> str:
 
 
 class _Slice(NamedTuple):
-    """A side's share of a slice: registers, lines that read and put them, how long a line of
-    shared memory is in fours, and how many lines there are."""
+    """A side's share of a slice: registers, lines that load and store them, how many vectors a line
+    of shared memory has, and how many lines there are."""
 
     registers: list[str]
     read: str
@@ -85,7 +85,7 @@ class _Slice(NamedTuple):
 
 
 def _slice(side: Side, shared: str, start: str, limit: str) -> _Slice:
-    """Fours along the tile or along the terms, whichever way the operand lies."""
+    """Vectors along the tile or along the terms, whichever is contiguous in the operand."""
     along = side.along or side.near
     vectors, lines = (TERMS // 4, TILE.rows) if along == "terms" else (TILE.rows // 4, TERMS)
     line = vectors + _PAD
@@ -113,8 +113,8 @@ def _read_vec4(side: Side, along: str, name: str, limit: str) -> str:
 
 
 def _load(role: str, name: str, shared: str, half: _Slice, tile: str, term: int) -> str:
-    """Lines that load one small matrix. By rows ("T") where a line of shared memory is a row; an
-    index and a stride need names of their own, or naga loses them."""
+    """Lines that load one matrix. By rows ("T") where a line of shared memory is a row; an index
+    and a stride need names of their own, or naga drops them."""
     along_terms = half.lines == TILE.rows
     by_rows = along_terms if role == "A" else not along_terms
     at = f"({tile}) * {half.line}u + {term // 4}u" if along_terms else (
@@ -143,8 +143,8 @@ def _inner(left: _Slice, right: _Slice) -> str:
 
 
 def _results(epilogue: Epilogue, vec4_out: bool) -> str:
-    """Each small matrix goes through shared memory, where a subgroup's threads pick fours of it:
-    256 numbers, two fours a thread."""
+    """Each matrix goes through shared memory, from which a subgroup's threads read vectors: 256
+    numbers, two vectors for each thread."""
     lines = [f"  let base = group * {SIDE * SIDE}u;\n  let line = {SIDE}u;\n"]
     for r in range(DOWN):
         for c in range(ACROSS):
@@ -166,7 +166,7 @@ def _results(epilogue: Epilogue, vec4_out: bool) -> str:
 
 @lru_cache(maxsize=64)
 def kernel(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
-    """As `gemm.kernel`, for readers that give f16."""
+    """As `gemm.kernel`, for operands that are read as f16."""
     left = _slice(operands.sides[0], "xs", "m0", ROWS)
     right = _slice(operands.sides[1], "ys", "n0", COLUMNS)
     sums = [f"s{r}{c}" for r in range(DOWN) for c in range(ACROSS)]
@@ -193,13 +193,13 @@ def kernel(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
     return enable + head + with_library(operands.text + epilogue.text + main)
 
 
-# --- the look before the first use ---------------------------------------------------------------
+# --- the check before the first use --------------------------------------------------------------
 
 _CHECKED = (128, 128, 64)  # rows, columns, terms
 
 
 def is_right(gpu: Any) -> bool:
-    """Whether a small product comes out right; a device where it does not loses the feature."""
+    """Whether a small product is correct; the feature is disabled on a device where it is not."""
     if gpu.small_matrices is None:
         try:
             gpu.small_matrices = _product_is_right(gpu)
@@ -223,7 +223,7 @@ def _check_operands() -> GemmOperands:
 
 
 def _product_is_right(gpu: Any) -> bool:
-    """On buffers and commands of its own: somebody may be recording."""
+    """Uses its own buffers and commands: a compiled function may be recording."""
     rows, columns, terms = _CHECKED
     rng = np.random.default_rng(0)
     x = rng.integers(-4, 5, (rows, terms)).astype(np.float16)

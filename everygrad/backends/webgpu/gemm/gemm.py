@@ -1,9 +1,9 @@
 """The tiled matrix kernel: float32 sums, four numbers at a time.
 
-A workgroup of 256 threads makes a tile of results; each thread keeps fours of them in registers
-while slices of 16 or 32 terms pass through shared memory, always in fours along the tile. While one
-slice is multiplied, the next is on its way into registers. The terms may be cut into parts, each a
-set of results of its own that somebody sums.
+A workgroup of 256 threads computes a tile of results; each thread keeps vec4s of them in registers
+while slices of 16 or 32 terms pass through shared memory, always as vec4s along the tile. While one
+slice is multiplied, the next is loaded into registers. The terms may be split into parts, each with
+its own set of results, which a second kernel adds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROWS, COLUMNS, ALL_TERMS, FIRST, MATRICES, PART = (slot(i) for i in range(HEAD))
 
 
 class Side(NamedTuple):
-    """One operand. `along` is how it is read four at a time: "tile" where neighbours in the tile's
-    direction lie together, "terms" where neighbours along the terms do, "" one by one."""
+    """One operand. `along` says how vec4s are read: "tile" where the operand is contiguous along
+    the tile, "terms" where it is contiguous along the terms, "" where it is read one by one."""
 
     fn: str  # left or right
     along: str
@@ -30,8 +30,8 @@ class Side(NamedTuple):
 
 
 class GemmOperands(NamedTuple):
-    """How a product reads: WGSL functions left(b, m, k) and right(b, k, n), or left4 and right4
-    where a side is read in fours; the words of each binding; how long the uniform is."""
+    """How a product reads its operands: WGSL functions left(b, m, k) and right(b, k, n), or left4
+    and right4 where a side is read as vec4; the words of each binding; the uniform's length."""
 
     text: str
     params: int
@@ -45,8 +45,8 @@ class GemmOperands(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Results of a workgroup, how many fours of rows and of columns a thread has of them, and the
-    terms of a slice: more where there is little to do between two slices."""
+    """Results of a workgroup, how many groups of four rows and of four columns a thread has, and
+    the terms of a slice: more where there is little work between two slices."""
 
     rows: int
     columns: int
@@ -69,7 +69,7 @@ def call(side: Side, tile: str, term: str) -> str:
 
 
 def where() -> str:
-    """Which matrix, which part of the terms (`from` to `to`), and where its results begin."""
+    """Which matrix (`b`), which part of the terms (`start` to `end`), and which results (`z`)."""
     return (
         f"  let z = w.z + {FIRST};\n  let b = z % {MATRICES};\n"
         f"  let start = (z / {MATRICES}) * {PART};\n"
@@ -81,8 +81,8 @@ def where() -> str:
 
 
 class _Slice(NamedTuple):
-    """How one side's slice gets into shared memory: registers, lines that read them from term
-    `k0` on, zeros beyond the edges, and lines that put them there."""
+    """How one side's slice gets into shared memory: registers, lines that load them from term `k0`
+    on (zeros beyond the edges), and lines that store them there."""
 
     registers: list[str]
     read: str
@@ -96,7 +96,9 @@ def _slice(side: Side, size: int, terms: int, shared: str, start: str, limit: st
     by_terms = not side.along and side.near == "terms"
     names, read, put = [], [], []
     count = terms * vectors
-    inside = f"if (l < {count}u) " if count < 256 else ""  # a small tile's slice is not for all
+    inside = (
+        f"if (l < {count}u) " if count < 256 else ""
+    )  # a small tile's slice does not need all threads
     for q in range(-(-count // 256)):
         name = f"{shared}_{q}"
         c = f"(l + {256 * q}u)"
@@ -122,8 +124,8 @@ def _slice(side: Side, size: int, terms: int, shared: str, start: str, limit: st
 def _transposed_slice(
     side: Side, size: int, terms: int, shared: str, start: str, limit: str
 ) -> _Slice:
-    """Blocks of 4 x 4 that lie along the terms, turned over in registers. The left side is the
-    first threads' work, the right side the last ones'."""
+    """Blocks of 4 x 4 that are contiguous along the terms, transposed in registers. The first
+    threads load the left side, the last ones the right side."""
     vectors, deep = size // 4, terms // 4
     blocks = vectors * deep
     first = 0 if side.fn == "left" else 256 - blocks
@@ -184,7 +186,7 @@ def _results(tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
 
 @lru_cache(maxsize=256)
 def kernel(operands: GemmOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
-    """`vec4_out`: rows of results are whole fours."""
+    """`vec4_out`: rows of results are whole vec4s."""
     sums = [f"s{r}{i}{c}" for r in range(tile.down) for i in range(4) for c in range(tile.across)]
     left = _slice(operands.sides[0], tile.rows, tile.terms, "xs", "m0", ROWS)
     right = _slice(operands.sides[1], tile.columns, tile.terms, "ys", "n0", COLUMNS)
@@ -243,7 +245,7 @@ def _reads(sides: tuple[Side, Side]) -> tuple[list[str], list[str]]:
 
 @lru_cache(maxsize=256)
 def direct(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
-    """A thread for 4 x 8 results. The terms come in fours; both sides are read four at a time."""
+    """One thread for 4 x 8 results. The terms are a multiple of 4; both sides are read as vec4."""
     reads, xs = _reads(operands.sides)
     each = [(r, c) for r in range(4) for c in range(DIRECT.across)]
     adds = [

@@ -1,8 +1,9 @@
-"""Products with few rows or few columns: matrices times vectors, and dot products.
+"""GEMV: products with few rows or few columns, matrices times vectors, and dot products.
 
-The operand with many rows or columns is wide, the other one has few. Where the wide one lies along
-its terms, threads walk the terms of a few results together and sum what they found; where it lies
-along its tile, each thread has four neighbours of it, and eight threads share their terms.
+The operand with many rows or columns is wide, the other one has few. Where the wide one is
+contiguous along its terms, threads share the terms of a few results, and a block reduction adds
+their sums; where it is contiguous along its tile, each thread has four neighbours of it, and eight
+threads share their terms.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from everygrad.compile.thresholds import edge
 from everygrad.dtypes import float32
 
 FEW = edge(__name__, "FEW", 8, "size")  # rows or columns from which tiles are better
-# wide places of a workgroup where they lie along the tile
+# wide rows or columns of a workgroup where they are contiguous along the tile
 WIDE_TILE = edge(__name__, "WIDE_TILE", 128, "size")
 SHARERS = edge(__name__, "SHARERS", 8, "size")  # threads that share the terms there
 _AHEAD = edge(__name__, "_AHEAD", 4, "size")  # terms read at once there
@@ -28,18 +29,20 @@ class GemvPlan(NamedTuple):
 
     few: int  # rows or columns of the operand that has few
     few_left: bool  # whether it is the left one
-    lanes: int  # threads along the terms of one result; 0 where the wide side lies along its tile
-    block: int  # wide places of a thread
+    lanes: (
+        int  # threads along the terms of one result; 0: the wide side is contiguous along its tile
+    )
+    block: int  # wide rows or columns of a thread
     subgroups: bool
 
     @property
     def tile(self) -> int:
-        """Wide places of a workgroup."""
+        """Wide rows or columns of a workgroup."""
         return 256 // self.lanes * self.block if self.lanes else WIDE_TILE
 
 
 def _sides(operands: GemmOperands, plan: GemvPlan) -> tuple[Side, Side, str]:
-    """The operand that has few, the wide one, and how many places that has."""
+    """The operand that has few, the wide one, and how many rows or columns that has."""
     left, right = operands.sides
     return (left, right, COLUMNS) if plan.few_left else (right, left, ROWS)
 
@@ -114,8 +117,8 @@ def _by_tree(plan: GemvPlan) -> tuple[tuple[str, str], str]:
 
 
 def _by_subgroups(plan: GemvPlan) -> tuple[tuple[str, str], str]:
-    """The same with one barrier: subgroups sum their lanes, a thread a result sums theirs. A
-    workgroup has at most 64 subgroups, and which threads are one is not asked."""
+    """The same with one barrier: subgroups add their lanes, and one thread for each result adds
+    the subgroups' sums. A workgroup has at most 64 subgroups, of whichever threads."""
     each = [(i, j) for i in range(plan.few) for j in range(plan.block)]
     steps = "".join(f"  let g{i}{j} = subgroupAdd(s{i}{j});\n" for i, j in each)
     steps += "  if (within == 0u) {\n"
@@ -133,7 +136,7 @@ def _by_subgroups(plan: GemvPlan) -> tuple[tuple[str, str], str]:
 
 
 def _read_vec4(wide: Side, term: str, limit: str, name: str) -> str:
-    """Lines that read four places of the wide side from t on."""
+    """Lines that read four elements of the wide side from t on."""
     lines = f"    var {name} = vec4<f32>();\n"
     if wide.along:
         return f"{lines}    if (t < {limit}) {{ {name} = {call(wide, 't', term)}; }}\n"
@@ -175,8 +178,8 @@ def _along_tile(operands: GemmOperands, plan: GemvPlan) -> tuple[str, str]:
 def choose_plan(
     few: int, wide: int, terms: int, few_left: bool, by_terms: bool, subgroups: bool
 ) -> GemvPlan:
-    """`by_terms`: the wide side lies along its terms. All threads share them where there are few
-    results or many terms; with its wide places a thread has at most 16 sums."""
+    """`by_terms`: the wide side is contiguous along its terms. All threads share them where there
+    are few results or many terms; a thread has at most 16 sums."""
     if not by_terms:
         return GemvPlan(few, few_left, 0, 4, subgroups=False)
     lanes = next((n for n in (16, 64) if terms <= 32 * n and wide >= 64), 256)

@@ -1,5 +1,5 @@
-"""Matrix products and convolutions: how their kernels read their operands, by functions of their
-own (an image is never unfolded in memory). `contraction` chooses the kernel.
+"""Matrix products and convolutions: the WGSL functions by which kernels read their operands (an
+image is never unfolded in memory). `choose_kernel` chooses the kernel.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-_PAIRS = {  # how four numbers of 16 bits are made of two words
+_PAIRS = {  # how the two 16-bit numbers of a word are unpacked
     dtypes.float16: "half_f({w} & 65535u), half_f({w} >> 16u)",
     dtypes.bfloat16: "bits_f({w} << 16u), bits_f({w} & 0xffff0000u)",
 }
 
 
 class OperandReader(NamedTuple):
-    """How numbers get from a buffer into registers. `native`: the buffer holds WGSL's own f16.
-    `half`: so do the registers; else small floats are widened."""
+    """How numbers are loaded from a buffer into registers. `native`: the buffer is an array of f16.
+    `half`: the registers are f16 too; else small floats are widened."""
 
     dtype: DType
     native: bool = False
@@ -51,7 +51,7 @@ class OperandReader(NamedTuple):
         return "enable f16;\n" if self.native else ""
 
     def word(self, vec4: bool) -> str:
-        """What the buffer is an array of."""
+        """The type of the buffer's items."""
         if self.native:
             return "vec4<f16>" if vec4 else "f16"
         if vec4:
@@ -68,7 +68,7 @@ class OperandReader(NamedTuple):
         return f"  let found: {layout(self.dtype).register} = {value};\n  return {found};\n}}\n"
 
     def vec4(self, buffer: str) -> str:
-        """Lines that return the elements from p on."""
+        """Lines that return four elements from p on."""
         value = f"{buffer}[p >> 2u]"
         if self.native:
             return f"  return {value if self.half else f'vec4<f32>({value})'};\n}}\n"
@@ -113,7 +113,7 @@ def _matrices(
 
 
 def _vec4_axes(a: WebGPUArray, fn: str) -> list[str]:
-    """Along what a matrix can be read in fours: whole ones, at places that suit."""
+    """The axes along which a matrix can be read as vec4: contiguous and aligned."""
     tile, terms = (-2, -1) if fn == "left" else (-1, -2)
     found = []
     for name, axis in (("tile", tile), ("terms", terms)):
@@ -131,7 +131,7 @@ def _vec4_axes(a: WebGPUArray, fn: str) -> list[str]:
 def _sides(
     x: WebGPUArray, y: WebGPUArray, kind: str, sizes: Sizes, shared: bool
 ) -> tuple[Side, Side]:
-    """How both are read. One storage that both are in is read one way: in fours or one by one."""
+    """How both are read. A storage that both share is read one way: as vec4 or one by one."""
     axes = [_vec4_axes(x, "left"), _vec4_axes(y, "right")]
     if kind == "simple":
         axes = [[], []]
@@ -139,7 +139,7 @@ def _sides(
         few = 0 if sizes[1] <= sizes[2] else 1
         if "terms" in axes[0] and "terms" in axes[1]:
             axes = [["terms"], ["terms"]]
-        else:  # the wide one along its tile, the other one by one
+        else:  # the wide one as vec4 along its tile, the other one by one
             axes[few] = []
             axes[1 - few] = [axis for axis in axes[1 - few] if axis == "tile"]
     if shared and not all(axes):
@@ -218,7 +218,7 @@ def _addition(dtype: DType) -> Program:
 
 
 def linear_bias(dev: Any, x: WebGPUArray, w: WebGPUArray, b: WebGPUArray) -> WebGPUArray:
-    """One kernel where tiles make the product, else an addition behind it."""
+    """One kernel where the product is tiled, else an addition after it."""
     found = matrices(dev, x, permute_dims(dev, w, (1, 0)))
     if found is not None and b.is_contiguous and not b.offset:
         epilogue = _with_bias(found.dtype, len(found.operands.words))
@@ -254,7 +254,7 @@ class Geometry(NamedTuple):
     ow: int
 
 
-# what is part of the text: numbers are divided by them for each element that is read, and a
+# constants in the source: indices are divided by them for each element that is read, and a
 # division by a constant is a multiplication
 _WINDOW = ("kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 
@@ -396,7 +396,7 @@ def conv2d_weight(
     return _run_or_zeros(dev, weight_gradient(dev, x, y, window, weight), weight, x)
 
 
-# by the op's name: what a compiled function finishes with the values that follow
+# by the op's name: the products that can have an epilogue in a compiled function
 PRODUCTS: dict[str, Callable[..., Product | None]] = {
     "matmul": matrices,
     "linear": lambda dev, x, w: matrices(dev, x, permute_dims(dev, w, (1, 0))),

@@ -1,9 +1,9 @@
-"""A compiled function on WebGPU: its commands recorded once, then handed over again and again.
+"""A compiled function on WebGPU: its commands are recorded once, and submitted at each call.
 
 Groups of fused values are kernels of their own; everything else is what eager mode would launch.
-While the commands are recorded, memory comes from a pool that belongs to the replay alone, so that
-buffers and bind groups stay valid. The buffers of inputs and results are those of each call: the
-few commands that touch them are bound anew.
+While the commands are recorded, memory comes from a pool that belongs to the replay only, so that
+buffers and bind groups stay valid. The buffers of inputs and results differ at each call: the few
+commands that use them are bound again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError, DeviceError
 
-_A_VALUE = 4096  # bytes of a value's objects, and of its command's
-_MOST_READY = 16  # sets of blocks whose commands are kept prepared
-# elements up to which starting a kernel costs a GPU more than its work
+_A_VALUE = 4096  # bytes of a value's Python objects and of its command's, about
+_MOST_READY = 16  # sets of blocks for which prepared commands are cached
+# elements up to which launching a kernel costs a GPU more than its work
 SMALL = edge(__name__, "SMALL", 1 << 20, "elements")
 
 
@@ -47,11 +47,11 @@ Prepare = Callable[[list[Any]], Callable[[], None]]
 
 
 def _nothing() -> None:
-    """A commit of nothing."""
+    """A commit that changes nothing."""
 
 
 class Donation(NamedTuple):
-    """A result that is written over an input, and memory for it where that must not be."""
+    """A result that overwrites an input, and memory for it where the input must not change."""
 
     output: int
     input: int
@@ -59,7 +59,7 @@ class Donation(NamedTuple):
 
 
 class Replay:
-    """Runs one graph again and again on one device."""
+    """Runs one graph repeatedly on one device."""
 
     def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
         self.dev = dev
@@ -67,13 +67,13 @@ class Replay:
         self.graph = graph
         self.lock = threading.RLock()
         self.running = False
-        self.around: Any = None  # who runs the commands one by one (`timing`)
+        self.around: Any = None  # set to run the commands one by one (`timing`)
         self.arrays: list[Any] = [None] * len(graph.inputs)
         self.log: list[Command] = []
         self.made: dict[Value, WebGPUArray] = {}
         self.in_place: inplace_reuse.Pairs = {}
         with self.gpu.lock:
-            self.gpu.fault_storage()  # not ours: it outlives us
+            self.gpu.fault_storage()  # created outside the recording: it outlives this replay
             outside = self.gpu.pool
             self.gpu.pool = PlaceholderPool(outside)
             self.gpu.log = self.log
@@ -83,7 +83,7 @@ class Replay:
                 self.gpu.pool, self.gpu.log = outside, None
         self.log = without_repeats(self.log)
         self.plan()
-        self.out_of_place: Replay | None = None  # the same without anything in place
+        self.out_of_place: Replay | None = None  # the same function with no result in place
         faults = self.gpu.fault_storage().block.number
         self.checks = any(b.number == faults for c in self.log for b in c.blocks)
 
@@ -138,13 +138,13 @@ class Replay:
         return base.view(view.shape, view.strides, base.offset + view.offset)
 
     def nothing(self, v: Value) -> WebGPUArray:
-        """A value without elements: it lies nowhere."""
+        """A value without elements: it has no memory."""
         made: WebGPUArray = self.dev.empty(v.shape, v.dtype)
         return made
 
     def base(self, v: Value) -> WebGPUArray:
         found = self.made.get(v)
-        if found is None:  # constants: computed values are there already
+        if found is None:  # constants: computed values exist already
             if v.kind == "full":
                 found = self.dev.from_numpy(np.full(v.shape, v.params["value"], v.dtype.np))
             else:
@@ -155,7 +155,7 @@ class Replay:
     def record_fused(
         self, group: Group, writers: list[RowKernelWriter], pairs: inplace_reuse.Pairs
     ) -> None:
-        """A group's kernels: recorded now, or as part of a batch that waits."""
+        """Record a group's kernels now, or add them to the batch that waits."""
         assigned = inplace_reuse.assign(writers, pairs, group.size)
         if self.can_batch(group, writers):
             if not self.batch.takes(writers[0], assigned[0]):
@@ -167,20 +167,20 @@ class Replay:
             self.record_kernels(self.fuser.kernels(writer, over))
 
     def can_batch(self, group: Group, writers: list[RowKernelWriter]) -> bool:
-        """Whether a group costs a GPU little but its start, and can be part of another kernel."""
+        """Whether a group costs little more than its launch, and can be part of another kernel."""
         small = not self.gpu.is_software and group.size <= SMALL
         return (
             small and len(writers) == 1 and writers[0].is_plain and self.fuser.is_narrow(writers[0])
         )
 
     def flush(self, used: set[Value], over: set[Value]) -> None:
-        """Record what waits, if somebody is about to use it, or to write over what it reads."""
+        """Record the batch if a command is about to use its results or overwrite what it reads."""
         if self.batch.is_needed(used, over):
             waiting, self.batch = self.batch, MultiTensorBatch(self.batch.buffers)
             self.record_kernels([waiting.kernel()])
 
     def record_kernels(self, kernels: list[FusedKernel]) -> None:
-        """A group's kernels, one after the other."""
+        """Record a group's kernels, one after the other."""
         between: dict[Scratch, Any] = {}
         for kernel in kernels:
             for x, v in kernel.in_place.items():
@@ -198,7 +198,7 @@ class Replay:
             self.gpu.dispatch(kernel.name, kernel.source, *storages, [0], kernel.workgroups)
 
     def record_with_epilogue(self, v: Value, group: Group, stored: set[Value]) -> bool:
-        """The product v, and whether its kernel could make the group's values at once."""
+        """Record the product v; true if its kernel also computes the group's values."""
         arrays = [self.array(a) for a in v.args]
         made = epilogues.run_with_epilogue(self.dev, v, arrays, group, stored, self.base)
         if made is None:
@@ -224,11 +224,11 @@ class Replay:
     # --- memory ----------------------------------------------------------------------------------
 
     def plan(self) -> None:
-        """Decide which memory is whose. Inputs and results get theirs at each call, constants
-        have it, and what is computed on the way shares blocks, taken when the first call runs."""
+        """Plan the memory. Inputs and results get theirs at each call, constants have it, and
+        intermediate values share blocks, which are taken when the first call runs."""
         written = {b.number for c in self.log for b in c.blocks[_inputs(c) :]}
         arrays = [(i, self.made[v]) for i, v in enumerate(self.graph.inputs)]
-        self.inputs = [  # the numbers of their blocks, and the strides they come with
+        self.inputs = [  # the numbers of their blocks, and the strides that kernels expect
             (i, a.storage.block.number, a.strides) for i, a in arrays if a.storage is not None
         ]
         given = {number for _, number, _ in self.inputs}
@@ -250,7 +250,7 @@ class Replay:
                 if b.storage is None:
                     spans.setdefault(b, [step, step])[1] = step
                 elif b.number in written:
-                    raise CompileError("webgpu: a kernel writes over a constant; please report it")
+                    raise CompileError("webgpu: a kernel overwrites a constant; please report it")
                 else:
                     constants[b.number] = b.storage.size
         self.lifetimes = [
@@ -259,8 +259,10 @@ class Replay:
         places = shared(self.lifetimes, self.gpu.limits.binding_size)
         self.places = dict(zip(spans, places, strict=True))
         self.constants = sum(constants.values())
-        self.commands: list[Command] = []  # as they run; those that are bound name no blocks
-        # promised blocks whose memory is that of each call, and where it is in the list of them
+        self.commands: list[
+            Command
+        ] = []  # as they run; those that are bound already have no blocks
+        # placeholders whose memory differs at each call, and their positions in that list
         self.changing = [*(number for _, number, _ in self.inputs), *self.outputs]
         self.place_of = {number: at for at, number in enumerate(self.changing)}
         self.shelves = [Shelf(self.gpu, size) for size in self.outputs.values()]
@@ -272,12 +274,12 @@ class Replay:
         self.bind_group_resets = self.gpu.bind_group_resets
 
     def place(self, array: WebGPUArray) -> int:
-        """Where the memory of a result is among the blocks of a call; -1: it is a constant's."""
+        """The position of a result's memory among the blocks of a call; -1: it is a constant."""
         storage = array.storage
         return -1 if storage is None else self.place_of.get(storage.block.number, -1)
 
     def find_donations(self) -> dict[int, Donation]:
-        """What is written in place, by the place of the input among the blocks of a call."""
+        """Results written in place, by the position of the input among the blocks of a call."""
         numbers = {v: k for k, v in enumerate(self.graph.outputs)}
         sources = {v: i for i, v in enumerate(self.graph.inputs)}
         found: dict[int, Donation] = {}
@@ -289,19 +291,19 @@ class Replay:
         return found
 
     def name_of(self, step: int) -> str:
-        """Who makes what a step is the first to use."""
+        """The name of the command at a step."""
         kernel = self.log[step].kernel
         return "copy" if kernel is None else kernel.name
 
     def block_sizes(self) -> dict[int, int]:
-        """Bytes of the blocks that values share, by number."""
+        """Bytes of the blocks that values share, by the block's number."""
         sizes: dict[int, int] = {}
         for b, place in self.places.items():
             sizes[place] = max(b.size, sizes.get(place, 0))
         return sizes
 
     def allocate(self) -> None:
-        """Take the blocks, and bind the commands that touch nothing else."""
+        """Take the blocks, and bind the commands that use no others."""
         sizes = self.block_sizes()
         self.storages = {place: self.gpu.pool.take(size) for place, size in sizes.items()}
         real = {b.number: self.storages[place].block for b, place in self.places.items()}
@@ -315,7 +317,7 @@ class Replay:
         self.commands = commands
 
     def memory(self) -> Memory:
-        """What the function takes: on the way, for results, for constants."""
+        """The memory the function takes: for intermediate values, for results, for constants."""
         sizes: dict[int, int] = {}
         for life, place in zip(self.lifetimes, self.places.values(), strict=True):
             sizes[place] = max(life.nbytes, sizes.get(place, 0))
@@ -326,16 +328,16 @@ class Replay:
         results = sum(self.outputs.values()) + sum(g.shelf.size for g in self.donations.values())
         return Memory(sum(sizes.values()), placed, results, self.constants, len(self.donations))
 
-    # --- for people to read ----------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def held_bytes(self, most: int) -> int:
-        """About what this keeps for the next call, of it at most so much to compute in."""
+        """About how many bytes are kept for the next call, intermediate values up to `most`."""
         texts = {c.kernel.source for c in self.log if c.kernel is not None}
         kept = sum(map(len, texts)) + self.constants + _A_VALUE * len(self.graph.values)
         return kept + min(most, sum(self.block_sizes().values()))
 
     def steps(self) -> list[str]:
-        """What each command is, and its workgroups."""
+        """The name of each command, and its workgroups."""
         lines = []
         for c in self.log:
             if c.kernel is None:
@@ -346,7 +348,7 @@ class Replay:
         return lines
 
     def sources(self) -> dict[str, str]:
-        """The texts, each with a comment that names the first command that has it."""
+        """The sources, each with a comment that names the first command that uses it."""
         found: dict[str, str] = {}
         for c in self.log:
             if c.kernel is not None:
@@ -360,8 +362,8 @@ class Replay:
     # --- running ---------------------------------------------------------------------------------
 
     def donated(self) -> dict[int, tuple[int, int]]:
-        """By output: the slot to give it memory in (where its input is among the blocks of a call),
-        and the input whose memory it may take."""
+        """By output: the slot for its memory (its input's position among the blocks of a call), and
+        the input whose memory it may take."""
         return {donation.output: (at, donation.input) for at, donation in self.donations.items()}
 
     def put(self, i: int, array: Any) -> None:
@@ -369,8 +371,8 @@ class Replay:
         self.arrays[i] = array
 
     def own_memory(self) -> dict[int, int]:
-        """By output: the slot to give it memory in (its place among the blocks of a call), of
-        outputs that are all of it and share it with no other."""
+        """By output: the slot for its memory (its position among the blocks of a call), for outputs
+        that fill their memory and share it with no other."""
         places = [at for _, at in self.placed]
         found: dict[int, int] = {}
         for k, number in enumerate(self.order):
@@ -381,7 +383,7 @@ class Replay:
         return found
 
     def may_write(self, slot: int, array: Any) -> bool:
-        """Whether nobody but an array sees its memory."""
+        """Whether the array is the only owner of its memory."""
         return type(array) is WebGPUArray and array.is_sole_owner
 
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
@@ -395,16 +397,16 @@ class Replay:
         return [sum(b.size for b in c.blocks) for c in self.log]
 
     def run_apart(self, around: Any) -> list[Any]:
-        """As `run`, but one command at a time: `around(steps, work)` does the work of these."""
+        """As `run`, but one command at a time: `around(steps, work)` runs the work of these."""
         return self.run({}, None, around)[0]
 
     def run(
         self, given: dict[int, Any], prepare: Prepare | None = None, around: Any = None
     ) -> tuple[list[Any], BaseException | None]:
-        """The outputs for the arrays that were put; `given` are those of them, by slot, that may
-        be written over. `prepare` is shown the outputs before they are computed, and gives one
-        native call that puts them in their places: it is made if, and only if, the commands will
-        run. The second result is for devices that wait: what a signal handler raised meanwhile."""
+        """The outputs for the arrays that were put; `given` are arrays, by slot, that may be
+        overwritten. `prepare` receives the outputs before they are computed, and returns one
+        native call that commits them: it is made if, and only if, the commands will run. The
+        second result is for devices that wait: the exception of a signal handler meanwhile."""
         if self.gpu.lost is not None:
             raise DeviceError(self.gpu.lost)
         around = around or self.around
@@ -420,7 +422,7 @@ class Replay:
             for at, shelf in enumerate(self.shelves, len(held)):
                 held.append(given[at].storage if at in given else shelf.take())
             made = [self.result(array, at, held, given) for array, at in self.placed]
-            outputs = [made[k] for k in self.order]  # one value, one array
+            outputs = [made[k] for k in self.order]  # one array for each value
             commit = _nothing if prepare is None else prepare(outputs)
             if self.checks:
                 self.gpu.expect_checks()
@@ -431,7 +433,7 @@ class Replay:
             epoch = self.gpu.epoch
             for storage in held:
                 storage.block.epoch = epoch
-            # no handler of signals comes between these two: nothing is called but what they do
+            # no signal handler runs between these two: nothing else is called there
             if around is None:
                 self.gpu.adopt(recorded)
             commit()
@@ -439,15 +441,15 @@ class Replay:
         return outputs, None
 
     def run_out_of_place(self, prepare: Prepare | None) -> tuple[list[Any], BaseException | None]:
-        """As `run`, where nothing may be written over: by kernels that read here and write there.
-        To copy every parameter first would cost more than all else."""
+        """As `run`, where nothing may be overwritten: the kernels write to other buffers. Copying
+        every parameter first would cost more than everything else."""
         if self.out_of_place is None:
             self.out_of_place = Replay(self.dev, self.graph)
         self.out_of_place.arrays = self.arrays
         return self.out_of_place.run({}, prepare)
 
     def prepared(self, held: list[Storage]) -> Any:
-        """The commands on these blocks. The same ones come again: results take turns."""
+        """The commands bound to these blocks. They are cached: results alternate between blocks."""
         if self.bind_group_resets != self.gpu.bind_group_resets:
             # prepared commands would keep dropped buffers alive
             self.bind_group_resets = self.gpu.bind_group_resets
@@ -461,11 +463,11 @@ class Replay:
         return found
 
     def substitutes(self, held: list[Storage]) -> dict[int, Block]:
-        """Blocks in the place of what was promised, by the number of the promised one."""
+        """The blocks that replace placeholders, by the number of the placeholder."""
         return {number: s.block for number, s in zip(self.changing, held, strict=True)}
 
     def run_one_by_one(self, held: list[Storage], around: Any) -> None:
-        """The commands one by one."""
+        """Run the commands one by one."""
         substitutes = self.substitutes(held)
         for i, command in enumerate(self.commands):
             one = self.gpu.prepared([command], substitutes)
@@ -481,7 +483,7 @@ class Replay:
         return held
 
     def contiguous_storage(self, array: Any, steps: Shape) -> Storage:
-        """An input as its kernels expect it: from the start of a buffer, one after the other."""
+        """An input as its kernels expect it: contiguous, from the start of a buffer."""
         if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
             array = self.dev.from_numpy(array)
         if array.offset or array.strides != steps:
@@ -494,7 +496,7 @@ class Replay:
         return storage
 
     def copied_storage(self, source: Storage, shelf: Shelf) -> Storage:
-        """The same bytes in memory that may be written."""
+        """A copy of the bytes in memory that may be overwritten."""
         target = shelf.take()
         self.gpu.copy(source, target, 0, -(-source.size // 4) * 4)
         return target
@@ -502,7 +504,7 @@ class Replay:
     def result(
         self, array: WebGPUArray, at: int, held: list[Storage], given: dict[int, WebGPUArray]
     ) -> WebGPUArray:
-        """A result on the memory of this call, number `at` of it; constants (-1) stay."""
+        """A result on block number `at` of this call; a constant (-1) is returned as it is."""
         if at < 0:
             return array
         if at in given:
@@ -513,8 +515,8 @@ class Replay:
 
 
 def without_repeats(log: list[Command]) -> list[Command]:
-    """The commands without checks of indices that were checked since they were written. Which op
-    asks does not matter: the first one raises."""
+    """The commands without repeated checks of indices that have not changed since. It does not
+    matter which op checks: the first one raises."""
     seen: dict[int, set[Any]] = {}  # checks, by the block they read
     made = []
     for c in log:

@@ -1,8 +1,8 @@
-"""Elementwise kernels on tensors larger than one binding: cut along the outermost axis.
+"""Elementwise kernels on tensors larger than one binding: chunks along the outermost axis.
 
-A piece binds only those bytes of each tensor that it touches. If even the smallest piece touches
-more of one than a binding holds (a transposed matrix: each row is spread over all of it), that one
-is bound as several windows.
+A chunk binds only those bytes of each tensor that it touches. If even the smallest chunk touches
+more of a tensor than a binding holds (a transposed matrix: each row is spread over all of it), that
+tensor is bound as several windows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.errors import OutOfMemoryError
 
-_MANY = edge(__name__, "_MANY", 64, "count")  # pieces, from which windows pay
+_MANY = edge(__name__, "_MANY", 64, "count")  # chunks, from which windows are faster
 
 
 class _StorageSlice(NamedTuple):
-    """Some bytes of a storage, in the place of a storage: they keep it alive, and its block."""
+    """Some bytes of a storage, used like a storage: it keeps the whole one and its block alive."""
 
     of: Storage
     block: Block
@@ -32,7 +32,7 @@ class _StorageSlice(NamedTuple):
 
 def is_needed(gpu: Any, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool:
     """Whether a tensor is larger than a binding, and slices of it can be bound: the commands of a
-    compiled function name whole blocks."""
+    compiled function bind whole blocks."""
     most = gpu.limits.binding_size
     large = any(a.storage is not None and a.storage.block.size > most for a in (*arrays, out))
     return large and gpu.log is None
@@ -58,8 +58,8 @@ def _row_major(sizes: Shape) -> Shape:
 
 
 def _rows(dev: Any, name: str, arrays: list[WebGPUArray], out: WebGPUArray) -> int:
-    """How many steps of the first axis a piece takes: as many as touch one binding's worth of each
-    array, unless that makes very small pieces; else as many as all bindings hold. Pieces of the
+    """How many steps of the first axis a chunk takes: as many as touch one binding's worth of each
+    array, unless that makes very small chunks; else as many as all bindings hold. Chunks of the
     result begin where a binding may."""
     limits, whole = dev.gpu.limits, out.shape[0]
     grain = binding_windows.ALIGNMENT // gcd(size_of(out.shape[1:]), binding_windows.ALIGNMENT)

@@ -1,4 +1,4 @@
-"""Layout moves that no view can be: one kernel writes the result in order."""
+"""Copies where a view is not possible: one kernel writes a contiguous result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
 
 
 def fit_bindings(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
-    """The arrays on no more buffers than one kernel may read: the last ones moved together."""
+    """The arrays on no more buffers than one kernel may read: the last ones are packed into one."""
     most = dev.gpu.limits.storage_buffers - 1
     storages = list({id(a.storage): a.storage for a in arrays if a.storage is not None}.values())
     if len(storages) <= most:
@@ -55,7 +55,7 @@ def fit_bindings(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
     return made
 
 
-# --- unslice: zeros, but where a slice would read ------------------------------------------------
+# --- unslice: zeros except where a slice would read -----------------------------------------------
 
 
 @lru_cache(maxsize=512)
@@ -119,7 +119,7 @@ def _concat_source(dtype: DType, rank: int, axis: int, bindings: tuple[int, ...]
 
 
 def join(dev: Any, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
-    """Write arrays into `out`, one behind the other along an axis."""
+    """Write arrays into `out`, one after the other along an axis."""
     shape, count = out.shape, size_of(out.shape)
     dtype = raw(FROM_NP[out.dtype])
     there = fit_bindings(dev, arrays)

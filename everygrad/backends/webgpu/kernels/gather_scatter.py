@@ -1,5 +1,5 @@
-"""Gathering and scattering. An index out of range is noticed on the GPU and raised at the next
-read; meanwhile WebGPU's bounds keep it harmless."""
+"""Gather and scatter. The GPU records an index out of range, and the next read raises it; until
+then WebGPU's bounds checks keep it harmless."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ from everygrad.errors import EverygradError, OutOfRangeError
 
 _WORD = {"l": "{0}.x", "ul": "{0}.x", "i": "bitcast<u32>({0})", "u": "{0}", "b": "u32(!{0})"}
 _HIGH = {"l": "{0}.y", "ul": "{0}.y", "i": "bitcast<u32>({0} >> 31u)", "u": "0u", "b": "0u"}
-CHECK, MESSAGE = "check_range", 2  # a check's name, and the word of its uniform that says who asks
-# so few indices that each result looks through them all, always in one order
+CHECK, MESSAGE = (
+    "check_range",
+    2,
+)  # a check's name, and the word of its uniform that numbers its message
+# so few indices that each result searches them all, always in one order
 ONE_BY_ONE = edge(__name__, "ONE_BY_ONE", 64, "size")
 
 
@@ -53,7 +56,7 @@ def _read_index(dtype: DType, buffer: str, at: str, name: str) -> str:
 @lru_cache
 def _check_text(dtype: DType, rank: int) -> str:
     """Bools must be true, indices below the axis' size. Uniform: the count, that size, the check's
-    number; then the walk."""
+    number; then sizes, offset and strides."""
     lines, names = places(rank, 3, "t")
     kind = layout(dtype).kind
     at = address(2 + rank, names)
@@ -174,7 +177,7 @@ def gather(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArr
     return out
 
 
-# --- adding to places ----------------------------------------------------------------------------
+# --- scatter-add ---------------------------------------------------------------------------------
 
 
 def _add(dtype: DType, a: str, b: str) -> str:
@@ -185,7 +188,7 @@ def _add(dtype: DType, a: str, b: str) -> str:
 def _search_text(
     dtype: DType, index: DType, rank: int, axis: int, whole: bool, bindings: tuple[int, int, int]
 ) -> str:
-    """Each result looks through the indices. Uniform: count, sizes; then of x, the index and the
+    """Each result searches the indices. Uniform: count, sizes; then of x, the index and the
     source offset and strides; then the sizes of the index (of `whole`: its one size)."""
     total = accumulator_dtype(dtype)
     lines, names = places(rank, 1)
@@ -229,8 +232,8 @@ _ADD_WORD = "  atomicAdd(&out[p], {0});\n"
 def _atomic_text(
     dtype: DType, index: DType, rank: int, axis: int, whole: bool, bindings: tuple[int, int]
 ) -> str:
-    """Each element of the source adds itself. Uniform: count, the source's sizes; offset and
-    strides of the source and of the index; strides of the result."""
+    """Each element of the source is added atomically. Uniform: count, the source's sizes; offset
+    and strides of the source and of the index; strides of the result."""
     total = accumulator_dtype(dtype)
     lines, names = places(rank, 1, "t")
     index_rank = 1 if whole else rank
@@ -294,7 +297,7 @@ def _scatter(
 
 
 def _copied(dev: Any, x: WebGPUArray) -> WebGPUArray:
-    """A copy in C order that nobody else can see, to be added to."""
+    """A contiguous copy with no other owner, to be added to."""
     dtype = FROM_NP[x.dtype]
     out: WebGPUArray = dev.elementwise("copy", Program((Inst("input", dtype, (), 0),)), [x])
     return out
@@ -312,7 +315,7 @@ def scatter_add(
     return _scatter(dev, "scatter_add", x, index, source, axis, whole=False)
 
 
-# --- who writes last -----------------------------------------------------------------------------
+# --- the last write ------------------------------------------------------------------------------
 
 
 @lru_cache
@@ -338,7 +341,7 @@ def _minus_one(dtype: DType) -> Program:
 
 
 def last_write(dev: Any, index: WebGPUArray, size: int) -> WebGPUArray:
-    """Positions are counted from 1, so that 0 says that nobody writes."""
+    """Positions are counted from 1, so that 0 means that nothing is written there."""
     dtype = FROM_NP[index.dtype]
     if not size:
         if index.storage is not None:

@@ -1,7 +1,8 @@
 """Reductions: a workgroup for each row, or a thread for each column, in blocks.
 
-Rows are cut into pieces of 16384, columns into pieces of 128, whose results are reduced again: no
-running sum is long enough to lose digits, and the order depends on the shape alone.
+Rows are split into pieces of 16384, columns into pieces of 128, and their partial results are
+reduced again: no running sum is long enough to lose digits, and the order depends on the shape
+alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ COLUMN_PIECE = edge(__name__, "COLUMN_PIECE", 128, "size")
 
 
 def accumulator_dtype(dtype: DType) -> DType:
-    """What results are kept in until the end: whole words."""
+    """The dtype that accumulates: whole words."""
     if dtype.is_float:
         return dtypes.float32
     if dtype.kind == "int":
@@ -51,12 +52,12 @@ def combined(combine: str, dtype: DType, a: str, b: str) -> str:
 
 
 def total_of(combine: str, dtype: DType, name: str) -> str:
-    """What was accumulated as a result: drivers take 0.0 + x for x, where x may be -0.0."""
+    """The accumulator as a result: drivers replace 0.0 + x by x, although x may be -0.0."""
     return f"plus_zero_f({name})" if combine == "add" and dtype.is_float else name
 
 
 class ReductionPlan(NamedTuple):
-    """What a kernel's text depends on."""
+    """What a kernel's source depends on."""
 
     combine: str
     source: DType
@@ -68,7 +69,7 @@ class ReductionPlan(NamedTuple):
 
 
 class LoopNest(NamedTuple):
-    """Where the elements are: sizes and strides of the axes that stay and of those that go."""
+    """Where the elements are: sizes and strides of the kept and of the reduced axes."""
 
     kept_sizes: Shape
     kept_strides: Shape
@@ -83,12 +84,12 @@ class LoopNest(NamedTuple):
         ]  # fmt: skip
 
 
-_HEAD = 5  # words of the uniform before a walk: results, terms, rows, pieces, divisor
+_HEAD = 5  # words of the uniform before the loops: results, terms, rows, pieces, divisor
 
 
 @lru_cache(maxsize=1024)
 def kernel_text(plan: ReductionPlan) -> str:
-    """One stage: every (row, piece) to one word, or two."""
+    """One stage: every (row, piece) is reduced to one word, or two."""
     row_lines, row_names = places(plan.kept_rank, _HEAD, "row")
     at = _HEAD + plan.kept_rank - 1
     base = address(at, row_names)
@@ -146,7 +147,7 @@ def _columns(plan: ReductionPlan, register: str) -> str:
         f"  let base = base_of(t % {slot(2)});\n  let first = (t / {slot(2)}) * {COLUMN_PIECE}u;\n"
         f"  let end = min(first + {COLUMN_PIECE}u, {slot(1)});\n"
         f"  var acc: {register} = {start};\n  var j = first;\n"
-        "  for (; j + 3u < end; j = j + 4u) {\n"  # four reads are on their way at once
+        "  for (; j + 3u < end; j = j + 4u) {\n"  # four loads are in flight at once
         + "".join(f"    let x{i} = term(base, j + {i}u);\n" for i in range(4))
         + "    acc = combine(combine(combine(combine(acc, x0), x1), x2), x3);\n  }\n"
         "  for (; j < end; j = j + 1u) { acc = combine(acc, term(base, j)); }\n"
@@ -157,7 +158,7 @@ def _columns(plan: ReductionPlan, register: str) -> str:
 def _stage(
     dev: Any, name: str, plan: ReductionPlan, storage: Any, loops: LoopNest, count: int
 ) -> tuple[WebGPUArray, int]:
-    """One kernel: its results and how many pieces each row has left."""
+    """Run one kernel: its results, and how many partial results each row has."""
     rows, terms = size_of(loops.kept_sizes), size_of(loops.reduced_sizes)
     pieces = -(-terms // (ROW_PIECE if plan.by_rows else COLUMN_PIECE))
     plan = plan._replace(mean=plan.mean and pieces == 1)
@@ -170,9 +171,9 @@ def _stage(
 
 
 def _reduces_by_rows(dev: Any, loops: LoopNest) -> bool:
-    """Whether threads of a workgroup share a row: for long rows whose elements lie together, and
-    where there are too few rows to give every thread its own. Not where there are no threads: on
-    a software adapter the barriers cost more than all the rest."""
+    """Whether threads of a workgroup share a row: for long rows with near elements, and where there
+    are too few rows to give every thread its own. Not on a software adapter, where barriers cost
+    more than everything else."""
     if size_of(loops.reduced_sizes) < 64 or dev.gpu.is_software:
         return False
     along = min((abs(s) for s in loops.reduced_strides if s), default=0)
@@ -183,7 +184,7 @@ def _reduces_by_rows(dev: Any, loops: LoopNest) -> bool:
 def accumulate(
     dev: Any, name: str, combine: str, x: WebGPUArray, axes: Shape, mean: bool = False
 ) -> WebGPUArray:
-    """The reduction of a non-empty array, in the accumulator's dtype; one long axis of results."""
+    """The reduction of a non-empty array, in the accumulator's dtype, as a flat array."""
     source = FROM_NP[x.dtype]
     total = accumulator_dtype(source)
     stay = [a for a in range(len(x.shape)) if a not in axes]

@@ -1,8 +1,8 @@
-"""Softmax, standardising and their derivatives: a row is read once, reduced, and written.
+"""Softmax, standardisation and their derivatives: a row is read once, reduced, and written.
 
-A few threads share a row, and a workgroup holds as many rows as fit. Each thread keeps its elements
+A few threads share a row, and a workgroup has as many rows as fit. Each thread keeps its elements
 in registers; rows too long for that are read again at each stage. Where a few rows are very long,
-their pieces are reduced by workgroups of their own, one stage after the other.
+workgroups reduce pieces of them, one stage after the other.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
 
 HELD = edge(__name__, "HELD", 16, "size")  # elements of a row that a thread keeps in registers
-# as many as it should have: more threads to a row would mostly wait for each other
+# elements it should have: more threads for a row would mostly wait for each other
 WANTED = edge(__name__, "WANTED", 8, "size")
-# rows of a workgroup whose neighbours lie together: whole lines of the cache
+# rows of a workgroup that are contiguous across rows: whole cache lines
 SIDE_BY_SIDE = edge(__name__, "SIDE_BY_SIDE", 16, "size")
 # terms summed one after the other before blocks are summed
 BLOCK = edge(__name__, "BLOCK", 64, "size")
 PIECE = edge(__name__, "PIECE", 1 << 12, "size")  # elements of a long row that a workgroup reduces
 LONG, FEW = 1 << 14, 256  # rows as long as this are cut into pieces where there are fewer
-HEAD = 4  # words of the uniform before the walk: rows, elements of a row, the latter as f32, eps
+HEAD = 4  # words of the uniform before the loops: rows, elements of a row, the latter as f32, eps
 _F32 = dtypes.float32
 
 
 class RowStage(NamedTuple):
-    """One reduction of all elements: `becomes` changes them before, for good; each term is what is
-    combined and what is made of its total t. Totals are called t0, t1, ... throughout an op."""
+    """One reduction of all elements. `becomes` first updates the elements, also for later stages;
+    each term is an expression to combine, and one to finalize its total t. Totals are called
+    t0, t1, ... throughout an op."""
 
     combine: str
     terms: tuple[tuple[str, str], ...]
@@ -59,7 +60,7 @@ class RowStage(NamedTuple):
 
 
 class RowOp(NamedTuple):
-    """x0, x1, ... are a place's elements of the inputs, `size` is the length of a row."""
+    """x0, x1, ... are the inputs' elements at one position, `size` is the length of a row."""
 
     inputs: int
     stages: tuple[RowStage, ...]
@@ -111,15 +112,15 @@ _ELEMENT, _TOTAL = re.compile(r"\bx(\d)\b"), re.compile(r"\bt\b")
 
 
 class RowKernelPlan(NamedTuple):
-    """What a kernel's text depends on."""
+    """What a kernel's source depends on."""
 
     op: str
     dtype: DType
     bindings: tuple[int, ...]
-    row_rank: int  # axes that number the rows, and axes that number a row's elements
+    row_rank: int  # axes of the rows, and axes within a row
     term_rank: int
     lanes: int = WORKGROUP  # threads of a row
-    held: int = 0  # elements that each keeps, 0: none
+    held: int = 0  # elements that each thread keeps in registers, 0: none
     interleaved: bool = False  # whether neighbouring threads are in neighbouring rows
     each: int = 1  # elements of a result's word
 
@@ -128,8 +129,8 @@ class RowKernelPlan(NamedTuple):
 
 
 def exp_low(value: str = "f32") -> str:
-    """A function: exp of what is not above 0, or NaN, in registers of one number or of four. No
-    branches; 0 where the result would be no normal number."""
+    """A WGSL function: exp of a number that is not above 0, or NaN, for scalars or vec4. It has no
+    branches, and returns 0 where the result would be subnormal."""
     bits, whole = value.replace("f32", "u32"), value.replace("f32", "i32")
     return (
         f"fn exp_low(x: {value}) -> {value} {{\n"
@@ -150,7 +151,7 @@ def _first(op: RowOp, stage: int) -> int:
 
 
 def _finalized(op: RowOp, stage: int, q: int, total: str) -> str:
-    """What is made of a term's total, as t<number>."""
+    """Define t<number>, the finalized total of a term."""
     value = _TOTAL.sub(total, op.stages[stage].terms[q][1])
     return f"  let t{_first(op, stage) + q} = {value};\n"
 
@@ -188,18 +189,18 @@ def _numbers() -> str:
 
 
 def _load_element(op: RowOp, j: str, changes: int) -> str:
-    """The elements at j, changed as the first stages change them."""
+    """Load the elements at j, updated as the first stages update them."""
     lines = "".join(f"    var x{k} = read{k}(b{k}, {j});\n" for k in range(op.inputs))
     return lines + "".join(f"    {s.becomes}\n" for s in op.stages[:changes])
 
 
 def _register(text: str, e: int) -> str:
-    """Element e of those a thread keeps."""
+    """The expression for element e of those a thread keeps."""
     return _ELEMENT.sub(rf"x\1_{e}", text)
 
 
 def _load_registers(plan: RowKernelPlan) -> str:
-    """Every element of the thread in a register of its own."""
+    """Load every element of the thread into a register of its own."""
     lines = []
     for e in range(plan.held):
         word = f"lane + {e // plan.each * plan.lanes}u"
@@ -213,7 +214,7 @@ def _load_registers(plan: RowKernelPlan) -> str:
 
 
 def _accumulate(op: RowOp, stage: int, held: int, step: str, start: str, end: str) -> str:
-    """acc0, acc1, ...: the thread's part of each total."""
+    """acc0, acc1, ...: the thread's accumulator of each total."""
     s = op.stages[stage]
     zero = constant(identity(s.combine, _F32), _F32)
     count = range(len(s.terms))
@@ -243,7 +244,7 @@ def _accumulate(op: RowOp, stage: int, held: int, step: str, start: str, end: st
 
 
 def _block_reduce(op: RowOp, stage: int, lanes: int, step: int) -> str:
-    """sum0, sum1, ...: the totals of the row, from the parts of its threads."""
+    """sum0, sum1, ...: the totals of the row, reduced over its threads in shared memory."""
     s = op.stages[stage]
     count = range(len(s.terms))
     if lanes == 1:
@@ -260,7 +261,7 @@ def _block_reduce(op: RowOp, stage: int, lanes: int, step: int) -> str:
 
 
 def _write(plan: RowKernelPlan) -> str:
-    """The results of the thread's elements; whole words, so the elements of one lie together."""
+    """Store the results of the thread's elements: a thread has all elements of a word."""
     op, lay, out = OPS[plan.op], layout(plan.dtype), OPS[plan.op].inputs
     width = 32 // plan.each
 
@@ -290,7 +291,7 @@ def _shared_memory(op: RowOp) -> str:
 
 @lru_cache(maxsize=512)
 def _row_text(plan: RowKernelPlan) -> str:
-    """All of a row by one workgroup."""
+    """The kernel in which one workgroup reduces whole rows."""
     op = OPS[plan.op]
     rows = WORKGROUP // plan.lanes
     readers, params = _readers(plan, op.inputs + 1)
@@ -312,7 +313,7 @@ def _row_text(plan: RowKernelPlan) -> str:
 
 
 def _load_totals(op: RowOp, stages: int, first: int) -> str:
-    """The totals of earlier stages, from their buffers."""
+    """Load the totals of earlier stages from their buffers."""
     text = ""
     for s in range(stages):
         for q in range(len(op.stages[s].terms)):
@@ -323,7 +324,7 @@ def _load_totals(op: RowOp, stages: int, first: int) -> str:
 
 @lru_cache(maxsize=256)
 def _stage_text(plan: RowKernelPlan, stage: int) -> str:
-    """One stage on the pieces of rows; another word of the uniform says how many pieces."""
+    """The kernel of one stage on pieces of rows; one more uniform word is the number of pieces."""
     op = OPS[plan.op]
     readers, params = _readers(plan, op.inputs)
     buffers = max(plan.bindings) + 1
@@ -344,8 +345,8 @@ def _stage_text(plan: RowKernelPlan, stage: int) -> str:
 
 @lru_cache(maxsize=256)
 def _final_text(name: str, dtype: DType, bindings: tuple[int, ...], rank: int) -> str:
-    """The results from the totals. Uniform: rows, count, size, eps; sizes; for each input, and for
-    the number of the row, offset and strides."""
+    """The kernel that computes results from the totals. Uniform: rows, count, size, eps; sizes; for
+    each input, and for the number of the row, offset and strides."""
     op = OPS[name]
     lines, names = places(rank, HEAD)
     first = HEAD + rank - 1
@@ -382,7 +383,7 @@ def _power_of_two(n: int) -> int:
 def _thread_mapping(software: bool, rows: int, n: int, interleaved: bool) -> tuple[int, int, bool]:
     """Threads of a row, elements each keeps, and whether neighbours are in neighbouring rows.
 
-    On a software adapter a barrier costs more than all the rest: no thread shares its row.
+    On a software adapter a barrier costs more than everything else: no thread shares its row.
     """
     if software:
         lanes, interleaved = 1, False
@@ -411,7 +412,7 @@ def _run(dev: Any, name: str, *arrays: WebGPUArray, axes: Shape, eps: float = 0.
     stay = tuple(a for a in range(len(shape)) if a not in axes)
     rows, n = (size_of(tuple(shape[a] for a in some)) for some in (stay, axes))
     head = [rows, n, _bits(n), _bits(eps)]
-    # Mesa's software adapter ends all loops of a thread after 65535 turns in sum, and says nothing
+    # Mesa's software adapter silently ends all loops of a thread after 65535 iterations in total
     if n >= LONG and (rows < FEW or dev.gpu.is_software):
         return _run_split(dev, name, arrays, stay, axes, head)
     strides = [*(a.strides for a in arrays), row_major(shape)]
@@ -443,7 +444,7 @@ def _run(dev: Any, name: str, *arrays: WebGPUArray, axes: Shape, eps: float = 0.
 def _run_split(
     dev: Any, name: str, arrays: Sequence[WebGPUArray], stay: Shape, axes: Shape, head: list[int]
 ) -> WebGPUArray:
-    """A few long rows: each stage by as many workgroups as there are pieces."""
+    """A few long rows: each stage runs one workgroup for each piece."""
     op, shape, dtype = OPS[name], arrays[0].shape, FROM_NP[arrays[0].dtype]
     storages, bindings = distinct(arrays)
     strides = [a.strides for a in arrays]
