@@ -17,8 +17,8 @@ from everygrad.backends.webgpu.source.render import (
     cast,
     constant,
     element_kernel,
-    places,
     slot,
+    split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
 from everygrad.core.shapes import size_of
@@ -67,7 +67,7 @@ def philox(dev: Any, state: WebGPUArray, count: int) -> WebGPUArray:
 def _pool_text(dtype: DType) -> str:
     """The index of the largest element in each window; a NaN wins, and padding never does.
     Uniform: count, sizes, offset and strides, then the window."""
-    lines, _ = places(4, 1)
+    lines, _ = split_index(4, 1)
     first = 4 + 5
     h, w, kh, kw, sh, sw, ph, pw, dh, dw = (slot(first + i) for i in range(10))
     register = layout(dtype).register

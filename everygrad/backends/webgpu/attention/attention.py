@@ -30,7 +30,7 @@ from everygrad.backends.webgpu.attention.attention_tiles import (
 )
 from everygrad.backends.webgpu.kernels.reduction import as_dtype
 from everygrad.backends.webgpu.kernels.row_kernels import exp_low, floating
-from everygrad.backends.webgpu.source.render import address, frame, places, slot
+from everygrad.backends.webgpu.source.render import address, frame, slot, split_index
 from everygrad.backends.webgpu.source.word_layout import load
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
@@ -102,7 +102,7 @@ class _AttentionKernel:
         """For each operand x_first(batch) and x(start, row, column); stats(batch, query, which).
         Also the number of words of the uniform."""
         form = self.form
-        lines, names = places(form.rank, HEAD, "batch")
+        lines, names = split_index(form.rank, HEAD, "batch")
         first = HEAD + form.rank - 1
         text = ""
         for binding, name in enumerate(form.names):

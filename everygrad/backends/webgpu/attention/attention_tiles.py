@@ -90,7 +90,7 @@ class TileWriter:
         size = max(2 * SLICE * _PADDED, (1 + most) * SLICE * 16)
         return (
             f"var<workgroup> area: array<vec4<f32>, {size}>;\n"
-            f"var<workgroup> told: array<vec4<f32>, {self.vectors * self.threads}>;\n"
+            f"var<workgroup> row_values: array<vec4<f32>, {self.vectors * self.threads}>;\n"
         )
 
     def _fill(self, body: str) -> str:
@@ -120,11 +120,11 @@ class TileWriter:
             (a, "row0", "row_count", 0),
             (b, "col0", "column_count", SLICE * _PADDED),
         ):
-            fill += f"        var four{at} = vec4<f32>();\n        if (t < {a.width}) {{\n"
+            fill += f"        var vector{at} = vec4<f32>();\n        if (t < {a.width}) {{\n"
             for i, part in enumerate(PARTS):
                 row = f"min({start} + s * 4u + {i}u, {limit} - 1u)"
-                fill += f"          four{at}.{part} = {m.at(row, 't')};\n"
-            fill += f"        }}\n        area[{at}u + f * {_PADDED}u + s] = four{at};\n"
+                fill += f"          vector{at}.{part} = {m.at(row, 't')};\n"
+            fill += f"        }}\n        area[{at}u + f * {_PADDED}u + s] = vector{at};\n"
         text += "      workgroupBarrier();\n" + self._fill(fill) + "      workgroupBarrier();\n"
         end, step = SLICE * _PADDED, self.unrolled * _PADDED
         text += f"      for (var u = 0u; u < {end}u; u = u + {step}u) {{\n"
@@ -149,13 +149,13 @@ class TileWriter:
 
     def across(self, name: str, combine: str) -> str:
         """Lines that combine each row's value over all threads that share the row."""
-        text = "".join(f"    told[{r * self.threads}u + l] = {name}{r};\n" for r in self.each)
+        text = "".join(f"    row_values[{r * self.threads}u + l] = {name}{r};\n" for r in self.each)
         text += "    workgroupBarrier();\n"
         for r in self.each:
             first = f"{r * self.threads}u + l - tx"
-            text += f"    {name}{r} = told[{first}];\n"
+            text += f"    {name}{r} = row_values[{first}];\n"
             text += f"    for (var i = 1u; i < {self.side}u; i = i + 1u) {{\n"
-            value = combine.format(f"{name}{r}", f"told[{first} + i]")
+            value = combine.format(f"{name}{r}", f"row_values[{first} + i]")
             text += f"      {name}{r} = {value};\n    }}\n"
         return text + "    workgroupBarrier();\n"
 
@@ -199,13 +199,13 @@ class TileWriter:
         fill = f"        let row = col0 + z * {SLICE}u + s;\n"
         for chunk in range(m.chunks):
             fill += f"        let t{chunk} = slab * {SLAB}u + {chunk * CHUNK}u + f * 4u;\n"
-            fill += f"        var four{chunk} = vec4<f32>();\n"
+            fill += f"        var vector{chunk} = vec4<f32>();\n"
             fill += "        if (row < column_count) {\n"
             for i, part in enumerate(PARTS):
                 at = f"t{chunk} + {i}u"
-                value = f"{{ four{chunk}.{part} = {m.at('row', at)}; }}"
+                value = f"{{ vector{chunk}.{part} = {m.at('row', at)}; }}"
                 fill += f"          if ({at} < {m.width}) {value}\n"
-            fill += f"        }}\n        area[{256 * (1 + chunk)}u + c] = four{chunk};\n"
+            fill += f"        }}\n        area[{256 * (1 + chunk)}u + c] = vector{chunk};\n"
         text += self._fill(fill) + "      workgroupBarrier();\n"
         return text + self._added(to, m) + "    }\n"
 

@@ -67,24 +67,24 @@ def _by_loop_nest(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     """The wanted values by the loop nest that computes them: one along rows that are reduced, one
     for each other kind of sum; values that fit any loop nest go with the first of these."""
     along = Kind("", group.row or 0)
-    walks: dict[Kind, list[Value]] = {}
+    loop_nests: dict[Kind, list[Value]] = {}
     anywhere: list[Value] = []
     for v in wanted:
         members = needed(group, [v])
         if is_by_rows(members):
-            walks.setdefault(along, []).append(v)
+            loop_nests.setdefault(along, []).append(v)
         elif members[v].role == "final" and kind_of(members[v]).length:
-            walks.setdefault(kind_of(members[v]), []).append(v)
+            loop_nests.setdefault(kind_of(members[v]), []).append(v)
         else:
             anywhere.append(v)
-    if not walks:
+    if not loop_nests:
         return [anywhere]
-    first = along if along in walks else next(iter(walks))
-    walks[first] += anywhere
+    first = along if along in loop_nests else next(iter(loop_nests))
+    loop_nests[first] += anywhere
     if first == along:  # sums of such rows use the same loop nest
-        for kind in [k for k in walks if k.length == group.row and k != along]:
-            walks[along] += walks.pop(kind)
-    return list(walks.values())
+        for kind in [k for k in loop_nests if k.length == group.row and k != along]:
+            loop_nests[along] += loop_nests.pop(kind)
+    return list(loop_nests.values())
 
 
 def task_of(group: Group, wanted: list[Value], software: bool) -> RowKernelTask:

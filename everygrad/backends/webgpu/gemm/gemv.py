@@ -81,8 +81,8 @@ def _along_terms(operands: GemmOperands, plan: GemvPlan) -> tuple[str, str]:
     lines = [f"  let lane = l % {plan.lanes}u;\n"]
     lines.append(f"  let t = w.x * {plan.tile}u + (l / {plan.lanes}u) * {plan.block}u;\n")
     lines += [f"  var s{i}{j} = 0.0;\n" for i, j in each]
-    walk = f"k = k + {plan.lanes * step}u"
-    lines.append(f"  for (var k = start + lane * {step}u; k < end; {walk}) {{\n")
+    advance = f"k = k + {plan.lanes * step}u"
+    lines.append(f"  for (var k = start + lane * {step}u; k < end; {advance}) {{\n")
     lines += [f"    let x{i} = {call(few, f'{i}u', 'k')};\n" for i in range(plan.few)]
     for j in range(plan.block):
         lines.append(f"    let y{j} = {call(wide, f'min(t + {j}u, {limit} - 1u)', 'k')};\n")
@@ -103,14 +103,14 @@ def _by_tree(plan: GemvPlan) -> tuple[tuple[str, str], str]:
     """Sums over the lanes in shared memory: its declaration and the steps; then the total."""
     each = [(i, j) for i in range(plan.few) for j in range(plan.block)]
     puts = "".join(f"  parts[{256 * v}u + l] = s{i}{j};\n" for v, (i, j) in enumerate(each))
-    folds = "".join(
+    adds = "".join(
         f"      parts[{256 * v}u + l] = parts[{256 * v}u + l] + parts[{256 * v}u + l + h];\n"
         for v in range(len(each))
     )
     steps = (
         f"{puts}  workgroupBarrier();\n"
         f"  for (var h = {plan.lanes // 2}u; h > 0u; h = h >> 1u) {{\n"
-        f"    if (lane < h) {{\n{folds}    }}\n    workgroupBarrier();\n  }}\n"
+        f"    if (lane < h) {{\n{adds}    }}\n    workgroupBarrier();\n  }}\n"
     )
     shared = f"var<workgroup> parts: array<f32, {256 * len(each)}>;\n"
     return (shared, steps), "    let total = parts[lane * 256u + l - lane];\n"

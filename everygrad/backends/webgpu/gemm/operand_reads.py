@@ -17,7 +17,7 @@ from everygrad.backends.webgpu.gemm.choose_kernel import Product, Sizes, kind_of
 from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, GemmOperands, Side
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype
-from everygrad.backends.webgpu.source.render import address, cast, constant, places, slot
+from everygrad.backends.webgpu.source.render import address, cast, constant, slot, split_index
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.expr import Inst, Program
 from everygrad.core import shapes
@@ -96,7 +96,7 @@ def _matrices(
     first = HEAD + rank - 1
     text = ""
     for i, (side, one, two) in enumerate(zip(sides, "mk", "kn", strict=True)):
-        lines, names = places(rank, HEAD, "b")
+        lines, names = split_index(rank, HEAD, "b")
         at = address(first + i * (rank + 3), [*names, one, two])
         buffer = f"a{bindings[i]}"
         args = f"(b: u32, {one}: u32, {two}: u32)"

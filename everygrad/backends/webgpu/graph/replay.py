@@ -256,27 +256,27 @@ class Replay:
         self.lifetimes = [
             Lifetime(b.size, first, last, self.name_of(first)) for b, (first, last) in spans.items()
         ]
-        places = shared(self.lifetimes, self.gpu.limits.binding_size)
-        self.places = dict(zip(spans, places, strict=True))
+        assigned = shared(self.lifetimes, self.gpu.limits.binding_size)
+        self.block_numbers = dict(zip(spans, assigned, strict=True))
         self.constants = sum(constants.values())
         self.commands: list[
             Command
         ] = []  # as they run; those that are bound already have no blocks
         # placeholders whose memory differs at each call, and their positions in that list
         self.changing = [*(number for _, number, _ in self.inputs), *self.outputs]
-        self.place_of = {number: at for at, number in enumerate(self.changing)}
+        self.slot_of = {number: at for at, number in enumerate(self.changing)}
         self.shelves = [Shelf(self.gpu, size) for size in self.outputs.values()]
         self.donations = self.find_donations()
-        self.placed = [(array, self.place(array)) for array in self.results.values()]
+        self.placed = [(array, self.slot(array)) for array in self.results.values()]
         numbers = {v: k for k, v in enumerate(self.results)}
         self.order = [numbers[v] for v in self.graph.outputs]
         self.ready: dict[tuple[int, ...], Any] = {}  # prepared commands, by blocks
         self.bind_group_resets = self.gpu.bind_group_resets
 
-    def place(self, array: WebGPUArray) -> int:
+    def slot(self, array: WebGPUArray) -> int:
         """The position of a result's memory among the blocks of a call; -1: it is a constant."""
         storage = array.storage
-        return -1 if storage is None else self.place_of.get(storage.block.number, -1)
+        return -1 if storage is None else self.slot_of.get(storage.block.number, -1)
 
     def find_donations(self) -> dict[int, Donation]:
         """Results written in place, by the position of the input among the blocks of a call."""
@@ -286,7 +286,7 @@ class Replay:
         for x, v in self.in_place.items():
             storage = self.made[x].storage
             assert storage is not None
-            at = self.place_of[storage.block.number]
+            at = self.slot_of[storage.block.number]
             found[at] = Donation(numbers[v], sources[x], Shelf(self.gpu, storage.size))
         return found
 
@@ -298,15 +298,15 @@ class Replay:
     def block_sizes(self) -> dict[int, int]:
         """Bytes of the blocks that values share, by the block's number."""
         sizes: dict[int, int] = {}
-        for b, place in self.places.items():
-            sizes[place] = max(b.size, sizes.get(place, 0))
+        for b, number in self.block_numbers.items():
+            sizes[number] = max(b.size, sizes.get(number, 0))
         return sizes
 
     def allocate(self) -> None:
         """Take the blocks, and bind the commands that use no others."""
         sizes = self.block_sizes()
-        self.storages = {place: self.gpu.pool.take(size) for place, size in sizes.items()}
-        real = {b.number: self.storages[place].block for b, place in self.places.items()}
+        self.storages = {n: self.gpu.pool.take(size) for n, size in sizes.items()}
+        real = {b.number: self.storages[n].block for b, n in self.block_numbers.items()}
         changing = set(self.changing)
         commands = []
         for kernel, placeholders, bound in self.log:
@@ -319,12 +319,11 @@ class Replay:
     def memory(self) -> Memory:
         """The memory the function takes: for intermediate values, for results, for constants."""
         sizes: dict[int, int] = {}
-        for life, place in zip(self.lifetimes, self.places.values(), strict=True):
-            sizes[place] = max(life.nbytes, sizes.get(place, 0))
+        numbers = self.block_numbers.values()
+        for life, n in zip(self.lifetimes, numbers, strict=True):
+            sizes[n] = max(life.nbytes, sizes.get(n, 0))
         starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
-        placed = [
-            (starts[p], life) for life, p in zip(self.lifetimes, self.places.values(), strict=True)
-        ]
+        placed = [(starts[n], life) for life, n in zip(self.lifetimes, numbers, strict=True)]
         results = sum(self.outputs.values()) + sum(g.shelf.size for g in self.donations.values())
         return Memory(sum(sizes.values()), placed, results, self.constants, len(self.donations))
 

@@ -8,7 +8,13 @@ from typing import Any
 
 from everygrad.backends.strided_views import Slices
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
-from everygrad.backends.webgpu.source.render import address, constant, element_kernel, places, slot
+from everygrad.backends.webgpu.source.render import (
+    address,
+    constant,
+    element_kernel,
+    slot,
+    split_index,
+)
 from everygrad.backends.webgpu.source.word_layout import layout, load, raw, thread_count
 from everygrad.compile.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
@@ -61,7 +67,7 @@ def fit_bindings(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
 @lru_cache(maxsize=512)
 def _unslice_source(dtype: DType, rank: int) -> str:
     """Uniform: the count, rank - 1 sizes; offset and strides; start, step, count of each axis."""
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     first = rank + 1 + rank
     inside = []
     for k in range(rank):
@@ -101,7 +107,7 @@ def unslice(dev: Any, x: WebGPUArray, shape: Shape, slices: Slices) -> WebGPUArr
 @lru_cache(maxsize=512)
 def _concat_source(dtype: DType, rank: int, axis: int, bindings: tuple[int, ...]) -> str:
     """Uniform: the count, rank - 1 sizes; where each input ends; their offsets and strides."""
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     first = rank + len(bindings)
     for k, binding in enumerate(bindings):
         at = address(first + k * (rank + 1), names)

@@ -20,8 +20,8 @@ from everygrad.backends.webgpu.source.render import (
     element_kernel,
     frame,
     instruction,
-    places,
     slot,
+    split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, raw, thread_count
 from everygrad.compile.expr import Inst, Program
@@ -57,7 +57,7 @@ def _read_index(dtype: DType, buffer: str, at: str, name: str) -> str:
 def _check_text(dtype: DType, rank: int) -> str:
     """Bools must be true, indices below the axis' size. Uniform: the count, that size, the check's
     number; then sizes, offset and strides."""
-    lines, names = places(rank, 3, "t")
+    lines, names = split_index(rank, 3, "t")
     kind = layout(dtype).kind
     at = address(2 + rank, names)
     text = (
@@ -109,7 +109,7 @@ def _take_text(
     strides, and that of the axis taken from; the index' offset and strides."""
     before, middle, after = ranks
     rank = before + middle + after
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     inner = names[before : before + middle]
     outer = names[:before] + names[before + middle :]
     x_at = rank
@@ -149,7 +149,7 @@ def _gather_text(
     dtype: DType, index: DType, rank: int, axis: int, bindings: tuple[int, int]
 ) -> str:
     """Uniform: count, sizes; x's offset and strides; the index' offset and strides."""
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     text = f"fn element(e: u32) -> {layout(dtype).register} {{\n" + "\n".join(lines) + "\n"
     text += _read_index(index, f"a{bindings[1]}", address(rank + 1 + rank, names), "k")
     coordinates = ["k" if a == axis else n for a, n in enumerate(names)]
@@ -191,7 +191,7 @@ def _search_text(
     """Each result searches the indices. Uniform: count, sizes; then of x, the index and the
     source offset and strides; then the sizes of the index (of `whole`: its one size)."""
     total = accumulator_dtype(dtype)
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     index_rank = 1 if whole else rank
     index_at = rank + 1 + rank
     source_at = index_at + 1 + index_rank
@@ -235,7 +235,7 @@ def _atomic_text(
     """Each element of the source is added atomically. Uniform: count, the source's sizes; offset
     and strides of the source and of the index; strides of the result."""
     total = accumulator_dtype(dtype)
-    lines, names = places(rank, 1, "t")
+    lines, names = split_index(rank, 1, "t")
     index_rank = 1 if whole else rank
     index_at = rank + 1 + rank
     out_at = index_at + 1 + index_rank

@@ -23,8 +23,8 @@ from everygrad.backends.webgpu.source.render import (
     constant,
     frame,
     instruction,
-    places,
     slot,
+    split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.accumulate import COMBINATIONS, identity, of_nothing
@@ -90,11 +90,11 @@ _HEAD = 5  # words of the uniform before the loops: results, terms, rows, pieces
 @lru_cache(maxsize=1024)
 def kernel_text(plan: ReductionPlan) -> str:
     """One stage: every (row, piece) is reduced to one word, or two."""
-    row_lines, row_names = places(plan.kept_rank, _HEAD, "row")
+    row_lines, row_names = split_index(plan.kept_rank, _HEAD, "row")
     at = _HEAD + plan.kept_rank - 1
     base = address(at, row_names)
     at += 1 + plan.kept_rank
-    term_lines, term_names = places(plan.reduced_rank, at, "j")
+    term_lines, term_names = split_index(plan.reduced_rank, at, "j")
     step = address(at + plan.reduced_rank - 1, term_names)
     params = at + plan.reduced_rank - 1 + 1 + plan.reduced_rank
     register = layout(plan.total).register
@@ -250,7 +250,7 @@ def reduce(
 @lru_cache(maxsize=256)
 def _arg_text(dtype: DType, kept_rank: int, largest: bool) -> str:
     """A workgroup for each row. Uniform: rows, terms, stride of the terms, then the kept axes."""
-    lines, names = places(kept_rank, 3, "row")
+    lines, names = split_index(kept_rank, 3, "row")
     lay = layout(dtype)
     compare = instruction(
         Inst("gt" if largest else "lt", dtypes.bool_, (0, 1)), ["v", "b"], [dtype, dtype]

@@ -26,8 +26,8 @@ from everygrad.backends.webgpu.source.render import (
     constant,
     element_kernel,
     frame,
-    places,
     slot,
+    split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
 from everygrad.compile.accumulate import identity
@@ -159,8 +159,8 @@ def _finalized(op: RowOp, stage: int, q: int, total: str) -> str:
 def _readers(plan: RowKernelPlan, arrays: int) -> tuple[str, int]:
     """base{k}(row) and at{k}(base, j): where elements are; read{k}(base, j) for inputs. Also the
     number of words of the uniform."""
-    rows, row_names = places(plan.row_rank, HEAD, "row")
-    terms, term_names = places(plan.term_rank, HEAD + plan.row_rank - 1, "j")
+    rows, row_names = split_index(plan.row_rank, HEAD, "row")
+    terms, term_names = split_index(plan.term_rank, HEAD + plan.row_rank - 1, "j")
     first = HEAD + plan.row_rank + plan.term_rank - 2
     text = ""
     for k in range(arrays):
@@ -348,7 +348,7 @@ def _final_text(name: str, dtype: DType, bindings: tuple[int, ...], rank: int) -
     """The kernel that computes results from the totals. Uniform: rows, count, size, eps; sizes; for
     each input, and for the number of the row, offset and strides."""
     op = OPS[name]
-    lines, names = places(rank, HEAD)
+    lines, names = split_index(rank, HEAD)
     first = HEAD + rank - 1
     body = "\n".join(lines) + "\n"
     for k in range(op.inputs):

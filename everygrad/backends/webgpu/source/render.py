@@ -347,7 +347,7 @@ def element_kernel(inputs: int, params: int, dtype: DType, text: str, count: str
     return frame(inputs, params, text + main)
 
 
-def places(rank: int, first: int, index: str = "e") -> tuple[list[str], list[str]]:
+def split_index(rank: int, first: int, index: str = "e") -> tuple[list[str], list[str]]:
     """Lines that split an index into coordinates, by sizes in words first.. of the uniform (all
     but the first size); and the coordinates' names."""
     lines, names = [f"  var r = {index};"], [f"i{k}" for k in range(rank)]
@@ -369,7 +369,7 @@ def elementwise(
     program: Program, input_dtypes: tuple[DType, ...], bindings: tuple[int, ...], rank: int
 ) -> str:
     """Uniform: the count, rank - 1 sizes, then for each input its offset and strides."""
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     registers: dict[int, str] = {}
     used = sorted({inst.value for inst in program.insts if inst.fn == "input"})
     for k in used:
