@@ -136,7 +136,7 @@ class Gpu:
         wanted = {name: adapter.limits[name] for name in _REQUESTED}
         # tests and browser exports remove some of the features
         self.device, self.features = request_device(adapter, wanted)
-        self.small_matrices: bool | None = None  # whether they are correct, once checked
+        self.has_cooperative_matrices: bool | None = None  # whether they are correct, once checked
         self.queue = self.device.queue
         self.is_software = adapter.info["adapter_type"] == "CPU"
         self.limits = Limits.of(self.device.limits)

@@ -59,7 +59,7 @@ def state(gpu: Any) -> str:
     if "cooperative-matrix" not in gpu.adapter.features:
         return f"not offered by this adapter; {plain_tiles}"
     wrong = f"offered by the adapter, but a product came out wrong; {plain_tiles}"
-    if gpu.small_matrices is False:
+    if gpu.has_cooperative_matrices is False:
         return wrong
     if not gpu.features >= NEEDS:
         return f"offered by the adapter, but refused when the device was opened; {plain_tiles}"
@@ -200,14 +200,14 @@ _CHECKED = (128, 128, 64)  # rows, columns, terms
 
 def is_right(gpu: Any) -> bool:
     """Whether a small product is correct; the feature is disabled on a device where it is not."""
-    if gpu.small_matrices is None:
+    if gpu.has_cooperative_matrices is None:
         try:
-            gpu.small_matrices = _product_is_right(gpu)
+            gpu.has_cooperative_matrices = _product_is_right(gpu)
         except (CompileError, wgpu.GPUError):
-            gpu.small_matrices = False
-        if not gpu.small_matrices:
+            gpu.has_cooperative_matrices = False
+        if not gpu.has_cooperative_matrices:
             gpu.features.discard("cooperative-matrix")
-    return bool(gpu.small_matrices)
+    return bool(gpu.has_cooperative_matrices)
 
 
 def _check_operands() -> GemmOperands:
@@ -229,7 +229,7 @@ def _product_is_right(gpu: Any) -> bool:
     x = rng.integers(-4, 5, (rows, terms)).astype(np.float16)
     y = rng.integers(-4, 5, (terms, columns)).astype(np.float16)
     source = kernel(_check_operands(), plain(dtypes.float32), vec4_out=True)
-    pipeline = gpu.pipeline("small matrices", source, 2, 1)
+    pipeline = gpu.pipeline("cooperative matrix check", source, 2, 1)
     head = np.array([rows, columns, terms, 0, 1, terms, 0, 0], np.uint32)
     usage = wgpu.BufferUsage
     made = [
