@@ -34,7 +34,7 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
 
-_PLANS = 1 << 14  # kernels cached with their shapes
+_MAX_KERNELS = 1 << 14  # kernels cached with their shapes
 MOST_ELEMENTS = edge(__name__, "MOST_ELEMENTS", (1 << 31) - 1, "elements")
 
 
@@ -47,7 +47,7 @@ class WebGPU(GpuBackend):
         super().__init__(device)
         self.wanted = wanted
         self._gpu: Gpu | None = None
-        self.plans: dict[Any, tuple[Kernel, Program]] = {}
+        self.elementwise_kernels: dict[Any, tuple[Kernel, Program]] = {}
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
@@ -57,7 +57,7 @@ class WebGPU(GpuBackend):
         """The open device; a lost one is opened again."""
         if self._gpu is None or self._gpu.lost is not None:
             self.made.clear()
-            self.plans.clear()
+            self.elementwise_kernels.clear()
             self._gpu = Gpu(find_adapter(self.wanted))
         return self._gpu
 
@@ -101,16 +101,19 @@ class WebGPU(GpuBackend):
             return out
         storages, bindings = distinct(arrays)
         key = (id(program), bindings, *[(a.shape, a.strides, a.offset) for a in arrays])
-        found = self.plans.get(key)
+        found = self.elementwise_kernels.get(key)
         if found is None:
-            if len(self.plans) > _PLANS:
-                self.plans.clear()
-            # the program is kept alive with its plan, so that no other can have its id
-            found = self.plans[key] = (self.plan(name, program, arrays, shape, bindings), program)
+            if len(self.elementwise_kernels) > _MAX_KERNELS:
+                self.elementwise_kernels.clear()
+            # the program is kept alive with its kernel, so that no other can have its id
+            found = self.elementwise_kernels[key] = (
+                self.elementwise_kernel(name, program, arrays, shape, bindings),
+                program,
+            )
         gpu.record(found[0], [s.block for s in (*storages, out.storage)])
         return out
 
-    def plan(
+    def elementwise_kernel(
         self,
         name: str,
         program: Program,

@@ -19,8 +19,8 @@ from everygrad.errors import DeviceError
 # void f(WGPUMapAsyncStatus, WGPUStringView, void *word, void *): Windows passes the text, two words
 # long, by its address, others in two registers
 _TEXT_ARGUMENT = "ptr %text" if sys.platform == "win32" else "ptr %text, i64 %length"
-_TOLD = f"""
-define void @told(i32 %status, {_TEXT_ARGUMENT}, ptr %word, ptr %unused) nounwind {{
+_MAP_CALLBACK = f"""
+define void @map_callback(i32 %status, {_TEXT_ARGUMENT}, ptr %word, ptr %unused) nounwind {{
   store atomic i32 %status, ptr %word release, align 4
   ret void
 }}
@@ -29,8 +29,8 @@ _NAMES = ("wgpuBufferMapAsync", "wgpuBufferGetConstMappedRange", "wgpuBufferUnma
 
 
 @cache
-def _told() -> int:
-    return engine().functions(_TOLD, ("told",), vectorise=False)["told"]
+def _map_callback() -> int:
+    return engine().functions(_MAP_CALLBACK, ("map_callback",), vectorise=False)["map_callback"]
 
 
 class Mapping:
@@ -52,7 +52,7 @@ class Mapping:
         self._words.append(word)
         info = ffi.new("WGPUBufferMapCallbackInfo *")
         info.mode = lib.WGPUCallbackMode_AllowProcessEvents
-        info.callback = ffi.cast("WGPUBufferMapCallback", _told())
+        info.callback = ffi.cast("WGPUBufferMapCallback", _map_callback())
         info.userdata1 = word
         given = ((self.raw._internal,), (lib.WGPUMapMode_Read,), (0,), (size,), (info[0],))
         self._asked.extend(map(lib.wgpuBufferMapAsync, *given))

@@ -120,7 +120,7 @@ def direct() -> NativeCalls | None:
     def wait(device: Any, submission: Any) -> None:
         safe.wgpuDevicePoll(device, True, submission)
 
-    def look(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
+    def map_address(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
         return mapping.address(lib, ffi, size, partial(wait, device, submission))
 
     set_pipeline, set_group, dispatch = (getattr(lib, name) for name in _FUNCTIONS[:3])
@@ -132,7 +132,8 @@ def direct() -> NativeCalls | None:
     functions = tuple(address(ffi.addressof(lib, name)) for name in _FUNCTIONS[:3])
     return NativeCalls(
         of, set_pipeline, set_group, dispatch, begin, end, drop, finish, forget, submit,
-        submission, wait, look, partial(Mapping.close, lib=lib), ffi.NULL, address, functions,
+        submission, wait, map_address, partial(Mapping.close, lib=lib), ffi.NULL, address,
+        functions,
     )  # fmt: skip
 
 
@@ -151,19 +152,19 @@ def by_classes() -> NativeCalls:
         lambda queue, finished, submitted: submitted.append(queue.submit(finished)),
         lambda noted: noted,
         lambda device, submission: None,  # mapping waits by itself
-        _look,
-        _close,
+        _map_address,
+        _unmap,
         None,
     )
 
 
-def _look(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
+def _map_address(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
     mapping.raw.map_sync("READ", 0, size)
     found = np.frombuffer(mapping.raw.read_mapped(0, size, copy=False), np.uint8)
     return int(found.ctypes.data)
 
 
-def _close(mapping: Mapping) -> None:
+def _unmap(mapping: Mapping) -> None:
     if mapping.raw.map_state == "mapped":
         mapping.raw.unmap()
 

@@ -82,7 +82,7 @@ class Replay:
             finally:
                 self.gpu.pool, self.gpu.log = outside, None
         self.log = without_repeats(self.log)
-        self.plan()
+        self.plan_memory()
         self.out_of_place: Replay | None = None  # the same function with no result in place
         faults = self.gpu.fault_storage().block.number
         self.checks = any(b.number == faults for c in self.log for b in c.blocks)
@@ -223,7 +223,7 @@ class Replay:
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def plan(self) -> None:
+    def plan_memory(self) -> None:
         """Plan the memory. Inputs and results get theirs at each call, constants have it, and
         intermediate values share blocks, which are taken when the first call runs."""
         written = {b.number for c in self.log for b in c.blocks[_inputs(c) :]}

@@ -109,7 +109,7 @@ def _record(
     dev: Any, name: str, program: Program, arrays: list[WebGPUArray], out: WebGPUArray
 ) -> None:
     storages, bindings = distinct(arrays)
-    kernel = dev.plan(name, program, arrays, out.shape, bindings)
+    kernel = dev.elementwise_kernel(name, program, arrays, out.shape, bindings)
     assert out.storage is not None
     assert not out.offset
     dev.gpu.record(kernel, [s.block for s in (*storages, out.storage)])

@@ -125,7 +125,7 @@ def _concat_source(dtype: DType, rank: int, axis: int, bindings: tuple[int, ...]
 
 
 def join(dev: Any, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
-    """Write arrays into `out`, one after the other along an axis."""
+    """Write arrays into `out`, one behind the other along an axis."""
     shape, count = out.shape, size_of(out.shape)
     dtype = raw(FROM_NP[out.dtype])
     there = fit_bindings(dev, arrays)

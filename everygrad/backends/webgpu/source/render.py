@@ -221,7 +221,7 @@ def cast(value: str, source: DType, target: DType) -> str:
     a, b = layout(source).kind, layout(target).kind
     rounded = _ROUNDS.get(target)
     if a == b == "f" or b == "f":
-        plain = value if a == "f" else _look(CASTS, a, b).format(value)
+        plain = value if a == "f" else _cast_form(CASTS, a, b).format(value)
         if target is dtypes.bfloat16:
             plain = _to_be_rounded(value, source, target)
         if rounded and source is not target:
@@ -231,7 +231,7 @@ def cast(value: str, source: DType, target: DType) -> str:
         limits = np.iinfo(target.np)
         name, end = ("i32", "") if b == "i" else ("u32", "u")
         return f"clamp({name}_of_f({value}), {limits.min}{end}, {limits.max}{end})"
-    plain = value if a == b or {a, b} == {"l", "ul"} else _look(CASTS, a, b).format(value)
+    plain = value if a == b or {a, b} == {"l", "ul"} else _cast_form(CASTS, a, b).format(value)
     narrower = target in _WRAPS and source is not target and a != "b"
     return _WRAPS[target].format(plain) if narrower else plain
 
@@ -243,7 +243,7 @@ def _to_be_rounded(value: str, source: DType, half: DType) -> str:
     return cast(value, source, dtypes.float32)
 
 
-def _look(table: dict[str, str], a: str, b: str) -> str:
+def _cast_form(table: dict[str, str], a: str, b: str) -> str:
     for key in (f"{a} {b}", f"{a[-1]} {b}", f"{a} {b[-1]}", f"{a[-1]} {b[-1]}"):
         if key in table:
             return table[key]
