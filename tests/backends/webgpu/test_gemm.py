@@ -499,7 +499,7 @@ def test_whether_cooperative_matrices_are_used_is_said() -> None:
                 adapter=SimpleNamespace(features=cooperative_matrix.NEEDS if offered else set()),
                 features=set(cooperative_matrix.NEEDS) if granted else {"subgroup"},
                 limits=SimpleNamespace(shared_bytes=shared),
-                cooperative_matrices=right,
+                has_cooperative_matrices=right,
             )
         )
 
