@@ -317,7 +317,7 @@ def written(ops: list[Any]) -> dict[str, str]:
     dev: Any = base.get(DEVICE)
     sources: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch, dev.gpu.lock:
-        patch.setattr(dev, "plans", {})
+        patch.setattr(dev, "elementwise_kernels", {})
         patch.setattr(dev.gpu, "pipeline", lambda name, text, *_: sources.setdefault(text, name))
         patch.setattr(dev.gpu, "record", lambda kernel, blocks: None)
         for op, dtype in itertools.product(ops, (*MIXED, dtypes.float32)):

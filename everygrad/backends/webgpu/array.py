@@ -27,24 +27,28 @@ class WebGPUArray(StridedArray):
         strides: Shape | None = None,
     ) -> None:
         super().__init__(device, shape, dtype, storage, offset, strides)
-        self.in_order = strides is None and not offset  # from the start, in C order; else not known
+        self.in_order = (
+            strides is None and not offset
+        )  # contiguous, from the start of the storage; else unknown
 
-    def known(self) -> WebGPUArray:
-        """The same, known to be in order if it is."""
+    def with_known_order(self) -> WebGPUArray:
+        """The same array, with `in_order` set if it is contiguous."""
         if self.offset or self.strides != row_major(self.shape):
             return self
         return WebGPUArray(self.device, self.shape, self.dtype, self.storage)
 
     @property
     def is_sole_owner(self) -> bool:
-        """Whether this is all of its storage, in C order, and no other array can see it. Asked for
-        every parameter at every call of a compiled step."""
+        """Whether this array fills its storage contiguously, and is the only one that refers to it.
+        Checked for every parameter at every call of a compiled step."""
         storage = self.storage
-        return self.in_order and storage is not None and getrefcount(storage) <= _ALONE
+        return (
+            self.in_order and storage is not None and getrefcount(storage) <= _SOLE_OWNER_REFCOUNT
+        )
 
 
-def _alone() -> int:
-    """What getrefcount says of a storage that one array holds, asked as `is_sole_owner` asks."""
+def _sole_owner_refcount() -> int:
+    """The getrefcount of a storage that one array holds, called as `is_sole_owner` calls it."""
     held: Any = object()
     array = WebGPUArray("webgpu", (), None, held)
     del held
@@ -52,7 +56,7 @@ def _alone() -> int:
     return getrefcount(storage)
 
 
-_ALONE = _alone()
+_SOLE_OWNER_REFCOUNT = _sole_owner_refcount()
 
 
 def count_of(array: WebGPUArray) -> int:

@@ -1,4 +1,4 @@
-"""WebGPU as a backend: works ops out from their records, by kernels written in WGSL."""
+"""WebGPU as a backend: runs ops from their records, by kernels written in WGSL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from everygrad.backends.webgpu.array import WebGPUArray, count_of, distinct
 from everygrad.backends.webgpu.driver.adapters import asked_for, find_adapter
 from everygrad.backends.webgpu.driver.gpu import WORKGROUP, Gpu, Kernel
 from everygrad.backends.webgpu.driver.memory import Storage
-from everygrad.backends.webgpu.driver.readback import Fetch, Part
+from everygrad.backends.webgpu.driver.readback import ByteRange, Fetch
 from everygrad.backends.webgpu.gemm import cooperative_matrix
 from everygrad.backends.webgpu.graph.replay import Replay
 from everygrad.backends.webgpu.kernels import chunked, copy_kernels, reduction, vec4
@@ -34,7 +34,7 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
 
-_PLANS = 1 << 14  # kernels remembered with their shapes
+_MAX_KERNELS = 1 << 14  # kernels cached with their shapes
 MOST_ELEMENTS = edge(__name__, "MOST_ELEMENTS", (1 << 31) - 1, "elements")
 
 
@@ -47,17 +47,17 @@ class WebGPU(GpuBackend):
         super().__init__(device)
         self.wanted = wanted
         self._gpu: Gpu | None = None
-        self.plans: dict[Any, tuple[Kernel, Program]] = {}
+        self.elementwise_kernels: dict[Any, tuple[Kernel, Program]] = {}
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
 
     @property
     def gpu(self) -> Gpu:
-        """The opened device; a lost one is opened again."""
+        """The open device; a lost one is opened again."""
         if self._gpu is None or self._gpu.lost is not None:
             self.made.clear()
-            self.plans.clear()
+            self.elementwise_kernels.clear()
             self._gpu = Gpu(find_adapter(self.wanted))
         return self._gpu
 
@@ -95,22 +95,25 @@ class WebGPU(GpuBackend):
         if out.storage is None:
             return out
         if len(arrays) >= gpu.limits.storage_buffers:
-            arrays = copy_kernels.bound(self, arrays)
-        if gpu.largest > gpu.limits.binding_size and chunked.wanted(gpu, arrays, out):
+            arrays = copy_kernels.fit_bindings(self, arrays)
+        if gpu.largest > gpu.limits.binding_size and chunked.is_needed(gpu, arrays, out):
             chunked.elementwise(self, name, program, arrays, out)
             return out
         storages, bindings = distinct(arrays)
         key = (id(program), bindings, *[(a.shape, a.strides, a.offset) for a in arrays])
-        found = self.plans.get(key)
+        found = self.elementwise_kernels.get(key)
         if found is None:
-            if len(self.plans) > _PLANS:
-                self.plans.clear()
-            # the program stays with its plan, so that no other can have its id
-            found = self.plans[key] = (self.plan(name, program, arrays, shape, bindings), program)
+            if len(self.elementwise_kernels) > _MAX_KERNELS:
+                self.elementwise_kernels.clear()
+            # the program is kept alive with its kernel, so that no other can have its id
+            found = self.elementwise_kernels[key] = (
+                self.elementwise_kernel(name, program, arrays, shape, bindings),
+                program,
+            )
         gpu.record(found[0], [s.block for s in (*storages, out.storage)])
         return out
 
-    def plan(
+    def elementwise_kernel(
         self,
         name: str,
         program: Program,
@@ -155,13 +158,13 @@ class WebGPU(GpuBackend):
         return Replay(self, graph, donated)
 
     def cooperative_matrices(self) -> str:
-        """Whether float16 products use the device's own small matrices, in words."""
+        """Whether float16 products use the device's cooperative matrices, in words."""
         return cooperative_matrix.state(self.gpu)
 
     # --- arrays ----------------------------------------------------------------------------------
 
     def empty(self, shape: Shape, dtype: DType) -> WebGPUArray:
-        """An array whose elements a kernel is about to write."""
+        """An array with undefined elements, which a kernel is about to write."""
         count = size_of(shape)
         check_count("a tensor", count)
         storage = self.gpu.pool.take(byte_size(dtype, count)) if count else None
@@ -188,21 +191,21 @@ class WebGPU(GpuBackend):
         return WebGPUArray(self.device, array.shape, dtype.np, storage)
 
     def to_numpy(self, array: WebGPUArray) -> Any:
-        """Waits for the GPU; raises what checks found since the last time."""
+        """Wait for the GPU; raise what checks found since the last read."""
         if array.storage is None:
             return np.zeros(array.shape, array.dtype)
         array, part = self.span_of(array)
         return as_numpy(array, part, part.storage.gpu.read(*part))
 
     def read_later(self, arrays: Sequence[WebGPUArray]) -> Pending:
-        """All of them in one submission; `result()` waits for it, and for nothing after it."""
+        """Read all arrays in one submission; `result()` waits for it, and for nothing after it."""
         spans = [self.span_of(a) for a in arrays if a.storage is not None]
         if not spans:
             return Ready([np.zeros(a.shape, a.dtype) for a in arrays])
-        return Fetched(arrays, spans, self.gpu.fetch([part for _, part in spans]))
+        return PendingArrays(arrays, spans, self.gpu.fetch([part for _, part in spans]))
 
-    def span_of(self, array: WebGPUArray) -> tuple[WebGPUArray, Part]:
-        """The bytes to read for an array, which is first put in order if it is mostly gaps."""
+    def span_of(self, array: WebGPUArray) -> tuple[WebGPUArray, ByteRange]:
+        """The bytes to read for an array, which is first copied to contiguous if mostly gaps."""
         assert array.storage is not None
         if array.storage.gpu.lost is not None:
             raise DeviceError(array.storage.gpu.lost)
@@ -214,7 +217,7 @@ class WebGPU(GpuBackend):
         size = array.dtype.itemsize
         start = low * size // 4 * 4
         end = -(-(high + 1) * size // 4) * 4
-        return array, Part(array.storage, start, end - start)
+        return array, ByteRange(array.storage, start, end - start)
 
     def check_dtype(self, dtype: DType) -> None:
         layout(dtype)
@@ -224,13 +227,13 @@ class WebGPU(GpuBackend):
         return super().intern(key, make)
 
 
-class Fetched:
-    """Arrays on their way to the CPU."""
+class PendingArrays:
+    """Arrays that are being read back to the CPU."""
 
     def __init__(
         self,
         arrays: Sequence[WebGPUArray],
-        spans: Sequence[tuple[WebGPUArray, Part]],
+        spans: Sequence[tuple[WebGPUArray, ByteRange]],
         fetch: Fetch,
     ) -> None:
         self._arrays = arrays
@@ -238,7 +241,7 @@ class Fetched:
         self._fetch = fetch
 
     def result(self) -> list[Any]:
-        """The values, when they are here; raises what checks found before."""
+        """Wait for the values; raise what checks found before."""
         read = iter(zip(self._spans, self._fetch.result(), strict=True))
         made = []
         for a in self._arrays:
@@ -250,15 +253,15 @@ class Fetched:
         return made
 
 
-def as_numpy(array: WebGPUArray, part: Part, data: Any) -> Any:
-    """An array whose bytes were read."""
+def as_numpy(array: WebGPUArray, part: ByteRange, data: Any) -> Any:
+    """An array from the bytes that were read."""
     size = array.dtype.itemsize
     steps = tuple(s * size for s in array.strides)
     return np.ndarray(array.shape, array.dtype, data, array.offset * size - part.start, steps)
 
 
 def check_count(what: str, count: int) -> None:
-    """Kernels number elements by 32-bit words, and the differences of numbers are signed."""
+    """Refuse more elements than kernels can index: indices are 32-bit, their differences signed."""
     if count > MOST_ELEMENTS:
         raise OutOfMemoryError(
             f"webgpu: {what} of {count} elements: kernels count to {MOST_ELEMENTS}; "
@@ -269,14 +272,14 @@ def check_count(what: str, count: int) -> None:
 def open_device(name: str = "webgpu") -> WebGPU:
     """ "webgpu", or "webgpu:" and part of an adapter's name."""
     backend = WebGPU(name, asked_for(name))
-    backend.gpu  # noqa: B018  # opened now, so that an absent adapter is named here
+    backend.gpu  # noqa: B018  # opened now, so that a missing adapter is reported here
     atexit.register(_finish, backend, os.getpid())
     return backend
 
 
 def _finish(backend: WebGPU, process: int) -> None:
-    """Wait for what still runs when the program ends: drivers that compute on the process's
-    threads crash otherwise. What a check would say is not asked for any more."""
+    """Wait for running commands when the program ends: drivers that compute on the process's
+    threads crash otherwise. Errors that checks found are ignored."""
     gpu = backend._gpu
     if gpu is not None and gpu.lost is None and os.getpid() == process:
         with contextlib.suppress(EverygradError):

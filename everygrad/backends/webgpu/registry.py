@@ -1,4 +1,4 @@
-"""The ops this backend has a better way for than their portable definition."""
+"""The ops for which this backend has a kernel that is better than their portable definition."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from everygrad.backends.webgpu.source.render import (
     cast,
     constant,
     element_kernel,
-    places,
     slot,
+    split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
 from everygrad.core.shapes import size_of
@@ -65,13 +65,13 @@ def philox(dev: Any, state: WebGPUArray, count: int) -> WebGPUArray:
 
 @lru_cache
 def _pool_text(dtype: DType) -> str:
-    """The place of the largest element in each window; a NaN wins, a place in the image over one
-    in the padding. Uniform: count, sizes, offset and strides, then the window."""
-    lines, _ = places(4, 1)
+    """The index of the largest element in each window; a NaN wins, and padding never does.
+    Uniform: count, sizes, offset and strides, then the window."""
+    lines, _ = split_index(4, 1)
     first = 4 + 5
     h, w, kh, kw, sh, sw, ph, pw, dh, dw = (slot(first + i) for i in range(10))
     register = layout(dtype).register
-    total = reduction.accumulator(dtype)
+    total = reduction.accumulator_dtype(dtype)
     value = cast("x", dtype, total)
     nan = " || (is_nan(v) && !is_nan(best))" if layout(dtype).kind == "f" else ""
     compare = "lt_l(best, v)" if layout(dtype).words == 2 else "v > best"
@@ -127,8 +127,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "check_range": gather_scatter.check_range,
     "check_true": gather_scatter.check_true,
     "prod": reduction.prod,
-    "argmax": lambda dev, x, axis, keepdims: reduction.arg(dev, True, x, axis, keepdims),
-    "argmin": lambda dev, x, axis, keepdims: reduction.arg(dev, False, x, axis, keepdims),
+    "argmax": lambda dev, x, axis, keepdims: reduction.arg_reduce(dev, True, x, axis, keepdims),
+    "argmin": lambda dev, x, axis, keepdims: reduction.arg_reduce(dev, False, x, axis, keepdims),
     "philox": philox,
     **row_kernels.KERNELS,
     **attention.KERNELS,

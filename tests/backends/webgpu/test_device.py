@@ -46,7 +46,7 @@ def limits(**lowered: int) -> Iterator[None]:
     """The device as if it granted less."""
     held = backend().gpu.limits
     kept = {name: getattr(held, name) for name in lowered}
-    backend().plans.clear()
+    backend().elementwise_kernels.clear()
     for name, value in lowered.items():
         setattr(held, name, value)
     try:
@@ -54,7 +54,7 @@ def limits(**lowered: int) -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(held, name, value)
-        backend().plans.clear()
+        backend().elementwise_kernels.clear()
 
 
 # --- storage -------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_layouts_read_back() -> None:
                                   a.transpose(2, 1, 0).reshape(30, 4))  # fmt: skip
 
 
-def test_blocks_serve_again() -> None:
+def test_blocks_are_reused() -> None:
     pool = backend().gpu.pool
     x = on(np.ones(1000, np.float32))
     for _ in range(5):
@@ -308,14 +308,14 @@ def kind(request: Any, monkeypatch: Any) -> bool:
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (65, 70, 33), (36, 400, 52), (1028, 36, 1152)])
 def test_products_in_every_layout(sizes: tuple[int, int, int], kind: bool) -> None:
     m, k, n = sizes
-    for turned in range(4):
+    for transposed in range(4):
         for dtype, offset in (("float32", 0), ("float32", 1), ("float16", 0)):
-            a = RNG.normal(size=(k, m) if turned & 1 else (m, k)).astype(dtype)
-            b = RNG.normal(size=(n, k) if turned & 2 else (k, n)).astype(dtype)
+            a = RNG.normal(size=(k, m) if transposed & 1 else (m, k)).astype(dtype)
+            b = RNG.normal(size=(n, k) if transposed & 2 else (k, n)).astype(dtype)
             x = on(np.concatenate([np.zeros(offset, dtype), a.reshape(-1)]))[offset:]
             x, y = x.reshape(a.shape), on(b)
-            x, a = (x.T, a.T) if turned & 1 else (x, a)
-            y, b = (y.T, b.T) if turned & 2 else (y, b)
+            x, a = (x.T, a.T) if transposed & 1 else (x, a)
+            y, b = (y.T, b.T) if transposed & 2 else (y, b)
             want = a.astype(np.float64) @ b.astype(np.float64)
             tolerance = 2e-6 if dtype == "float32" else 1e-3
             error = np.abs((x @ y).numpy().astype(np.float64) - want).max()
@@ -344,7 +344,7 @@ def test_reductions_of_every_kind(shape: tuple[int, ...], kind: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 1023, 1024, 1025, 4099])
-def test_four_at_a_time(count: int) -> None:
+def test_vec4_kernels(count: int) -> None:
     a, b = RNG.normal(size=(2, count)).astype(np.float32)
     x, y = on(a), on(b)
     np.testing.assert_array_equal((x * y + 2.0).numpy(), a * b + 2)

@@ -1,7 +1,7 @@
 """Fused groups on WebGPU: rows of all lengths, sums over rows, limits, and the memory of a replay.
 
-Everything runs twice: as a software adapter walks rows (one thread each), and as a GPU does
-(threads that share rows, and meet), which is decided by shapes alone and can be tested anywhere.
+Everything runs twice: mapped as for a software adapter (one thread for each row), and as for a GPU
+(threads share rows, with block reductions). Shapes alone decide that, so any adapter can test it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from everygrad._jit.pipeline import prepared
 from everygrad.backends import base
 from everygrad.backends.group_sums import fusable, without_strays
 from everygrad.backends.webgpu.fused import fused
-from everygrad.backends.webgpu.fused.row_kernel import RowWriter
+from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.compile.fuse import fuse, used_outside
 from everygrad.errors import DeviceError
 from tests.api import test_export_web as web
@@ -38,7 +38,7 @@ browser = web.browser  # a fixture
 
 @pytest.fixture(params=["software", "hardware"])
 def gpu(request: Any, monkeypatch: Any) -> Any:
-    """The opened device, which takes itself for one of the kind."""
+    """The open device, treated as a software adapter or as a GPU."""
     found: Any = base.get(DEVICE)
     monkeypatch.setattr(found.gpu, "is_software", request.param == "software")
     return found.gpu
@@ -166,8 +166,8 @@ def test_sums_that_end_a_group(gpu: Any, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(64, 48), (500, 40), (20, 3000), (21, 7)], ids=str)
-def test_sums_behind_rows(gpu: Any, shape: tuple[int, int]) -> None:
-    """The gradients of a layer norm's weight and bias: columns of what rows were reduced for."""
+def test_sums_after_row_reductions(gpu: Any, shape: tuple[int, int]) -> None:
+    """The gradients of a layer norm's weight and bias: sums over rows of row-reduced values."""
 
     def loss(x: Any, w: Any, b: Any) -> Any:
         return (F.layer_norm(x, (shape[1],), w, b) ** 2).mean()
@@ -280,13 +280,13 @@ def test_nan_and_infinity(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 1023, 1024, 1025, 40_003], ids=str)
-def test_elements_in_fours(gpu: Any, size: int) -> None:
+def test_vec4_elements(gpu: Any, size: int) -> None:
     def f(x: Any, y: Any) -> Any:
         z = x * y + 1.0
         return z, z > 1.0, z.astype("float16"), y.astype("int64") * 3, z.sum(), z.astype("int8")
 
     f = compiled(f, normal(size), np.arange(size).astype(np.int32), tolerance=1e-3)
-    assert len(commands(f)) <= 2  # one, and perhaps one more that finishes the sum
+    assert len(commands(f)) <= 2  # one, and perhaps a second stage of the sum
 
 
 def test_operands_of_all_layouts(gpu: Any) -> None:
@@ -342,13 +342,13 @@ def test_a_loss_and_its_gradient_read_once(gpu: Any) -> None:
 
 
 def test_small_groups_of_one_size_are_one_kernel(gpu: Any) -> None:
-    """Updates of parameters: on a GPU, starting them is what they cost."""
+    """Updates of parameters: on a GPU they cost little more than their launches."""
     arrays = [normal(12, 10) + i for i in range(6)]
     f = compiled(lambda *xs: [eg.exp(x) * 2.0 for x in xs], *arrays)
     assert len(commands(f)) == (6 if gpu.is_software else 1)
 
 
-def test_kernels_read_in_fours_and_divide_nothing(gpu: Any) -> None:
+def test_kernels_read_vec4_and_divide_nothing(gpu: Any) -> None:
     x = eg.tensor(normal(64, 64), device=DEVICE)
     source = eg.jit(lambda x, y: eg.exp(x) * y).lower(x, x + 1.0).source
     main = source[source.index("@compute") :]
@@ -373,9 +373,9 @@ def test_few_buffers(gpu: Any, monkeypatch: Any) -> None:
     assert bindings(f) <= 4
 
 
-@pytest.mark.parametrize("room", [2048, 4096])
-def test_little_workgroup_memory(gpu: Any, monkeypatch: Any, room: int) -> None:
-    monkeypatch.setattr(gpu, "limits", replace(gpu.limits, shared_bytes=room))
+@pytest.mark.parametrize("shared_bytes", [2048, 4096])
+def test_little_workgroup_memory(gpu: Any, monkeypatch: Any, shared_bytes: int) -> None:
+    monkeypatch.setattr(gpu, "limits", replace(gpu.limits, shared_bytes=shared_bytes))
 
     def f(x: Any, n: Any) -> Any:
         each = [x.max(axis=1), x.min(axis=1), x.sum(axis=1), (x * x).sum(axis=1), n.sum(axis=1)]
@@ -383,7 +383,7 @@ def test_little_workgroup_memory(gpu: Any, monkeypatch: Any, room: int) -> None:
 
     f = compiled(f, normal(40, 100), np.arange(4000).reshape(40, 100))
     for c in commands(f):
-        assert 1024 * c.kernel.source.count("var<workgroup>") <= room
+        assert 1024 * c.kernel.source.count("var<workgroup>") <= shared_bytes
         assert "array<u32, 256>" in c.kernel.source or "workgroup>" not in c.kernel.source
 
 
@@ -403,7 +403,7 @@ def test_bindings_smaller_than_a_tensor(gpu: Any, monkeypatch: Any) -> None:
 
 
 def test_browsers_accept_the_kernels(gpu: Any, browser: Any, tmp_path: Path) -> None:
-    """Chromium is strict where threads meet: all of them must."""
+    """Chromium is strict about barriers: all threads must reach them."""
     (tmp_path / "index.html").write_text('<link rel=icon href="data:,"><p id=say></p>')
     sources: dict[str, str] = {}
     for shape in ((48, 128), (33, 70), (300, 7), (20, 5000)):
@@ -424,7 +424,7 @@ def test_browsers_accept_the_kernels(gpu: Any, browser: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("buffers", [2, 3, 5, 8])
 def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
-    """Those that cannot be are told without writing them: the kernels are those of a search."""
+    """Counts are found without writing kernels: they equal those of an exhaustive search."""
     compared = 0
     for program in PROGRAMS:
         graph = prepared(eg.jit(step_of(program, 12, "cpu")[0]).lower().graph)
@@ -441,9 +441,9 @@ def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
         fuser = fused.Fuser(buffers, 1 << 14, True, lambda nbytes: 1 + (nbytes > 32))
         for group in groups:
             wanted = [v for v in group.members if v in stored]
-            for part in fused._parts(group, wanted) if wanted else []:
+            for part in fused._by_loop_nest(group, wanted) if wanted else []:
                 writers = [
-                    RowWriter(fused.task_of(group, part[: n + 1], True), 1 << 14)
+                    RowKernelWriter(fused.task_of(group, part[: n + 1], True), 1 << 14)
                     for n in range(len(part))
                 ]
                 fits = [n + 1 for n, w in enumerate(writers) if fuser.bound(w) <= buffers]
@@ -462,7 +462,7 @@ def chain(x: Any, w: Any) -> Any:
     return x
 
 
-def test_blocks_serve_again(gpu: Any) -> None:
+def test_blocks_are_reused(gpu: Any) -> None:
     x, w = normal(128, 128), normal(128, 128) / 12.0
     before = gpu.pool.taken_bytes
     f = compiled(chain, x, w, tolerance=1e-4)
@@ -473,12 +473,12 @@ def test_blocks_serve_again(gpu: Any) -> None:
     assert gpu.pool.taken_bytes - before < 12 * x.nbytes
 
 
-def test_blocks_go_back_with_the_function(gpu: Any) -> None:
+def test_blocks_are_returned_with_the_function(gpu: Any) -> None:
     x = eg.tensor(normal(64, 64), device=DEVICE)
     f = eg.jit(chain)
     f(x, x).to("cpu")
     f.clear()
-    gpu.pool.take(64)  # looks at what was given back
+    gpu.pool.take(64)  # collects returned blocks
     before, free = gpu.pool.taken_bytes, gpu.pool.free_bytes
     for _ in range(3):
         f(x, x).to("cpu")
@@ -502,12 +502,12 @@ def test_recording_runs_nothing_and_takes_no_memory(gpu: Any) -> None:
 
 
 def test_memory_that_was_written_waits_for_what_is_recorded(gpu: Any) -> None:
-    """A constant's block may be one that commands, not yet handed over, still write."""
+    """A constant's block may be one that commands, not yet submitted, still write."""
     constant = np.arange(77, dtype=np.float32)
     for _ in range(20):
         x = eg.ones((77,), device=DEVICE)
         for _ in range(3):
-            x = x * 2.0  # its blocks go back to the pool, their kernels wait
+            x = x * 2.0  # its blocks return to the pool, their kernels wait
         f = eg.jit(lambda x: x.reshape(7, 11) @ eg.tensor(constant, device=DEVICE).reshape(11, 7))
         np.testing.assert_array_equal(values(f(x)), np.full((7, 11), 8.0) @ constant.reshape(11, 7))
 
@@ -526,8 +526,8 @@ def test_results_without_elements(gpu: Any) -> None:
     np.testing.assert_array_equal(values(something), 2.0)
 
 
-def test_one_memory_for_all_calls(gpu: Any) -> None:
-    """What a call computes on the way does not come through to the next one."""
+def test_calls_do_not_see_each_others_intermediate_values(gpu: Any) -> None:
+    """Intermediate values of a call do not reach the next one."""
     f = eg.jit(lambda x, w: (chain(x, w), x.sum(axis=0)))
     w = eg.tensor(normal(32, 32) / 6.0, device=DEVICE)
     inputs = [eg.tensor(normal(32, 32) * k, device=DEVICE) for k in (1.0, 2.0, 3.0)]

@@ -1,4 +1,4 @@
-"""Products on WebGPU: every kernel that makes one, at the edges of its tiles, against NumPy."""
+"""Products on WebGPU: every kernel, at the edges of its tiles, against NumPy."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def hardware(monkeypatch: Any) -> None:
     monkeypatch.setattr(backend().gpu, "is_software", False)
 
 
-def matrix(rows: int, columns: int, dtype: str, turned: bool) -> tuple[eg.Tensor, Any]:
-    """A matrix on the device, turned in memory or not, and its values."""
-    shape = (columns, rows) if turned else (rows, columns)
+def matrix(rows: int, columns: int, dtype: str, transposed: bool) -> tuple[eg.Tensor, Any]:
+    """A matrix on the device, transposed in memory or not, and its values."""
+    shape = (columns, rows) if transposed else (rows, columns)
     values = RNG.normal(size=shape).astype(eg.dtypes.as_dtype(dtype).np)
     there = on(values)
     wide = values.astype(np.float64)
-    return (there.T, wide.T) if turned else (there, wide)
+    return (there.T, wide.T) if transposed else (there, wide)
 
 
 def check(got: eg.Tensor, want: Any, terms: int, dtype: str = "float32") -> None:
@@ -89,16 +89,16 @@ EDGES = [
 def test_tiles_at_their_edges(sizes: tuple[int, int, int], kind: None) -> None:
     m, k, n = sizes
     for dtype in TOLERANCES:
-        for turned in range(4):
-            x, a = matrix(m, k, dtype, bool(turned & 1))
-            y, b = matrix(k, n, dtype, bool(turned & 2))
+        for transposed in range(4):
+            x, a = matrix(m, k, dtype, bool(transposed & 1))
+            y, b = matrix(k, n, dtype, bool(transposed & 2))
             check(x @ y, a @ b, k, dtype)
 
 
 @pytest.mark.parametrize("n", [1023, 1024, 1025])
 def test_large_tiles_at_their_edges(n: int, hardware: None) -> None:
-    x, a = matrix(2048, 20, "float32", turned=False)
-    y, b = matrix(20, n, "float32", turned=False)
+    x, a = matrix(2048, 20, "float32", transposed=False)
+    y, b = matrix(20, n, "float32", transposed=False)
     tiles = (2048 // gemm.LARGE_TILE.rows) * (1024 // gemm.LARGE_TILE.columns)
     assert tiles == choose_kernel.ENOUGH
     check(x @ y, a @ b, 20)
@@ -118,8 +118,8 @@ def test_stacks_broadcast(kind: None) -> None:
     b = RNG.normal(size=(4, 36, 52)).astype(np.float32)
     check(on(a) @ on(b), a.astype(np.float64) @ b.astype(np.float64), 36)
     check(on(a) @ on(b[0]), a.astype(np.float64) @ b[0].astype(np.float64), 36)
-    turned = np.swapaxes(a.astype(np.float64), -1, -2)
-    check(on(a).mT @ on(a), turned @ a.astype(np.float64), 40)
+    transposed = np.swapaxes(a.astype(np.float64), -1, -2)
+    check(on(a).mT @ on(a), transposed @ a.astype(np.float64), 40)
 
 
 def test_more_matrices_than_a_dispatch_takes(kind: None, monkeypatch: Any) -> None:
@@ -131,7 +131,7 @@ def test_more_matrices_than_a_dispatch_takes(kind: None, monkeypatch: Any) -> No
     check(on(tall) @ on(b[0]), tall.astype(np.float64) @ b[0].astype(np.float64), 40)
 
 
-def test_integers_and_nothing(kind: None) -> None:
+def test_integers_and_empty_products(kind: None) -> None:
     for dtype in ("int32", "uint8", "int64"):
         i = RNG.integers(0, 50, (65, 70)).astype(dtype)
         np.testing.assert_array_equal((on(i) @ on(i.T)).numpy(), i @ i.T)
@@ -140,13 +140,13 @@ def test_integers_and_nothing(kind: None) -> None:
     assert (on(np.zeros((0, 33), np.float32)) @ on(np.zeros((33, 20), np.float32))).shape == (0, 20)
 
 
-def test_turned_operands_are_read_in_fours() -> None:
+def test_transposed_operands_are_read_as_vec4() -> None:
     x = on(np.zeros((64, 128), np.float32))
     for left in (x, on(np.zeros((128, 64), np.float32)).T):
         for right in (x.T, on(np.zeros((128, 64), np.float32))):
             found = operand_reads.matrices(backend(), left._data, right._data)
             assert found is not None
-            assert found.operands.fours
+            assert found.operands.is_vec4
             assert set(found.operands.words) == {"vec4<u32>"}
     odd = operand_reads.matrices(backend(), x._data, on(np.zeros((128, 63), np.float32))._data)
     assert odd is not None
@@ -162,22 +162,22 @@ THIN = [
 
 
 @pytest.mark.parametrize("sizes", THIN, ids=str)
-def test_thin_products(sizes: tuple[int, int, int], kind: None, monkeypatch: Any) -> None:
+def test_gemv(sizes: tuple[int, int, int], kind: None, monkeypatch: Any) -> None:
     m, k, n = sizes
     seen = kinds_of(monkeypatch)
     for dtype in TOLERANCES:
-        for turned in range(4):
-            x, a = matrix(m, k, dtype, bool(turned & 1))
-            y, b = matrix(k, n, dtype, bool(turned & 2))
+        for transposed in range(4):
+            x, a = matrix(m, k, dtype, bool(transposed & 1))
+            y, b = matrix(k, n, dtype, bool(transposed & 2))
             check(x @ y, a @ b, k, dtype)
-    assert {kind for kind, _ in seen} == {"thin"}
+    assert {kind for kind, _ in seen} == {"gemv"}
 
 
 @pytest.mark.parametrize("sizes", [(32, 9001, 32), (16, 4096, 40), (1, 50_000, 3), (2, 4096, 130)])
-def test_many_terms_are_cut_into_parts(sizes: tuple[int, int, int], kind: None) -> None:
+def test_many_terms_are_split_into_parts(sizes: tuple[int, int, int], kind: None) -> None:
     m, k, n = sizes
-    x, a = matrix(m, k, "float32", turned=True)
-    y, b = matrix(k, n, "float32", turned=False)
+    x, a = matrix(m, k, "float32", transposed=True)
+    y, b = matrix(k, n, "float32", transposed=False)
     found = operand_reads.matrices(backend(), x._data, y._data)
     assert found is not None
     assert choose_kernel.parts_of(backend(), found) > 1
@@ -190,8 +190,8 @@ LONG = [(2, 65_535, 3), (2, 65_536, 3), (3, 200_001, 2)]
 
 
 @pytest.mark.parametrize("sizes", LONG, ids=str)
-def test_integers_of_more_terms_than_a_loop_has_turns(sizes: tuple[int, int, int]) -> None:
-    """Mesa's software adapter ends a thread's loops after 65,535 turns, and says nothing."""
+def test_integers_of_more_terms_than_a_loop_has_iterations(sizes: tuple[int, int, int]) -> None:
+    """Mesa's software adapter silently ends a thread's loops after 65,535 iterations."""
     m, k, n = sizes
     a = RNG.integers(1, 4, (m, k)).astype(np.int32)
     b = RNG.integers(1, 4, (k, n)).astype(np.int32)
@@ -199,7 +199,7 @@ def test_integers_of_more_terms_than_a_loop_has_turns(sizes: tuple[int, int, int
 
 
 @pytest.mark.parametrize("k", [4 * 65_536 * 4 + 64, 4 * 65_536 * 4 + 61])
-def test_tiles_of_more_terms_than_a_loop_has_turns(k: int) -> None:
+def test_tiles_of_more_terms_than_a_loop_has_iterations(k: int) -> None:
     a = RNG.integers(0, 2, (8, k)).astype(np.float32)
     found = operand_reads.matrices(backend(), on(a)._data, on(a).T._data)
     assert found is not None
@@ -262,14 +262,14 @@ EPILOGUES = {
     "several results": (lambda h, b, r: _several(h + b, r), 1),
     "small dtypes": (lambda h, b, r: _small(h * b), 1),
     "a column and a row": (lambda h, b, r: (h - r[:, :1]) * b * r, 1),
-    "turned operands": (lambda h, b, r: eg.flip(r, axis=1)[:, :64] - h, 1),
+    "reversed operands": (lambda h, b, r: eg.flip(r, axis=1)[:, :64] - h, 1),
     "used twice": (lambda h, b, r: (eg.relu(h), h @ r.T), 3),
     "also returned": (lambda h, b, r: (h, eg.relu(h)), 1),
 }
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_a_product_is_finished_by_what_follows(name: str, kind: None) -> None:
+def test_a_product_takes_what_follows_as_its_epilogue(name: str, kind: None) -> None:
     after, count = EPILOGUES[name]
     x, w, b, r = (
         on(RNG.normal(size=shape).astype(np.float32))
@@ -292,8 +292,8 @@ def test_a_product_is_finished_by_what_follows(name: str, kind: None) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_small_floats_are_rounded_before_what_follows(dtype: str, kind: None) -> None:
-    x, _ = matrix(64, 48, dtype, turned=False)
-    y, _ = matrix(48, 64, dtype, turned=False)
+    x, _ = matrix(64, 48, dtype, transposed=False)
+    y, _ = matrix(48, 64, dtype, transposed=False)
     b = x[:, :1].reshape(64)
 
     def function(x: Any, y: Any, b: Any) -> Any:
@@ -305,7 +305,7 @@ def test_small_floats_are_rounded_before_what_follows(dtype: str, kind: None) ->
 
 
 def test_no_epilogue_where_it_does_not_fit(kind: None, monkeypatch: Any) -> None:
-    """Odd rows, thin products, parts, and too many buffers: the same results, by more kernels."""
+    """Odd rows, GEMV, split-K, and too many buffers: the same results, by more kernels."""
     for m, k, n in ((64, 32, 63), (4, 300, 64), (32, 9000, 32)):
         x, y = (on(RNG.normal(size=s).astype(np.float32)) for s in ((m, k), (k, n)))
         compiled = eg.jit(lambda x, y: eg.relu(x @ y + 1.0))
@@ -342,7 +342,7 @@ def test_linear_layers_add_their_bias_at_once(dtype: str, kind: None) -> None:
         np.testing.assert_array_equal(got, (nn.functional.linear(x, w) + b).numpy())
 
 
-# --- small matrices of the device ----------------------------------------------------------------
+# --- cooperative matrices ------------------------------------------------------------------------
 
 _EMULATED = """
 struct Small { at: u32, line: u32, by_rows: bool }
@@ -371,8 +371,8 @@ _MULTIPLIED = """    for (var i = 0u; i < 16u; i = i + 1u) {
 
 
 def emulated(source: str) -> str:
-    """A kernel's small matrices as plain WGSL: 32 threads have 8 of the 256 numbers each. One loop
-    stands for all multiplications, or they would take minutes to compile."""
+    """A kernel's cooperative matrices as plain WGSL: 32 threads have 8 of the 256 numbers each. One
+    loop stands for all multiplications, or they would take minutes to compile."""
     assert (cooperative_matrix.DOWN, cooperative_matrix.ACROSS, cooperative_matrix.TERMS) == (
         2,
         4,
@@ -409,14 +409,14 @@ def emulated(source: str) -> str:
 
 
 @pytest.fixture
-def small_matrices(hardware: None, monkeypatch: Any) -> Any:
-    """A device with small matrices, which are emulated."""
+def cooperative_matrices(hardware: None, monkeypatch: Any) -> Any:
+    """A device with cooperative matrices, which are emulated."""
     gpu = backend().gpu
     kernel = cooperative_matrix.kernel
     if "shader-f16" not in gpu.features:
         pytest.skip("this adapter has no f16 to emulate them with")
     monkeypatch.setattr(gpu, "features", gpu.features | cooperative_matrix.NEEDS)
-    monkeypatch.setattr(gpu, "small_matrices", None)
+    monkeypatch.setattr(gpu, "has_cooperative_matrices", None)
     monkeypatch.setattr(
         cooperative_matrix, "kernel", lambda *args, **kw: emulated(kernel(*args, **kw))
     )
@@ -426,18 +426,20 @@ def small_matrices(hardware: None, monkeypatch: Any) -> Any:
 @pytest.mark.parametrize(
     "sizes", [(128, 64, 128), (127, 33, 65), (129, 32, 260), (64, 2000, 66)], ids=str
 )
-def test_small_matrices(sizes: tuple[int, int, int], small_matrices: Any, monkeypatch: Any) -> None:
+def test_cooperative_matrices(
+    sizes: tuple[int, int, int], cooperative_matrices: Any, monkeypatch: Any
+) -> None:
     m, k, n = sizes
     seen = kinds_of(monkeypatch)
-    for turned in range(4):
-        x, a = matrix(m, k, "float16", bool(turned & 1))
-        y, b = matrix(k, n, "float16", bool(turned & 2))
+    for transposed in range(4):
+        x, a = matrix(m, k, "float16", bool(transposed & 1))
+        y, b = matrix(k, n, "float16", bool(transposed & 2))
         check(x @ y, a @ b, k, "float16")
     assert {kind for kind, _ in seen} == {"cooperative"}
-    assert "cooperative-matrix" in small_matrices.features
+    assert "cooperative-matrix" in cooperative_matrices.features
 
 
-def test_small_matrices_in_stacks_with_epilogues(small_matrices: Any) -> None:
+def test_cooperative_matrices_in_stacks_with_epilogues(cooperative_matrices: Any) -> None:
     a = RNG.normal(size=(3, 70, 40)).astype(np.float16)
     b = RNG.normal(size=(3, 40, 68)).astype(np.float16)
     x, y, bias = on(a), on(b), on(b[0, 0])
@@ -448,27 +450,29 @@ def test_small_matrices_in_stacks_with_epilogues(small_matrices: Any) -> None:
     assert len(names_of(compiled)) == 1
 
 
-def test_small_matrices_that_are_wrong_are_not_used(small_matrices: Any, monkeypatch: Any) -> None:
+def test_cooperative_matrices_that_are_wrong_are_not_used(
+    cooperative_matrices: Any, monkeypatch: Any
+) -> None:
     kernel = cooperative_matrix.kernel
     wrong = ("made[i] = made[i] +", "made[i] = 2.0 * made[i] +")
     monkeypatch.setattr(
         cooperative_matrix, "kernel", lambda *args, **kw: kernel(*args, **kw).replace(*wrong)
     )
-    x, a = matrix(128, 64, "float16", turned=False)
+    x, a = matrix(128, 64, "float16", transposed=False)
     check(x @ x.T, a @ a.T, 64, "float16")
-    assert "cooperative-matrix" not in small_matrices.features
+    assert "cooperative-matrix" not in cooperative_matrices.features
     monkeypatch.setattr(cooperative_matrix, "kernel", lambda *args, **kw: "this is no WGSL")
-    small_matrices.features.add("cooperative-matrix")
-    monkeypatch.setattr(small_matrices, "small_matrices", None)
+    cooperative_matrices.features.add("cooperative-matrix")
+    monkeypatch.setattr(cooperative_matrices, "has_cooperative_matrices", None)
     check(x @ x.T, a @ a.T, 64, "float16")
-    assert "cooperative-matrix" not in small_matrices.features
+    assert "cooperative-matrix" not in cooperative_matrices.features
 
 
 # --- opening -------------------------------------------------------------------------------------
 
 
 class Adapter:
-    """Lists what is experimental, and refuses it, as wgpu-native does."""
+    """Lists experimental features, and refuses them, as wgpu-native does."""
 
     def __init__(self, *features: str) -> None:
         self.features = set(features)
@@ -481,21 +485,21 @@ class Adapter:
         return "device"
 
 
-def test_a_device_without_what_is_experimental() -> None:
+def test_a_device_without_experimental_features() -> None:
     adapter = Adapter("subgroup", "cooperative-matrix", "texture-atomic")
     assert request_device(adapter, {}) == ("device", {"subgroup"})
     assert adapter.asked == [["subgroup", "cooperative-matrix"], ["subgroup"]]
     assert request_device(Adapter("shader-f16"), {}) == ("device", {"shader-f16"})
 
 
-def test_whether_small_matrices_are_used_is_said() -> None:
+def test_whether_cooperative_matrices_are_used_is_said() -> None:
     def said(offered: bool, granted: bool, right: bool | None, shared: int = 1 << 16) -> str:
         return cooperative_matrix.state(
             SimpleNamespace(
                 adapter=SimpleNamespace(features=cooperative_matrix.NEEDS if offered else set()),
                 features=set(cooperative_matrix.NEEDS) if granted else {"subgroup"},
                 limits=SimpleNamespace(shared_bytes=shared),
-                small_matrices=right,
+                has_cooperative_matrices=right,
             )
         )
 
@@ -519,14 +523,14 @@ def test_exported_kernels_ask_for_nothing(tmp_path: Any) -> None:
 def test_browsers_accept_the_kernels(
     browser: Any, tmp_path: Any, kind: None, monkeypatch: Any
 ) -> None:
-    """All but those that use what a page has to ask for."""
+    """All kernels except those that use features a page has to request."""
     monkeypatch.setattr(backend().gpu, "features", set())
     (tmp_path / "index.html").write_text('<link rel=icon href="data:,"><p id=say></p>')
     sources: dict[str, str] = {}
     for m, k, n in ((1, 4096, 64), (3, 100, 640), (64, 48, 64), (65, 47, 33), (1024, 16, 1024)):
-        for turned in range(4):
-            x, _ = matrix(m, k, "float32", bool(turned & 1))
-            y, _ = matrix(k, n, "float32", bool(turned & 2))
+        for transposed in range(4):
+            x, _ = matrix(m, k, "float32", bool(transposed & 1))
+            y, _ = matrix(k, n, "float32", bool(transposed & 2))
             sources |= eg.jit(lambda x, y: eg.gelu(x @ y)).lower(x, y).plan.sources()
     image, weight = (
         on(np.zeros((2, 8, 16, 16), np.float32)),
@@ -542,8 +546,8 @@ def test_browsers_accept_the_kernels(
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
 @pytest.mark.parametrize("terms", [16_000, 20_000, 70_000, 129_276])
 def test_long_products_of_small_integers_are_exact(dtype: str, terms: int) -> None:
-    """A thread makes all results of a word, and a software adapter ends the loops of a thread after
-    65,535 turns of all of them together."""
+    """A thread computes all results of a word, and a software adapter ends the loops of a thread
+    after 65,535 iterations in total."""
     low = 0 if dtype == "uint8" else -9
     a, b = (RNG.integers(low, 9, s).astype(dtype) for s in ((2, terms), (terms, 5)))
     want = (a.astype(np.int64) @ b.astype(np.int64)).astype(dtype)

@@ -139,7 +139,7 @@ def test_more_inputs_than_buffers() -> None:
     close(eg.jit(f)(*xs), f(*xs), 1e-6)
 
 
-def test_constants_are_not_written_over() -> None:
+def test_constants_are_not_overwritten() -> None:
     c = np.random.default_rng(0).standard_normal(512).astype(np.float32)
 
     def f(x: Any) -> Any:

@@ -205,7 +205,7 @@ def test_compiled_functions_over_windows() -> None:
         compiled = eg.jit(f)
         for _ in range(2):
             agree(compiled(on(a), on(b)), f(eg.tensor(a), eg.tensor(b)))
-        views = on(np.stack([a, b]))  # inputs that lie in a larger buffer
+        views = on(np.stack([a, b]))  # inputs inside a larger buffer
         agree(compiled(views[0], views[1]), f(eg.tensor(a), eg.tensor(b)))
 
 
@@ -286,7 +286,7 @@ def test_few_of_everything() -> None:
 # --- data in and out -----------------------------------------------------------------------------
 
 
-def test_uploads_and_downloads_go_by_pieces(monkeypatch: Any) -> None:
+def test_uploads_and_downloads_are_split(monkeypatch: Any) -> None:
     for module in (gpu_module, readback):
         monkeypatch.setattr(module, "STAGED", 512)
     for count in (127, 128, 129, 1000):
@@ -299,7 +299,7 @@ def test_uploads_and_downloads_go_by_pieces(monkeypatch: Any) -> None:
             np.testing.assert_array_equal(g, w)
 
 
-def test_small_uploads_do_not_hand_over_what_is_recorded() -> None:
+def test_small_uploads_do_not_submit_recorded_commands() -> None:
     gpu = backend().gpu
     gpu.wait()
     before, sums = gpu.epoch, []
@@ -317,7 +317,7 @@ def test_many_readings_are_one_submission() -> None:
     tensors = [on(a) + 1.0 for a in arrays]
     before = gpu.epoch
     pending = backend().read_later([t._data for t in tensors])
-    later = tensors[0] + 1.0  # recorded after: not waited for, not handed over
+    later = tensors[0] + 1.0  # recorded after: not waited for, not submitted
     for got, a in zip(pending.result(), arrays, strict=True):
         np.testing.assert_array_equal(got, a + 1)
     assert pending.result()[3] is not None
@@ -379,13 +379,13 @@ def test_without_the_native_functions(monkeypatch: Any) -> None:
     assert wgpu_native.direct() is None
     gpu = backend().gpu
     gpu.wait()
-    gpu.forget()
+    gpu.drop_bind_groups()
     monkeypatch.setattr(gpu, "calls", wgpu_native.by_classes())
     a = normal(20, 20)
     same_as_cpu(lambda x: (x @ x + 1.0).sum(axis=0), a)
     agree(eg.jit(lambda x: x @ x)(on(a)), eg.tensor(a) @ eg.tensor(a))
     gpu.wait()
-    gpu.forget()
+    gpu.drop_bind_groups()
 
 
 def test_backends_without_a_gpu_read_at_once() -> None:

@@ -33,7 +33,7 @@ def arithmetic(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """How the device computes while a test runs."""
     with_arithmetic(request.param, monkeypatch)
     yield request.param
-    base.get("webgpu").plans.clear()
+    base.get("webgpu").elementwise_kernels.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def quiet() -> Iterator[None]:
 
 def with_arithmetic(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = base.get("webgpu")
-    backend.plans.clear()
+    backend.elementwise_kernels.clear()
     if mode != "own":
         real = Gpu._compile
         monkeypatch.setattr(backend.gpu, "_pipelines", {})
@@ -95,7 +95,7 @@ def test_the_hostile_device_is_hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         vec4.kernel.cache_clear()
         render.elementwise.cache_clear()
-        base.get("webgpu").plans.clear()
+        base.get("webgpu").elementwise_kernels.clear()
     for got, exact, most in ((quotient, x / y.astype(float), 2.5), (root, x**0.5, 4.5)):
         off = np.abs(got - exact) / np.spacing(exact.astype(np.float32))
         assert most - 0.6 < off.max() <= most + 2.5  # the device itself may be off, as WGSL says

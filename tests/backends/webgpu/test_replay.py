@@ -1,4 +1,4 @@
-"""Calls of a compiled function on WebGPU: memory that comes again, values written in place."""
+"""Calls of a compiled function on WebGPU: reused memory, values written in place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import everygrad as eg
 from benchmarks import webgpu
 from everygrad.backends import base
 from everygrad.backends.webgpu.driver import wgpu_native
-from everygrad.backends.webgpu.driver.submit import Row, recorder
+from everygrad.backends.webgpu.driver.submit import CommandRow, recorder
 from everygrad.backends.webgpu.driver.timing import device_times
 from everygrad.errors import DeviceError, OutOfRangeError
 from tests.support.checks import close, values
@@ -62,8 +62,8 @@ def _ones(size: int = 1000) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that tests before these left behind do not count."""
+def _single_threaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that earlier tests left running do not count."""
     before = {*threading.enumerate()}
 
     def others_may_look() -> bool:
@@ -85,7 +85,7 @@ def test_a_parameter_stays_where_it_is(size: int) -> None:
     close(d.w, np.arange(size) / 16, 1e-6)
 
 
-def test_old_values_that_somebody_holds_stay() -> None:
+def test_old_values_with_another_owner_stay() -> None:
     d, x = Descent(), _ones()
     d.step(x)
     old = d.w.detach()
@@ -115,7 +115,7 @@ def test_old_values_stay_while_other_threads_may_look() -> None:
     close(d.w, np.arange(1000) / 4, 1e-6)
 
 
-def test_a_parameter_in_another_order_is_copied() -> None:
+def test_a_parameter_that_is_not_contiguous_is_copied() -> None:
     d = Descent()
     d.step(_ones())
     d.w.rebind((eg.arange(2000, dtype="float32", device=DEVICE) * 1.0)[::2]._data, d.w._node)
@@ -123,7 +123,7 @@ def test_a_parameter_in_another_order_is_copied() -> None:
     close(d.w, np.arange(0, 2000, 2) / 2, 1e-6)
 
 
-def test_what_is_read_out_of_step_is_not_written_in_place() -> None:
+def test_a_value_that_other_threads_read_is_not_written_in_place() -> None:
     w = eg.arange(12, dtype="float32", device=DEVICE).reshape(3, 4) * 1.0
     v = eg.arange(16, dtype="float32", device=DEVICE).reshape(4, 4) * 1.0
     u = eg.arange(4, dtype="float32", device=DEVICE) * 1.0
@@ -145,7 +145,7 @@ def test_what_is_read_out_of_step_is_not_written_in_place() -> None:
             close(t, want, 1e-5)
 
 
-def test_a_value_that_a_later_command_reads_is_not_written_over() -> None:
+def test_a_value_that_a_later_command_reads_is_not_overwritten() -> None:
     w = _ones(64)
     m = eg.ones((64, 64), device=DEVICE)
 
@@ -159,15 +159,15 @@ def test_a_value_that_a_later_command_reads_is_not_written_over() -> None:
         close(compiled(), np.full(64, 64.0 * (1 + 2 * n)), 1e-6)
 
 
-def test_without_gifts_nothing_is_copied() -> None:
-    """Where nobody may write in place, results are written beside what is read."""
+def test_without_donations_nothing_is_copied() -> None:
+    """Where nothing may be written in place, results are written to other buffers."""
     d, x = Descent(), _ones()
     d.step(x)
     replay = d.replay
     kept = [d.w.detach()]
     d.step(x)
-    assert replay.beside is not None
-    assert replay.beside.memory().in_place == 0
+    assert replay.out_of_place is not None
+    assert replay.out_of_place.memory().in_place == 0
     close(d.w, np.arange(1000) / 4, 1e-6)
     close(kept[0], np.arange(1000) / 2, 1e-6)
 
@@ -215,19 +215,19 @@ def test_parameters_of_all_sizes_are_updated_at_once(hardware: None) -> None:
     f: Any = eg.jit(step)
     for _ in range(3):
         f(eg.full((), 0.5, device=DEVICE))
-    assert _batches(f) == [7]  # each of them once, to be written, and the rate
+    assert _batches(f) == [7]  # each parameter once, to be written, and the rate
     for n, p in zip(sizes, params, strict=True):
         close(p, np.arange(n) / 8, 1e-6)
 
 
-def test_a_batch_ends_where_somebody_needs_it(hardware: None) -> None:
+def test_a_batch_ends_where_its_results_are_needed(hardware: None) -> None:
     x = eg.arange(6, dtype="float32", device=DEVICE).reshape(2, 3) * 1.0
 
     y = eg.arange(40, dtype="float32", device=DEVICE) * 0.1
 
     def f(x: Any, y: Any) -> Any:
         a, c = x + 1.0, eg.exp(y)
-        b = a @ a.T  # a product needs what waits
+        b = a @ a.T  # a product reads what waits in the batch
         return a, b + 1.0, c, c[1:] + c[:-1]
 
     want = f(x.to("cpu"), y.to("cpu"))
@@ -240,7 +240,7 @@ def test_a_batch_ends_where_somebody_needs_it(hardware: None) -> None:
     assert last.startswith("batch")
 
 
-def test_a_batch_neither_reads_nor_writes_over_what_another_member_does(hardware: None) -> None:
+def test_a_batch_neither_reads_nor_overwrites_what_another_member_does(hardware: None) -> None:
     w, v = _ones(1000), _ones(10)
 
     def step() -> Any:
@@ -275,10 +275,10 @@ def test_a_batch_has_no_more_buffers_than_the_device(
         close(p, np.full(p.shape, 4.0), 0)
 
 
-# --- results take turns --------------------------------------------------------------------------
+# --- results alternate between blocks ------------------------------------------------------------
 
 
-def test_results_take_turns_on_few_blocks() -> None:
+def test_results_alternate_between_few_blocks() -> None:
     f: Any = eg.jit(lambda x: x * 2.0)
     x, seen = _ones(), set()
     for _ in range(8):
@@ -289,7 +289,7 @@ def test_results_take_turns_on_few_blocks() -> None:
     close(out, np.full(1000, 2.0), 0)
 
 
-def test_results_that_are_kept_stay_apart() -> None:
+def test_results_that_are_kept_have_blocks_of_their_own() -> None:
     f = eg.jit(lambda x: x * 2.0)
     made = [f(eg.full((1000,), float(n), device=DEVICE) * 1.0) for n in range(40)]
     assert len({_block(t) for t in made}) == 40
@@ -297,11 +297,11 @@ def test_results_that_are_kept_stay_apart() -> None:
         close(t, np.full(1000, 2.0 * n), 0)
 
 
-def test_blocks_of_a_function_that_is_gone_serve_others() -> None:
+def test_blocks_of_a_dropped_function_are_reused() -> None:
     gpu = _gpu()
 
     def free() -> set[int]:
-        gpu.pool.take(256)  # what came back is sorted
+        gpu.pool.take(256)  # collects returned blocks
         return {b.number for blocks in gpu.pool.free.values() for b in blocks}
 
     f = eg.jit(lambda x: x * 2.0)
@@ -328,13 +328,13 @@ def test_a_full_device_gets_the_blocks_of_results_back(monkeypatch: pytest.Monke
     gpu.pool.trim()
     monkeypatch.setattr(gpu.pool, "limit", gpu.pool.taken_bytes)
     size = 4 * 300_000
-    kept = gpu.pool.take(size)  # there is room only where the results were
+    kept = gpu.pool.take(size)  # only the results' blocks are large enough
     assert kept.block.size >= size
     monkeypatch.setattr(gpu.pool, "limit", None)
     close(f(x), np.full(300_000, 2.0), 0)
 
 
-def test_dropped_bind_groups_are_made_anew() -> None:
+def test_dropped_bind_groups_are_made_again() -> None:
     d, x = Descent(), _ones()
     for n in range(4):
         d.step(x)
@@ -343,7 +343,7 @@ def test_dropped_bind_groups_are_made_anew() -> None:
     close(d.w, np.arange(1000) / 16, 1e-6)
 
 
-# --- handing over --------------------------------------------------------------------------------
+# --- recording -----------------------------------------------------------------------------------
 
 
 def test_commands_one_by_one_where_wgpu_hides_its_functions() -> None:
@@ -353,7 +353,7 @@ def test_commands_one_by_one_where_wgpu_hides_its_functions() -> None:
         set_group=lambda within, index, group, _, offsets: said.append((index, group)),
         dispatch=lambda within, *grid: said.append(grid),
     )
-    recorder([Row("p", "g", (1, 2, 3), None)], calls)("pass")
+    recorder([CommandRow("p", "g", (1, 2, 3), None)], calls)("pass")
     assert said == [("pass", "p"), (0, "g"), (1, 2, 3)]
 
 
@@ -362,7 +362,7 @@ def test_a_lost_device_is_named() -> None:
     lost, gpu.lost = gpu.lost, "webgpu: the device was lost (a test)"
     try:
         with pytest.raises(DeviceError, match="was lost"):
-            gpu.hand_over([], 0)
+            gpu.record_prepared([], 0)
     finally:
         gpu.lost = lost
 
@@ -370,7 +370,7 @@ def test_a_lost_device_is_named() -> None:
 # --- times ---------------------------------------------------------------------------------------
 
 
-def test_the_gpu_tells_the_time_of_each_command() -> None:
+def test_each_command_is_timed() -> None:
     f: Any = eg.jit(lambda x: (x @ x).sum(axis=0))
     x = eg.ones((64, 64), device=DEVICE)
     f(x)
@@ -380,15 +380,15 @@ def test_the_gpu_tells_the_time_of_each_command() -> None:
     close(f(x), np.full(64, 4096.0), 1e-6)
 
 
-def test_a_device_without_a_clock_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_timestamps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     f: Any = eg.jit(lambda x: x * 2.0)
     f(_ones())
     monkeypatch.setattr(_gpu(), "features", set())
-    with pytest.raises(DeviceError, match="does not tell the time"):
+    with pytest.raises(DeviceError, match="has no timestamps"):
         device_times(f.latest.replay, lambda: None)
 
 
-def test_equal_commands_cost_together() -> None:
+def test_equal_commands_are_costed_as_one() -> None:
     f: Any = eg.jit(lambda x: eg.exp(x @ x) @ x)
     x = eg.ones((64, 64), device=DEVICE) * 0.01
     f(x)

@@ -31,10 +31,12 @@ INPUTS = {
 }
 
 
-@pytest.fixture(params=["threads share", "threads alone"])
+@pytest.fixture(params=["threads share rows", "a thread for each row"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Kernels for a GPU, and those for software, whichever this machine has."""
-    monkeypatch.setattr(base.get(DEVICE).gpu, "is_software", request.param == "threads alone")
+    monkeypatch.setattr(
+        base.get(DEVICE).gpu, "is_software", request.param == "a thread for each row"
+    )
     return str(request.param)
 
 
@@ -223,7 +225,7 @@ def test_attention_equals_the_portable_definition(kind: str, way: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_token(kind: str) -> None:
-    """The mask closes it: then all is 0, and nothing is NaN."""
+    """A query whose mask excludes every key gives 0, and no NaN."""
     case = Case(kind, 1, 1, 8, 8)
     check(case.name, case.inputs[1:], **case.params)
     check(f"{case.name}_grads", case.inputs, **case.params)
@@ -241,17 +243,17 @@ def test_wide_heads(sizes: tuple[int, int, int, int], way: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("float16", "causal"), ("bfloat16", "masked")])
-def test_halves(dtype: str, kind: str) -> None:
+def test_half_floats(dtype: str, kind: str) -> None:
     Case(kind, 35, 70, 16, 9, dtype=dtype).check()
 
 
 def test_attention_of_any_layout() -> None:
     case = Case("full", 40, 40, 12, 12, batch=(2, 3))
     g, q, k, v = case.inputs
-    turned = [on(random(2, 40, 3, 12, seed=9)).permute_dims((0, 2, 1, 3)), k[..., ::-1, :]]
+    permuted = [on(random(2, 40, 3, 12, seed=9)).permute_dims((0, 2, 1, 3)), k[..., ::-1, :]]
     wider = on(random(2, 3, 40, 30))[..., 3:27:2]
     shared = v[:1, :1].broadcast_to(v.shape)
-    for inputs in ([g, *turned, wider], [shared, q, shared, q], [g, q, q, q]):
+    for inputs in ([g, *permuted, wider], [shared, q, shared, q], [g, q, q, q]):
         case.inputs = inputs
         case.check()
 
@@ -265,13 +267,13 @@ def test_masks_broadcast(batch: tuple[int, ...]) -> None:
         case.check()
 
 
-def test_attention_of_nothing() -> None:
+def test_empty_attention() -> None:
     for batch, sizes in (((0,), (3, 4, 2, 2)), ((2,), (0, 4, 2, 2)), ((2,), (3, 4, 2, 0))):
         Case("full", *sizes, batch=batch).check()
     Case("full", 3, 4, 0, 2).check()
 
 
-def test_closed_queries_give_zero() -> None:
+def test_fully_masked_queries_give_zero() -> None:
     case = Case("masked", 70, 40, 8, 8)
     out = values(apply(REGISTRY[case.name], *case.inputs[1:], **case.params))
     assert not out[:, 35].any()

@@ -1,8 +1,8 @@
 """Attention and its derivative without a matrix of queries by keys.
 
-Scores are made a tile at a time and used at once: the largest score and the sum of exponentials run
-along, and what was summed so far shrinks when a larger score comes. The derivative makes the scores
-again. The kernels, by name:
+Scores are computed a tile at a time and used at once (online softmax): the kernel keeps a running
+maximum and a running sum of exponentials, and rescales what it has summed when the maximum grows.
+The derivative recomputes the scores. The kernels, by name:
 
     out    a result of each query
     stats  of each query: the largest score, 1 / the sum of exponentials, <p, g v^T>
@@ -21,10 +21,16 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.backends.strided_array import broadcast_strides, collapse
 from everygrad.backends.webgpu.array import WebGPUArray
-from everygrad.backends.webgpu.attention.attention_tiles import TILE, Matrix, Tiles, chunks, slabs
+from everygrad.backends.webgpu.attention.attention_tiles import (
+    TILE,
+    TileOperand,
+    TileWriter,
+    chunks,
+    slabs,
+)
 from everygrad.backends.webgpu.kernels.reduction import as_dtype
 from everygrad.backends.webgpu.kernels.row_kernels import exp_low, floating
-from everygrad.backends.webgpu.source.render import address, frame, places, slot
+from everygrad.backends.webgpu.source.render import address, frame, slot, split_index
 from everygrad.backends.webgpu.source.word_layout import load
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
@@ -34,13 +40,13 @@ from everygrad.errors import DeviceError
 # words of the uniform: workgroups, queries, keys, scale, where dk and dv begin, width, depth, slabs
 # and whether causal
 HEAD = 10
-RANK = 2  # axes of a batch, at least: most have one or two, and texts are better few
-KNOWN = ("shift", "weight", "mean")  # what `stats` leaves of each query
-# the largest score, by which exponents are moved; of a query that may look nowhere, 0
+RANK = 2  # axes of a batch, at least: most have one or two, and fewer kernels are compiled
+KNOWN = ("shift", "weight", "mean")  # what `stats` stores for each query
+# the largest score, which is subtracted from exponents; 0 for a query that attends to no key
 SHIFT = "let shift{r} = select(top{r}, vec4<f32>(), top{r} == vec4<f32>(low));"
 
 
-class Form(NamedTuple):
+class AttentionForm(NamedTuple):
     """What a kernel's text depends on."""
 
     kind: str  # out, stats, dq or dkv
@@ -48,18 +54,18 @@ class Form(NamedTuple):
     dtype: DType
     rank: int  # of the batch
     chunks: tuple[int, int]  # of a row of q and k, and of a row of v and g
-    fours: int  # see Tiles
+    vectors: int  # see TileWriter
 
 
-class _Kernel:
+class _AttentionKernel:
     """The text of one kernel."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: AttentionForm) -> None:
         self.form = form
         self.by_keys = form.kind == "dkv"
-        self.tiles = Tiles(form.fours)
-        self.q, self.k = (Matrix(name, "width", form.chunks[0]) for name in "qk")
-        self.v, self.g = (Matrix(name, "depth", form.chunks[1]) for name in "vg")
+        self.tiles = TileWriter(form.vectors)
+        self.q, self.k = (TileOperand(name, "width", form.chunks[0]) for name in "qk")
+        self.v, self.g = (TileOperand(name, "depth", form.chunks[1]) for name in "vg")
         scaled = self.q._replace(scale="scale")
         # rows and columns of the scores; rows and columns of the derivative by probabilities
         self.scores = (self.k, scaled) if self.by_keys else (scaled, self.k)
@@ -96,7 +102,7 @@ class _Kernel:
         """For each operand x_first(batch) and x(start, row, column); stats(batch, query, which).
         Also the number of words of the uniform."""
         form = self.form
-        lines, names = places(form.rank, HEAD, "batch")
+        lines, names = split_index(form.rank, HEAD, "batch")
         first = HEAD + form.rank - 1
         text = ""
         for binding, name in enumerate(form.names):
@@ -115,7 +121,7 @@ class _Kernel:
         return text, first
 
     def loop(self, body: str) -> str:
-        """`body` for all columns that any of the workgroup's rows may look at."""
+        """`body` for all columns that any of the workgroup's rows may attend to."""
         start, end = "0u", "column_count"
         if self.by_keys:
             start = "select(0u, row0, causal)"
@@ -125,13 +131,13 @@ class _Kernel:
         return f"  for (var col0 = {start}; col0 < {end}; {step}) {{\n{body}  }}\n"
 
     def rows(self, form: str, indent: str = "    ") -> str:
-        """A line for each row four r, which is {r}."""
+        """A line for each row group r, which is {r}."""
         return "".join(f"{indent}{form.replace('{r}', str(r))}\n" for r in self.tiles.each)
 
     # --- scores ----------------------------------------------------------------------------------
 
-    def closed(self) -> str:
-        """The mask added to the scores, and minus infinity where a query must not look."""
+    def masked(self) -> str:
+        """Lines that add the mask to the scores; minus infinity where a query must not attend."""
         tiles, text, low = self.tiles, "", "vec4<f32>(low)"
         for r, j in tiles.pairs():
             s, column = f"s{r}_{j}", tiles.column(j)
@@ -147,11 +153,11 @@ class _Kernel:
             text += f"    {s} = select({s}, {low}, {column} >= column_count);\n"
         return text
 
-    def running(self, more: str) -> str:
-        """Exponentials p of the scores s; their largest and their sum run along. `more` is done
-        with `ratio`, by which all that was summed before has shrunk."""
+    def online_softmax(self, more: str) -> str:
+        """Exponentials p of the scores s, with the running maximum and sum updated. `more` follows,
+        and can use `ratio`, the factor by which earlier sums are rescaled."""
         tiles = self.tiles
-        text = tiles.product("s", *self.scores) + self.closed()
+        text = tiles.product("s", *self.scores) + self.masked()
         for r in tiles.each:
             top = tiles.along("max({}, {})", [f"s{r}_{j}" for j in tiles.columns])
             text += f"    var next{r} = max(top{r}, {top});\n"
@@ -164,20 +170,20 @@ class _Kernel:
             text += f"    total{r} = total{r} * ratio{r} + {total};\n"
         return text + more
 
-    def begin_running(self) -> str:
+    def begin_online_softmax(self) -> str:
         return self.rows("var top{r} = vec4<f32>(low);\n  var total{r} = vec4<f32>();", "  ")
 
     def weights(self) -> str:
-        """1 / the sum; 0 for a query that may look nowhere."""
+        """1 / the sum; 0 for a query that attends to no key."""
         weight = "1.0 / total{r}"
         if "mask" in self.form.names:
             weight = f"select({weight}, vec4<f32>(), total{{r}} == vec4<f32>())"
         return self.tiles.across("total", "{} + {}") + self.rows(f"let weight{{r}} = {weight};")
 
-    def again(self) -> str:
-        """Probabilities p, and the derivative by the scores, e, from what `stats` left."""
+    def recomputed(self) -> str:
+        """Probabilities p, and the derivative by the scores, e, from what `stats` stored."""
         tiles = self.tiles
-        text = tiles.product("s", *self.scores) + self.closed()
+        text = tiles.product("s", *self.scores) + self.masked()
         text += tiles.product("d", *self.slopes)
         if self.by_keys:
             for j in tiles.columns:
@@ -189,7 +195,7 @@ class _Kernel:
             p, e = f"p{r}_{j}", f"e{r}_{j}"
             text += f"    var {p} = exp_low(s{r}_{j} - {shift}) * {weight};\n"
             text += f"    var {e} = {p} * (d{r}_{j} - {mean});\n"
-            if self.by_keys:  # what is read for a query beyond the last may be NaN
+            if self.by_keys:  # values read for a query beyond the last may be NaN
                 beyond = f"{tiles.column(j)} >= column_count"
                 for x in (p, e):
                     text += f"    {x} = select({x}, vec4<f32>(), {beyond});\n"
@@ -200,7 +206,11 @@ class _Kernel:
     def out(self) -> str:
         tiles, v = self.tiles, self.v
         mixed = tiles.shrink("out", v, "ratio") + tiles.mix("out", "p", v)
-        text = self.begin_running() + tiles.sums("out", v) + self.loop(self.running(mixed))
+        text = (
+            self.begin_online_softmax()
+            + tiles.sums("out", v)
+            + self.loop(self.online_softmax(mixed))
+        )
         return text + self.weights() + tiles.store("out", v, "0u", "weight")
 
     def stats(self) -> str:
@@ -208,8 +218,10 @@ class _Kernel:
         for r in tiles.each:
             terms = [f"p{r}_{j} * d{r}_{j}" for j in tiles.columns]
             more += f"    slope{r} = slope{r} * ratio{r} + {tiles.along('({} + {})', terms)};\n"
-        text = self.begin_running() + self.rows("var slope{r} = vec4<f32>();", "  ")
-        text += self.loop(self.running(more)) + self.weights() + tiles.across("slope", "{} + {}")
+        text = self.begin_online_softmax() + self.rows("var slope{r} = vec4<f32>();", "  ")
+        text += (
+            self.loop(self.online_softmax(more)) + self.weights() + tiles.across("slope", "{} + {}")
+        )
         text += self.rows(SHIFT) + self.rows("let mean{r} = slope{r} * weight{r};")
         return text + tiles.store_rows(KNOWN)
 
@@ -220,44 +232,44 @@ class _Kernel:
             for which, name in enumerate(KNOWN):
                 value = tiles.of_rows(r, f"stats(batch, {{row}}, {which}u)")
                 text += f"  let {name}{r} = {value};\n"
-        text += tiles.sums("dq", k) + self.loop(self.again() + tiles.mix("dq", "e", k))
+        text += tiles.sums("dq", k) + self.loop(self.recomputed() + tiles.mix("dq", "e", k))
         return text + tiles.store("dq", k, "0u", "scale")
 
     def dkv(self) -> str:
         tiles, g, q = self.tiles, self.g, self.q
         mixed = tiles.mix("dv", "p", g) + tiles.mix("dk", "e", q)
-        text = tiles.sums("dv", g) + tiles.sums("dk", q) + self.loop(self.again() + mixed)
+        text = tiles.sums("dv", g) + tiles.sums("dk", q) + self.loop(self.recomputed() + mixed)
         text += tiles.store("dk", q, slot(4), "scale")
         return text + tiles.store("dv", g, slot(5), "1.0")
 
 
 @lru_cache(maxsize=512)
-def _text(form: Form) -> str:
-    return _Kernel(form).text()
+def _text(form: AttentionForm) -> str:
+    return _AttentionKernel(form).text()
 
 
 # --- on arrays -----------------------------------------------------------------------------------
 
 
-class Work(NamedTuple):
-    """What a kernel does: which sizes its products sum over, and how wide the results are that it
-    mixes; "w" is the width, "d" the depth."""
+class KernelWork(NamedTuple):
+    """What a kernel computes: which sizes its products sum over, and how wide the results are that
+    it mixes; "w" is the width, "d" the depth."""
 
     products: str
     mixes: str
 
 
 WORKS = {
-    "out": Work("w", "d"),
-    "stats": Work("wd", ""),
-    "dq": Work("wd", "w"),
-    "dkv": Work("wd", "wd"),
+    "out": KernelWork("w", "d"),
+    "stats": KernelWork("wd", ""),
+    "dq": KernelWork("wd", "w"),
+    "dkv": KernelWork("wd", "wd"),
 }
-# of all loops of a thread in sum, after which Mesa's software adapter ends them
+# iterations of all loops of a thread, after which Mesa's software adapter ends them
 MOST_TURNS = edge(__name__, "MOST_TURNS", 65535, "size")
 
 
-class _Call:
+class _AttentionCall:
     """The operands of one call, and how kernels are to read them."""
 
     def __init__(
@@ -274,7 +286,7 @@ class _Call:
             mask = mask.view(pairs, broadcast_strides(mask.shape, mask.strides, pairs))
             arrays = {**arrays, "mask": mask}
         self.arrays = arrays
-        self.fours = 2 if dev.gpu.is_software else 1
+        self.vectors = 2 if dev.gpu.is_software else 1
         self.count = size_of(self.batch)
         scale_bits = int(np.float32(scale).view(np.uint32))
         starts = (self.count * n * self.width for n in (self.queries, self.queries + self.keys))
@@ -284,10 +296,10 @@ class _Call:
         return [self.width if letter == "w" else self.depth for letter in letters]
 
     def check(self, *kinds: str) -> None:
-        """Refuse kernels that a software adapter would cut short without a word."""
+        """Refuse kernels that a software adapter would silently cut short."""
         for kind in kinds if self.dev.gpu.is_software else ():
             work, columns = WORKS[kind], self.queries if kind == "dkv" else self.keys
-            turns = Tiles(self.fours).turns(self.widths(work.products), len(work.mixes))
+            turns = TileWriter(self.vectors).turns(self.widths(work.products), len(work.mixes))
             most = MOST_TURNS // turns * TILE
             if columns > most:
                 raise DeviceError(
@@ -302,14 +314,14 @@ class _Call:
         arrays = [self.arrays[name] for name in chosen]
         batch, strides = collapse(self.batch, [a.strides[:-2] for a in arrays])
         batch = (*(1,) * (RANK - len(batch)), *batch)
-        # a text for every number of chunks, but only of what the kernel mixes
+        # one kernel for each number of chunks, but only of what it mixes
         mixed = WORKS[kind].mixes
         parts = (
             chunks(self.width) if "w" in mixed else 1,
             chunks(self.depth) if "d" in mixed else 1,
         )
         read = (*chosen, *([] if stats is None else ["stats"]))
-        form = Form(kind, read, self.dtype, len(batch), parts, self.fours)
+        form = AttentionForm(kind, read, self.dtype, len(batch), parts, self.vectors)
         shared = slabs(*self.widths(mixed))
         rows = self.keys if kind == "dkv" else self.queries
         groups = -(-rows // TILE) * shared * self.count
@@ -337,7 +349,7 @@ def attention(
         return dev.empty(shape, dtype)
     arrays = _present(dev, {"q": q, "k": k, "v": v, "mask": mask})
     out: WebGPUArray = dev.empty(shape, dtypes.float32)
-    call = _Call(dev, arrays, scale, causal)
+    call = _AttentionCall(dev, arrays, scale, causal)
     call.check("out")
     call.run("out", "q k v", out, None)
     return as_dtype(dev, out, dtype)
@@ -360,7 +372,7 @@ def grads(
     if not size_of(q.shape[:-1]):  # no query, no derivative
         return dev.full((count,), 0, dtype)
     arrays = _present(dev, {"q": q, "k": k, "v": v, "g": g, "mask": mask})
-    call = _Call(dev, arrays, scale, causal)
+    call = _AttentionCall(dev, arrays, scale, causal)
     out: WebGPUArray = dev.empty((count,), dtypes.float32)
     if not count:
         return as_dtype(dev, out, dtype)
@@ -374,7 +386,7 @@ def grads(
 
 
 def _present(dev: Any, arrays: dict[str, WebGPUArray | None]) -> dict[str, WebGPUArray]:
-    """Those that are given; in the place of one without elements, something to bind."""
+    """The arrays that are given; an empty one is replaced by something that can be bound."""
     found = {}
     for name, a in arrays.items():
         if a is not None:

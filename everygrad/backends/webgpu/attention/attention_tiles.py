@@ -1,9 +1,9 @@
 """The tiles that attention's kernels are made of; attention.py says what they do with them.
 
 A kernel has rows (queries, or keys in the derivative by keys and values), which stay, and columns,
-which pass by, 64 at a time. A workgroup does 64 rows; operands go through 16 KB of workgroup memory
-in slices of 16 terms. A thread has `fours` fours of rows and of columns. What it knows of row four
-r and column j is a vec4<f32> whose name ends in both: s0_3.
+which it loops over, 64 at a time. A workgroup computes 64 rows; operands go through 16 KB of
+workgroup memory in slices of 16 terms. A thread has `vectors` groups of four rows, and as many of
+four columns. Its value for row group r and column j is a vec4<f32> whose name ends in both: s0_3.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SLICE = edge(__name__, "SLICE", 16, "size")  # terms, or columns, in workgroup m
 CHUNK = edge(__name__, "CHUNK", 64, "size")  # columns of a result that all threads make at once
 SLAB = edge(__name__, "SLAB", 2 * CHUNK, "size")  # columns of a result that a workgroup makes
 PARTS = "xyzw"
-_GAPPED = TILE // 4 + 1  # fours between terms, so that they are not written to one bank of memory
+_PADDED = TILE // 4 + 1  # vectors between terms: padding that avoids bank conflicts
 
 
 def chunks(width: int) -> int:
@@ -31,7 +31,7 @@ def slabs(*widths: int) -> int:
     return max([1, *(-(-width // SLAB) for width in widths)])
 
 
-class Matrix(NamedTuple):
+class TileOperand(NamedTuple):
     """An operand: its reader is name(start, row, column); `width` is a name too."""
 
     name: str
@@ -44,37 +44,37 @@ class Matrix(NamedTuple):
         return f"{value} * {self.scale}" if self.scale else value
 
 
-class Tiles:
-    """Writes the parts of a kernel. It finds row0, col0, row_count, column_count, batch and slab
-    as names, l as the thread's number."""
+class TileWriter:
+    """Writes the parts of a kernel. The surrounding text defines row0, col0, row_count,
+    column_count, batch and slab, and l, the thread's number."""
 
-    def __init__(self, fours: int) -> None:
-        self.fours = fours
-        self.side = TILE // 4 // fours  # threads along a side of the tile
+    def __init__(self, vectors: int) -> None:
+        self.vectors = vectors
+        self.side = TILE // 4 // vectors  # threads along a side of the tile
         self.threads = self.side**2
-        self.columns = range(4 * fours)
-        self.unrolled = 4 // fours**2  # as much text either way: compilers take their time
+        self.columns = range(4 * vectors)
+        self.unrolled = 4 // vectors**2  # as much text either way: compile time grows with it
 
     @property
     def each(self) -> range:
-        """The thread's row fours."""
-        return range(self.fours)
+        """The numbers of the thread's row groups."""
+        return range(self.vectors)
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         return ((r, j) for r in self.each for j in self.columns)
 
-    def four(self, of: str, number: int) -> str:
-        """The number in the tile of the thread's row four (of ty) or column four (of tx)."""
+    def vector_index(self, of: str, number: int) -> str:
+        """The number in the tile of the thread's row group (of ty) or column group (of tx)."""
         return f"({of} + {self.side * number}u)"
 
     def column(self, j: int) -> str:
-        return f"(col0 + {self.four('tx', j // 4)} * 4u + {j % 4}u)"
+        return f"(col0 + {self.vector_index('tx', j // 4)} * 4u + {j % 4}u)"
 
     def row(self, r: int, i: int) -> str:
-        return f"(row0 + {self.four('ty', r)} * 4u + {i}u)"
+        return f"(row0 + {self.vector_index('ty', r)} * 4u + {i}u)"
 
     def of_rows(self, r: int, form: str) -> str:
-        """A number of each row of a four, by an expression in {row}, which is never too large."""
+        """A number for each row of a group, by an expression in {row}, which is clamped."""
         rows = (f"min({self.row(r, i)}, row_count - 1u)" for i in range(4))
         return f"vec4<f32>({', '.join(form.format(row=row) for row in rows)})"
 
@@ -85,12 +85,12 @@ class Tiles:
         return text
 
     def shared(self, most: int) -> str:
-        """Workgroup memory: an area for slices (mixing `most` chunks at a time), and what the
-        threads of a row tell each other."""
-        size = max(2 * SLICE * _GAPPED, (1 + most) * SLICE * 16)
+        """Workgroup memory: an area for slices (mixing `most` chunks at a time), and one word per
+        thread and row group for block reductions."""
+        size = max(2 * SLICE * _PADDED, (1 + most) * SLICE * 16)
         return (
             f"var<workgroup> area: array<vec4<f32>, {size}>;\n"
-            f"var<workgroup> told: array<vec4<f32>, {self.fours * self.threads}>;\n"
+            f"var<workgroup> row_values: array<vec4<f32>, {self.vectors * self.threads}>;\n"
         )
 
     def _fill(self, body: str) -> str:
@@ -101,38 +101,40 @@ class Tiles:
         )
 
     def turns(self, products: Sequence[int], mixes: int) -> int:
-        """The most turns that all loops of a thread take for one tile of columns: products of so
-        many terms, and mixes."""
+        """The most iterations that all loops of a thread take for one tile of columns: products of
+        so many terms, and mixes."""
         fill = 256 // self.threads
         slices = sum(-(-terms // SLICE) for terms in products)
-        told = self.fours * self.side
+        reduced = self.vectors * self.side
         each = 1 + fill + SLICE // self.unrolled
-        return 1 + slices * each + told + mixes * (TILE // SLICE) * (1 + fill + SLICE)
+        return 1 + slices * each + reduced + mixes * (TILE // SLICE) * (1 + fill + SLICE)
 
     # --- rows by columns -------------------------------------------------------------------------
 
-    def product(self, to: str, a: Matrix, b: Matrix) -> str:
+    def product(self, to: str, a: TileOperand, b: TileOperand) -> str:
         """Sums over the terms of row times column."""
         text = "".join(f"    var {to}{r}_{j} = vec4<f32>();\n" for r, j in self.pairs())
         text += f"    for (var t0 = 0u; t0 < {a.width}; t0 = t0 + {SLICE}u) {{\n"
         fill = "        let t = t0 + f;\n"
         for m, start, limit, at in (
             (a, "row0", "row_count", 0),
-            (b, "col0", "column_count", SLICE * _GAPPED),
+            (b, "col0", "column_count", SLICE * _PADDED),
         ):
-            fill += f"        var four{at} = vec4<f32>();\n        if (t < {a.width}) {{\n"
+            fill += f"        var vector{at} = vec4<f32>();\n        if (t < {a.width}) {{\n"
             for i, part in enumerate(PARTS):
                 row = f"min({start} + s * 4u + {i}u, {limit} - 1u)"
-                fill += f"          four{at}.{part} = {m.at(row, 't')};\n"
-            fill += f"        }}\n        area[{at}u + f * {_GAPPED}u + s] = four{at};\n"
+                fill += f"          vector{at}.{part} = {m.at(row, 't')};\n"
+            fill += f"        }}\n        area[{at}u + f * {_PADDED}u + s] = vector{at};\n"
         text += "      workgroupBarrier();\n" + self._fill(fill) + "      workgroupBarrier();\n"
-        end, step = SLICE * _GAPPED, self.unrolled * _GAPPED
+        end, step = SLICE * _PADDED, self.unrolled * _PADDED
         text += f"      for (var u = 0u; u < {end}u; u = u + {step}u) {{\n"
         for k in range(self.unrolled):
             for r in self.each:
-                left, right = k * _GAPPED, (SLICE + k) * _GAPPED
-                text += f"        let a{k}{r} = area[u + {left}u + {self.four('ty', r)}];\n"
-                text += f"        let b{k}{r} = area[u + {right}u + {self.four('tx', r)}];\n"
+                left, right = k * _PADDED, (SLICE + k) * _PADDED
+                text += f"        let a{k}{r} = area[u + {left}u + {self.vector_index('ty', r)}];\n"
+                text += (
+                    f"        let b{k}{r} = area[u + {right}u + {self.vector_index('tx', r)}];\n"
+                )
             for r, j in self.pairs():
                 sum_ = f"{to}{r}_{j}"
                 text += f"        {sum_} = {sum_} + a{k}{r} * b{k}{j // 4}.{PARTS[j % 4]};\n"
@@ -146,45 +148,49 @@ class Tiles:
         return values[0]
 
     def across(self, name: str, combine: str) -> str:
-        """What the thread has of each row combined with what the row's other threads have."""
-        text = "".join(f"    told[{r * self.threads}u + l] = {name}{r};\n" for r in self.each)
+        """Lines that combine each row's value over all threads that share the row."""
+        text = "".join(f"    row_values[{r * self.threads}u + l] = {name}{r};\n" for r in self.each)
         text += "    workgroupBarrier();\n"
         for r in self.each:
             first = f"{r * self.threads}u + l - tx"
-            text += f"    {name}{r} = told[{first}];\n"
+            text += f"    {name}{r} = row_values[{first}];\n"
             text += f"    for (var i = 1u; i < {self.side}u; i = i + 1u) {{\n"
-            value = combine.format(f"{name}{r}", f"told[{first} + i]")
+            value = combine.format(f"{name}{r}", f"row_values[{first} + i]")
             text += f"      {name}{r} = {value};\n    }}\n"
         return text + "    workgroupBarrier();\n"
 
     # --- results ---------------------------------------------------------------------------------
 
-    def _sums(self, name: str, m: Matrix) -> Iterator[tuple[str, int, int, str]]:
-        """A thread's results: the name of a four, its row four, its row there, its first column."""
+    def _sums(self, name: str, m: TileOperand) -> Iterator[tuple[str, int, int, str]]:
+        """A thread's results: the name of a vector, its row group, row and first column."""
         for chunk in range(m.chunks):
             for r in self.each:
                 for c in self.each:
-                    first = f"(slab * {SLAB}u + {chunk * CHUNK}u + {self.four('tx', c)} * 4u)"
+                    first = (
+                        f"(slab * {SLAB}u + {chunk * CHUNK}u + {self.vector_index('tx', c)} * 4u)"
+                    )
                     for i in range(4):
                         yield f"{name}{chunk}{r}{c}{i}", r, i, first
 
-    def sums(self, name: str, m: Matrix) -> str:
+    def sums(self, name: str, m: TileOperand) -> str:
         """Results that start as 0, in rows like those of m."""
         return "".join(f"  var {x} = vec4<f32>();\n" for x, *_ in self._sums(name, m))
 
-    def shrink(self, name: str, m: Matrix, by: str) -> str:
+    def shrink(self, name: str, m: TileOperand, by: str) -> str:
         """All results of a row times the row's factor."""
         return "".join(
             f"    {x} = {x} * {by}{r}.{PARTS[i]};\n" for x, r, i, _ in self._sums(name, m)
         )
 
-    def mix(self, to: str, p: str, m: Matrix) -> str:
-        """Adds to the results of each row the columns' rows of m, times what p says of the two."""
+    def mix(self, to: str, p: str, m: TileOperand) -> str:
+        """Lines that add to each row's results the rows of m for all columns, weighted by p."""
         text = f"    for (var z = 0u; z < {TILE // SLICE}u; z = z + 1u) {{\n"
         text += "      workgroupBarrier();\n"
         for c in self.each:
-            four = self.four("tx", c)
-            text += f"      if ({four} / 4u == z) {{\n        let at = {four} % 4u * 64u + ty;\n"
+            vector = self.vector_index("tx", c)
+            text += (
+                f"      if ({vector} / 4u == z) {{\n        let at = {vector} % 4u * 64u + ty;\n"
+            )
             for r in self.each:
                 for j in range(4):
                     at = f"at + {16 * j + self.side * r}u"
@@ -193,24 +199,24 @@ class Tiles:
         fill = f"        let row = col0 + z * {SLICE}u + s;\n"
         for chunk in range(m.chunks):
             fill += f"        let t{chunk} = slab * {SLAB}u + {chunk * CHUNK}u + f * 4u;\n"
-            fill += f"        var four{chunk} = vec4<f32>();\n"
+            fill += f"        var vector{chunk} = vec4<f32>();\n"
             fill += "        if (row < column_count) {\n"
             for i, part in enumerate(PARTS):
                 at = f"t{chunk} + {i}u"
-                value = f"{{ four{chunk}.{part} = {m.at('row', at)}; }}"
+                value = f"{{ vector{chunk}.{part} = {m.at('row', at)}; }}"
                 fill += f"          if ({at} < {m.width}) {value}\n"
-            fill += f"        }}\n        area[{256 * (1 + chunk)}u + c] = four{chunk};\n"
+            fill += f"        }}\n        area[{256 * (1 + chunk)}u + c] = vector{chunk};\n"
         text += self._fill(fill) + "      workgroupBarrier();\n"
         return text + self._added(to, m) + "    }\n"
 
-    def _added(self, to: str, m: Matrix) -> str:
+    def _added(self, to: str, m: TileOperand) -> str:
         """The products of a slice."""
         text = f"      for (var u = 0u; u < {16 * SLICE}u; u = u + 16u) {{\n"
         for r in self.each:
-            text += f"        let a{r} = area[u + {self.four('ty', r)}];\n"
+            text += f"        let a{r} = area[u + {self.vector_index('ty', r)}];\n"
         for chunk in range(m.chunks):
             for c in self.each:
-                at = f"{256 * (1 + chunk)}u + u + {self.four('tx', c)}"
+                at = f"{256 * (1 + chunk)}u + u + {self.vector_index('tx', c)}"
                 text += f"        let b{chunk}{c} = area[{at}];\n"
                 for r in self.each:
                     for i, part in enumerate(PARTS):
@@ -218,7 +224,7 @@ class Tiles:
                         text += f"        {x} = {x} + a{r}.{part} * b{chunk}{c};\n"
         return text + "      }\n"
 
-    def store(self, name: str, m: Matrix, start: str, by: str) -> str:
+    def store(self, name: str, m: TileOperand, start: str, by: str) -> str:
         """The results, times a row's factor or one number, from word `start` of `out` on."""
         text = ""
         for x, r, i, first in self._sums(name, m):
@@ -233,7 +239,7 @@ class Tiles:
         return text
 
     def store_rows(self, names: tuple[str, ...]) -> str:
-        """A few numbers of each row, one after the other; all threads of a row know them."""
+        """Lines that store a few numbers of each row in order; all threads of a row have them."""
         text = "  if (tx == 0u) {\n"
         for r in self.each:
             for i, part in enumerate(PARTS):

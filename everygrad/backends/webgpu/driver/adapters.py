@@ -1,4 +1,4 @@
-"""Which GPUs are there, and which one is meant."""
+"""Which adapters exist, and which one a device name selects."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FORKED = (
     "webgpu: this process was forked from one that used the GPU, which does not follow it; "
     'use multiprocessing.get_context("spawn"), or fork before the device is first used'
 )
-_used_by: int | None = None  # the process that used wgpu: its children have none of its threads
+_used_by: int | None = None  # the process that used wgpu: a forked child has none of its threads
 
 
 def _prepare() -> None:
     """Vulkan, Metal and DX12 only: OpenGL lacks what kernels need, and complains on headless
-    machines. Too late, and left as it is, where the program has used wgpu before."""
+    machines. A program that has used wgpu before keeps its own choice."""
     global _used_by
     if _used_by is None:
         _used_by = os.getpid()
@@ -39,7 +39,7 @@ def _prepare() -> None:
 
 @contextmanager
 def _without_display() -> Iterator[None]:
-    """On a machine without a session, Mesa's layer that asks the display for its GPU stays out."""
+    """Disable Mesa's layer that asks the display for its GPU on a machine without a session."""
     absent = "XDG_RUNTIME_DIR" not in os.environ and "NODEVICE_SELECT" not in os.environ
     if absent:
         os.environ["NODEVICE_SELECT"] = "1"
@@ -51,7 +51,7 @@ def _without_display() -> Iterator[None]:
 
 
 def adapters() -> list[Any]:
-    """All that wgpu finds."""
+    """All adapters that wgpu finds."""
     with _without_display():
         _prepare()
         try:
@@ -96,8 +96,8 @@ def _absent(why: str) -> DeviceError:
 
 
 def request_device(adapter: Any, limits: dict[str, int]) -> tuple[Any, set[str]]:
-    """A device, and those of our features that it grants. An adapter may list what is experimental
-    and refuse it: wgpu-native 29 does, whose interface has no word for allowing it."""
+    """A device, and those of our features that it grants. An adapter may list an experimental
+    feature and refuse it: wgpu-native 29 does, whose interface cannot enable one."""
     plain, young = (
         [f for f in names if f in adapter.features] for names in (FEATURES, EXPERIMENTAL)
     )

@@ -1,8 +1,8 @@
-"""Buffers larger than one binding: bound as several windows, one behind the other.
+"""Buffers larger than one binding: bound as several windows, one after the other.
 
-A kernel's text knows nothing of it. Where one of its buffers is too large, the text is written
-anew: each access to that buffer becomes a call of a function that finds the window. So whatever a
-kernel does with its buffers, it does with large ones too, for a comparison or two an access.
+Kernel generators ignore this. Where one of a kernel's buffers is too large, its source is
+rewritten: each access to that buffer becomes a call of a function that finds the window. So every
+kernel works on large buffers too, at the cost of a comparison or two for each access.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIZES = {
     **{f"vec{n}<{t}>": 4 * n for n in (2, 4) for t in ("u32", "i32", "f32")},
     **{"f16": 2, "vec2<f16>": 4, "vec4<f16>": 8},
 }
-# what each does to a place: its further arguments, and what it returns
+# how many more arguments an atomic takes, and which return nothing
 _OPERANDS = {"Load": 0, "CompareExchangeWeak": 2}
 _NOTHING = ("Store",)
 
@@ -48,11 +48,11 @@ def cut(size: int, limit: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=512)
 def widened(name: str, source: str, counts: tuple[int, ...], limit: int) -> str:
-    """The kernel's text for so many windows of each of its storage buffers, in order."""
+    """The kernel's source for so many windows of each of its storage buffers, in order."""
     declared = list(_DECLARED.finditer(source))
     first = declared[0].start()
     body = _DECLARED.sub("", source[first:])
-    lines = [source[:first]]  # extensions must be named before all else
+    lines = [source[:first]]  # extensions must come before everything else
     binding = 0
     for found, count in zip(declared, [*counts, 1], strict=True):  # the uniform is the last one
         space, buffer, kind = found.groups()
@@ -73,7 +73,7 @@ def _rewritten(name: str, text: str, buffer: str) -> tuple[str, set[str]]:
     at = 0
     for found in re.finditer(rf"\b{buffer}\b", text):
         if found.start() < at:
-            continue  # inside an index that was dealt with
+            continue  # inside an index that was rewritten already
         is_local = _is_local(text, buffer, found.start())
         if is_local and text[found.end()] != "[":
             continue
@@ -105,14 +105,14 @@ def _rewritten(name: str, text: str, buffer: str) -> tuple[str, set[str]]:
 
 
 def _is_local(text: str, buffer: str, at: int) -> bool:
-    """Whether the function has given the buffer's name to a variable before this place."""
+    """Whether the function declares a variable with the buffer's name before this position."""
     function = text.rfind("fn ", 0, at)
     declared = re.compile(rf"\b(?:let|var)\s+{buffer}\b")
     return declared.search(text, max(function, 0), at + len(buffer)) is not None
 
 
 def _closing(text: str, start: int) -> int:
-    """The place of the bracket that closes the one at `start`."""
+    """The position of the bracket that closes the one at `start`."""
     depth = 0
     for i in range(start, len(text)):
         depth += {"[": 1, "]": -1}.get(text[i], 0)
@@ -142,7 +142,7 @@ def _accessors(
 
 
 def _accessor(buffer: str, names: Sequence[str], kind: str, what: str, step: int) -> str:
-    """One function: the access `what` to the element an index names."""
+    """One function: the access `what` to the element at an index."""
     count = _OPERANDS.get(what, 1) if what != "at" else 0
     given = "".join(f", v{k}: {kind}" for k in range(count))
     values = "".join(f", v{k}" for k in range(count))

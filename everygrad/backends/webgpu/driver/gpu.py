@@ -1,8 +1,8 @@
 """One opened GPU: pipelines, bind groups, uniforms, the command encoder, and reading back.
 
-Commands gather in one encoder until something is read. What makes wgpu abort a process is
-impossible here: buffers are dropped, never destroyed; a command buffer is submitted once, where it
-is made; a staging buffer is unmapped before anyone else can use it; nothing of size 0 is bound.
+Commands are recorded into one encoder until something is read. Whatever makes wgpu abort a process
+cannot happen here: buffers are dropped, never destroyed; a command buffer is submitted once, where
+it is made; a staging buffer is unmapped before it is used again; nothing of size 0 is bound.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from everygrad.backends.webgpu.driver.adapters import FORKED, request_device
 from everygrad.backends.webgpu.driver.encoding import Encoder
 from everygrad.backends.webgpu.driver.memory import Block, Pool, Slice, Storage
 from everygrad.backends.webgpu.driver.messages import first_words, numbered
-from everygrad.backends.webgpu.driver.readback import STAGED, Fetch, Part, Readback
-from everygrad.backends.webgpu.driver.submit import Recorder, Row, recorder
+from everygrad.backends.webgpu.driver.readback import STAGED, ByteRange, Fetch, Readback
+from everygrad.backends.webgpu.driver.submit import CommandRow, Recorder, recorder
 from everygrad.backends.webgpu.driver.wgpu_native import by_classes, direct
 from everygrad.compile.thresholds import edge
 from everygrad.errors import (
@@ -38,12 +38,12 @@ from everygrad.errors import (
     OutOfRangeError,
 )
 
-WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # what every WebGPU device grants
-FLUSH_AFTER = 256  # commands recorded before the GPU is told, so that it starts meanwhile
+WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # every WebGPU device allows it
+FLUSH_AFTER = 256  # commands recorded before they are submitted, so that the GPU starts early
 _SLOT = 256  # bytes between uniforms: the alignment any device accepts
 _ARENA = 1 << 16
 _PIPELINE = 1 << 16  # bytes of a pipeline, about, besides its text
-_KEPT = 8192  # uniforms, and bind groups, remembered before starting afresh
+_MAX_CACHED = 8192  # uniforms, and bind groups, cached before the caches are cleared
 _USAGE = wgpu.BufferUsage
 _LOST = re.compile(r"\blost\b|device.*(destroyed|invalid)|no longer valid", re.IGNORECASE)
 
@@ -93,7 +93,7 @@ class Kernel(NamedTuple):
 
 
 class Pipeline:
-    """A compiled kernel, as it is kept by its text. The driver holds what was recorded with it."""
+    """A compiled kernel, cached by its source. The driver holds what was recorded with it."""
 
     __slots__ = ("__weakref__", "raw", "recent")
 
@@ -103,7 +103,7 @@ class Pipeline:
 
 
 class Bound(NamedTuple):
-    """A kernel on buffers, as handles; and what must outlive them: the group and the pipeline."""
+    """A kernel bound to buffers, as handles; and the group and pipeline that must outlive them."""
 
     pipeline: Any
     group: Any
@@ -134,9 +134,9 @@ class Gpu:
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
         wanted = {name: adapter.limits[name] for name in _REQUESTED}
-        # tests, and exports for browsers, remove some of the features
+        # tests and browser exports remove some of the features
         self.device, self.features = request_device(adapter, wanted)
-        self.small_matrices: bool | None = None  # whether they are right, once somebody has looked
+        self.has_cooperative_matrices: bool | None = None  # whether they are correct, once checked
         self.queue = self.device.queue
         self.is_software = adapter.info["adapter_type"] == "CPU"
         self.limits = Limits.of(self.device.limits)
@@ -152,7 +152,7 @@ class Gpu:
         self._groups: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._wide: dict[tuple[Any, ...], Bound] = {}  # on buffers larger than a binding
         self._slices: dict[tuple[int, int, int], Slice] = {}
-        self.forgotten = 0  # how often all bind groups were dropped
+        self.bind_group_resets = 0  # how often all bind groups were dropped
         self.largest = 0  # bytes of the largest block there ever was
         self._uniforms: dict[bytes, tuple[Any, int, int]] = {}
         self._arena: Any = None
@@ -170,7 +170,7 @@ class Gpu:
     # --- errors ----------------------------------------------------------------------------------
 
     def guard(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A call into wgpu, its errors as ours."""
+        """A call into wgpu, with its errors converted to ours."""
         if self.lost is not None:
             raise DeviceError(self.lost)
         try:
@@ -186,7 +186,7 @@ class Gpu:
             raise DeviceError(f"webgpu: {first_words(text)}") from error
 
     def lose(self, why: str) -> DeviceError:
-        """From now on every call says that the device is gone."""
+        """Mark the device as lost: every later call raises."""
         self.lost = (
             f"webgpu: the device was lost ({first_words(why)}); tensors on it are gone. "
             f"The next tensor made on this device opens it again"
@@ -197,8 +197,8 @@ class Gpu:
     # --- pipelines -------------------------------------------------------------------------------
 
     def layout(self, inputs: int, outputs: int) -> tuple[Any, Any]:
-        """Bindings 0.. for what is read, then what is written, then the uniform: said outright,
-        since layout="auto" drops bindings a shader happens not to use."""
+        """Bindings 0.. for what is read, then what is written, then the uniform. Explicit, since
+        layout="auto" drops bindings a shader happens not to use."""
         found = self._layouts.get((inputs, outputs))
         if found is None:
             kinds = ["read-only-storage"] * inputs + ["storage"] * outputs + ["uniform"]
@@ -278,12 +278,12 @@ class Gpu:
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
-            if self.log is not None:  # a compiled function: only noted, its blocks have no memory
+            if self.log is not None:  # a compiled function: only logged, its blocks have no memory
                 self.log.append(Command(kernel, tuple(blocks), None))
                 return
             bound = self.bind_group(kernel, blocks)
             epoch = self.epoch
-            for block in blocks:  # first: what is recorded must be known to be
+            for block in blocks:  # first: an interrupt must not leave a recorded block unmarked
                 block.epoch = epoch
             self.guard(self._record, bound, kernel.grid)
             if self.launched is not None:
@@ -303,25 +303,25 @@ class Gpu:
         calls.dispatch(within, *grid)
 
     def _open(self) -> Encoder:
-        """What commands are recorded into."""
+        """The encoder that commands are recorded into."""
         if self._encoder is not None and self._encoder.is_finished:
             self.submit()  # it was interrupted
         if self._encoder is None:
             self._encoder = Encoder(self.device, self.calls)
         return self._encoder
 
-    def prepared(self, log: Sequence[Command], instead: dict[int, Block]) -> list[Recorder | Copy]:
-        """Commands that were logged before, bound and ready to be handed over, on other blocks
-        where `instead` names them (by the number of the block that was logged)."""
+    def prepared(self, log: Sequence[Command], actual: dict[int, Block]) -> list[Recorder | Copy]:
+        """Logged commands, bound and ready to be recorded, on other blocks where `actual` has them
+        (by the number of the logged block)."""
         made: list[Recorder | Copy] = []
-        rows: list[Row] = []
+        rows: list[CommandRow] = []
         with self.lock:
             for kernel, logged, bound in log:
-                blocks = [instead.get(b.number, b) for b in logged]
+                blocks = [actual.get(b.number, b) for b in logged]
                 if kernel is not None:
                     if bound is None:
                         bound = self.bind_group(kernel, blocks)
-                    rows.append(Row(bound.pipeline, bound.group, kernel.grid, bound.keep))
+                    rows.append(CommandRow(bound.pipeline, bound.group, kernel.grid, bound.keep))
                     continue
                 if rows:
                     made.append(recorder(rows, self.calls))
@@ -330,15 +330,15 @@ class Gpu:
                 made.append(Copy(source, target, *bound))
             return [*made, recorder(rows, self.calls)] if rows else made
 
-    def hand_over(self, prepared: Sequence[Recorder | Copy], commands: int) -> None:
-        """Record prepared commands, so many of them."""
+    def record_prepared(self, prepared: Sequence[Recorder | Copy], commands: int) -> None:
+        """Record prepared commands; `commands` is how many they are."""
         with self.lock:
             if self.lost is not None:
                 raise DeviceError(self.lost)
-            self.guard(self._hand_over, prepared, self._open())
+            self.guard(self._record_prepared, prepared, self._open())
             self._recorded += commands
 
-    def _hand_over(self, prepared: Sequence[Recorder | Copy], encoder: Encoder) -> None:
+    def _record_prepared(self, prepared: Sequence[Recorder | Copy], encoder: Encoder) -> None:
         for part in prepared:
             if isinstance(part, Copy):
                 raw = part.target.raw
@@ -349,23 +349,23 @@ class Gpu:
             encoder.pipeline = None
             part(within)
 
-    def recorded_apart(self, prepared: Sequence[Recorder | Copy]) -> Encoder:
-        """Prepared commands, recorded and not part of anything: with `take_over` they are all of
-        what is to be submitted next, without it they never happened. The caller holds the lock."""
+    def record_separately(self, prepared: Sequence[Recorder | Copy]) -> Encoder:
+        """Prepared commands, recorded in an encoder of their own: `adopt` makes them what is
+        submitted next, and without it they never run. The caller holds the lock."""
         if self.lost is not None:
             raise DeviceError(self.lost)
         self.submit()  # what came before
         made = Encoder(self.device, self.calls)
-        self.guard(self._hand_over, prepared, made)
+        self.guard(self._record_prepared, prepared, made)
         self.guard(made.finish)
         return made
 
-    def take_over(self, encoder: Encoder) -> None:
-        """Let these commands happen."""
+    def adopt(self, encoder: Encoder) -> None:
+        """Make these commands the next to be submitted."""
         self._encoder = encoder
 
     def expect_checks(self) -> None:
-        """Values are being checked: the next read must look at what was found."""
+        """Note that commands check values: the next read must look at their result."""
         self.checks_made += 1
 
     @property
@@ -373,7 +373,7 @@ class Gpu:
         return self.checks_made > self._checks_read and self._faults is not None
 
     def grid(self, groups: int, name: str) -> tuple[int, int, int]:
-        """Workgroups in two dimensions where one does not hold them."""
+        """Workgroups in two dimensions where one dimension is too small."""
         most = self.limits.groups
         if groups <= most:
             return groups, 1, 1
@@ -392,7 +392,7 @@ class Gpu:
             most = self.limits.binding_size
             if any(b.size > most for b in blocks):
                 return self._bind_windows(kernel, blocks, key)
-            if len(self._groups) >= _KEPT:
+            if len(self._groups) >= _MAX_CACHED:
                 self._groups.clear()
             group = self._group(kernel, [(b.raw, b.start, b.size) for b in blocks], kernel.inputs)
             found = self._groups[key] = (self.calls.handle(group), group)
@@ -400,7 +400,7 @@ class Gpu:
         return Bound(self.calls.handle(kernel.pipeline), handle, (group, kernel.pipeline))
 
     def slice(self, block: Block, start: int, size: int) -> Block:
-        """Bytes of a block as a block; `start` is a multiple of `windows.ALIGNMENT`."""
+        """Bytes of a block as a block; `start` is a multiple of `binding_windows.ALIGNMENT`."""
         key = (block.number, start, size)
         found = self._slices.get(key)
         if found is None:
@@ -417,10 +417,10 @@ class Gpu:
         return self.guard(self.device.create_bind_group, layout=layout, entries=entries)
 
     def _bind_windows(self, kernel: Kernel, blocks: list[Block], key: tuple[Any, ...]) -> Bound:
-        """The same for blocks of which some are larger than a binding."""
+        """As `bind_group`, where some blocks are larger than a binding."""
         found = self._wide.get((kernel.pipeline, key))
         if found is None:
-            if len(self._wide) >= _KEPT:
+            if len(self._wide) >= _MAX_CACHED:
                 self._wide.clear()
             most = self.limits.binding_size
             cuts = [binding_windows.cut(b.size, most) for b in blocks]
@@ -436,8 +436,8 @@ class Gpu:
             ]
             group = self._group(kernel, bindings, inputs)
             handle = self.calls.handle
-            kept_alive = (group, pipeline)
-            found = Bound(handle(pipeline), handle(group), kept_alive)
+            keep = (group, pipeline)
+            found = Bound(handle(pipeline), handle(group), keep)
             self._wide[kernel.pipeline, key] = found
         return found
 
@@ -451,37 +451,37 @@ class Gpu:
             )
 
     def _uniform(self, data: bytes) -> tuple[Any, int, int]:
-        """Where these bytes lie as a uniform: equal ones share a place, and it never changes."""
+        """Where these bytes are as a uniform: equal ones share a slot, and it never changes."""
         found = self._uniforms.get(data)
         if found is None:
-            if len(self._uniforms) >= _KEPT:
+            if len(self._uniforms) >= _MAX_CACHED:
                 self._uniforms.clear()
-                self.forget()
+                self.drop_bind_groups()
                 self._arena_used = _ARENA
-            room = -(-len(data) // _SLOT) * _SLOT
-            if self._arena_used + room > _ARENA:
+            padded = -(-len(data) // _SLOT) * _SLOT
+            if self._arena_used + padded > _ARENA:
                 usage = _USAGE.UNIFORM | _USAGE.COPY_DST
                 self._arena = self.guard(self.device.create_buffer, size=_ARENA, usage=usage)
                 self._arena_used = 0
             found = (self._arena, self._arena_used, len(data))
             self.guard(self.queue.write_buffer, self._arena, self._arena_used, data)
-            self._arena_used += room
+            self._arena_used += padded
             self._uniforms[data] = found  # when it is there
         return found
 
-    def forget(self) -> None:
-        """Drop the bind groups: they keep their buffers alive."""
-        self.forgotten += 1
+    def drop_bind_groups(self) -> None:
+        """Drop the cached bind groups, which keep their buffers alive."""
+        self.bind_group_resets += 1
         self._groups.clear()
         self._wide.clear()
         self._slices.clear()
 
     def submit(self) -> None:
-        """Hand what was recorded to the GPU."""
+        """Submit the recorded commands to the GPU."""
         with self.lock:
             if self._encoder is None:
                 return
-            try:  # goes on where it was interrupted
+            try:  # continues where it was interrupted
                 self.submission = self.guard(self._encoder.submit, self.queue)
             except EverygradError:
                 self._encoder = None
@@ -497,24 +497,24 @@ class Gpu:
     # --- data in and out -------------------------------------------------------------------------
 
     def is_recorded(self, block: Block) -> bool:
-        """Whether commands use it that the GPU was not told of yet."""
+        """Whether commands that are not submitted yet use it."""
         return block.epoch == self.epoch and self._encoder is not None
 
     def write(self, storage: Storage, data: Any) -> None:
-        """Bytes into a fresh storage. Writes run before what is recorded: a recycled buffer that
-        recorded commands still use must wait for them."""
+        """Write bytes into a new storage. Writes run before recorded commands: a recycled buffer
+        that recorded commands still use must wait for them."""
         with self.lock:
             if self.is_recorded(storage.block):
                 self.submit()
             raw, size = storage.block.raw, memoryview(data).nbytes
             for at in range(0, size, STAGED):
-                if at:  # what was written is copied away before more is
+                if at:  # the staged bytes are copied before more are written
                     self.guard(self.queue.submit, [])
                 part = min(STAGED, size - at)
                 self.guard(self.queue.write_buffer, raw, at, data, at, part)
 
     def copy(self, source: Storage, target: Storage, at: int, size: int) -> None:
-        """The first `size` bytes of one storage into another at byte `at`."""
+        """Copy the first `size` bytes of one storage into another at byte `at`."""
         with self.lock:
             if self.log is not None:
                 self.log.append(Command(None, (source.block, target.block), (at, size)))
@@ -526,30 +526,29 @@ class Gpu:
             self._recorded += 1
 
     def read(self, storage: Storage, start: int, size: int) -> Any:
-        """`size` bytes from `start` on (multiples of 4) as a NumPy array, after all that came
-        before; raises what a check found meanwhile."""
+        """`size` bytes from `start` on (multiples of 4) as a NumPy array, after all earlier
+        commands; raises what a check found meanwhile."""
         with self.lock:
             if size <= STAGED:
-                return self.fetch([Part(storage, start, size)]).result()[0]
+                return self.fetch([ByteRange(storage, start, size)]).result()[0]
             whole = np.empty(size, np.uint8)
-            for at in range(0, size, STAGED):  # by pieces: staging takes as much memory again
-                part = Part(storage, start + at, min(STAGED, size - at))
+            for at in range(0, size, STAGED):  # in pieces: staging takes as much memory again
+                part = ByteRange(storage, start + at, min(STAGED, size - at))
                 whole[at : at + part.size] = self.fetch([part]).result()[0]
             return whole
 
-    def fetch(self, parts: Sequence[Part]) -> Fetch:
-        """Begin to read these bytes; `result()` waits for them, and for nothing that is recorded
-        later."""
+    def fetch(self, parts: Sequence[ByteRange]) -> Fetch:
+        """Start to read these bytes; `result()` waits for them, and for nothing recorded later."""
         return self.readback.start(parts)
 
     def wait(self) -> None:
-        """Until everything recorded has run; raises what a check found."""
+        """Wait until everything recorded has run; raises what a check found."""
         self.read(self.fault_storage(), 0, 16)
 
     # --- checks ----------------------------------------------------------------------------------
 
     def fault_storage(self) -> Storage:
-        """Four words: how many bad values, whose check, and the first of them."""
+        """Four words: how many bad values, the number of the check, and the first bad value."""
         if self._faults is None:
             made = self.pool.take(16)
             self.write(made, b"\0" * 16)
@@ -559,18 +558,18 @@ class Gpu:
     def check_number(
         self, what: str, size: int, error: type[EverygradError] = OutOfRangeError
     ) -> int:
-        """The number under which a check's message is kept; it is read at the next `read`."""
+        """The number of a check's message; the next `read` looks at its result."""
         self.checks_made += 1
         return self._checks.number(Check(what, size, error))
 
     @property
     def raised(self) -> int:
-        """How often checks had something raised."""
+        """How many errors of checks were raised."""
         return self._checks.raised
 
     def raise_fault(self, words: Any, checks: int, raised: int) -> None:
-        """Raise what the first so many checks found, as four words: not again what was raised since
-        the words were asked for, when `raised` was said."""
+        """Raise what the first `checks` checks found, as four words. An error that was raised after
+        the words were requested, when the count was `raised`, is not raised again."""
         self._checks_read = max(self._checks_read, checks)
         value = int(words[2:].view(np.int64)[0])
         refusal = self._checks.refusal(int(words[0]), int(words[1]), value, raised)
@@ -580,7 +579,7 @@ class Gpu:
 
 
 def _drop(pipelines: dict[str, Pipeline], source: str, pipeline: Pipeline) -> None:
-    """Forget a pipeline; kernels that hold it go on."""
+    """Drop a pipeline from the cache; kernels that hold it keep working."""
     if pipelines.get(source) is pipeline:
         del pipelines[source]
 
@@ -589,8 +588,8 @@ _gpus: weakref.WeakSet[Gpu] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A forked child has none of wgpu's threads, and whoever held a lock is gone: every use of a
-    device says so at once, where it would wait for ever."""
+    """Mark devices as lost in a forked child, which has none of wgpu's threads nor the holders of
+    locks: every use of a device raises at once instead of waiting for ever."""
     for gpu in _gpus:
         gpu.lost = FORKED
         gpu.lock = threading.RLock()

@@ -1,8 +1,8 @@
-"""Looking into a staging buffer, by wgpu-native's own functions.
+"""Mapping a staging buffer, by wgpu-native's own functions.
 
-wgpu's `map_sync` waits on locks of Python's, which an interrupt can leave held for ever: the next
-read would hang. Here a native function is told when a buffer is mapped, and the list that notes
-that one was asked for is filled, and emptied, by the native calls themselves.
+wgpu's `map_sync` waits on Python locks, which an interrupt can leave held for ever: the next read
+would hang. Here a native callback receives the status of a mapping, and the native calls themselves
+fill and clear the list that notes that a mapping was requested.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from everygrad.errors import DeviceError
 # void f(WGPUMapAsyncStatus, WGPUStringView, void *word, void *): Windows passes the text, two words
 # long, by its address, others in two registers
 _TEXT_ARGUMENT = "ptr %text" if sys.platform == "win32" else "ptr %text, i64 %length"
-_TOLD = f"""
-define void @told(i32 %status, {_TEXT_ARGUMENT}, ptr %word, ptr %unused) nounwind {{
+_MAP_CALLBACK = f"""
+define void @map_callback(i32 %status, {_TEXT_ARGUMENT}, ptr %word, ptr %unused) nounwind {{
   store atomic i32 %status, ptr %word release, align 4
   ret void
 }}
@@ -29,30 +29,30 @@ _NAMES = ("wgpuBufferMapAsync", "wgpuBufferGetConstMappedRange", "wgpuBufferUnma
 
 
 @cache
-def _told() -> int:
-    return engine().functions(_TOLD, ("told",), vectorise=False)["told"]
+def _map_callback() -> int:
+    return engine().functions(_MAP_CALLBACK, ("map_callback",), vectorise=False)["map_callback"]
 
 
 class Mapping:
-    """A buffer, and whether it is mapped, or going to be."""
+    """A buffer, and whether it is mapped or a mapping was requested."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
         self._asked: list[Any] = []
-        self._words: list[Any] = []  # which outlive what is told to them
+        self._words: list[Any] = []  # the callbacks' status words, which must outlive the calls
 
     @property
     def is_open(self) -> bool:
         return bool(self._asked)
 
     def address(self, lib: Any, ffi: Any, size: int, wait: Callable[[], None]) -> int:
-        """Where its first bytes are, until `close`; `wait` lets wgpu-native get on. An address: an
-        array, or a memoryview, might be found by whoever looks into an exception later."""
+        """The address of its first bytes, until `close`; `wait` lets wgpu-native proceed. It is not
+        an array or a memoryview: an exception's traceback might keep that alive too long."""
         word = ffi.new("int32_t *")
         self._words.append(word)
         info = ffi.new("WGPUBufferMapCallbackInfo *")
         info.mode = lib.WGPUCallbackMode_AllowProcessEvents
-        info.callback = ffi.cast("WGPUBufferMapCallback", _told())
+        info.callback = ffi.cast("WGPUBufferMapCallback", _map_callback())
         info.userdata1 = word
         given = ((self.raw._internal,), (lib.WGPUMapMode_Read,), (0,), (size,), (info[0],))
         self._asked.extend(map(lib.wgpuBufferMapAsync, *given))
@@ -64,11 +64,11 @@ class Mapping:
         return int(ffi.cast("uintptr_t", start))
 
     def close(self, lib: Any) -> None:
-        """Let go of it."""
+        """Unmap the buffer."""
         if self._asked:
             at_once(partial(lib.wgpuBufferUnmap, self.raw._internal), self._asked.clear)()
 
 
 def is_possible(lib: Any) -> bool:
-    """Whether this wgpu shows what is needed."""
+    """Whether this wgpu exposes the functions that are needed."""
     return all(hasattr(lib, name) for name in _NAMES)

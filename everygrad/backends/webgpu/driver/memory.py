@@ -1,6 +1,6 @@
-"""GPU memory: blocks of a few sizes, given back when the last array on them is gone.
+"""GPU memory: blocks of a few sizes, returned when the last array on them is gone.
 
-Commands run in the order they are recorded, so a block can serve again at once.
+Commands run in the order they are recorded, so a block can be reused at once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from everygrad.errors import DeviceError, OutOfMemoryError
 
 _SMALLEST = 256
 _LARGE_STEP = 1 << 20  # bytes between the sizes of blocks larger than a binding
-_KEEP = 1 << 30  # bytes of free blocks kept for later
-_SPARE = 1 << 16  # bytes up to which a block is spared rather than waited for
-_ON_SHELF = 2  # free blocks kept for one result: enough to take turns, call after call
+_MAX_FREE_BYTES = 1 << 30  # bytes of free blocks kept for later
+_SPARE = 1 << 16  # bytes up to which another block is taken rather than waited for
+_ON_SHELF = 2  # free blocks kept for one result: enough to alternate between calls
 _NUMBERS = count()
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 
 def bucket(size: int) -> int:
-    """The size of the block that serves `size` bytes: a quarter of waste at most.
+    """The size of the block for `size` bytes: at most a quarter is wasted.
 
     >>> bucket(1), bucket(257), bucket(1100), bucket(4097)
     (256, 320, 1280, 5120)
@@ -36,8 +36,8 @@ def bucket(size: int) -> int:
 
 
 class Block:
-    """A buffer of the GPU. `epoch` is the submission it was last used in, `lease` knows the storage
-    it was last given to."""
+    """A buffer of the GPU. `epoch` is the submission it was last used in, `lease` refers to the
+    storage it was last given to."""
 
     __slots__ = ("epoch", "lease", "number", "raw", "size")
     lease: Lease | None
@@ -56,7 +56,7 @@ class Block:
 
 
 class Slice(Block):
-    """Some bytes of a block, bound as if they were one of their own."""
+    """Some bytes of a block, bound as if they were a block."""
 
     __slots__ = ("of", "start")
 
@@ -71,11 +71,13 @@ class Slice(Block):
 
     @epoch.setter
     def epoch(self, value: int) -> None:
-        self.of.epoch = max(self.of.epoch, value)  # at first -1, which says nothing
+        self.of.epoch = max(
+            self.of.epoch, value
+        )  # the base class sets -1 first, which changes nothing
 
 
 class Storage:
-    """What arrays hold: a block that is theirs until the last of them is gone."""
+    """What arrays hold: a block that they own until the last of them is gone."""
 
     __slots__ = ("__weakref__", "block", "gpu", "size")
 
@@ -86,48 +88,49 @@ class Storage:
         self.lease(back)
 
     def lease(self, back: deque[Lease]) -> None:
-        """The block goes `back` when this is gone: from any thread, at any moment, so by a native
-        call. (A `__del__` can be interrupted before it begins, and the exception is lost.)"""
+        """Return the block to `back` when this is gone. That can happen in any thread at any
+        moment, so a native call does it. (A `__del__` can be interrupted before it begins, and the
+        exception is lost.)"""
         lease = Lease(self, back.append)
         lease.block = self.block
         self.block.lease = lease
 
 
 class Lease(weakref.ref[Storage]):
-    """A storage, as long as it lives, and its block."""
+    """A weak reference to a storage, and its block."""
 
     __slots__ = ("block",)
     block: Block
 
     @property
     def is_last(self) -> bool:
-        """Whether the block was not found to be free before its lease was looked at."""
+        """Whether the block has no newer lease."""
         return self.block.lease is self
 
 
 class Shelf:
-    """The blocks that one result of a compiled function lies in, call after call. They are few, so
-    the same ones come again, and with them the bind groups that were made for them."""
+    """The blocks that one result of a compiled function uses, call after call. They are few, so
+    the same ones are reused, and with them the bind groups that were made for them."""
 
     def __init__(self, gpu: Any, size: int) -> None:
         self.gpu = gpu
         self.size = size
-        self.blocks: deque[Lease] = deque()  # those that are free
+        self.blocks: deque[Lease] = deque()  # the free ones
         gpu.pool.shelves.add(self)
 
     def take(self) -> Storage:
-        """A storage whose block comes back here."""
+        """A storage whose block is returned to this shelf."""
         with self.gpu.lock:
             while len(self.blocks) > _ON_SHELF:
                 self.gpu.pool.returned.append(self.blocks.popleft())
             while self.blocks:
                 lease = self.blocks.pop()
                 if lease.is_last:
-                    return Lent(self, lease.block)
-            return Lent(self, self.gpu.pool.block(self.size))
+                    return ShelfStorage(self, lease.block)
+            return ShelfStorage(self, self.gpu.pool.block(self.size))
 
     def empty(self) -> None:
-        """Give the free blocks to everyone."""
+        """Return the free blocks to the pool."""
         while self.blocks:
             self.gpu.pool.returned.append(self.blocks.pop())
 
@@ -135,7 +138,7 @@ class Shelf:
         self.gpu.pool.returned.extend(self.blocks)
 
 
-class Lent(Storage):
+class ShelfStorage(Storage):
     """A storage on a block of a shelf."""
 
     __slots__ = ("shelf",)
@@ -146,12 +149,12 @@ class Lent(Storage):
 
 
 class Pool:
-    """The blocks of one GPU. `limit` is the most bytes it takes, None for as many as there are."""
+    """The blocks of one GPU. `limit` is the most bytes it takes; None: no limit."""
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
         # Every block is held here too: were one part of a garbage cycle, the collector would
-        # finalise its buffer along with the storage that hands the block back.
+        # finalise its buffer along with the storage that returns the block.
         self.blocks: dict[int, Block] = {}
         self.returned: deque[Lease] = deque()
         self.free: dict[int, list[Block]] = defaultdict(list)
@@ -170,31 +173,31 @@ class Pool:
 
     def block(self, size: int) -> Block:
         """A block for so many bytes."""
-        room = self._room(size)
+        block_size = self._block_size(size)
         with self.gpu.lock:
             self._sort()
-            kept = self.free[room]
-            if kept:
-                self.free_bytes -= room
-                return kept.pop()
-            return self._create(room)
+            free = self.free[block_size]
+            if free:
+                self.free_bytes -= block_size
+                return free.pop()
+            return self._create(block_size)
 
     def take_to_write(self, size: int) -> Storage:
-        """The same for bytes from the CPU. They are written before what is recorded runs: a small
-        block that recorded commands use is left alone, so that nothing need be handed over."""
+        """As `take`, for bytes from the CPU. They are written before recorded commands run: a small
+        block that recorded commands use is skipped, so that nothing need be submitted first."""
         with self.gpu.lock:
             found = self.take(size)
             if size > _SPARE or not self.gpu.is_recorded(found.block):
                 return found
-            room = found.block.size
-            kept = self.free[room]
-            for i, block in enumerate(kept):
+            block_size = found.block.size
+            free = self.free[block_size]
+            for i, block in enumerate(free):
                 if not self.gpu.is_recorded(block):
-                    self.free_bytes -= room
-                    return self._leased(kept.pop(i), size)
-            return self._leased(self._create(room), size)
+                    self.free_bytes -= block_size
+                    return self._leased(free.pop(i), size)
+            return self._leased(self._create(block_size), size)
 
-    def _room(self, size: int) -> int:
+    def _block_size(self, size: int) -> int:
         """The size of the block for a tensor: one binding if that holds it."""
         limits = self.gpu.limits
         bound, most = (n // 16 * 16 for n in (limits.binding_size, limits.buffer_size))
@@ -208,53 +211,54 @@ class Pool:
         return min(bucket(size), -(-size // _LARGE_STEP) * _LARGE_STEP, most)
 
     def _sort(self) -> None:
-        """Returned blocks to their lists."""
+        """Move returned blocks to their free lists."""
         while self.returned:
             lease = self.returned.popleft()
             if lease.is_last:
                 self._put(lease.block)
-        if self.free_bytes > _KEEP:
+        if self.free_bytes > _MAX_FREE_BYTES:
             self.trim()
 
     def _put(self, block: Block) -> None:
-        """A block to its list; one that does not get there is found by `_spare`."""
+        """Add a block to its free list; `_drop_unused` finds one that an interrupt lost here."""
         block.lease = None
         self.free[block.size].append(block)
         self.free_bytes += block.size
 
-    def _spare(self) -> None:
-        """Drop all that nobody uses."""
+    def _drop_unused(self) -> None:
+        """Drop all blocks that are not in use."""
         for shelf in list(self.shelves):
             shelf.empty()
-        self.free.clear()  # found again by who holds them: an interrupt may have lost one
+        self.free.clear()  # rebuilt from the leases: an interrupt may have lost one
         self.free_bytes = 0
         for block in list(self.blocks.values()):
             if block.is_free:
                 self._put(block)
         self.trim()
 
-    def _create(self, room: int) -> Block:
-        if self.limit is not None and self.taken_bytes + room > self.limit:
-            self._spare()
-            if self.taken_bytes + room > self.limit:
+    def _create(self, block_size: int) -> Block:
+        if self.limit is not None and self.taken_bytes + block_size > self.limit:
+            self._drop_unused()
+            if self.taken_bytes + block_size > self.limit:
                 raise OutOfMemoryError(
-                    f"webgpu: {room} bytes asked for, {self.taken_bytes} of {self.limit} in use"
+                    f"webgpu: {block_size} bytes asked for, "
+                    f"{self.taken_bytes} of {self.limit} in use"
                 )
         try:
-            raw = self._raw(room)
+            raw = self._raw(block_size)
         except OutOfMemoryError:
-            self._spare()
-            self.gpu.wait()  # what was dropped is given back once the GPU is done with it
-            raw = self._raw(room)
-        self.taken_bytes += room
-        self.gpu.largest = max(self.gpu.largest, room)
-        block = Block(raw, room)
+            self._drop_unused()
+            self.gpu.wait()  # dropped buffers are released once the GPU is done with them
+            raw = self._raw(block_size)
+        self.taken_bytes += block_size
+        self.gpu.largest = max(self.gpu.largest, block_size)
+        block = Block(raw, block_size)
         self.blocks[block.number] = block
         return block
 
-    def _raw(self, room: int) -> Any:
+    def _raw(self, block_size: int) -> Any:
         try:
-            return self.gpu.guard(self.gpu.device.create_buffer, size=room, usage=_USAGE)
+            return self.gpu.guard(self.gpu.device.create_buffer, size=block_size, usage=_USAGE)
         except DeviceError as error:
             if self.gpu.lost is None and "memory" in str(error).lower():
                 raise OutOfMemoryError(str(error)) from None
@@ -263,9 +267,9 @@ class Pool:
     def trim(self) -> None:
         """Drop the free blocks."""
         self.gpu.submit()
-        self.gpu.forget()
+        self.gpu.drop_bind_groups()
         free, self.free, self.free_bytes = self.free, defaultdict(list), 0
-        for kept in free.values():
-            for block in kept:
+        for blocks in free.values():
+            for block in blocks:
                 del self.blocks[block.number]
         self.taken_bytes = sum(block.size for block in self.blocks.values())

@@ -1,4 +1,4 @@
-"""What drivers say of a shader, made readable."""
+"""Drivers' messages about a shader, made readable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Reading back: copies into staging buffers are recorded and handed over at once, and waited for
-when somebody asks. Meanwhile other commands go on.
+"""Reading back: copies into staging buffers are recorded and submitted at once, and waited for when
+their result is needed. Meanwhile other commands continue.
 
-A staging buffer is mapped while its bytes are fetched, and at no other time: the GPU never sees
-one that is mapped, and handing commands over never waits for one.
+A staging buffer is mapped only while its bytes are fetched: the GPU never sees one that is mapped,
+and submitting commands never waits for one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from everygrad.backends.webgpu.driver.mapping import Mapping
 from everygrad.backends.webgpu.driver.memory import Storage
 
 STAGED = 1 << 28  # bytes of one staging buffer at most
-_KEPT = 1 << 26  # bytes up to which one is kept for later
+_MAX_CACHED_BYTES = 1 << 26  # bytes up to which one is cached
 _SMALLEST = 1 << 12
-_FAULTS = 16  # bytes behind the data: what checks found
+_FAULTS = 16  # bytes after the data: what checks found
 _USAGE = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 
 
-class Part(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes of a storage, from `start` on; both are multiples of 4."""
 
     storage: Storage
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     size: int
 
 
-class _Piece(NamedTuple):
+class _StagedRange(NamedTuple):
     """`size` bytes at `at` of a staging buffer, which belong to part `of`, at its byte `into`."""
 
     at: int
@@ -42,24 +42,26 @@ class _Piece(NamedTuple):
     size: int
 
 
-class _Load:
-    """One staging buffer, and what lies in it."""
+class _StagingBuffer:
+    """One staging buffer, and what it contains."""
 
-    def __init__(self, room: int, raw: Any) -> None:
-        self.room = room
+    def __init__(self, capacity: int, raw: Any) -> None:
+        self.capacity = capacity
         self.raw = raw
-        self.pieces: list[_Piece] = []
+        self.pieces: list[_StagedRange] = []
         self.used = 0
         self.mapping = Mapping(raw)
 
 
 class Fetch:
-    """Bytes on their way from the GPU."""
+    """Bytes that are being read from the GPU."""
 
-    def __init__(self, readback: Readback, parts: Sequence[Part], loads: list[_Load]) -> None:
+    def __init__(
+        self, readback: Readback, parts: Sequence[ByteRange], stagings: list[_StagingBuffer]
+    ) -> None:
         gpu = readback.gpu
         self._readback = readback
-        self._loads = loads
+        self._stagings = stagings
         self._sizes = [p.size for p in parts]
         self._submission = gpu.submission
         self._checks = gpu.checks_made if gpu.checks_are_unread else None
@@ -67,39 +69,41 @@ class Fetch:
         self._values: list[Any] | None = None
 
     def result(self) -> list[Any]:
-        """The bytes of each part, when they are here; raises what a check found."""
+        """Wait for the bytes of each part; raises what a check found."""
         gpu = self._readback.gpu
         with gpu.lock:
             if self._values is None:
                 values = [np.empty(size, np.uint8) for size in self._sizes]
                 gpu.guard(gpu.calls.wait, gpu.calls.handle(gpu.device), self._submission)
-                words = [gpu.guard(self._emptied, load, values) for load in self._loads]
+                words = [gpu.guard(self._copy_out, staging, values) for staging in self._stagings]
                 self._values = values
                 self._give_back()
                 if self._checks is not None:
                     gpu.raise_fault(words[-1], self._checks, self._raised)
             return self._values
 
-    def _emptied(self, load: _Load, values: list[Any]) -> Any:
-        """What lies in a staging buffer moved out, and the four words of the checks."""
-        size, gpu = load.used + _FAULTS, self._readback.gpu
-        gpu.calls.close(load.mapping)  # of an earlier try that was interrupted
+    def _copy_out(self, staging: _StagingBuffer, values: list[Any]) -> Any:
+        """Copy a staging buffer's contents into `values`; returns the four words of the checks."""
+        size, gpu = staging.used + _FAULTS, self._readback.gpu
+        gpu.calls.close(staging.mapping)  # of an earlier try that was interrupted
         try:
             device = gpu.calls.handle(gpu.device)
-            start = gpu.calls.map(load.mapping, size, device, self._submission)
-            for at, of, into, count in load.pieces:
+            start = gpu.calls.map(staging.mapping, size, device, self._submission)
+            for at, of, into, count in staging.pieces:
                 ctypes.memmove(values[of].ctypes.data + into, start + at, count)
             words = np.empty(_FAULTS // 4, np.uint32)
-            ctypes.memmove(words.ctypes.data, start + load.used, _FAULTS)
+            ctypes.memmove(words.ctypes.data, start + staging.used, _FAULTS)
             return words
         finally:
-            gpu.calls.close(load.mapping)
+            gpu.calls.close(staging.mapping)
 
     def _give_back(self) -> None:
-        """The staging buffers can serve again. (Those of a fetch that is dropped are dropped too:
+        """Return the staging buffers for reuse. (Those of a fetch that is dropped are dropped too:
         as part of a garbage cycle, such as an exception's, they may be finalised already.)"""
-        loads, self._loads = self._loads, []
-        self._readback.returned.extend([load for load in loads if not load.mapping.is_open])
+        stagings, self._stagings = self._stagings, []
+        self._readback.returned.extend(
+            [staging for staging in stagings if not staging.mapping.is_open]
+        )
 
 
 class Readback:
@@ -107,60 +111,64 @@ class Readback:
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
-        self.returned: deque[_Load] = deque()
+        self.returned: deque[_StagingBuffer] = deque()
         self._free: dict[int, list[Any]] = defaultdict(list)
 
-    def start(self, parts: Sequence[Part]) -> Fetch:
-        """Begin to fetch these bytes, after all that came before."""
+    def start(self, parts: Sequence[ByteRange]) -> Fetch:
+        """Start to fetch these bytes, after all earlier commands."""
         with self.gpu.lock:
-            loads = self._filled(parts)
+            stagings = self._layout(parts)
             encoder = self.gpu.guard(self.gpu.outside_pass)
-            for load in loads:
-                self.gpu.guard(self._copy, encoder, load, parts)
+            for staging in stagings:
+                self.gpu.guard(self._copy, encoder, staging, parts)
             self.gpu.submit()
-            return Fetch(self, parts, loads)
+            return Fetch(self, parts, stagings)
 
-    def _filled(self, parts: Sequence[Part]) -> list[_Load]:
-        """Which piece of which part goes where."""
+    def _layout(self, parts: Sequence[ByteRange]) -> list[_StagingBuffer]:
+        """Staging buffers for all parts, and which bytes of which part go where."""
         sizes = [-(-p.size // 8) * 8 for p in parts]
         left = sum(sizes)
-        load = self._take(left)
-        loads = [load]
+        staging = self._take(left)
+        stagings = [staging]
         for of, part in enumerate(parts):
             into = 0
             while into < part.size:
-                if load.used >= STAGED:
-                    load = self._take(left)
-                    loads.append(load)
-                count = min(part.size - into, STAGED - load.used)
-                load.pieces.append(_Piece(load.used, of, into, count))
-                load.used += -(-count // 8) * 8
+                if staging.used >= STAGED:
+                    staging = self._take(left)
+                    stagings.append(staging)
+                count = min(part.size - into, STAGED - staging.used)
+                staging.pieces.append(_StagedRange(staging.used, of, into, count))
+                staging.used += -(-count // 8) * 8
                 left -= -(-count // 8) * 8
                 into += count
-        return loads
+        return stagings
 
-    def _copy(self, encoder: Any, load: _Load, parts: Sequence[Part]) -> None:
+    def _copy(self, encoder: Any, staging: _StagingBuffer, parts: Sequence[ByteRange]) -> None:
         epoch = self.gpu.epoch
-        for at, of, into, count in load.pieces:
+        for at, of, into, count in staging.pieces:
             block = parts[of].storage.block
             start = parts[of].start + into
             block.epoch = epoch
-            encoder.copy_buffer_to_buffer(block.raw, start, load.raw, at, count)
+            encoder.copy_buffer_to_buffer(block.raw, start, staging.raw, at, count)
         if self.gpu.checks_are_unread:
             faults = self.gpu.fault_storage().block
             faults.epoch = epoch
-            encoder.copy_buffer_to_buffer(faults.raw, 0, load.raw, load.used, _FAULTS)
+            encoder.copy_buffer_to_buffer(faults.raw, 0, staging.raw, staging.used, _FAULTS)
 
-    def _take(self, size: int) -> _Load:
+    def _take(self, size: int) -> _StagingBuffer:
         """A staging buffer for so many bytes, or as many as one holds."""
         while self.returned:
-            load = self.returned.popleft()
-            if load.room <= _KEPT:
-                self._free[load.room].append(load.raw)
+            staging = self.returned.popleft()
+            if staging.capacity <= _MAX_CACHED_BYTES:
+                self._free[staging.capacity].append(staging.raw)
         size = min(size, STAGED) + _FAULTS
-        room = max(_SMALLEST, 1 << (size - 1).bit_length() if size < _KEPT else size)
-        kept = self._free[room]
-        if kept:
-            return _Load(room, kept.pop())
+        capacity = max(
+            _SMALLEST, 1 << (size - 1).bit_length() if size < _MAX_CACHED_BYTES else size
+        )
+        cached = self._free[capacity]
+        if cached:
+            return _StagingBuffer(capacity, cached.pop())
         create = self.gpu.device.create_buffer
-        return _Load(room, self.gpu.guard(create, size=-(-room // 8) * 8, usage=_USAGE))
+        return _StagingBuffer(
+            capacity, self.gpu.guard(create, size=-(-capacity // 8) * 8, usage=_USAGE)
+        )

@@ -1,8 +1,8 @@
-"""The commands of a compiled function as a table, which one native call hands to wgpu-native.
+"""The commands of a compiled function as a table, which one native call records in wgpu-native.
 
-A row is five words: a pipeline, or 0 for the one before; a bind group; the workgroups along three
-axes. Everything was checked when the pipelines and groups were made, and wgpu-native reports what
-it dislikes when the pass ends, as it does for commands that come one by one.
+A row is five words: a pipeline, or 0 for the previous one; a bind group; the workgroups along three
+axes. Everything was validated when the pipelines and groups were made, and wgpu-native reports
+errors when the pass ends, as it does for commands that are recorded one by one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from everygrad.backends.cpu.llvm.compiler import engine
-from everygrad.backends.webgpu.driver.wgpu_native import Calls
+from everygrad.backends.webgpu.driver.wgpu_native import NativeCalls
 
 _WORDS = 5
 _TEXT = f"""
-define void @hand_over(ptr %functions, ptr %pass, ptr %rows, i64 %count) nounwind {{
+define void @record_commands(ptr %functions, ptr %pass, ptr %rows, i64 %count) nounwind {{
 entry:
   %group.at = getelementptr ptr, ptr %functions, i64 1
   %dispatch.at = getelementptr ptr, ptr %functions, i64 2
@@ -56,7 +56,7 @@ done:
 """
 
 
-class Row(NamedTuple):
+class CommandRow(NamedTuple):
     """One command: handles, workgroups, and the group itself, which must outlive its handle."""
 
     pipeline: Any
@@ -68,12 +68,12 @@ class Row(NamedTuple):
 Recorder = Callable[[Any], None]  # records commands into a pass, given by its handle
 
 
-def recorder(rows: Sequence[Row], calls: Calls) -> Recorder:
-    """What records these commands, all of them in one pass."""
+def recorder(rows: Sequence[CommandRow], calls: NativeCalls) -> Recorder:
+    """A function that records these commands, all of them in one pass."""
     return _at_once(rows, calls) if calls.functions else _one_by_one(rows, calls)
 
 
-def _at_once(rows: Sequence[Row], calls: Calls) -> Recorder:
+def _at_once(rows: Sequence[CommandRow], calls: NativeCalls) -> Recorder:
     words: list[int] = []
     last = None
     for row in rows:
@@ -82,16 +82,18 @@ def _at_once(rows: Sequence[Row], calls: Calls) -> Recorder:
         last = row.pipeline
     table = (ctypes.c_uint64 * len(words))(*words)
     where = ctypes.addressof(_functions(calls.functions))
-    start, count, kept = ctypes.addressof(table), len(rows), (table, rows)
+    start, count, keep = ctypes.addressof(table), len(rows), (table, rows)
     run, address = _native(), calls.address
 
-    def record(within: Any, kept: Any = kept) -> None:  # what the addresses lead to stays alive
+    def record(
+        within: Any, keep: Any = keep
+    ) -> None:  # `keep` keeps what the addresses point to alive
         run(where, address(within), start, count)
 
     return record
 
 
-def _one_by_one(rows: Sequence[Row], calls: Calls) -> Recorder:
+def _one_by_one(rows: Sequence[CommandRow], calls: NativeCalls) -> Recorder:
     def record(within: Any) -> None:
         for row in rows:
             calls.set_pipeline(within, row.pipeline)
@@ -103,12 +105,12 @@ def _one_by_one(rows: Sequence[Row], calls: Calls) -> Recorder:
 
 @cache
 def _functions(addresses: tuple[int, ...]) -> Any:
-    """The addresses of the three functions, where native code finds them."""
+    """The addresses of the three functions as a native array."""
     return (ctypes.c_uint64 * len(addresses))(*addresses)
 
 
 @cache
 def _native() -> Callable[[int, int, int, int], None]:
-    address = engine().functions(_TEXT, ("hand_over",), vectorise=False)["hand_over"]
+    address = engine().functions(_TEXT, ("record_commands",), vectorise=False)["record_commands"]
     word = ctypes.c_size_t
     return ctypes.CFUNCTYPE(None, word, word, word, word)(address)

@@ -1,6 +1,6 @@
 """How long the GPU takes for each command of a compiled function.
 
-Each command gets a pass of its own, and the GPU notes the time where a pass begins and ends. The
+Each command gets a pass of its own, and the GPU writes timestamps where a pass begins and ends. The
 commands then overlap less than they do otherwise, so the sum is an upper bound.
 """
 
@@ -23,15 +23,15 @@ class Clock:
 
     def __init__(self, gpu: Any, passes: int) -> None:
         if FEATURE not in gpu.features:
-            raise DeviceError(f"webgpu: this device does not tell the time ({FEATURE})")
+            raise DeviceError(f"webgpu: this device has no timestamps ({FEATURE})")
         self.gpu = gpu
         self.passes = 0
-        self.room = 2 * passes
+        self.capacity = 2 * passes
         create = gpu.device.create_query_set
-        self._set = gpu.guard(create, type="timestamp", count=self.room)
+        self._set = gpu.guard(create, type="timestamp", count=self.capacity)
 
     def writes(self) -> dict[str, Any]:
-        """What the next pass is to note, as wgpu takes it."""
+        """The timestamps the next pass writes, as wgpu takes them."""
         at, self.passes = 2 * self.passes, self.passes + 1
         return {
             "query_set": self._set,
@@ -42,7 +42,7 @@ class Clock:
     def spans(self) -> list[tuple[float, float]]:
         """When each pass began and ended, in seconds of some clock."""
         gpu = self.gpu
-        device, size = gpu.device, 8 * self.room
+        device, size = gpu.device, 8 * self.capacity
         target = gpu.guard(device.create_buffer, size=size, usage=_USAGE)
         encoder = gpu.guard(gpu.outside_pass)
         gpu.guard(encoder.resolve_query_set, self._set, 0, 2 * self.passes, target, 0)
@@ -53,8 +53,8 @@ class Clock:
 
 
 def device_times(replay: Any, call: Callable[[], object]) -> list[tuple[str, float]]:
-    """The commands of a compiled function, by name, and the seconds each took the GPU in one call,
-    which `call` makes. Copies are not timed."""
+    """The commands of a compiled function, by name, and the seconds each took on the GPU in one
+    call, which `call` makes. Copies are not timed."""
     gpu = replay.gpu
     clock = Clock(gpu, len(replay.log))
 
@@ -79,7 +79,7 @@ def device_times(replay: Any, call: Callable[[], object]) -> list[tuple[str, flo
 
 
 def device_time(replay: Any, call: Callable[[], object]) -> float:
-    """The seconds a whole call takes the GPU, its commands handed over as always."""
+    """The seconds a whole call takes on the GPU, its commands submitted as usual."""
     gpu = replay.gpu
     with gpu.lock:
         gpu.guard(gpu.outside_pass)

@@ -1,8 +1,8 @@
-"""The calls that recording is made of, as directly as the installed wgpu allows.
+"""The native calls that record commands, as directly as the installed wgpu allows.
 
-wgpu's classes spend several microseconds a command on catching errors that come, if at all, when
-the pass ends. So the functions of wgpu-native are called themselves where they are to be had; a
-wgpu that hides them is used through its classes.
+wgpu's classes spend several microseconds a command on catching errors that are reported, if at all,
+when the pass ends. So wgpu-native's functions are called directly where they are available; a wgpu
+that hides them is used through its classes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FUNCTIONS = (
 )
 
 
-class Calls(NamedTuple):
-    """All take handles, which `handle` makes of wgpu's objects; but `begin`, `end`, `finish`,
+class NativeCalls(NamedTuple):
+    """All take handles, which `handle` makes from wgpu's objects; but `begin`, `end`, `finish`,
     `submit` and `drop` take encoders and queues themselves, and lists in which they note what they
     did, in one native call."""
 
@@ -56,8 +56,8 @@ class Calls(NamedTuple):
     functions: tuple[int, ...] = ()  # where set_pipeline, set_group and dispatch are
 
 
-def direct() -> Calls | None:
-    """The functions of wgpu-native, or None if this wgpu does not show them."""
+def direct() -> NativeCalls | None:
+    """The functions of wgpu-native, or None if this wgpu does not expose them."""
     lib: Any = getattr(wgpu_native, "lib", None)
     ffi: Any = getattr(wgpu_native, "ffi", None)
     safe: Any = getattr(getattr(wgpu_native, "_api", None), "libf", None)  # raises errors at once
@@ -70,7 +70,7 @@ def direct() -> Calls | None:
     errors, kinds = safe._error_handler, wgpu_native._helpers.ERROR_TYPES
 
     def checked(name: str, *calls: Callable[[], Any]) -> None:
-        """Native calls, one after the other, as one; raises what wgpu-native reports."""
+        """Make native calls, one after the other, as one; raises what wgpu-native reports."""
         work = at_once(*calls)
         errors.capture(name)
         try:
@@ -81,18 +81,18 @@ def direct() -> Calls | None:
             kind, message = found
             raise kinds.get(kind, wgpu_native.GPUError)(message)
 
-    def kept(made: list[Any], function: Any, *given: Any) -> Callable[[], None]:
-        """A call whose result is put into a list."""
+    def collected(made: list[Any], function: Any, *given: Any) -> Callable[[], None]:
+        """A call that appends its result to a list."""
         return partial(made.extend, map(function, *[(x,) for x in given]))
 
     def begin(encoder: Any, opened: list[Any]) -> None:
         function = lib.wgpuCommandEncoderBeginComputePass
-        checked("begin", kept(opened, function, encoder._internal, ffi.NULL))
+        checked("begin", collected(opened, function, encoder._internal, ffi.NULL))
 
     def end(opened: list[Any], timed: Any) -> None:
         (within,) = opened
         calls = [partial(lib.wgpuComputePassEncoderEnd, within)]
-        if timed is None:  # an object releases it by itself
+        if timed is None:  # otherwise its object releases it
             calls.append(partial(lib.wgpuComputePassEncoderRelease, within))
         checked("end", *calls, opened.clear)
 
@@ -102,7 +102,7 @@ def direct() -> Calls | None:
 
     def finish(encoder: Any, finished: list[Any]) -> None:
         function = lib.wgpuCommandEncoderFinish
-        checked("finish", kept(finished, function, encoder._internal, ffi.NULL))
+        checked("finish", collected(finished, function, encoder._internal, ffi.NULL))
 
     def forget(finished: list[Any]) -> None:
         (commands,) = finished
@@ -111,7 +111,7 @@ def direct() -> Calls | None:
     def submit(queue: Any, finished: list[Any], submitted: list[Any]) -> None:
         (commands,) = finished
         given = ffi.new("WGPUCommandBuffer[]", [commands])
-        sent = kept(submitted, lib.wgpuQueueSubmitForIndex, queue._internal, 1, given)
+        sent = collected(submitted, lib.wgpuQueueSubmitForIndex, queue._internal, 1, given)
         checked("submit", sent, partial(lib.wgpuCommandBufferRelease, commands))
 
     def submission(index: int) -> Any:
@@ -120,7 +120,7 @@ def direct() -> Calls | None:
     def wait(device: Any, submission: Any) -> None:
         safe.wgpuDevicePoll(device, True, submission)
 
-    def look(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
+    def map_address(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
         return mapping.address(lib, ffi, size, partial(wait, device, submission))
 
     set_pipeline, set_group, dispatch = (getattr(lib, name) for name in _FUNCTIONS[:3])
@@ -130,15 +130,16 @@ def direct() -> Calls | None:
         return int(ffi.cast("uintptr_t", handle))
 
     functions = tuple(address(ffi.addressof(lib, name)) for name in _FUNCTIONS[:3])
-    return Calls(
+    return NativeCalls(
         of, set_pipeline, set_group, dispatch, begin, end, drop, finish, forget, submit,
-        submission, wait, look, partial(Mapping.close, lib=lib), ffi.NULL, address, functions,
+        submission, wait, map_address, partial(Mapping.close, lib=lib), ffi.NULL, address,
+        functions,
     )  # fmt: skip
 
 
-def by_classes() -> Calls:
+def by_classes() -> NativeCalls:
     """The same through wgpu's classes, which are their own handles."""
-    return Calls(
+    return NativeCalls(
         lambda x: x,
         lambda within, pipeline: within.set_pipeline(pipeline),
         lambda within, index, group, _, offsets: within.set_bind_group(index, group),
@@ -151,25 +152,25 @@ def by_classes() -> Calls:
         lambda queue, finished, submitted: submitted.append(queue.submit(finished)),
         lambda noted: noted,
         lambda device, submission: None,  # mapping waits by itself
-        _look,
-        _close,
+        _map_address,
+        _unmap,
         None,
     )
 
 
-def _look(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
+def _map_address(mapping: Mapping, size: int, device: Any, submission: Any) -> int:
     mapping.raw.map_sync("READ", 0, size)
     found = np.frombuffer(mapping.raw.read_mapped(0, size, copy=False), np.uint8)
     return int(found.ctypes.data)
 
 
-def _close(mapping: Mapping) -> None:
+def _unmap(mapping: Mapping) -> None:
     if mapping.raw.map_state == "mapped":
         mapping.raw.unmap()
 
 
 def ticks_per_second(queue: Any) -> float:
-    """How fast the clock of timestamps runs. In WebGPU it counts nanoseconds, here it need not."""
+    """Ticks of the timestamp clock. WebGPU counts nanoseconds, wgpu-native may not."""
     lib: Any = getattr(wgpu_native, "lib", None)
     period = getattr(lib, "wgpuQueueGetTimestampPeriod", None)
     return 1e9 if period is None else 1e9 / float(period(queue._internal))

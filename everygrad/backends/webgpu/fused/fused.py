@@ -1,9 +1,9 @@
-"""The kernels of a fused group: which of its values each makes, and how it walks the group.
+"""The kernels of a fused group: which of its values each computes, and how threads are mapped.
 
-One kernel makes everything where it can. A group becomes several where a kernel would bind more
-buffers than the device does, or where sums of different shapes want different walks; each then
-computes what it needs again. A sum that no walk serves is left to a kernel of its own
-(`groups.without_strays`).
+One kernel computes everything where it can. A group becomes several kernels where one would bind
+more buffers than the device allows, or where sums of different shapes need different loop nests;
+each kernel then recomputes what it needs. A sum that no loop nest serves becomes a kernel of its
+own (`group_sums.without_strays`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from everygrad.backends.group_sums import Kind, finals, is_by_rows, kind_of, needed, walked
 from everygrad.backends.webgpu.fused import second_stage, thread_mapping
 from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
-from everygrad.backends.webgpu.fused.row_kernel import Parts, RowWriter, Task
+from everygrad.backends.webgpu.fused.row_kernel import PartialSums, RowKernelTask, RowKernelWriter
 from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
 from everygrad.compile.fuse import Group, Load
@@ -23,7 +23,7 @@ from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape
 
-_A_VALUE = 8  # lines of our functions that count as much as one plain value
+_A_VALUE = 8  # lines of library functions that count as much as one plain value
 
 
 class Scratch:
@@ -36,9 +36,9 @@ class Scratch:
 Buffer = Value | Scratch
 
 
-class Kernel(NamedTuple):
-    """One dispatch of a group: its text, what it binds, its workgroups. `in_place`: by input, the
-    output that is written over it; the input is not among those that are bound to be read."""
+class FusedKernel(NamedTuple):
+    """One dispatch of a group: its source, what it binds, its workgroups. `in_place`: by input, the
+    output that overwrites it; the input is not among those that are bound to be read."""
 
     name: str
     source: str
@@ -50,67 +50,67 @@ class Kernel(NamedTuple):
 
 @cache
 def _lines(name: str) -> int:
-    """How much text our function for an intrinsic is, with all that it calls."""
+    """How many lines the library function of an intrinsic has, with all that it calls."""
     return len(with_library(f"{name}_f(").splitlines())
 
 
 def text_weight(v: Value) -> int:
-    """How much a value adds to a kernel: drivers write functions out wherever they are called, and
-    take time that grows with the square of it."""
+    """How much a value adds to a kernel's size: drivers inline functions wherever they are called,
+    and their compile time grows with the square of the size."""
     if v.kind != "elementwise":
         return 1
     insts = v.op.program([a.dtype for a in v.args], v.params).insts
     return 1 + sum(_lines(inst.fn) // _A_VALUE for inst in insts)
 
 
-def _parts(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
-    """The wanted values by the walk that makes them: one along rows that are reduced, one for each
-    other kind of sum, and whatever goes anywhere with the first of these."""
+def _by_loop_nest(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
+    """The wanted values by the loop nest that computes them: one along rows that are reduced, one
+    for each other kind of sum; values that fit any loop nest go with the first of these."""
     along = Kind("", group.row or 0)
-    walks: dict[Kind, list[Value]] = {}
+    loop_nests: dict[Kind, list[Value]] = {}
     anywhere: list[Value] = []
     for v in wanted:
         members = needed(group, [v])
         if is_by_rows(members):
-            walks.setdefault(along, []).append(v)
+            loop_nests.setdefault(along, []).append(v)
         elif members[v].role == "final" and kind_of(members[v]).length:
-            walks.setdefault(kind_of(members[v]), []).append(v)
+            loop_nests.setdefault(kind_of(members[v]), []).append(v)
         else:
             anywhere.append(v)
-    if not walks:
+    if not loop_nests:
         return [anywhere]
-    first = along if along in walks else next(iter(walks))
-    walks[first] += anywhere
-    if first == along:  # sums of such rows go along
-        for kind in [k for k in walks if k.length == group.row and k != along]:
-            walks[along] += walks.pop(kind)
-    return list(walks.values())
+    first = along if along in loop_nests else next(iter(loop_nests))
+    loop_nests[first] += anywhere
+    if first == along:  # sums of such rows use the same loop nest
+        for kind in [k for k in loop_nests if k.length == group.row and k != along]:
+            loop_nests[along] += loop_nests.pop(kind)
+    return list(loop_nests.values())
 
 
-def task_of(group: Group, wanted: list[Value], software: bool) -> Task:
-    """How these values are made."""
+def task_of(group: Group, wanted: list[Value], software: bool) -> RowKernelTask:
+    """How these values are computed."""
     members = needed(group, wanted)
     kinds = {m.value: kind_of(m) for m in finals(members)}
     names = {v: k.name for v, k in kinds.items()}
     has = set(names.values())
-    lengths = {k.length for k in kinds.values() if k.length}  # one at most: see _parts
+    lengths = {k.length for k in kinds.values() if k.length}  # one at most: see _by_loop_nest
     if is_by_rows(members):
         row = group.row or 1
         size = group.size // row
-        shape = thread_mapping.along(
+        mapping = thread_mapping.by_rows(
             size, row, len(members), software, "total" in has, "columns" in has
         )
     elif lengths:
         (row,) = lengths
-        choose = thread_mapping.piecewise if "rows" in has else thread_mapping.across
-        shape = choose(group.size // row, row, software)
+        choose = thread_mapping.split_rows if "rows" in has else thread_mapping.by_columns
+        mapping = choose(group.size // row, row, software)
     else:
-        row, shape = 0, thread_mapping.flat(group.size, software, "total" in has)
-    rows, columns, places = _laid(group, row)
-    return Task(members, wanted, shape, (rows, columns), places, names)
+        row, mapping = 0, thread_mapping.flat(group.size, software, "total" in has)
+    rows, columns, places = _load_layout(group, row)
+    return RowKernelTask(members, wanted, mapping, (rows, columns), places, names)
 
 
-def _laid(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, Place]]:
+def _load_layout(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, Place]]:
     """The sizes of the axes of rows and of columns, and where loads are; row 0: all are columns."""
     found = walked(group, group.members, row)
     if row:
@@ -124,36 +124,36 @@ class Fuser:
     bindings a buffer of so many bytes takes."""
 
     def __init__(
-        self, buffers: int, room: int, software: bool, windows: Callable[[int], int]
+        self, buffers: int, shared_bytes: int, software: bool, windows: Callable[[int], int]
     ) -> None:
         self.buffers = buffers
-        self.room = room
+        self.shared_bytes = shared_bytes
         self.software = software
         self.windows = windows
 
-    def writers(self, group: Group, stored: set[Value]) -> list[RowWriter]:
-        """What writes the kernels of a group, in the order they run."""
+    def writers(self, group: Group, stored: set[Value]) -> list[RowKernelWriter]:
+        """The writers of a group's kernels, in the order they run."""
         wanted = [v for v in group.members if v in stored]
-        made: list[RowWriter] = []
-        for part in _parts(group, wanted):
+        made: list[RowKernelWriter] = []
+        for part in _by_loop_nest(group, wanted):
             while part:
                 writer, count = self.largest(group, part)
                 made.append(writer)
                 part = part[count:]
         return made
 
-    def largest(self, group: Group, part: list[Value]) -> tuple[RowWriter, int]:
+    def largest(self, group: Group, part: list[Value]) -> tuple[RowKernelWriter, int]:
         """The kernel for as many of these values as can be bound, and how many that are."""
         count = self.at_most(group, part)
         while True:
-            writer = RowWriter(task_of(group, part[:count], self.software), self.room)
+            writer = RowKernelWriter(task_of(group, part[:count], self.software), self.shared_bytes)
             if count == 1 or self.bound(writer) <= self.buffers:
                 return writer, count
             count -= 1
 
     def at_most(self, group: Group, part: list[Value]) -> int:
-        """How many of these values, the first ones, a kernel can have at most: what they read and
-        are written to is bound, whoever writes it. Found without writing any."""
+        """How many of these values, from the first on, one kernel can have at most, by the buffers
+        they are read from and written to. No kernel is written for it."""
         seen: set[Value] = set()
         bound: set[Value] = set()
         used = 0
@@ -173,44 +173,48 @@ class Fuser:
                 return max(1, count)
         return len(part)
 
-    def is_narrow(self, writer: RowWriter) -> bool:
+    def is_narrow(self, writer: RowKernelWriter) -> bool:
         """Whether each buffer of a kernel is one binding."""
         values = [*writer.values.inputs, *writer.outputs()]
         return all(self.windows(byte_size(v.dtype, v.size)) == 1 for v in values)
 
-    def bound(self, writer: RowWriter) -> int:
+    def bound(self, writer: RowKernelWriter) -> int:
         """How many bindings a kernel takes."""
         values = [*writer.values.inputs, *writer.outputs()]
         count = sum(self.windows(byte_size(v.dtype, v.size)) for v in values)
-        return count + (self.windows(4 * writer.scratch_words) if writer.parts else 0)
+        return count + (self.windows(4 * writer.scratch_words) if writer.partial_sums else 0)
 
-    def written(self, writer: RowWriter, pairs: Pairs) -> list[Kernel]:
-        """A kernel, and the small ones behind it."""
+    def kernels(self, writer: RowKernelWriter, pairs: Pairs) -> list[FusedKernel]:
+        """A kernel, and the small ones that follow it."""
         for x, v in pairs.items():
             writer.write_over(x, v)
-        apart = {v: Scratch(v.size) for v in writer.packed}
-        outputs: list[Buffer] = [apart.get(v, v) for v in writer.outputs()]
+        unpacked = {v: Scratch(v.size) for v in writer.packed}
+        outputs: list[Buffer] = [unpacked.get(v, v) for v in writer.outputs()]
         scratch = Scratch(writer.scratch_words)
-        if writer.parts:
+        if writer.partial_sums:
             outputs.append(scratch)
         name = _named(writer)
         inputs: list[Buffer] = [v for v in writer.values.inputs if v not in pairs]
-        groups = writer.teams.workgroups
-        made = [Kernel(name, writer.source(), inputs, outputs, groups, pairs)]
-        parts = list(writer.parts.values())
+        groups = writer.mapping.workgroups
+        made = [FusedKernel(name, writer.source(), inputs, outputs, groups, pairs)]
+        parts = list(writer.partial_sums.values())
         most = max(1, self.buffers - 1)
         for at in range(0, len(parts), most):
-            made.append(self.finished(parts[at : at + most], scratch, name))
-        for v, words in apart.items():
+            made.append(self.second_stage_kernel(parts[at : at + most], scratch, name))
+        for v, words in unpacked.items():
             source, groups = second_stage.pack(v.dtype, v.size)
-            made.append(Kernel(f"pack {v.name}", source, [words], [v], groups, {}))
+            made.append(FusedKernel(f"pack {v.name}", source, [words], [v], groups, {}))
         return made
 
-    def finished(self, parts: list[Parts], scratch: Scratch, name: str) -> Kernel:
-        source, groups = second_stage.finish(parts, self.room)
-        return Kernel(f"finish {name}", source, [scratch], [p.value for p in parts], groups, {})
+    def second_stage_kernel(
+        self, parts: list[PartialSums], scratch: Scratch, name: str
+    ) -> FusedKernel:
+        source, groups = second_stage.finish(parts, self.shared_bytes)
+        return FusedKernel(
+            f"finish {name}", source, [scratch], [p.value for p in parts], groups, {}
+        )
 
 
-def _named(writer: RowWriter) -> str:
+def _named(writer: RowKernelWriter) -> str:
     names = dict.fromkeys(v.name for v in writer.members)
     return "fused " + " ".join(names)

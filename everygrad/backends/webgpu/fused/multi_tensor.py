@@ -1,43 +1,43 @@
-"""Small elementwise groups of whatever sizes as one kernel: each has some of its workgroups.
+"""Small elementwise groups of any sizes as one multi-tensor kernel: each has some workgroups.
 
-Starting a kernel is what such groups cost a GPU. An optimiser's step is one for each parameter, and
-they have nothing to do with each other: each becomes a branch of one kernel, which whole workgroups
-take. A group waits in the batch until somebody needs what it makes.
+The launch is what such groups cost a GPU. An optimiser's step has one group for each parameter, and
+they are independent: each becomes a branch of one kernel, which whole workgroups take. A group
+waits in the batch until another command needs its results.
 """
 
 from __future__ import annotations
 
-from everygrad.backends.webgpu.fused.fused import Buffer, Kernel
+from everygrad.backends.webgpu.fused.fused import Buffer, FusedKernel
 from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
-from everygrad.backends.webgpu.fused.row_kernel import RowWriter, framed
+from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter, framed
 from everygrad.backends.webgpu.source.render import MAIN, with_library
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 
-MOST_LINES = 6000  # of one kernel: what a driver compiles at ease
-# that one kernel binds, whatever the device grants
+MOST_LINES = 6000  # of one kernel: what a driver compiles quickly
+# buffers that one kernel binds, whatever the device allows
 MOST_BUFFERS = edge(__name__, "MOST_BUFFERS", 96, "count")
 
 
-class Batch:
-    """Groups that wait, for a device that binds so many `buffers`."""
+class MultiTensorBatch:
+    """Groups that wait to be launched, for a device that binds so many `buffers`."""
 
     def __init__(self, buffers: int) -> None:
         self.buffers = min(buffers, MOST_BUFFERS)
-        self.writers: list[tuple[RowWriter, Pairs]] = []
+        self.writers: list[tuple[RowKernelWriter, Pairs]] = []
         self.reads: dict[tuple[Value, str], str] = {}  # names, by value and item
         self.writes: dict[Value, str] = {}
-        self.over: set[Value] = set()  # inputs that are written over
+        self.over: set[Value] = set()  # inputs that are overwritten
         self.lines = 0
 
     def is_needed(self, used: set[Value], over: set[Value]) -> bool:
-        """Whether who uses these values, and writes over those, must come after the batch."""
+        """Whether a command that reads `used` and overwrites `over` must come after the batch."""
         read = {v for v, _ in self.reads} | self.over
         return not used.isdisjoint(self.writes) or not over.isdisjoint(read)
 
-    def takes(self, writer: RowWriter, pairs: Pairs) -> bool:
-        """Whether one more can join: it needs nothing the batch makes, and neither writes over what
-        the other reads."""
+    def takes(self, writer: RowKernelWriter, pairs: Pairs) -> bool:
+        """Whether one more can be added: it reads no result of the batch, and neither overwrites
+        what the other reads."""
         if not self.writers:
             return True
         reads = {v for v in writer.values.inputs if v not in pairs}
@@ -46,7 +46,7 @@ class Batch:
         more = len({*self.reads, *_items(writer, pairs)}) + len(self.writes)
         return more + len(writer.outputs()) <= self.buffers and self.lines < MOST_LINES
 
-    def add(self, writer: RowWriter, pairs: Pairs) -> None:
+    def add(self, writer: RowKernelWriter, pairs: Pairs) -> None:
         self.writers.append((writer, pairs))
         for v in writer.outputs():
             writer.outs[v] = self.writes[v] = f"out{len(self.writes)}"
@@ -59,11 +59,11 @@ class Batch:
         writer.body()
         self.lines += len(writer.values.lines)
 
-    def kernel(self) -> Kernel:
-        """All of them, each with its workgroups, one after the other."""
+    def kernel(self) -> FusedKernel:
+        """One kernel for all groups, each with a range of workgroups."""
         lines, first = ["  let all = w.y * g.x + w.x;"], 0
         for writer, _ in self.writers:
-            last = first + writer.teams.workgroups
+            last = first + writer.mapping.workgroups
             lines.append(f"  if (all >= {first}u && all < {last}u) {{")
             lines += [f"  let k = all - {first}u;", *writer.values.lines, "  }"]
             first = last
@@ -73,7 +73,7 @@ class Batch:
         inputs: list[Buffer] = [v for v, _ in self.reads]
         pairs = {x: v for _, pairs in self.writers for x, v in pairs.items()}
         names = dict.fromkeys(v.name for w, _ in self.writers for v in w.members)
-        return Kernel(
+        return FusedKernel(
             " ".join(["batch" if len(self.writers) > 1 else "fused", *names]),
             framed(reads, writes) + with_library(text),
             inputs,
@@ -83,7 +83,7 @@ class Batch:
         )
 
 
-def _items(writer: RowWriter, pairs: Pairs) -> list[tuple[Value, str]]:
-    """What a kernel binds to be read, and as items of which kind."""
+def _items(writer: RowKernelWriter, pairs: Pairs) -> list[tuple[Value, str]]:
+    """The values that a kernel reads, and the types of their buffers' items."""
     both = zip(writer.values.inputs, writer.values.bindings(), strict=True)
     return [(v, item) for v, item in both if v not in pairs]

@@ -1,8 +1,8 @@
-"""Where the operands of a fused kernel lie, as WGSL: addresses, and fours read at once.
+"""Where the operands of a fused kernel are, as WGSL: addresses, and which loads are vec4.
 
-An address is an offset, terms of the row `r`, and terms of the column. Divisions, which are dear,
-appear only where an operand's own strides leave no other way. Arithmetic is in u32 throughout: a
-stride below zero wraps around, and the sum is right again.
+An address is an offset, terms of the row `r`, and terms of the column. Divisions, which are
+expensive, appear only where an operand's own strides require them. Arithmetic is in u32 throughout:
+a negative stride wraps around, and so does the sum, to the right value.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType
 
-_FOUR = {1: "u32", 2: "vec2<u32>", 4: "vec4<u32>", 8: "vec4<u32>"}  # by the bytes of an element
+_VEC4 = {1: "u32", 2: "vec2<u32>", 4: "vec4<u32>", 8: "vec4<u32>"}  # by the bytes of an element
 
 
-def four_of(dtype: DType) -> str:
+def vec4_type(dtype: DType) -> str:
     """The type of a buffer's items where four elements are read or written at once."""
-    return _FOUR[dtype.itemsize]
+    return _VEC4[dtype.itemsize]
 
 
 def terms(index: str, sizes: Shape, strides: Shape) -> list[str]:
@@ -46,7 +46,7 @@ def total(parts: Sequence[str], offset: int = 0) -> str:
     return " + ".join(shown)
 
 
-class Operand:
+class FusedOperand:
     """A load, number `n`, of a kernel whose lanes take `vector` columns at a time."""
 
     def __init__(
@@ -59,8 +59,8 @@ class Operand:
         self.rows, self.columns = sizes
         self.vector = vector
         merged, (steps,) = collapse(self.columns, [place.columns])
-        # whether the columns of one take differ by the last stride alone
-        self.together = vector == 1 or len(merged) == 1 or merged[-1] % vector == 0
+        # whether the columns of one take are the last stride apart
+        self.has_one_stride = vector == 1 or len(merged) == 1 or merged[-1] % vector == 0
         self.step = steps[-1]
 
     @property
@@ -71,11 +71,11 @@ class Operand:
     @property
     def is_steady(self) -> bool:
         """Whether the columns of one take have the same element."""
-        return self.together and self.step == 0
+        return self.has_one_stride and self.step == 0
 
-    def is_four(self, steady_index: bool) -> bool:
-        """Whether a take is four elements one after the other, from a multiple of four on."""
-        if self.vector != 4 or not self.together or self.step != 1:
+    def is_vec4(self, steady_index: bool) -> bool:
+        """Whether a take is four contiguous elements that start at a multiple of four."""
+        if self.vector != 4 or not self.has_one_stride or self.step != 1:
             return False
         if self.load.step is not None and (self.load.step % 4 or not steady_index):
             return False
@@ -84,7 +84,7 @@ class Operand:
         return not any(s % 4 for s in (*steps[:-1], *over, self.place.offset))
 
     def base(self) -> str:
-        """Where the row begins."""
+        """The address at which the row begins."""
         return total(terms("r", self.rows, self.place.rows), self.place.offset)
 
     def column(self, index: str) -> list[str]:

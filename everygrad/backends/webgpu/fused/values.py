@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from everygrad.backends.webgpu.fused.operands import Operand, four_of, total
+from everygrad.backends.webgpu.fused.operands import FusedOperand, total, vec4_type
 from everygrad.backends.webgpu.source.render import body, cast, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.fuse import Load, Member, Number
@@ -39,25 +39,29 @@ class Values:
         self.numbers = {v: k for k, v in enumerate(members)}
         loads = dict.fromkeys(r for m in members.values() for r in m.refs if isinstance(r, Load))
         self.inputs = list(dict.fromkeys(r.value for r in loads))
-        self.operands = {r: Operand(n, r, places[r], sizes, vector) for n, r in enumerate(loads)}
+        self.operands = {
+            r: FusedOperand(n, r, places[r], sizes, vector) for n, r in enumerate(loads)
+        }
         self.lines: list[str] = []
         self.of_row: dict[Any, str] = {}
         self.of_element: dict[Any, str] = {}
-        self.fours = self._fours()
-        self.elsewhere: dict[Value, str] = {}  # inputs that are read where results are written
+        self.vec4_inputs = self._find_vec4_inputs()
+        self.elsewhere: dict[
+            Value, str
+        ] = {}  # inputs that are read from the buffer a result is written to
 
-    def _fours(self) -> set[Value]:
-        """The inputs that are read in fours: all who read them must."""
+    def _find_vec4_inputs(self) -> set[Value]:
+        """The inputs that are read as vec4: every load of such an input must allow it."""
         indices = {m.refs[0]: m.refs[1] for m in self.members.values() if m.value.name == "take"}
         others = {
             r.value
             for r, o in self.operands.items()
-            if not o.is_four(r.step is not None and self.is_steady(indices[r]))
+            if not o.is_vec4(r.step is not None and self.is_steady(indices[r]))
         }
         return {v for v in self.inputs if v not in others}
 
     def is_steady(self, ref: Any) -> bool:
-        """Whether the columns of one take share this value, without a look at its members."""
+        """Whether the columns of one take share this value; members are not followed."""
         if isinstance(ref, Load):
             return self.operands[ref].is_steady or self.operands[ref].is_of_row
         return isinstance(ref, Number) or self.members[ref].role in ("row", "reduce")
@@ -67,13 +71,13 @@ class Values:
         return self.elsewhere.get(v) or f"a{self.inputs.index(v)}"
 
     def bindings(self) -> list[str]:
-        """The items of each input's buffer."""
-        return [four_of(v.dtype) if v in self.fours else "u32" for v in self.inputs]
+        """The type of the items of each input's buffer."""
+        return [vec4_type(v.dtype) if v in self.vec4_inputs else "u32" for v in self.inputs]
 
     # --- rows ------------------------------------------------------------------------------------
 
     def begin_row(self) -> None:
-        """Where the row begins in each operand, and what it has one element of."""
+        """Define where the row begins in each operand, and load operands with one element a row."""
         self.of_row, self.of_element = {}, {}
         for r, o in self.operands.items():
             self.lines.append(f"  let b{o.n} = {o.base()};")
@@ -96,33 +100,35 @@ class Values:
             self.of_element[ref, u] = made
         return self.of_element[ref, u]
 
-    def _element(self, o: Operand, name: str, at: str) -> str:
-        """One element at the address that `at` names."""
+    def _element(self, o: FusedOperand, name: str, at: str) -> str:
+        """Load one element at the address that `at` names."""
         value = load(o.dtype, self.buffer(o.load.value), at)
         self.lines.append(f"  let {name}: {layout(o.dtype).register} = {value};")
         return name
 
     def _read(self, r: Load, u: int) -> str:
         o, (take, part) = self.operands[r], divmod(u, self.vector)
-        if r.value in self.fours:
-            return self._part_of_four(o, f"{o.n}_{take}", part, [f"b{o.n}", *o.column(f"c{take}")])
+        if r.value in self.vec4_inputs:
+            return self._vec4_component(
+                o, f"{o.n}_{take}", part, [f"b{o.n}", *o.column(f"c{take}")]
+            )
         if o.is_steady and part:
             return self.get(r, r.value, u - part)
         return self._element(o, f"x{o.n}_{u}", self._address(o, take, part, f"{o.n}_{u}"))
 
-    def _address(self, o: Operand, take: int, part: int, name: str, more: str = "") -> str:
-        """A name for where an element is."""
-        index = f"c{take}" if o.together or not part else f"(c{take} + {part}u)"
+    def _address(self, o: FusedOperand, take: int, part: int, name: str, more: str = "") -> str:
+        """Define the address of an element, and return its name."""
+        index = f"c{take}" if o.has_one_stride or not part else f"(c{take} + {part}u)"
         parts = [f"b{o.n}", *o.column(index), *([more] if more else [])]
-        shift = part * o.step if o.together else 0
+        shift = part * o.step if o.has_one_stride else 0
         self.lines.append(f"  let p{name} = {total(parts, shift)};")
         return f"p{name}"
 
-    def _part_of_four(self, o: Operand, name: str, part: int, address: list[str]) -> str:
-        """One of four elements that are read at once."""
-        four = self.of_element.get(name)
-        if four is None:
-            four = self.of_element[name] = f"q{name}"
+    def _vec4_component(self, o: FusedOperand, name: str, part: int, address: list[str]) -> str:
+        """One component of a vec4 load, which is shared by all four."""
+        loaded = self.of_element.get(name)
+        if loaded is None:
+            loaded = self.of_element[name] = f"q{name}"
             buffer = self.buffer(o.load.value)
             at = f"({total(address)})"
             words = {
@@ -137,7 +143,7 @@ class Values:
                 self.lines.append(f"  var q{name} = array<u32, 8>({shown});")
             else:
                 self.lines.append(f"  let q{name} = {words[o.dtype.itemsize]};")
-        value = load(o.dtype, four, f"{part}u")
+        value = load(o.dtype, loaded, f"{part}u")
         self.lines.append(f"  let x{name}_{part}: {layout(o.dtype).register} = {value};")
         return f"x{name}_{part}"
 
@@ -155,7 +161,7 @@ class Values:
         return name
 
     def _once(self, lines: Sequence[str], u: int | None) -> None:
-        """Lines that each name a value; what an earlier one computed already takes its name."""
+        """Add lines that each define a value; one that was computed before reuses its name."""
         known = self.of_row if u is None else self.of_element
         names: dict[str, str] = {}
         for line in lines[:-1]:
@@ -164,7 +170,7 @@ class Values:
             name, register, text = found.groups()
             text = _WORD.sub(lambda w: names.get(w[0], w[0]), text)
             if _WORD.fullmatch(text) and not text[0].isdigit():
-                names[name] = text  # another name, and nothing else
+                names[name] = text  # an alias
                 continue
             key = (register, text)
             if key in known:
@@ -175,17 +181,17 @@ class Values:
         self.lines.append(_WORD.sub(lambda w: names.get(w[0], w[0]), lines[-1]))
 
     def _picked(self, m: Member, name: str, u: int | None) -> str:
-        """The element an index names."""
+        """Load the element that an index selects."""
         r, where = m.refs
         o, (take, part) = self.operands[r], divmod(u or 0, self.vector)
-        if u is not None and r.value in self.fours:  # one index for all of the take
+        if u is not None and r.value in self.vec4_inputs:  # one index for all of the take
             index = self.get(where, m.value.args[1], u - part)
             parts = [f"b{o.n}", *o.column(f"c{take}"), self._far(r, index, m)]
-            return self._part_of_four(o, f"{name.split('_')[0]}_{take}", part, parts)
+            return self._vec4_component(o, f"{name.split('_')[0]}_{take}", part, parts)
         index = self.get(where, m.value.args[1], u)
         return self._element(o, name, self._address(o, take, part, name, self._far(r, index, m)))
 
     def _far(self, r: Load, index: str, m: Member) -> str:
-        """How far an index goes; it is within bounds, so its low word says all."""
+        """The offset of an index; it is within bounds, so its low word is enough."""
         whole = cast(index, m.value.args[1].dtype, int64)
         return f"({whole}).x * {(r.step or 0) % (1 << 32)}u"

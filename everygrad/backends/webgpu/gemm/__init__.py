@@ -1,1 +1,1 @@
-"""Matrix products and convolutions: which kernel serves, tiled and thin ones, epilogues."""
+"""Matrix products and convolutions: the choice of a kernel, tiled GEMM, GEMV, epilogues."""

@@ -1,9 +1,10 @@
-"""Which kernel makes a product, and running it.
+"""Which kernel computes a product, and running it.
 
-Tiles for most; the device's own small matrices (`cooperative`) for float16 where it has them;
-`thin` kernels for few rows or columns; a thread for each result for integers and what is tiny.
-Where the results alone would not keep a GPU busy, the terms are cut into parts whose sums are added
-in a second kernel: how depends on sizes and on the kind of device, so the same bits come again.
+Most products are tiled (`gemm`); float16 uses the device's cooperative matrices where it has them
+(`cooperative_matrix`); few rows or columns use `gemv`; integers and tiny products use one thread
+for each result. Where the results alone would not keep a GPU busy, the terms are split (split-K)
+and a second kernel adds the partial sums. The split depends on sizes and on the kind of device
+only, so results are reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gemm import cooperative_matrix, gemm, gemv
-from everygrad.backends.webgpu.gemm.gemm import Operands, Tile
-from everygrad.backends.webgpu.gemm.result_writes import Epilogue, in_fours, plain
-from everygrad.backends.webgpu.kernels.reduction import accumulator, as_dtype, reduce
+from everygrad.backends.webgpu.gemm.gemm import GemmOperands, Tile
+from everygrad.backends.webgpu.gemm.result_writes import Epilogue, fits_vec4, plain
+from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype, reduce
 from everygrad.backends.webgpu.source.render import (
     cast,
     constant,
@@ -29,29 +30,29 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType, float32
 
-# multiplications up to which a thread a result is as good as anything
+# multiplications up to which one thread for each result is as good as anything
 TINY = edge(__name__, "TINY", 1 << 16, "products")
-SHORT = edge(__name__, "SHORT", 64, "size")  # terms below which nobody shares them
+SHORT = edge(__name__, "SHORT", 64, "size")  # terms below which threads do not share them
 ENOUGH = edge(__name__, "ENOUGH", 128, "count")  # large tiles from which they keep a GPU busy
 BUSY, BUSY_SOFTWARE = 256, 8  # workgroups that keep a device busy
-# of all loops of a thread: Mesa's software adapter ends them after 65,535
+# iterations of all loops of a thread: Mesa's software adapter ends them after 65,535
 MOST_TURNS = edge(__name__, "MOST_TURNS", 60_000, "size")
 TERMS_A_TURN = 3  # at least, in tiles
-# terms below which a part is not worth its second kernel, where that is dear
+# terms below which a part is not worth its second kernel, where launches are expensive
 PART = edge(__name__, "PART", 256, "size")
 LEAST = edge(__name__, "LEAST", 64, "size")  # terms of a part on a GPU
-# what a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds up
+# the time a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds
 SLICE_NS, KERNEL_NS, PART_NS = 1300, 5500, 200
 
 Sizes = tuple[int, int, int, int]  # matrices, rows, columns, terms
 
 
 class Product(NamedTuple):
-    """(matrices, rows, columns) results of `terms` terms each: `kind` says by which kernel."""
+    """(matrices, rows, columns) results of `terms` terms each; `kind` names the kernel."""
 
     name: str
-    kind: str  # simple, thin, tiled or cooperative
-    operands: Operands
+    kind: str  # simple, gemv, tiled or cooperative
+    operands: GemmOperands
     arrays: list[WebGPUArray]
     params: list[int]  # of the uniform, after its head
     sizes: Sizes
@@ -65,7 +66,7 @@ def kind_of(dev: Any, sizes: Sizes, dtype: DType) -> str:
     if not dtype.is_float or not fits or matrices * rows * columns * terms < TINY:
         return "simple"
     if min(rows, columns) < gemv.FEW:
-        return "thin" if terms >= SHORT else "simple"
+        return "gemv" if terms >= SHORT else "simple"
     if cooperative_matrix.serves(dev, sizes, dtype):
         return "cooperative"
     return "tiled"
@@ -74,12 +75,12 @@ def kind_of(dev: Any, sizes: Sizes, dtype: DType) -> str:
 def run(dev: Any, product: Product) -> WebGPUArray:
     """The product in its dtype."""
     if product.kind == "simple":
-        out = as_dtype(dev, _simply(dev, product), product.dtype)
-    elif product.kind == "thin":
-        out = as_dtype(dev, _thinly(dev, product), product.dtype)
+        out = as_dtype(dev, _run_simple(dev, product), product.dtype)
+    elif product.kind == "gemv":
+        out = as_dtype(dev, _run_gemv(dev, product), product.dtype)
     else:
-        fours = product.sizes[2] % 4 == 0
-        whole = fours and parts_of(dev, product) == 1
+        vec4 = product.sizes[2] % 4 == 0
+        whole = vec4 and parts_of(dev, product) == 1
         stored = product.dtype if whole else float32
         (out,) = run_with(dev, product, plain(stored), [])
         out = as_dtype(dev, out, product.dtype)
@@ -87,12 +88,12 @@ def run(dev: Any, product: Product) -> WebGPUArray:
 
 
 def takes_epilogue(dev: Any, product: Product, epilogue: Epilogue) -> bool:
-    """Whether `run_with` can finish this product with more than its sums."""
+    """Whether `run_with` can run this product with an epilogue."""
     buffers = len(product.operands.words) + epilogue.inputs + len(epilogue.outputs)
     return (
         product.kind in ("tiled", "cooperative")
         and product.sizes[2] % 4 == 0
-        and in_fours(epilogue.outputs)
+        and fits_vec4(epilogue.outputs)
         and buffers <= dev.gpu.limits.storage_buffers
         and parts_of(dev, product) == 1
     )
@@ -109,7 +110,7 @@ def run_with(
     outs = [dev.empty((parts * matrices, rows, columns), dtype) for dtype in epilogue.outputs]
     groups = (-(-columns // tile.columns), -(-rows // tile.rows))
     _dispatch(dev, product, source, groups, parts, inputs, outs)
-    return [_summed(dev, product, out, parts) for out in outs]
+    return [_sum_parts(dev, product, out, parts) for out in outs]
 
 
 def _dispatch(
@@ -126,7 +127,7 @@ def _dispatch(
     most = dev.gpu.limits.groups
     for first in range(0, parts * matrices, most):
         grid = (*groups, min(most, parts * matrices - first))
-        head = [rows, columns, terms, first, matrices, _part(terms, parts)]
+        head = [rows, columns, terms, first, matrices, _part_terms(terms, parts)]
         dev.gpu.dispatch(
             product.name, source, [*storages, *inputs], [out.storage for out in outs],
             head + product.params, grid,
@@ -134,20 +135,20 @@ def _dispatch(
 
 
 def _text(dev: Any, product: Product, epilogue: Epilogue) -> tuple[Tile, str]:
-    fours_out = product.sizes[2] % 4 == 0
+    vec4_out = product.sizes[2] % 4 == 0
     if product.kind == "cooperative":
         return cooperative_matrix.TILE, cooperative_matrix.kernel(
-            product.operands, epilogue, fours_out
+            product.operands, epilogue, vec4_out
         )
     tile = _tile(dev, product)
     if tile is gemm.DIRECT:
-        return tile, gemm.direct(product.operands, epilogue, fours_out)
-    return tile, gemm.kernel(product.operands, tile, epilogue, fours_out)
+        return tile, gemm.direct(product.operands, epilogue, vec4_out)
+    return tile, gemm.kernel(product.operands, tile, epilogue, vec4_out)
 
 
 def _tile(dev: Any, product: Product) -> Tile:
     matrices, rows, columns, terms = product.sizes
-    if dev.gpu.is_software and product.operands.fours and terms % 4 == 0 and columns >= 4:
+    if dev.gpu.is_software and product.operands.is_vec4 and terms % 4 == 0 and columns >= 4:
         return gemm.DIRECT
     if rows <= gemm.FLAT_TILE.rows:
         return gemm.FLAT_TILE
@@ -158,14 +159,14 @@ def _tile(dev: Any, product: Product) -> Tile:
     return large if tiles >= ENOUGH else gemm.TILE
 
 
-# --- parts of the terms --------------------------------------------------------------------------
+# --- split-K -------------------------------------------------------------------------------------
 
 
 def parts_of(dev: Any, product: Product) -> int:
-    """Into how many parts the terms are cut."""
+    """Into how many parts the terms are split."""
     matrices, rows, columns, terms = product.sizes
-    if product.kind == "thin":
-        plan = _thin_plan(dev, product)
+    if product.kind == "gemv":
+        plan = _gemv_plan(dev, product)
         groups = matrices * -(-max(rows, columns) // plan.tile)
     else:
         tile = cooperative_matrix.TILE if product.kind == "cooperative" else _tile(dev, product)
@@ -174,32 +175,32 @@ def parts_of(dev: Any, product: Product) -> int:
         parts = max(
             min(BUSY_SOFTWARE // groups, terms // PART), -(-terms // (TERMS_A_TURN * MOST_TURNS))
         )
-    elif product.kind == "thin":
+    elif product.kind == "gemv":
         parts = min(BUSY // groups, terms // PART)
     else:
-        parts = _fastest(groups, terms)
-    return -(-terms // _part(terms, max(1, parts)))
+        parts = _fastest_split(groups, terms)
+    return -(-terms // _part_terms(terms, max(1, parts)))
 
 
 @lru_cache(maxsize=4096)
-def _fastest(groups: int, terms: int) -> int:
-    """The number of parts with which tiles should take the least time: parts run at the same time
-    until the GPU is busy, and what they leave is read again."""
+def _fastest_split(groups: int, terms: int) -> int:
+    """The number of parts with which tiles should take the least time: parts run concurrently until
+    the GPU is busy, and a second kernel reads their partial sums."""
 
     def nanoseconds(parts: int) -> float:
-        slices = _part(terms, parts) // gemm.TERMS * max(1.0, groups * parts / BUSY)
+        slices = _part_terms(terms, parts) // gemm.TERMS * max(1.0, groups * parts / BUSY)
         again = KERNEL_NS + PART_NS * parts if parts > 1 else 0
         return slices * SLICE_NS + again
 
     return min((1 << k for k in range(7) if not k or terms >> k >= LEAST), key=nanoseconds)
 
 
-def _part(terms: int, parts: int) -> int:
+def _part_terms(terms: int, parts: int) -> int:
     """Terms of a part: whole slices."""
     return -(-terms // (parts * gemm.TERMS)) * gemm.TERMS
 
 
-def _summed(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebGPUArray:
+def _sum_parts(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebGPUArray:
     if parts == 1:
         return out
     shape = (parts, *product.sizes[:3])
@@ -210,25 +211,25 @@ def _summed(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebGPUA
 # --- few rows or columns -------------------------------------------------------------------------
 
 
-def _thin_plan(dev: Any, product: Product) -> gemv.Thin:
+def _gemv_plan(dev: Any, product: Product) -> gemv.GemvPlan:
     _, rows, columns, terms = product.sizes
     few_left = rows <= columns
     wide = product.operands.sides[1 if few_left else 0]
     by_terms = wide.along == "terms" or (not wide.along and wide.near == "terms")
-    return gemv.plan(
+    return gemv.choose_plan(
         min(rows, columns), max(rows, columns), terms, few_left, by_terms,
         "subgroup" in dev.gpu.features,
     )  # fmt: skip
 
 
-def _thinly(dev: Any, product: Product) -> WebGPUArray:
+def _run_gemv(dev: Any, product: Product) -> WebGPUArray:
     matrices, rows, columns, _ = product.sizes
-    plan, parts = _thin_plan(dev, product), parts_of(dev, product)
+    plan, parts = _gemv_plan(dev, product), parts_of(dev, product)
     out = dev.empty((parts * matrices, rows, columns), float32)
     groups = (-(-max(rows, columns) // plan.tile), 1)
     source = gemv.kernel(product.operands, plan)
     _dispatch(dev, product, source, groups, parts, [], [out])
-    return _summed(dev, product, out, parts)
+    return _sum_parts(dev, product, out, parts)
 
 
 # --- a thread for each result --------------------------------------------------------------------
@@ -240,7 +241,7 @@ def _multiply_add(dtype: DType, a: str, b: str, c: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def simple(operands: Operands, total: DType, out: DType) -> str:
+def simple(operands: GemmOperands, total: DType, out: DType) -> str:
     """Words 3 to 5 of the uniform: how many results there are, matrices, terms of a part."""
     register = layout(total).register
     text = operands.text + (
@@ -257,15 +258,15 @@ def simple(operands: Operands, total: DType, out: DType) -> str:
     return element_kernel(len(operands.words), operands.params, out, text, slot(3))
 
 
-def _simply(dev: Any, product: Product) -> WebGPUArray:
+def _run_simple(dev: Any, product: Product) -> WebGPUArray:
     matrices, rows, columns, terms = product.sizes
     per_word = layout(product.dtype).per_word  # results of a thread, one loop after the other
     parts = max(1, -(-terms * per_word // MOST_TURNS)) if dev.gpu.is_software else 1
     out: WebGPUArray = dev.empty((parts * matrices, rows, columns), product.dtype)
     count = parts * matrices * rows * columns
-    source = simple(product.operands, accumulator(product.dtype), product.dtype)
+    source = simple(product.operands, accumulator_dtype(product.dtype), product.dtype)
     storages, _ = distinct(product.arrays)
     params = [rows, columns, terms, count, matrices, -(-terms // parts), *product.params]
     threads = -(-count // per_word)
     dev.launch(product.name, source, storages, out, params, threads)
-    return _summed(dev, product, out, parts)
+    return _sum_parts(dev, product, out, parts)

@@ -1,11 +1,11 @@
-"""float16 products by the device's own small matrices (tensor cores and their kin).
+"""float16 products by the device's cooperative matrices (tensor cores and similar units).
 
-wgpu's extension is young: WGSL knows matrices of 16 x 16 that a subgroup holds together, and nobody
-can ask which kinds the device has. So before the first use a small product is made and looked at,
-and a device that gets it wrong goes on with tiles. bfloat16 does not exist there.
+wgpu's extension is experimental: WGSL has 16 x 16 matrices that a subgroup holds, and there is no
+way to ask which types the device supports. So before the first use a small product is computed and
+checked, and a device that gets it wrong uses plain tiles. The extension has no bfloat16.
 
-A workgroup makes a tile of 128 x 128 results, each of its subgroups an equal share, with slices of
-32 terms in shared memory as they lie in the operands: the matrices are loaded by rows or columns.
+A workgroup computes a tile of 128 x 128 results, each of its subgroups an equal share, with slices
+of 32 terms in shared memory in the operands' own layout: matrices are loaded by rows or columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from everygrad.backends.webgpu.gemm.gemm import (
     COLUMNS,
     HEAD,
     ROWS,
-    Operands,
+    GemmOperands,
     Side,
     Tile,
     call,
@@ -37,14 +37,14 @@ NEEDS = {"cooperative-matrix", "shader-f16", "subgroup"}
 TILE = Tile(128, 128, 4, 8)
 TERMS = edge(__name__, "TERMS", 32, "size")
 SUBGROUPS = 8  # of 32 threads
-SIDE = edge(__name__, "SIDE", 16, "size")  # of a small matrix
+SIDE = edge(__name__, "SIDE", 16, "size")  # of a cooperative matrix
 SHARED = edge(__name__, "SHARED", 28 << 10, "bytes")  # bytes
-DOWN, ACROSS = 2, 4  # small matrices of a subgroup: a quarter of the rows, half of the columns
-_PAD = 2  # fours that keep neighbouring rows on other memory banks
+DOWN, ACROSS = 2, 4  # matrices of a subgroup: a quarter of the rows, half of the columns
+_PAD = 2  # vectors of padding: neighbouring rows are in different memory banks
 
 
 def serves(dev: Any, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
-    """Whether a product is made of small matrices here."""
+    """Whether a product uses cooperative matrices."""
     gpu = dev.gpu
     if dtype is not dtypes.float16 or not gpu.features >= NEEDS:
         return False
@@ -54,12 +54,12 @@ def serves(dev: Any, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
 
 
 def state(gpu: Any) -> str:
-    """Whether products of float16 are made of small matrices here; if not, why, in words."""
+    """Whether products of float16 use cooperative matrices; if not, why, in words."""
     plain_tiles = "float16 products use plain tiles"
     if "cooperative-matrix" not in gpu.adapter.features:
         return f"not offered by this adapter; {plain_tiles}"
     wrong = f"offered by the adapter, but a product came out wrong; {plain_tiles}"
-    if gpu.small_matrices is False:
+    if gpu.has_cooperative_matrices is False:
         return wrong
     if not gpu.features >= NEEDS:
         return f"offered by the adapter, but refused when the device was opened; {plain_tiles}"
@@ -74,8 +74,8 @@ def state(gpu: Any) -> str:
 
 
 class _Slice(NamedTuple):
-    """A side's share of a slice: registers, lines that read and put them, how long a line of
-    shared memory is in fours, and how many lines there are."""
+    """A side's share of a slice: registers, lines that load and store them, how many vectors a line
+    of shared memory has, and how many lines there are."""
 
     registers: list[str]
     read: str
@@ -85,23 +85,23 @@ class _Slice(NamedTuple):
 
 
 def _slice(side: Side, shared: str, start: str, limit: str) -> _Slice:
-    """Fours along the tile or along the terms, whichever way the operand lies."""
+    """Vectors along the tile or along the terms, whichever is contiguous in the operand."""
     along = side.along or side.near
-    fours, lines = (TERMS // 4, TILE.rows) if along == "terms" else (TILE.rows // 4, TERMS)
-    line = fours + _PAD
+    vectors, lines = (TERMS // 4, TILE.rows) if along == "terms" else (TILE.rows // 4, TERMS)
+    line = vectors + _PAD
     names, read, put = [], "", ""
-    for q in range(fours * lines // 256):
+    for q in range(vectors * lines // 256):
         name = f"{shared}_{q}"
         names.append(name)
-        u, f = f"((l + {256 * q}u) / {fours}u)", f"((l + {256 * q}u) % {fours}u)"
+        u, f = f"((l + {256 * q}u) / {vectors}u)", f"((l + {256 * q}u) % {vectors}u)"
         t, k = (u, f"4u * {f}") if along == "terms" else (f"4u * {f}", u)
         read += f"    {{\n      let t = {start} + {t};\n      let k = k0 + {k};\n"
-        read += f"      {name} = vec4<f16>();\n" + _four(side, along, name, limit) + "    }\n"
+        read += f"      {name} = vec4<f16>();\n" + _read_vec4(side, along, name, limit) + "    }\n"
         put += f"    {shared}[{u} * {line}u + {f}] = {name};\n"
     return _Slice(names, read, put, line, lines)
 
 
-def _four(side: Side, along: str, name: str, limit: str) -> str:
+def _read_vec4(side: Side, along: str, name: str, limit: str) -> str:
     if side.along:
         return f"      if (t < {limit} && k < end) {{ {name} = {call(side, 't', 'k')}; }}\n"
     lines = ""
@@ -113,8 +113,8 @@ def _four(side: Side, along: str, name: str, limit: str) -> str:
 
 
 def _load(role: str, name: str, shared: str, half: _Slice, tile: str, term: int) -> str:
-    """Lines that load one small matrix. By rows ("T") where a line of shared memory is a row; an
-    index and a stride need names of their own, or naga loses them."""
+    """Lines that load one matrix. By rows ("T") where a line of shared memory is a row; an index
+    and a stride need names of their own, or naga drops them."""
     along_terms = half.lines == TILE.rows
     by_rows = along_terms if role == "A" else not along_terms
     at = f"({tile}) * {half.line}u + {term // 4}u" if along_terms else (
@@ -142,9 +142,9 @@ def _inner(left: _Slice, right: _Slice) -> str:
     return "".join(lines)
 
 
-def _results(epilogue: Epilogue, fours_out: bool) -> str:
-    """Each small matrix goes through shared memory, where a subgroup's threads pick fours of it:
-    256 numbers, two fours a thread."""
+def _results(epilogue: Epilogue, vec4_out: bool) -> str:
+    """Each matrix goes through shared memory, from which a subgroup's threads read vectors: 256
+    numbers, two vectors for each thread."""
     lines = [f"  let base = group * {SIDE * SIDE}u;\n  let line = {SIDE}u;\n"]
     for r in range(DOWN):
         for c in range(ACROSS):
@@ -157,16 +157,16 @@ def _results(epilogue: Epilogue, fours_out: bool) -> str:
                 f"    let n = n0 + n1 + {SIDE * c}u + (f % 4u) * 4u;\n    let p = base + f * 4u;\n"
             )
             lines.append(f"    if (m < {ROWS} && n < {COLUMNS}) {{\n")
-            four = "vec4<f32>(stage[p], stage[p + 1u], stage[p + 2u], stage[p + 3u])"
+            vector = "vec4<f32>(stage[p], stage[p + 1u], stage[p + 2u], stage[p + 3u])"
             at = f"(z * {ROWS} + m) * {COLUMNS} + n"
-            lines.append(stored(epilogue, four, at, f"{COLUMNS} - n", fours_out))
+            lines.append(stored(epilogue, vector, at, f"{COLUMNS} - n", vec4_out))
             lines.append("    }\n  }\n  workgroupBarrier();\n")
     return "".join(lines)
 
 
 @lru_cache(maxsize=64)
-def kernel(operands: Operands, epilogue: Epilogue, fours_out: bool) -> str:
-    """As `gemm.kernel`, for readers that give f16."""
+def kernel(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
+    """As `gemm.kernel`, for operands that are read as f16."""
     left = _slice(operands.sides[0], "xs", "m0", ROWS)
     right = _slice(operands.sides[1], "ys", "n0", COLUMNS)
     sums = [f"s{r}{c}" for r in range(DOWN) for c in range(ACROSS)]
@@ -186,31 +186,31 @@ def kernel(operands: Operands, epilogue: Epilogue, fours_out: bool) -> str:
         + f"  for (; k0 < end; ) {{\n{left.put}{right.put}    k0 = k0 + {TERMS}u;\n"
         + f"    workgroupBarrier();\n{left.read}{right.read}"
         + _inner(left, right)
-        + f"    workgroupBarrier();\n  }}\n{_results(epilogue, fours_out)}}}\n"
+        + f"    workgroupBarrier();\n  }}\n{_results(epilogue, vec4_out)}}}\n"
     )
     enable = operands.enable + "enable wgpu_cooperative_matrix;\n"
-    head = bindings(operands.words, epilogue, operands.params, fours_out)
+    head = bindings(operands.words, epilogue, operands.params, vec4_out)
     return enable + head + with_library(operands.text + epilogue.text + main)
 
 
-# --- the look before the first use ---------------------------------------------------------------
+# --- the check before the first use --------------------------------------------------------------
 
 _CHECKED = (128, 128, 64)  # rows, columns, terms
 
 
 def is_right(gpu: Any) -> bool:
-    """Whether a small product comes out right; a device where it does not loses the feature."""
-    if gpu.small_matrices is None:
+    """Whether a small product is correct; the feature is disabled on a device where it is not."""
+    if gpu.has_cooperative_matrices is None:
         try:
-            gpu.small_matrices = _product_is_right(gpu)
+            gpu.has_cooperative_matrices = _product_is_right(gpu)
         except (CompileError, wgpu.GPUError):
-            gpu.small_matrices = False
-        if not gpu.small_matrices:
+            gpu.has_cooperative_matrices = False
+        if not gpu.has_cooperative_matrices:
             gpu.features.discard("cooperative-matrix")
-    return bool(gpu.small_matrices)
+    return bool(gpu.has_cooperative_matrices)
 
 
-def _check_operands() -> Operands:
+def _check_operands() -> GemmOperands:
     text = "".join(
         f"fn {fn}4(b: u32, {one}: u32, {two}: u32) -> vec4<f16> {{\n"
         f"  return a{i}[({one} * {line}u + {two}) >> 2u];\n}}\n"
@@ -219,17 +219,17 @@ def _check_operands() -> Operands:
         )
     )
     sides = (Side("left", "terms", "terms"), Side("right", "tile", "tile"))
-    return Operands(text, HEAD, ("vec4<f16>",) * 2, sides, "enable f16;\n")
+    return GemmOperands(text, HEAD, ("vec4<f16>",) * 2, sides, "enable f16;\n")
 
 
 def _product_is_right(gpu: Any) -> bool:
-    """On buffers and commands of its own: somebody may be recording."""
+    """Uses its own buffers and commands: a compiled function may be recording."""
     rows, columns, terms = _CHECKED
     rng = np.random.default_rng(0)
     x = rng.integers(-4, 5, (rows, terms)).astype(np.float16)
     y = rng.integers(-4, 5, (terms, columns)).astype(np.float16)
-    source = kernel(_check_operands(), plain(dtypes.float32), fours_out=True)
-    pipeline = gpu.pipeline("small matrices", source, 2, 1)
+    source = kernel(_check_operands(), plain(dtypes.float32), vec4_out=True)
+    pipeline = gpu.pipeline("cooperative matrix check", source, 2, 1)
     head = np.array([rows, columns, terms, 0, 1, terms, 0, 0], np.uint32)
     usage = wgpu.BufferUsage
     made = [

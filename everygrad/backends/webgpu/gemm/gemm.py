@@ -1,9 +1,9 @@
 """The tiled matrix kernel: float32 sums, four numbers at a time.
 
-A workgroup of 256 threads makes a tile of results; each thread keeps fours of them in registers
-while slices of 16 or 32 terms pass through shared memory, always in fours along the tile. While one
-slice is multiplied, the next is on its way into registers. The terms may be cut into parts, each a
-set of results of its own that somebody sums.
+A workgroup of 256 threads computes a tile of results; each thread keeps vec4s of them in registers
+while slices of 16 or 32 terms pass through shared memory, always as vec4s along the tile. While one
+slice is multiplied, the next is loaded into registers. The terms may be split into parts, each with
+its own set of results, which a second kernel adds.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ ROWS, COLUMNS, ALL_TERMS, FIRST, MATRICES, PART = (slot(i) for i in range(HEAD))
 
 
 class Side(NamedTuple):
-    """One operand. `along` is how it is read four at a time: "tile" where neighbours in the tile's
-    direction lie together, "terms" where neighbours along the terms do, "" one by one."""
+    """One operand. `along` says how vec4s are read: "tile" where the operand is contiguous along
+    the tile, "terms" where it is contiguous along the terms, "" where it is read one by one."""
 
     fn: str  # left or right
     along: str
     near: str  # what neighbouring threads read when one by one: "tile" or "terms"
 
 
-class Operands(NamedTuple):
-    """How a product reads: WGSL functions left(b, m, k) and right(b, k, n), or left4 and right4
-    where a side is read in fours; the words of each binding; how long the uniform is."""
+class GemmOperands(NamedTuple):
+    """How a product reads its operands: WGSL functions left(b, m, k) and right(b, k, n), or left4
+    and right4 where a side is read as vec4; the words of each binding; the uniform's length."""
 
     text: str
     params: int
@@ -40,13 +40,13 @@ class Operands(NamedTuple):
     enable: str = ""  # lines that ask for parts of WGSL
 
     @property
-    def fours(self) -> bool:
+    def is_vec4(self) -> bool:
         return all(side.along for side in self.sides)
 
 
 class Tile(NamedTuple):
-    """Results of a workgroup, how many fours of rows and of columns a thread has of them, and the
-    terms of a slice: more where there is little to do between two slices."""
+    """Results of a workgroup, how many groups of four rows and of four columns a thread has, and
+    the terms of a slice: more where there is little work between two slices."""
 
     rows: int
     columns: int
@@ -69,7 +69,7 @@ def call(side: Side, tile: str, term: str) -> str:
 
 
 def where() -> str:
-    """Which matrix, which part of the terms (`from` to `to`), and where its results begin."""
+    """Which matrix (`b`), which part of the terms (`start` to `end`), and which results (`z`)."""
     return (
         f"  let z = w.z + {FIRST};\n  let b = z % {MATRICES};\n"
         f"  let start = (z / {MATRICES}) * {PART};\n"
@@ -81,8 +81,8 @@ def where() -> str:
 
 
 class _Slice(NamedTuple):
-    """How one side's slice gets into shared memory: registers, lines that read them from term
-    `k0` on, zeros beyond the edges, and lines that put them there."""
+    """How one side's slice gets into shared memory: registers, lines that load them from term `k0`
+    on (zeros beyond the edges), and lines that store them there."""
 
     registers: list[str]
     read: str
@@ -91,17 +91,19 @@ class _Slice(NamedTuple):
 
 def _slice(side: Side, size: int, terms: int, shared: str, start: str, limit: str) -> _Slice:
     if side.along == "terms":
-        return _turned(side, size, terms, shared, start, limit)
-    fours = size // 4
+        return _transposed_slice(side, size, terms, shared, start, limit)
+    vectors = size // 4
     by_terms = not side.along and side.near == "terms"
     names, read, put = [], [], []
-    count = terms * fours
-    inside = f"if (l < {count}u) " if count < 256 else ""  # a small tile's slice is not for all
+    count = terms * vectors
+    inside = (
+        f"if (l < {count}u) " if count < 256 else ""
+    )  # a small tile's slice does not need all threads
     for q in range(-(-count // 256)):
         name = f"{shared}_{q}"
         c = f"(l + {256 * q}u)"
         f, s = (f"{c} % {terms}u", f"{c} / {terms}u") if by_terms else (
-            f"{c} / {fours}u", f"{c} % {fours}u")  # fmt: skip
+            f"{c} / {vectors}u", f"{c} % {vectors}u")  # fmt: skip
         names.append(name)
         lines = f"    {inside}{{\n      let k = k0 + {f};\n      let t = {start} + ({s}) * 4u;\n"
         lines += f"      {name} = vec4<f32>();\n"
@@ -115,15 +117,17 @@ def _slice(side: Side, size: int, terms: int, shared: str, start: str, limit: st
                 lines += f"        if ({at} < {limit}) {{ {name}.{part} = {value}; }}\n"
             lines += "      }\n"
         read.append(lines + "    }\n")
-        put.append(f"    {inside}{{ {shared}[({f}) * {fours}u + ({s})] = {name}; }}\n")
+        put.append(f"    {inside}{{ {shared}[({f}) * {vectors}u + ({s})] = {name}; }}\n")
     return _Slice(names, "".join(read), "".join(put))
 
 
-def _turned(side: Side, size: int, terms: int, shared: str, start: str, limit: str) -> _Slice:
-    """Blocks of 4 x 4 that lie along the terms, turned over in registers. The left side is the
-    first threads' work, the right side the last ones'."""
-    fours, deep = size // 4, terms // 4
-    blocks = fours * deep
+def _transposed_slice(
+    side: Side, size: int, terms: int, shared: str, start: str, limit: str
+) -> _Slice:
+    """Blocks of 4 x 4 that are contiguous along the terms, transposed in registers. The first
+    threads load the left side, the last ones the right side."""
+    vectors, deep = size // 4, terms // 4
+    blocks = vectors * deep
     first = 0 if side.fn == "left" else 256 - blocks
     inside = f"    if (l >= {first}u && l < {first + blocks}u) {{\n      let c = l - {first}u;\n"
     names = [f"{shared}_{i}" for i in range(4)]
@@ -136,7 +140,7 @@ def _turned(side: Side, size: int, terms: int, shared: str, start: str, limit: s
     put = inside
     for i, part in enumerate("xyzw"):
         value = ", ".join(f"{name}.{part}" for name in names)
-        at = f"((c % {deep}u) * 4u + {i}u) * {fours}u + c / {deep}u"
+        at = f"((c % {deep}u) * 4u + {i}u) * {vectors}u + c / {deep}u"
         put += f"      {shared}[{at}] = vec4<f32>({value});\n"
     return _Slice(names, read + "    }\n", put + "    }\n")
 
@@ -165,7 +169,7 @@ def _inner(tile: Tile) -> str:
     return "".join(lines)
 
 
-def _results(tile: Tile, epilogue: Epilogue, fours_out: bool) -> str:
+def _results(tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
     lines = []
     down, across = tile.threads
     for r in range(tile.down):
@@ -176,13 +180,13 @@ def _results(tile: Tile, epilogue: Epilogue, fours_out: bool) -> str:
                 lines.append(f"  if ({m} < {ROWS} && {n} < {COLUMNS}) {{\n")
                 at = f"(z * {ROWS} + {m}) * {COLUMNS} + {n}"
                 left = f"{COLUMNS} - ({n})"
-                lines.append(stored(epilogue, f"s{r}{i}{c}", at, left, fours_out) + "  }\n")
+                lines.append(stored(epilogue, f"s{r}{i}{c}", at, left, vec4_out) + "  }\n")
     return "".join(lines)
 
 
 @lru_cache(maxsize=256)
-def kernel(operands: Operands, tile: Tile, epilogue: Epilogue, fours_out: bool) -> str:
-    """`fours_out`: rows of results are whole fours."""
+def kernel(operands: GemmOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
+    """`vec4_out`: rows of results are whole vec4s."""
     sums = [f"s{r}{i}{c}" for r in range(tile.down) for i in range(4) for c in range(tile.across)]
     left = _slice(operands.sides[0], tile.rows, tile.terms, "xs", "m0", ROWS)
     right = _slice(operands.sides[1], tile.columns, tile.terms, "ys", "n0", COLUMNS)
@@ -203,10 +207,10 @@ def kernel(operands: Operands, tile: Tile, epilogue: Epilogue, fours_out: bool) 
         + f"    for (var k4 = 0u; k4 < {tile.terms // 4}u; k4 = k4 + 1u) {{\n"
         + _inner(tile)
         + "    }\n    workgroupBarrier();\n  }\n"
-        + _results(tile, epilogue, fours_out)
+        + _results(tile, epilogue, vec4_out)
         + "}\n"
     )
-    head = bindings(operands.words, epilogue, operands.params, fours_out)
+    head = bindings(operands.words, epilogue, operands.params, vec4_out)
     return operands.enable + head + with_library(operands.text + epilogue.text + main)
 
 
@@ -240,8 +244,8 @@ def _reads(sides: tuple[Side, Side]) -> tuple[list[str], list[str]]:
 
 
 @lru_cache(maxsize=256)
-def direct(operands: Operands, epilogue: Epilogue, fours_out: bool) -> str:
-    """A thread for 4 x 8 results. The terms come in fours; both sides are read four at a time."""
+def direct(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
+    """One thread for 4 x 8 results. The terms are a multiple of 4; both sides are read as vec4."""
     reads, xs = _reads(operands.sides)
     each = [(r, c) for r in range(4) for c in range(DIRECT.across)]
     adds = [
@@ -252,7 +256,7 @@ def direct(operands: Operands, epilogue: Epilogue, fours_out: bool) -> str:
         m, n = f"m + {r}u", f"n + {4 * c}u"
         writes.append(f"  if ({m} < {ROWS} && {n} < {COLUMNS}) {{\n")
         at, left = f"(z * {ROWS} + {m}) * {COLUMNS} + {n}", f"{COLUMNS} - ({n})"
-        writes.append(stored(epilogue, f"s{r}{c}", at, left, fours_out) + "  }\n")
+        writes.append(stored(epilogue, f"s{r}{c}", at, left, vec4_out) + "  }\n")
     main = (
         "@compute @workgroup_size(64) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
         "    @builtin(local_invocation_index) l: u32) {\n"
@@ -267,5 +271,5 @@ def direct(operands: Operands, epilogue: Epilogue, fours_out: bool) -> str:
         + "".join(writes)
         + "}\n"
     )
-    head = bindings(operands.words, epilogue, operands.params, fours_out)
+    head = bindings(operands.words, epilogue, operands.params, vec4_out)
     return operands.enable + head + with_library(operands.text + epilogue.text + main)

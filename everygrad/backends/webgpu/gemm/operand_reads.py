@@ -1,5 +1,5 @@
-"""Matrix products and convolutions: how their kernels read their operands, by functions of their
-own (an image is never unfolded in memory). `contraction` chooses the kernel.
+"""Matrix products and convolutions: the WGSL functions by which kernels read their operands (an
+image is never unfolded in memory). `choose_kernel` chooses the kernel.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gemm import choose_kernel
 from everygrad.backends.webgpu.gemm.choose_kernel import Product, Sizes, kind_of
-from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, Operands, Side
+from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, GemmOperands, Side
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
-from everygrad.backends.webgpu.kernels.reduction import accumulator
-from everygrad.backends.webgpu.source.render import address, cast, constant, places, slot
+from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype
+from everygrad.backends.webgpu.source.render import address, cast, constant, slot, split_index
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.expr import Inst, Program
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
-_PAIRS = {  # how four numbers of 16 bits are made of two words
+_PAIRS = {  # how the two 16-bit numbers of a word are unpacked
     dtypes.float16: "half_f({w} & 65535u), half_f({w} >> 16u)",
     dtypes.bfloat16: "bits_f({w} << 16u), bits_f({w} & 0xffff0000u)",
 }
 
 
-class Reading(NamedTuple):
-    """How numbers get from a buffer into registers. `native`: the buffer holds WGSL's own f16.
-    `half`: so do the registers; else small floats are widened."""
+class OperandReader(NamedTuple):
+    """How numbers are loaded from a buffer into registers. `native`: the buffer is an array of f16.
+    `half`: the registers are f16 too; else small floats are widened."""
 
     dtype: DType
     native: bool = False
@@ -40,35 +40,35 @@ class Reading(NamedTuple):
 
     @property
     def register(self) -> str:
-        return "f16" if self.half else layout(accumulator(self.dtype)).register
+        return "f16" if self.half else layout(accumulator_dtype(self.dtype)).register
 
     @property
     def zero(self) -> str:
-        return "f16(0.0)" if self.half else constant(0, accumulator(self.dtype))
+        return "f16(0.0)" if self.half else constant(0, accumulator_dtype(self.dtype))
 
     @property
     def enable(self) -> str:
         return "enable f16;\n" if self.native else ""
 
-    def word(self, fours: bool) -> str:
-        """What the buffer is an array of."""
+    def word(self, vec4: bool) -> str:
+        """The type of the buffer's items."""
         if self.native:
-            return "vec4<f16>" if fours else "f16"
-        if fours:
+            return "vec4<f16>" if vec4 else "f16"
+        if vec4:
             return "vec4<u32>" if self.dtype.itemsize == 4 else "vec2<u32>"
         return "u32"
 
-    def one(self, buffer: str) -> str:
+    def scalar(self, buffer: str) -> str:
         """Lines that return the element at p."""
         if self.native:
             value = f"{buffer}[p]"
             return f"  return {value if self.half else f'f32({value})'};\n}}\n"
         value = load(self.dtype, buffer, "p")
-        found = cast("found", self.dtype, accumulator(self.dtype))
+        found = cast("found", self.dtype, accumulator_dtype(self.dtype))
         return f"  let found: {layout(self.dtype).register} = {value};\n  return {found};\n}}\n"
 
-    def four(self, buffer: str) -> str:
-        """Lines that return the elements from p on."""
+    def vec4(self, buffer: str) -> str:
+        """Lines that return four elements from p on."""
         value = f"{buffer}[p >> 2u]"
         if self.native:
             return f"  return {value if self.half else f'vec4<f32>({value})'};\n}}\n"
@@ -79,9 +79,9 @@ class Reading(NamedTuple):
         return f"  let found = {value};\n  return vec4<f32>({parts});\n}}\n"
 
 
-def _reading(dev: Any, kind: str, dtype: DType) -> Reading:
+def _reader(dev: Any, kind: str, dtype: DType) -> OperandReader:
     native = dtype is dtypes.float16 and "shader-f16" in dev.gpu.features and kind != "simple"
-    return Reading(dtype, native, kind == "cooperative")
+    return OperandReader(dtype, native, kind == "cooperative")
 
 
 # --- matrices ------------------------------------------------------------------------------------
@@ -89,31 +89,31 @@ def _reading(dev: Any, kind: str, dtype: DType) -> Reading:
 
 @lru_cache(maxsize=512)
 def _matrices(
-    reading: Reading, rank: int, bindings: tuple[int, int], sides: tuple[Side, Side]
-) -> Operands:
+    reader: OperandReader, rank: int, bindings: tuple[int, int], sides: tuple[Side, Side]
+) -> GemmOperands:
     """Uniform after the head: rank - 1 sizes of the batch; for each side its offset, strides of
     the batch, strides of its two axes."""
     first = HEAD + rank - 1
     text = ""
     for i, (side, one, two) in enumerate(zip(sides, "mk", "kn", strict=True)):
-        lines, names = places(rank, HEAD, "b")
+        lines, names = split_index(rank, HEAD, "b")
         at = address(first + i * (rank + 3), [*names, one, two])
         buffer = f"a{bindings[i]}"
         args = f"(b: u32, {one}: u32, {two}: u32)"
         where = "\n".join(lines) + f"\n  let p = {at};\n"
         if side.along:
-            text += f"fn {side.fn}4{args} -> vec4<{reading.register}> {{\n{where}"
-            text += reading.four(buffer)
+            text += f"fn {side.fn}4{args} -> vec4<{reader.register}> {{\n{where}"
+            text += reader.vec4(buffer)
         else:
-            text += f"fn {side.fn}{args} -> {reading.register} {{\n{where}{reading.one(buffer)}"
+            text += f"fn {side.fn}{args} -> {reader.register} {{\n{where}{reader.scalar(buffer)}"
     words = [""] * (max(bindings) + 1)
     for side, binding in zip(sides, bindings, strict=True):
-        words[binding] = reading.word(bool(side.along))
-    return Operands(text, first + 2 * (rank + 3), tuple(words), sides, reading.enable)
+        words[binding] = reader.word(bool(side.along))
+    return GemmOperands(text, first + 2 * (rank + 3), tuple(words), sides, reader.enable)
 
 
-def _ways(a: WebGPUArray, fn: str) -> list[str]:
-    """Along what a matrix can be read in fours: whole ones, at places that suit."""
+def _vec4_axes(a: WebGPUArray, fn: str) -> list[str]:
+    """The axes along which a matrix can be read as vec4: contiguous and aligned."""
     tile, terms = (-2, -1) if fn == "left" else (-1, -2)
     found = []
     for name, axis in (("tile", tile), ("terms", terms)):
@@ -131,21 +131,21 @@ def _ways(a: WebGPUArray, fn: str) -> list[str]:
 def _sides(
     x: WebGPUArray, y: WebGPUArray, kind: str, sizes: Sizes, shared: bool
 ) -> tuple[Side, Side]:
-    """How both are read. One storage that both are in is read one way: in fours or one by one."""
-    ways = [_ways(x, "left"), _ways(y, "right")]
+    """How both are read. A storage that both share is read one way: as vec4 or one by one."""
+    axes = [_vec4_axes(x, "left"), _vec4_axes(y, "right")]
     if kind == "simple":
-        ways = [[], []]
-    if kind == "thin":
+        axes = [[], []]
+    if kind == "gemv":
         few = 0 if sizes[1] <= sizes[2] else 1
-        if "terms" in ways[0] and "terms" in ways[1]:
-            ways = [["terms"], ["terms"]]
-        else:  # the wide one along its tile, the other one by one
-            ways[few] = []
-            ways[1 - few] = [way for way in ways[1 - few] if way == "tile"]
-    if shared and not all(ways):
-        ways = [[], []]
+        if "terms" in axes[0] and "terms" in axes[1]:
+            axes = [["terms"], ["terms"]]
+        else:  # the wide one as vec4 along its tile, the other one by one
+            axes[few] = []
+            axes[1 - few] = [axis for axis in axes[1 - few] if axis == "tile"]
+    if shared and not all(axes):
+        axes = [[], []]
     sides = []
-    for a, fn, found in zip((x, y), ("left", "right"), ways, strict=True):
+    for a, fn, found in zip((x, y), ("left", "right"), axes, strict=True):
         along_terms = abs(a.strides[-1 if fn == "left" else -2]) == 1
         sides.append(Side(fn, found[0] if found else "", "terms" if along_terms else "tile"))
     return sides[0], sides[1]
@@ -165,8 +165,8 @@ def product_of(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     size = (size_of(batch), x.shape[-2], y.shape[-1], x.shape[-1])
     kind = kind_of(dev, size, dtype)
     sides = _sides(x, y, kind, size, bindings[0] == bindings[1])
-    reading = _reading(dev, kind, dtype)
-    operands = _matrices(reading, len(sizes), (bindings[0], bindings[1]), sides)
+    reader = _reader(dev, kind, dtype)
+    operands = _matrices(reader, len(sizes), (bindings[0], bindings[1]), sides)
     params = [*sizes[1:]]
     for a, steps in zip((x, y), strides, strict=True):
         params += (a.offset, *steps, *a.strides[-2:])
@@ -184,7 +184,7 @@ def matrices(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     return product_of(dev, x, y)
 
 
-def _made(dev: Any, found: Product | None, shape: Shape, like: WebGPUArray) -> WebGPUArray:
+def _run_or_zeros(dev: Any, found: Product | None, shape: Shape, like: WebGPUArray) -> WebGPUArray:
     """The product's result; zeros where it has no terms."""
     if found is not None:
         return choose_kernel.run(dev, found)
@@ -195,7 +195,7 @@ def _made(dev: Any, found: Product | None, shape: Shape, like: WebGPUArray) -> W
 def matmul(dev: Any, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
     found = matrices(dev, x, y)
     batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
-    return _made(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)
+    return _run_or_zeros(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)
 
 
 def linear(dev: Any, x: WebGPUArray, w: WebGPUArray) -> WebGPUArray:
@@ -220,14 +220,14 @@ def _addition(dtype: DType) -> Program:
 
 
 def linear_bias(dev: Any, x: WebGPUArray, w: WebGPUArray, b: WebGPUArray) -> WebGPUArray:
-    """One kernel where tiles make the product, else an addition behind it."""
+    """One kernel where the product is tiled, else an addition after it."""
     found = matrices(dev, x, permute_dims(dev, w, (1, 0)))
     if found is not None and b.is_contiguous and not b.offset:
         epilogue = _with_bias(found.dtype, len(found.operands.words))
         if choose_kernel.takes_epilogue(dev, found, epilogue):
             (out,) = choose_kernel.run_with(dev, found, epilogue, [b.storage])
             return WebGPUArray(dev.device, found.shape, x.dtype, out.storage)
-    product = _made(dev, found, (*x.shape[:-1], w.shape[0]), x)
+    product = _run_or_zeros(dev, found, (*x.shape[:-1], w.shape[0]), x)
     added: WebGPUArray = dev.elementwise("add", _addition(FROM_NP[x.dtype]), [product, b])
     return added
 
@@ -256,7 +256,7 @@ class Geometry(NamedTuple):
     ow: int
 
 
-# what is part of the text: numbers are divided by them for each element that is read, and a
+# constants in the source: indices are divided by them for each element that is read, and a
 # division by a constant is a multiplication
 _WINDOW = ("kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 
@@ -275,8 +275,8 @@ def _geometry(window: Any, image: Shape, results: int) -> Geometry:
     )  # fmt: skip
 
 
-def _value(reading: Reading, buffer: str, at: str) -> str:
-    return f"  let p = {at};\n{reading.one(buffer)}"
+def _value(reader: OperandReader, buffer: str, at: str) -> str:
+    return f"  let p = {at};\n{reader.scalar(buffer)}"
 
 
 # two arrays of four axes: the image or the result, and the kernel or the result
@@ -286,15 +286,15 @@ _CONV_PARAMS = HEAD + 10 + len(Geometry._fields)
 
 @lru_cache(maxsize=512)
 def _conv_operands(
-    form: str, reading: Reading, bindings: tuple[int, int], window: tuple[int, ...]
-) -> Operands:
+    form: str, reader: OperandReader, bindings: tuple[int, int], window: tuple[int, ...]
+) -> GemmOperands:
     s = _sizes(HEAD + 10, window)
-    head = f"-> {reading.register} {{\n"
+    head = f"-> {reader.register} {{\n"
     b0, b1 = (f"a{b}" for b in bindings)
     image = (  # channel c of group u of image `at`, tap (i, j), place (y, x)
         f"  let row = y * {s['sh']} + i * {s['dh']} - {s['ph']};\n"
         f"  let col = x * {s['sw']} + j * {s['dw']} - {s['pw']};\n"
-        f"  if (row >= {s['height']} || col >= {s['width']}) {{ return {reading.zero}; }}\n"
+        f"  if (row >= {s['height']} || col >= {s['width']}) {{ return {reader.zero}; }}\n"
     )
     channel = f"(u * {s['inner']} + c)"
     result = f"(u * {s['outer']} + o)"
@@ -306,13 +306,13 @@ def _conv_operands(
     near = "tile"
     if form == "conv2d":  # rows: results, columns: places, terms: channels and taps
         text = f"fn left(b: u32, o: u32, k: u32) {head}{which}" + split.format(k="k", name="c")
-        text += _value(reading, b1, address(_SECOND, [result, "c", "i", "j"]))
+        text += _value(reader, b1, address(_SECOND, [result, "c", "i", "j"]))
         text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="c")
         text += f"  let x = n % {s['ow']};\n  let y = n / {s['ow']};\n{image}"
-        text += _value(reading, b0, address(_FIRST, ["at", channel, "row", "col"]))
+        text += _value(reader, b0, address(_FIRST, ["at", channel, "row", "col"]))
     elif form == "conv2d_input":  # rows: channels, columns: pixels, terms: results and taps
         text = f"fn left(b: u32, c: u32, k: u32) {head}{which}" + split.format(k="k", name="o")
-        text += _value(reading, b1, address(_SECOND, [result, "c", "i", "j"]))
+        text += _value(reader, b1, address(_SECOND, [result, "c", "i", "j"]))
         text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="o")
         text += (
             f"  let h = n / {s['width']} + {s['ph']} - i * {s['dh']};\n"
@@ -320,9 +320,9 @@ def _conv_operands(
             f"  let y = h / {s['sh']};\n  let z = v / {s['sw']};\n"
             f"  if (h >= 0x80000000u || v >= 0x80000000u || y * {s['sh']} != h || "
             f"z * {s['sw']} != v || y >= {s['oh']} || z >= {s['ow']}) "
-            f"{{ return {reading.zero}; }}\n"
+            f"{{ return {reader.zero}; }}\n"
         )
-        text += _value(reading, b0, address(_FIRST, ["at", result, "y", "z"]))
+        text += _value(reader, b0, address(_FIRST, ["at", result, "y", "z"]))
     else:  # conv2d_weight; rows: results, columns: channels and taps, terms: places of all images
         near = "terms"
         place = (
@@ -330,12 +330,12 @@ def _conv_operands(
             f"  let at = k / ({s['ow']} * {s['oh']});\n"
         )
         text = f"fn left(u: u32, o: u32, k: u32) {head}{place}"
-        text += _value(reading, b1, address(_SECOND, ["at", result, "y", "x"]))
+        text += _value(reader, b1, address(_SECOND, ["at", result, "y", "x"]))
         text += f"fn right(u: u32, k: u32, n: u32) {head}{place}" + split.format(k="n", name="c")
-        text += image + _value(reading, b0, address(_FIRST, ["at", channel, "row", "col"]))
+        text += image + _value(reader, b0, address(_FIRST, ["at", channel, "row", "col"]))
     sides = (Side("left", "", "terms"), Side("right", "", near))
-    words = (reading.word(fours=False),) * (max(bindings) + 1)
-    return Operands(text, _CONV_PARAMS, words, sides, reading.enable)
+    words = (reader.word(vec4=False),) * (max(bindings) + 1)
+    return GemmOperands(text, _CONV_PARAMS, words, sides, reader.enable)
 
 
 def _convolve(
@@ -354,8 +354,8 @@ def _convolve(
     params = [a.offset, *a.strides, b.offset, *b.strides, *geometry]
     kind = kind_of(dev, sizes, dtype)
     window = tuple(getattr(geometry, name) for name in _WINDOW)
-    reading = _reading(dev, kind, dtype)
-    operands = _conv_operands(form, reading, (bindings[0], bindings[1]), window)
+    reader = _reader(dev, kind, dtype)
+    operands = _conv_operands(form, reader, (bindings[0], bindings[1]), window)
     return Product(form, kind, operands, [a, b], params, sizes, dtype, shape)
 
 
@@ -383,22 +383,22 @@ def weight_gradient(
 
 def conv2d(dev: Any, x: WebGPUArray, w: WebGPUArray, window: Any) -> WebGPUArray:
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-    return _made(dev, convolution(dev, x, w, window), shape, x)
+    return _run_or_zeros(dev, convolution(dev, x, w, window), shape, x)
 
 
 def conv2d_input(
     dev: Any, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
 ) -> WebGPUArray:
-    return _made(dev, input_gradient(dev, y, w, window, image), image, y)
+    return _run_or_zeros(dev, input_gradient(dev, y, w, window, image), image, y)
 
 
 def conv2d_weight(
     dev: Any, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
 ) -> WebGPUArray:
-    return _made(dev, weight_gradient(dev, x, y, window, weight), weight, x)
+    return _run_or_zeros(dev, weight_gradient(dev, x, y, window, weight), weight, x)
 
 
-# by the op's name: what a compiled function finishes with the values that follow
+# by the op's name: the products that can have an epilogue in a compiled function
 PRODUCTS: dict[str, Callable[..., Product | None]] = {
     "matmul": matrices,
     "linear": lambda dev, x, w: matrices(dev, x, permute_dims(dev, w, (1, 0))),

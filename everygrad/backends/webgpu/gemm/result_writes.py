@@ -1,8 +1,8 @@
-"""What becomes of the sums of a product before they are stored.
+"""Epilogues, and how a product's results are stored.
 
-A product's kernel hands every sum to `results(e, value)`, which the epilogue defines: plainly the
-sum in the product's dtype, or what a group of fused values makes of it. Four neighbours in memory
-are stored at once where the rows have whole fours.
+A product's kernel passes every sum to `results(e, value)`, which the epilogue defines: the sum in
+the product's dtype, or what a group of fused values computes from it. Results are stored as vec4
+where the rows are multiples of four.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from everygrad.backends.webgpu.source.word_layout import layout
 from everygrad.dtypes import DType
 
-_FOUR_WORDS = {1: "vec4<u32>", 2: "vec2<u32>", 4: "u32"}  # of four elements, by elements in a word
+_VEC4_WORDS = {1: "vec4<u32>", 2: "vec2<u32>", 4: "u32"}  # of four elements, by elements in a word
 
 
 class Epilogue(NamedTuple):
@@ -29,7 +29,7 @@ class Epilogue(NamedTuple):
 
 @lru_cache
 def plain(dtype: DType) -> Epilogue:
-    """The sum itself, rounded as its dtype is."""
+    """The sum itself, rounded to its dtype."""
     text = (
         f"struct Results {{ r0: {layout(dtype).register} }}\n"
         "fn results(e: u32, value: f32) -> Results {\n"
@@ -38,19 +38,19 @@ def plain(dtype: DType) -> Epilogue:
     return Epilogue(text, 0, (dtype,))
 
 
-def in_fours(outputs: Sequence[DType]) -> bool:
-    """Whether four elements of each output are whole words, and few enough."""
+def fits_vec4(outputs: Sequence[DType]) -> bool:
+    """Whether four elements of each output fit a vec4 of words."""
     return all(layout(dtype).words == 1 for dtype in outputs)
 
 
-def bindings(words: Sequence[str], epilogue: Epilogue, params: int, fours: bool) -> str:
-    """What is read as arrays of `words`, then by the epilogue; what is written; the uniform."""
+def bindings(words: Sequence[str], epilogue: Epilogue, params: int, vec4: bool) -> str:
+    """Declarations: what is read as arrays of `words`, then by the epilogue; results; uniform."""
     lines = [
         f"@group(0) @binding({i}) var<storage, read> a{i}: array<{word}>;\n"
         for i, word in enumerate((*words, *("u32",) * epilogue.inputs))
     ]
     for q, dtype in enumerate(epilogue.outputs):
-        word = _FOUR_WORDS[layout(dtype).per_word] if fours else "u32"
+        word = _VEC4_WORDS[layout(dtype).per_word] if vec4 else "u32"
         at = len(lines)
         lines.append(
             f"@group(0) @binding({at}) var<storage, read_write> {_out(q)}: array<{word}>;\n"
@@ -66,7 +66,7 @@ def _out(q: int) -> str:
 
 
 def _word(dtype: DType, parts: Sequence[str]) -> str:
-    """Four registers as the words they are in memory."""
+    """Four registers packed into words as they are in memory."""
     bits = [f"({layout(dtype).bits.format(v=part)})" for part in parts]
     each = layout(dtype).per_word
     width = 32 // each
@@ -74,14 +74,14 @@ def _word(dtype: DType, parts: Sequence[str]) -> str:
         " | ".join(f"({b} << {width * i}u)" if i else b for i, b in enumerate(bits[at : at + each]))
         for at in range(0, 4, each)
     ]
-    return words[0] if each == 4 else f"{_FOUR_WORDS[each]}({', '.join(words)})"
+    return words[0] if each == 4 else f"{_VEC4_WORDS[each]}({', '.join(words)})"
 
 
-def stored(epilogue: Epilogue, value: str, at: str, count: str, fours: bool) -> str:
+def stored(epilogue: Epilogue, value: str, at: str, count: str, vec4: bool) -> str:
     """Lines that store the vec4 `value`, elements `at`.. of a row; `count` says how many of the
-    four there are, where there may be fewer (in `fours` there are always four)."""
+    four there are, where there may be fewer (with `vec4` there are always four)."""
     lines = [f"    let e = {at};\n    let v = {value};\n"]
-    if fours:
+    if vec4:
         lines += [f"    let q{i} = results(e + {i}u, v.{p});\n" for i, p in enumerate("xyzw")]
         for q, dtype in enumerate(epilogue.outputs):
             word = _word(dtype, [f"q{i}.r{q}" for i in range(4)])

@@ -1,7 +1,7 @@
-"""Products of a compiled function finished with the values that follow: biases, activations.
+"""Epilogues of a compiled function's products: biases and activations that follow them.
 
-A group of elementwise values that walks exactly a product's elements, and is the only one to use
-them, becomes the product's epilogue: the sums go through it in registers, and never through memory.
+An elementwise group over exactly a product's elements, if nothing else uses the product, becomes
+its epilogue: the sums go through it in registers, and never through memory.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ROUNDED = {"float16": "half_round({})", "bfloat16": "brain_round({})"}
 
 
 def links(groups: Sequence[Group], outputs: Iterable[Value]) -> dict[Group, Value]:
-    """For each group that may finish a product, that product. Nothing else uses it, so it can wait
-    until all that the group needs is there."""
+    """By group: the product whose epilogue it may be. Nothing else uses the product, so it can wait
+    until everything that the group reads is computed."""
     users: dict[Value, set[Group | None]] = {view_of(v).base: {None} for v in outputs}
     for group in groups:
         for used in _used(group):
@@ -40,20 +40,20 @@ def links(groups: Sequence[Group], outputs: Iterable[Value]) -> dict[Group, Valu
         if v is None or v.name not in PRODUCTS or len(users.get(v, ())) != 1:
             continue
         (user,) = users[v]
-        if user is not None and user.opaque is None and _walks(user, v):
-            made[user] = v  # of several the last one: the others are read from memory
+        if user is not None and user.opaque is None and _is_elementwise_over(user, v):
+            made[user] = v  # the last one, if there are several: the others are read from memory
     return made
 
 
 def _used(group: Group) -> set[Value]:
-    """What a group takes from others."""
+    """The values that a group reads from memory."""
     if group.opaque is not None:
         return {view_of(a).base for a in group.opaque.args}
     return {r.value for m in group.members.values() for r in m.refs if isinstance(r, Load)}
 
 
-def _walks(group: Group, v: Value) -> bool:
-    """Whether the group is elementwise, and takes each of v's elements where it is."""
+def _is_elementwise_over(group: Group, v: Value) -> bool:
+    """Whether the group is elementwise, and reads v's elements in order."""
     if group.size != v.size:
         return False
     for m in group.members.values():
@@ -66,10 +66,10 @@ def _walks(group: Group, v: Value) -> bool:
     return True
 
 
-# --- their text ----------------------------------------------------------------------------------
+# --- their source --------------------------------------------------------------------------------
 
 
-class Writer:
+class EpilogueWriter:
     """Writes the values in `wanted` of a group that follows the product v. The buffers it reads
     are numbered from `first` on."""
 
@@ -101,7 +101,7 @@ class Writer:
         return Epilogue("\n".join(lines), len(self.inputs), tuple(v.dtype for v in self.wanted))
 
     def coordinates(self) -> list[str]:
-        """i0, i1, ...: where element e is, if an operand asks."""
+        """i0, i1, ...: the coordinates of element e, if an operand needs them."""
         full = self.walk.full
         if all(self.walk.loads[r]._replace(offset=0) == full for r in self.loads):
             return []
@@ -116,7 +116,7 @@ class Writer:
         terms = [f"{place.offset}u"]
         if place._replace(offset=0) == self.walk.full:
             terms.append("e")
-        else:  # a stride below zero wraps around, and the sum is right again
+        else:  # a negative stride wraps around, and so does the sum, to the right value
             steps = enumerate((*place.rows, *place.columns))
             terms += [f"i{k} * {step % (1 << 32)}u" for k, step in steps if step]
         dtype = r.value.dtype
@@ -137,7 +137,7 @@ class Writer:
         return [*lines, f"  let m{k}: {layout(v.dtype).register} = {value};"]
 
 
-def finish(
+def run_with_epilogue(
     dev: Any,
     v: Value,
     arrays: Sequence[WebGPUArray],
@@ -145,13 +145,13 @@ def finish(
     stored: set[Value],
     base: Callable[[Value], WebGPUArray],
 ) -> dict[Value, WebGPUArray] | None:
-    """The group's stored values, made by the kernel of the product v of `arrays`; None where that
-    cannot be. `base` gives the array of a value that is there already."""
+    """The group's stored values, computed by the kernel of the product v of `arrays`; None where
+    that is not possible. `base` gives the array of a value that is computed already."""
     product = PRODUCTS[v.name](dev, *arrays, **v.params)
     if product is None:
         return None
     wanted = [m for m in group.members if m in stored]
-    writer = Writer(group, v, wanted, len(product.operands.words))
+    writer = EpilogueWriter(group, v, wanted, len(product.operands.words))
     epilogue = writer.epilogue()
     if not takes_epilogue(dev, product, epilogue):
         return None

@@ -1,11 +1,11 @@
-"""The memory of a compiled function: names while it is recorded, few blocks that serve many values
-when it runs.
+"""The memory of a compiled function: placeholders while it is recorded, and a few blocks that many
+values share when it runs.
 
-While commands are recorded, what they speak of needs no memory: a `Promised` block is a size and a
+While commands are recorded, their buffers need no memory: a `PlaceholderBlock` is a size and a
 number. One that the host writes (a constant) takes memory then, and keeps it. All others are
-planned once the commands are known: two values that are never needed at the same time lie in one
-block. Offsets in a common block would not do: WebGPU refuses a kernel that reads and writes one
-buffer, even in different places.
+planned once the commands are known: two values that are never needed at the same time share a
+block. Offsets in one large block would not work: WebGPU refuses a kernel that reads and writes one
+buffer, even at different offsets.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from everygrad.backends.webgpu.driver.memory import Block, Pool, Storage
 from everygrad.compile.memory import MOST_COMPARED, Lifetime
 
 
-class Promised(Block):
-    """A block that takes memory from `pool` when somebody asks for its buffer."""
+class PlaceholderBlock(Block):
+    """A block that takes memory from `pool` when its buffer is first asked for."""
 
-    __slots__ = ("held", "pool")
+    __slots__ = ("pool", "storage")
 
     def __init__(self, pool: Pool, size: int) -> None:
-        self.held: Storage | None = None
+        self.storage: Storage | None = None
         self.pool = pool
         super().__init__(None, size)
 
-    def real(self) -> Block:
-        if self.held is None:
-            self.held = self.pool.take_to_write(self.size)
-        return self.held.block
+    def materialize(self) -> Block:
+        if self.storage is None:
+            self.storage = self.pool.take_to_write(self.size)
+        return self.storage.block
 
     @property
     def raw(self) -> Any:
-        return self.real().raw
+        return self.materialize().raw
 
     @raw.setter
     def raw(self, value: Any) -> None:
-        assert value is None  # by the base class, which has nothing to give
+        assert value is None  # set by the base class
 
     @property
     def epoch(self) -> int:
-        """That of the memory, which commands may still use: who asks is about to write."""
-        return self.real().epoch
+        """The epoch of the memory, which commands may still use: the caller is about to write."""
+        return self.materialize().epoch
 
     @epoch.setter
     def epoch(self, value: int) -> None:
-        if self.held is not None:
-            self.held.block.epoch = value
+        if self.storage is not None:
+            self.storage.block.epoch = value
 
 
-class Promise(Storage):
-    """A storage on a promised block: there is nothing to give back but what the block holds."""
+class PlaceholderStorage(Storage):
+    """A storage on a placeholder: it returns no block, since the placeholder owns its memory."""
 
     __slots__ = ()
 
@@ -62,7 +62,7 @@ class Promise(Storage):
         pass
 
 
-class Promises(Pool):
+class PlaceholderPool(Pool):
     """Stands in for a pool while commands are recorded."""
 
     def __init__(self, pool: Pool) -> None:
@@ -70,18 +70,19 @@ class Promises(Pool):
         self.pool = pool
 
     def take(self, size: int) -> Storage:
-        promised = Promised(self.pool, self._room(size))
-        return Promise(self.gpu, promised, size, self.returned)
+        placeholder = PlaceholderBlock(self.pool, self._block_size(size))
+        return PlaceholderStorage(self.gpu, placeholder, size, self.returned)
 
     take_to_write = take
 
 
 def shared(lifetimes: Sequence[Lifetime], bound: int) -> list[int]:
-    """The number of the block that each buffer lies in; a block's size is that of its largest.
+    """The number of the block that each buffer is placed in; a block is as large as its largest
+    buffer.
 
-    Largest first, each takes the first block that is free all the time it is needed; of thousands,
-    the small rest is placed in the order of time. What one binding holds (`bound` bytes) does not
-    go where it would take several.
+    Buffers are placed by size, largest first, each in the first block that is free during its
+    lifetime; of thousands of buffers, the small remainder is placed in the order of time. A buffer
+    that fits one binding (`bound` bytes) is not placed in a block that takes several.
 
     >>> lives = [Lifetime(64, 0, 1, "a"), Lifetime(256, 1, 2, "b"), Lifetime(64, 2, 3, "c")]
     >>> shared(lives, 1024)
@@ -89,31 +90,31 @@ def shared(lifetimes: Sequence[Lifetime], bound: int) -> list[int]:
     """
     order = sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first))
     places = [0] * len(lifetimes)
-    blocks: list[_Shared] = []
+    blocks: list[_SharedBlock] = []
     for i in order[:MOST_COMPARED]:
         life = lifetimes[i]
         free = (n for n, block in enumerate(blocks) if block.takes(life, bound))
         places[i] = next(free, len(blocks))
         if places[i] == len(blocks):
-            blocks.append(_Shared(life.nbytes))
+            blocks.append(_SharedBlock(life.nbytes))
         blocks[places[i]].add(life)
     _share_by_time(lifetimes, order[MOST_COMPARED:], bound, places, len(blocks))
     return places
 
 
-class _Shared:
+class _SharedBlock:
     """A block, and when it is in use."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.first: list[int] = []  # steps, sorted: who comes, and
-        self.last: list[int] = []  # when each is needed for the last time
+        self.first: list[int] = []  # steps, sorted: when each buffer is needed first,
+        self.last: list[int] = []  # and when each is needed for the last time
 
     def takes(self, life: Lifetime, bound: int) -> bool:
-        """Whether a buffer that is not larger can lie there."""
+        """Whether a buffer that is not larger can be placed here."""
         if life.nbytes <= bound < self.size:
             return False
-        at = bisect_right(self.first, life.last)  # those before it come before the buffer goes
+        at = bisect_right(self.first, life.last)  # those before it begin before the buffer ends
         return not at or self.last[at - 1] < life.first
 
     def add(self, life: Lifetime) -> None:
@@ -125,8 +126,8 @@ class _Shared:
 def _share_by_time(
     lifetimes: Sequence[Lifetime], those: Sequence[int], bound: int, places: list[int], first: int
 ) -> None:
-    """Blocks from number `first` on for these, step by step: each takes the smallest free block
-    that is large enough, or the largest one, which grows."""
+    """Place these buffers in blocks from number `first` on, step by step: each takes the smallest
+    free block that is large enough, or the largest one, which grows."""
     free: list[list[tuple[int, int]]] = [[], []]  # sizes and numbers, sorted; beyond one binding
     busy: list[tuple[int, int, int]] = []  # a heap: last step, size, number
     for i in sorted(those, key=lambda i: lifetimes[i].first):

@@ -1,9 +1,9 @@
-"""A compiled function on WebGPU: its commands recorded once, then handed over again and again.
+"""A compiled function on WebGPU: its commands are recorded once, and submitted at each call.
 
 Groups of fused values are kernels of their own; everything else is what eager mode would launch.
-While the commands are recorded, memory comes from a pool that belongs to the replay alone, so that
-buffers and bind groups stay valid. The buffers of inputs and results are those of each call: the
-few commands that touch them are bound anew.
+While the commands are recorded, memory comes from a pool that belongs to the replay only, so that
+buffers and bind groups stay valid. The buffers of inputs and results differ at each call: the few
+commands that use them are bound again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.gpu import Command
 from everygrad.backends.webgpu.driver.memory import Block, Shelf, Storage
 from everygrad.backends.webgpu.fused import inplace_reuse
-from everygrad.backends.webgpu.fused.fused import Fuser, Kernel, Scratch, text_weight
-from everygrad.backends.webgpu.fused.multi_tensor import Batch
-from everygrad.backends.webgpu.fused.row_kernel import RowWriter
+from everygrad.backends.webgpu.fused.fused import FusedKernel, Fuser, Scratch, text_weight
+from everygrad.backends.webgpu.fused.multi_tensor import MultiTensorBatch
+from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.backends.webgpu.graph import epilogues
-from everygrad.backends.webgpu.graph.placeholders import Promised, Promises, shared
+from everygrad.backends.webgpu.graph.placeholders import PlaceholderBlock, PlaceholderPool, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
 from everygrad.compile.fuse import Group, fuse, used_outside
 from everygrad.compile.ir import Graph, Value, index_bound
@@ -37,9 +37,9 @@ from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError, DeviceError
 
-_A_VALUE = 4096  # bytes of a value's objects, and of its command's
-_MOST_READY = 16  # sets of blocks whose commands are kept prepared
-# elements up to which starting a kernel costs a GPU more than its work
+_A_VALUE = 4096  # bytes of a value's Python objects and of its command's, about
+_MOST_READY = 16  # sets of blocks for which prepared commands are cached
+# elements up to which launching a kernel costs a GPU more than its work
 SMALL = edge(__name__, "SMALL", 1 << 20, "elements")
 
 
@@ -47,11 +47,11 @@ Prepare = Callable[[list[Any]], Callable[[], None]]
 
 
 def _nothing() -> None:
-    """A commit of nothing."""
+    """A commit that changes nothing."""
 
 
-class Gift(NamedTuple):
-    """A result that is written over an input, and memory for it where that must not be."""
+class Donation(NamedTuple):
+    """A result that overwrites an input, and memory for it where the input must not change."""
 
     output: int
     input: int
@@ -59,7 +59,7 @@ class Gift(NamedTuple):
 
 
 class Replay:
-    """Runs one graph again and again on one device."""
+    """Runs one graph repeatedly on one device."""
 
     def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
         self.dev = dev
@@ -67,23 +67,23 @@ class Replay:
         self.graph = graph
         self.lock = threading.RLock()
         self.running = False
-        self.around: Any = None  # who runs the commands one by one (`timing`)
+        self.around: Any = None  # set to run the commands one by one (`timing`)
         self.arrays: list[Any] = [None] * len(graph.inputs)
         self.log: list[Command] = []
         self.made: dict[Value, WebGPUArray] = {}
         self.in_place: inplace_reuse.Pairs = {}
         with self.gpu.lock:
-            self.gpu.fault_storage()  # not ours: it outlives us
+            self.gpu.fault_storage()  # created outside the recording: it outlives this replay
             outside = self.gpu.pool
-            self.gpu.pool = Promises(outside)
+            self.gpu.pool = PlaceholderPool(outside)
             self.gpu.log = self.log
             try:
-                self.record(inplace_reuse.wanted(graph, donated))
+                self.record(inplace_reuse.candidates(graph, donated))
             finally:
                 self.gpu.pool, self.gpu.log = outside, None
         self.log = without_repeats(self.log)
-        self.plan()
-        self.beside: Replay | None = None  # the same without anything in place
+        self.plan_memory()
+        self.out_of_place: Replay | None = None  # the same function with no result in place
         faults = self.gpu.fault_storage().block.number
         self.checks = any(b.number == faults for c in self.log for b in c.blocks)
 
@@ -109,25 +109,25 @@ class Replay:
         by_group: dict[Group | None, inplace_reuse.Pairs] = {}
         for x, v in pairs.items():
             by_group.setdefault(last.get(x), {})[x] = v
-        self.fuser, self.batch = fuser, Batch(limits.storage_buffers)
+        self.fuser, self.batch = fuser, MultiTensorBatch(limits.storage_buffers)
         for group in groups:
             if group.opaque in waiting:
                 continue
             link = links.get(group)
-            used = inplace_reuse.used(group) | (
-                inplace_reuse.used_by(link) if link is not None else set()
+            used = inplace_reuse.read_by_group(group) | (
+                inplace_reuse.read_by(link) if link is not None else set()
             )
             over = by_group.get(group, {})
             if link is None and group.opaque is None:
-                self.fused(group, fuser.writers(group, stored), over)
+                self.record_fused(group, fuser.writers(group, stored), over)
                 continue
             self.flush(used, set())
             if group.opaque is not None:
-                self.alone(group.opaque)
-            elif link is not None and not self.finished(link, group, stored):
-                self.fused(group, fuser.writers(group, stored), over)
+                self.record_opaque(group.opaque)
+            elif link is not None and not self.record_with_epilogue(link, group, stored):
+                self.record_fused(group, fuser.writers(group, stored), over)
         self.flush(set(self.batch.writes), set())
-        self.results = {v: self.array(v).known() for v in graph.outputs}
+        self.results = {v: self.array(v).with_known_order() for v in graph.outputs}
 
     def array(self, v: Value) -> WebGPUArray:
         """A value as an array: a view of what was computed."""
@@ -138,13 +138,13 @@ class Replay:
         return base.view(view.shape, view.strides, base.offset + view.offset)
 
     def nothing(self, v: Value) -> WebGPUArray:
-        """A value without elements: it lies nowhere."""
+        """A value without elements: it has no memory."""
         made: WebGPUArray = self.dev.empty(v.shape, v.dtype)
         return made
 
     def base(self, v: Value) -> WebGPUArray:
         found = self.made.get(v)
-        if found is None:  # constants: computed values are there already
+        if found is None:  # constants: computed values exist already
             if v.kind == "full":
                 found = self.dev.from_numpy(np.full(v.shape, v.params["value"], v.dtype.np))
             else:
@@ -152,33 +152,35 @@ class Replay:
             self.made[v] = found
         return found
 
-    def fused(self, group: Group, writers: list[RowWriter], pairs: inplace_reuse.Pairs) -> None:
-        """A group's kernels: recorded now, or as part of a batch that waits."""
-        decided = inplace_reuse.decided(writers, pairs, group.size)
-        if self.may_wait(group, writers):
-            if not self.batch.takes(writers[0], decided[0]):
+    def record_fused(
+        self, group: Group, writers: list[RowKernelWriter], pairs: inplace_reuse.Pairs
+    ) -> None:
+        """Record a group's kernels now, or add them to the batch that waits."""
+        assigned = inplace_reuse.assign(writers, pairs, group.size)
+        if self.can_batch(group, writers):
+            if not self.batch.takes(writers[0], assigned[0]):
                 self.flush(set(self.batch.writes), set())
-            self.batch.add(writers[0], decided[0])
+            self.batch.add(writers[0], assigned[0])
             return
-        self.flush(inplace_reuse.used(group), {x for over in decided for x in over})
-        for writer, over in zip(writers, decided, strict=True):
-            self.group(self.fuser.written(writer, over))
+        self.flush(inplace_reuse.read_by_group(group), {x for over in assigned for x in over})
+        for writer, over in zip(writers, assigned, strict=True):
+            self.record_kernels(self.fuser.kernels(writer, over))
 
-    def may_wait(self, group: Group, writers: list[RowWriter]) -> bool:
-        """Whether a group costs a GPU little but its start, and can be part of another kernel."""
+    def can_batch(self, group: Group, writers: list[RowKernelWriter]) -> bool:
+        """Whether a group costs little more than its launch, and can be part of another kernel."""
         small = not self.gpu.is_software and group.size <= SMALL
         return (
             small and len(writers) == 1 and writers[0].is_plain and self.fuser.is_narrow(writers[0])
         )
 
     def flush(self, used: set[Value], over: set[Value]) -> None:
-        """Record what waits, if somebody is about to use it, or to write over what it reads."""
+        """Record the batch if a command is about to use its results or overwrite what it reads."""
         if self.batch.is_needed(used, over):
-            waiting, self.batch = self.batch, Batch(self.batch.buffers)
-            self.group([waiting.kernel()])
+            waiting, self.batch = self.batch, MultiTensorBatch(self.batch.buffers)
+            self.record_kernels([waiting.kernel()])
 
-    def group(self, kernels: list[Kernel]) -> None:
-        """A group's kernels, one after the other."""
+    def record_kernels(self, kernels: list[FusedKernel]) -> None:
+        """Record a group's kernels, one after the other."""
         between: dict[Scratch, Any] = {}
         for kernel in kernels:
             for x, v in kernel.in_place.items():
@@ -195,17 +197,17 @@ class Replay:
             ]
             self.gpu.dispatch(kernel.name, kernel.source, *storages, [0], kernel.workgroups)
 
-    def finished(self, v: Value, group: Group, stored: set[Value]) -> bool:
-        """The product v, and whether its kernel could make the group's values at once."""
+    def record_with_epilogue(self, v: Value, group: Group, stored: set[Value]) -> bool:
+        """Record the product v; true if its kernel also computes the group's values."""
         arrays = [self.array(a) for a in v.args]
-        made = epilogues.finish(self.dev, v, arrays, group, stored, self.base)
+        made = epilogues.run_with_epilogue(self.dev, v, arrays, group, stored, self.base)
         if made is None:
-            self.alone(v)
+            self.record_opaque(v)
             return False
         self.made.update(made)
         return True
 
-    def alone(self, v: Value) -> None:
+    def record_opaque(self, v: Value) -> None:
         if not v.size:
             self.made[v] = self.nothing(v)
             return
@@ -221,12 +223,12 @@ class Replay:
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def plan(self) -> None:
-        """Decide which memory is whose. Inputs and results get theirs at each call, constants
-        have it, and what is computed on the way shares blocks, taken when the first call runs."""
+    def plan_memory(self) -> None:
+        """Plan the memory. Inputs and results get theirs at each call, constants have it, and
+        intermediate values share blocks, which are taken when the first call runs."""
         written = {b.number for c in self.log for b in c.blocks[_inputs(c) :]}
         arrays = [(i, self.made[v]) for i, v in enumerate(self.graph.inputs)]
-        self.inputs = [  # the numbers of their blocks, and the strides they come with
+        self.inputs = [  # the numbers of their blocks, and the strides that kernels expect
             (i, a.storage.block.number, a.strides) for i, a in arrays if a.storage is not None
         ]
         given = {number for _, number, _ in self.inputs}
@@ -235,101 +237,106 @@ class Replay:
             storage = array.storage
             if storage is not None and storage.block.number in written - given:
                 self.outputs[storage.block.number] = storage.size
-        spans: dict[Promised, list[int]] = {}
+        spans: dict[PlaceholderBlock, list[int]] = {}
         constants: dict[int, int] = {}
         for step, command in enumerate(self.log):
             for b in command.blocks:
-                if not isinstance(b, Promised) or b.number in given or b.number in self.outputs:
+                if (
+                    not isinstance(b, PlaceholderBlock)
+                    or b.number in given
+                    or b.number in self.outputs
+                ):
                     continue
-                if b.held is None:
+                if b.storage is None:
                     spans.setdefault(b, [step, step])[1] = step
                 elif b.number in written:
-                    raise CompileError("webgpu: a kernel writes over a constant; please report it")
+                    raise CompileError("webgpu: a kernel overwrites a constant; please report it")
                 else:
-                    constants[b.number] = b.held.size
+                    constants[b.number] = b.storage.size
         self.lifetimes = [
             Lifetime(b.size, first, last, self.name_of(first)) for b, (first, last) in spans.items()
         ]
-        places = shared(self.lifetimes, self.gpu.limits.binding_size)
-        self.places = dict(zip(spans, places, strict=True))
+        assigned = shared(self.lifetimes, self.gpu.limits.binding_size)
+        self.block_numbers = dict(zip(spans, assigned, strict=True))
         self.constants = sum(constants.values())
-        self.commands: list[Command] = []  # as they run; those that are bound name no blocks
-        # promised blocks whose memory is that of each call, and where it is in the list of them
+        self.commands: list[
+            Command
+        ] = []  # as they run; those that are bound already have no blocks
+        # placeholders whose memory differs at each call, and their positions in that list
         self.changing = [*(number for _, number, _ in self.inputs), *self.outputs]
-        self.place_of = {number: at for at, number in enumerate(self.changing)}
+        self.slot_of = {number: at for at, number in enumerate(self.changing)}
         self.shelves = [Shelf(self.gpu, size) for size in self.outputs.values()]
-        self.gifts = self.find_gifts()
-        self.placed = [(array, self.place(array)) for array in self.results.values()]
+        self.donations = self.find_donations()
+        self.placed = [(array, self.slot(array)) for array in self.results.values()]
         numbers = {v: k for k, v in enumerate(self.results)}
         self.order = [numbers[v] for v in self.graph.outputs]
         self.ready: dict[tuple[int, ...], Any] = {}  # prepared commands, by blocks
-        self.forgotten = self.gpu.forgotten
+        self.bind_group_resets = self.gpu.bind_group_resets
 
-    def place(self, array: WebGPUArray) -> int:
-        """Where the memory of a result is among the blocks of a call; -1: it is a constant's."""
+    def slot(self, array: WebGPUArray) -> int:
+        """The position of a result's memory among the blocks of a call; -1: it is a constant."""
         storage = array.storage
-        return -1 if storage is None else self.place_of.get(storage.block.number, -1)
+        return -1 if storage is None else self.slot_of.get(storage.block.number, -1)
 
-    def find_gifts(self) -> dict[int, Gift]:
-        """What is written in place, by the place of the input among the blocks of a call."""
+    def find_donations(self) -> dict[int, Donation]:
+        """Results written in place, by the position of the input among the blocks of a call."""
         numbers = {v: k for k, v in enumerate(self.graph.outputs)}
         sources = {v: i for i, v in enumerate(self.graph.inputs)}
-        found: dict[int, Gift] = {}
+        found: dict[int, Donation] = {}
         for x, v in self.in_place.items():
             storage = self.made[x].storage
             assert storage is not None
-            at = self.place_of[storage.block.number]
-            found[at] = Gift(numbers[v], sources[x], Shelf(self.gpu, storage.size))
+            at = self.slot_of[storage.block.number]
+            found[at] = Donation(numbers[v], sources[x], Shelf(self.gpu, storage.size))
         return found
 
     def name_of(self, step: int) -> str:
-        """Who makes what a step is the first to use."""
+        """The name of the command at a step."""
         kernel = self.log[step].kernel
         return "copy" if kernel is None else kernel.name
 
     def block_sizes(self) -> dict[int, int]:
-        """Bytes of the blocks that values share, by number."""
+        """Bytes of the blocks that values share, by the block's number."""
         sizes: dict[int, int] = {}
-        for b, place in self.places.items():
-            sizes[place] = max(b.size, sizes.get(place, 0))
+        for b, number in self.block_numbers.items():
+            sizes[number] = max(b.size, sizes.get(number, 0))
         return sizes
 
-    def settle(self) -> None:
-        """Take the blocks, and bind the commands that touch nothing else."""
+    def allocate(self) -> None:
+        """Take the blocks, and bind the commands that use no others."""
         sizes = self.block_sizes()
-        self.storages = {place: self.gpu.pool.take(size) for place, size in sizes.items()}
-        real = {b.number: self.storages[place].block for b, place in self.places.items()}
+        self.storages = {n: self.gpu.pool.take(size) for n, size in sizes.items()}
+        real = {b.number: self.storages[n].block for b, n in self.block_numbers.items()}
         changing = set(self.changing)
         commands = []
-        for kernel, promised, bound in self.log:
-            blocks = tuple(real.get(b.number, b) for b in promised)
+        for kernel, placeholders, bound in self.log:
+            blocks = tuple(real.get(b.number, b) for b in placeholders)
             if kernel is not None and not any(b.number in changing for b in blocks):
                 bound, blocks = self.gpu.bind_group(kernel, list(blocks)), ()
             commands.append(Command(kernel, blocks, bound))
         self.commands = commands
 
     def memory(self) -> Memory:
-        """What the function takes: on the way, for results, for constants."""
+        """The memory the function takes: for intermediate values, for results, for constants."""
         sizes: dict[int, int] = {}
-        for life, place in zip(self.lifetimes, self.places.values(), strict=True):
-            sizes[place] = max(life.nbytes, sizes.get(place, 0))
+        numbers = self.block_numbers.values()
+        for life, n in zip(self.lifetimes, numbers, strict=True):
+            sizes[n] = max(life.nbytes, sizes.get(n, 0))
         starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
-        placed = [
-            (starts[p], life) for life, p in zip(self.lifetimes, self.places.values(), strict=True)
-        ]
-        results = sum(self.outputs.values()) + sum(g.shelf.size for g in self.gifts.values())
-        return Memory(sum(sizes.values()), placed, results, self.constants, len(self.gifts))
+        placed = [(starts[n], life) for life, n in zip(self.lifetimes, numbers, strict=True)]
+        results = sum(self.outputs.values()) + sum(g.shelf.size for g in self.donations.values())
+        return Memory(sum(sizes.values()), placed, results, self.constants, len(self.donations))
 
-    # --- for people to read ----------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def held_bytes(self, most: int) -> int:
-        """About what this keeps for the next call, of it at most so much to compute in."""
+        """About how many bytes are kept for the next call, intermediate values up to `most`."""
         texts = {c.kernel.source for c in self.log if c.kernel is not None}
         kept = sum(map(len, texts)) + self.constants + _A_VALUE * len(self.graph.values)
         return kept + min(most, sum(self.block_sizes().values()))
 
     def steps(self) -> list[str]:
-        """What each command is, and its workgroups."""
+        """The name of each command, and its workgroups."""
         lines = []
         for c in self.log:
             if c.kernel is None:
@@ -340,7 +347,7 @@ class Replay:
         return lines
 
     def sources(self) -> dict[str, str]:
-        """The texts, each with a comment that names the first command that has it."""
+        """The sources, each with a comment that names the first command that uses it."""
         found: dict[str, str] = {}
         for c in self.log:
             if c.kernel is not None:
@@ -354,28 +361,28 @@ class Replay:
     # --- running ---------------------------------------------------------------------------------
 
     def donated(self) -> dict[int, tuple[int, int]]:
-        """By output: the slot to give it memory in (where its input is among the blocks of a call),
-        and the input whose memory it may take."""
-        return {gift.output: (at, gift.input) for at, gift in self.gifts.items()}
+        """By output: the slot for its memory (its input's position among the blocks of a call), and
+        the input whose memory it may take."""
+        return {donation.output: (at, donation.input) for at, donation in self.donations.items()}
 
     def put(self, i: int, array: Any) -> None:
         """Make an array input i of the calls to come."""
         self.arrays[i] = array
 
     def own_memory(self) -> dict[int, int]:
-        """By output: the slot to give it memory in (its place among the blocks of a call), of
-        outputs that are all of it and share it with no other."""
+        """By output: the slot for its memory (its position among the blocks of a call), for outputs
+        that fill their memory and share it with no other."""
         places = [at for _, at in self.placed]
         found: dict[int, int] = {}
         for k, number in enumerate(self.order):
             array, at = self.placed[number]
-            alone = places.count(at) == 1 and self.order.count(number) == 1
-            if at >= len(self.inputs) and alone and array.in_order:
+            unshared = places.count(at) == 1 and self.order.count(number) == 1
+            if at >= len(self.inputs) and unshared and array.in_order:
                 found[k] = at
         return found
 
     def may_write(self, slot: int, array: Any) -> bool:
-        """Whether nobody but an array sees its memory."""
+        """Whether the array is the only owner of its memory."""
         return type(array) is WebGPUArray and array.is_sole_owner
 
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
@@ -389,92 +396,93 @@ class Replay:
         return [sum(b.size for b in c.blocks) for c in self.log]
 
     def run_apart(self, around: Any) -> list[Any]:
-        """As `run`, but one command at a time: `around(steps, work)` does the work of these."""
+        """As `run`, but one command at a time: `around(steps, work)` runs the work of these."""
         return self.run({}, None, around)[0]
 
     def run(
         self, given: dict[int, Any], prepare: Prepare | None = None, around: Any = None
     ) -> tuple[list[Any], BaseException | None]:
-        """The outputs for the arrays that were put; `given` are those of them, by slot, that may
-        be written over. `prepare` is shown the outputs before they are computed, and gives one
-        native call that puts them in their places: it is made if, and only if, the commands will
-        run. The second result is for devices that wait: what a signal handler raised meanwhile."""
+        """The outputs for the arrays that were put; `given` are arrays, by slot, that may be
+        overwritten. `prepare` receives the outputs before they are computed, and returns one
+        native call that commits them: it is made if, and only if, the commands will run. The
+        second result is for devices that wait: the exception of a signal handler meanwhile."""
         if self.gpu.lost is not None:
             raise DeviceError(self.gpu.lost)
         around = around or self.around
-        if self.gifts and around is None and not any(at in self.gifts for at in given):
-            return self.run_beside(prepare)
+        if self.donations and around is None and not any(at in self.donations for at in given):
+            return self.run_out_of_place(prepare)
         with self.gpu.lock:
             if len(self.commands) < len(self.log):
-                self.settle()
-            held = self.given_blocks()
-            for at, gift in self.gifts.items():
+                self.allocate()
+            held = self.input_storages()
+            for at, donation in self.donations.items():
                 if at not in given:
-                    held[at] = self.copied(held[at], gift.shelf)
+                    held[at] = self.copied_storage(held[at], donation.shelf)
             for at, shelf in enumerate(self.shelves, len(held)):
                 held.append(given[at].storage if at in given else shelf.take())
             made = [self.result(array, at, held, given) for array, at in self.placed]
-            outputs = [made[k] for k in self.order]  # one value, one array
+            outputs = [made[k] for k in self.order]  # one array for each value
             commit = _nothing if prepare is None else prepare(outputs)
             if self.checks:
                 self.gpu.expect_checks()
             if around is None:
-                recorded = self.gpu.recorded_apart(self.prepared(held))
+                recorded = self.gpu.record_separately(self.prepared(held))
             else:
-                self.apart(held, around)
+                self.run_one_by_one(held, around)
             epoch = self.gpu.epoch
             for storage in held:
                 storage.block.epoch = epoch
-            # no handler of signals comes between these two: nothing is called but what they do
+            # no signal handler runs between these two: nothing else is called there
             if around is None:
-                self.gpu.take_over(recorded)
+                self.gpu.adopt(recorded)
             commit()
             self.gpu.submit()
         return outputs, None
 
-    def run_beside(self, prepare: Prepare | None) -> tuple[list[Any], BaseException | None]:
-        """As `run`, where nothing may be written over: by kernels that read here and write there.
-        To copy every parameter first would cost more than all else."""
-        if self.beside is None:
-            self.beside = Replay(self.dev, self.graph)
-        self.beside.arrays = self.arrays
-        return self.beside.run({}, prepare)
+    def run_out_of_place(self, prepare: Prepare | None) -> tuple[list[Any], BaseException | None]:
+        """As `run`, where nothing may be overwritten: the kernels write to other buffers. Copying
+        every parameter first would cost more than everything else."""
+        if self.out_of_place is None:
+            self.out_of_place = Replay(self.dev, self.graph)
+        self.out_of_place.arrays = self.arrays
+        return self.out_of_place.run({}, prepare)
 
     def prepared(self, held: list[Storage]) -> Any:
-        """The commands on these blocks. The same ones come again: results take turns."""
-        if self.forgotten != self.gpu.forgotten:  # what is prepared would keep dropped buffers
-            self.forgotten = self.gpu.forgotten
+        """The commands bound to these blocks. They are cached: results alternate between blocks."""
+        if self.bind_group_resets != self.gpu.bind_group_resets:
+            # prepared commands would keep dropped buffers alive
+            self.bind_group_resets = self.gpu.bind_group_resets
             self.ready.clear()
         key = tuple([s.block.number for s in held])
         found = self.ready.get(key)
         if found is None:
             if len(self.ready) >= _MOST_READY:
                 del self.ready[next(iter(self.ready))]
-            found = self.ready[key] = self.gpu.prepared(self.commands, self.instead(held))
+            found = self.ready[key] = self.gpu.prepared(self.commands, self.substitutes(held))
         return found
 
-    def instead(self, held: list[Storage]) -> dict[int, Block]:
-        """Blocks in the place of what was promised, by the number of the promised one."""
+    def substitutes(self, held: list[Storage]) -> dict[int, Block]:
+        """The blocks that replace placeholders, by the number of the placeholder."""
         return {number: s.block for number, s in zip(self.changing, held, strict=True)}
 
-    def apart(self, held: list[Storage], around: Any) -> None:
-        """The commands one by one."""
-        instead = self.instead(held)
+    def run_one_by_one(self, held: list[Storage], around: Any) -> None:
+        """Run the commands one by one."""
+        substitutes = self.substitutes(held)
         for i, command in enumerate(self.commands):
-            one = self.gpu.prepared([command], instead)
-            around(range(i, i + 1), partial(self.gpu.hand_over, one, 1))
+            one = self.gpu.prepared([command], substitutes)
+            around(range(i, i + 1), partial(self.gpu.record_prepared, one, 1))
 
-    def given_blocks(self) -> list[Storage]:
+    def input_storages(self) -> list[Storage]:
         """The memory of the inputs, in order."""
         held, arrays = [], self.arrays
         for i, _, steps in self.inputs:
             a = arrays[i]
             plain = type(a) is WebGPUArray and a.in_order
-            held.append(a.storage if plain else self.in_order(a, steps))
+            held.append(a.storage if plain else self.contiguous_storage(a, steps))
         return held
 
-    def in_order(self, array: Any, steps: Shape) -> Storage:
-        """An input as its kernels expect it: from the start of a buffer, one after the other."""
+    def contiguous_storage(self, array: Any, steps: Shape) -> Storage:
+        """An input as its kernels expect it: contiguous, from the start of a buffer."""
         if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
             array = self.dev.from_numpy(array)
         if array.offset or array.strides != steps:
@@ -486,8 +494,8 @@ class Replay:
         storage: Storage = array.storage
         return storage
 
-    def copied(self, source: Storage, shelf: Shelf) -> Storage:
-        """The same bytes in memory that may be written."""
+    def copied_storage(self, source: Storage, shelf: Shelf) -> Storage:
+        """A copy of the bytes in memory that may be overwritten."""
         target = shelf.take()
         self.gpu.copy(source, target, 0, -(-source.size // 4) * 4)
         return target
@@ -495,7 +503,7 @@ class Replay:
     def result(
         self, array: WebGPUArray, at: int, held: list[Storage], given: dict[int, WebGPUArray]
     ) -> WebGPUArray:
-        """A result on the memory of this call, number `at` of it; constants (-1) stay."""
+        """A result on block number `at` of this call; a constant (-1) is returned as it is."""
         if at < 0:
             return array
         if at in given:
@@ -506,8 +514,8 @@ class Replay:
 
 
 def without_repeats(log: list[Command]) -> list[Command]:
-    """The commands without checks of indices that were checked since they were written. Which op
-    asks does not matter: the first one raises."""
+    """The commands without repeated checks of indices that have not changed since. It does not
+    matter which op checks: the first one raises."""
     seen: dict[int, set[Any]] = {}  # checks, by the block they read
     made = []
     for c in log:

@@ -1,8 +1,8 @@
-"""Elementwise kernels on tensors larger than one binding: cut along the outermost axis.
+"""Elementwise kernels on tensors larger than one binding: chunks along the outermost axis.
 
-A piece binds only those bytes of each tensor that it touches. If even the smallest piece touches
-more of one than a binding holds (a transposed matrix: each row is spread over all of it), that one
-is bound as several windows.
+A chunk binds only those bytes of each tensor that it touches. If even the smallest chunk touches
+more of a tensor than a binding holds (a transposed matrix: each row is spread over all of it), that
+tensor is bound as several windows.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.errors import OutOfMemoryError
 
-_MANY = edge(__name__, "_MANY", 64, "count")  # pieces, from which windows pay
+_MANY = edge(__name__, "_MANY", 64, "count")  # chunks, from which windows are faster
 
 
-class _Piece(NamedTuple):
-    """Some bytes of a storage, in the place of a storage: they keep it alive, and its block."""
+class _StorageSlice(NamedTuple):
+    """Some bytes of a storage, used like a storage: it keeps the whole one and its block alive."""
 
     of: Storage
     block: Block
 
 
-def wanted(gpu: Any, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool:
+def is_needed(gpu: Any, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool:
     """Whether a tensor is larger than a binding, and slices of it can be bound: the commands of a
-    compiled function name whole blocks."""
+    compiled function bind whole blocks."""
     most = gpu.limits.binding_size
     large = any(a.storage is not None and a.storage.block.size > most for a in (*arrays, out))
     return large and gpu.log is None
@@ -49,7 +49,7 @@ def elementwise(
     rows = _rows(dev, name, flat, result)
     for first in range(0, sizes[0], rows):
         count = min(rows, sizes[0] - first)
-        parts = [_cut(dev, a, first, count) for a in (*flat, result)]
+        parts = [_slice_rows(dev, a, first, count) for a in (*flat, result)]
         _record(dev, name, program, parts[:-1], parts[-1])
 
 
@@ -58,8 +58,8 @@ def _row_major(sizes: Shape) -> Shape:
 
 
 def _rows(dev: Any, name: str, arrays: list[WebGPUArray], out: WebGPUArray) -> int:
-    """How many steps of the first axis a piece takes: as many as touch one binding's worth of each
-    array, unless that makes very small pieces; else as many as all bindings hold. Pieces of the
+    """How many steps of the first axis a chunk takes: as many as touch one binding's worth of each
+    array, unless that makes very small chunks; else as many as all bindings hold. Chunks of the
     result begin where a binding may."""
     limits, whole = dev.gpu.limits, out.shape[0]
     grain = binding_windows.ALIGNMENT // gcd(size_of(out.shape[1:]), binding_windows.ALIGNMENT)
@@ -91,7 +91,7 @@ def _windows(a: WebGPUArray, rows: int, most: int) -> int:
     return -(-nbytes // binding_windows.span(most))
 
 
-def _cut(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
+def _slice_rows(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
     """`count` steps of an array, on the slice of its block that they touch."""
     assert a.storage is not None
     size = a.dtype.itemsize
@@ -100,7 +100,7 @@ def _cut(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
     start = low * size // binding_windows.ALIGNMENT * binding_windows.ALIGNMENT
     end = min(-(-(high + 1) * size // 16) * 16, a.storage.block.size)
     block = dev.gpu.slice(a.storage.block, start, end - start)
-    storage: Any = _Piece(a.storage, block)
+    storage: Any = _StorageSlice(a.storage, block)
     offset = shown.offset - start // size
     return WebGPUArray(a.device, shown.shape, a.dtype, storage, offset, a.strides)
 
@@ -109,7 +109,7 @@ def _record(
     dev: Any, name: str, program: Program, arrays: list[WebGPUArray], out: WebGPUArray
 ) -> None:
     storages, bindings = distinct(arrays)
-    kernel = dev.plan(name, program, arrays, out.shape, bindings)
+    kernel = dev.elementwise_kernel(name, program, arrays, out.shape, bindings)
     assert out.storage is not None
     assert not out.offset
     dev.gpu.record(kernel, [s.block for s in (*storages, out.storage)])

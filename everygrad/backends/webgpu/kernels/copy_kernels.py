@@ -1,4 +1,4 @@
-"""Layout moves that no view can be: one kernel writes the result in order."""
+"""Copies where a view is not possible: one kernel writes a contiguous result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Any
 
 from everygrad.backends.strided_views import Slices
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
-from everygrad.backends.webgpu.source.render import address, constant, element_kernel, places, slot
+from everygrad.backends.webgpu.source.render import (
+    address,
+    constant,
+    element_kernel,
+    slot,
+    split_index,
+)
 from everygrad.backends.webgpu.source.word_layout import layout, load, raw, thread_count
 from everygrad.compile.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
@@ -29,8 +35,8 @@ def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
     return copy.bitcast(x.dtype)
 
 
-def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
-    """The arrays on no more buffers than one kernel may read: the last ones moved together."""
+def fit_bindings(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
+    """The arrays on no more buffers than one kernel may read: the last ones are packed into one."""
     most = dev.gpu.limits.storage_buffers - 1
     storages = list({id(a.storage): a.storage for a in arrays if a.storage is not None}.values())
     if len(storages) <= most:
@@ -41,9 +47,9 @@ def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
     for s in packed:
         starts[id(s)] = total
         total += -(-s.size // 16) * 16
-    joined = dev.gpu.pool.take(total)
+    packed_storage = dev.gpu.pool.take(total)
     for s in packed:
-        dev.gpu.copy(s, joined, starts[id(s)], s.size)
+        dev.gpu.copy(s, packed_storage, starts[id(s)], s.size)
     made = []
     for a in arrays:
         start = starts.get(id(a.storage))
@@ -51,17 +57,17 @@ def bound(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
             made.append(a)
         else:
             offset = a.offset + start // a.dtype.itemsize
-            made.append(WebGPUArray(a.device, a.shape, a.dtype, joined, offset, a.strides))
+            made.append(WebGPUArray(a.device, a.shape, a.dtype, packed_storage, offset, a.strides))
     return made
 
 
-# --- unslice: zeros, but where a slice would read ------------------------------------------------
+# --- unslice: zeros except where a slice would read -----------------------------------------------
 
 
 @lru_cache(maxsize=512)
 def _unslice_source(dtype: DType, rank: int) -> str:
     """Uniform: the count, rank - 1 sizes; offset and strides; start, step, count of each axis."""
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     first = rank + 1 + rank
     inside = []
     for k in range(rank):
@@ -101,7 +107,7 @@ def unslice(dev: Any, x: WebGPUArray, shape: Shape, slices: Slices) -> WebGPUArr
 @lru_cache(maxsize=512)
 def _concat_source(dtype: DType, rank: int, axis: int, bindings: tuple[int, ...]) -> str:
     """Uniform: the count, rank - 1 sizes; where each input ends; their offsets and strides."""
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     first = rank + len(bindings)
     for k, binding in enumerate(bindings):
         at = address(first + k * (rank + 1), names)
@@ -122,7 +128,7 @@ def concat_into(dev: Any, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis:
     """Write arrays into `out`, one behind the other along an axis."""
     shape, count = out.shape, size_of(out.shape)
     dtype = raw(FROM_NP[out.dtype])
-    there = bound(dev, arrays)
+    there = fit_bindings(dev, arrays)
     storages, bindings = distinct(there)
     params, ends, end = [count, *shape[1:]], [], 0
     tail: list[int] = []

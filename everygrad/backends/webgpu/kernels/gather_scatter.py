@@ -1,5 +1,5 @@
-"""Gathering and scattering. An index out of range is noticed on the GPU and raised at the next
-read; meanwhile WebGPU's bounds keep it harmless."""
+"""Gather and scatter. The GPU records an index out of range, and the next read raises it; until
+then WebGPU's bounds checks keep it harmless."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.strided_array import collapse
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
-from everygrad.backends.webgpu.kernels.copy_kernels import bound
-from everygrad.backends.webgpu.kernels.reduction import accumulator, as_dtype
+from everygrad.backends.webgpu.kernels.copy_kernels import fit_bindings
+from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype
 from everygrad.backends.webgpu.source.render import (
     MAIN,
     THREAD,
@@ -20,8 +20,8 @@ from everygrad.backends.webgpu.source.render import (
     element_kernel,
     frame,
     instruction,
-    places,
     slot,
+    split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, raw, thread_count
 from everygrad.compile.expr import Inst, Program
@@ -32,8 +32,11 @@ from everygrad.errors import EverygradError, OutOfRangeError
 
 _WORD = {"l": "{0}.x", "ul": "{0}.x", "i": "bitcast<u32>({0})", "u": "{0}", "b": "u32(!{0})"}
 _HIGH = {"l": "{0}.y", "ul": "{0}.y", "i": "bitcast<u32>({0} >> 31u)", "u": "0u", "b": "0u"}
-CHECK, MESSAGE = "check_range", 2  # a check's name, and the word of its uniform that says who asks
-# so few indices that each result looks through them all, always in one order
+CHECK, MESSAGE = (
+    "check_range",
+    2,
+)  # a check's name, and the word of its uniform that numbers its message
+# so few indices that each result searches them all, always in one order
 ONE_BY_ONE = edge(__name__, "ONE_BY_ONE", 64, "size")
 
 
@@ -53,8 +56,8 @@ def _read_index(dtype: DType, buffer: str, at: str, name: str) -> str:
 @lru_cache
 def _check_text(dtype: DType, rank: int) -> str:
     """Bools must be true, indices below the axis' size. Uniform: the count, that size, the check's
-    number; then the walk."""
-    lines, names = places(rank, 3, "t")
+    number; then sizes, offset and strides."""
+    lines, names = split_index(rank, 3, "t")
     kind = layout(dtype).kind
     at = address(2 + rank, names)
     text = (
@@ -90,7 +93,7 @@ def _checked(x: WebGPUArray, size: int, what: str, error: type[EverygradError]) 
     return x
 
 
-def _nothing_to_take(dev: Any, op: str, index: WebGPUArray, size: int) -> OutOfRangeError:
+def _empty_axis_error(dev: Any, op: str, index: WebGPUArray, size: int) -> OutOfRangeError:
     first = int(dev.to_numpy(index).reshape(-1)[0])
     return OutOfRangeError(f"{op}: index {first} is out of range for an axis of size {size}")
 
@@ -106,7 +109,7 @@ def _take_text(
     strides, and that of the axis taken from; the index' offset and strides."""
     before, middle, after = ranks
     rank = before + middle + after
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     inner = names[before : before + middle]
     outer = names[:before] + names[before + middle :]
     x_at = rank
@@ -123,7 +126,7 @@ def take(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray
     dtype = FROM_NP[x.dtype]
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if index.storage is not None and x.shape[axis] == 0:
-        raise _nothing_to_take(dev, "take", index, 0)
+        raise _empty_axis_error(dev, "take", index, 0)
     check_range(dev, index, x.shape[axis], "take: index")
     out: WebGPUArray = dev.empty(shape, dtype)
     if out.storage is None:
@@ -146,7 +149,7 @@ def _gather_text(
     dtype: DType, index: DType, rank: int, axis: int, bindings: tuple[int, int]
 ) -> str:
     """Uniform: count, sizes; x's offset and strides; the index' offset and strides."""
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     text = f"fn element(e: u32) -> {layout(dtype).register} {{\n" + "\n".join(lines) + "\n"
     text += _read_index(index, f"a{bindings[1]}", address(rank + 1 + rank, names), "k")
     coordinates = ["k" if a == axis else n for a, n in enumerate(names)]
@@ -158,7 +161,7 @@ def _gather_text(
 def gather(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray:
     dtype = FROM_NP[x.dtype]
     if index.storage is not None and x.storage is None:
-        raise _nothing_to_take(dev, "gather", index, x.shape[axis])
+        raise _empty_axis_error(dev, "gather", index, x.shape[axis])
     check_range(dev, index, x.shape[axis], "gather: index")
     out: WebGPUArray = dev.empty(index.shape, dtype)
     if out.storage is None:
@@ -174,7 +177,7 @@ def gather(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArr
     return out
 
 
-# --- adding to places ----------------------------------------------------------------------------
+# --- scatter-add ---------------------------------------------------------------------------------
 
 
 def _add(dtype: DType, a: str, b: str) -> str:
@@ -182,13 +185,13 @@ def _add(dtype: DType, a: str, b: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _looking_text(
+def _search_text(
     dtype: DType, index: DType, rank: int, axis: int, whole: bool, bindings: tuple[int, int, int]
 ) -> str:
-    """Each result looks through the indices. Uniform: count, sizes; then of x, the index and the
+    """Each result searches the indices. Uniform: count, sizes; then of x, the index and the
     source offset and strides; then the sizes of the index (of `whole`: its one size)."""
-    total = accumulator(dtype)
-    lines, names = places(rank, 1)
+    total = accumulator_dtype(dtype)
+    lines, names = split_index(rank, 1)
     index_rank = 1 if whole else rank
     index_at = rank + 1 + rank
     source_at = index_at + 1 + index_rank
@@ -226,13 +229,13 @@ _ADD_WORD = "  atomicAdd(&out[p], {0});\n"
 
 
 @lru_cache(maxsize=512)
-def _adding_text(
+def _atomic_text(
     dtype: DType, index: DType, rank: int, axis: int, whole: bool, bindings: tuple[int, int]
 ) -> str:
-    """Each element of the source adds itself. Uniform: count, the source's sizes; offset and
-    strides of the source and of the index; strides of the result."""
-    total = accumulator(dtype)
-    lines, names = places(rank, 1, "t")
+    """Each element of the source is added atomically. Uniform: count, the source's sizes; offset
+    and strides of the source and of the index; strides of the result."""
+    total = accumulator_dtype(dtype)
+    lines, names = split_index(rank, 1, "t")
     index_rank = 1 if whole else rank
     index_at = rank + 1 + rank
     out_at = index_at + 1 + index_rank
@@ -264,7 +267,7 @@ def _scatter(
 ) -> WebGPUArray:
     if index.storage is not None and x.storage is None:
         if x.shape[axis] == 0:
-            raise _nothing_to_take(dev, op, index, 0)
+            raise _empty_axis_error(dev, op, index, 0)
         return x
     check_range(dev, index, x.shape[axis], f"{op}: index")
     if source.storage is None or x.storage is None:
@@ -273,28 +276,28 @@ def _scatter(
     rank = len(x.shape)
     terms = index.shape[0] if whole else index.shape[axis]
     if terms <= ONE_BY_ONE or dtype.bits == 64:
-        x, index, source = bound(dev, [x, index, source])
+        x, index, source = fit_bindings(dev, [x, index, source])
         storages, b3 = distinct([x, index, source])
         out: WebGPUArray = dev.empty(x.shape, dtype)
         count = size_of(x.shape)
         params = [count, *x.shape[1:], x.offset, *x.strides, index.offset, *index.strides]
         params += (source.offset, *source.strides, *index.shape)
-        text = _looking_text(dtype, of, rank, axis, whole, (b3[0], b3[1], b3[2]))
+        text = _search_text(dtype, of, rank, axis, whole, (b3[0], b3[1], b3[2]))
         dev.launch(op, text, storages, out, params, thread_count(dtype, count))
         return out
-    total = accumulator(dtype)
-    out = _fresh(dev, as_dtype(dev, x, total))
+    total = accumulator_dtype(dtype)
+    out = _copied(dev, as_dtype(dev, x, total))
     storages, b2 = distinct([source, index])
     count = size_of(source.shape)
     params = [count, *source.shape[1:], source.offset, *source.strides]
     params += (index.offset, *index.strides, 0, *out.strides)
-    text = _adding_text(dtype, of, rank, axis, whole, (b2[0], b2[1]))
+    text = _atomic_text(dtype, of, rank, axis, whole, (b2[0], b2[1]))
     dev.launch(op, text, storages, out, params, count)
     return as_dtype(dev, out, dtype)
 
 
-def _fresh(dev: Any, x: WebGPUArray) -> WebGPUArray:
-    """A copy in C order that nobody else can see, to be added to."""
+def _copied(dev: Any, x: WebGPUArray) -> WebGPUArray:
+    """A contiguous copy with no other owner, to be added to."""
     dtype = FROM_NP[x.dtype]
     out: WebGPUArray = dev.elementwise("copy", Program((Inst("input", dtype, (), 0),)), [x])
     return out
@@ -312,7 +315,7 @@ def scatter_add(
     return _scatter(dev, "scatter_add", x, index, source, axis, whole=False)
 
 
-# --- who writes last -----------------------------------------------------------------------------
+# --- the last write ------------------------------------------------------------------------------
 
 
 @lru_cache
@@ -338,14 +341,14 @@ def _minus_one(dtype: DType) -> Program:
 
 
 def last_write(dev: Any, index: WebGPUArray, size: int) -> WebGPUArray:
-    """Positions are counted from 1, so that 0 says that nobody writes."""
+    """Positions are counted from 1, so that 0 means that nothing is written there."""
     dtype = FROM_NP[index.dtype]
     if not size:
         if index.storage is not None:
-            raise _nothing_to_take(dev, "setitem", index, 0)
+            raise _empty_axis_error(dev, "setitem", index, 0)
         return dev.empty((0,), dtype)
     check_range(dev, index, size, "setitem: index")
-    found = _fresh(dev, dev.full((size,), 0, dtypes.uint32))
+    found = _copied(dev, dev.full((size,), 0, dtypes.uint32))
     if index.storage is not None:
         params = [index.shape[0], index.offset, index.strides[0]]
         dev.launch("last_write", _last_text(dtype), [index.storage], found, params, index.shape[0])

@@ -1,7 +1,8 @@
 """Reductions: a workgroup for each row, or a thread for each column, in blocks.
 
-Rows are cut into pieces of 16384, columns into pieces of 128, whose results are reduced again: no
-running sum is long enough to lose digits, and the order depends on the shape alone.
+Rows are split into pieces of 16384, columns into pieces of 128, and their partial results are
+reduced again: no running sum is long enough to lose digits, and the order depends on the shape
+alone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from everygrad.backends.webgpu.source.render import (
     constant,
     frame,
     instruction,
-    places,
     slot,
+    split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.accumulate import COMBINATIONS, identity, of_nothing
@@ -36,8 +37,8 @@ ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")
 COLUMN_PIECE = edge(__name__, "COLUMN_PIECE", 128, "size")
 
 
-def accumulator(dtype: DType) -> DType:
-    """What results are kept in until the end: whole words."""
+def accumulator_dtype(dtype: DType) -> DType:
+    """The dtype that accumulates: whole words."""
     if dtype.is_float:
         return dtypes.float32
     if dtype.kind == "int":
@@ -51,54 +52,55 @@ def combined(combine: str, dtype: DType, a: str, b: str) -> str:
 
 
 def total_of(combine: str, dtype: DType, name: str) -> str:
-    """What was accumulated as a result: drivers take 0.0 + x for x, where x may be -0.0."""
+    """The accumulator as a result: drivers replace 0.0 + x by x, although x may be -0.0."""
     return f"plus_zero_f({name})" if combine == "add" and dtype.is_float else name
 
 
-class Plan(NamedTuple):
-    """What a kernel's text depends on."""
+class ReductionPlan(NamedTuple):
+    """What a kernel's source depends on."""
 
     combine: str
     source: DType
     total: DType
-    kept: int  # axes that are kept, and that are reduced
-    gone: int
+    kept_rank: int  # axes that are kept, and that are reduced
+    reduced_rank: int
     by_rows: bool
     mean: bool
 
 
-class Walk(NamedTuple):
-    """Where the elements are: sizes and strides of the axes that stay and of those that go."""
+class LoopNest(NamedTuple):
+    """Where the elements are: sizes and strides of the kept and of the reduced axes."""
 
-    kept: Shape
-    kept_steps: Shape
-    gone: Shape
-    gone_steps: Shape
+    kept_sizes: Shape
+    kept_strides: Shape
+    reduced_sizes: Shape
+    reduced_strides: Shape
     offset: int
 
     def params(self) -> list[int]:
         return [
-            *self.kept[1:], *(self.offset, *self.kept_steps), *self.gone[1:], *(0, *self.gone_steps)
+            *self.kept_sizes[1:], *(self.offset, *self.kept_strides),
+            *self.reduced_sizes[1:], *(0, *self.reduced_strides),
         ]  # fmt: skip
 
 
-_HEAD = 5  # words of the uniform before a walk: results, terms, rows, pieces, divisor
+_HEAD = 5  # words of the uniform before the loops: results, terms, rows, pieces, divisor
 
 
 @lru_cache(maxsize=1024)
-def kernel_text(plan: Plan) -> str:
-    """One stage: every (row, piece) to one word, or two."""
-    kept_lines, kept_names = places(plan.kept, _HEAD, "row")
-    at = _HEAD + plan.kept - 1
-    base = address(at, kept_names)
-    at += 1 + plan.kept
-    gone_lines, gone_names = places(plan.gone, at, "j")
-    step = address(at + plan.gone - 1, gone_names)
-    params = at + plan.gone - 1 + 1 + plan.gone
+def kernel_text(plan: ReductionPlan) -> str:
+    """One stage: every (row, piece) is reduced to one word, or two."""
+    row_lines, row_names = split_index(plan.kept_rank, _HEAD, "row")
+    at = _HEAD + plan.kept_rank - 1
+    base = address(at, row_names)
+    at += 1 + plan.kept_rank
+    term_lines, term_names = split_index(plan.reduced_rank, at, "j")
+    step = address(at + plan.reduced_rank - 1, term_names)
+    params = at + plan.reduced_rank - 1 + 1 + plan.reduced_rank
     register = layout(plan.total).register
     value = cast("x", plan.source, plan.total)
-    at_row = "\n".join(kept_lines)
-    at_term = "\n".join(gone_lines)
+    at_row = "\n".join(row_lines)
+    at_term = "\n".join(term_lines)
     text = (
         f"fn base_of(row: u32) -> u32 {{\n{at_row}\n  return {base};\n}}\n"
         f"fn term(base: u32, j: u32) -> {register} {{\n{at_term}\n  let p = base + {step};\n"
@@ -111,7 +113,7 @@ def kernel_text(plan: Plan) -> str:
     return frame(1, params, text)
 
 
-def _finish(plan: Plan, at: str) -> str:
+def _store_result(plan: ReductionPlan, at: str) -> str:
     """Write `acc` as result `at`."""
     lines = f"    acc = {total_of(plan.combine, plan.total, 'acc')};\n"
     if plan.mean:
@@ -121,7 +123,7 @@ def _finish(plan: Plan, at: str) -> str:
     return lines + f"    out[{at}] = {layout(plan.total).bits.format(v='acc')};\n"
 
 
-def _rows(plan: Plan, register: str) -> str:
+def _rows(plan: ReductionPlan, register: str) -> str:
     start = constant(identity(plan.combine, plan.total), plan.total)
     return (
         f"var<workgroup> part: array<{register}, 256>;\n" + MAIN + "  let k = w.y * g.x + w.x;\n"
@@ -134,76 +136,78 @@ def _rows(plan: Plan, register: str) -> str:
         "  for (var s = 128u; s > 0u; s = s >> 1u) {\n"
         "    if (l < s) { part[l] = combine(part[l], part[l + s]); }\n"
         "    workgroupBarrier();\n  }\n"
-        "  if (l == 0u) {\n    acc = part[0];\n" + _finish(plan, "k") + "  }\n}\n"
+        "  if (l == 0u) {\n    acc = part[0];\n" + _store_result(plan, "k") + "  }\n}\n"
     )
 
 
-def _columns(plan: Plan, register: str) -> str:
+def _columns(plan: ReductionPlan, register: str) -> str:
     start = constant(identity(plan.combine, plan.total), plan.total)
     return (
         MAIN + THREAD + f"  if (t >= {slot(0)}) {{ return; }}\n"
         f"  let base = base_of(t % {slot(2)});\n  let first = (t / {slot(2)}) * {COLUMN_PIECE}u;\n"
         f"  let end = min(first + {COLUMN_PIECE}u, {slot(1)});\n"
         f"  var acc: {register} = {start};\n  var j = first;\n"
-        "  for (; j + 3u < end; j = j + 4u) {\n"  # four reads are on their way at once
+        "  for (; j + 3u < end; j = j + 4u) {\n"  # four loads are in flight at once
         + "".join(f"    let x{i} = term(base, j + {i}u);\n" for i in range(4))
         + "    acc = combine(combine(combine(combine(acc, x0), x1), x2), x3);\n  }\n"
         "  for (; j < end; j = j + 1u) { acc = combine(acc, term(base, j)); }\n"
-        "  {\n" + _finish(plan, "t") + "  }\n}\n"
+        "  {\n" + _store_result(plan, "t") + "  }\n}\n"
     )
 
 
 def _stage(
-    dev: Any, name: str, plan: Plan, storage: Any, walk: Walk, count: int
+    dev: Any, name: str, plan: ReductionPlan, storage: Any, loops: LoopNest, count: int
 ) -> tuple[WebGPUArray, int]:
-    """One kernel: its results and how many pieces each row has left."""
-    rows, terms = size_of(walk.kept), size_of(walk.gone)
+    """Run one kernel: its results, and how many partial results each row has."""
+    rows, terms = size_of(loops.kept_sizes), size_of(loops.reduced_sizes)
     pieces = -(-terms // (ROW_PIECE if plan.by_rows else COLUMN_PIECE))
     plan = plan._replace(mean=plan.mean and pieces == 1)
     total: WebGPUArray = dev.empty((rows * pieces,), plan.total)
     divisor = int(np.float32(count).view(np.uint32))
-    params = [rows * pieces, terms, rows, pieces, divisor, *walk.params()]
+    params = [rows * pieces, terms, rows, pieces, divisor, *loops.params()]
     threads = rows * pieces * (256 if plan.by_rows else 1)
     dev.launch(name, kernel_text(plan), [storage], total, params, threads)
     return total, pieces
 
 
-def _goes_by_rows(dev: Any, walk: Walk) -> bool:
-    """Whether threads of a workgroup share a row: for long rows whose elements lie together, and
-    where there are too few rows to give every thread its own. Not where there are no threads: on
-    a software adapter the barriers cost more than all the rest."""
-    if size_of(walk.gone) < 64 or dev.gpu.is_software:
+def _reduces_by_rows(dev: Any, loops: LoopNest) -> bool:
+    """Whether threads of a workgroup share a row: for long rows with near elements, and where there
+    are too few rows to give every thread its own. Not on a software adapter, where barriers cost
+    more than everything else."""
+    if size_of(loops.reduced_sizes) < 64 or dev.gpu.is_software:
         return False
-    along = min((abs(s) for s in walk.gone_steps if s), default=0)
-    across = min((abs(s) for s in walk.kept_steps if s), default=1 << 62)
-    return along <= across or size_of(walk.kept) < 64
+    along = min((abs(s) for s in loops.reduced_strides if s), default=0)
+    across = min((abs(s) for s in loops.kept_strides if s), default=1 << 62)
+    return along <= across or size_of(loops.kept_sizes) < 64
 
 
 def accumulate(
     dev: Any, name: str, combine: str, x: WebGPUArray, axes: Shape, mean: bool = False
 ) -> WebGPUArray:
-    """The reduction of a non-empty array, in the accumulator's dtype; one long axis of results."""
+    """The reduction of a non-empty array, in the accumulator's dtype, as a flat array."""
     source = FROM_NP[x.dtype]
-    total = accumulator(source)
+    total = accumulator_dtype(source)
     stay = [a for a in range(len(x.shape)) if a not in axes]
-    kept, (kept_steps,) = collapse(
+    kept, (kept_strides,) = collapse(
         tuple(x.shape[a] for a in stay), [tuple(x.strides[a] for a in stay)]
     )
-    gone, (gone_steps,) = collapse(
+    reduced_sizes, (reduced_strides,) = collapse(
         tuple(x.shape[a] for a in axes), [tuple(x.strides[a] for a in axes)]
     )
-    walk = Walk(kept, kept_steps, gone, gone_steps, x.offset)
-    count = size_of(gone)
+    loops = LoopNest(kept, kept_strides, reduced_sizes, reduced_strides, x.offset)
+    count = size_of(reduced_sizes)
     storage = x.storage
     while True:
-        by_rows = _goes_by_rows(dev, walk)
-        plan = Plan(combine, source, total, len(walk.kept), len(walk.gone), by_rows, mean)
-        out, pieces = _stage(dev, name, plan, storage, walk, count)
+        by_rows = _reduces_by_rows(dev, loops)
+        plan = ReductionPlan(
+            combine, source, total, len(loops.kept_sizes), len(loops.reduced_sizes), by_rows, mean
+        )
+        out, pieces = _stage(dev, name, plan, storage, loops, count)
         if pieces == 1:
             return out
-        rows = size_of(walk.kept)
+        rows = size_of(loops.kept_sizes)
         steps = (pieces, 1) if by_rows else (1, rows)
-        walk = Walk((rows,), steps[:1], (pieces,), steps[1:], 0)
+        loops = LoopNest((rows,), steps[:1], (pieces,), steps[1:], 0)
         source, storage = total, out.storage
 
 
@@ -244,9 +248,9 @@ def reduce(
 
 
 @lru_cache(maxsize=256)
-def _arg_text(dtype: DType, kept: int, largest: bool) -> str:
-    """A workgroup for each row. Uniform: rows, terms, stride of the terms, then the kept walk."""
-    lines, names = places(kept, 3, "row")
+def _arg_text(dtype: DType, kept_rank: int, largest: bool) -> str:
+    """A workgroup for each row. Uniform: rows, terms, stride of the terms, then the kept axes."""
+    lines, names = split_index(kept_rank, 3, "row")
     lay = layout(dtype)
     compare = instruction(
         Inst("gt" if largest else "lt", dtypes.bool_, (0, 1)), ["v", "b"], [dtype, dtype]
@@ -260,7 +264,7 @@ def _arg_text(dtype: DType, kept: int, largest: bool) -> str:
         )
     rows = "\n".join(lines)
     text = (
-        f"fn base_of(row: u32) -> u32 {{\n{rows}\n  return {address(2 + kept, names)};\n}}\n"
+        f"fn base_of(row: u32) -> u32 {{\n{rows}\n  return {address(2 + kept_rank, names)};\n}}\n"
         f"fn better(v: {lay.register}, i: u32, b: {lay.register}, bi: u32) -> bool {{\n"
         "  if (i == 0xffffffffu || bi == 0xffffffffu) { return bi == 0xffffffffu; }\n"
         f"{nan}  return ({compare}) || (({equal}) && i < bi);\n}}\n"
@@ -278,10 +282,10 @@ def _arg_text(dtype: DType, kept: int, largest: bool) -> str:
         "    workgroupBarrier();\n  }\n"
         "  if (l == 0u) {\n    out[2u * k] = place[0];\n    out[2u * k + 1u] = 0u;\n  }\n}\n"
     )
-    return frame(1, 3 + kept - 1 + 1 + kept, text)
+    return frame(1, 3 + kept_rank - 1 + 1 + kept_rank, text)
 
 
-def arg(dev: Any, largest: bool, x: WebGPUArray, axis: int, keepdims: bool) -> WebGPUArray:
+def arg_reduce(dev: Any, largest: bool, x: WebGPUArray, axis: int, keepdims: bool) -> WebGPUArray:
     shape = reduced(x.shape, (axis,), keepdims)
     out: WebGPUArray = dev.empty(shape, dtypes.int64)
     if out.storage is None or x.storage is None:

@@ -1,8 +1,8 @@
-"""Softmax, standardising and their derivatives: a row is read once, reduced, and written.
+"""Softmax, standardisation and their derivatives: a row is read once, reduced, and written.
 
-A few threads share a row, and a workgroup holds as many rows as fit. Each thread keeps its elements
+A few threads share a row, and a workgroup has as many rows as fit. Each thread keeps its elements
 in registers; rows too long for that are read again at each stage. Where a few rows are very long,
-their pieces are reduced by workgroups of their own, one stage after the other.
+workgroups reduce pieces of them, one stage after the other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from everygrad.backends.webgpu.source.render import (
     constant,
     element_kernel,
     frame,
-    places,
     slot,
+    split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
 from everygrad.compile.accumulate import identity
@@ -37,21 +37,22 @@ from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
 
 HELD = edge(__name__, "HELD", 16, "size")  # elements of a row that a thread keeps in registers
-# as many as it should have: more threads to a row would mostly wait for each other
+# elements it should have: more threads for a row would mostly wait for each other
 WANTED = edge(__name__, "WANTED", 8, "size")
-# rows of a workgroup whose neighbours lie together: whole lines of the cache
+# rows of a workgroup that are contiguous across rows: whole cache lines
 SIDE_BY_SIDE = edge(__name__, "SIDE_BY_SIDE", 16, "size")
 # terms summed one after the other before blocks are summed
 BLOCK = edge(__name__, "BLOCK", 64, "size")
 PIECE = edge(__name__, "PIECE", 1 << 12, "size")  # elements of a long row that a workgroup reduces
 LONG, FEW = 1 << 14, 256  # rows as long as this are cut into pieces where there are fewer
-HEAD = 4  # words of the uniform before the walk: rows, elements of a row, the latter as f32, eps
+HEAD = 4  # words of the uniform before the loops: rows, elements of a row, the latter as f32, eps
 _F32 = dtypes.float32
 
 
-class Stage(NamedTuple):
-    """One reduction of all elements: `becomes` changes them before, for good; each term is what is
-    combined and what is made of its total t. Totals are called t0, t1, ... throughout an op."""
+class RowStage(NamedTuple):
+    """One reduction of all elements. `becomes` first updates the elements, also for later stages;
+    each term is an expression to combine, and one to finalize its total t. Totals are called
+    t0, t1, ... throughout an op."""
 
     combine: str
     terms: tuple[tuple[str, str], ...]
@@ -59,10 +60,10 @@ class Stage(NamedTuple):
 
 
 class RowOp(NamedTuple):
-    """x0, x1, ... are a place's elements of the inputs, `size` is the length of a row."""
+    """x0, x1, ... are the inputs' elements at one position, `size` is the length of a row."""
 
     inputs: int
-    stages: tuple[Stage, ...]
+    stages: tuple[RowStage, ...]
     final: str
 
 
@@ -71,38 +72,38 @@ OPS = {
     "softmax": RowOp(
         1,
         (
-            Stage("max", (("x0", "t"),)),
-            Stage("add", (("x0", "t"),), "x0 = exp_low(x0 - t0);"),
+            RowStage("max", (("x0", "t"),)),
+            RowStage("add", (("x0", "t"),), "x0 = exp_low(x0 - t0);"),
         ),
         "x0 / t1",
     ),
     "softmax_vjp": RowOp(  # of g, out
-        2, (Stage("add", (("x0", "t"),), "x0 = x0 * x1;"),), "x0 - x1 * t0"
+        2, (RowStage("add", (("x0", "t"),), "x0 = x0 * x1;"),), "x0 - x1 * t0"
     ),
     "log_softmax": RowOp(
         1,
         (
-            Stage("max", (("x0", "t"),)),
-            Stage("add", (("exp_low(x0)", "log_f(t)"),), "x0 = x0 - t0;"),
+            RowStage("max", (("x0", "t"),)),
+            RowStage("add", (("exp_low(x0)", "log_f(t)"),), "x0 = x0 - t0;"),
         ),
         "x0 - t1",
     ),
     "log_softmax_vjp": RowOp(  # of g, out
-        2, (Stage("add", (("x0", "t"),)),), "x0 - exp_f(x1) * t0"
+        2, (RowStage("add", (("x0", "t"),)),), "x0 - exp_f(x1) * t0"
     ),
     "standardize": RowOp(
         1,
         (
-            Stage("add", (("x0", _MEAN),)),
-            Stage("add", (("x0 * x0", _SCALE),), "x0 = x0 - t0;"),
+            RowStage("add", (("x0", _MEAN),)),
+            RowStage("add", (("x0 * x0", _SCALE),), "x0 = x0 - t0;"),
         ),
         "x0 * t1",
     ),
     "standardize_vjp": RowOp(  # of g, out, x
         3,
         (
-            Stage("add", (("x0", _MEAN), ("x0 * x1", _MEAN), ("x2", _MEAN))),
-            Stage("add", (("x2 * x2", _SCALE),), "x2 = x2 - t2;"),
+            RowStage("add", (("x0", _MEAN), ("x0 * x1", _MEAN), ("x2", _MEAN))),
+            RowStage("add", (("x2 * x2", _SCALE),), "x2 = x2 - t2;"),
         ),
         "t3 * (x0 - t0 - x1 * t1)",
     ),
@@ -110,17 +111,17 @@ OPS = {
 _ELEMENT, _TOTAL = re.compile(r"\bx(\d)\b"), re.compile(r"\bt\b")
 
 
-class Plan(NamedTuple):
-    """What a kernel's text depends on."""
+class RowKernelPlan(NamedTuple):
+    """What a kernel's source depends on."""
 
     op: str
     dtype: DType
     bindings: tuple[int, ...]
-    kept: int  # axes that number the rows, and axes that number a row's elements
-    gone: int
+    row_rank: int  # axes of the rows, and axes within a row
+    term_rank: int
     lanes: int = WORKGROUP  # threads of a row
-    held: int = 0  # elements that each keeps, 0: none
-    across: bool = False  # whether neighbouring threads are in neighbouring rows
+    held: int = 0  # elements that each thread keeps in registers, 0: none
+    interleaved: bool = False  # whether neighbouring threads are in neighbouring rows
     each: int = 1  # elements of a result's word
 
 
@@ -128,8 +129,8 @@ class Plan(NamedTuple):
 
 
 def exp_low(value: str = "f32") -> str:
-    """A function: exp of what is not above 0, or NaN, in registers of one number or of four. No
-    branches; 0 where the result would be no normal number."""
+    """A WGSL function: exp of a number that is not above 0, or NaN, for scalars or vec4. It has no
+    branches, and returns 0 where the result would be subnormal."""
     bits, whole = value.replace("f32", "u32"), value.replace("f32", "i32")
     return (
         f"fn exp_low(x: {value}) -> {value} {{\n"
@@ -149,21 +150,23 @@ def _first(op: RowOp, stage: int) -> int:
     return sum(len(s.terms) for s in op.stages[:stage])
 
 
-def _finished(op: RowOp, stage: int, q: int, total: str) -> str:
-    """What is made of a term's total, as t<number>."""
+def _finalized(op: RowOp, stage: int, q: int, total: str) -> str:
+    """Define t<number>, the finalized total of a term."""
     value = _TOTAL.sub(total, op.stages[stage].terms[q][1])
     return f"  let t{_first(op, stage) + q} = {value};\n"
 
 
-def _readers(plan: Plan, arrays: int) -> tuple[str, int]:
+def _readers(plan: RowKernelPlan, arrays: int) -> tuple[str, int]:
     """base{k}(row) and at{k}(base, j): where elements are; read{k}(base, j) for inputs. Also the
     number of words of the uniform."""
-    rows, row_names = places(plan.kept, HEAD, "row")
-    terms, term_names = places(plan.gone, HEAD + plan.kept - 1, "j")
-    first = HEAD + plan.kept + plan.gone - 2
+    rows, row_names = split_index(plan.row_rank, HEAD, "row")
+    terms, term_names = split_index(plan.term_rank, HEAD + plan.row_rank - 1, "j")
+    first = HEAD + plan.row_rank + plan.term_rank - 2
     text = ""
     for k in range(arrays):
-        steps = [f"{name} * {slot(first + 1 + plan.kept + i)}" for i, name in enumerate(term_names)]
+        steps = [
+            f"{name} * {slot(first + 1 + plan.row_rank + i)}" for i, name in enumerate(term_names)
+        ]
         text += (
             f"fn base{k}(row: u32) -> u32 {{\n"
             + "\n".join(rows)
@@ -176,7 +179,7 @@ def _readers(plan: Plan, arrays: int) -> tuple[str, int]:
             value = load(plan.dtype, f"a{plan.bindings[k]}", "p")
             text += f"fn read{k}(base: u32, j: u32) -> f32 {{\n  let p = at{k}(base, j);\n"
             text += f"  return {value};\n}}\n"
-        first += 1 + plan.kept + plan.gone
+        first += 1 + plan.row_rank + plan.term_rank
     return text + exp_low(), first
 
 
@@ -185,19 +188,19 @@ def _numbers() -> str:
     return f"  let n = {slot(1)};\n  let size = {size};\n  let eps = {eps};\n"
 
 
-def _place(op: RowOp, j: str, changes: int) -> str:
-    """The elements at j, changed as the first stages change them."""
+def _load_element(op: RowOp, j: str, changes: int) -> str:
+    """Load the elements at j, updated as the first stages update them."""
     lines = "".join(f"    var x{k} = read{k}(b{k}, {j});\n" for k in range(op.inputs))
     return lines + "".join(f"    {s.becomes}\n" for s in op.stages[:changes])
 
 
-def _named(text: str, e: int) -> str:
-    """Element e of those a thread keeps."""
+def _register(text: str, e: int) -> str:
+    """The expression for element e of those a thread keeps."""
     return _ELEMENT.sub(rf"x\1_{e}", text)
 
 
-def _hold(plan: Plan) -> str:
-    """Every element of the thread in a register of its own."""
+def _load_registers(plan: RowKernelPlan) -> str:
+    """Load every element of the thread into a register of its own."""
     lines = []
     for e in range(plan.held):
         word = f"lane + {e // plan.each * plan.lanes}u"
@@ -210,25 +213,26 @@ def _hold(plan: Plan) -> str:
     return "".join(lines)
 
 
-def _fold(op: RowOp, stage: int, held: int, step: str, start: str, end: str) -> str:
-    """acc0, acc1, ...: the thread's part of each total."""
+def _accumulate(op: RowOp, stage: int, held: int, step: str, start: str, end: str) -> str:
+    """acc0, acc1, ...: the thread's accumulator of each total."""
     s = op.stages[stage]
     zero = constant(identity(s.combine, _F32), _F32)
     count = range(len(s.terms))
     text = "".join(f"  var acc{q}_{stage} = {zero};\n" for q in count)
     if held:
         for e in range(held):
-            text += f"  if (in{e}) {{\n    {_named(s.becomes, e)}\n"
+            text += f"  if (in{e}) {{\n    {_register(s.becomes, e)}\n"
             for q in count:
                 acc = f"acc{q}_{stage}"
-                value = _named(s.terms[q][0], e)
+                value = _register(s.terms[q][0], e)
                 text += f"    {acc} = {combined(s.combine, _F32, acc, f'({value})')};\n"
             text += "  }\n"
         return text
     text += f"  for (var first = {start}; first < {end}; first = first + {BLOCK}u * {step}) {{\n"
     text += "".join(f"  var block{q} = {zero};\n" for q in count)
     text += f"  let last = min(first + {BLOCK}u * {step}, {end});\n"
-    text += f"  for (var j = first; j < last; j = j + {step}) {{\n" + _place(op, "j", stage + 1)
+    text += f"  for (var j = first; j < last; j = j + {step}) {{\n"
+    text += _load_element(op, "j", stage + 1)
     for q in count:
         value = combined(s.combine, _F32, f"block{q}", f"({s.terms[q][0]})")
         text += f"    block{q} = {value};\n"
@@ -239,8 +243,8 @@ def _fold(op: RowOp, stage: int, held: int, step: str, start: str, end: str) -> 
     return text + "  }\n"
 
 
-def _gather(op: RowOp, stage: int, lanes: int, step: int) -> str:
-    """sum0, sum1, ...: the totals of the row, from the parts of its threads."""
+def _block_reduce(op: RowOp, stage: int, lanes: int, step: int) -> str:
+    """sum0, sum1, ...: the totals of the row, reduced over its threads in shared memory."""
     s = op.stages[stage]
     count = range(len(s.terms))
     if lanes == 1:
@@ -256,8 +260,8 @@ def _gather(op: RowOp, stage: int, lanes: int, step: int) -> str:
     return text + "  workgroupBarrier();\n"
 
 
-def _write(plan: Plan) -> str:
-    """The results of the thread's elements; whole words, so the elements of one lie together."""
+def _write(plan: RowKernelPlan) -> str:
+    """Store the results of the thread's elements: a thread has all elements of a word."""
     op, lay, out = OPS[plan.op], layout(plan.dtype), OPS[plan.op].inputs
     width = 32 // plan.each
 
@@ -268,71 +272,71 @@ def _write(plan: Plan) -> str:
     if plan.held:
         text = ""
         for e in range(0, plan.held, plan.each):
-            values = " | ".join(bits(_named(op.final, e + i), i) for i in range(plan.each))
+            values = " | ".join(bits(_register(op.final, e + i), i) for i in range(plan.each))
             at = f"at{out}(b{out}, j{e}) / {plan.each}u"
             text += f"  if (alive && in{e}) {{ out[{at}] = {values}; }}\n"
         return text
     text = f"  for (var w0 = lane * {plan.each}u; w0 < n; w0 = w0 + {plan.lanes * plan.each}u) {{\n"
     text += "    var word = 0u;\n"
     for i in range(plan.each):
-        text += f"    {{\n{_place(op, f'w0 + {i}u', len(op.stages))}"
+        text += f"    {{\n{_load_element(op, f'w0 + {i}u', len(op.stages))}"
         text += f"    word = word | {bits(op.final, i)};\n    }}\n"
     return text + f"    if (alive) {{ out[at{out}(b{out}, w0) / {plan.each}u] = word; }}\n  }}\n"
 
 
-def _parts(op: RowOp) -> str:
+def _shared_memory(op: RowOp) -> str:
     most = max(len(s.terms) for s in op.stages)
     return "".join(f"var<workgroup> part{q}: array<f32, 256>;\n" for q in range(most))
 
 
 @lru_cache(maxsize=512)
-def _whole_text(plan: Plan) -> str:
-    """All of a row by one workgroup."""
+def _row_text(plan: RowKernelPlan) -> str:
+    """The kernel in which one workgroup reduces whole rows."""
     op = OPS[plan.op]
     rows = WORKGROUP // plan.lanes
     readers, params = _readers(plan, op.inputs + 1)
-    split = ("%", "/", rows) if plan.across else ("/", "%", plan.lanes)
-    text = readers + (_parts(op) if plan.lanes > 1 else "") + MAIN
+    split = ("%", "/", rows) if plan.interleaved else ("/", "%", plan.lanes)
+    text = readers + (_shared_memory(op) if plan.lanes > 1 else "") + MAIN
     text += (
         f"  let line = (w.y * g.x + w.x) * {rows}u + l {split[0]} {split[2]}u;\n"
         f"  let lane = l {split[1]} {split[2]}u;\n  let alive = line < {slot(0)};\n"
         f"  let row = min(line, {slot(0)} - 1u);\n" + _numbers()
     )
     text += "".join(f"  let b{k} = base{k}(row);\n" for k in range(op.inputs + 1))
-    text += _hold(plan)
+    text += _load_registers(plan)
     for stage in range(len(op.stages)):
-        text += _fold(op, stage, plan.held, f"{plan.lanes}u", "lane", "n")
-        text += _gather(op, stage, plan.lanes, rows if plan.across else 1)
+        text += _accumulate(op, stage, plan.held, f"{plan.lanes}u", "lane", "n")
+        text += _block_reduce(op, stage, plan.lanes, rows if plan.interleaved else 1)
         for q in range(len(op.stages[stage].terms)):
-            text += _finished(op, stage, q, f"sum{q}_{stage}")
+            text += _finalized(op, stage, q, f"sum{q}_{stage}")
     return frame(max(plan.bindings) + 1, params, text + _write(plan) + "}\n")
 
 
-def _known(op: RowOp, stages: int, first: int) -> str:
-    """The totals of earlier stages, from their buffers."""
+def _load_totals(op: RowOp, stages: int, first: int) -> str:
+    """Load the totals of earlier stages from their buffers."""
     text = ""
     for s in range(stages):
         for q in range(len(op.stages[s].terms)):
             text += f"  let got{q}_{s} = bitcast<f32>(a{first + s}[{q}u * {slot(0)} + row]);\n"
-            text += _finished(op, s, q, f"got{q}_{s}")
+            text += _finalized(op, s, q, f"got{q}_{s}")
     return text
 
 
 @lru_cache(maxsize=256)
-def _stage_text(plan: Plan, stage: int) -> str:
-    """One stage on the pieces of rows; another word of the uniform says how many pieces."""
+def _stage_text(plan: RowKernelPlan, stage: int) -> str:
+    """The kernel of one stage on pieces of rows; one more uniform word is the number of pieces."""
     op = OPS[plan.op]
     readers, params = _readers(plan, op.inputs)
     buffers = max(plan.bindings) + 1
     pieces = slot(params)
-    text = readers + _parts(op) + MAIN + "  let k = w.y * g.x + w.x;\n  let lane = l;\n"
+    text = readers + _shared_memory(op) + MAIN + "  let k = w.y * g.x + w.x;\n  let lane = l;\n"
     text += f"  if (k >= {slot(0)} * {pieces}) {{ return; }}\n"
     text += f"  let row = k / {pieces};\n  let start = (k % {pieces}) * {PIECE}u;\n" + _numbers()
     text += f"  let end = min(start + {PIECE}u, n);\n"
     text += "".join(f"  let b{k} = base{k}(row);\n" for k in range(op.inputs))
-    text += _known(op, stage, buffers)
-    text += _fold(op, stage, 0, f"{WORKGROUP}u", "start + lane", "end")
-    text += _gather(op, stage, WORKGROUP, 1) + "  if (l == 0u) {\n"
+    text += _load_totals(op, stage, buffers)
+    text += _accumulate(op, stage, 0, f"{WORKGROUP}u", "start + lane", "end")
+    text += _block_reduce(op, stage, WORKGROUP, 1) + "  if (l == 0u) {\n"
     for q in range(len(op.stages[stage].terms)):
         at = f"{q}u * {slot(0)} * {pieces} + k"
         text += f"    out[{at}] = bitcast<u32>(sum{q}_{stage});\n"
@@ -341,10 +345,10 @@ def _stage_text(plan: Plan, stage: int) -> str:
 
 @lru_cache(maxsize=256)
 def _final_text(name: str, dtype: DType, bindings: tuple[int, ...], rank: int) -> str:
-    """The results from the totals. Uniform: rows, count, size, eps; sizes; for each input, and for
-    the number of the row, offset and strides."""
+    """The kernel that computes results from the totals. Uniform: rows, count, size, eps; sizes; for
+    each input, and for the number of the row, offset and strides."""
     op = OPS[name]
-    lines, names = places(rank, HEAD)
+    lines, names = split_index(rank, HEAD)
     first = HEAD + rank - 1
     body = "\n".join(lines) + "\n"
     for k in range(op.inputs):
@@ -353,7 +357,7 @@ def _final_text(name: str, dtype: DType, bindings: tuple[int, ...], rank: int) -
     body += f"  let row = {address(first + op.inputs * (rank + 1), names)};\n"
     body += _numbers()
     buffers = max(bindings) + 1
-    body += _known(op, len(op.stages), buffers)
+    body += _load_totals(op, len(op.stages), buffers)
     body += "".join(f"  {s.becomes}\n" for s in op.stages)
     text = exp_low() + f"fn element(e: u32) -> f32 {{\n{body}  return {op.final};\n}}\n"
     params = first + (op.inputs + 1) * (rank + 1)
@@ -371,24 +375,24 @@ def _nearest(steps: Shape) -> int:
     return min((abs(s) for s in steps if s), default=1 << 62)
 
 
-def _power(n: int) -> int:
+def _power_of_two(n: int) -> int:
     """The smallest power of two that is no smaller."""
     return 1 << (n - 1).bit_length()
 
 
-def _shared(software: bool, rows: int, n: int, across: bool) -> tuple[int, int, bool]:
+def _thread_mapping(software: bool, rows: int, n: int, interleaved: bool) -> tuple[int, int, bool]:
     """Threads of a row, elements each keeps, and whether neighbours are in neighbouring rows.
 
-    On a software adapter a barrier costs more than all the rest: no thread shares its row.
+    On a software adapter a barrier costs more than everything else: no thread shares its row.
     """
     if software:
-        lanes, across = 1, False
-    elif across and rows >= SIDE_BY_SIDE:
+        lanes, interleaved = 1, False
+    elif interleaved and rows >= SIDE_BY_SIDE:
         lanes = WORKGROUP // SIDE_BY_SIDE
     else:
-        lanes, across = min(WORKGROUP, _power(-(-n // WANTED))), False
-    held = _power(-(-n // lanes))
-    return lanes, held if held <= HELD else 0, across
+        lanes, interleaved = min(WORKGROUP, _power_of_two(-(-n // WANTED))), False
+    held = _power_of_two(-(-n // lanes))
+    return lanes, held if held <= HELD else 0, interleaved
 
 
 def floating(name: str, array: WebGPUArray) -> DType:
@@ -404,52 +408,54 @@ def _run(dev: Any, name: str, *arrays: WebGPUArray, axes: Shape, eps: float = 0.
     shape, dtype = arrays[0].shape, floating(name, arrays[0])
     if not size_of(shape):
         return dev.empty(shape, dtype)
-    arrays = tuple(copy_kernels.bound(dev, arrays))
+    arrays = tuple(copy_kernels.fit_bindings(dev, arrays))
     stay = tuple(a for a in range(len(shape)) if a not in axes)
     rows, n = (size_of(tuple(shape[a] for a in some)) for some in (stay, axes))
     head = [rows, n, _bits(n), _bits(eps)]
-    # Mesa's software adapter ends all loops of a thread after 65535 turns in sum, and says nothing
+    # Mesa's software adapter silently ends all loops of a thread after 65535 iterations in total
     if n >= LONG and (rows < FEW or dev.gpu.is_software):
-        return _in_pieces(dev, name, arrays, stay, axes, head)
+        return _run_split(dev, name, arrays, stay, axes, head)
     strides = [*(a.strides for a in arrays), row_major(shape)]
-    (kept, kept_steps), (gone, gone_steps) = (
+    (row_sizes, row_strides), (term_sizes, term_strides) = (
         collapse(tuple(shape[a] for a in some), [tuple(s[a] for a in some) for s in strides])
         for some in (stay, axes)
     )
-    across = _nearest(kept_steps[0]) < _nearest(gone_steps[0])
-    lanes, held, across = _shared(dev.gpu.is_software, rows, n, across)
+    interleaved = _nearest(row_strides[0]) < _nearest(term_strides[0])
+    lanes, held, interleaved = _thread_mapping(dev.gpu.is_software, rows, n, interleaved)
     each = layout(dtype).per_word
-    packed = n % each == 0 and gone_steps[-1] == (1,)
+    packed = n % each == 0 and term_strides[-1] == (1,)
     result = dtype if packed or each == 1 else _F32
     storages, bindings = distinct(arrays)
     each = each if packed else 1
     held = max(held, each) if held else 0
-    plan = Plan(name, dtype, bindings, len(kept), len(gone), lanes, held, across, each)
-    params = [*head, *kept[1:], *gone[1:]]
+    plan = RowKernelPlan(
+        name, dtype, bindings, len(row_sizes), len(term_sizes), lanes, held, interleaved, each
+    )
+    params = [*head, *row_sizes[1:], *term_sizes[1:]]
     offsets = [*(a.offset for a in arrays), 0]
-    for offset, k, s in zip(offsets, kept_steps, gone_steps, strict=True):
+    for offset, k, s in zip(offsets, row_strides, term_strides, strict=True):
         params += (offset, *k, *s)
     out: WebGPUArray = dev.empty(shape, result)
     threads = -(-rows * lanes // WORKGROUP) * WORKGROUP
-    dev.launch(name, _whole_text(plan), storages, out, params, threads)
+    dev.launch(name, _row_text(plan), storages, out, params, threads)
     return as_dtype(dev, out, dtype)
 
 
-def _in_pieces(
+def _run_split(
     dev: Any, name: str, arrays: Sequence[WebGPUArray], stay: Shape, axes: Shape, head: list[int]
 ) -> WebGPUArray:
-    """A few long rows: each stage by as many workgroups as there are pieces."""
+    """A few long rows: each stage runs one workgroup for each piece."""
     op, shape, dtype = OPS[name], arrays[0].shape, FROM_NP[arrays[0].dtype]
     storages, bindings = distinct(arrays)
     strides = [a.strides for a in arrays]
-    (kept, kept_steps), (gone, gone_steps) = (
+    (row_sizes, row_strides), (term_sizes, term_strides) = (
         collapse(tuple(shape[a] for a in some), [tuple(s[a] for a in some) for s in strides])
         for some in (stay, axes)
     )
-    plan = Plan(name, dtype, bindings, len(kept), len(gone))
+    plan = RowKernelPlan(name, dtype, bindings, len(row_sizes), len(term_sizes))
     pieces = -(-head[1] // PIECE)
-    params = [*head, *kept[1:], *gone[1:]]
-    for a, k, s in zip(arrays, kept_steps, gone_steps, strict=True):
+    params = [*head, *row_sizes[1:], *term_sizes[1:]]
+    for a, k, s in zip(arrays, row_strides, term_strides, strict=True):
         params += (a.offset, *k, *s)
     totals: list[Any] = []
     for number, stage in enumerate(op.stages):

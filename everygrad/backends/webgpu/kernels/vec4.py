@@ -1,7 +1,7 @@
-"""Elementwise kernels on arrays in C order: a thread makes four results, read and written at once.
+"""Elementwise kernels on contiguous arrays: a thread loads and stores vec4s.
 
-The last thread may go beyond the end: blocks are whole multiples of four words, and what lies there
-is nobody's.
+The last thread may go beyond the end: blocks are multiples of four words, and no other array uses
+the words after the last element.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PARTS = "xyzw"
 def serves(
     program: Program, given: Sequence[DType], offsets: Sequence[int], strides: Sequence[Shape]
 ) -> bool:
-    """Whether everything is one number or lies in C order from a multiple of four on, in words
-    (or in bools, four to a word)."""
+    """Whether every operand is one number or contiguous from a multiple of four on, in words (or in
+    bools, four to a word)."""
     for dtype in (program.dtype, *given):
         if dtype.itemsize != 4 and dtype is not dtypes.bool_:
             return False

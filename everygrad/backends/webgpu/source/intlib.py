@@ -1,7 +1,7 @@
-"""Integers in WGSL: 64-bit ones as pairs of words (low, high), and what WGSL's own lack.
+"""Integers in WGSL: 64-bit ones as pairs of words (low, high), and operations that WGSL lacks.
 
-`l` stands for int64, `ul` for uint64. Division rounds down as Python's and gives 0 for a divisor
-of 0, shifts by more than the width give what shifting bit by bit would: all as NumPy has it.
+`l` stands for int64, `ul` for uint64. Division rounds down as in Python and gives 0 for a divisor
+of 0, shifts by more than the width give what shifting bit by bit would: all as in NumPy.
 """
 
 from __future__ import annotations
@@ -157,18 +157,18 @@ fn pow_l(a: vec2<u32>, n: vec2<u32>) -> vec2<u32> {
   }
   return vec2<u32>(select(0u, 1u, eq_l(a, vec2<u32>(1u, 0u))), 0u);
 }
-fn f32_of_ul(a: vec2<u32>) -> f32 {  // rounded once: what does not fit 32 bits only breaks ties
+fn f32_of_ul(a: vec2<u32>) -> f32 {  // rounded once: the bits beyond 32 only break ties
   if (a.y == 0u) { return f32(a.x); }
   let z = countLeadingZeros(a.y);
   let top = shl_l(a, vec2<u32>(z, 0u));
   let kept = top.y | select(0u, 1u, top.x != 0u);
   return f32(kept) * bitcast<f32>((127u + 32u - z) << 23u);
 }
-fn odd_of_u(a: u32) -> f32 {  // the last bit says "inexact": rounding that again rounds once
+fn odd_of_u(a: u32) -> f32 {  // the last bit marks inexact: rounding again then rounds only once
   return f32(select(a, (a & 0xffffff00u) | select(0u, 256u, (a & 255u) != 0u), a >= 0x1000000u));
 }
 fn odd_of_i(a: i32) -> f32 {
-  let m = odd_of_u(u32(abs(a)));  // of the smallest too: its bits are its size
+  let m = odd_of_u(u32(abs(a)));  // also of the smallest: its bits are its magnitude
   return select(m, -m, a < 0);
 }
 fn odd_of_ul(a: vec2<u32>) -> f32 {

@@ -2,13 +2,13 @@
 
 Drivers' own exp, sin or pow may be off by thousands of units, drop NaN, or fail at extremes, so
 these use +, -, *, / and bit operations only. Polynomials are least-maximum fits to float64 values.
-Splits go by bit masks and exact products: a driver may fuse a multiply and an add, and the result
-stays right. Infinities and NaN are made at run time, since WGSL refuses them as constants.
+Numbers are split by bit masks and exact products: a driver may fuse a multiply and an add, and the
+result stays right. Infinities and NaN are made at run time, since WGSL refuses them as constants.
 
-WGSL lets a driver take subnormal numbers for 0 in arithmetic and comparisons, be off by 2.5 units
-in a division, and by more in a square root. So `div_f` and `sqrt_f` correct the driver's answer by
-its exact remainder, in integers; a plain / stands where an error of 2.5 units does no harm. What is
-subnormal is tested, scaled and rounded by its bits, which no driver touches.
+WGSL lets a driver flush subnormal numbers to 0 in arithmetic and comparisons, be off by 2.5 units
+in a division, and by more in a square root. So `div_f` and `sqrt_f` correct the driver's result by
+its exact remainder, in integers; a plain / is used where an error of 2.5 units does no harm.
+Subnormal numbers are tested, scaled and rounded by their bits, which no driver changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ fn abs_f(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) & 0x7fffffffu); }
 fn with_sign(x: f32, s: f32) -> f32 {
   return bitcast<f32>((bitcast<u32>(x) & 0x7fffffffu) | (bitcast<u32>(s) & 0x80000000u));
 }
-fn even_f(x: f32) -> f32 {  // the last bit off: a driver must not take (1 + x) - 1 for x
+fn even_f(x: f32) -> f32 {  // the last bit cleared: a driver must not replace (1 + x) - 1 by x
   return bitcast<f32>(bitcast<u32>(x) & 0xfffffffeu);
 }
 fn neg_f(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ 0x80000000u); }
@@ -56,8 +56,8 @@ fn rank_f(x: f32) -> i32 {  // grows with x; -0.0 is below 0.0
   let m = bitcast<i32>(bitcast<u32>(x) & 0x7fffffffu);
   return select(m, ~m, is_negative(x));
 }
-fn max_f(a: f32, b: f32) -> f32 {  // as integers: what looks like a maximum of floats, a driver
-  if (is_nan(a) || is_nan(b)) { return select(b, a, is_nan(a)); }  // may take for one without NaN
+fn max_f(a: f32, b: f32) -> f32 {  // as integers: a driver may replace a maximum of floats
+  if (is_nan(a) || is_nan(b)) { return select(b, a, is_nan(a)); }  // by one that drops NaN
   return select(b, a, rank_f(b) <= rank_f(a));
 }
 fn min_f(a: f32, b: f32) -> f32 {
@@ -233,15 +233,15 @@ fn log1p_f(x: f32) -> f32 {
   let u = even_f(1.0 + x);
   return log_f(u) + (x - (u - 1.0)) / u;
 }
-fn product_f(a: f32, b: f32) -> vec2<f32> {  // a * b or nearly so, and what is missing
+fn product_f(a: f32, b: f32) -> vec2<f32> {  // a * b, rounded, and its error
   let ah = bitcast<f32>(bitcast<u32>(a) & 0xfffff000u);
   let bh = bitcast<f32>(bitcast<u32>(b) & 0xfffff000u);
   let al = a - ah;
   let bl = b - bh;
-  let p = even_f(a * b);  // else a driver may fuse it into ah * bh - a * b, and nothing is missing
+  let p = even_f(a * b);  // else a driver may fuse it into ah * bh - a * b, and the error is lost
   return vec2<f32>(p, (((ah * bh - p) + ah * bl) + al * bh) + al * bl);
 }
-fn sum_f(a: f32, b: f32) -> vec2<f32> {  // a + b where a is the larger or 0, and the rest
+fn sum_f(a: f32, b: f32) -> vec2<f32> {  // a + b where a is the larger or 0, and its error
   let s = even_f(a + b);
   return vec2<f32>(s, b - (s - a));
 }
@@ -254,7 +254,7 @@ fn log2_pair_f(x: f32) -> vec2<f32> {  // of a positive finite x, to about 34 bi
   let q = product_f(s, d);
   let sl = (((f - q.x) - q.y) - s * dl) / d;
   let z = product_f(s, s);
-  let c = product_f(z.x, s);  // the cube, whose share must be exact too
+  let c = product_f(z.x, s);  // the cube, which must be exact too
   let cl = c.y + (z.y + 3.0 * s * sl) * s;
   let t = product_f(c.x, 0.6666666865348816);
   let tl = t.y + (cl * 0.6666666865348816 - c.x * 1.9868215517249155e-08);
@@ -365,8 +365,8 @@ fn tan_f(x: f32) -> f32 {
   let r = reduce_f(x, &q);
   let s = sin_near_f(r);
   let c = cos_near_f(r);
-  let turned = (q & 1) == 1;
-  let y = div_f(select(s, -c, turned), select(c, s, turned));
+  let odd = (q & 1) == 1;
+  let y = div_f(select(s, -c, odd), select(c, s, odd));
   return select(y, -y, is_negative(x));
 }
 fn asin_near_f(x: f32) -> f32 {

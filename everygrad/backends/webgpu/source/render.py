@@ -37,8 +37,9 @@ LIBRARY = {
 }
 
 # by intrinsic and kind of register: b bool, i int, u uint, f float, l int64, ul uint64 (l serves
-# where ul is not named). A driver may take x - x for 0, (x + y) - x for y and x * 0 for 0, whatever
-# NaN and rounding say: it does not where bits are turned in between, hence sub and times_zero_f.
+# where ul is absent). A driver may replace x - x by 0, (x + y) - x by y and x * 0 by 0, regardless
+# of NaN and rounding: it does not where bits are changed as integers in between, hence the forms of
+# sub and times_zero_f.
 TABLE: dict[str, dict[str, str]] = {
     "add": {"f": "{0} + {1}", "i": "{0} + {1}", "u": "{0} + {1}", "l": "add_l({0}, {1})"},
     "sub": {"f": "{0} + neg_f({1})", "i": "{0} - {1}", "u": "{0} - {1}", "l": "sub_l({0}, {1})"},
@@ -193,7 +194,7 @@ _ROUNDS = {dtypes.float16: "half_round({0})", dtypes.bfloat16: "brain_round({0})
 
 
 def constant(value: Any, dtype: DType) -> str:
-    """A literal; what WGSL has no literal for is made from its bits."""
+    """A literal; a value without a WGSL literal is made from its bits."""
     kind = layout(dtype).kind
     if kind == "b":
         return "true" if value else "false"
@@ -216,33 +217,33 @@ _ZEROS = {constant(0.0, dtypes.float32), constant(-0.0, dtypes.float32)}
 
 
 def cast(value: str, source: DType, target: DType) -> str:
-    """A register converted; half floats are rounded to what they can hold."""
+    """A register converted to another dtype; half floats are rounded."""
     a, b = layout(source).kind, layout(target).kind
     rounded = _ROUNDS.get(target)
     if a == b == "f" or b == "f":
-        plain = value if a == "f" else _look(CASTS, a, b).format(value)
+        plain = value if a == "f" else _cast_form(CASTS, a, b).format(value)
         if target is dtypes.bfloat16:
             plain = _to_be_rounded(value, source, target)
         if rounded and source is not target:
             return rounded.format(plain)
         return plain
-    if a == "f" and target in _WRAPS:  # what is too large becomes the largest
+    if a == "f" and target in _WRAPS:  # a value that is too large becomes the largest
         limits = np.iinfo(target.np)
         name, end = ("i32", "") if b == "i" else ("u32", "u")
         return f"clamp({name}_of_f({value}), {limits.min}{end}, {limits.max}{end})"
-    plain = value if a == b or {a, b} == {"l", "ul"} else _look(CASTS, a, b).format(value)
+    plain = value if a == b or {a, b} == {"l", "ul"} else _cast_form(CASTS, a, b).format(value)
     narrower = target in _WRAPS and source is not target and a != "b"
     return _WRAPS[target].format(plain) if narrower else plain
 
 
 def _to_be_rounded(value: str, source: DType, half: DType) -> str:
-    """A register as a float32 that is rounded to a half float next, and not twice."""
+    """A register as a float32 such that rounding it to a half float next rounds only once."""
     if half is dtypes.bfloat16 and source.is_integer and source.bits > 16:
         return f"odd_of_{layout(source).kind}({value})"
     return cast(value, source, dtypes.float32)
 
 
-def _look(table: dict[str, str], a: str, b: str) -> str:
+def _cast_form(table: dict[str, str], a: str, b: str) -> str:
     for key in (f"{a} {b}", f"{a[-1]} {b}", f"{a} {b[-1]}", f"{a[-1]} {b[-1]}"):
         if key in table:
             return table[key]
@@ -268,8 +269,8 @@ def instruction(inst: Inst, args: Sequence[str], sources: Sequence[DType]) -> st
 
 
 def _gelu(program: Program, inst: Inst, args: Sequence[str]) -> str | None:
-    """x * ndtr(x), of which the second may be too small a number for a GPU where the first is
-    not."""
+    """x * ndtr(x) as one function, if this is one: ndtr(x) may be subnormal, which a GPU flushes,
+    where the product is not."""
     if inst.fn != "mul" or inst.dtype is not dtypes.float32:
         return None
     first, second = inst.args
@@ -293,7 +294,7 @@ def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
             text = _to_be_rounded(args[0], sources[0], inst.dtype)  # rounded as it is stored
         else:
             text = _gelu(program, inst, args) or instruction(inst, args, sources)
-        # a zero stays what it is, so that `instruction` sees it
+        # a zero stays a literal, so that `instruction` sees it
         name = final if i == last else text if text in _ZEROS else f"t{i}"
         names.append(name)
         if name == text:
@@ -302,7 +303,7 @@ def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
     return lines
 
 
-# --- the frame -----------------------------------------------------------------------------------
+# --- the kernel ----------------------------------------------------------------------------------
 
 
 def slot(i: int) -> str:
@@ -311,7 +312,7 @@ def slot(i: int) -> str:
 
 
 def with_library(text: str) -> str:
-    """The text and those of our functions that it calls, directly or not."""
+    """The source and those library functions that it calls, directly or not."""
     found: dict[str, str] = {}
     todo = [text]
     while todo:
@@ -346,7 +347,7 @@ def element_kernel(inputs: int, params: int, dtype: DType, text: str, count: str
     return frame(inputs, params, text + main)
 
 
-def places(rank: int, first: int, index: str = "e") -> tuple[list[str], list[str]]:
+def split_index(rank: int, first: int, index: str = "e") -> tuple[list[str], list[str]]:
     """Lines that split an index into coordinates, by sizes in words first.. of the uniform (all
     but the first size); and the coordinates' names."""
     lines, names = [f"  var r = {index};"], [f"i{k}" for k in range(rank)]
@@ -368,7 +369,7 @@ def elementwise(
     program: Program, input_dtypes: tuple[DType, ...], bindings: tuple[int, ...], rank: int
 ) -> str:
     """Uniform: the count, rank - 1 sizes, then for each input its offset and strides."""
-    lines, names = places(rank, 1)
+    lines, names = split_index(rank, 1)
     registers: dict[int, str] = {}
     used = sorted({inst.value for inst in program.insts if inst.fn == "input"})
     for k in used:

@@ -1,4 +1,4 @@
-"""How elements lie in buffers of 32-bit words, and how WGSL reads and writes them.
+"""How elements are laid out in buffers of 32-bit words, and how WGSL reads and writes them.
 
 Buffers hold what NumPy's memory holds: four bools or 8-bit integers to a word, two 16-bit numbers,
 one 32-bit number, half a 64-bit integer. In a kernel's registers small integers are i32 and u32,
@@ -51,7 +51,7 @@ _CURES = {"float": "float32", "complex": "float32, with the imaginary part as a 
 
 
 def layout(dtype: DType) -> Layout:
-    """The layout, or an error that says what to use instead."""
+    """The layout of a dtype; an error for others says what to use."""
     found = LAYOUTS.get(dtype)
     if found is None:
         raise DtypeError(
@@ -69,17 +69,17 @@ _RAW = {
 
 
 def raw(dtype: DType) -> DType:
-    """The dtype to move elements as: on the way through a float register a NaN may change."""
+    """The dtype to copy elements as: a NaN may change in a float register."""
     return _RAW.get(dtype, dtype)
 
 
 def load(dtype: DType, buffer: str, index: str) -> str:
-    """The element at `index`, which must be a name: it may stand several times."""
+    """The element at `index`, which must be a name: it may be repeated."""
     return layout(dtype).load.format(b=buffer, i=index)
 
 
 def store(dtype: DType, count: str) -> str:
-    """The body of main: out from `element(e)`, each thread a word (or a 64-bit element)."""
+    """The body of main: each thread stores one word (or 64-bit element) from `element(e)`."""
     lay = layout(dtype)
     if lay.words == 2:
         return (
@@ -102,7 +102,7 @@ def store(dtype: DType, count: str) -> str:
 
 
 def byte_size(dtype: DType, count: int) -> int:
-    """The bytes of `count` elements, up to whole words."""
+    """The bytes of `count` elements, rounded up to whole words."""
     layout(dtype)
     return -(-dtype.itemsize * count // 4) * 4
 
