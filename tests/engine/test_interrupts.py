@@ -39,6 +39,7 @@ from everygrad.backends.cpu.gemm import blas
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.core.context import fast_limit
 from everygrad.core.scopes import at_once
+from tests.conftest import DEVICES
 
 DRY = "cuda:dry"
 ON_DEVICES = ("backward", "with blocks", "x[i] = v", "AdamW, eager", "jit", "jit, backward",
@@ -119,6 +120,8 @@ BLOCKS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", list(BLOCKS))
 def test_every_place_of_a_block(name: str, how: str, handler: Handler) -> None:
     make = BLOCKS[name]
+    for device in DEVICES:
+        _ = eg.ones((2,), device=device) * 2.0  # a profiler waits for every device in use
 
     def work() -> None:
         block = make()

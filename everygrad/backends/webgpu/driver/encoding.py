@@ -61,6 +61,8 @@ class Encoder:
         return self.calls.submission(self._submitted[0])
 
     def __del__(self) -> None:
+        if not hasattr(self, "raw"):  # a signal handler raised before it was made
+            return
         if self._pass and self._timed is None:  # interrupted, and never submitted
             self.calls.drop(self._pass)
         if self._finished and not self._submitted:
