@@ -22,7 +22,7 @@ ops.load_all()
 # random numbers, checks and moves to devices are no programs; the rest has makers of its own
 NOT_FUZZED = {
     *("philox", "philox_advance", "mulhi", "check_range", "to", "dropout", "real", "imag", "conj"),
-    *(f"{kind}_of_words" for kind in ("unit", "fine_unit", "normal", "integer")),
+    *("u32_to_uniform", "u64_to_uniform", "normal_of_words", "integer_of_words"),
 }
 
 
