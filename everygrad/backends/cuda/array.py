@@ -16,8 +16,9 @@ import numpy as np
 
 from everygrad.backends import base
 from everygrad.backends.cuda.driver.memory import SmallStorage, Storage
-from everygrad.backends.strided_array import StridedArray, row_major
+from everygrad.backends.strided_array import StridedArray
 from everygrad.core.shapes import Shape
+from everygrad.core.strides import row_major
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import DtypeError
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
-from everygrad.backends.strided_array import StridedArray, row_major
+from everygrad.backends.strided_array import StridedArray
 from everygrad.backends.webgpu.driver.memory import Storage
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import row_major
 
 
 class WebGPUArray(StridedArray):

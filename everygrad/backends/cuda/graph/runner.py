@@ -27,7 +27,7 @@ from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.graph.recording import ALIGN, Step
 from everygrad.backends.cuda.graph.segments import SegmentedGraph, is_hosted
 from everygrad.backends.cuda.kernels import copy_kernels
-from everygrad.backends.strided_array import row_major
+from everygrad.core.strides import row_major
 from everygrad.errors import EverygradError
 
 _TINY = 1 << 10  # bytes of a result that is copied out with others

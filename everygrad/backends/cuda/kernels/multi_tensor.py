@@ -19,9 +19,9 @@ from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body
 from everygrad.backends.cuda.source.writer import BLOCK, KernelText, WrittenKernel
-from everygrad.backends.strided_array import is_row_major
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import is_row_major
 from everygrad.dtypes import FROM_NP, DType
 
 _MAX_ARGUMENT_BYTES = 4096  # of a launch, on every GPU
