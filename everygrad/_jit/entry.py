@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, repeat
 from operator import call
-from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
 
@@ -25,6 +24,7 @@ from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
 from everygrad.core.config import config
 from everygrad.core.context import intercepted, profiling
+from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.scopes import drain
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.errors import TraceError
@@ -364,27 +364,27 @@ def _others_may_look() -> bool:
 def _ours_alone(array: Any) -> bool:
     """Whether only the tensor, the replay's list of inputs and our own names know the array."""
     if type(array) is not ndarray:
-        return getrefcount(array) <= _KNOWN and not getweakrefcount(array) and array.is_sole_owner
-    alone = getrefcount(array) <= _KNOWN and array.base is None
+        return refcount(array) <= _KNOWN and not getweakrefcount(array) and array.is_sole_owner
+    alone = refcount(array) <= _KNOWN and array.base is None
     return alone and array.flags.writeable and not getweakrefcount(array)
 
 
 def _only_hidden(g: Tensor) -> bool:
     """Whether only a list of hidden gradients knows a gradient, and only it its array."""
     array = g._data
-    known = getrefcount(g) <= _KNOWN_HIDDEN and getrefcount(array) <= _KNOWN_HIDDEN_ARRAY
+    known = refcount(g) <= _KNOWN_HIDDEN and refcount(array) <= _KNOWN_HIDDEN_ARRAY
     return known and not getweakrefcount(array)
 
 
 def _known_hidden() -> tuple[int, int]:
-    """What getrefcount says of a gradient, and of its array, that one list holds."""
+    """What refcount says of a gradient, and of its array, that one list holds."""
 
     class Holder:
         _data: Any
 
     def look(g: Any) -> tuple[int, int]:
         array = g._data
-        return getrefcount(g), getrefcount(array)
+        return refcount(g), refcount(array)
 
     t = Holder()
     t._data = np.empty(1)
@@ -395,7 +395,7 @@ def _known_hidden() -> tuple[int, int]:
 
 
 def _known() -> int:
-    """What getrefcount says of an array held by a tensor and by a replay's list of inputs."""
+    """What refcount says of an array held by a tensor and by a replay's list of inputs."""
 
     class Holder:
         _data: Any
@@ -409,10 +409,10 @@ def _known() -> int:
         return inner(array) if array is inputs[0] else 0
 
     def inner(array: Any) -> int:
-        return getrefcount(array)
+        return refcount(array)
 
     return look()
 
 
-_KNOWN = _known()
-_KNOWN_HIDDEN, _KNOWN_HIDDEN_ARRAY = _known_hidden()
+_KNOWN = calibrated(_known())
+_KNOWN_HIDDEN, _KNOWN_HIDDEN_ARRAY = map(calibrated, _known_hidden())

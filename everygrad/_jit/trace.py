@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
 from everygrad.compile.ir import Graph, Value, index_bound
 from everygrad.core.context import tracing
+from everygrad.core.ownership import refcount
 from everygrad.core.scopes import Setting
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, wrap
@@ -431,7 +431,7 @@ def _holds(thing: Any, payloads: set[Traced]) -> bool:
 
 
 def _references(things: set[Any]) -> dict[int, int]:
-    return {id(thing): sys.getrefcount(thing) for thing in things}
+    return {id(thing): refcount(thing) for thing in things}
 
 
 _ALONE = _references({object()}).popitem()[1]  # of what is in the set and nowhere else

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from everygrad.backends.strided_array import collapse
 from everygrad.compile.fuse import Group, Member, final_strides
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.walk import Walk, walk
 from everygrad.core.shapes import Shape
+from everygrad.core.strides import collapse
 
 
 class Kind(NamedTuple):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from everygrad.backends.strided_array import StridedArray, broadcast_strides, reshape_strides
+from everygrad.backends.strided_array import StridedArray
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import broadcast_strides, reshape_strides
 from everygrad.dtypes import FROM_NP
 
 A = TypeVar("A", bound=StridedArray)

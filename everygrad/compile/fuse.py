@@ -24,8 +24,9 @@ from everygrad.compile.dependencies import Dependencies
 from everygrad.compile.ir import LEAVES, Graph, Value, in_order, reachable
 from everygrad.compile.recompute import Recompute
 from everygrad.compile.thresholds import edge
-from everygrad.compile.views import View, expand, is_whole, row_major, view_of
+from everygrad.compile.views import View, expand, is_whole, view_of
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import row_major
 
 # members of one group; by weight, where a backend says what its values text_weight
 MOST_MEMBERS = edge(__name__, "MOST_MEMBERS", 96, "count")

@@ -6,11 +6,11 @@ it goes. Reshapes that no strides can express, and `unslice`, end the chain: the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from everygrad.compile.ir import Value
 from everygrad.core.shapes import Shape
+from everygrad.core.strides import is_row_major, reshape_strides, row_major
 
 
 class View(NamedTuple):
@@ -20,15 +20,6 @@ class View(NamedTuple):
     shape: Shape
     strides: Shape
     offset: int = 0
-
-
-def row_major(shape: Sequence[int]) -> Shape:
-    """The strides of elements stored one after the other."""
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
 
 
 def whole(value: Value) -> View:
@@ -66,7 +57,7 @@ def apply_move(view: View, move: Value) -> View | None:
         steps = tuple(by * step for (_, _, by), step in zip(slices, strides, strict=True))
         return View(base, move.shape, steps, start)
     if move.name == "reshape":
-        moved = reshape(shape, strides, move.shape)
+        moved = reshape_strides(shape, strides, move.shape)
         return None if moved is None else View(base, move.shape, moved, offset)
     return None
 
@@ -80,42 +71,6 @@ def expand(view: View, shape: Shape) -> View:
     return View(view.base, shape, tuple(strides), view.offset)
 
 
-def reshape(old: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """The strides of the same elements in shape `new`, or None where there are none."""
-    if 0 in old:
-        return row_major(new)
-    dims = [(n, s) for n, s in zip(old, strides, strict=True) if n != 1]
-    runs: list[tuple[int, int]] = []  # sizes merged where one axis continues the next
-    for n, s in dims:
-        if runs and runs[-1][1] == n * s:
-            runs[-1] = (runs[-1][0] * n, s)
-        else:
-            runs.append((n, s))
-    made: list[int] = []
-    runs.reverse()
-    size, step = runs.pop(0) if runs else (1, 1)
-    for n in reversed(new):
-        if n == 1:
-            made.append(step)
-            continue
-        if size == 1 and runs:
-            size, step = runs.pop(0)
-        if size % n:
-            return None
-        made.append(step)
-        size //= n
-        step *= n
-    return tuple(reversed(made))
-
-
 def is_whole(shape: Shape, strides: Shape, offset: int = 0) -> bool:
-    """Whether the elements lie one after the other from the first on."""
-    if offset:
-        return False
-    step = 1
-    for n, s in zip(reversed(shape), reversed(strides), strict=True):
-        if n != 1:
-            if s != step:
-                return False
-            step *= n
-    return True
+    """Whether the elements are contiguous from the first on."""
+    return not offset and is_row_major(shape, strides)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from everygrad.compile.fuse import Group, Load, Member, final_strides
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
-from everygrad.compile.views import row_major
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import row_major
 
 # elements of a piece: short enough for exact sums, long enough to hide the loop
 CHUNK = edge(__name__, "CHUNK", 4096, "size")

@@ -11,7 +11,6 @@ them is refused (`refuse_lost_write`). Methods and operators are added by the op
 from __future__ import annotations
 
 from collections.abc import Iterator
-from sys import getrefcount
 from typing import Any
 from weakref import ref
 
@@ -19,6 +18,7 @@ from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.autograd.transform_scope import GRAD, STREAM, VALUE, inside, outlasts_cycles
 from everygrad.core.context import intercepted, tracing
+from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.torch_names import IN_PLACE, METHODS, cure
 from everygrad.dtypes import FROM_NP, DType
@@ -320,21 +320,21 @@ def _rows(x: Tensor) -> Iterator[Tensor]:
     """The rows, views of x unless this loop is the only one who holds it."""
     for i in range(x.shape[0]):
         row = x[i]
-        if getrefcount(x) <= _ONE_LOOP and row is not x:
+        if refcount(x) <= _ONE_LOOP and row is not x:
             row._source = x._source
         yield row
 
 
 def _one_loop() -> int:
-    """What getrefcount says of an object that only a generator's local name holds."""
+    """What refcount says of an object that only a generator's local name holds."""
 
     def count(x: Any) -> Iterator[int]:
-        yield getrefcount(x)
+        yield refcount(x)
 
     return next(count(object()))
 
 
-_ONE_LOOP = _one_loop()
+_ONE_LOOP = calibrated(_one_loop())
 
 
 class _Elsewhere:

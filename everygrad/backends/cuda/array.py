@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from everygrad.backends import base
 from everygrad.backends.cuda.driver.memory import SmallStorage, Storage
-from everygrad.backends.strided_array import StridedArray, row_major
+from everygrad.backends.strided_array import StridedArray
+from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.shapes import Shape
+from everygrad.core.strides import row_major
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import DtypeError
 
@@ -146,7 +147,7 @@ class CudaArray(StridedArray):
         storage = self.storage
         if storage is None or self.offset or self.strides != row_major(self.shape):
             return False
-        return getrefcount(storage) <= _SOLE_OWNER
+        return refcount(storage) <= _SOLE_OWNER
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -196,7 +197,7 @@ def _sole_owner() -> int:
     """The refcount of a storage that one array holds, as `is_sole_owner` sees it."""
     array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
     storage = array.storage
-    return getrefcount(storage)
+    return refcount(storage)
 
 
-_SOLE_OWNER = _sole_owner()
+_SOLE_OWNER = calibrated(_sole_owner())

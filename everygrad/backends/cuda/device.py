@@ -31,11 +31,12 @@ from everygrad.backends.cuda.kernels import copy_kernels, elementwise, multi_ten
 from everygrad.backends.cuda.source.render import used_inputs
 from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.gpu import GpuBackend
-from everygrad.backends.strided_array import broadcast_strides, span
+from everygrad.backends.strided_array import span
 from everygrad.compile.expr import Program
 from everygrad.core import shapes
 from everygrad.core.config import config
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import broadcast_strides
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 

@@ -13,8 +13,8 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.memory import Storage
-from everygrad.backends.strided_array import row_major
 from everygrad.core.shapes import size_of
+from everygrad.core.strides import row_major
 from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
 

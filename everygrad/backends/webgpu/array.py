@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import getrefcount
 from typing import Any
 
-from everygrad.backends.strided_array import StridedArray, row_major
+from everygrad.backends.strided_array import StridedArray
 from everygrad.backends.webgpu.driver.memory import Storage
+from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import row_major
 
 
 class WebGPUArray(StridedArray):
@@ -42,21 +43,19 @@ class WebGPUArray(StridedArray):
         """Whether this array fills its storage contiguously, and is the only one that refers to it.
         Checked for every parameter at every call of a compiled step."""
         storage = self.storage
-        return (
-            self.in_order and storage is not None and getrefcount(storage) <= _SOLE_OWNER_REFCOUNT
-        )
+        return self.in_order and storage is not None and refcount(storage) <= _SOLE_OWNER_REFCOUNT
 
 
 def _sole_owner_refcount() -> int:
-    """The getrefcount of a storage that one array holds, called as `is_sole_owner` calls it."""
+    """The refcount of a storage that one array holds, called as `is_sole_owner` calls it."""
     held: Any = object()
     array = WebGPUArray("webgpu", (), None, held)
     del held
     storage = array.storage
-    return getrefcount(storage)
+    return refcount(storage)
 
 
-_SOLE_OWNER_REFCOUNT = _sole_owner_refcount()
+_SOLE_OWNER_REFCOUNT = calibrated(_sole_owner_refcount())
 
 
 def count_of(array: WebGPUArray) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.backends.base import Pending, Ready
 from everygrad.backends.gpu import GpuBackend
-from everygrad.backends.strided_array import broadcast_strides, collapse, span
+from everygrad.backends.strided_array import span
 from everygrad.backends.webgpu import registry
 from everygrad.backends.webgpu.array import WebGPUArray, count_of, distinct
 from everygrad.backends.webgpu.driver.adapters import asked_for, find_adapter
@@ -31,6 +31,7 @@ from everygrad.compile.thresholds import edge
 from everygrad.core import shapes
 from everygrad.core.scopes import Attribute
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
 

@@ -13,11 +13,11 @@ import dis
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from sys import getrefcount
 from types import CodeType
 from typing import Any
 
 from everygrad.autograd.modes import recording
+from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.tensor import Tensor, refuse_lost_write
 from everygrad.errors import DtypeError, GradientError, ShapeError
 from everygrad.ops.elementwise.basic import (
@@ -68,11 +68,11 @@ def _goes_to_name(code: CodeType, at: int) -> bool:
 
 
 def _temporary() -> int:
-    """What getrefcount says, in a method of `+=`, of an item that nobody holds: x[i] += v."""
+    """What refcount says, in a method of `+=`, of an item that nobody holds: x[i] += v."""
 
     class Item:
         def __iadd__(self, other: Any) -> Any:
-            return getrefcount(self)
+            return refcount(self)
 
     class Items:
         def __getitem__(self, i: int) -> Any:
@@ -86,14 +86,14 @@ def _temporary() -> int:
     return items.count
 
 
-_TEMPORARY = _temporary()
+_TEMPORARY = calibrated(_temporary())
 
 
 def _inplace(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: Tensor, other: Any) -> Tensor:
         if self._source is not None:
             frame = sys._getframe(1)
-            if getrefcount(self) > _TEMPORARY or _goes_to_name(frame.f_code, frame.f_lasti):
+            if refcount(self) > _TEMPORARY or _goes_to_name(frame.f_code, frame.f_lasti):
                 refuse_lost_write(self, name, _CURE)
         if self._node is not None and self._node.is_leaf and recording():
             raise GradientError(

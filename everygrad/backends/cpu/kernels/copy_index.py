@@ -13,8 +13,8 @@ from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compile.thresholds import edge
-from everygrad.compile.views import row_major
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import row_major
 
 GRAIN = edge(__name__, "GRAIN", 1 << 15, "elements")
 # elements from which it pays to copy a transposed operand to a contiguous one

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import is_row_major
 from everygrad.dtypes import DType
 
 
@@ -36,12 +37,7 @@ class ArrayLayout(NamedTuple):
     @property
     def is_contiguous(self) -> bool:
         """Whether the array is C-contiguous."""
-        step = 1
-        for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if n != 1 and stride != step:
-                return False
-            step *= n
-        return True
+        return is_row_major(self.shape, self.strides)
 
 
 def contiguous(dtype: DType, shape: Sequence[int]) -> ArrayLayout:

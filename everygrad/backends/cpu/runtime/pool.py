@@ -8,12 +8,12 @@ There are no finalisers, and nothing is freed by hand.
 from __future__ import annotations
 
 import threading
-from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
 
 import numpy as np
 
+from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.shapes import Shape
 
 SMALLEST = 1 << 18  # bytes; smaller arrays are recycled well by malloc
@@ -22,14 +22,14 @@ ALIGNMENT = 64  # a cache line, and the widest vector: loads and stores that cro
 
 
 def _idle_count() -> int:
-    """The result of getrefcount for a block that only the pool's list and its loop refer to."""
+    """The result of refcount for a block that only the pool's list and its loop refer to."""
     for block in [np.empty(1)]:
-        return getrefcount(block)
+        return refcount(block)
     raise AssertionError
 
 
 def _named_counts() -> tuple[int, int]:
-    """The results of getrefcount, in a function's locals, for an array that one attribute holds,
+    """The results of refcount, in a function's locals, for an array that one attribute holds,
     and for its block that one list and the array hold."""
 
     class Holder:
@@ -39,11 +39,11 @@ def _named_counts() -> tuple[int, int]:
     t._data = blocks[0][:4].view(np.uint8)
     payload = t._data
     block = payload.base
-    return getrefcount(payload), getrefcount(block)
+    return refcount(payload), refcount(block)
 
 
-_IDLE = _idle_count()
-_ONE_NAME, _ONE_VIEW = _named_counts()
+_IDLE = calibrated(_idle_count())
+_ONE_NAME, _ONE_VIEW = map(calibrated, _named_counts())
 
 
 class Pool:
@@ -65,7 +65,7 @@ class Pool:
         with self.lock:
             blocks = self.blocks.setdefault(size, [])
             for block in blocks:
-                if getrefcount(block) == _IDLE:
+                if refcount(block) == _IDLE:
                     return _aligned(block, nbytes).view(dtype).reshape(shape)
             if self.retained + size > MAX_BYTES:
                 self.trim()
@@ -113,7 +113,7 @@ class Recycled:
     def take(self) -> Any:
         """An uninitialised C-contiguous array. Callers hold a lock of their own."""
         for array in self.arrays:
-            if getrefcount(array) == _IDLE and array.flags.owndata and not getweakrefcount(array):
+            if refcount(array) == _IDLE and array.flags.owndata and not getweakrefcount(array):
                 return array
         fresh = np.empty(self.shape, self.dtype)
         self.arrays = [*self.arrays[1 - self.MOST :], fresh]
@@ -129,7 +129,7 @@ def is_sole_owner(array: Any) -> bool:
     block = array.base
     if block is None:
         return bool(array.flags.owndata)
-    return type(block) is np.ndarray and getrefcount(block) <= _ONE_VIEW and _pool.holds(block)
+    return type(block) is np.ndarray and refcount(block) <= _ONE_VIEW and _pool.holds(block)
 
 
 def rewritable(t: Any) -> Any:
@@ -141,8 +141,8 @@ def rewritable(t: Any) -> Any:
     """
     payload = t._data
     block = payload.base
-    if type(block) is not np.ndarray or getrefcount(payload) != _ONE_NAME:
+    if type(block) is not np.ndarray or refcount(payload) != _ONE_NAME:
         return None
-    if getrefcount(block) != _ONE_VIEW or not _pool.holds(block):
+    if refcount(block) != _ONE_VIEW or not _pool.holds(block):
         return None
     return payload.view()

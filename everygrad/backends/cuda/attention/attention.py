@@ -10,9 +10,9 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.attention import flash
 from everygrad.backends.cuda.driver.gpu import PendingKernel
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
-from everygrad.backends.strided_array import broadcast_strides, reshape_strides
 from everygrad.backends.strided_views import reshape
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import broadcast_strides, reshape_strides
 from everygrad.dtypes import FROM_NP
 
 

@@ -24,10 +24,10 @@ from everygrad.backends.cuda.source.writer import (
     extent,
     is_wide,
 )
-from everygrad.backends.strided_array import row_major
 from everygrad.compile.accumulate import identity
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import row_major
 from everygrad.dtypes import FROM_NP, DType
 
 _PLAIN = (0, 1, 2, 3)  # axes in loop order

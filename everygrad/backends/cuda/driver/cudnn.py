@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.driver.nvrtc import candidates
-from everygrad.backends.strided_array import is_row_major, row_major
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import is_row_major, row_major
 from everygrad.dtypes import DType
 from everygrad.errors import CompileError, DeviceError
 

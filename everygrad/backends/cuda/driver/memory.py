@@ -7,10 +7,10 @@ pool costs more than many a kernel.
 from __future__ import annotations
 
 import sys
-from sys import getrefcount
 from types import CodeType
 from typing import Any, NamedTuple
 
+from everygrad.core.ownership import calibrated, refcount
 from everygrad.errors import OutOfMemoryError
 
 LARGE = 1 << 20  # bytes from which the allocating line is recorded
@@ -83,7 +83,7 @@ class SmallStorage(Storage):
             waiting = self.waiting
         except AttributeError:  # interrupted during construction
             return
-        if len(waiting) < _WAITING and getrefcount(self.holder) <= _OURS:
+        if len(waiting) < _WAITING and refcount(self.holder) <= _OURS:
             waiting.append((self.holder, self.ptr))
         else:
             self.gpu.memory.count(-((self.size + _UNIT - 1) & -_UNIT))
@@ -92,10 +92,10 @@ class SmallStorage(Storage):
 def _ours() -> int:
     """The refcount of a holder that only one storage has, as `__del__` sees it."""
     storage = Storage(None, object(), 0, 0)
-    return getrefcount(storage.holder)
+    return refcount(storage.holder)
 
 
-_OURS = _ours()
+_OURS = calibrated(_ours())
 _inside: dict[str, bool] = {}  # by file: whether it belongs to this package
 
 

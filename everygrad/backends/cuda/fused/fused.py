@@ -12,12 +12,12 @@ from collections.abc import Sequence, Set
 from everygrad.backends.cuda.fused.row_kernel import FusedKernel, FusedKernelWriter
 from everygrad.backends.cuda.fused.values import KernelTask
 from everygrad.backends.group_sums import finals, is_by_rows, kind_of, needed, walked
-from everygrad.backends.strided_array import collapse
 from everygrad.compile.fuse import Group, Load, Member, is_chain
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole
 from everygrad.compile.walk import Place
+from everygrad.core.strides import collapse
 
 # elements of a row whose column sums fit into registers
 LONGEST = edge(__name__, "LONGEST", 8192, "size")

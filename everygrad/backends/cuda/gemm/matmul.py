@@ -20,12 +20,12 @@ from everygrad.backends.cuda.source.writer import (
     extent,
     is_wide,
 )
-from everygrad.backends.strided_array import broadcast_strides, collapse
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.compile.expr import Inst
 from everygrad.compile.thresholds import edge
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
 
 TILE = edge(__name__, "TILE", 64, "size")  # rows and columns of results for one block

@@ -32,10 +32,10 @@ from everygrad.backends.cuda.gemm.matmul import (
 )
 from everygrad.backends.cuda.graph.rewriting import BackendOp
 from everygrad.backends.group_sums import fusable
-from everygrad.compile import views
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import view_of
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import reshape_strides
 
 # What an epilogue adds to the time of a bare product, of halves and of float32: in bytes that our
 # kernels move meanwhile (3 TB/s on the H200 where this was measured), for each element of the
@@ -329,7 +329,7 @@ def _is_array(base: Value) -> bool:
 def _operand(v: Value, shape: Shape) -> MatrixOperand | None:
     """v as a matrix in place; None where it must be copied for that."""
     view = view_of(v)
-    strides = views.reshape(view.shape, view.strides, shape)
+    strides = reshape_strides(view.shape, view.strides, shape)
     if strides is None or not _is_array(view.base):
         return None
     return MatrixOperand(shape, strides, view.offset * v.dtype.itemsize)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from operator import call
-from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,8 @@ from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.graph.recording import ALIGN, Step
 from everygrad.backends.cuda.graph.segments import SegmentedGraph, is_hosted
 from everygrad.backends.cuda.kernels import copy_kernels
-from everygrad.backends.strided_array import row_major
+from everygrad.core.ownership import calibrated, refcount
+from everygrad.core.strides import row_major
 from everygrad.errors import EverygradError
 
 _TINY = 1 << 10  # bytes of a result that is copied out with others
@@ -226,7 +226,7 @@ class Runner:
         """Memory that nobody else holds: an earlier call's, or newly allocated."""
         ring = self.ring.setdefault(slot, [])
         for i in range(len(ring)):
-            if getrefcount(ring[i]) <= _RING_ONLY:
+            if refcount(ring[i]) <= _RING_ONLY:
                 return ring[i]
         made: Storage = self.gpu.memory.take(size)
         ring.append(made)
@@ -242,7 +242,7 @@ class Runner:
         if storage.size < self.large[slot] or storage.ptr % ALIGN:
             return False
         known = sum(storage is held for held in self.ring.get(slot, ()))
-        return getrefcount(storage) <= _SOLE_ARRAY + known
+        return refcount(storage) <= _SOLE_ARRAY + known
 
     def result(
         self,
@@ -358,15 +358,15 @@ def _ring_only() -> int:
     """The refcount of a storage that only a ring holds, as `free_buffer` sees it."""
     ring = [Storage(None, None, 0, 0)]
     i = 0
-    return getrefcount(ring[i])
+    return refcount(ring[i])
 
 
 def _sole_array() -> int:
     """The refcount of a storage that only an array holds, as `may_write` sees it."""
     array = CudaArray("cuda", (), np.dtype(np.float32), Storage(None, None, 0, 0))
     storage = array.storage
-    return getrefcount(storage)
+    return refcount(storage)
 
 
-_RING_ONLY = _ring_only()
-_SOLE_ARRAY = _sole_array()
+_RING_ONLY = calibrated(_ring_only())
+_SOLE_ARRAY = calibrated(_sole_array())

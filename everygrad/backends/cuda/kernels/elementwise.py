@@ -19,10 +19,10 @@ from everygrad.backends.cuda.source.writer import (
     extent,
     is_wide,
 )
-from everygrad.backends.strided_array import collapse, row_major
 from everygrad.compile.expr import Program
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import DType
 
 _BYTES = edge(__name__, "_BYTES", 16, "size")  # of one load or store

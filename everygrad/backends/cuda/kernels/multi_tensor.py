@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +18,10 @@ from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body
 from everygrad.backends.cuda.source.writer import BLOCK, KernelText, WrittenKernel
-from everygrad.backends.strided_array import is_row_major
 from everygrad.compile.thresholds import edge
+from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import is_row_major
 from everygrad.dtypes import FROM_NP, DType
 
 _MAX_ARGUMENT_BYTES = 4096  # of a launch, on every GPU
@@ -241,7 +241,7 @@ def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
     """The array for a new value: in the old one's memory where nothing else can see that. It is a
     new array in either case, so that holders of the old one notice that the value changed."""
     old = arrays[k]
-    if getrefcount(old) <= _TENSOR_ONLY and old.is_sole_owner:
+    if refcount(old) <= _TENSOR_ONLY and old.is_sole_owner:
         storage = old.storage
     else:
         storage = gpu.memory.take(size_of(old.shape) * old.dtype.itemsize)
@@ -262,9 +262,9 @@ def _tensor_only() -> int:
 
     def look(arrays: list[CudaArray]) -> int:
         old = arrays[0]
-        return getrefcount(old)
+        return refcount(old)
 
     return look(arrays)
 
 
-_TENSOR_ONLY = _tensor_only()
+_TENSOR_ONLY = calibrated(_tensor_only())

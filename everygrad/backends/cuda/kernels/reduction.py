@@ -19,11 +19,11 @@ from everygrad.backends.cuda.source.writer import (
     extent,
     is_wide,
 )
-from everygrad.backends.strided_array import collapse
 from everygrad.compile.accumulate import COMBINATIONS, identity, of_nothing
 from everygrad.compile.expr import Inst
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, reduced, size_of
+from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType
 
 ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")  # elements of a row that one block reduces

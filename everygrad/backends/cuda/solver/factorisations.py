@@ -28,8 +28,8 @@ from everygrad.backends.cuda.solver.matrix_kernels import (
     take_triangle,
     unit_matrices,
 )
-from everygrad.backends.strided_array import collapse, row_major
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType
 
 # measured on an H200

@@ -10,8 +10,8 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, RAW
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
-from everygrad.backends.strided_array import collapse, row_major
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.strided_array import broadcast_strides, collapse
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.attention.attention_tiles import (
     TILE,
@@ -34,6 +33,7 @@ from everygrad.backends.webgpu.source.render import address, frame, slot, split_
 from everygrad.backends.webgpu.source.word_layout import load
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
+from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everygrad.backends.strided_array import collapse
 from everygrad.compile.fuse import Load
 from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape
+from everygrad.core.strides import collapse
 from everygrad.dtypes import DType
 
 _VEC4 = {1: "u32", 2: "vec2<u32>", 4: "vec4<u32>", 8: "vec4<u32>"}  # by the bytes of an element

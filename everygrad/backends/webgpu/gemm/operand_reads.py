@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
-from everygrad.backends.strided_array import broadcast_strides, collapse
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.gemm import choose_kernel
@@ -22,6 +21,7 @@ from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.expr import Inst, Program
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
 
 _PAIRS = {  # how the two 16-bit numbers of a word are unpacked

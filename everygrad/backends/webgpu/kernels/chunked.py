@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
-from everygrad.backends.strided_array import broadcast_strides, collapse, span
+from everygrad.backends.strided_array import span
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.memory import Block, Storage
 from everygrad.compile.expr import Program
 from everygrad.compile.thresholds import edge
-from everygrad.core.shapes import Shape, size_of
+from everygrad.core.shapes import size_of
+from everygrad.core.strides import broadcast_strides, collapse, row_major
 from everygrad.errors import OutOfMemoryError
 
 _MANY = edge(__name__, "_MANY", 64, "count")  # chunks, from which windows are faster
@@ -45,16 +46,12 @@ def elementwise(
     steps = [broadcast_strides(a.shape, a.strides, out.shape) for a in arrays]
     sizes, strides = collapse(out.shape, steps)
     flat = [a.view(sizes, s) for a, s in zip(arrays, strides, strict=True)]
-    result = out.view(sizes, _row_major(sizes))
+    result = out.view(sizes, row_major(sizes))
     rows = _rows(dev, name, flat, result)
     for first in range(0, sizes[0], rows):
         count = min(rows, sizes[0] - first)
         parts = [_slice_rows(dev, a, first, count) for a in (*flat, result)]
         _record(dev, name, program, parts[:-1], parts[-1])
-
-
-def _row_major(sizes: Shape) -> Shape:
-    return tuple(size_of(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
 def _rows(dev: Any, name: str, arrays: list[WebGPUArray], out: WebGPUArray) -> int:

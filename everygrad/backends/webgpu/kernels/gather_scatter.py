@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from everygrad import dtypes
-from everygrad.backends.strided_array import collapse
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.kernels.copy_kernels import fit_bindings
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype
@@ -27,6 +26,7 @@ from everygrad.backends.webgpu.source.word_layout import layout, load, raw, thre
 from everygrad.compile.expr import Inst, Program
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
+from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import EverygradError, OutOfRangeError
 

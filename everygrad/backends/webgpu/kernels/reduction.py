@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.strided_array import collapse
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.source.render import (
     MAIN,
@@ -31,6 +30,7 @@ from everygrad.compile.accumulate import COMBINATIONS, identity, of_nothing
 from everygrad.compile.expr import Inst, Program
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, reduced, size_of
+from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType
 
 ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.strided_array import collapse, row_major
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.driver.gpu import WORKGROUP
 from everygrad.backends.webgpu.kernels import copy_kernels, reduction
@@ -33,6 +32,7 @@ from everygrad.backends.webgpu.source.word_layout import layout, load, thread_co
 from everygrad.compile.accumulate import identity
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
+from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
 
