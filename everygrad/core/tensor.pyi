@@ -840,7 +840,7 @@ def _rows(x: Tensor) -> Iterator[Tensor]:
     """The rows, views of x unless this loop is the only one who holds it."""
 
 def _one_loop() -> int:
-    """What getrefcount says of an object that only a generator's local name holds."""
+    """What refcount says of an object that only a generator's local name holds."""
 
 class _Elsewhere:
     """A method of PyTorch's that is none here: asking for it says what is. (A `__getattr__`
