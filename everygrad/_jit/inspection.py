@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import sysconfig
 from collections import deque
 from enum import Enum
@@ -22,6 +23,17 @@ _PATHS = sysconfig.get_paths()
 _LIBRARY = tuple(_PATHS[k] + os.sep for k in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(_PATHS[k] + os.sep for k in ("purelib", "platlib"))
 _NUMPY = os.path.dirname(np.__file__) + os.sep
+# what everygrad itself calls, to open a device or to compile
+_DEPENDENCIES = (
+    "cffi",
+    "cupy",
+    "cupy_backends",
+    "cupyx",
+    "llvmlite",
+    "ml_dtypes",
+    "optree",
+    "wgpu",
+)
 
 
 NOT_LOOKED_INTO = (  # functions, whose reads are followed when they are called; and namespaces
@@ -37,10 +49,15 @@ NOT_LOOKED_INTO = (  # functions, whose reads are followed when they are called;
 
 
 def is_ours(filename: str) -> bool:
-    """Whether code is everygrad's, NumPy's or the standard library's: not followed."""
+    """Whether code is everygrad's, the standard library's, or a library's that everygrad calls:
+    not followed."""
     if filename.startswith((PACKAGE, _NUMPY, "<frozen ")):
         return True
-    return filename.startswith(_LIBRARY) and not filename.startswith(_INSTALLED)
+    if filename.startswith(_LIBRARY) and not filename.startswith(_INSTALLED):
+        return True
+    loaded = [sys.modules.get(name) for name in _DEPENDENCIES]
+    folders = [os.path.dirname(m.__file__) + os.sep for m in loaded if m and m.__file__]
+    return filename.startswith(tuple(folders))
 
 
 def of_the_package(kind: type) -> bool:

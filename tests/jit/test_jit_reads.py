@@ -9,9 +9,13 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import os
+import subprocess
+import sys
 import types
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -379,3 +383,26 @@ def test_facts_of_tensors_that_transformations_make_are_not_kept(way: str) -> No
     for _ in range(2):
         np.testing.assert_array_equal(values(compiled(x)), values(ways[way](x)))
     assert compiled.count == 1
+
+
+FIRST_USE = """
+import everygrad as eg
+
+model = eg.nn.Linear(3, 2)
+
+@eg.jit
+def step(x):
+    there = x.to(DEVICE)
+    return (there * 2.0).sum() + model(x).sum().to(DEVICE) * 0
+
+print(float(step(eg.ones((4, 3)))))
+"""
+
+
+def test_a_device_may_first_be_used_inside(device: str) -> None:
+    """What libraries do while they open it is not the function's doing."""
+    code = FIRST_USE.replace("DEVICE", repr(device))
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "24.0"), done.stderr[-2000:]
