@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from everygrad._jit.bytecode import UNKNOWN, FrameReader, Plan
 from everygrad._jit.inspection import has_attributes, is_ours
 from everygrad._jit.instructions import plan_of
+from everygrad.backends.base import open_now
 from everygrad.core.scopes import Scope
 
 if TYPE_CHECKING:
@@ -173,10 +174,10 @@ class Follower:
 
 def _handlers() -> dict[int, CodeType]:
     """The code of what runs between any two instructions, by id: signal handlers, callbacks of the
-    garbage collector, finalizers."""
+    garbage collector, finalizers; and what opens a device."""
     found: dict[int, CodeType] = {}
     signals = [signal.getsignal(number) for number in signal.valid_signals()]
-    for handler in (*signals, *gc.callbacks, weakref.finalize.__call__):
+    for handler in (*signals, *gc.callbacks, weakref.finalize.__call__, open_now):
         if callable(handler) and not isinstance(handler, signal.Handlers):
             for fn in (handler, vars(type(handler)).get("__call__")):
                 code = getattr(getattr(fn, "__func__", fn), "__code__", None)

@@ -149,19 +149,24 @@ def opened() -> list[Backend]:
     return list(dict.fromkeys(_OPEN.values()))
 
 
+def open_now(name: str) -> Backend:
+    """Open the backend called `name`. A tracer looks away meanwhile: what drivers and their
+    bindings do is not the traced function's doing."""
+    kind = kind_of(name)
+    module = import_module(_MODULES[kind])
+    if kind not in _SEVERAL:
+        found = module.open_device()
+    else:
+        own = module.canonical(name) if kind == "cuda" else name  # "cuda:0" is "cuda"
+        found = _OPEN.get(own) or module.open_device(own)
+        _OPEN[own] = found
+    _OPEN[name] = found
+    return found
+
+
 def get(name: str) -> Backend:
     """The backend called `name`, opened on first use."""
-    found = _OPEN.get(name)
-    if found is None:
-        kind = kind_of(name)
-        module = import_module(_MODULES[kind])
-        if kind not in _SEVERAL:
-            found = module.open_device()
-        else:
-            own = module.canonical(name) if kind == "cuda" else name  # "cuda:0" is "cuda"
-            found = _OPEN.get(own) or module.open_device(own)
-            _OPEN[own] = found
-        _OPEN[name] = found
+    found = _OPEN.get(name) or open_now(name)
     if intercepted() and (tracer := tracing.get()) is not None:
         return tracer.backend(found)
     return found
