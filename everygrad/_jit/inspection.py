@@ -55,9 +55,8 @@ def is_ours(filename: str) -> bool:
         return True
     if filename.startswith(_LIBRARY) and not filename.startswith(_INSTALLED):
         return True
-    loaded = [sys.modules.get(name) for name in _DEPENDENCIES]
-    folders = [os.path.dirname(m.__file__) + os.sep for m in loaded if m and m.__file__]
-    return filename.startswith(tuple(folders))
+    loaded = [getattr(sys.modules.get(name), "__file__", None) for name in _DEPENDENCIES]
+    return filename.startswith(tuple(os.path.dirname(f) + os.sep for f in loaded if f))
 
 
 def of_the_package(kind: type) -> bool:
