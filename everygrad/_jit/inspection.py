@@ -48,6 +48,7 @@ NOT_LOOKED_INTO = (  # functions, whose reads are followed when they are called;
 )
 
 
+@functools.cache  # asked at every call that is followed
 def is_ours(filename: str) -> bool:
     """Whether code is everygrad's, the standard library's, or a library's that everygrad calls:
     not followed."""

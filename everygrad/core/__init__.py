@@ -1,5 +1,5 @@
-"""What everything else stands on: settings, shapes, context blocks, the Tensor itself.
+"""What everything else stands on: settings, shapes, strides, context, protocols, the Tensor itself.
 
-May know: `errors`, `dtypes`, `compile`, `backends.base` and the lower half of `autograd` (the
-Tensor holds a node); nothing here knows an op.
+May know: `errors`, `dtypes` and the lower half of `autograd` (the Tensor holds a node). Nothing here
+knows an op, a graph of the compiler or a device.
 """
