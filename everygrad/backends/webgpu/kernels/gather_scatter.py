@@ -10,6 +10,7 @@ from everygrad import dtypes
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.kernels.copy_kernels import fit_bindings
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype
+from everygrad.backends.webgpu.kernels.sorted_scatter import add_sorted
 from everygrad.backends.webgpu.source.render import (
     MAIN,
     THREAD,
@@ -219,12 +220,6 @@ def _search_text(
     return element_kernel(max(bindings) + 1, params, dtype, text, slot(0))
 
 
-_ADD_FLOAT = (
-    "  var old = atomicLoad(&out[p]);\n  loop {\n"
-    "    let more = bitcast<u32>(bitcast<f32>(old) + v);\n"
-    "    let tried = atomicCompareExchangeWeak(&out[p], old, more);\n"
-    "    if (tried.exchanged) { break; }\n    old = tried.old_value;\n  }\n"
-)
 _ADD_WORD = "  atomicAdd(&out[p], {0});\n"
 
 
@@ -232,8 +227,8 @@ _ADD_WORD = "  atomicAdd(&out[p], {0});\n"
 def _atomic_text(
     dtype: DType, index: DType, rank: int, axis: int, whole: bool, bindings: tuple[int, int]
 ) -> str:
-    """Each element of the source is added atomically. Uniform: count, the source's sizes; offset
-    and strides of the source and of the index; strides of the result."""
+    """Each integer of the source is added atomically, in any order. Uniform: count, the source's
+    sizes; offset and strides of the source and of the index; strides of the result."""
     total = accumulator_dtype(dtype)
     lines, names = split_index(rank, 1, "t")
     index_rank = 1 if whole else rank
@@ -241,7 +236,6 @@ def _atomic_text(
     out_at = index_at + 1 + index_rank
     coordinates = ["k" if a == axis else n for a, n in enumerate(names)]
     word = "bitcast<u32>(v)" if layout(total).kind == "i" else "v"
-    add = _ADD_FLOAT if layout(total).kind == "f" else _ADD_WORD.format(word)
     text = (
         MAIN + THREAD + f"  if (t >= {slot(0)}) {{ return; }}\n" + "\n".join(lines) + "\n"
         + _read_index(
@@ -250,7 +244,7 @@ def _atomic_text(
         + f"  let q = {address(rank, names)};\n"
         f"  let y: {layout(dtype).register} = {load(dtype, f'a{bindings[0]}', 'q')};\n"
         f"  let v: {layout(total).register} = {cast('y', dtype, total)};\n"
-        f"  let p = {address(out_at, coordinates)};\n{add}}}\n"
+        f"  let p = {address(out_at, coordinates)};\n{_ADD_WORD.format(word)}}}\n"
     )  # fmt: skip
     params = out_at + 1 + rank
     return frame(max(bindings) + 1, params, text, "out: array<atomic<u32>>")
@@ -287,6 +281,11 @@ def _scatter(
         return out
     total = accumulator_dtype(dtype)
     out = _copied(dev, as_dtype(dev, x, total))
+    if layout(total).kind == "f":
+        kind = layout(of).kind
+        words = (_WORD[kind].format("k_"), _HIGH[kind].format("k_"))
+        add_sorted(dev, op, out, index, source, axis, whole, words)
+        return as_dtype(dev, out, dtype)
     storages, b2 = distinct([source, index])
     count = size_of(source.shape)
     params = [count, *source.shape[1:], source.offset, *source.strides]
