@@ -11,7 +11,7 @@ import everygrad as eg
 from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Given, Problem
-from devtools.sweep.referee import rounded
+from devtools.sweep.referee import amax, rounded, softmax
 
 TF = torch.nn.functional
 
@@ -96,17 +96,20 @@ def reduce_back(c: Chain) -> None:
     """A reduction that is subtracted, as norms do."""
     axis, name = c.d.between(0, len(c.shape) - 1), c.d.pick(("mean", "amax", "sum"))
     scale = 1.0 / max(1, c.shape[axis]) if name == "sum" else 1.0
-    c.add(
-        lambda x, *_: x - scale * getattr(eg, name)(x, axis=axis, keepdims=True),
-        lambda x, *_: x - scale * getattr(torch, name)(x, axis, True),
-    )
+
+    def theirs(x: Any, *_: Any) -> Any:
+        return x - scale * (
+            amax(x, axis) if name == "amax" else getattr(torch, name)(x, axis, True)
+        )
+
+    c.add(lambda x, *_: x - scale * getattr(eg, name)(x, axis=axis, keepdims=True), theirs)
 
 
 def rows(c: Chain) -> None:
     name, axis = c.d.pick(("softmax", "log_softmax")), c.d.pick((-1, -1, 0))
     c.add(
         lambda x, *_: getattr(eg, name)(x, axis=axis),
-        lambda x, *_: getattr(torch, name)(x, axis),
+        lambda x, *_: softmax(x, axis, name == "log_softmax"),
     )
 
 

@@ -11,6 +11,7 @@ import everygrad as eg
 from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Problem
+from devtools.sweep.referee import rounded
 
 
 def _axes(d: Draw, ndim: int) -> tuple[int, ...] | None:
@@ -104,7 +105,7 @@ def moments(d: Draw) -> Problem:
     return Problem(
         (d.floats(shape, dtype),),
         lambda x: getattr(eg, name)(x, axis=axes, correction=correction, keepdims=keep),
-        lambda x: getattr(torch, name)(x, dims, correction=correction, keepdim=keep),
+        lambda x: getattr(torch, name)(rounded(x), dims, correction=correction, keepdim=keep),
         "values",
         looseness=4.0,  # sums of squares of differences: two passes
         dtype=dtype,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import everygrad as eg
+from devtools.sweep import referee
 from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Problem
@@ -24,7 +25,7 @@ def softmax(d: Draw) -> Problem:
     return Problem(
         (d.floats(shape, dtype, -5, 5),),
         lambda x: getattr(eg, name)(x, axis=axis),
-        lambda x: getattr(torch, name)(x, axis),
+        lambda x: referee.softmax(x, axis, name == "log_softmax"),
         "values",
         dtype=dtype,
     )
@@ -62,10 +63,15 @@ def rms_norm(d: Draw) -> Problem:
     inputs = [d.floats(shape, dtype, 0.2, 2)]
     if d.chance(0.6):
         inputs.append(d.floats(shape[-1:], dtype, 0.5, 1.5, False))
+
+    def theirs(x: Any, w: Any = 1.0) -> Any:
+        squares = (x * x).mean(-1, True)
+        return x * referee.rounded(torch.rsqrt(squares + 1e-5)) * w
+
     return Problem(
         inputs,
         lambda x, *w: eg.rms_norm(x, shape[-1:], *w, eps=1e-5),
-        lambda x, *w: TF.rms_norm(x, shape[-1:], *w, eps=1e-5),
+        theirs,
         "values",
         dtype=dtype,
     )
