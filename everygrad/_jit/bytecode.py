@@ -79,6 +79,9 @@ class FrameReader:
             self.reads.guarded(self.step, frame)
         elif event == "return":
             self.reads.guarded(self.ended, frame, arg)
+            # 3.12 has a frame that asks for such events call the thread's tracer even where there
+            # is none, while another thread traces: a generator may go on untraced
+            frame.f_trace_opcodes = False
         elif event == "exception":
             self.told = True
             self.stack.clear()

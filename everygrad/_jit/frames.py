@@ -68,10 +68,14 @@ class Follower:
 
     def begin(self) -> None:
         self._before = sys.gettrace()
-        # 3.12 sends such events only if one was asked for before; a name for the frame would make a
-        # cycle of it, and of all that its callers know
+        tracer = self.called if self._before is not None else self.quickly()
+        # 3.12 sends such events only if one was asked for before `settrace`; but a frame that asks
+        # for them in a thread without a tracer crashes while another thread traces. A name for the
+        # frame would make a cycle of it, and of all that its callers know
+        sys.settrace(tracer)
         sys._getframe().f_trace_opcodes = True
-        sys.settrace(self.called if self._before is not None else self.quickly())
+        sys.settrace(tracer)
+        sys._getframe().f_trace_opcodes = False
 
     def end(self) -> None:
         """Raise what went wrong in our own bookkeeping."""
