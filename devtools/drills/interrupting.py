@@ -128,10 +128,19 @@ class _Counter:
         return self
 
 
+def _trace(tracer: Any) -> None:
+    """Have the thread traced, opcodes too: 3.12 sends them only if some frame asked for them before
+    `settrace`, and none may ask in a thread without a tracer."""
+    sys.settrace(tracer)
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(tracer)
+    sys._getframe().f_trace_opcodes = False
+
+
 def places(work: Callable[[], Any]) -> int:
     """At how many places `work` can be interrupted."""
     counter = _Counter(-1)
-    sys.settrace(counter)
+    _trace(counter)
     try:
         work()
     finally:
@@ -145,7 +154,7 @@ def at(k: int, handler: Handler, work: Callable[[], Any]) -> tuple[bool, BaseExc
     raised = None
     handler.deaf = False
     try:
-        sys.settrace(counter)
+        _trace(counter)
         try:
             work()
         finally:

@@ -58,8 +58,10 @@ class Theirs:
         return self.F.relu6(x + 3) / 6
 
     def tensor(self, array: Array, grad: bool = False) -> Handle:
+        # contiguous: PyTorch's batch_norm gives wrong gradients for some other strides of batches
+        # of one
         array = array.astype(np.float64) if array.dtype.kind == "f" else array
-        return torch.tensor(array, requires_grad=grad)
+        return torch.tensor(np.array(array, order="C"), requires_grad=grad)
 
     def array(self, t: Handle) -> Array:
         return t.detach().numpy().copy()

@@ -52,6 +52,29 @@ def on_both_ways(fn: Any) -> list[Any]:
     return found
 
 
+# --- integers ------------------------------------------------------------------------------------
+
+WHOLE = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "minimum": np.minimum,
+    "floor_divide": np.floor_divide, "remainder": np.remainder, "maximum": np.maximum,
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+    "less": np.less, "equal": np.equal, "greater_equal": np.greater_equal,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "int64"])
+@pytest.mark.parametrize("name", list(WHOLE))
+def test_all_pairs_of_small_integers(name: str, dtype: str, device: str) -> None:
+    """Signs and remainders: drivers have been wrong about those of negative numbers."""
+    numbers = np.arange(*((0, 256) if dtype == "uint8" else (-128, 128)))
+    a, b = (x.reshape(-1).astype(dtype) for x in np.meshgrid(numbers, numbers[numbers != 0]))
+    x, y = eg.tensor(a, device=device), eg.tensor(b, device=device)
+    for made in on_both_ways(lambda: getattr(eg, name)(x, y)):
+        with np.errstate(over="ignore"):
+            want = WHOLE[name](a, b)
+        assert np.array_equal(values(made), want)
+
+
 # --- bits ----------------------------------------------------------------------------------------
 
 SPECIALS = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 1.5, -2.25, 5e-324, -5e-324, 1e-45, 3e38, -3e38]

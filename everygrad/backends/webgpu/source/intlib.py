@@ -24,7 +24,7 @@ fn floordiv_i(a: i32, b: i32) -> i32 {
 }
 fn mod_i(a: i32, b: i32) -> i32 {
   if (b == 0 || b == -1) { return 0; }
-  let r = a % b;
+  let r = a - a / b * b;  // drivers of NVIDIA take the remainder of negative numbers for unsigned
   return select(r, r + b, r != 0 && ((r < 0) != (b < 0)));
 }
 fn floordiv_u(a: u32, b: u32) -> u32 {
