@@ -223,6 +223,7 @@ SECTION = OpSection(
         "cross_entropy",
         "gather",
         "gather_scatter",
+        "sorted_scatter",
         "registry",
         "scatter",
         "single_op",

@@ -59,6 +59,14 @@ def grid_sample(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "resampling",
-    ("copy_index", "copy_kernels", "gather", "gather_scatter", "registry", "sparse_interp"),
+    (
+        "copy_index",
+        "copy_kernels",
+        "gather",
+        "gather_scatter",
+        "sorted_scatter",
+        "registry",
+        "sparse_interp",
+    ),
     {"interpolate": (3, interpolate), "grid_sample": (1, grid_sample)},
 )

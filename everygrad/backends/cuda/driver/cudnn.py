@@ -53,6 +53,7 @@ _CROSS_CORRELATION = 1
 _HEURISTICS = (3, 2)  # the quick one, then the fallback engines
 _NOTES = 10  # how many notes there are
 _TENSOR_CORE, _DOWN_CONVERT, _NARROW_SUMS, _FFT, _NOT_DETERMINISTIC = range(5)
+_WINOGRAD_13 = 8  # tiles of 13 by 13, whose coefficients cost three of seven digits
 
 
 class _Operation(NamedTuple):
@@ -118,7 +119,7 @@ class ConvProblem(NamedTuple):
 
     def refuses(self, notes: set[int]) -> bool:
         """Whether an engine with these notes lacks our guarantees."""
-        refused = {_DOWN_CONVERT, _NARROW_SUMS, _NOT_DETERMINISTIC}
+        refused = {_DOWN_CONVERT, _NARROW_SUMS, _NOT_DETERMINISTIC, _WINOGRAD_13}
         if self.dtype is dtypes.float32 and not self.tf32:
             refused.add(_TENSOR_CORE)  # they round to tf32
         return bool(notes & refused)

@@ -179,6 +179,11 @@ def _dft(cupy: Any, x: Any, axis: int, inverse: bool) -> Any:
     return cupy.fft.fft(x, axis=axis)
 
 
+def _real_dft(cupy: Any, x: Any, axis: int) -> Any:
+    """cuFFT reads real numbers in aligned pairs."""
+    return cupy.fft.rfft(x.copy() if x.data.ptr % (2 * x.dtype.itemsize) else x, axis=axis)
+
+
 def _half_dft(cupy: Any, x: Any, axis: int, size: int) -> Any:
     return cupy.fft.irfft(x, size, axis=axis, norm="forward")
 
@@ -201,7 +206,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # called with CuPy, its arrays, an
     "svd_complete": _svd_complete,
     "svdvals": lambda cupy, x: cupy.linalg.svd(x, compute_uv=False),
     "dft": _dft,
-    "real_dft": lambda cupy, x, axis: cupy.fft.rfft(x, axis=axis),
+    "real_dft": _real_dft,
     "half_dft": _half_dft,
 }
 KERNELS: dict[str, Callable[..., Any]] = {
