@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from time import perf_counter
@@ -40,7 +40,7 @@ class Backend:
     """
 
     name: str
-    kernels: dict[str, Callable[..., Any]]
+    kernels: Mapping[str, Callable[..., Any]]
     checks_later = False  # True: a bad index raises when a result is read, and nothing waits
 
     def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:

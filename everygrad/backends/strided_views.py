@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from everygrad.backends.strided_array import StridedArray
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, reshape_strides
 from everygrad.dtypes import FROM_NP
+
+if TYPE_CHECKING:
+    from everygrad.backends.gpu import GpuBackend
 
 A = TypeVar("A", bound=StridedArray)
 Slices = tuple[tuple[int, int, int], ...]  # by axis: start, count, step
@@ -21,7 +24,7 @@ def without_elements(like: A, shape: Shape) -> A:
     return type(like)(like.device, shape, like.dtype, None)
 
 
-def reshape(dev: Any, x: A, shape: Shape) -> A:
+def reshape(dev: GpuBackend, x: A, shape: Shape) -> A:
     if size_of(shape) != size_of(x.shape):
         raise ValueError("element counts differ")
     if x.storage is None:
@@ -32,17 +35,17 @@ def reshape(dev: Any, x: A, shape: Shape) -> A:
     return x.view(shape, strides)
 
 
-def permute_dims(dev: Any, x: A, axes: Shape) -> A:
+def permute_dims(dev: GpuBackend, x: A, axes: Shape) -> A:
     return x.view(tuple(x.shape[a] for a in axes), tuple(x.strides[a] for a in axes))
 
 
-def broadcast_to(dev: Any, x: A, shape: Shape) -> A:
+def broadcast_to(dev: GpuBackend, x: A, shape: Shape) -> A:
     if not size_of(shape):
         return without_elements(x, shape)
     return x.view(shape, broadcast_strides(x.shape, x.strides, shape))
 
 
-def take_slices(dev: Any, x: A, slices: Slices) -> A:
+def take_slices(dev: GpuBackend, x: A, slices: Slices) -> A:
     shape = tuple(count for _, count, _ in slices)
     if not size_of(shape):
         return without_elements(x, shape)
@@ -51,7 +54,7 @@ def take_slices(dev: Any, x: A, slices: Slices) -> A:
     return x.view(shape, tuple(step * stride for (_, _, step), stride in pairs), offset)
 
 
-def concat(dev: Any, *xs: A, axis: int, sizes: Shape) -> A:
+def concat(dev: GpuBackend, *xs: A, axis: int, sizes: Shape) -> A:
     """Concatenated arrays, a few in each kernel; those without elements are skipped."""
     there = [x for x in xs if x.storage is not None]
     if len(there) == 1:

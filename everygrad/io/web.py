@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from safetensors.numpy import save
 
@@ -20,6 +20,9 @@ from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.io.files import replace
 from everygrad.io.webmodel import IN_BROWSER, Exported, recorded
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 PAGE = Path(__file__).parent / "page"
 _RANDOM = ("philox", "mulhi")  # the ops that only random numbers are made of
@@ -62,7 +65,7 @@ def export_web(fn: Callable[..., Any], example_inputs: Any, folder: str | Path) 
         cure = 'move the model and the inputs: x.to("webgpu")'
         obstacles.insert(0, f"it runs on {record.device}, a page on WebGPU; {cure}")
     elif all(v.dtype in LAYOUTS for v in graph.values):
-        made, more = recorded(base.get(record.device), graph)
+        made, more = recorded(cast("WebGPU", base.get(record.device)), graph)
         obstacles += more
     if obstacles or made is None:
         listed = "".join(f"\n  - {o}" for o in obstacles)

@@ -11,13 +11,18 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.core.scopes import Scope
 from everygrad.errors import CompileError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
+    from everygrad.backends.webgpu.driver.gpu import Gpu
+    from everygrad.backends.webgpu.graph.replay import Replay
 
 STORAGE_BUFFERS = 8  # WebGPU's default limits: what a page gets without asking
 BINDING = 128 << 20
@@ -34,7 +39,7 @@ _THREADS = re.compile(r"@workgroup_size\(([\d\s,]+)\)")
 class browser_limits(Scope):  # noqa: N801  # read as a phrase
     """Kernels are made for a browser meanwhile. The caller holds the lock: nobody else records."""
 
-    def __init__(self, gpu: Any) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         super().__init__()
         self.gpu = gpu
 
@@ -56,7 +61,7 @@ class browser_limits(Scope):  # noqa: N801  # read as a phrase
         )
 
 
-def recorded(dev: Any, graph: Graph) -> tuple[Exported | None, list[str]]:
+def recorded(dev: WebGPU, graph: Graph) -> tuple[Exported | None, list[str]]:
     """The graph's commands, and what in them a browser cannot do."""
     gpu = dev.gpu
     with gpu.lock, browser_limits(gpu):
@@ -88,7 +93,7 @@ def _too_much(size: int) -> str:
 class Exported:
     """One function. Buffers and kernels are numbered in the order they appear."""
 
-    def __init__(self, dev: Any, graph: Graph, replay: Any) -> None:
+    def __init__(self, dev: WebGPU, graph: Graph, replay: Replay) -> None:
         self.name = ""
         self.dev = dev
         self.graph = graph
@@ -165,11 +170,15 @@ class Exported:
 
     def constants(self) -> None:
         """What recording uploaded: read back from the GPU."""
-        made = [(v.kind, a) for v, a in self.replay.made.items() if a.storage is not None]
         known = {a.storage.block.number: a for a in self.dev.made.values() if a.storage is not None}
-        known.update({a.storage.block.number: a for _, a in made})
-        given = {a.storage.block.number for kind, a in made if kind == "input"}
-        uploaded = {a.storage.block.number for k, a in made if k in ("full", "constant")}
+        made = [
+            (v.kind, a.storage.block.number, a)
+            for v, a in self.replay.made.items()
+            if a.storage is not None
+        ]
+        known.update({number: a for _, number, a in made})
+        given = {number for kind, number, _ in made if kind == "input"}
+        uploaded = {number for kind, number, _ in made if kind in ("full", "constant")}
         faults = self.faults()
         if uploaded & self.written:
             raise CompileError("export_web: a kernel writes over a constant; please report it")

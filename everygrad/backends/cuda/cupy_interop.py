@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.driver import Driver, load_cupy
 from everygrad.backends.strided_array import span
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 
 class _Stream:
@@ -21,18 +24,18 @@ class _Stream:
         return 0, self.handle
 
 
-def has_libraries(dev: Any) -> bool:
+def has_libraries(dev: Cuda) -> bool:
     """Whether there is a GPU that libraries can use: a dry device has none."""
     return isinstance(dev.gpu.driver, Driver)
 
 
-def is_eager(dev: Any) -> bool:
+def is_eager(dev: Cuda) -> bool:
     """Whether ops run now on a real GPU: not on a dry one, nor while recording."""
     return has_libraries(dev) and getattr(dev.gpu, "real", None) is None
 
 
 @contextmanager
-def on_our_stream(dev: Any) -> Iterator[Any]:
+def on_our_stream(dev: Cuda) -> Iterator[Any]:
     """CuPy, launching on our stream and allocating from our pool."""
     cupy = load_cupy()
     index = dev.gpu.driver.index

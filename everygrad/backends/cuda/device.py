@@ -55,7 +55,7 @@ class Cuda(GpuBackend):
         self.multiprocessors: int = driver.multiprocessors
         self.plans: dict[Any, Any] = {}
         self.launch_cache = LaunchCache()
-        self.kernels: dict[str, Callable[..., Any]] = {
+        self.kernels: dict[str, partial[Any]] = {
             name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -17,6 +17,9 @@ from everygrad.core.shapes import size_of
 from everygrad.core.strides import row_major
 from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 GPU = 2  # DLPack's number for CUDA
 DEFAULT_STREAM = 1  # what a consumer's None means
@@ -114,7 +117,7 @@ def capsule(array: Any, dtype: DType, device: tuple[int, int], done: Callable[[]
     return _new(address, _NAME, _DROP)
 
 
-def exported(dev: Any, array: CudaArray, stream: Any) -> Any:
+def exported(dev: Cuda, array: CudaArray, stream: Any) -> Any:
     """A capsule of an array for a consumer on `stream`: its work comes after ours, and our later
     use of the memory comes after its work."""
     driver = dev.gpu.driver
@@ -162,7 +165,7 @@ def opened(given: Any, before: Callable[[], None]) -> tuple[Borrowed, _Tensor, D
     return Borrowed(managed, before), t, dtype
 
 
-def imported(dev: Any, x: Any) -> CudaArray:
+def imported(dev: Cuda, x: Any) -> CudaArray:
     """An array that shares another library's memory, which must not be written afterwards."""
     driver = dev.gpu.driver
     given = x.__dlpack__(stream=driver.stream or None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
 from everygrad.backends import base, strided_views
@@ -27,8 +27,11 @@ from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, i
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP
 
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
-def transfer(dev: Any, x: CudaArray, device: str, source: str) -> Any:
+
+def transfer(dev: Cuda, x: CudaArray, device: str, source: str) -> Any:
     """Copy to another GPU directly, to any other device through the host."""
     target = base.get(device)
     if target is dev:
@@ -88,7 +91,7 @@ def _write_philox(count: int, step: int, multiprocessors: int) -> WrittenKernel:
     return w.finish(grid(blocks, multiprocessors))
 
 
-def philox(dev: Any, state: CudaArray, count: int) -> CudaArray:
+def philox(dev: Cuda, state: CudaArray, count: int) -> CudaArray:
     out: CudaArray = dev.empty((count,), dtypes.uint32)
     if count:
         step = state.strides[0]

@@ -62,6 +62,12 @@ def count_of(array: WebGPUArray) -> int:
     return size_of(array.shape)
 
 
+def storage_of(array: WebGPUArray) -> Storage:
+    """The storage of an array that has elements."""
+    assert array.storage is not None
+    return array.storage
+
+
 def distinct(arrays: Sequence[WebGPUArray]) -> tuple[list[Storage], tuple[int, ...]]:
     """The storages without repeats, and which of them each array is on."""
     storages: list[Storage] = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
 from everygrad.backends import base, strided_views
-from everygrad.backends.webgpu.array import WebGPUArray
+from everygrad.backends.webgpu.array import WebGPUArray, storage_of
 from everygrad.backends.webgpu.attention import attention
 from everygrad.backends.webgpu.gemm import operand_reads
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter, reduction, row_kernels
@@ -24,8 +24,11 @@ from everygrad.backends.webgpu.source.word_layout import layout, load, thread_co
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType
 
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
-def transfer(dev: Any, x: WebGPUArray, device: str, source: str) -> Any:
+
+def transfer(dev: WebGPU, x: WebGPUArray, device: str, source: str) -> Any:
     return base.get(device).from_numpy(dev.to_numpy(x))
 
 
@@ -52,11 +55,11 @@ def _philox_text() -> str:
     return element_kernel(1, 3, dtypes.uint32, text, slot(0))
 
 
-def philox(dev: Any, state: WebGPUArray, count: int) -> WebGPUArray:
+def philox(dev: WebGPU, state: WebGPUArray, count: int) -> WebGPUArray:
     out: WebGPUArray = dev.empty((count,), dtypes.uint32)
     if count:
         params = [count, state.offset, state.strides[0]]
-        dev.launch("philox", _philox_text(), [state.storage], out, params, count)
+        dev.launch("philox", _philox_text(), [storage_of(state)], out, params, count)
     return out
 
 
@@ -94,7 +97,7 @@ def _pool_text(dtype: DType) -> str:
     return element_kernel(1, first + 10, dtypes.int64, text, slot(0))
 
 
-def max_pool2d_index(dev: Any, x: WebGPUArray, window: Any) -> WebGPUArray:
+def max_pool2d_index(dev: WebGPU, x: WebGPUArray, window: Any) -> WebGPUArray:
     shape = (*x.shape[:2], *window.out_size(x.shape))
     out: WebGPUArray = dev.empty(shape, dtypes.int64)
     if out.storage is None or x.storage is None:

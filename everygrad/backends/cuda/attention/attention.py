@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -15,6 +15,9 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, reshape_strides
 from everygrad.dtypes import FROM_NP
 
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
+
 
 def _leading(shape: Shape) -> Shape:
     """Batch and heads of an operand of any number of axes. Heads come last: keys that several
@@ -23,7 +26,7 @@ def _leading(shape: Shape) -> Shape:
     return size_of(tuple(rest)), heads
 
 
-def _as_4d(dev: Any, x: CudaArray) -> CudaArray:
+def _as_4d(dev: Cuda, x: CudaArray) -> CudaArray:
     """x as (batch, heads, tokens, width), the last axis contiguous, no stride negative."""
     if x.strides[-1] != 1 or min(x.strides) < 0:
         x = contiguous(dev, x)
@@ -66,7 +69,7 @@ class _AttentionCall:
 
     def __init__(
         self,
-        dev: Any,
+        dev: Cuda,
         q: CudaArray,
         k: CudaArray,
         v: CudaArray,
@@ -170,7 +173,7 @@ class _AttentionCall:
 
 
 def _attention(
-    dev: Any,
+    dev: Cuda,
     q: CudaArray,
     k: CudaArray,
     v: CudaArray,
@@ -187,7 +190,7 @@ def _attention(
 
 
 def _grads(
-    dev: Any,
+    dev: Cuda,
     g: CudaArray,
     q: CudaArray,
     k: CudaArray,
@@ -204,7 +207,7 @@ def _grads(
 
 
 def _attention_saved(
-    dev: Any,
+    dev: Cuda,
     q: CudaArray,
     k: CudaArray,
     v: CudaArray,
@@ -224,7 +227,7 @@ def _attention_saved(
 
 
 def _saved_grads(
-    dev: Any,
+    dev: Cuda,
     g: CudaArray,
     q: CudaArray,
     k: CudaArray,

@@ -8,7 +8,7 @@ no good engine are products here too, in fewer launches than by the definition.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.cudnn import (
@@ -28,13 +28,16 @@ from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP
 
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
-def _to_last(dev: Any, a: CudaArray) -> CudaArray:
+
+def _to_last(dev: Cuda, a: CudaArray) -> CudaArray:
     """(batch, channels, spatial...) viewed as (batch, spatial..., channels)."""
     return permute_dims(dev, a, (0, *range(2, len(a.shape)), 1))
 
 
-def _in_layout(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
+def _in_layout(dev: Cuda, a: CudaArray, channels_last: bool) -> CudaArray:
     """The array in the layout of the problem, aligned."""
     if not channels_last:
         made = contiguous(dev, a)
@@ -44,12 +47,12 @@ def _in_layout(dev: Any, a: CudaArray, channels_last: bool) -> CudaArray:
     return last.view(a.shape, channels_last_strides(a.shape))
 
 
-def _empty(dev: Any, shape: Shape, dtype: Any, channels_last: bool) -> CudaArray:
+def _empty(dev: Cuda, shape: Shape, dtype: Any, channels_last: bool) -> CudaArray:
     out: CudaArray = dev.empty(shape, dtype)
     return out.view(shape, channels_last_strides(shape)) if channels_last else out
 
 
-def _convolve(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
+def _convolve(dev: Cuda, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
     """The tensor that is not among those given by name; NotImplemented where cuDNN cannot."""
     arrays = [*given.values()]
     dtype = FROM_NP[arrays[0].dtype]
@@ -76,16 +79,16 @@ def _convolve(dev: Any, kind: str, given: dict[str, CudaArray], wanted: Shape, w
     return out
 
 
-def forward(dev: Any, x: CudaArray, w: CudaArray, window: Any) -> Any:
+def forward(dev: Cuda, x: CudaArray, w: CudaArray, window: Any) -> Any:
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
     return _convolve(dev, "forward", {"x": x, "w": w}, shape, window)
 
 
-def to_input(dev: Any, y: CudaArray, w: CudaArray, window: Any, image: Shape) -> Any:
+def to_input(dev: Cuda, y: CudaArray, w: CudaArray, window: Any, image: Shape) -> Any:
     return _convolve(dev, "input", {"y": y, "w": w}, image, window)
 
 
-def to_weight(dev: Any, x: CudaArray, y: CudaArray, window: Any, weight: Shape) -> Any:
+def to_weight(dev: Cuda, x: CudaArray, y: CudaArray, window: Any, weight: Shape) -> Any:
     found = _convolve(dev, "weight", {"x": x, "y": y}, weight, window)
     if found is not NotImplemented or len(weight) != 4 or window.groups > 1:
         return found
@@ -95,7 +98,7 @@ def to_weight(dev: Any, x: CudaArray, y: CudaArray, window: Any, weight: Shape) 
     return reshape(dev, reduce(dev, "sum", "add", parts, (0,), False), weight)
 
 
-def _columns(dev: Any, x: CudaArray, window: Any) -> CudaArray:
+def _columns(dev: Cuda, x: CudaArray, window: Any) -> CudaArray:
     """im2col: (batch, channels * taps, outputs), the inputs that each element of the weight is
     multiplied by, as rows of a matrix."""
     n, c = x.shape[:2]

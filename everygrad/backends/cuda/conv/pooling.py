@@ -9,7 +9,7 @@ written; where they do, by a kernel before. Channels-last images give channels-l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -29,6 +29,9 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import row_major
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 _PLAIN = (0, 1, 2, 3)  # axes in loop order
 _LAST = (0, 2, 3, 1)
@@ -233,7 +236,7 @@ _WRITERS: dict[str, Callable[[PoolingLoop, int], WrittenKernel]] = {
 
 
 def _run(
-    dev: Any, name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, dtype: DType
+    dev: Cuda, name: str, arrays: Sequence[CudaArray], window: Any, image: Shape, dtype: DType
 ) -> Any:
     """Run a kernel over images of this shape; gradients have their shape, other results that of the
     windows' outputs."""
@@ -249,15 +252,15 @@ def _run(
     return made.view(out, at.strides)
 
 
-def max_pool2d_index(dev: Any, x: CudaArray, window: Any) -> Any:
+def max_pool2d_index(dev: Cuda, x: CudaArray, window: Any) -> Any:
     return _run(dev, "max_pool2d_index", [x], window, x.shape, dtypes.int64)
 
 
-def max_pool2d_value(dev: Any, x: CudaArray, window: Any) -> Any:
+def max_pool2d_value(dev: Cuda, x: CudaArray, window: Any) -> Any:
     return _run(dev, "max_pool2d_value", [x], window, x.shape, FROM_NP[x.dtype])
 
 
-def max_pool2d_spread(dev: Any, g: CudaArray, x: CudaArray, window: Any) -> Any:
+def max_pool2d_spread(dev: Cuda, g: CudaArray, x: CudaArray, window: Any) -> Any:
     dtype = FROM_NP[g.dtype]
     side_by_side = window.stride == window.size and not any(window.padding)
     if side_by_side and window.dilation == (1, 1):
@@ -270,11 +273,11 @@ def max_pool2d_spread(dev: Any, g: CudaArray, x: CudaArray, window: Any) -> Any:
     return _run(dev, "max_pool2d_spread", [g, index], window, x.shape, dtype)
 
 
-def sum_pool2d(dev: Any, x: CudaArray, window: Any) -> Any:
+def sum_pool2d(dev: Cuda, x: CudaArray, window: Any) -> Any:
     return _run(dev, "sum_pool2d", [x], window, x.shape, FROM_NP[x.dtype])
 
 
-def sum_pool2d_spread(dev: Any, g: CudaArray, window: Any, image: Shape) -> Any:
+def sum_pool2d_spread(dev: Cuda, g: CudaArray, window: Any, image: Shape) -> Any:
     return _run(dev, "sum_pool2d_spread", [g], window, image, FROM_NP[g.dtype])
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 TILE = edge(__name__, "TILE", 64, "size")  # rows and columns of results for one block
 DEPTH = edge(__name__, "DEPTH", 16, "size")  # terms of a tile that are in shared memory at a time
@@ -131,7 +134,7 @@ def _matrix_layout(shape: Shape, strides: Shape) -> MatrixLayout | None:
     return None
 
 
-def _laid_out(dev: Any, a: CudaArray) -> tuple[CudaArray, MatrixLayout]:
+def _laid_out(dev: Cuda, a: CudaArray) -> tuple[CudaArray, MatrixLayout]:
     side = _matrix_layout(a.shape[-2:], a.strides[-2:])
     if side is None or min(a.strides[:-2], default=0) < 0:
         a = copied(dev, a)
@@ -148,7 +151,7 @@ def _alignment(*addresses: int) -> int:
 
 
 def _by_library(
-    dev: Any, x: CudaArray, y: CudaArray, batch: Shape, bias: CudaArray | None = None
+    dev: Cuda, x: CudaArray, y: CudaArray, batch: Shape, bias: CudaArray | None = None
 ) -> CudaArray:
     dtype = FROM_NP[x.dtype]
     (x, left), (y, right) = _laid_out(dev, x), _laid_out(dev, y)
@@ -180,7 +183,7 @@ def _by_library(
 
 
 def _put(
-    dev: Any, problem: GemmProblem, x: int, y: int, out: int, bias: int = 0, aux: int = 0
+    dev: Cuda, problem: GemmProblem, x: int, y: int, out: int, bias: int = 0, aux: int = 0
 ) -> None:
     """Launch one product of cuBLASLt on these addresses."""
     lt = dev.gpu.driver.lt
@@ -257,7 +260,9 @@ def results(epilogue: str, m: int, n: int, dtype: DType) -> EpilogueResults:
     )
 
 
-def matmul_epilogue(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, epilogue: str) -> Any:
+def matmul_epilogue(
+    dev: Cuda, x: CudaArray, y: CudaArray, *others: CudaArray, epilogue: str
+) -> Any:
     """x @ y of matrices, with an epilogue. `others` are the bias and the aux that it reads. Several
     results are in one flat array, as `results` says. NotImplemented where an operand must be copied
     first."""
@@ -283,7 +288,7 @@ def matmul_epilogue(dev: Any, x: CudaArray, y: CudaArray, *others: CudaArray, ep
 # --- the ops -------------------------------------------------------------------------------------
 
 
-def matmul(dev: Any, x: CudaArray, y: CudaArray) -> CudaArray:
+def matmul(dev: Cuda, x: CudaArray, y: CudaArray) -> CudaArray:
     if x.shape[-1] != y.shape[-2]:
         raise ValueError("inner sizes differ")
     if len(y.shape) == 2 and len(x.shape) > 2 and x.is_contiguous:  # as one taller matrix
@@ -301,7 +306,7 @@ def matmul(dev: Any, x: CudaArray, y: CudaArray) -> CudaArray:
     return _by_tiles(dev, x, y, batch)
 
 
-def _by_tiles(dev: Any, x: CudaArray, y: CudaArray, batch: Shape) -> CudaArray:
+def _by_tiles(dev: Cuda, x: CudaArray, y: CudaArray, batch: Shape) -> CudaArray:
     dtype = FROM_NP[x.dtype]
     sides = [broadcast_strides(a.shape[:-2], a.strides[:-2], batch) for a in (x, y)]
     sizes, steps = collapse(batch, sides)
@@ -314,17 +319,17 @@ def _by_tiles(dev: Any, x: CudaArray, y: CudaArray, batch: Shape) -> CudaArray:
     return out
 
 
-def linear(dev: Any, x: CudaArray, w: CudaArray) -> CudaArray:
+def linear(dev: Cuda, x: CudaArray, w: CudaArray) -> CudaArray:
     return matmul(dev, x, permute_dims(dev, w, (1, 0)))
 
 
-def linear_weight(dev: Any, v: CudaArray, x: CudaArray) -> CudaArray:
+def linear_weight(dev: Cuda, v: CudaArray, x: CudaArray) -> CudaArray:
     rows = size_of(x.shape[:-1])
     flat = reshape(dev, v, (rows, v.shape[-1]))
     return matmul(dev, permute_dims(dev, flat, (1, 0)), reshape(dev, x, (rows, x.shape[-1])))
 
 
-def linear_bias(dev: Any, x: CudaArray, w: CudaArray, b: CudaArray) -> Any:
+def linear_bias(dev: Cuda, x: CudaArray, w: CudaArray, b: CudaArray) -> Any:
     """The product with a bias epilogue; NotImplemented where cuBLASLt does not take it."""
     serves = FROM_NP[x.dtype] in WITH_EPILOGUES and dev.gpu.driver.lt is not None
     aligned = b.ptr % BIAS_ALIGNMENT == 0 and b.strides == (1,)

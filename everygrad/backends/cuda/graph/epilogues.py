@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT
 from everygrad.backends.cuda.gemm.matmul import (
@@ -36,6 +36,9 @@ from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import view_of
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import reshape_strides
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 # What an epilogue adds to the time of a bare product, of halves and of float32: in bytes that our
 # kernels move meanwhile (3 TB/s on the H200 where this was measured), for each element of the
@@ -102,7 +105,7 @@ class Candidate(NamedTuple):
 class EpilogueFinder:
     """Finds the epilogues in a graph that pay and that cuBLASLt supports."""
 
-    def __init__(self, dev: Any, graph: Graph) -> None:
+    def __init__(self, dev: Cuda, graph: Graph) -> None:
         self.lt, self.tf32 = dev.gpu.driver.lt, dev.tf32
         self.live = list(in_order(reachable(graph.outputs)))
         self.outputs = {*graph.outputs}
@@ -442,7 +445,7 @@ def _between(v: Value, fused: GemmEpilogue) -> set[Value]:
     return {a for a in v.args if a is not product and product in a.args and a.kind == "elementwise"}
 
 
-def with_epilogues(dev: Any, graph: Graph) -> Graph:
+def with_epilogues(dev: Cuda, graph: Graph) -> Graph:
     """The same outputs, with epilogues fused into products where that pays."""
     if dev.gpu.driver.lt is None:
         return graph

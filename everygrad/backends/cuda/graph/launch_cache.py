@@ -7,7 +7,7 @@ launches are recorded once, as a compiled function's steps are, and repeated on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad.backends.cuda.array import CudaArray, layout_of
 from everygrad.backends.cuda.driver.gpu import Kernel
@@ -15,6 +15,10 @@ from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps
 from everygrad.backends.strided_array import span
 from everygrad.core.config import config
 from everygrad.errors import DeviceError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
+    from everygrad.backends.cuda.graph.recording import RecordingCuda
 
 _MOST = 1 << 12
 _UNCACHED = ("to",)  # what they do depends on more than layouts
@@ -33,7 +37,7 @@ class CachedLaunch(NamedTuple):
     at: int  # its first byte in the slot
     like: CudaArray
 
-    def run(self, dev: Any, arrays: Sequence[CudaArray]) -> CudaArray:
+    def run(self, dev: Cuda, arrays: Sequence[CudaArray]) -> CudaArray:
         steps, sizes, space, checks, _, slot, at, like = self
         gpu = dev.gpu
         storages: list[Any] = [a.storage for a in arrays]
@@ -65,14 +69,14 @@ class CachedLaunch(NamedTuple):
         return made
 
 
-def _placeholder(rec: Any, array: CudaArray) -> CudaArray:
+def _placeholder(rec: RecordingCuda, array: CudaArray) -> CudaArray:
     """An array of the same shape and strides, on placeholder memory."""
     low, high = span(array)
     storage = rec.gpu.placeholders.take((high - low + 1) * array.dtype.itemsize)
     return CudaArray(array.device, array.shape, array.dtype, storage, 0, array.strides)
 
 
-def record_launch(dev: Any, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]) -> Any:
+def record_launch(dev: Cuda, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]) -> Any:
     """What an op launches on arrays of these layouts, or `_NEVER`."""
     rec = recorder(dev)
     given = [_placeholder(rec, a) for a in arrays]
@@ -106,7 +110,7 @@ class LaunchCache:
         self._entries: dict[Any, Any] = {}
 
     def find(
-        self, dev: Any, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]
+        self, dev: Cuda, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]
     ) -> CachedLaunch | None:
         try:
             layouts = [a.layout or layout_of(a) for a in arrays]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cupy_interop import as_cupy, has_libraries, on_our_stream
@@ -19,6 +19,10 @@ from everygrad.backends.cuda.solver import cufft, factorisations, solver
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
+    from everygrad.backends.cuda.graph.recording import RecordingCuda
 
 # elements of a row up to which the portable network sorts it
 _NETWORK = edge(__name__, "_NETWORK", 1024, "size")
@@ -37,7 +41,7 @@ class LibraryCall:
     """A library call on arrays of these layouts, of which the last is the result. It is called with
     their addresses; never while the stream is being captured."""
 
-    def __init__(self, dev: Any, op: str, work: Work, arrays: Sequence[CudaArray]) -> None:
+    def __init__(self, dev: Cuda, op: str, work: Work, arrays: Sequence[CudaArray]) -> None:
         self.__name__ = op
         self._dev = dev
         self._work = work
@@ -50,7 +54,7 @@ class LibraryCall:
             out[...] = self._work(given, cupy=cupy)
 
 
-def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool | None:
+def serves(dev: Cuda, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool | None:
     """Whether a library computes an op on values of these shapes inside a compiled function; None:
     no library has the op. The portable definition is faster where it is a few kernels, which are
     fused with their neighbours."""
@@ -71,7 +75,7 @@ def serves(dev: Any, op: str, given: Sequence[Any], params: dict[str, Any]) -> b
     return True
 
 
-def record(dev: Any, rec: Any, v: Value, arrays: Sequence[CudaArray]) -> CudaArray:
+def record(dev: Cuda, rec: RecordingCuda, v: Value, arrays: Sequence[CudaArray]) -> CudaArray:
     """The result of an op that a library computes, on placeholder arrays."""
     if v.name in cufft.TRANSFORMS:
         return cufft.record(dev, rec, arrays[0], v)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.attention import flash
@@ -20,6 +20,16 @@ from everygrad.backends.cuda.driver.gpu import Command, Gpu, Kernel, PendingKern
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.errors import DeviceError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
+
+    class RecordingCuda(Cuda):
+        """What `recorder` makes. At run time its class is Cuda: it is a copy of a device."""
+
+        gpu: Recorder
+        constants: list[CudaArray]
+
 
 VIRTUAL_BASE = 1 << 46  # the first virtual address: no device has memory there
 ALIGN = 512  # bytes; of a virtual address, as of the pool's
@@ -98,10 +108,10 @@ class Recorder(Gpu):
         raise DeviceError("jit on cuda: an op reads a value to decide what to do; run it eagerly")
 
 
-def recorder(dev: Any) -> Any:
+def recorder(dev: Cuda) -> RecordingCuda:
     """A device like `dev` that records. It shares its kernels; constants are real arrays, which it
     holds in `constants`."""
-    made = copy(dev)
+    made = cast("RecordingCuda", copy(dev))
     made.gpu = Recorder(dev.gpu)
     made.kernels = {name: partial(p.func, made) for name, p in dev.kernels.items()}
     made.constants = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole, view_of
 from everygrad.errors import CompileError
 
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
+
 _MOST_LOADS = edge(__name__, "_MOST_LOADS", 64, "count")  # values that a fused kernel reads
 _A_VALUE = 4096  # bytes of a value's objects, and of its launch's
 _CONSTANT = 1 << 16  # bytes up to which a repeated number is stored whole
@@ -49,7 +52,7 @@ _SMALL = edge(__name__, "_SMALL", 1 << 15, "elements")
 class Replay:
     """Runs one graph again and again on one device."""
 
-    def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, dev: Cuda, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
         self.dev = dev
         self.gpu = dev.gpu
         self.graph = with_epilogues(dev, rewritten(graph))

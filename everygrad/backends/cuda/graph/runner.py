@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from operator import call
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.strides import row_major
 from everygrad.errors import EverygradError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 _TINY = 1 << 10  # bytes of a result that is copied out with others
 _COPIED = 1 << 24  # bytes up to which an input whose address changes is copied
@@ -62,7 +65,7 @@ class RunPlan(NamedTuple):
 class Runner:
     """Runs a plan."""
 
-    def __init__(self, dev: Any, plan: RunPlan) -> None:
+    def __init__(self, dev: Cuda, plan: RunPlan) -> None:
         self.dev, self.gpu = dev, dev.gpu
         self.plan = plan
         self.addresses = [0] * plan.slots

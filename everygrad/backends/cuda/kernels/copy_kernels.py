@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -18,6 +18,9 @@ from everygrad.backends.strided_views import Slices
 from everygrad.compile.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 # dtypes of each size, to copy bits unchanged
 _BITS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
@@ -33,12 +36,12 @@ def bits_of(dtype: DType) -> DType:
     return _BITS.get(dtype.itemsize, dtype)
 
 
-def contiguous(dev: Any, x: CudaArray) -> CudaArray:
+def contiguous(dev: Cuda, x: CudaArray) -> CudaArray:
     """The array, copied if it is not contiguous."""
     return x if x.storage is None or x.is_contiguous else copied(dev, x)
 
 
-def copied(dev: Any, x: CudaArray) -> CudaArray:
+def copied(dev: Cuda, x: CudaArray) -> CudaArray:
     """A contiguous copy."""
     bits = bits_of(FROM_NP[x.dtype])
     copy: CudaArray = dev.elementwise("copy", _copying(bits), [x.bitcast(bits.np)], ordered=True)
@@ -108,7 +111,7 @@ def _write_unslice(
     return w.finish(grid(total, multiprocessors))
 
 
-def unslice(dev: Any, x: CudaArray, shape: Shape, slices: Slices) -> CudaArray:
+def unslice(dev: Cuda, x: CudaArray, shape: Shape, slices: Slices) -> CudaArray:
     dtype = FROM_NP[x.dtype]
     if x.storage is None or not size_of(shape) or not shape:
         return x if not shape else dev.full(shape, 0, dtype)
@@ -167,7 +170,7 @@ def _write_concat(
     return w.finish(grid(total, multiprocessors))
 
 
-def concat_into(dev: Any, out: CudaArray, there: Sequence[CudaArray], axis: int) -> None:
+def concat_into(dev: Cuda, out: CudaArray, there: Sequence[CudaArray], axis: int) -> None:
     """Concatenate arrays along an axis into `out`."""
     shape, dtype = out.shape, out.dtype
     layouts = [(x.shape[axis], x.strides, x.ptr % 16) for x in there]

@@ -7,7 +7,7 @@ found in one pass; the derivative recomputes them, and then the row is still in 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.cuda.array import ALIGNED, CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous
@@ -18,6 +18,9 @@ from everygrad.backends.strided_views import permute_dims
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 _BLOCK, _LARGE_BLOCK = 256, 1024
 _BYTES = 16  # of one load or store
@@ -140,7 +143,7 @@ def _write_vjp(rows: _CrossEntropyWriter, ignored: int, number: int) -> WrittenK
 
 
 def _run(
-    dev: Any, x: CudaArray, target: CudaArray, g: CudaArray | None, axis: int, ignored: int
+    dev: Cuda, x: CudaArray, target: CudaArray, g: CudaArray | None, axis: int, ignored: int
 ) -> Any:
     """The entropy of each row, or the derivative by the logits; NotImplemented for dtypes that are
     not real floats, and for rows whose length needs more than 30 bits."""
@@ -171,13 +174,13 @@ def _run(
 
 
 def softmax_cross_entropy(
-    dev: Any, x: CudaArray, target: CudaArray, axis: int, ignore_index: int
+    dev: Cuda, x: CudaArray, target: CudaArray, axis: int, ignore_index: int
 ) -> Any:
     return _run(dev, x, target, None, axis, ignore_index)
 
 
 def softmax_cross_entropy_vjp(
-    dev: Any, g: CudaArray, x: CudaArray, target: CudaArray, axis: int, ignore_index: int
+    dev: Cuda, g: CudaArray, x: CudaArray, target: CudaArray, axis: int, ignore_index: int
 ) -> Any:
     return _run(dev, x, target, g, axis, ignore_index)
 
@@ -202,7 +205,7 @@ def _write_count(labels: DType, dtype: DType, size: int, ignored: int) -> Writte
     return w.finish(1, _LARGE_BLOCK)
 
 
-def count_labels(dev: Any, target: CudaArray, ignore_index: int, dtype: DType) -> Any:
+def count_labels(dev: Cuda, target: CudaArray, ignore_index: int, dtype: DType) -> Any:
     """By one block; NotImplemented where there are too many labels for one."""
     size, labels = size_of(target.shape), FROM_NP[target.dtype]
     if not 0 < size <= _COUNTED or not dtype.is_float:

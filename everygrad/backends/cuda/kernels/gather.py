@@ -3,7 +3,7 @@ nothing, and the next read raises an error."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -16,6 +16,9 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import EverygradError, OutOfRangeError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 
 def index_line(w: KernelWriter, place: str, size: str, number: str, otherwise: str) -> None:
@@ -33,7 +36,7 @@ def pointers(w: KernelWriter, memory: str, index: CudaArray) -> None:
     w.pointer("u64", "faults", written=True)
 
 
-def nothing_to_take(dev: Any, op: str, index: CudaArray, size: int) -> OutOfRangeError:
+def nothing_to_take(dev: Cuda, op: str, index: CudaArray, size: int) -> OutOfRangeError:
     first = int(dev.to_numpy(index).reshape(-1)[0])
     return OutOfRangeError(f"{op}: index {first} is out of range for an axis of size {size}")
 
@@ -62,15 +65,15 @@ def _write_check(x: CudaArray, size: int, number: int, multiprocessors: int) -> 
     return w.finish(grid(total, multiprocessors))
 
 
-def check_range(dev: Any, x: CudaArray, size: int, what: str) -> CudaArray:
+def check_range(dev: Cuda, x: CudaArray, size: int, what: str) -> CudaArray:
     return _checked(dev, x, size, dev.gpu.check_number(what, size))
 
 
-def check_true(dev: Any, ok: CudaArray, what: str, error: type[EverygradError]) -> CudaArray:
+def check_true(dev: Cuda, ok: CudaArray, what: str, error: type[EverygradError]) -> CudaArray:
     return _checked(dev, ok, 1, dev.gpu.check_number(what, 1, error))
 
 
-def _checked(dev: Any, x: CudaArray, size: int, number: int) -> CudaArray:
+def _checked(dev: Cuda, x: CudaArray, size: int, number: int) -> CudaArray:
     if x.storage is None:
         return x
     key = ("check_range", x.shape, x.strides, x.dtype, size, number)
@@ -112,7 +115,7 @@ def _write_take(
     return w.finish(grid(total, multiprocessors))
 
 
-def take(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
+def take(dev: Cuda, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if index.storage is not None and x.shape[axis] == 0:
         raise nothing_to_take(dev, "take", index, 0)
@@ -151,7 +154,7 @@ def _write_gather(
     return w.finish(grid(total, multiprocessors))
 
 
-def gather(dev: Any, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
+def gather(dev: Cuda, x: CudaArray, index: CudaArray, axis: int) -> CudaArray:
     if index.storage is not None and x.storage is None:
         raise nothing_to_take(dev, "gather", index, x.shape[axis])
     out: CudaArray = dev.empty(index.shape, FROM_NP[x.dtype])
@@ -197,7 +200,7 @@ def _minus_one(dtype: Any) -> Program:
 _MINUS_ONE = {dtype: _minus_one(dtype) for dtype in dtypes.INTEGERS}
 
 
-def last_write(dev: Any, index: CudaArray, size: int) -> CudaArray:
+def last_write(dev: Cuda, index: CudaArray, size: int) -> CudaArray:
     dtype = FROM_NP[index.dtype]
     if not size:
         if index.storage is not None:

@@ -5,7 +5,7 @@ Labels are checked before they are used: the next read raises an error for a bad
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.elementwise import grid
@@ -13,6 +13,9 @@ from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 WHAT = "cross_entropy: label"
 
@@ -57,7 +60,7 @@ def _write_loss(
 
 
 def nll_gather(
-    dev: Any, logs: CudaArray, target: CudaArray, axis: int, ignore_index: int
+    dev: Cuda, logs: CudaArray, target: CudaArray, axis: int, ignore_index: int
 ) -> CudaArray:
     dtype = FROM_NP[logs.dtype]
     if not dtype.is_float or logs.storage is None:
@@ -101,7 +104,7 @@ def _write_spread(
 
 
 def nll_scatter(
-    dev: Any, v: CudaArray, target: CudaArray, axis: int, classes: int, ignore_index: int
+    dev: Cuda, v: CudaArray, target: CudaArray, axis: int, classes: int, ignore_index: int
 ) -> CudaArray:
     dtype = FROM_NP[v.dtype]
     if not dtype.is_float or v.storage is None or not classes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import is_row_major
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 _MAX_ARGUMENT_BYTES = 4096  # of a launch, on every GPU
 # elements of a parameter for one block
@@ -196,7 +199,7 @@ def _form(rule: Any, arrays: Sequence[CudaArray]) -> UpdateForm | None:
     return None if any(d.is_complex for d in made.dtypes) else made
 
 
-def rewrite(dev: Any, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+def rewrite(dev: Cuda, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     """Apply a rule to each list of tensors; returns those for which it must run op by op."""
     remaining = []
     jobs: dict[UpdateForm, list[ParameterUpdate]] = {}
@@ -217,7 +220,7 @@ def rewrite(dev: Any, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequenc
     return remaining
 
 
-def _launch(dev: Any, form: UpdateForm, jobs: Sequence[ParameterUpdate]) -> None:
+def _launch(dev: Cuda, form: UpdateForm, jobs: Sequence[ParameterUpdate]) -> None:
     """One kernel for so many parameters; their tensors get their new values."""
     gpu = dev.gpu
     written, sizes = form.written, []

@@ -6,7 +6,7 @@ few rows keep the GPU busy. All depends on the shape alone, so a sum has the sam
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -25,6 +25,9 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, reduced, size_of
 from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")  # elements of a row that one block reduces
 # of one block; its other threads share their rows
@@ -277,7 +280,7 @@ def _pieces(layout: ReductionLayout, by_rows: bool) -> tuple[int, int]:
 
 
 def accumulate(
-    dev: Any, name: str, combine: str, x: CudaArray, axes: Shape, out: DType, mean: bool = False
+    dev: Cuda, name: str, combine: str, x: CudaArray, axes: Shape, out: DType, mean: bool = False
 ) -> CudaArray:
     """The reduction of a non-empty array; one long axis of results."""
     source = FROM_NP[x.dtype]
@@ -315,7 +318,7 @@ def accumulate(
 
 
 def reduce(
-    dev: Any,
+    dev: Cuda,
     name: str,
     combine: str,
     x: CudaArray,
@@ -333,7 +336,7 @@ def reduce(
     return CudaArray(dev.device, shape, dtype.np, out.storage)
 
 
-def prod(dev: Any, x: CudaArray, axes: Shape, keepdims: bool) -> CudaArray:
+def prod(dev: Cuda, x: CudaArray, axes: Shape, keepdims: bool) -> CudaArray:
     return reduce(dev, "prod", "mul", x, axes, keepdims)
 
 
@@ -396,7 +399,7 @@ def _write_arg(
     return w.finish(total)
 
 
-def arg(dev: Any, largest: bool, x: CudaArray, axis: int, keepdims: bool) -> CudaArray:
+def arg(dev: Cuda, largest: bool, x: CudaArray, axis: int, keepdims: bool) -> CudaArray:
     """The first largest (or smallest) element's index; a NaN wins."""
     shape = reduced(x.shape, (axis,), keepdims)
     if not size_of(shape) or x.storage is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous
@@ -18,6 +18,9 @@ from everygrad.backends.strided_views import permute_dims
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 # elements that a thread holds, over all inputs
 _IN_REGISTERS = edge(__name__, "_IN_REGISTERS", 32, "size")
@@ -179,7 +182,7 @@ def _replaced(text: str, name: str, value: str) -> str:
     return re.sub(rf"\b{name}\b", value, text)
 
 
-def _along(dev: Any, name: str, arrays: list[CudaArray], axes: Shape, eps: float | None) -> Any:
+def _along(dev: Cuda, name: str, arrays: list[CudaArray], axes: Shape, eps: float | None) -> Any:
     """The op along axes, which are permuted to the end; NotImplemented for dtypes that are not real
     floats, and for rows whose length needs more than 31 bits."""
     x = arrays[0]
@@ -205,18 +208,18 @@ def _along(dev: Any, name: str, arrays: list[CudaArray], axes: Shape, eps: float
 
 
 def _softmaxes(name: str) -> Callable[..., Any]:
-    def run(dev: Any, *arrays: CudaArray, axis: int) -> Any:
+    def run(dev: Cuda, *arrays: CudaArray, axis: int) -> Any:
         return _along(dev, name, list(arrays), (axis,), None)
 
     return run
 
 
-def standardize(dev: Any, x: CudaArray, axes: Shape, eps: float) -> Any:
+def standardize(dev: Cuda, x: CudaArray, axes: Shape, eps: float) -> Any:
     return _along(dev, "standardize", [x], axes, eps)
 
 
 def standardize_vjp(
-    dev: Any, g: CudaArray, out: CudaArray, x: CudaArray, axes: Shape, eps: float
+    dev: Cuda, g: CudaArray, out: CudaArray, x: CudaArray, axes: Shape, eps: float
 ) -> Any:
     return _along(dev, "standardize_vjp", [x, g, out], axes, eps)
 

@@ -7,7 +7,7 @@ additions would change their order, and with it the last digits, from run to run
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -22,6 +22,9 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 FEW = edge(__name__, "FEW", 64, "size")  # indices that each result may scan
 CHUNK = edge(__name__, "CHUNK", 2048, "size")  # pairs that one block sorts in shared memory
@@ -181,7 +184,7 @@ def _write_step(capacity: int, multiprocessors: int) -> WrittenKernel:
     return w.finish(grid(capacity // 2, multiprocessors))
 
 
-def sort_keys(dev: Any, keys: CudaArray) -> None:
+def sort_keys(dev: Cuda, keys: CudaArray) -> None:
     """Sort in place; the number of keys is a power of two."""
     capacity = keys.shape[0]
     launch = dev.gpu.launch
@@ -303,7 +306,7 @@ def _add_to_result(w: KernelWriter, at: ScatterLayout, total: DType, register: s
 
 
 def _scatter(
-    dev: Any,
+    dev: Cuda,
     op: str,
     x: CudaArray,
     index: CudaArray,
@@ -335,7 +338,7 @@ def _scatter(
 
 
 def _by_sorting(
-    dev: Any,
+    dev: Cuda,
     op: str,
     x: CudaArray,
     index: CudaArray,
@@ -363,11 +366,11 @@ def _by_sorting(
     return out
 
 
-def index_add(dev: Any, x: CudaArray, index: CudaArray, source: CudaArray, axis: int) -> CudaArray:
+def index_add(dev: Cuda, x: CudaArray, index: CudaArray, source: CudaArray, axis: int) -> CudaArray:
     return _scatter(dev, "index_add", x, index, source, axis, whole=True)
 
 
 def scatter_add(
-    dev: Any, x: CudaArray, index: CudaArray, source: CudaArray, axis: int
+    dev: Cuda, x: CudaArray, index: CudaArray, source: CudaArray, axis: int
 ) -> CudaArray:
     return _scatter(dev, "scatter_add", x, index, source, axis, whole=False)

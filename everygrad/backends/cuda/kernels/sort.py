@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -15,13 +15,16 @@ from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
 from everygrad.dtypes import FROM_NP, DType
 
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
+
 
 @cache
 def _cast(source: DType, target: DType) -> Program:
     return expr.lower(Expr.inputs(1)[0].cast(target), [source], target)
 
 
-def sortable(dev: Any, x: CudaArray) -> CudaArray:
+def sortable(dev: Cuda, x: CudaArray) -> CudaArray:
     """x contiguous, in a dtype that CuPy sorts, with the same order."""
     dtype = FROM_NP[x.dtype]
     wider = {
@@ -43,7 +46,7 @@ def order(cupy: Any, keys: Any, axis: int, descending: bool) -> Any:
     return keys.shape[axis] - 1 - cupy.flip(found, axis)
 
 
-def argsort(dev: Any, x: CudaArray, axis: int, descending: bool) -> Any:
+def argsort(dev: Cuda, x: CudaArray, axis: int, descending: bool) -> Any:
     if not is_eager(dev) or x.storage is None:
         return NotImplemented
     x = sortable(dev, x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad.backends import strided_views
 from everygrad.backends.cuda.array import CudaArray
@@ -11,6 +11,10 @@ from everygrad.backends.cuda.cupy_interop import on_our_stream
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.compile.ir import Value
 from everygrad.core.shapes import size_of
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
+    from everygrad.backends.cuda.graph.recording import RecordingCuda
 
 TRANSFORMS = ("dft", "real_dft", "half_dft")
 _KINDS = {  # of a transform for cuFFT, by the dtypes of what is read and written
@@ -29,7 +33,7 @@ class Transform:
     and may be captured."""
 
     def __init__(
-        self, dev: Any, op: str, kind: int, length: int, count: int, direction: int
+        self, dev: Cuda, op: str, kind: int, length: int, count: int, direction: int
     ) -> None:
         self.__name__ = op
         self._dev = dev
@@ -49,7 +53,7 @@ def _at(address: int) -> Any:
     return SimpleNamespace(data=SimpleNamespace(ptr=address))
 
 
-def record(dev: Any, rec: Any, x: CudaArray, v: Value) -> CudaArray:
+def record(dev: Cuda, rec: RecordingCuda, x: CudaArray, v: Value) -> CudaArray:
     """The result on placeholder arrays: the axis is permuted to the end, and back."""
     axis, last = v.params["axis"], len(x.shape) - 1
     axes = (*(a for a in range(last + 1) if a != axis), axis)

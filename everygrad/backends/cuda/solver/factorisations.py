@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cpu.solver.lapack import NOT_POSITIVE, SINGULAR
@@ -31,6 +31,9 @@ from everygrad.backends.cuda.solver.matrix_kernels import (
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 # measured on an H200
 _SATURATING = 600  # columns from which one matrix saturates the GPU as well as a batch of two
@@ -59,7 +62,7 @@ def _by_columns(memory: CudaArray, shape: Shape) -> CudaArray:
     return memory.view(shape, (*outer, 1, m))
 
 
-def _by_rows(dev: Any, x: CudaArray) -> CudaArray:
+def _by_rows(dev: Cuda, x: CudaArray) -> CudaArray:
     """A contiguous copy."""
     dtype, _, m, n = _facts(x)
     out: CudaArray = dev.empty(x.shape, dtype)
@@ -67,11 +70,11 @@ def _by_rows(dev: Any, x: CudaArray) -> CudaArray:
     return out
 
 
-def _call(dev: Any, routine: str, dtype: DType, numbers: tuple[int, ...], *at: int) -> None:
+def _call(dev: Cuda, routine: str, dtype: DType, numbers: tuple[int, ...], *at: int) -> None:
     dev.gpu.call(dev.gpu.driver.cusolver.routine(routine, dtype, *numbers), *at)
 
 
-def _workspace(dev: Any, routine: str, dtype: DType, *sizes: int) -> tuple[int, int]:
+def _workspace(dev: Cuda, routine: str, dtype: DType, *sizes: int) -> tuple[int, int]:
     """The address of a routine's workspace, and its number of elements."""
     count = max(1, dev.gpu.driver.cusolver.elements(routine, dtype, *sizes))
     return dev.gpu.workspace(count * dtype.itemsize), count
@@ -91,7 +94,7 @@ def _each(count: int, *stretches: tuple[int, int]) -> Iterator[list[int]]:
 # --- Cholesky ------------------------------------------------------------------------------------
 
 
-def cholesky(dev: Any, x: CudaArray) -> CudaArray:
+def cholesky(dev: Cuda, x: CudaArray) -> CudaArray:
     """The upper factor of the transpose, which is the lower one in row-major order."""
     dtype, count, n, _ = _facts(x)
     out = _by_rows(dev, x)
@@ -129,7 +132,7 @@ class _Factors(NamedTuple):
         return int(columns * m * self.memory.dtype.itemsize)
 
 
-def _lu(dev: Any, x: CudaArray, spare: int = 0) -> _Factors:
+def _lu(dev: Cuda, x: CudaArray, spare: int = 0) -> _Factors:
     """The factors of each matrix, with `spare` columns after them. A batch of small square ones is
     factored at once."""
     dtype, count, m, n = _facts(x)
@@ -157,7 +160,7 @@ def _stretch(results: CudaArray, size: int | None = None) -> Stretch:
     return Stretch(results.ptr, step, step if size is None else size)
 
 
-def _lu_solve(dev: Any, f: _Factors, right: CudaArray) -> None:
+def _lu_solve(dev: Cuda, f: _Factors, right: CudaArray) -> None:
     """Replace right sides by solutions, column-major as (matrices, columns, rows)."""
     dtype = FROM_NP[right.dtype]
     count, columns, n = right.shape
@@ -174,7 +177,7 @@ def _lu_solve(dev: Any, f: _Factors, right: CudaArray) -> None:
         _call(dev, "getrs", dtype, numbers, matrix, rows, b, word.ptr)
 
 
-def lu_factor(dev: Any, x: CudaArray) -> CudaArray:
+def lu_factor(dev: Cuda, x: CudaArray) -> CudaArray:
     """L and U in one matrix, and a last column with the pivots."""
     n = x.shape[-1]
     f = _lu(dev, x, spare=1)
@@ -183,7 +186,7 @@ def lu_factor(dev: Any, x: CudaArray) -> CudaArray:
     return _by_columns(f.memory, (*x.shape[:-1], n + 1))
 
 
-def solve(dev: Any, a: CudaArray, b: CudaArray) -> CudaArray:
+def solve(dev: Cuda, a: CudaArray, b: CudaArray) -> CudaArray:
     dtype, count, n, columns = _facts(b)
     f = _lu(dev, a)
     out: CudaArray = dev.empty((count, columns, n), dtype)
@@ -193,7 +196,7 @@ def solve(dev: Any, a: CudaArray, b: CudaArray) -> CudaArray:
     return _by_columns(out, b.shape)
 
 
-def inv(dev: Any, x: CudaArray) -> CudaArray:
+def inv(dev: Cuda, x: CudaArray) -> CudaArray:
     """The inverse of the transpose, which is that of x in row-major order."""
     dtype, count, n, _ = _facts(x)
     if n <= _TINY:
@@ -205,7 +208,7 @@ def inv(dev: Any, x: CudaArray) -> CudaArray:
     return out.view(x.shape, None)
 
 
-def _inverted_at_once(dev: Any, x: CudaArray) -> CudaArray:
+def _inverted_at_once(dev: Cuda, x: CudaArray) -> CudaArray:
     dtype, count, n, _ = _facts(x)
     x = x if x.is_contiguous else _by_rows(dev, x)
     out: CudaArray = dev.empty(x.shape, dtype)
@@ -218,7 +221,7 @@ def _inverted_at_once(dev: Any, x: CudaArray) -> CudaArray:
     return out
 
 
-def _determinant(dev: Any, x: CudaArray, logs: bool) -> CudaArray:
+def _determinant(dev: Cuda, x: CudaArray, logs: bool) -> CudaArray:
     dtype, *_ = _facts(x)
     f = _lu(dev, _transposed(x))
     shape = (*x.shape[:-2], 2) if logs else x.shape[:-2]
@@ -241,7 +244,7 @@ class _Triangles(NamedTuple):
     step: int  # from one matrix to the next
 
 
-def _triangles(dev: Any, a: CudaArray) -> _Triangles:
+def _triangles(dev: Cuda, a: CudaArray) -> _Triangles:
     """The matrices in place where cuBLAS can address them; else a copy."""
     n = a.shape[-1]
     down, along = a.strides[-2:]
@@ -254,7 +257,7 @@ def _triangles(dev: Any, a: CudaArray) -> _Triangles:
     return _Triangles(_by_rows(dev, a), False, n, n * n)
 
 
-def solve_triangular(dev: Any, a: CudaArray, b: CudaArray, upper: bool, unit: bool) -> CudaArray:
+def solve_triangular(dev: Cuda, a: CudaArray, b: CudaArray, upper: bool, unit: bool) -> CudaArray:
     """Solve x^T a^T = b^T, which is a x = b in row-major order."""
     dtype, count, n, columns = _facts(b)
     if not unit:
@@ -284,7 +287,7 @@ def solve_triangular(dev: Any, a: CudaArray, b: CudaArray, upper: bool, unit: bo
 # --- QR ------------------------------------------------------------------------------------------
 
 
-def _qr(dev: Any, x: CudaArray, complete: bool) -> CudaArray:
+def _qr(dev: Cuda, x: CudaArray, complete: bool) -> CudaArray:
     """Householder reflections in the place of Q, R copied out, then Q over the reflections: R is
     below Q, or to the right of a square Q."""
     dtype, count, m, n = _facts(x)
@@ -318,7 +321,7 @@ _DIRECT: dict[str, Callable[..., Any]] = {
 }
 
 
-def serves(dev: Any, op: str, shape: Shape) -> bool:
+def serves(dev: Cuda, op: str, shape: Shape) -> bool:
     """Whether an op on matrices of this shape is implemented here."""
     if op not in _DIRECT or dev.gpu.driver.cusolver is None:
         return False
@@ -327,7 +330,7 @@ def serves(dev: Any, op: str, shape: Shape) -> bool:
     return not one_by_one or size_of(tuple(batch)) <= _LOOP
 
 
-def compute(dev: Any, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
+def compute(dev: Cuda, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
     """The result of a supported op, computed now or when the recording runs."""
     out: CudaArray = _DIRECT[op](dev, *arrays, **params)
     return out

@@ -3,7 +3,7 @@ is computed from factors and pivots."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
@@ -14,6 +14,9 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
 THREADS = 128  # threads that share one matrix
 _MAX_SHARED_ROWS = 8192  # rows up to which a permutation is kept in shared memory
@@ -31,7 +34,7 @@ def _number(dtype: DType, value: str) -> str:
 # --- copies into its layout ----------------------------------------------------------------------
 
 
-def copy_strided(dev: Any, x: CudaArray, address: int, strides: tuple[int, int, int]) -> None:
+def copy_strided(dev: Cuda, x: CudaArray, address: int, strides: tuple[int, int, int]) -> None:
     """Copy matrices to an address: `strides` are those from one matrix to the next, from row to row
     and from column to column, in elements."""
     step, down, along = strides
@@ -65,7 +68,7 @@ def _write_copy(
     return w.finish(grid(total, multiprocessors))
 
 
-def addresses(dev: Any, count: int, *stretches: tuple[int, int]) -> CudaArray:
+def addresses(dev: Cuda, count: int, *stretches: tuple[int, int]) -> CudaArray:
     """Lists of matrix addresses on the device; a stretch is a first address and the bytes from one
     matrix to the next."""
     steps = tuple(step for _, step in stretches)
@@ -88,7 +91,7 @@ def _write_addresses(count: int, steps: Shape, multiprocessors: int) -> WrittenK
     return w.finish(grid(count, multiprocessors))
 
 
-def unit_matrices(dev: Any, count: int, n: int, dtype: DType) -> CudaArray:
+def unit_matrices(dev: Cuda, count: int, n: int, dtype: DType) -> CudaArray:
     """Unit matrices."""
     out: CudaArray = dev.empty((count, n, n), dtype)
 
@@ -117,7 +120,7 @@ class Stretch(NamedTuple):
     size: int  # elements of one
 
 
-def mark_failures(dev: Any, x: CudaArray, info: CudaArray, out: Stretch, what: str | None) -> None:
+def mark_failures(dev: Cuda, x: CudaArray, info: CudaArray, out: Stretch, what: str | None) -> None:
     """Handle results whose `info` is not 0. For a matrix with a NaN or an infinity they become NaN:
     cuSOLVER takes a NaN for a pivot of 0. Any other is an ArgumentError at the next read, if there
     is a message."""
@@ -169,7 +172,7 @@ def _write_failures(x: CudaArray, out: Stretch, number: int) -> WrittenKernel:
     return w.finish(min(count, 65535), THREADS)
 
 
-def refuse_zeros(dev: Any, a: CudaArray, what: str) -> None:
+def refuse_zeros(dev: Cuda, a: CudaArray, what: str) -> None:
     """Raise an ArgumentError at the next read if there is a 0 on a diagonal."""
     number = dev.gpu.check_number(what, 1, ArgumentError)
     shape = a.shape[:-1]
@@ -194,7 +197,7 @@ def refuse_zeros(dev: Any, a: CudaArray, what: str) -> None:
     dev.gpu.launch(kernel, a.ptr, dev.gpu.faults())
 
 
-def keep_lower(dev: Any, x: CudaArray, info: CudaArray, what: str) -> None:
+def keep_lower(dev: Cuda, x: CudaArray, info: CudaArray, what: str) -> None:
     """Write zeros above the diagonals of x; an ArgumentError at the next read if an `info` is not
     0."""
     number = dev.gpu.check_number(what, 1, ArgumentError)
@@ -225,7 +228,7 @@ def keep_lower(dev: Any, x: CudaArray, info: CudaArray, what: str) -> None:
 # --- from factors and pivots----------------------------------------------------------------------
 
 
-def put_pivots(dev: Any, packed: CudaArray, pivots: CudaArray) -> None:
+def put_pivots(dev: Cuda, packed: CudaArray, pivots: CudaArray) -> None:
     """Write pivots, counted from 0, into the last column of column-major matrices; zeros where
     there are more rows than pivots."""
     count, columns, m = packed.shape
@@ -266,7 +269,7 @@ auto times = [](double& r, double& s, i64& p, double a, double b, i64 q) {
 
 
 def determinants(
-    dev: Any, factors: CudaArray, pivots: CudaArray, out: CudaArray, logs: bool
+    dev: Cuda, factors: CudaArray, pivots: CudaArray, out: CudaArray, logs: bool
 ) -> None:
     """Determinants from factors: the values, or their signs and the logarithms of their magnitudes.
     Multiplied in double, whatever the dtype."""
@@ -334,7 +337,7 @@ def _results(dtype: DType, logs: bool) -> list[str]:
     ]
 
 
-def lexsort_rows(dev: Any, pivots: CudaArray, size: int) -> CudaArray:
+def lexsort_rows(dev: Cuda, pivots: CudaArray, size: int) -> CudaArray:
     """The permutation of rows that applying the pivots in turn makes."""
     dtype = FROM_NP[pivots.dtype]
     out: CudaArray = dev.empty((*pivots.shape[:-1], size), dtype)
@@ -401,7 +404,7 @@ def _write_lexsort_rows(pivots: CudaArray, size: int, number: int) -> WrittenKer
     return w.finish(min(count, 65535), THREADS)
 
 
-def take_triangle(dev: Any, memory: CudaArray, n: int, rows: int, offset: int) -> None:
+def take_triangle(dev: Cuda, memory: CudaArray, n: int, rows: int, offset: int) -> None:
     """Copy the upper triangles of the first n columns and `rows` rows of column-major matrices to
     `offset` elements further, with zeros below them."""
     count, columns, leading = memory.shape

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,8 +24,11 @@ from everygrad.backends.cuda.solver import factorisations, matrix_kernels
 from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError
 
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.device import Cuda
 
-def _from_cupy(dev: Any, cupy: Any, x: Any) -> CudaArray:
+
+def _from_cupy(dev: Cuda, cupy: Any, x: Any) -> CudaArray:
     """CuPy's array as ours, sharing its memory."""
     if not x.flags.c_contiguous:  # ascontiguousarray would make a 0-d array 1-d
         x = cupy.ascontiguousarray(x)
@@ -39,7 +42,7 @@ def _from_cupy(dev: Any, cupy: Any, x: Any) -> CudaArray:
 def _kernel(op: str) -> Callable[..., Any]:
     """The kernel of an op, where there is a library and the arrays have elements."""
 
-    def kernel(dev: Any, *arrays: CudaArray, **params: Any) -> Any:
+    def kernel(dev: Cuda, *arrays: CudaArray, **params: Any) -> Any:
         if any(a.storage is None for a in arrays):
             return NotImplemented
         if factorisations.serves(dev, op, arrays[0].shape):
@@ -67,7 +70,7 @@ _REFUSED = {
 }
 
 
-def computed(dev: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], cupy: Any) -> Any:
+def computed(dev: Cuda, op: str, arrays: Sequence[Any], params: dict[str, Any], cupy: Any) -> Any:
     """An op by its library, on CuPy's arrays. Failures are ArgumentErrors, as on the CPU: a kernel
     checks, and the next read raises it. Iterative ops wait, and may raise at once."""
     function, why = FUNCTIONS[op], _REFUSED.get(op)

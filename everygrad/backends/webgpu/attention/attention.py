@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.webgpu.array import WebGPUArray
+from everygrad.backends.webgpu.array import WebGPUArray, storage_of
 from everygrad.backends.webgpu.attention.attention_tiles import (
     TILE,
     TileOperand,
@@ -36,6 +36,9 @@ from everygrad.core.shapes import size_of
 from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 # words of the uniform: workgroups, queries, keys, scale, where dk and dv begin, width, depth, slabs
 # and whether causal
@@ -273,7 +276,7 @@ class _AttentionCall:
     """The operands of one call, and how kernels are to read them."""
 
     def __init__(
-        self, dev: Any, arrays: dict[str, WebGPUArray], scale: float, causal: bool
+        self, dev: WebGPU, arrays: dict[str, WebGPUArray], scale: float, causal: bool
     ) -> None:
         self.dev, self.causal = dev, causal
         q, v = arrays["q"], arrays["v"]
@@ -328,14 +331,13 @@ class _AttentionCall:
         params = [groups, *self.sizes, shared, int(self.causal), *batch[1:]]
         for a, steps in zip(arrays, strides, strict=True):
             params += (a.offset, *(0,) * (len(batch) - len(steps)), *steps, *a.strides[-2:])
-        storages = [a.storage for a in (arrays if stats is None else [*arrays, stats])]
-        assert out.storage is not None
+        storages = [storage_of(a) for a in (arrays if stats is None else [*arrays, stats])]
         name = f"attention {kind}"
-        self.dev.gpu.dispatch(name, _text(form), storages, [out.storage], params, groups)
+        self.dev.gpu.dispatch(name, _text(form), storages, [storage_of(out)], params, groups)
 
 
 def attention(
-    dev: Any,
+    dev: WebGPU,
     q: WebGPUArray,
     k: WebGPUArray,
     v: WebGPUArray,
@@ -356,7 +358,7 @@ def attention(
 
 
 def grads(
-    dev: Any,
+    dev: WebGPU,
     g: WebGPUArray,
     q: WebGPUArray,
     k: WebGPUArray,
@@ -385,7 +387,7 @@ def grads(
     return as_dtype(dev, out, dtype)
 
 
-def _present(dev: Any, arrays: dict[str, WebGPUArray | None]) -> dict[str, WebGPUArray]:
+def _present(dev: WebGPU, arrays: dict[str, WebGPUArray | None]) -> dict[str, WebGPUArray]:
     """The arrays that are given; an empty one is replaced by something that can be bound."""
     found = {}
     for name, a in arrays.items():

@@ -10,9 +10,9 @@ only, so results are reproducible bit for bit.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everygrad.backends.webgpu.array import WebGPUArray, distinct
+from everygrad.backends.webgpu.array import WebGPUArray, distinct, storage_of
 from everygrad.backends.webgpu.gemm import cooperative_matrix, gemm, gemv
 from everygrad.backends.webgpu.gemm.gemm import GemmOperands, Tile
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue, fits_vec4, plain
@@ -29,6 +29,9 @@ from everygrad.compile.expr import Inst
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType, float32
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 # multiplications up to which one thread for each result is as good as anything
 TINY = edge(__name__, "TINY", 1 << 16, "products")
@@ -60,7 +63,7 @@ class Product(NamedTuple):
     shape: Shape  # of the result as its op has it
 
 
-def kind_of(dev: Any, sizes: Sizes, dtype: DType) -> str:
+def kind_of(dev: WebGPU, sizes: Sizes, dtype: DType) -> str:
     matrices, rows, columns, terms = sizes
     fits = max(rows, columns) <= gemm.FLAT_TILE.rows * dev.gpu.limits.groups
     if not dtype.is_float or not fits or matrices * rows * columns * terms < TINY:
@@ -72,7 +75,7 @@ def kind_of(dev: Any, sizes: Sizes, dtype: DType) -> str:
     return "tiled"
 
 
-def run(dev: Any, product: Product) -> WebGPUArray:
+def run(dev: WebGPU, product: Product) -> WebGPUArray:
     """The product in its dtype."""
     if product.kind == "simple":
         out = as_dtype(dev, _run_simple(dev, product), product.dtype)
@@ -87,7 +90,7 @@ def run(dev: Any, product: Product) -> WebGPUArray:
     return WebGPUArray(dev.device, product.shape, product.dtype.np, out.storage)
 
 
-def takes_epilogue(dev: Any, product: Product, epilogue: Epilogue) -> bool:
+def takes_epilogue(dev: WebGPU, product: Product, epilogue: Epilogue) -> bool:
     """Whether `run_with` can run this product with an epilogue."""
     buffers = len(product.operands.words) + epilogue.inputs + len(epilogue.outputs)
     return (
@@ -100,7 +103,7 @@ def takes_epilogue(dev: Any, product: Product, epilogue: Epilogue) -> bool:
 
 
 def run_with(
-    dev: Any, product: Product, epilogue: Epilogue, inputs: list[Any]
+    dev: WebGPU, product: Product, epilogue: Epilogue, inputs: list[Any]
 ) -> list[WebGPUArray]:
     """The epilogue's results, each in C order over the product's elements. `inputs` are the
     storages it reads. Parts of the terms are summed only where the result is the sum itself."""
@@ -114,7 +117,7 @@ def run_with(
 
 
 def _dispatch(
-    dev: Any,
+    dev: WebGPU,
     product: Product,
     source: str,
     groups: tuple[int, int],
@@ -129,12 +132,12 @@ def _dispatch(
         grid = (*groups, min(most, parts * matrices - first))
         head = [rows, columns, terms, first, matrices, _part_terms(terms, parts)]
         dev.gpu.dispatch(
-            product.name, source, [*storages, *inputs], [out.storage for out in outs],
+            product.name, source, [*storages, *inputs], [storage_of(out) for out in outs],
             head + product.params, grid,
         )  # fmt: skip
 
 
-def _text(dev: Any, product: Product, epilogue: Epilogue) -> tuple[Tile, str]:
+def _text(dev: WebGPU, product: Product, epilogue: Epilogue) -> tuple[Tile, str]:
     vec4_out = product.sizes[2] % 4 == 0
     if product.kind == "cooperative":
         return cooperative_matrix.TILE, cooperative_matrix.kernel(
@@ -146,7 +149,7 @@ def _text(dev: Any, product: Product, epilogue: Epilogue) -> tuple[Tile, str]:
     return tile, gemm.kernel(product.operands, tile, epilogue, vec4_out)
 
 
-def _tile(dev: Any, product: Product) -> Tile:
+def _tile(dev: WebGPU, product: Product) -> Tile:
     matrices, rows, columns, terms = product.sizes
     if dev.gpu.is_software and product.operands.is_vec4 and terms % 4 == 0 and columns >= 4:
         return gemm.DIRECT
@@ -162,7 +165,7 @@ def _tile(dev: Any, product: Product) -> Tile:
 # --- split-K -------------------------------------------------------------------------------------
 
 
-def parts_of(dev: Any, product: Product) -> int:
+def parts_of(dev: WebGPU, product: Product) -> int:
     """Into how many parts the terms are split."""
     matrices, rows, columns, terms = product.sizes
     if product.kind == "gemv":
@@ -200,7 +203,7 @@ def _part_terms(terms: int, parts: int) -> int:
     return -(-terms // (parts * gemm.TERMS)) * gemm.TERMS
 
 
-def _sum_parts(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebGPUArray:
+def _sum_parts(dev: WebGPU, product: Product, out: WebGPUArray, parts: int) -> WebGPUArray:
     if parts == 1:
         return out
     shape = (parts, *product.sizes[:3])
@@ -211,7 +214,7 @@ def _sum_parts(dev: Any, product: Product, out: WebGPUArray, parts: int) -> WebG
 # --- few rows or columns -------------------------------------------------------------------------
 
 
-def _gemv_plan(dev: Any, product: Product) -> gemv.GemvPlan:
+def _gemv_plan(dev: WebGPU, product: Product) -> gemv.GemvPlan:
     _, rows, columns, terms = product.sizes
     few_left = rows <= columns
     wide = product.operands.sides[1 if few_left else 0]
@@ -222,7 +225,7 @@ def _gemv_plan(dev: Any, product: Product) -> gemv.GemvPlan:
     )  # fmt: skip
 
 
-def _run_gemv(dev: Any, product: Product) -> WebGPUArray:
+def _run_gemv(dev: WebGPU, product: Product) -> WebGPUArray:
     matrices, rows, columns, _ = product.sizes
     plan, parts = _gemv_plan(dev, product), parts_of(dev, product)
     out = dev.empty((parts * matrices, rows, columns), float32)
@@ -258,7 +261,7 @@ def simple(operands: GemmOperands, total: DType, out: DType) -> str:
     return element_kernel(len(operands.words), operands.params, out, text, slot(3))
 
 
-def _run_simple(dev: Any, product: Product) -> WebGPUArray:
+def _run_simple(dev: WebGPU, product: Product) -> WebGPUArray:
     matrices, rows, columns, terms = product.sizes
     per_word = layout(product.dtype).per_word  # results of a thread, one loop after the other
     parts = max(1, -(-terms * per_word // MOST_TURNS)) if dev.gpu.is_software else 1

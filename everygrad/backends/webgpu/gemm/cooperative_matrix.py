@@ -11,7 +11,7 @@ of 32 terms in shared memory in the operands' own layout: matrices are loaded by
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import wgpu
@@ -33,6 +33,9 @@ from everygrad.compile.thresholds import edge
 from everygrad.dtypes import DType
 from everygrad.errors import CompileError
 
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
+
 NEEDS = {"cooperative-matrix", "shader-f16", "subgroup"}
 TILE = Tile(128, 128, 4, 8)
 TERMS = edge(__name__, "TERMS", 32, "size")
@@ -43,7 +46,7 @@ DOWN, ACROSS = 2, 4  # matrices of a subgroup: a quarter of the rows, half of th
 _PAD = 2  # vectors of padding: neighbouring rows are in different memory banks
 
 
-def serves(dev: Any, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
+def serves(dev: WebGPU, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
     """Whether a product uses cooperative matrices."""
     gpu = dev.gpu
     if dtype is not dtypes.float16 or not gpu.features >= NEEDS:

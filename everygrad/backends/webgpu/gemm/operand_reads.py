@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.strided_views import permute_dims, reshape
@@ -23,6 +23,9 @@ from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 _PAIRS = {  # how the two 16-bit numbers of a word are unpacked
     dtypes.float16: "half_f({w} & 65535u), half_f({w} >> 16u)",
@@ -79,7 +82,7 @@ class OperandReader(NamedTuple):
         return f"  let found = {value};\n  return vec4<f32>({parts});\n}}\n"
 
 
-def _reader(dev: Any, kind: str, dtype: DType) -> OperandReader:
+def _reader(dev: WebGPU, kind: str, dtype: DType) -> OperandReader:
     native = dtype is dtypes.float16 and "shader-f16" in dev.gpu.features and kind != "simple"
     return OperandReader(dtype, native, kind == "cooperative")
 
@@ -151,7 +154,7 @@ def _sides(
     return sides[0], sides[1]
 
 
-def product_of(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
+def product_of(dev: WebGPU, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     """The product of two (stacks of) matrices; None where it has no results or no terms."""
     batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
     shape = (*batch, x.shape[-2], y.shape[-1])
@@ -173,7 +176,7 @@ def product_of(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     return Product("matmul", kind, operands, [x, y], params, size, dtype, shape)
 
 
-def matrices(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
+def matrices(dev: WebGPU, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     """As `product_of`; a stack times one matrix is one taller matrix."""
     if x.shape[-1] != y.shape[-2]:
         raise ValueError("inner sizes differ")
@@ -184,7 +187,9 @@ def matrices(dev: Any, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     return product_of(dev, x, y)
 
 
-def _run_or_zeros(dev: Any, found: Product | None, shape: Shape, like: WebGPUArray) -> WebGPUArray:
+def _run_or_zeros(
+    dev: WebGPU, found: Product | None, shape: Shape, like: WebGPUArray
+) -> WebGPUArray:
     """The product's result; zeros where it has no terms."""
     if found is not None:
         return choose_kernel.run(dev, found)
@@ -192,13 +197,13 @@ def _run_or_zeros(dev: Any, found: Product | None, shape: Shape, like: WebGPUArr
     return zeros
 
 
-def matmul(dev: Any, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
+def matmul(dev: WebGPU, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
     found = matrices(dev, x, y)
     batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
     return _run_or_zeros(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)
 
 
-def linear(dev: Any, x: WebGPUArray, w: WebGPUArray) -> WebGPUArray:
+def linear(dev: WebGPU, x: WebGPUArray, w: WebGPUArray) -> WebGPUArray:
     return matmul(dev, x, permute_dims(dev, w, (1, 0)))
 
 
@@ -219,7 +224,7 @@ def _addition(dtype: DType) -> Program:
     return Program((*inputs, Inst("add", dtype, (0, 1))))
 
 
-def linear_bias(dev: Any, x: WebGPUArray, w: WebGPUArray, b: WebGPUArray) -> WebGPUArray:
+def linear_bias(dev: WebGPU, x: WebGPUArray, w: WebGPUArray, b: WebGPUArray) -> WebGPUArray:
     """One kernel where the product is tiled, else an addition after it."""
     found = matrices(dev, x, permute_dims(dev, w, (1, 0)))
     if found is not None and b.is_contiguous and not b.offset:
@@ -339,7 +344,7 @@ def _conv_operands(
 
 
 def _convolve(
-    dev: Any,
+    dev: WebGPU,
     form: str,
     a: WebGPUArray,
     b: WebGPUArray,
@@ -359,14 +364,14 @@ def _convolve(
     return Product(form, kind, operands, [a, b], params, sizes, dtype, shape)
 
 
-def convolution(dev: Any, x: WebGPUArray, w: WebGPUArray, window: Any) -> Product | None:
+def convolution(dev: WebGPU, x: WebGPUArray, w: WebGPUArray, window: Any) -> Product | None:
     g = _geometry(window, x.shape, w.shape[0])
     sizes = (g.images * g.groups, g.outer, g.oh * g.ow, g.inner * g.kh * g.kw)
     return _convolve(dev, "conv2d", x, w, g, sizes, (g.images, w.shape[0], g.oh, g.ow))
 
 
 def input_gradient(
-    dev: Any, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
+    dev: WebGPU, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
 ) -> Product | None:
     g = _geometry(window, image, w.shape[0])._replace(oh=y.shape[2], ow=y.shape[3])
     sizes = (g.images * g.groups, g.inner, g.height * g.width, g.outer * g.kh * g.kw)
@@ -374,26 +379,26 @@ def input_gradient(
 
 
 def weight_gradient(
-    dev: Any, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
+    dev: WebGPU, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
 ) -> Product | None:
     g = _geometry(window, x.shape, weight[0])._replace(oh=y.shape[2], ow=y.shape[3])
     sizes = (g.groups, g.outer, g.inner * g.kh * g.kw, g.images * g.oh * g.ow)
     return _convolve(dev, "conv2d_weight", x, y, g, sizes, weight)
 
 
-def conv2d(dev: Any, x: WebGPUArray, w: WebGPUArray, window: Any) -> WebGPUArray:
+def conv2d(dev: WebGPU, x: WebGPUArray, w: WebGPUArray, window: Any) -> WebGPUArray:
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
     return _run_or_zeros(dev, convolution(dev, x, w, window), shape, x)
 
 
 def conv2d_input(
-    dev: Any, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
+    dev: WebGPU, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
 ) -> WebGPUArray:
     return _run_or_zeros(dev, input_gradient(dev, y, w, window, image), image, y)
 
 
 def conv2d_weight(
-    dev: Any, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
+    dev: WebGPU, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
 ) -> WebGPUArray:
     return _run_or_zeros(dev, weight_gradient(dev, x, y, window, weight), weight, x)
 

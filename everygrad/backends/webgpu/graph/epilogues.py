@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.gemm.choose_kernel import run_with, takes_epilogue
@@ -20,6 +20,9 @@ from everygrad.compile.fuse import Group, Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.views import is_whole, view_of
 from everygrad.compile.walk import Walk, walk
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 _NAME = re.compile(r"\bt(\d+)\b")
 _ROUNDED = {"float16": "half_round({})", "bfloat16": "brain_round({})"}
@@ -138,7 +141,7 @@ class EpilogueWriter:
 
 
 def run_with_epilogue(
-    dev: Any,
+    dev: WebGPU,
     v: Value,
     arrays: Sequence[WebGPUArray],
     group: Group,

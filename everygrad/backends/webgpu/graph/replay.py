@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from everygrad.backends.group_sums import fusable, without_strays
-from everygrad.backends.webgpu.array import WebGPUArray
+from everygrad.backends.webgpu.array import WebGPUArray, storage_of
 from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.gpu import Command
 from everygrad.backends.webgpu.driver.memory import Block, Shelf, Storage
@@ -36,6 +36,9 @@ from everygrad.compile.views import view_of
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError, DeviceError
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 _A_VALUE = 4096  # bytes of a value's Python objects and of its command's, about
 _MOST_READY = 16  # sets of blocks for which prepared commands are cached
@@ -61,7 +64,7 @@ class Donation(NamedTuple):
 class Replay:
     """Runs one graph repeatedly on one device."""
 
-    def __init__(self, dev: Any, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, dev: WebGPU, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
         self.dev = dev
         self.gpu = dev.gpu
         self.graph = graph
@@ -191,11 +194,11 @@ class Replay:
                     between[b] = self.gpu.pool.take(b.nbytes)
                 elif b not in self.made:
                     self.made[b] = self.dev.empty(b.shape, b.dtype)
-            storages = [
-                [between[b] if isinstance(b, Scratch) else self.base(b).storage for b in bound]
+            inputs, outputs = (
+                [between[b] if isinstance(b, Scratch) else storage_of(self.base(b)) for b in bound]
                 for bound in (kernel.inputs, kernel.outputs)
-            ]
-            self.gpu.dispatch(kernel.name, kernel.source, *storages, [0], kernel.workgroups)
+            )
+            self.gpu.dispatch(kernel.name, kernel.source, inputs, outputs, [0], kernel.workgroups)
 
     def record_with_epilogue(self, v: Value, group: Group, stored: set[Value]) -> bool:
         """Record the product v; true if its kernel also computes the group's values."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad.backends.strided_array import span
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
@@ -20,6 +20,9 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.core.strides import broadcast_strides, collapse, row_major
 from everygrad.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 _MANY = edge(__name__, "_MANY", 64, "count")  # chunks, from which windows are faster
 
@@ -40,7 +43,7 @@ def is_needed(gpu: Any, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool
 
 
 def elementwise(
-    dev: Any, name: str, program: Program, arrays: Sequence[WebGPUArray], out: WebGPUArray
+    dev: WebGPU, name: str, program: Program, arrays: Sequence[WebGPUArray], out: WebGPUArray
 ) -> None:
     """A scalar program over arrays that broadcast to `out`, which is in C order."""
     steps = [broadcast_strides(a.shape, a.strides, out.shape) for a in arrays]
@@ -54,7 +57,7 @@ def elementwise(
         _record(dev, name, program, parts[:-1], parts[-1])
 
 
-def _rows(dev: Any, name: str, arrays: list[WebGPUArray], out: WebGPUArray) -> int:
+def _rows(dev: WebGPU, name: str, arrays: list[WebGPUArray], out: WebGPUArray) -> int:
     """How many steps of the first axis a chunk takes: as many as touch one binding's worth of each
     array, unless that makes very small chunks; else as many as all bindings hold. Chunks of the
     result begin where a binding may."""
@@ -88,7 +91,7 @@ def _windows(a: WebGPUArray, rows: int, most: int) -> int:
     return -(-nbytes // binding_windows.span(most))
 
 
-def _slice_rows(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
+def _slice_rows(dev: WebGPU, a: WebGPUArray, first: int, count: int) -> WebGPUArray:
     """`count` steps of an array, on the slice of its block that they touch."""
     assert a.storage is not None
     size = a.dtype.itemsize
@@ -103,7 +106,7 @@ def _slice_rows(dev: Any, a: WebGPUArray, first: int, count: int) -> WebGPUArray
 
 
 def _record(
-    dev: Any, name: str, program: Program, arrays: list[WebGPUArray], out: WebGPUArray
+    dev: WebGPU, name: str, program: Program, arrays: list[WebGPUArray], out: WebGPUArray
 ) -> None:
     storages, bindings = distinct(arrays)
     kernel = dev.elementwise_kernel(name, program, arrays, out.shape, bindings)

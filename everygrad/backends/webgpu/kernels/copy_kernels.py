@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from everygrad.backends.strided_views import Slices
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
@@ -20,13 +20,16 @@ from everygrad.compile.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
+
 
 @lru_cache
 def identity(dtype: DType) -> Program:
     return Program((Inst("input", dtype, (), 0),))
 
 
-def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
+def contiguous(dev: WebGPU, x: WebGPUArray) -> WebGPUArray:
     """The same elements in C order."""
     if x.storage is None or x.is_contiguous:
         return x
@@ -35,7 +38,7 @@ def contiguous(dev: Any, x: WebGPUArray) -> WebGPUArray:
     return copy.bitcast(x.dtype)
 
 
-def fit_bindings(dev: Any, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
+def fit_bindings(dev: WebGPU, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray]:
     """The arrays on no more buffers than one kernel may read: the last ones are packed into one."""
     most = dev.gpu.limits.storage_buffers - 1
     storages = list({id(a.storage): a.storage for a in arrays if a.storage is not None}.values())
@@ -86,7 +89,7 @@ def _unslice_source(dtype: DType, rank: int) -> str:
     return element_kernel(1, first + 3 * rank, dtype, text, slot(0))
 
 
-def unslice(dev: Any, x: WebGPUArray, shape: Shape, slices: Slices) -> WebGPUArray:
+def unslice(dev: WebGPU, x: WebGPUArray, shape: Shape, slices: Slices) -> WebGPUArray:
     dtype = FROM_NP[x.dtype]
     if x.storage is None or not size_of(shape) or not shape:
         return x if not shape else dev.full(shape, 0, dtype)
@@ -124,7 +127,7 @@ def _concat_source(dtype: DType, rank: int, axis: int, bindings: tuple[int, ...]
     return element_kernel(max(bindings) + 1, params, dtype, text, slot(0))
 
 
-def concat_into(dev: Any, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
+def concat_into(dev: WebGPU, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
     """Write arrays into `out`, one behind the other along an axis."""
     shape, count = out.shape, size_of(out.shape)
     dtype = raw(FROM_NP[out.dtype])

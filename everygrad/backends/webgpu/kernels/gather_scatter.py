@@ -4,7 +4,7 @@ then WebGPU's bounds checks keep it harmless."""
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from everygrad import dtypes
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
@@ -30,6 +30,9 @@ from everygrad.core.shapes import size_of
 from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import EverygradError, OutOfRangeError
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 _WORD = {"l": "{0}.x", "ul": "{0}.x", "i": "bitcast<u32>({0})", "u": "{0}", "b": "u32(!{0})"}
 _HIGH = {"l": "{0}.y", "ul": "{0}.y", "i": "bitcast<u32>({0} >> 31u)", "u": "0u", "b": "0u"}
@@ -73,11 +76,11 @@ def _check_text(dtype: DType, rank: int) -> str:
     return frame(1, 3 + 2 * rank, text, "out: array<atomic<u32>>")
 
 
-def check_range(dev: Any, x: WebGPUArray, size: int, what: str) -> WebGPUArray:
+def check_range(dev: WebGPU, x: WebGPUArray, size: int, what: str) -> WebGPUArray:
     return _checked(x, size, what, OutOfRangeError)
 
 
-def check_true(dev: Any, ok: WebGPUArray, what: str, error: type[EverygradError]) -> WebGPUArray:
+def check_true(dev: WebGPU, ok: WebGPUArray, what: str, error: type[EverygradError]) -> WebGPUArray:
     return _checked(ok, 1, what, error)
 
 
@@ -94,7 +97,7 @@ def _checked(x: WebGPUArray, size: int, what: str, error: type[EverygradError]) 
     return x
 
 
-def _empty_axis_error(dev: Any, op: str, index: WebGPUArray, size: int) -> OutOfRangeError:
+def _empty_axis_error(dev: WebGPU, op: str, index: WebGPUArray, size: int) -> OutOfRangeError:
     first = int(dev.to_numpy(index).reshape(-1)[0])
     return OutOfRangeError(f"{op}: index {first} is out of range for an axis of size {size}")
 
@@ -123,7 +126,7 @@ def _take_text(
     return element_kernel(max(bindings) + 1, params, dtype, text, slot(0))
 
 
-def take(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray:
+def take(dev: WebGPU, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray:
     dtype = FROM_NP[x.dtype]
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if index.storage is not None and x.shape[axis] == 0:
@@ -159,7 +162,7 @@ def _gather_text(
     return element_kernel(max(bindings) + 1, 3 * rank + 2, dtype, text, slot(0))
 
 
-def gather(dev: Any, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray:
+def gather(dev: WebGPU, x: WebGPUArray, index: WebGPUArray, axis: int) -> WebGPUArray:
     dtype = FROM_NP[x.dtype]
     if index.storage is not None and x.storage is None:
         raise _empty_axis_error(dev, "gather", index, x.shape[axis])
@@ -251,7 +254,7 @@ def _atomic_text(
 
 
 def _scatter(
-    dev: Any,
+    dev: WebGPU,
     op: str,
     x: WebGPUArray,
     index: WebGPUArray,
@@ -295,7 +298,7 @@ def _scatter(
     return as_dtype(dev, out, dtype)
 
 
-def _copied(dev: Any, x: WebGPUArray) -> WebGPUArray:
+def _copied(dev: WebGPU, x: WebGPUArray) -> WebGPUArray:
     """A contiguous copy with no other owner, to be added to."""
     dtype = FROM_NP[x.dtype]
     out: WebGPUArray = dev.elementwise("copy", Program((Inst("input", dtype, (), 0),)), [x])
@@ -303,13 +306,13 @@ def _copied(dev: Any, x: WebGPUArray) -> WebGPUArray:
 
 
 def index_add(
-    dev: Any, x: WebGPUArray, index: WebGPUArray, source: WebGPUArray, axis: int
+    dev: WebGPU, x: WebGPUArray, index: WebGPUArray, source: WebGPUArray, axis: int
 ) -> WebGPUArray:
     return _scatter(dev, "index_add", x, index, source, axis, whole=True)
 
 
 def scatter_add(
-    dev: Any, x: WebGPUArray, index: WebGPUArray, source: WebGPUArray, axis: int
+    dev: WebGPU, x: WebGPUArray, index: WebGPUArray, source: WebGPUArray, axis: int
 ) -> WebGPUArray:
     return _scatter(dev, "scatter_add", x, index, source, axis, whole=False)
 
@@ -339,7 +342,7 @@ def _minus_one(dtype: DType) -> Program:
     )
 
 
-def last_write(dev: Any, index: WebGPUArray, size: int) -> WebGPUArray:
+def last_write(dev: WebGPU, index: WebGPUArray, size: int) -> WebGPUArray:
     """Positions are counted from 1, so that 0 means that nothing is written there."""
     dtype = FROM_NP[index.dtype]
     if not size:

@@ -8,7 +8,7 @@ alone.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, reduced, size_of
 from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 ROW_PIECE = edge(__name__, "ROW_PIECE", 1 << 14, "size")
 COLUMN_PIECE = edge(__name__, "COLUMN_PIECE", 128, "size")
@@ -156,7 +159,7 @@ def _columns(plan: ReductionPlan, register: str) -> str:
 
 
 def _stage(
-    dev: Any, name: str, plan: ReductionPlan, storage: Any, loops: LoopNest, count: int
+    dev: WebGPU, name: str, plan: ReductionPlan, storage: Any, loops: LoopNest, count: int
 ) -> tuple[WebGPUArray, int]:
     """Run one kernel: its results, and how many partial results each row has."""
     rows, terms = size_of(loops.kept_sizes), size_of(loops.reduced_sizes)
@@ -170,7 +173,7 @@ def _stage(
     return total, pieces
 
 
-def _reduces_by_rows(dev: Any, loops: LoopNest) -> bool:
+def _reduces_by_rows(dev: WebGPU, loops: LoopNest) -> bool:
     """Whether threads of a workgroup share a row: for long rows with near elements, and where there
     are too few rows to give every thread its own. Not on a software adapter, where barriers cost
     more than everything else."""
@@ -182,7 +185,7 @@ def _reduces_by_rows(dev: Any, loops: LoopNest) -> bool:
 
 
 def accumulate(
-    dev: Any, name: str, combine: str, x: WebGPUArray, axes: Shape, mean: bool = False
+    dev: WebGPU, name: str, combine: str, x: WebGPUArray, axes: Shape, mean: bool = False
 ) -> WebGPUArray:
     """The reduction of a non-empty array, in the accumulator's dtype, as a flat array."""
     source = FROM_NP[x.dtype]
@@ -216,7 +219,7 @@ def _cast_program(source: DType, target: DType) -> Program:
     return Program((Inst("input", source, (), 0), Inst("cast", target, (0,))))
 
 
-def as_dtype(dev: Any, x: WebGPUArray, dtype: DType) -> WebGPUArray:
+def as_dtype(dev: WebGPU, x: WebGPUArray, dtype: DType) -> WebGPUArray:
     """Elements converted."""
     source = FROM_NP[x.dtype]
     if source is dtype:
@@ -226,7 +229,7 @@ def as_dtype(dev: Any, x: WebGPUArray, dtype: DType) -> WebGPUArray:
 
 
 def reduce(
-    dev: Any,
+    dev: WebGPU,
     name: str,
     combine: str,
     x: WebGPUArray,
@@ -285,7 +288,9 @@ def _arg_text(dtype: DType, kept_rank: int, largest: bool) -> str:
     return frame(1, 3 + kept_rank - 1 + 1 + kept_rank, text)
 
 
-def arg_reduce(dev: Any, largest: bool, x: WebGPUArray, axis: int, keepdims: bool) -> WebGPUArray:
+def arg_reduce(
+    dev: WebGPU, largest: bool, x: WebGPUArray, axis: int, keepdims: bool
+) -> WebGPUArray:
     shape = reduced(x.shape, (axis,), keepdims)
     out: WebGPUArray = dev.empty(shape, dtypes.int64)
     if out.storage is None or x.storage is None:
@@ -300,5 +305,5 @@ def arg_reduce(dev: Any, largest: bool, x: WebGPUArray, axis: int, keepdims: boo
     return out
 
 
-def prod(dev: Any, x: WebGPUArray, axes: Shape, keepdims: bool) -> WebGPUArray:
+def prod(dev: WebGPU, x: WebGPUArray, axes: Shape, keepdims: bool) -> WebGPUArray:
     return reduce(dev, "prod", "mul", x, axes, keepdims)

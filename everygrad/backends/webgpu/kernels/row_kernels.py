@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 HELD = edge(__name__, "HELD", 16, "size")  # elements of a row that a thread keeps in registers
 # elements it should have: more threads for a row would mostly wait for each other
@@ -403,7 +406,9 @@ def floating(name: str, array: WebGPUArray) -> DType:
     return dtype
 
 
-def _run(dev: Any, name: str, *arrays: WebGPUArray, axes: Shape, eps: float = 0.0) -> WebGPUArray:
+def _run(
+    dev: WebGPU, name: str, *arrays: WebGPUArray, axes: Shape, eps: float = 0.0
+) -> WebGPUArray:
     """The op on the rows that `axes` make; every array has the shape of the first."""
     shape, dtype = arrays[0].shape, floating(name, arrays[0])
     if not size_of(shape):
@@ -442,7 +447,7 @@ def _run(dev: Any, name: str, *arrays: WebGPUArray, axes: Shape, eps: float = 0.
 
 
 def _run_split(
-    dev: Any, name: str, arrays: Sequence[WebGPUArray], stay: Shape, axes: Shape, head: list[int]
+    dev: WebGPU, name: str, arrays: Sequence[WebGPUArray], stay: Shape, axes: Shape, head: list[int]
 ) -> WebGPUArray:
     """A few long rows: each stage runs one workgroup for each piece."""
     op, shape, dtype = OPS[name], arrays[0].shape, FROM_NP[arrays[0].dtype]
