@@ -23,6 +23,7 @@ from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
 from everygrad.compile.expr import Expr
 from everygrad.core.context import fast_limit, intercepted, profiling, tracing, watcher
+from everygrad.core.protocols import ElementwiseOp, Op
 from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError, DtypeError, EverygradError
@@ -62,7 +63,7 @@ def backend_of(op: str, payloads: list[Any]) -> base.Backend:
     return base.get(first)
 
 
-def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
+def execute(op: Op, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """The payload of `op` on `inputs`: by a transformation if one wraps them, else by a backend."""
     if intercepted() and (tracer := tracing.get()) is not None:
         inputs = tracer.lift(inputs)
@@ -86,7 +87,7 @@ def execute(op: Any, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     return _run_on(backend_of(op.name, payloads), op, payloads, params)
 
 
-def _run_on(backend: base.Backend, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
+def _run_on(backend: base.Backend, op: Op, payloads: list[Any], params: dict[str, Any]) -> Any:
     if op.family != "kernel" or op.name in backend.kernels:
         if intercepted() and (profiler := profiling.get()) is not None:
             out = profiler.run(backend, op, payloads, params)
@@ -111,7 +112,7 @@ def user_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, Any]) -> Tensor:
+def record(op: Op, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, Any]) -> Tensor:
     """The result as a Tensor, with a Node if any input's derivative may be asked for."""
     for t in inputs:
         if t._node is not None:
@@ -147,7 +148,7 @@ def record(op: Any, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, 
     return wrap(payload, node)
 
 
-def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
+def apply(op: Op, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
     if intercepted():
         if (chosen := policy()) is not None and not op.is_users:
@@ -173,7 +174,7 @@ def apply(op: Any, *inputs: Tensor, **params: Any) -> Tensor:
     return out
 
 
-def update(op: Any, t: Tensor, *others: Tensor, **params: Any) -> None:
+def update(op: Op, t: Tensor, *others: Tensor, **params: Any) -> None:
     """Give `t` the value op(t, *others), outside any graph; in place where nobody can tell.
 
     A tensor that is a leaf stays one.
@@ -239,7 +240,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex | np.generic)
 
 
-def computed(op: Any, payloads: list[Any]) -> Any:
+def computed(op: Op, payloads: list[Any]) -> Any:
     """The payload of an elementwise op on payloads, outside any graph."""
     out = None
     if not intercepted() and len(payloads) <= 3 and hasattr(payloads[0], "direct"):
@@ -247,7 +248,7 @@ def computed(op: Any, payloads: list[Any]) -> Any:
     return execute(op, tuple([wrap(p) for p in payloads]), {}) if out is None else out
 
 
-def _number(op: Any, payload: Any, value: float) -> Tensor | None:
+def _number(op: ElementwiseOp, payload: Any, value: float) -> Tensor | None:
     """A number beside a float payload of a device that keeps numbers; None of any other."""
     keep = getattr(payload, "number", None)
     return None if keep is None or payload.dtype not in op.floats else wrap(keep(value))
@@ -258,7 +259,7 @@ def _as_array(out: Any) -> Any:
     return np.asarray(out) if isinstance(out, np.generic) else out
 
 
-def unary(op: Any) -> Callable[[Any], Any]:
+def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
     """The function of an elementwise op of one input."""
     fast32: Any = None
     fast64: Any = None
@@ -318,7 +319,7 @@ def unary(op: Any) -> Callable[[Any], Any]:
     return call
 
 
-def binary(op: Any, beside_none: bool | None = None) -> Callable[[Any, Any], Any]:
+def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any, Any], Any]:
     """The function of an elementwise op of two inputs. `beside_none` is what a comparison with None
     gives, as an operator: it is never a number's equal."""
     fast32: Any = None

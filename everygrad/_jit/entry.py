@@ -110,7 +110,7 @@ class Entry:
     def nbytes(self) -> int:
         """About what the entry takes. Of a large arena a part: a few of them are kept in any case,
         or a training step and its validation would take turns in being compiled."""
-        return _AN_ENTRY + int(self.replay.held_bytes(config.code_bytes // MOST_ARENAS))
+        return _AN_ENTRY + self.replay.held_bytes(config.code_bytes // MOST_ARENAS)
 
     # --- does it fit -----------------------------------------------------------------------------
 

@@ -183,8 +183,7 @@ class Jitted:
         """The memory plan of the latest call."""
         if self.latest is None:
             raise ArgumentError("jit: memory() before the first call: there is no plan yet")
-        plan: Memory = self.latest.replay.memory()
-        return plan
+        return self.latest.replay.memory()
 
     def clear(self) -> None:
         """Forget everything compiled."""

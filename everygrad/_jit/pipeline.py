@@ -12,6 +12,7 @@ from everygrad.backends import base
 from everygrad.compile.expr import call
 from everygrad.compile.ir import Graph
 from everygrad.compile.simplify import simplify
+from everygrad.core.protocols import Compiled, OpFacts
 from everygrad.ops.record.families import Elementwise
 from everygrad.ops.record.spec import REGISTRY
 
@@ -27,7 +28,7 @@ MOVES = {
 }
 
 
-def evaluate(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
+def evaluate(op: OpFacts, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
     """An op on NumPy arrays, as eager mode computes it."""
     return base.get("cpu").run(op, list(arrays), params)
 
@@ -36,7 +37,7 @@ def prepared(graph: Graph) -> Graph:
     return simplify(graph, evaluate, MOVES)
 
 
-def compiled(graph: Graph, device: str, donated: Sequence[tuple[int, int]] = ()) -> Any:
+def compiled(graph: Graph, device: str, donated: Sequence[tuple[int, int]] = ()) -> Compiled:
     """A traced graph, simplified and compiled for a device."""
     return base.get(device).compile(prepared(graph), donated)
 

@@ -16,7 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy import ndarray
@@ -28,6 +28,7 @@ from everygrad.backends import base
 from everygrad.compile.ir import Graph, Value, index_bound
 from everygrad.core.context import tracing
 from everygrad.core.ownership import refcount
+from everygrad.core.protocols import Op, OpFacts
 from everygrad.core.scopes import Setting
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, wrap
@@ -74,7 +75,7 @@ class Traced(Wrapped):
     def device(self) -> str:
         return self.at
 
-    def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
+    def interpret(self, op: Op, inputs: list[Tensor], params: dict[str, Any]) -> Any:
         return self.tracer.call(op, inputs, params)
 
 
@@ -316,7 +317,7 @@ class Tracer:
 
     # --- ops -------------------------------------------------------------------------------------
 
-    def call(self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any]) -> Any:
+    def call(self, op: Op, inputs: Sequence[Tensor], params: dict[str, Any]) -> Any:
         """The payload of an op on traced tensors."""
         inputs = self.lift(inputs)
         if op.name == "to":
@@ -333,7 +334,7 @@ class Tracer:
         return self.traced(made, device)
 
     def expands(
-        self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any], device: str
+        self, op: Op, inputs: Sequence[Tensor], params: dict[str, Any], device: str
     ) -> bool:
         """Whether the parts of a kernel are better seen than its whole."""
         backend = base.get(device)
@@ -346,7 +347,7 @@ class Tracer:
         return False
 
     def checked(
-        self, op: Any, inputs: Sequence[Tensor], params: dict[str, Any], device: str
+        self, op: Op, inputs: Sequence[Tensor], params: dict[str, Any], device: str
     ) -> list[Tensor]:
         """The inputs, with a check of the indices among them."""
         made = list(inputs)
@@ -450,11 +451,11 @@ class _Backend(base.Backend):
         self.name = real.name
         self.kernels = real.kernels
 
-    def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
+    def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
         return bool(self.real.serves(op, given, params))
 
-    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
-        return self.tracer.call(op, [wrap(a) for a in arrays], params)
+    def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
+        return self.tracer.call(cast("Op", op), [wrap(a) for a in arrays], params)
 
     def from_numpy(self, array: Any) -> Any:
         array = np.asarray(array)

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from everygrad.core.protocols import Op
+
 if TYPE_CHECKING:
     from everygrad.core.tensor import Tensor
 
@@ -52,7 +54,7 @@ class Node:
     is_leaf = False
     level = 0  # the transformation this node belongs to
     where: str | None = None  # the user's line, noted in anomaly mode
-    op: Any
+    op: Op
     parents: tuple[Node | None, ...]
     saved: Any
     params: Any
@@ -93,7 +95,7 @@ class Leaf(Node):
     is_leaf = True
 
     def __init__(self, tensor: Tensor, level: int = 0) -> None:
-        self.op = None
+        self.op = None  # type: ignore[assignment]  # `is_leaf` says so
         self.parents = ()
         self.saved = ()
         self.params = None

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from everygrad.autograd.graph import Node
+from everygrad.core.protocols import Op
 
 
 class Recorder:
@@ -14,11 +15,11 @@ class Recorder:
 
     __slots__ = ()
 
-    def follows(self, op: Any, inputs: Sequence[Any]) -> bool:
+    def follows(self, op: Op, inputs: Sequence[Any]) -> bool:
         """Whether `run` is to run an op."""
         return False
 
-    def run(self, op: Any, inputs: Sequence[Any], params: dict[str, Any]) -> Any:
+    def run(self, op: Op, inputs: Sequence[Any], params: dict[str, Any]) -> Any:
         """The result of the op on tensors."""
         raise NotImplementedError
 

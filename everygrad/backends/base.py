@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from everygrad.core.context import intercepted, tracing
-from everygrad.core.protocols import Compiled
+from everygrad.core.protocols import Compiled, OpFacts
 from everygrad.core.shapes import Shape
 from everygrad.errors import DeviceError
 
@@ -43,12 +43,12 @@ class Backend:
     kernels: Mapping[str, Callable[..., Any]]
     checks_later = False  # True: a bad index raises when a result is read, and nothing waits
 
-    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+    def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         """The result of `op` as a payload of this device; NotImplemented where the kernel does not
         take these arrays, and the op's portable definition must be used."""
         raise NotImplementedError
 
-    def rewrite(self, op: Any, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
+    def rewrite(self, op: OpFacts, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
         """The payload of op(t, *others) in the memory of tensor `t`, or None: a backend may always
         decline, and must where anything but `t` can see that memory."""
         return None
@@ -85,7 +85,7 @@ class Backend:
         """The names of the kernels launched inside, where the device reports them."""
         return nullcontext([])
 
-    def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
+    def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
         """Whether the kernel of this op takes values of these shapes and dtypes; asked before a
         compiled function keeps the op whole."""
         return True

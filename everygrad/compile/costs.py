@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from everygrad.compile.ir import Value
+from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape, size_of
 
 
-def flops(op: Any, shape: Shape, inputs: Sequence[Shape], params: dict[str, Any]) -> int:
+def flops(op: OpFacts, shape: Shape, inputs: Sequence[Shape], params: dict[str, Any]) -> int:
     """Arithmetic operations of an op that makes a result of this shape."""
     if op.flops is not None:
         return int(op.flops(shape, inputs, params))

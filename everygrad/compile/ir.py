@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from everygrad.core import shapes
+from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType, bfloat16, bool_, rounded
 from everygrad.errors import CompileError
@@ -33,7 +34,7 @@ class Value:
         self,
         kind: str,
         name: str,
-        op: Any,
+        op: OpFacts | None,
         args: tuple[Value, ...],
         params: dict[str, Any],
         shape: Shape,
@@ -44,7 +45,7 @@ class Value:
     ) -> None:
         self.kind = kind
         self.name = name
-        self.op = op
+        self.op: OpFacts = op  # type: ignore[assignment]  # of no leaf: its `kind` says so
         self.args = args
         self.params = params
         self.shape = shape
@@ -75,7 +76,7 @@ class Value:
     __repr__ = __str__
 
 
-def infer(op: Any, args: Sequence[Value], params: dict[str, Any]) -> tuple[Shape, DType]:
+def infer(op: OpFacts, args: Sequence[Value], params: dict[str, Any]) -> tuple[Shape, DType]:
     """The shape and dtype of a call, from the op's record."""
     first = args[0]
     if op.family == "elementwise":
@@ -86,6 +87,7 @@ def infer(op: Any, args: Sequence[Value], params: dict[str, Any]) -> tuple[Shape
         return shapes.reduced(first.shape, params["axes"], params["keepdims"]), dtype
     if op.family == "movement":
         return op.shape(first.shape, **params), first.dtype
+    assert op.result is not None, op.name  # a tracer takes it apart
     return op.result(*args, **params)
 
 
@@ -134,7 +136,7 @@ class Graph:
 
     def call(
         self,
-        op: Any,
+        op: OpFacts,
         args: Sequence[Value],
         params: dict[str, Any],
         where: str = "",

@@ -31,7 +31,7 @@ INTERCEPT: tuple[tuple[ContextVar[Any], Any], ...] = ((INTERCEPTED, True), (FAST
 tracing: ContextVar[Tracer | None] = ContextVar("everygrad_tracing", default=None)
 profiling: ContextVar[Profiler | None] = ContextVar("everygrad_profiling", default=None)
 # sees (op, inputs, result) after each op: `find_nan`
-watcher: ContextVar[Callable[[Any, Any, Any], None] | None] = ContextVar(
+watcher: ContextVar[Callable[[Op, Any, Any], None] | None] = ContextVar(
     "everygrad_watcher", default=None
 )
 

@@ -2,19 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from everygrad.errors import TraceError
 
+if TYPE_CHECKING:
+    from everygrad.backends.base import Backend
+    from everygrad.compile.expr import Program
+    from everygrad.compile.memory import Memory
+    from everygrad.core.shapes import Shape
+    from everygrad.core.tensor import Tensor
+    from everygrad.dtypes import DType
 
-class Op(Protocol):
-    """The record of an op, as dispatch, the compiler and backends see it (`ops.record.spec`)."""
 
-    name: str
-    family: str
+class OpFacts(Protocol):
+    """What the compiler and the backends read from the record of an op (`ops.record.spec`), or from
+    an op that a backend put into a graph of its own.
+
+    The facts of one family stand under its name: `family` says which of them there are.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def flops(self) -> Callable[[Shape, Sequence[Shape], dict[str, Any]], int] | None:
+        """The operations of a call, from its result's shape, its inputs' and its parameters."""
+
+    recompute: str
+    index_input: int | None
+
+    # elementwise
+
+    @property
+    def program(self) -> Callable[[Sequence[DType], dict[str, Any]], Program]:
+        """The typed body for inputs of these dtypes."""
+
+    # reduction
+
+    combine: str
+    mean: bool
+
+    # movement
+
+    shape: Callable[..., Shape]
+
+    # kernel
+
+    result: Callable[..., tuple[Shape, DType]] | None  # None: a tracer sees what it is made of
+
+
+class Op(OpFacts, Protocol):
+    """The record of an op, as dispatch and autograd see it (`ops.record.spec`)."""
+
+    inputs: tuple[str, ...]
     precision: str
+    constant: bool
+    composed: bool
+    is_users: bool
+
+    def save(
+        self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]
+    ) -> tuple[Any, ...]:
+        """The payloads that the derivative needs: (out, *inputs) with None for the others."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        """The gradient of each input, None where none is wanted."""
+
+    def jvp(
+        self,
+        out: Tensor,
+        inputs: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        params: dict[str, Any],
+    ) -> Tensor | None:
+        """The tangent of the result, None where it is zero."""
+
+    def explain(self, inputs: Sequence[Tensor], params: dict[str, Any]) -> None:
+        """Raise a named error if these inputs are at fault; called only after a failure."""
+
+    def portable(self, *inputs: Tensor, **params: Any) -> Tensor:
+        """The op in terms of other ops."""
+
+
+class ElementwiseOp(Op, Protocol):
+    """The record of an elementwise op, as the fast paths of dispatch see it."""
+
+    body: Callable[..., Any]
+    floats: frozenset[Any]  # NumPy's dtypes of inputs that need no conversion
+    keeps: tuple[bool, ...]  # which of (out, *inputs) some rule needs
+    keep_table: tuple[tuple[bool, ...] | None, ...]  # of two inputs: by which want a gradient
+
+    def numpy_function(self, np_dtype: Any) -> Callable[..., Any]:
+        """The body on NumPy arrays that all have this dtype."""
+
+    def promote(self, *values: Any) -> tuple[Tensor, ...]:
+        """The inputs in one dtype that the op takes."""
 
 
 class Tracer(Protocol):
@@ -22,10 +109,10 @@ class Tracer(Protocol):
 
     refused: TraceError | None  # what was raised for it: a function that catches it is not compiled
 
-    def backend(self, real: Any) -> Any:
+    def backend(self, real: Backend) -> Backend:
         """What stands for a backend: it notes what the real one would do."""
 
-    def lift(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    def lift(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Tensors as ops of this trace take them: those from outside become inputs."""
 
     def stand_in(self, t: Any) -> Any:
@@ -56,7 +143,7 @@ class Tracer(Protocol):
 class Profiler(Protocol):
     """Times what the backends of its context do (`tools.profiler`)."""
 
-    def run(self, backend: Any, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
+    def run(self, backend: Backend, op: Op, payloads: list[Any], params: dict[str, Any]) -> Any:
         """The result of an op, timed."""
 
     def replay(self, *given: Any) -> Any:
@@ -74,6 +161,7 @@ class Compiled(Protocol):
 
     arrays: list[Any]  # the inputs that were put
     lock: Any  # held while it runs
+    running: bool
 
     def put(self, i: int, array: Any) -> None:
         """Make an array input i of the calls to come."""
@@ -85,3 +173,18 @@ class Compiled(Protocol):
 
     def run_on(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for these inputs."""
+
+    def donated(self) -> dict[int, tuple[int, int]]:
+        """By output: the slot to give it memory in, and the input whose memory it may take."""
+
+    def own_memory(self) -> dict[int, int]:
+        """By output that shares its memory with no other: the slot to give it memory in."""
+
+    def may_write(self, slot: int, array: Any) -> bool:
+        """Whether the output of a slot may be written into this array."""
+
+    def held_bytes(self, most: int) -> int:
+        """About the bytes that it holds between calls, of an arena at most so many."""
+
+    def memory(self) -> Memory:
+        """How its memory is planned."""

@@ -19,6 +19,7 @@ from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.autograd.transform_scope import GRAD, STREAM, VALUE, inside, outlasts_cycles
 from everygrad.core.context import intercepted, tracing
 from everygrad.core.ownership import calibrated, refcount
+from everygrad.core.protocols import Op
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.torch_names import IN_PLACE, METHODS, cure
 from everygrad.dtypes import FROM_NP, DType
@@ -75,7 +76,7 @@ class Wrapped:
     def device(self) -> str:
         raise NotImplementedError
 
-    def interpret(self, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
+    def interpret(self, op: Op, payloads: list[Any], params: dict[str, Any]) -> Any:
         """The payload of `op` applied to `payloads`, of which this one has the highest level."""
         raise NotImplementedError
 

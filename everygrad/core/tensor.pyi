@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from everygrad.autograd.graph import HookHandle, Node
+from everygrad.core.protocols import Op
 from everygrad.dtypes import DType
 from everygrad.ops.index.search import Histogram
 from everygrad.ops.index.sort import ValuesAndIndices
@@ -35,7 +36,7 @@ class Wrapped:
     def dtype(self) -> Any: ...
     @property
     def device(self) -> str: ...
-    def interpret(self, op: Any, payloads: list[Any], params: dict[str, Any]) -> Any:
+    def interpret(self, op: Op, payloads: list[Any], params: dict[str, Any]) -> Any:
         """The payload of `op` applied to `payloads`, of which this one has the highest level."""
 
 class Tensor:

@@ -21,6 +21,7 @@ from everygrad.backends import base
 from everygrad.compile import costs
 from everygrad.compile.ir import Graph, Value
 from everygrad.core.context import profiling
+from everygrad.core.protocols import Op
 from everygrad.core.scopes import Scope, Settings
 from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError
@@ -114,7 +115,7 @@ class Profile(Scope):
 
     # --- what happens ----------------------------------------------------------------------------
 
-    def run(self, backend: base.Backend, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+    def run(self, backend: base.Backend, op: Op, arrays: list[Any], params: dict[str, Any]) -> Any:
         """One op on a backend."""
         with backend.launches() as names:
             out, start, seconds = backend.timed(lambda: backend.run(op, arrays, params))

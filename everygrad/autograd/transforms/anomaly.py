@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from everygrad.autograd.modes import _Mode
 from everygrad.core.context import watcher
+from everygrad.core.protocols import Op
 from everygrad.core.scopes import Settings
 from everygrad.core.tensor import Tensor, Wrapped
 from everygrad.dispatch import user_line
@@ -18,7 +17,7 @@ def _has_nan(x: Tensor) -> bool:
     return bool((x != x).any())
 
 
-def _check(op: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+def _check(op: Op, inputs: tuple[Tensor, ...], out: Tensor) -> None:
     before = watcher.get()
     try:
         watcher.set(None)  # the check itself is made of ops

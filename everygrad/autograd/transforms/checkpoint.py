@@ -35,6 +35,7 @@ from everygrad.autograd.modes import (
 from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
 from everygrad.backends import base
 from everygrad.core.context import INTERCEPT, profiling, tracing
+from everygrad.core.protocols import Op
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply, execute
 from everygrad.errors import ArgumentError, GradientError
@@ -61,7 +62,7 @@ class _Step:
 
     __slots__ = ("full", "inputs", "nodes", "op", "others", "params", "records")
 
-    def __init__(self, op: Any, inputs: list[_Input], params: Any, records: bool) -> None:
+    def __init__(self, op: Op | None, inputs: list[_Input], params: Any, records: bool) -> None:
         self.op = op
         self.inputs = inputs
         self.params = params
@@ -103,7 +104,7 @@ class _Frame:
             return _Input(known[1], None, level, None if own else node)
         return _Input(None, payload, level, node)
 
-    def start(self, op: Any, inputs: Sequence[Tensor], params: Any) -> _Step:
+    def start(self, op: Op, inputs: Sequence[Tensor], params: Any) -> _Step:
         records = recording() != OFF
         read = [self.input(shared(t), t._node if records else None) for t in inputs]
         return _Step(op, read, params, records)
@@ -180,6 +181,7 @@ class _Frame:
 
     def play_plainly(self, step: _Step, inputs: list[Tensor]) -> Tensor:
         """The usual step: one node, on payloads without graphs of their own."""
+        assert step.op is not None
         payload = execute(step.op, tuple(inputs), step.params)
         for ref in step.nodes:
             node = None if ref is None else ref()
@@ -189,6 +191,7 @@ class _Frame:
 
     def hand_out(self, step: _Step, values: list[tuple[Any, ...]]) -> None:
         if len(values) != len(step.nodes):
+            assert step.op is not None
             raise GradientError(
                 f"checkpoint: {step.op.name} recorded {len(step.nodes)} nodes and records "
                 f"{len(values)} when computed again; please report it"
@@ -228,12 +231,12 @@ class _Taping(Recorder):
             if step is None and frame.depth > self.depth:
                 self.depth = frame.depth
 
-    def follows(self, op: Any, inputs: Sequence[Any]) -> bool:
+    def follows(self, op: Op, inputs: Sequence[Any]) -> bool:
         """Ops on what the function works with: deeper ones are made of these, and what a user's
         own function does is seen op by op."""
         return self.depth >= 0 and not op.is_users and _level(inputs) <= self.depth
 
-    def run(self, op: Any, inputs: Sequence[Any], params: dict[str, Any]) -> Any:
+    def run(self, op: Op, inputs: Sequence[Any], params: dict[str, Any]) -> Any:
         level = _level(inputs) if len(self.states) > 1 else 0
         started = [
             f.start(op, inputs, params) if step is None and level <= f.depth else None

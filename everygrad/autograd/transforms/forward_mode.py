@@ -11,6 +11,7 @@ from everygrad.autograd.transform_scope import (
     check_in_force,
     user_place,
 )
+from everygrad.core.protocols import Op
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dispatch import apply
@@ -50,7 +51,7 @@ class Dual(Wrapped):
     def device(self) -> str:
         return self.primal.device
 
-    def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
+    def interpret(self, op: Op, inputs: list[Tensor], params: dict[str, Any]) -> Any:
         transform = self.transform
         if transform.over:
             check_in_force(self, f"{op.name}: ")

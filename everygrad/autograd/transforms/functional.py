@@ -27,6 +27,7 @@ from everygrad.autograd.transform_scope import (
 from everygrad.autograd.transforms.forward_mode import Dual, part_of
 from everygrad.autograd.transforms.vmap import along_directions
 from everygrad.autograd.trees import flatten, leaves_of, map_leaves, unflatten
+from everygrad.core.protocols import Op
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply
@@ -66,7 +67,7 @@ class Level(Wrapped):
     def device(self) -> str:
         return self.value.device
 
-    def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
+    def interpret(self, op: Op, inputs: list[Tensor], params: dict[str, Any]) -> Any:
         transform = self.transform
         if transform.over:
             check_in_force(self, f"{op.name}: ")

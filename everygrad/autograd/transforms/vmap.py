@@ -19,10 +19,12 @@ from everygrad.autograd.transform_scope import (
     within,
 )
 from everygrad.autograd.trees import flatten, spread, unflatten
+from everygrad.core.protocols import Op
 from everygrad.core.shapes import Shape, axis_index
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
+from everygrad.ops.record.families import Kernel, Movement
 from everygrad.ops.record.spec import NoRule
 
 
@@ -56,7 +58,7 @@ class Batched(Wrapped):
     def device(self) -> str:
         return self.value.device
 
-    def interpret(self, op: Any, inputs: list[Tensor], params: dict[str, Any]) -> Any:
+    def interpret(self, op: Op, inputs: list[Tensor], params: dict[str, Any]) -> Any:
         transform, size = self.transform, self.value.shape[0]
         if transform.over:
             check_in_force(self, f"{op.name}: ")
@@ -74,7 +76,7 @@ def _at(t: Tensor, transform: Transform) -> bool:
 
 
 def _elementwise(
-    op: Any, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
+    op: Op, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
 ) -> Tensor:
     """The batch axis in front of axes that broadcast: ranks are evened out behind it."""
     rank = max(v.ndim - has for v, has in zip(values, flags, strict=True))
@@ -88,14 +90,14 @@ def _elementwise(
 
 
 def _reduction(
-    op: Any, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
+    op: Op, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
 ) -> Tensor:
     axes = tuple(a + 1 for a in params["axes"])
     return apply(op, values[0], axes=axes, keepdims=params["keepdims"])
 
 
 def _movement(
-    op: Any, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
+    op: Movement, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
 ) -> Tensor:
     (x,) = values
     moved = _fill(op.batch(x.shape[1:], **params), size)
@@ -117,7 +119,7 @@ def _fill(params: Any, size: int) -> Any:
 
 
 def _kernel(
-    op: Any, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
+    op: Kernel, values: list[Tensor], flags: list[bool], size: int, params: dict[str, Any]
 ) -> Tensor:
     return op.batched(values, flags, size, params)
 

@@ -15,6 +15,7 @@ from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.registry import KERNELS, REDUCERS
 from everygrad.backends.cpu.runtime.pool import empty, rewritable
 from everygrad.core.config import config
+from everygrad.core.protocols import Compiled, OpFacts
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType, bfloat16, rounded
 from everygrad.errors import ArgumentError, OutOfMemoryError
@@ -28,7 +29,7 @@ class CPU(Backend):
     def __init__(self) -> None:
         self.kernels: dict[str, Callable[..., Any]] = dict(KERNELS)
 
-    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+    def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)
         try:
             out = kernel(*arrays, **params) if kernel else self.compute(op, arrays, params)
@@ -41,7 +42,7 @@ class CPU(Backend):
         # NumPy returns scalars for 0-d results; "to" may return an array of another device
         return np.asarray(out) if isinstance(out, np.generic) else out
 
-    def compute(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+    def compute(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)
         if kernel is not None:
             return kernel(*arrays, **params)
@@ -51,7 +52,7 @@ class CPU(Backend):
             return single_op.run(op, arrays, params)
         return REDUCERS[op.combine](arrays[0], mean=op.mean, **params)
 
-    def elementwise(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+    def elementwise(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         """A scalar body over arrays that broadcast."""
         program = op.program([FROM_NP[a.dtype] for a in arrays], params)
         largest = max(a.size for a in arrays)
@@ -66,7 +67,7 @@ class CPU(Backend):
             return out
         return render(program, len(arrays))(*arrays)
 
-    def rewrite(self, op: Any, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
+    def rewrite(self, op: OpFacts, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
         """op(t, *others) in the memory of tensor `t`; None where that is not possible."""
         payload = t._data
         if payload.size <= config.native_threshold or payload.dtype.kind == "c":
@@ -85,7 +86,7 @@ class CPU(Backend):
     def warm_up(self) -> None:
         lazy_native.warm_up()
 
-    def compile(self, graph: Any, donated: Any = ()) -> Any:
+    def compile(self, graph: Any, donated: Any = ()) -> Compiled:
         return lazy_native.compiled(graph, donated)
 
     def from_numpy(self, array: Any) -> Any:

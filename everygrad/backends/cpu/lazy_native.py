@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from everygrad.compile.expr import Program
+from everygrad.core.protocols import Compiled
 
 
 @cache
@@ -47,7 +48,7 @@ def warm_up() -> None:
     import_module("everygrad.backends.cpu.graph.replay").engine()
 
 
-def compiled(graph: Any, donated: Any) -> Any:
+def compiled(graph: Any, donated: Any) -> Compiled:
     """A graph, planned and compiled."""
     return import_module("everygrad.backends.cpu.graph.replay").compiled(graph, donated)
 

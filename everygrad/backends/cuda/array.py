@@ -17,6 +17,7 @@ from everygrad.backends import base
 from everygrad.backends.cuda.driver.memory import SmallStorage, Storage
 from everygrad.backends.strided_array import StridedArray
 from everygrad.core.ownership import calibrated, refcount
+from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import row_major
 from everygrad.dtypes import FROM_NP
@@ -83,7 +84,7 @@ class CudaArray(StridedArray):
         self.layout: Layout | None = None  # found on first use
 
     @staticmethod
-    def direct(op: Any, a: Any, b: Any = None, c: Any = None) -> CudaArray | None:
+    def direct(op: OpFacts, a: Any, b: Any = None, c: Any = None) -> CudaArray | None:
         """The result of an elementwise op by its cached plan; None where there is none.
 
         The hottest code of this backend: `Memory.take`, `Gpu.launch` and `__init__` are inlined,
@@ -186,7 +187,7 @@ def layout(device: str, shape: Shape, strides: Shape, dtype: Any, place: int = 0
     return found
 
 
-def remember(op: Any, arrays: Sequence[CudaArray], plan: LaunchPlan) -> None:
+def remember(op: OpFacts, arrays: Sequence[CudaArray], plan: LaunchPlan) -> None:
     """Cache the plan of an op on arrays of these layouts, for `direct`."""
     if len(_plans) > _PLANS_MOST:
         _plans.clear()

@@ -35,6 +35,7 @@ from everygrad.backends.strided_array import span
 from everygrad.compile.expr import Program
 from everygrad.core import shapes
 from everygrad.core.config import config
+from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides
 from everygrad.dtypes import FROM_NP, DType
@@ -92,7 +93,7 @@ class Cuda(GpuBackend):
 
     # --- ops -------------------------------------------------------------------------------------
 
-    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+    def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)
         if kernel is None and op.family == "elementwise":
             return self._run_elementwise(op, arrays, params)
@@ -106,7 +107,7 @@ class Cuda(GpuBackend):
             return reduction.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
         raise DeviceError(f"{op.name}: the cuda backend has no kernel for it")
 
-    def _run_elementwise(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
+    def _run_elementwise(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
         """An elementwise op, by the plan for arrays of these layouts."""
         key = (op, *params.items(), *[a.layout or layout_of(a) for a in arrays])
         found = self.plans.get(key)
@@ -144,7 +145,7 @@ class Cuda(GpuBackend):
         made.layout = result_layout
         return made
 
-    def _remember(self, op: Any, found: Any, arrays: Sequence[CudaArray]) -> None:
+    def _remember(self, op: OpFacts, found: Any, arrays: Sequence[CudaArray]) -> None:
         """Let later calls of the op on arrays of these layouts use `CudaArray.direct`. The plan is
         the real device's, even when this one records."""
         kernel, shape, strides, _, dtype, size, _, result_layout = found
@@ -200,7 +201,7 @@ class Cuda(GpuBackend):
     def compile(self, graph: Any, donated: Any = ()) -> Replay:
         return Replay(self, graph, donated)
 
-    def serves(self, op: Any, given: Sequence[Any], params: dict[str, Any]) -> bool:
+    def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
         """Where no library computes it, found by recording the op on placeholder arrays."""
         by_library = library_calls.serves(self, op.name, given, params)
         if by_library is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from everygrad.backends.base import Backend
 from everygrad.core import shapes
+from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType, bool_, complex_of
 from everygrad.errors import TraceError
@@ -39,7 +40,7 @@ class Null(Backend):
         # what no portable definition tells the shape of
         self.kernels = {"to": self.transfer, "eig": _eig, "eigvals": _eigvals}
 
-    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> NullArray:
+    def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> NullArray:
         if op.name in self.kernels:
             return self.kernels[op.name](*arrays, **params)
         first = arrays[0]

@@ -17,6 +17,7 @@ from everygrad.backends.reference.tolerance import (
     difference,
     rounded,
 )
+from everygrad.core.protocols import OpFacts
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError
 
@@ -24,7 +25,7 @@ EXACT = Accuracy()
 WAYS: dict[str, Way] = {**copy_index.WAYS, **rows.WAYS, **linalg.WAYS, **matmul_conv.TRANSFORMS}
 
 
-def is_known(op: Any) -> bool:
+def is_known(op: OpFacts) -> bool:
     """Whether there is a way to compute an op: by its body, by how it combines, or by its name."""
     if op.family in ("elementwise", "reduction"):
         return True
@@ -32,7 +33,7 @@ def is_known(op: Any) -> bool:
 
 
 def expected(
-    op: Any,
+    op: OpFacts,
     arrays: Sequence[Any],
     params: dict[str, Any],
     errors: Sequence[Any] | None = None,
@@ -52,7 +53,7 @@ def expected(
         return WAYS[op.name](*arrays, **params)
 
 
-def evaluate(op: Any, arrays: Sequence[Any], params: dict[str, Any], dtype: Any) -> Any:
+def evaluate(op: OpFacts, arrays: Sequence[Any], params: dict[str, Any], dtype: Any) -> Any:
     """The result of an op in its dtype; of several that are right, one."""
     if op.name in linalg.CHOSEN:
         with np.errstate(all="ignore"):
@@ -61,7 +62,7 @@ def evaluate(op: Any, arrays: Sequence[Any], params: dict[str, Any], dtype: Any)
 
 
 def fault(
-    op: Any,
+    op: OpFacts,
     arrays: Sequence[Any],
     params: dict[str, Any],
     got: Any,

@@ -29,6 +29,7 @@ from everygrad.backends.webgpu.source.word_layout import byte_size, layout, thre
 from everygrad.compile.expr import Program
 from everygrad.compile.thresholds import edge
 from everygrad.core import shapes
+from everygrad.core.protocols import OpFacts
 from everygrad.core.scopes import Attribute
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, collapse
@@ -71,7 +72,7 @@ class WebGPU(GpuBackend):
 
     # --- ops -------------------------------------------------------------------------------------
 
-    def run(self, op: Any, arrays: list[Any], params: dict[str, Any]) -> Any:
+    def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         for a in arrays:
             if a.storage is not None and a.storage.gpu.lost is not None:
                 raise DeviceError(f"{op.name}: {a.storage.gpu.lost}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -409,8 +409,8 @@ def _comparison(
 equal = _comparison("equal", "eq", "__eq__", "any", np.equal)
 not_equal = _comparison("not_equal", "ne", "__ne__", "any", np.not_equal)
 give_methods(
-    __eq__=binary(REGISTRY["equal"], beside_none=False),
-    __ne__=binary(REGISTRY["not_equal"], beside_none=True),
+    __eq__=binary(cast("Elementwise", REGISTRY["equal"]), beside_none=False),
+    __ne__=binary(cast("Elementwise", REGISTRY["not_equal"]), beside_none=True),
 )
 less = _comparison("less", "lt", "__lt__", "ordered", np.less)
 less_equal = _comparison("less_equal", "le", "__le__", "ordered", np.less_equal)

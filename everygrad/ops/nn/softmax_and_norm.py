@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def _symmetric(move: Any) -> Any:
     return lambda out, inputs, tangents, axis: move(tangents[0], out, axis)
 
 
-def _rows(op: Any) -> Any:
+def _rows(op: Callable[[], Kernel]) -> Any:
     return lambda xs, axis: apply(op(), *xs, axis=axis + 1)
 
 
@@ -185,7 +185,7 @@ def _standardize_vjp_portable(
     return scale * (g - g.mean(axis=axes, keepdims=True) - out * along)
 
 
-def _axes_batch(op: Any) -> Any:
+def _axes_batch(op: Callable[[], Kernel]) -> Any:
     return lambda xs, axes, eps: apply(op(), *xs, axes=tuple(a + 1 for a in axes), eps=eps)
 
 

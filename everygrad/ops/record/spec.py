@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad.amp.autocast import whole
 from everygrad.autograd.modes import recording
@@ -31,6 +31,10 @@ from everygrad.core.tensor import Tensor, Wrapped, shared, stand_in, wrap
 from everygrad.errors import EverygradError
 from everygrad.ops.record.arguments import takes_values, taking
 from everygrad.ops.record.lazy_index import METHODS, OPS
+
+if TYPE_CHECKING:
+    from everygrad.compile.expr import Program
+    from everygrad.dtypes import DType
 
 _WHERE = {name: module for module, names in OPS.items() for name in names}
 
@@ -129,6 +133,13 @@ class Op:
     # value is read far away
     recompute = ""
     composed = False  # True: no derivative of its own; that of its portable definition serves
+
+    # facts of one family, which `core.protocols.OpFacts` names
+    program: Callable[[Sequence[DType], dict[str, Any]], Program]
+    combine: str
+    mean: bool
+    shape: Callable[..., Shape]
+    result: Callable[..., tuple[Shape, DType]] | None
 
     def __init__(self, name: str, inputs: Sequence[str] = ("x",)) -> None:
         self.name = name

@@ -18,6 +18,7 @@ from everygrad.backends.cpu import lazy_native
 from everygrad.compile.ir import Graph
 from everygrad.compile.thresholds import edge
 from everygrad.core.context import records
+from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
 
@@ -50,7 +51,7 @@ def reduces(x: Any, axes: Shape) -> bool:
     return serves((x,)) and any(x.shape[a] > 1 for a in axes)
 
 
-def run(op: Any, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
+def run(op: OpFacts, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
     """The op on arrays that are served."""
     key = (op.name, *params.items(), *[(a.dtype, a.shape) for a in arrays])
     with _lock:

@@ -18,7 +18,7 @@ as PyTorch's is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -345,17 +345,9 @@ def _transposed(a: MatrixOperand) -> MatrixOperand:
 # --- the new graph -------------------------------------------------------------------------------
 
 
-class LayoutOp(NamedTuple):
-    """A view op, as graphs know it by its name."""
-
-    name: str
-    shape: Callable[..., Shape]
-    family: str = "movement"
-
-
-_RESHAPE = LayoutOp("reshape", lambda old, shape: shape)
-_SLICE = LayoutOp("slice", lambda old, slices: tuple(n for _, n, _ in slices))
-_PERMUTE = LayoutOp("permute_dims", lambda old, axes: tuple(old[a] for a in axes))
+_RESHAPE = BackendOp("reshape", shape=lambda old, shape: shape)
+_SLICE = BackendOp("slice", shape=lambda old, slices: tuple(n for _, n, _ in slices))
+_PERMUTE = BackendOp("permute_dims", shape=lambda old, axes: tuple(old[a] for a in axes))
 
 
 def _epilogue_result(x: Any, y: Any, *others: Any, epilogue: str) -> tuple[Shape, Any]:
@@ -364,7 +356,7 @@ def _epilogue_result(x: Any, y: Any, *others: Any, epilogue: str) -> tuple[Shape
     return (sizes if where.is_one else (where.size,)), x.dtype
 
 
-MATMUL_EPILOGUE = BackendOp("matmul_epilogue", _epilogue_result)
+MATMUL_EPILOGUE = BackendOp("matmul_epilogue", result=_epilogue_result)
 
 
 class EpilogueBuilder:

@@ -14,6 +14,7 @@ from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.strided_array import span
 from everygrad.core.config import config
+from everygrad.core.protocols import OpFacts
 from everygrad.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ def _placeholder(rec: RecordingCuda, array: CudaArray) -> CudaArray:
     return CudaArray(array.device, array.shape, array.dtype, storage, 0, array.strides)
 
 
-def record_launch(dev: Cuda, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]) -> Any:
+def record_launch(
+    dev: Cuda, op: OpFacts, arrays: Sequence[CudaArray], params: dict[str, Any]
+) -> Any:
     """What an op launches on arrays of these layouts, or `_NEVER`."""
     rec = recorder(dev)
     given = [_placeholder(rec, a) for a in arrays]
@@ -110,7 +113,7 @@ class LaunchCache:
         self._entries: dict[Any, Any] = {}
 
     def find(
-        self, dev: Cuda, op: Any, arrays: Sequence[CudaArray], params: dict[str, Any]
+        self, dev: Cuda, op: OpFacts, arrays: Sequence[CudaArray], params: dict[str, Any]
     ) -> CachedLaunch | None:
         try:
             layouts = [a.layout or layout_of(a) for a in arrays]
@@ -134,7 +137,7 @@ class LaunchCache:
         return None
 
 
-def _is_plain(op: Any, arrays: Sequence[CudaArray]) -> bool:
+def _is_plain(op: OpFacts, arrays: Sequence[CudaArray]) -> bool:
     """Whether launches on such arrays can be cached: all have elements, and none is before the
     first."""
     if op.name in _UNCACHED or not arrays:

@@ -9,12 +9,16 @@ v. So nothing is computed twice, and heads are merged and split by strides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.cuda.attention.flash import lse_size
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import View, apply_move, is_whole, view_of, whole
 from everygrad.core.shapes import Shape
+
+if TYPE_CHECKING:
+    from everygrad.compile.expr import Program
+    from everygrad.dtypes import DType
 
 _ATTENTION = ("attention", "attention_masked")
 _DERIVATIVES = ("attention_grads", "attention_masked_grads")
@@ -22,12 +26,30 @@ _MOVES = ("permute_dims", "reshape", "slice")
 _HEADS_APART = (0, 2, 1, 3)  # (batch, tokens, heads, width) to (batch, heads, tokens, width)
 
 
-class BackendOp(NamedTuple):
-    """An op that only this backend has."""
+class BackendOp:
+    """An op that this backend puts into a graph: a kernel that only it has, of which `result` gives
+    the shape and dtype, or a view op known by its name, of which `shape` gives the shape."""
 
-    name: str
-    result: Callable[..., tuple[Shape, Any]]
-    family: str = "kernel"
+    recompute = ""
+    index_input: int | None = None
+    flops = None
+    # facts of families that it never belongs to
+    program: Callable[[Sequence[DType], dict[str, Any]], Program]
+    combine: str
+    mean: bool
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        result: Callable[..., tuple[Shape, DType]] | None = None,
+        shape: Callable[..., Shape] | None = None,
+    ) -> None:
+        self.name = name
+        self.family = "kernel" if shape is None else "movement"
+        self.result = result
+        if shape is not None:
+            self.shape = shape
 
 
 def _saved(q: Any, *others: Any, **params: Any) -> tuple[Shape, Any]:
@@ -42,8 +64,8 @@ def _side_by_side(g: Any, q: Any, *others: Any, **params: Any) -> tuple[Shape, A
     return (batch, tokens, 3, heads, width), q.dtype
 
 
-SAVED = BackendOp("attention_saved", _saved)
-SAVED_GRADS = BackendOp("attention_saved_grads", _side_by_side)
+SAVED = BackendOp("attention_saved", result=_saved)
+SAVED_GRADS = BackendOp("attention_saved_grads", result=_side_by_side)
 
 
 class Rewriter:
