@@ -2,7 +2,8 @@
 
 `apply` runs an op on payloads, whatever they are, and records a Node when a derivative may be asked
 for. `unary` and `binary` make the fast path for small CPU tensors, the hottest code there is: they
-try the common case without checking first, and leave everything else, errors included, to `apply`.
+read what the common case has without checking first, and leave everything else to `apply`. What a
+kernel raises is never taken for a sign that the fast path does not serve.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from everygrad.dtypes import DType
 from everygrad.errors import DeviceError, DtypeError, EverygradError
 
 # NumPy warns of overflow and of division by zero; tensors carry inf and NaN instead, as GPUs do.
-# Where a filter turns warnings into errors, the fast path's `except` sends the op to the slow one.
+# Where a filter turns warnings into errors, the fast path sends the op to the slow one.
 # Theirs alone: what else is worth a warning is heard.
 warnings.filterwarnings(
     "ignore",
@@ -41,7 +42,6 @@ warnings.filterwarnings(
 CPU = base.get("cpu")
 F32 = np.dtype(np.float32)
 F64 = np.dtype(np.float64)
-_RETRY = (AttributeError, ValueError, TypeError, RuntimeWarning)
 _NOTHING = (None, None, None)
 _KEEP_Y = (False, False, True)  # the commonest: x * constant, x / constant
 _PACKAGE = __name__.split(".")[0] + "."
@@ -261,34 +261,35 @@ def _as_array(out: Any) -> Any:
 
 def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
     """The function of an elementwise op of one input."""
-    fast32: Any = None
-    fast64: Any = None
+    fast32: Any
+    fast64: Any
     keep_x, keep_out = op.keeps[1], op.keeps[0]
     constant = op.constant
 
     def call(x: Any) -> Any:
-        nonlocal fast32, fast64
         try:
             a = x._data
-            dtype = a.dtype
-            if a.size > fast_limit():
-                # the shortest way a device knows, unless something must see every op
-                if type(a) is ndarray or intercepted():
-                    return slow(x)
-                out = a.direct(op, a)
-                if out is None:
-                    return slow(x)
-            elif dtype is F32:
-                out = fast32(a)
-            elif dtype is F64:
-                out = fast64(a)
-            else:
-                return slow(x)
-        except _RETRY:
-            if fast32 is None and not isinstance(x, Expr):
-                fast32, fast64 = op.numpy_function(F32), op.numpy_function(F64)
-                return call(x)
+            size = a.size
+        except AttributeError:  # no tensor, or a payload that the fast path is not for
             return slow(x)
+        if size > fast_limit():
+            # the shortest way a device knows, unless something must see every op
+            if type(a) is ndarray or intercepted():
+                return slow(x)
+            out = a.direct(op, a)
+            if out is None:
+                return slow(x)
+        else:
+            dtype = a.dtype
+            try:
+                if dtype is F32:
+                    out = fast32(a)
+                elif dtype is F64:
+                    out = fast64(a)
+                else:
+                    return slow(x)
+            except RuntimeWarning:  # raised by a filter: `apply` computes without warnings
+                return slow(x)
         if type(out) is not ndarray:
             out = _as_array(out)
         t = Tensor()
@@ -309,6 +310,15 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
         node.hooks = None
         return t
 
+    def first_call(a: Any) -> Any:
+        nonlocal fast32, fast64
+        if a.dtype not in op.floats:
+            op.promote(wrap(a))  # raises: the op takes no floats
+        fast32, fast64 = op.numpy_function(F32), op.numpy_function(F64)
+        return (fast32 if a.dtype is F32 else fast64)(a)
+
+    fast32 = fast64 = first_call
+
     def slow(x: Any) -> Any:
         if isinstance(x, Expr):
             return op.body(x)
@@ -322,8 +332,8 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
 def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any, Any], Any]:
     """The function of an elementwise op of two inputs. `beside_none` is what a comparison with None
     gives, as an operator: it is never a number's equal."""
-    fast32: Any = None
-    fast64: Any = None
+    fast32: Any
+    fast64: Any
     # which of out, x, y to keep when x, y or both want a gradient; None for none of them
     x_keeps, y_keeps, both_keep = (
         _KEEP_Y if keep == _KEEP_Y else keep for keep in op.keep_table[1:]
@@ -331,31 +341,36 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
     constant = op.constant
 
     def call(x: Any, y: Any) -> Any:
-        nonlocal fast32, fast64
         try:
             a = x._data
             b = y._data
-            dtype = a.dtype
-            limit = fast_limit()
-            if dtype is not b.dtype:
-                return slow(x, y)
-            if a.size > limit or b.size > limit:
-                if type(a) is ndarray or limit < 0:
-                    return slow(x, y)
-                out = a.direct(op, a, b)  # the shortest way a device knows
-                if out is None:
-                    return slow(x, y)
-            elif dtype is F32:
-                out = fast32(a, b)
-            elif dtype is F64:
-                out = fast64(a, b)
-            else:
-                return slow(x, y)
-        except _RETRY:
-            if fast32 is None and isinstance(x, Tensor) and isinstance(y, Tensor):
-                fast32, fast64 = op.numpy_function(F32), op.numpy_function(F64)
-                return call(x, y)
+            a_size = a.size
+            b_size = b.size
+        except AttributeError:  # no tensor, or a payload that the fast path is not for
             return slow(x, y)
+        dtype = a.dtype
+        if dtype is not b.dtype:
+            return slow(x, y)
+        limit = fast_limit()
+        if a_size > limit or b_size > limit:
+            if type(a) is ndarray or limit < 0:
+                return slow(x, y)
+            out = a.direct(op, a, b)  # the shortest way a device knows
+            if out is None:
+                return slow(x, y)
+        else:
+            try:
+                if dtype is F32:
+                    out = fast32(a, b)
+                elif dtype is F64:
+                    out = fast64(a, b)
+                else:
+                    return slow(x, y)
+            except RuntimeWarning:  # raised by a filter: `apply` computes without warnings
+                return slow(x, y)
+            except ValueError:
+                op.explain((x, y), {})  # raises if the shapes do not broadcast
+                raise
         if type(out) is not ndarray:
             out = _as_array(out)
         t = Tensor()
@@ -386,6 +401,15 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
         node.shape = out.shape
         node.hooks = None
         return t
+
+    def first_call(a: Any, b: Any) -> Any:
+        nonlocal fast32, fast64
+        if a.dtype not in op.floats:
+            op.promote(wrap(a), wrap(b))  # raises: the op takes no floats
+        fast32, fast64 = op.numpy_function(F32), op.numpy_function(F64)
+        return (fast32 if a.dtype is F32 else fast64)(a, b)
+
+    fast32 = fast64 = first_call
 
     def slow(x: Any, y: Any) -> Any:
         if isinstance(x, Expr) or isinstance(y, Expr):

@@ -28,9 +28,6 @@ from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
 from everygrad.ops.record.spec import REGISTRY, Flops, NoRule, Op, Rule, register
 
-# what the fast path meets when it cannot serve: a payload it does not know (AttributeError), a
-# derivative not compiled yet (KeyError, TypeError), a filter that makes errors of warnings
-_RETRY = (AttributeError, KeyError, TypeError, RuntimeWarning)
 _REAL = frozenset((F32, F64))
 
 Function = Callable[..., Any]  # of Tensors, numbers, and scalar expressions
@@ -251,18 +248,23 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
     first, second = op.partials[0], op.partials[-1]
 
     def one(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        payload = g._data
         try:
-            payload = g._data
-            if create_graph or payload.size > fast_limit() or node.level or node.params:
-                if create_graph and payload.dtype in _REAL:
-                    return Op.vjp(op, node, g, True)
-                return slow(op, node, g, create_graph)
-            if first.same:
-                return (g,)
-            out = (first.fast32 if payload.dtype is F32 else first.fast[payload.dtype])(
-                payload, node.saved
-            )
-        except _RETRY:
+            size = payload.size
+        except AttributeError:  # a payload that the fast path is not for
+            return slow(op, node, g, create_graph)
+        if create_graph or size > fast_limit() or node.level or node.params:
+            if create_graph and payload.dtype in _REAL:
+                return Op.vjp(op, node, g, True)
+            return slow(op, node, g, create_graph)
+        if first.same:
+            return (g,)
+        fast = first.fast32 if payload.dtype is F32 else first.fast.get(payload.dtype)
+        if fast is None:  # not compiled yet, or of another dtype
+            return slow(op, node, g, create_graph)
+        try:
+            out = fast(payload, node.saved)
+        except RuntimeWarning:  # raised by a filter: the slow path computes without warnings
             return slow(op, node, g, create_graph)
         t = Tensor()
         t._data = out if type(out) is ndarray else np.asarray(out)
@@ -274,20 +276,26 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
         px, py = node.parents
         if first.same and second.same:  # addition: the same in every mode, on every device
             return (g if px is not None else None, g if py is not None else None)
+        payload = g._data
         try:
-            payload = g._data
-            if create_graph or payload.size > fast_limit() or node.level:
-                if create_graph and payload.dtype in _REAL:
-                    return Op.vjp(op, node, g, True)
-                return slow(op, node, g, create_graph)
-            dx: Any = g
-            dy: Any = g
+            size = payload.size
+        except AttributeError:  # a payload that the fast path is not for
+            return slow(op, node, g, create_graph)
+        if create_graph or size > fast_limit() or node.level:
+            if create_graph and payload.dtype in _REAL:
+                return Op.vjp(op, node, g, True)
+            return slow(op, node, g, create_graph)
+        dtype = payload.dtype
+        dx: Any = g
+        dy: Any = g
+        try:
             if px is None:
                 dx = None
             elif not first.same:
-                out = (first.fast32 if payload.dtype is F32 else first.fast[payload.dtype])(
-                    payload, node.saved
-                )
+                fast = first.fast32 if dtype is F32 else first.fast.get(dtype)
+                if fast is None:  # not compiled yet, or of another dtype
+                    return slow(op, node, g, create_graph)
+                out = fast(payload, node.saved)
                 dx = Tensor()
                 dx._data = out if type(out) is ndarray else np.asarray(out)
                 dx._node = None
@@ -295,14 +303,15 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
             if py is None:
                 dy = None
             elif not second.same:
-                out = (second.fast32 if payload.dtype is F32 else second.fast[payload.dtype])(
-                    payload, node.saved
-                )
+                fast = second.fast32 if dtype is F32 else second.fast.get(dtype)
+                if fast is None:
+                    return slow(op, node, g, create_graph)
+                out = fast(payload, node.saved)
                 dy = Tensor()
                 dy._data = out if type(out) is ndarray else np.asarray(out)
                 dy._node = None
                 dy._source = None
-        except _RETRY:
+        except RuntimeWarning:  # raised by a filter: the slow path computes without warnings
             return slow(op, node, g, create_graph)
         return (dx, dy)
 
