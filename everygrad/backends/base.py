@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from everygrad.core.context import intercepted, tracing
-from everygrad.core.protocols import Compiled, OpFacts
+from everygrad.core.protocols import Compiled, OpFacts, UpdateRule
 from everygrad.core.shapes import Shape
 from everygrad.errors import DeviceError
 
@@ -53,10 +53,13 @@ class Backend:
         decline, and must where anything but `t` can see that memory."""
         return None
 
-    def rewrite_all(self, rule: Any, given: list[Any]) -> list[Any]:
-        """Apply an optimiser's rule to each list of tensors; returns those for which the backend
-        has no better way than op by op."""
-        return given
+    def rewrite_all(
+        self, rule: UpdateRule, given: Sequence[list[Any]]
+    ) -> Sequence[dict[int, Any] | None]:
+        """Apply an optimiser's rule to the payloads of each parameter: for each, its new payloads
+        by their places in the rule, or None where the backend has no better way than op by op. A
+        payload that only its tensor and `given` hold may be written over."""
+        return [None] * len(given)
 
     def warm_up(self) -> None:
         """Load what compiling needs: a function may be compiled here soon."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,6 +102,26 @@ class ElementwiseOp(Op, Protocol):
 
     def promote(self, *values: Any) -> tuple[Tensor, ...]:
         """The inputs in one dtype that the op takes."""
+
+
+class Change(Protocol):
+    """A new value for one tensor of a parameter: that of an elementwise op on the tensors at these
+    places, of which the first is the one that changes."""
+
+    @property
+    def op(self) -> OpFacts: ...
+    @property
+    def places(self) -> tuple[int, ...]: ...
+    @property
+    def params(self) -> dict[str, Any]: ...
+
+
+class UpdateRule(Hashable, Protocol):
+    """How an optimiser changes the tensors of one parameter (`optim.optimizer`): change by change.
+    Rules that do the same are equal."""
+
+    @property
+    def changes(self) -> Sequence[Change]: ...
 
 
 class Tracer(Protocol):

@@ -418,8 +418,14 @@ class Shared:
         """Do what waits."""
         waiting, self._waiting = self._waiting, {}
         for (rule, device), given in waiting.items():
-            for tensors in base.get(device).rewrite_all(rule, given):
-                rule.run(tensors)
+            # payloads without a name: one that only its tensor holds may be written over
+            made = base.get(device).rewrite_all(rule, [[t._data for t in ts] for ts in given])
+            for tensors, new in zip(given, made, strict=True):
+                if new is None:
+                    rule.run(tensors)
+                    continue
+                for k, payload in new.items():
+                    tensors[k].rebind(payload, tensors[k]._node)
 
     def gradient(self, p: Tensor) -> Tensor:
         """The gradient of `p`, without the scale that the loss had."""

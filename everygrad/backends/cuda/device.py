@@ -35,7 +35,7 @@ from everygrad.backends.strided_array import span
 from everygrad.compile.expr import Program
 from everygrad.core import shapes
 from everygrad.core.config import config
-from everygrad.core.protocols import OpFacts
+from everygrad.core.protocols import OpFacts, UpdateRule
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides
 from everygrad.dtypes import FROM_NP, DType
@@ -195,7 +195,9 @@ class Cuda(GpuBackend):
         found: Kernel | None = self.plans.get(key)
         return self._keep(key, self.gpu.prepare(write())) if found is None else found
 
-    def rewrite_all(self, rule: Any, given: list[Any]) -> list[Any]:
+    def rewrite_all(
+        self, rule: UpdateRule, given: Sequence[list[Any]]
+    ) -> Sequence[dict[int, Any] | None]:
         return multi_tensor.rewrite(self, rule, given)
 
     def compile(self, graph: Any, donated: Any = ()) -> Replay:

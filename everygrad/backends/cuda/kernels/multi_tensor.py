@@ -1,6 +1,6 @@
 """Multi-tensor updates: an optimiser's rule over all its parameters, in few launches.
 
-A rule is a list of changes, each an elementwise op that gives one of its tensors a new value. The
+A rule is a list of changes, each an elementwise op that gives one of its arrays a new value. The
 kernel applies them in turn to elements in registers, so each tensor is read and written once; its
 argument is a table of many parameters, among which the blocks are divided.
 """
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from everygrad.backends.cuda.array import ALIGNED, CudaArray, layout_of
+from everygrad.backends.cuda.driver.gpu import Gpu
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body
 from everygrad.backends.cuda.source.writer import BLOCK, KernelText, WrittenKernel
 from everygrad.compile.thresholds import edge
 from everygrad.core.ownership import calibrated, refcount
+from everygrad.core.protocols import UpdateRule
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import is_row_major
 from everygrad.dtypes import FROM_NP, DType
@@ -34,15 +36,15 @@ _BYTES = 16  # of one load or store
 
 
 class UpdateForm(NamedTuple):
-    """What a kernel's text depends on: a rule, and the dtypes and kinds of its tensors."""
+    """What a kernel's text depends on: a rule, and the dtypes and kinds of its arrays."""
 
-    rule: Any
+    rule: UpdateRule
     dtypes: tuple[DType, ...]
-    single: tuple[bool, ...]  # whether a tensor is one number for all elements
+    single: tuple[bool, ...]  # whether an array is one number for all elements
 
     @property
     def written(self) -> tuple[int, ...]:
-        """The tensors that get new values."""
+        """The arrays that get new values."""
         return tuple(sorted({change.places[0] for change in self.rule.changes}))
 
     @property
@@ -62,9 +64,9 @@ class UpdateForm(NamedTuple):
 
 
 class ParameterUpdate(NamedTuple):
-    """One parameter's tensors, and their arrays before the update."""
+    """One parameter: its number, and its arrays before the update."""
 
-    tensors: Sequence[Any]
+    number: int
     arrays: list[CudaArray]
 
 
@@ -74,8 +76,9 @@ class ParameterUpdate(NamedTuple):
 def _element(form: UpdateForm) -> list[str]:
     """The changes of one element, in registers x0, x1..."""
     lines = []
-    for op, places, params in form.rule.changes:
-        program = op.program([form.dtypes[k] for k in places], params)
+    for change in form.rule.changes:
+        places = change.places
+        program = change.op.program([form.dtypes[k] for k in places], change.params)
         given = {i: f"x{k}" for i, k in enumerate(places)}
         lay = LAYOUTS[form.dtypes[places[0]]]
         rounded = lay.load.format(lay.store.format("result"))  # as the next op would read it
@@ -181,7 +184,7 @@ def _same_strides(a: CudaArray, b: CudaArray) -> bool:
     return all(n == 1 or s == t for n, s, t in steps)
 
 
-def _form(rule: Any, arrays: Sequence[CudaArray]) -> UpdateForm | None:
+def _form(rule: UpdateRule, arrays: Sequence[CudaArray]) -> UpdateForm | None:
     """The kernel form of a rule on arrays of these layouts; None where it must run op by op. Its
     ops do not change dtypes."""
     first = arrays[rule.changes[0].places[0]]
@@ -199,48 +202,47 @@ def _form(rule: Any, arrays: Sequence[CudaArray]) -> UpdateForm | None:
     return None if any(d.is_complex for d in made.dtypes) else made
 
 
-def rewrite(dev: Cuda, rule: Any, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Apply a rule to each list of tensors; returns those for which it must run op by op."""
-    remaining = []
+def rewrite(
+    dev: Cuda, rule: UpdateRule, given: Sequence[list[Any]]
+) -> list[dict[int, CudaArray] | None]:
+    """Apply a rule to the payloads of each parameter: the new arrays of each by their places in the
+    rule, or None where it must run op by op."""
+    made: list[dict[int, CudaArray] | None] = [None] * len(given)
     jobs: dict[UpdateForm, list[ParameterUpdate]] = {}
-    for tensors in given:
-        arrays = [t._data for t in tensors]
+    for number, arrays in enumerate(given):
         if any(type(a) is not CudaArray or a.device != dev.device for a in arrays):
-            remaining.append(tensors)
             continue
         key = ("multi_tensor", rule, *[a.layout or layout_of(a) for a in arrays])
         form = dev.plans[key] if key in dev.plans else dev._keep(key, _form(rule, arrays))
-        if form is None:
-            remaining.append(tensors)
-        else:
-            jobs.setdefault(form, []).append(ParameterUpdate(tensors, arrays))
+        if form is not None:
+            jobs.setdefault(form, []).append(ParameterUpdate(number, arrays))
     for form, some in jobs.items():
         for start in range(0, len(some), form.most):
-            _launch(dev, form, some[start : start + form.most])
-    return remaining
+            _launch(dev, form, some[start : start + form.most], made)
+    return made
 
 
-def _launch(dev: Cuda, form: UpdateForm, jobs: Sequence[ParameterUpdate]) -> None:
-    """One kernel for so many parameters; their tensors get their new values."""
+def _launch(
+    dev: Cuda,
+    form: UpdateForm,
+    jobs: Sequence[ParameterUpdate],
+    made: list[dict[int, CudaArray] | None],
+) -> None:
+    """One kernel for so many parameters; `made` gets their new arrays, by number."""
     gpu = dev.gpu
     written, sizes = form.written, []
     pointers: list[int] = []
-    made = []
-    for tensors, arrays in jobs:
+    for number, arrays in jobs:
         pointers += [a.ptr for a in arrays]
-        for k in written:
-            out = _target(gpu, arrays, k)
-            pointers.append(out.ptr)
-            made.append((tensors[k], out))
+        outs = made[number] = {k: _target(gpu, arrays, k) for k in written}
+        pointers += [a.ptr for a in outs.values()]
         sizes.append(size_of(arrays[written[0]].shape))
     kernel = dev.planned(("multi_tensor", form, *sizes), lambda: _write(form, sizes))
     empty = (form.capacity(len(jobs)) - len(jobs)) * form.pointers
     gpu.launch(kernel, *pointers, *[0] * empty)
-    for t, out in made:
-        t.rebind(out, t._node)
 
 
-def _target(gpu: Any, arrays: list[CudaArray], k: int) -> CudaArray:
+def _target(gpu: Gpu, arrays: list[CudaArray], k: int) -> CudaArray:
     """The array for a new value: in the old one's memory where nothing else can see that. It is a
     new array in either case, so that holders of the old one notice that the value changed."""
     old = arrays[k]
