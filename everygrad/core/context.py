@@ -37,10 +37,14 @@ watcher: ContextVar[Callable[[Op, Any, Any], None] | None] = ContextVar(
 
 
 class _Records:
-    """The records of ops by name, put here by `ops.record.spec`: a backend that hands an op of its
-    own to the compiler asks for the record, which alone knows the op's result."""
+    """The records of ops by name, put here by `ops.record.spec`: a backend asks a record for what
+    that alone knows, such as the op's result, its constants, and what it says when it fails."""
 
     by_name: Mapping[str, Op]
+
+    def failure(self, name: str) -> str:
+        """The text of the error that an op raises of values that it cannot compute with."""
+        return f"{name}: {self.by_name[name].failure}"
 
 
 records = _Records()

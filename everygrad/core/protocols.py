@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,6 +64,8 @@ class Op(OpFacts, Protocol):
     constant: bool
     composed: bool
     is_users: bool
+    failure: str
+    constants: Mapping[str, Any]
 
     def save(
         self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]

@@ -15,7 +15,8 @@ from everygrad.backends import base
 from everygrad.backends.cpu.solver import batched_lapack, lapack
 from everygrad.errors import ArgumentError, DeviceError, GradientError, ShapeError
 from everygrad.ops.linalg.einsum import contraction_path
-from tests.support.checks import close
+from everygrad.ops.record.spec import REGISTRY
+from tests.support.checks import close, without_kernel
 
 
 def matrices(*shape: int, dtype: str = "float64", seed: int = 0) -> Any:
@@ -318,6 +319,42 @@ def test_matrices_without_a_solution() -> None:
         linalg.svd(ones * float("nan"))
     with pytest.raises(ArgumentError, match="matrix_exp: the input has a NaN"):
         linalg.matrix_exp(ones * float("inf"))
+
+
+ZERO, NAN = np.zeros((2, 2)), np.full((2, 2), np.nan)
+FAILING: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "solve": (lambda x: linalg.solve(x, x), ZERO),
+    "inv": (linalg.inv, ZERO),
+    "solve_triangular": (lambda x: linalg.solve_triangular(x, x, upper=True), ZERO),
+    "cholesky": (linalg.cholesky, -np.eye(2)),
+    "eig": (linalg.eig, NAN),
+    "eigvals": (linalg.eigvals, NAN),
+    "svd": (linalg.svd, NAN),
+    "svdvals": (linalg.svdvals, NAN),
+    "matrix_exp": (linalg.matrix_exp, NAN),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_kernel_fails_in_the_words_of_the_record(name: str) -> None:
+    fn, bad = FAILING[name]
+    with pytest.raises(ArgumentError) as raised:
+        fn(eg.tensor(bad))
+    assert str(raised.value) == f"{name}: {REGISTRY[name].failure}"
+
+
+@pytest.mark.parametrize("name", [n for n in FAILING if n not in ("eig", "eigvals", "svdvals")])
+def test_a_definition_fails_in_the_words_of_the_record(name: str) -> None:
+    fn, bad = FAILING[name]
+    with without_kernel("cpu", name), pytest.raises(ArgumentError) as raised:
+        fn(eg.tensor(bad))
+    assert str(raised.value) == f"{name}: {REGISTRY[name].failure}"
+
+
+def test_every_record_that_fails_is_among_them() -> None:
+    failing = {name for name, op in REGISTRY.items() if op.failure}
+    # LAPACK's eigh takes NaN; svd's other form has its name
+    assert failing == {*FAILING, "eigh", "eigvalsh", "svd_complete"}
 
 
 def test_loops_are_unrolled_so_far() -> None:

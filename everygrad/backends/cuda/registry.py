@@ -24,6 +24,7 @@ from everygrad.backends.cuda.kernels import (
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.solver import solver
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
+from everygrad.core.context import records
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP
 
@@ -67,6 +68,8 @@ def _write_philox(count: int, step: int, multiprocessors: int) -> WrittenKernel:
     w.thread()
     blocks = -(-count // 4)
     w.number(count, "count")
+    known = records.by_name["philox"].constants
+    (m0, m1), (w0, w1) = known["multipliers"], known["weyl"]
     s = [f"state[{w.address([str(i)], (step,)) if i else 0}]" for i in range(4)]
     w.add(
         f"const u32 s2 = {s[2]}, s3 = {s[3]};",
@@ -75,11 +78,11 @@ def _write_philox(count: int, step: int, multiprocessors: int) -> WrittenKernel:
         "  u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = 0, c3 = 0;",
         f"  u32 k0 = {s[0]}, k1 = {s[1]};",
         "#pragma unroll",
-        "  for (int i = 0; i < 10; ++i) {",
-        "    const u64 p = (u64)0xd2511f53u * c0, q = (u64)0xcd9e8d57u * c2;",
+        f"  for (int i = 0; i < {known['rounds']}; ++i) {{",
+        f"    const u64 p = (u64){m0:#x}u * c0, q = (u64){m1:#x}u * c2;",
         "    const u32 a = (u32)(q >> 32) ^ c1 ^ k0, b = (u32)(p >> 32) ^ c3 ^ k1;",
         "    c0 = a; c1 = (u32)q; c2 = b; c3 = (u32)p;",
-        "    k0 += 0x9e3779b9u; k1 += 0xbb67ae85u;",
+        f"    k0 += {w0:#x}u; k1 += {w1:#x}u;",
         "  }",
         f"  const {w.index} at = 4 * e;",
         "  out[at] = c0;",

@@ -21,6 +21,7 @@ from everygrad.backends.webgpu.source.render import (
     split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
+from everygrad.core.context import records
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType
 
@@ -41,15 +42,17 @@ def _philox_text() -> str:
     words = "".join(
         f"  let p{i} = {slot(1)} + {i}u * {slot(2)};\n  let s{i} = a0[p{i}];\n" for i in range(4)
     )
+    known = records.by_name["philox"].constants
+    (m0, m1), (w0, w1) = known["multipliers"], known["weyl"]
     text = (
         "fn element(e: u32) -> u32 {\n" + words + "  let block = e >> 2u;\n"
         "  let low = s2 + block;\n"
         "  var c = vec4<u32>(low, s3 + select(0u, 1u, low < s2), 0u, 0u);\n"
         "  var key = vec2<u32>(s0, s1);\n"
-        "  for (var i = 0u; i < 10u; i = i + 1u) {\n"
-        "    c = vec4<u32>(mulhi_u(0xcd9e8d57u, c.z) ^ c.y ^ key.x, 0xcd9e8d57u * c.z,\n"
-        "                  mulhi_u(0xd2511f53u, c.x) ^ c.w ^ key.y, 0xd2511f53u * c.x);\n"
-        "    key = key + vec2<u32>(0x9e3779b9u, 0xbb67ae85u);\n  }\n"
+        f"  for (var i = 0u; i < {known['rounds']}u; i = i + 1u) {{\n"
+        f"    c = vec4<u32>(mulhi_u({m1:#x}u, c.z) ^ c.y ^ key.x, {m1:#x}u * c.z,\n"
+        f"                  mulhi_u({m0:#x}u, c.x) ^ c.w ^ key.y, {m0:#x}u * c.x);\n"
+        f"    key = key + vec2<u32>({w0:#x}u, {w1:#x}u);\n  }}\n"
         "  return c[e & 3u];\n}\n"
     )
     return element_kernel(1, 3, dtypes.uint32, text, slot(0))

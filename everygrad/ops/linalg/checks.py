@@ -34,6 +34,11 @@ from everygrad.ops.record.spec import refuse, register, sample
 from everygrad.ops.shape.movement import put_slices, slice_axis, take_slices
 
 UNROLLED = 64
+# what ops say, on every device, of matrices that they cannot compute with
+SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
+NOT_POSITIVE = "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?"
+NO_POWERS = "the input has a NaN or an infinity"
+NOT_FINITE = "the iteration does not converge; is a NaN or an infinity in the input?"
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from everygrad.backends.cpu.solver.lapack import NOT_POSITIVE
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.elementwise.basic import abs as absolute, imag, sqrt, where
 from everygrad.ops.linalg.checks import (
+    NOT_POSITIVE,
     adjoint,
     as_kind,
     checked,
@@ -93,6 +93,7 @@ CHOLESKY: Kernel = Kernel(
     jvp=_cholesky_jvp,
     batch=over_leading(lambda: CHOLESKY),
     result=lambda x: (x.shape, x.dtype),
+    failure=NOT_POSITIVE,
 )
 
 

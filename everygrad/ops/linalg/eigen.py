@@ -16,6 +16,7 @@ from everygrad.dispatch import apply
 from everygrad.errors import DeviceError, DtypeError, ShapeError
 from everygrad.ops.elementwise.basic import abs as absolute, imag, maximum, real, where
 from everygrad.ops.linalg.checks import (
+    NOT_FINITE,
     adjoint,
     as_kind,
     checked,
@@ -138,6 +139,7 @@ EIGH: Kernel = Kernel(
     jvp=moves_unless_empty(_eigh_jvp),
     batch=over_leading(lambda: EIGH),
     result=lambda x: ((*x.shape[:-1], x.shape[-1] + 1), x.dtype),
+    failure=NOT_FINITE,
 )
 
 
@@ -211,6 +213,7 @@ EIGVALSH: Kernel = Kernel(
     jvp=_eigvalsh_jvp,
     batch=over_leading(lambda: EIGVALSH),
     result=lambda x: (x.shape[:-1], dtypes.real_of(x.dtype)),
+    failure=NOT_FINITE,
 )
 
 
@@ -281,6 +284,7 @@ EIG: Kernel = Kernel(
     jvp=moves_unless_empty(_eig_jvp),
     batch=over_leading(lambda: EIG),
     result=lambda x: ((*x.shape[:-1], x.shape[-1] + 1), dtypes.complex_of(x.dtype)),
+    failure=NOT_FINITE,
 )
 
 
@@ -354,6 +358,7 @@ EIGVALS: Kernel = Kernel(
     jvp=_eigvals_jvp,
     batch=over_leading(lambda: EIGVALS),
     result=lambda x: (x.shape[:-1], dtypes.complex_of(x.dtype)),
+    failure=NOT_FINITE,
 )
 
 

@@ -8,13 +8,13 @@ nothing is read on the host; convergence is quadratic, and the number is what th
 from __future__ import annotations
 
 from everygrad import dtypes
-from everygrad.backends.cpu.solver.lapack import NOT_FINITE
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
 from everygrad.ops.elementwise.basic import abs as absolute, isfinite, sqrt, where
 from everygrad.ops.index.gather import taken
 from everygrad.ops.linalg.checks import (
+    NOT_FINITE,
     adjoint,
     as_kind,
     columns,

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.cpu.solver.lapack import NO_POWERS, PADE, PADE_REACH
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply, operands
@@ -17,6 +16,7 @@ from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.elementwise.basic import abs as absolute, ceil, imag, isfinite, maximum, where
 from everygrad.ops.elementwise.math import log, log2
 from everygrad.ops.linalg.checks import (
+    NO_POWERS,
     adjoint,
     as_kind,
     checked,
@@ -267,6 +267,11 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
     return rounded(made, x.dtype)
 
 
+PADE = (
+    *(64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000),
+    *(10559470521600, 670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1),
+)
+PADE_REACH = 5.371920351148152  # the 1-norm up to which degree 13 has the precision of float64
 _SQUARINGS = 24  # of the portable definition: more than any matrix with a finite result needs
 
 
@@ -313,6 +318,8 @@ MATRIX_EXP: Kernel = Kernel(
     jvp=lambda out, inputs, tangents: _along(inputs[0], tangents[0]),
     batch=over_leading(lambda: MATRIX_EXP),
     result=lambda x: (x.shape, x.dtype),
+    failure=NO_POWERS,
+    constants={"pade": PADE, "pade_reach": PADE_REACH},
 )
 
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.backends.cpu.solver.lapack import SINGULAR
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.elementwise.basic import abs as absolute, imag, real, where
 from everygrad.ops.index.gather import taken_along
 from everygrad.ops.linalg.checks import (
+    SINGULAR,
     adjoint,
     broadcast_batch,
     checked,
@@ -103,6 +103,7 @@ TRIANGULAR: Kernel = Kernel(
     jvp=_triangular_jvp,
     batch=over_leading(lambda: TRIANGULAR),
     result=lambda a, b, upper, unit: (b.shape, b.dtype),
+    failure=SINGULAR,
 )
 
 
@@ -484,6 +485,7 @@ SOLVE: Kernel = _Solve(
     jvp=_solve_jvp,
     batch=over_leading(lambda: SOLVE),
     result=lambda a, b: (b.shape, b.dtype),
+    failure=SINGULAR,
 )
 
 
@@ -529,6 +531,7 @@ INV: Kernel = Kernel(
     jvp=lambda out, inputs, tangents: -matmul(matmul(out, tangents[0]), out),
     batch=over_leading(lambda: INV),
     result=lambda x: (x.shape, x.dtype),
+    failure=SINGULAR,
 )
 
 

@@ -12,6 +12,7 @@ from everygrad.dispatch import apply
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops.elementwise.basic import abs as absolute, where
 from everygrad.ops.linalg.checks import (
+    NOT_FINITE,
     adjoint,
     as_kind,
     checked,
@@ -142,6 +143,7 @@ SVD: Kernel = Kernel(
     jvp=moves_unless_empty(_svd_jvp),
     batch=over_leading(lambda: SVD),
     result=_svd_shape,
+    failure=NOT_FINITE,
 )
 
 
@@ -221,6 +223,7 @@ SVD_COMPLETE: Kernel = Kernel(
     jvp=moves_unless_empty(_complete_jvp),
     batch=over_leading(lambda: SVD_COMPLETE),
     result=_complete_shape,
+    failure=NOT_FINITE,
 )
 
 
@@ -306,6 +309,7 @@ SVDVALS: Kernel = Kernel(
     jvp=_svdvals_jvp,
     batch=over_leading(lambda: SVDVALS),
     result=lambda x: ((*x.shape[:-2], min(x.shape[-2:])), dtypes.real_of(x.dtype)),
+    failure=NOT_FINITE,
 )
 
 

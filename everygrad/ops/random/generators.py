@@ -15,7 +15,6 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.randomness import batches, wrap_draw
-from everygrad.backends.cpu.kernels.random_bits import MULTIPLIERS, ROUNDS, WEYL
 from everygrad.compile.expr import call
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
@@ -26,6 +25,10 @@ from everygrad.ops.random.words_to_numbers import FINE, INTEGER, NORMAL, UNIT, U
 from everygrad.ops.record.families import Elementwise, Kernel
 from everygrad.ops.record.spec import register, sample
 from everygrad.ops.shape.joining import stack
+
+ROUNDS = 10  # of Philox 4x32-10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # the increment of the key in each round
 
 MULHI = Elementwise("mulhi", lambda x, y: call("mulhi", x, y), kinds="integer")
 
@@ -65,7 +68,13 @@ def _bits_portable(state: Tensor, count: int) -> Tensor:
 
 
 # BITS and ADVANCE are seen through by the compiler (no `result`): its kernels hold what they make
-BITS: Kernel = Kernel("philox", _bits_portable, ("state",), constant=True)
+BITS: Kernel = Kernel(
+    "philox",
+    _bits_portable,
+    ("state",),
+    constant=True,
+    constants={"rounds": ROUNDS, "multipliers": MULTIPLIERS, "weyl": WEYL},
+)
 register(
     BITS,
     lambda state, count: apply(BITS, state, count=count),

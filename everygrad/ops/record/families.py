@@ -9,7 +9,7 @@ Kernel       a portable definition in other ops; rules of its own only where the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -501,8 +501,12 @@ class Kernel(Op):
         precision: str = "",
         flops: Flops | None = None,
         index_input: int | None = None,
+        failure: str = "",
+        constants: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, inputs)
+        self.failure = failure
+        self.constants = constants or self.constants
         self.precision = precision
         self.flops = flops
         self.index_input = index_input

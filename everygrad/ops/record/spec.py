@@ -18,7 +18,7 @@ the parameters; what no rule names is not saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -132,6 +132,8 @@ class Op:
     # whether a compiler may compute it again rather than keep it: "cheap" always, "late" if the
     # value is read far away
     recompute = ""
+    failure = ""  # said after its name, on every device, of values that it cannot compute with
+    constants: Mapping[str, Any] = {}  # numbers that its definition and devices' kernels share
     composed = False  # True: no derivative of its own; that of its portable definition serves
 
     # facts of one family, which `core.protocols.OpFacts` names

@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 from everygrad.backends.cpu.kernels.elementwise import address_of
-from everygrad.backends.cpu.kernels.random_bits import MULTIPLIERS, ROUNDS, WEYL
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
 from everygrad.backends.cpu.runtime.parallel_for import spread
 from everygrad.compile.thresholds import edge
+from everygrad.core.context import records
 
 GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # blocks per task
 
@@ -25,11 +25,13 @@ def _rounds(e: Emitter, counter: Value, k0: Value, k1: Value) -> list[Value]:
     c0 = e.cast("trunc", counter, "i32")
     c1 = e.cast("trunc", e.op("lshr", counter, literal("i64", 32)), "i32")
     c2 = c3 = literal("i32", 0)
-    for _ in range(ROUNDS):
-        (h0, l0), (h1, l1) = _product(e, c0, MULTIPLIERS[0]), _product(e, c2, MULTIPLIERS[1])
+    known = records.by_name["philox"].constants
+    (m0, m1), (w0, w1) = known["multipliers"], known["weyl"]
+    for _ in range(known["rounds"]):
+        (h0, l0), (h1, l1) = _product(e, c0, m0), _product(e, c2, m1)
         c0, c2 = e.op("xor", e.op("xor", h1, c1), k0), e.op("xor", e.op("xor", h0, c3), k1)
         c1, c3 = l1, l0
-        k0, k1 = e.op("add", k0, literal("i32", WEYL[0])), e.op("add", k1, literal("i32", WEYL[1]))
+        k0, k1 = e.op("add", k0, literal("i32", w0)), e.op("add", k1, literal("i32", w1))
     return [c0, c1, c2, c3]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,10 @@ import numpy as np
 from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.core.config import config
+from everygrad.core.context import records
 
-ROUNDS = 10
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)  # the increment of the key in each round
 _ALL = 0xFFFFFFFF
 _U32 = np.dtype(np.uint32)
-_PAIR = np.array(MULTIPLIERS, np.uint64)[:, None]
 _LOW, _HALF = np.uint64(_ALL), np.uint64(32)
 
 
@@ -33,18 +31,26 @@ def philox(state: Any, count: int) -> Any:
     return flat if flat.size == count else flat[:count]
 
 
+@cache
+def _constants() -> tuple[int, Any, int, int]:
+    """The rounds, the multipliers as a column, and the increments of the key."""
+    known = records.by_name["philox"].constants
+    return known["rounds"], np.array(known["multipliers"], np.uint64)[:, None], *known["weyl"]
+
+
 def _by_numpy(out: Any, first: int, k0: int, k1: int) -> None:
     """One array holds the words c0 and c2 of all blocks, another c1 and c3: both products of a
     round are one call."""
     counters = np.arange(len(out), dtype=np.uint64) + np.uint64(first)
     even, odd = np.zeros((2, *counters.shape), np.uint64), np.zeros((2, *counters.shape), np.uint64)
     even[0], odd[0] = counters & _LOW, counters >> _HALF
-    for _ in range(ROUNDS):
-        product = even * _PAIR
+    rounds, multipliers, w0, w1 = _constants()
+    for _ in range(rounds):
+        product = even * multipliers
         even = odd ^ (product >> _HALF)[::-1]
         even ^= np.array([[k0], [k1]], np.uint64)
         odd = (product & _LOW)[::-1]
-        k0, k1 = (k0 + WEYL[0]) & _ALL, (k1 + WEYL[1]) & _ALL
+        k0, k1 = (k0 + w0) & _ALL, (k1 + w1) & _ALL
     out[:, 0::2], out[:, 1::2] = even.T, odd.T
 
 

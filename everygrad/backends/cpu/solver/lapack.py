@@ -7,7 +7,7 @@ an ArgumentError with the op's name.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.backends.cpu.runtime.threaded_numpy import in_slabs
 from everygrad.backends.cpu.solver import batched_lapack
+from everygrad.core.context import records
 from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError, EverygradError
 
@@ -26,18 +27,11 @@ _INT = ctypes.c_int64
 
 
 @contextmanager
-def _named(op: str, why: str) -> Iterator[None]:
+def _named(op: str) -> Iterator[None]:
     try:
         yield
     except np.linalg.LinAlgError:
-        raise ArgumentError(f"{op}: {why}") from None
-
-
-# error texts; definitions for devices without LAPACK use the same
-SINGULAR = "a matrix is singular; use pinv() or lstsq(), or add to its diagonal"
-NOT_POSITIVE = "a matrix is not positive definite; is it symmetric, and its eigenvalues above 0?"
-NO_POWERS = "the input has a NaN or an infinity"
-NOT_FINITE = "the iteration does not converge; is a NaN or an infinity in the input?"
+        raise ArgumentError(records.failure(op)) from None
 
 
 # --- functions of NumPy's OpenBLAS that NumPy does not expose ------------------------------------
@@ -47,7 +41,7 @@ def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
     """Uses trsm if the matrices are large enough, else LAPACK's general solver."""
     n = a.shape[-1]
     if not unit and (a.diagonal(axis1=-2, axis2=-1) == 0).any():
-        raise ArgumentError("solve_triangular: " + SINGULAR)
+        raise ArgumentError(records.failure("solve_triangular"))
     if b.size and batched_lapack.serves(a):
         return _trsm(a, b, upper, unit)
     part = np.triu(a) if upper else np.tril(a)
@@ -121,14 +115,14 @@ def lexsort_rows(pivots: Any, size: int) -> Any:
 
 
 def solve(a: Any, b: Any) -> Any:
-    with _named("solve", SINGULAR):
+    with _named("solve"):
         if b.size and a.shape[:-2] == b.shape[:-2] and batched_lapack.serves(a):
             return batched_lapack.solve(a, b)
         return np.linalg.solve(a, b)
 
 
 def inv(x: Any) -> Any:
-    with _named("inv", SINGULAR):
+    with _named("inv"):
         return batched_lapack.inv(x) if batched_lapack.serves(x) else np.linalg.inv(x)
 
 
@@ -208,7 +202,7 @@ def pinv(x: Any, rtol: Any) -> Any:
 
 
 def cholesky(x: Any) -> Any:
-    with _named("cholesky", NOT_POSITIVE):
+    with _named("cholesky"):
         return batched_lapack.cholesky(x) if batched_lapack.serves(x) else np.linalg.cholesky(x)
 
 
@@ -229,23 +223,23 @@ def _side_by_side(values: Any, vectors: Any) -> Any:
 
 
 def eigh(x: Any) -> Any:
-    with _named("eigh", NOT_FINITE):
+    with _named("eigh"):
         return _side_by_side(*batched_lapack.map_batch(np.linalg.eigh, x))
 
 
 def eigvalsh(x: Any) -> Any:
-    with _named("eigvalsh", NOT_FINITE):
+    with _named("eigvalsh"):
         return batched_lapack.map_batch(np.linalg.eigvalsh, x)
 
 
 def eig(x: Any) -> Any:
-    with _named("eig", NOT_FINITE):
+    with _named("eig"):
         values, vectors = batched_lapack.map_batch(np.linalg.eig, x)
     return _side_by_side(values, vectors.astype(np.result_type(x.dtype, np.complex64)))
 
 
 def eigvals(x: Any) -> Any:
-    with _named("eigvals", NOT_FINITE):
+    with _named("eigvals"):
         return batched_lapack.map_batch(np.linalg.eigvals, x).astype(
             np.result_type(x.dtype, np.complex64)
         )
@@ -257,14 +251,14 @@ def _thin_svd(x: Any) -> Any:
 
 def svd(x: Any) -> Any:
     """U's rows, one of singular values, then V's rows, each of k elements."""
-    with _named("svd", NOT_FINITE):
+    with _named("svd"):
         u, values, vh = batched_lapack.map_batch(_thin_svd, x)
     return np.concatenate((u, values[..., None, :].astype(x.dtype), vh.mT.conj()), axis=-2)
 
 
 def svd_complete(x: Any) -> Any:
     """[U, values, V^H] one after the other, flat."""
-    with _named("svd", NOT_FINITE):
+    with _named("svd"):
         u, values, vh = np.linalg.svd(x)
     m, n = x.shape[-2:]
     flat = ((u, m * m), (values, min(m, n)), (vh, n * n))
@@ -273,17 +267,11 @@ def svd_complete(x: Any) -> Any:
 
 
 def svdvals(x: Any) -> Any:
-    with _named("svdvals", NOT_FINITE):
+    with _named("svdvals"):
         return batched_lapack.map_batch(np.linalg.svdvals, x)
 
 
 # --- the matrix exponential ----------------------------------------------------------------------
-
-PADE = (
-    *(64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000),
-    *(10559470521600, 670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1),
-)
-PADE_REACH = 5.371920351148152  # the 1-norm up to which degree 13 has the precision of float64
 
 
 def matrix_exp(x: Any) -> Any:
@@ -292,17 +280,18 @@ def matrix_exp(x: Any) -> Any:
         return x.copy()
     size = np.abs(x).sum(axis=-2).max(axis=-1)
     if not np.isfinite(size).all():
-        raise ArgumentError("matrix_exp: " + NO_POWERS)
-    steps = np.ceil(np.log2(np.maximum(size / PADE_REACH, 1))).astype(np.int64)
+        raise ArgumentError(records.failure("matrix_exp"))
+    known = records.by_name["matrix_exp"].constants
+    steps = np.ceil(np.log2(np.maximum(size / known["pade_reach"], 1))).astype(np.int64)
     with np.errstate(all="ignore"):
-        out = _pade((x / 2.0 ** steps[..., None, None]).astype(x.dtype))
+        out = _pade((x / 2.0 ** steps[..., None, None]).astype(x.dtype), known["pade"])
         for step in range(int(steps.max())):
             out = np.where((step < steps)[..., None, None], out @ out, out)
     return out
 
 
-def _pade(x: Any) -> Any:
-    b = [v / PADE[0] for v in PADE]
+def _pade(x: Any, coefficients: Sequence[int]) -> Any:
+    b = [v / coefficients[0] for v in coefficients]
     one = np.eye(x.shape[-1], dtype=x.dtype)
     x2 = x @ x
     x4 = x2 @ x2

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad import dtypes
-from everygrad.backends.cpu.solver.lapack import NOT_POSITIVE, SINGULAR
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver import cusolver
 from everygrad.backends.cuda.solver.matrix_kernels import (
@@ -28,6 +27,7 @@ from everygrad.backends.cuda.solver.matrix_kernels import (
     take_triangle,
     unit_matrices,
 )
+from everygrad.core.context import records
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType
@@ -109,7 +109,7 @@ def cholesky(dev: Cuda, x: CudaArray) -> CudaArray:
         at = addresses(dev, count, (out.ptr, step)).ptr
         numbers = (cusolver.UPPER, n, n, count)
         _call(dev, "potrfBatched", dtype, numbers, at, info.ptr, out.ptr)
-    keep_lower(dev, out, info, f"cholesky: {NOT_POSITIVE}")
+    keep_lower(dev, out, info, records.failure("cholesky"))
     return out
 
 
@@ -192,7 +192,7 @@ def solve(dev: Cuda, a: CudaArray, b: CudaArray) -> CudaArray:
     out: CudaArray = dev.empty((count, columns, n), dtype)
     copy_strided(dev, b, out.ptr, (columns * n, 1, n))
     _lu_solve(dev, f, out)
-    mark_failures(dev, a, f.info, _stretch(out), f"solve: {SINGULAR}")
+    mark_failures(dev, a, f.info, _stretch(out), records.failure("solve"))
     return _by_columns(out, b.shape)
 
 
@@ -204,7 +204,7 @@ def inv(dev: Cuda, x: CudaArray) -> CudaArray:
     f = _lu(dev, _transposed(x))
     out = unit_matrices(dev, count, n, dtype)
     _lu_solve(dev, f, out)
-    mark_failures(dev, x, f.info, _stretch(out), f"inv: {SINGULAR}")
+    mark_failures(dev, x, f.info, _stretch(out), records.failure("inv"))
     return out.view(x.shape, None)
 
 
@@ -217,7 +217,7 @@ def _inverted_at_once(dev: Cuda, x: CudaArray) -> CudaArray:
     lists = addresses(dev, count, (x.ptr, step), (out.ptr, step))
     given = (lists.ptr, lists.ptr + 8 * count, info.ptr, x.ptr, out.ptr)
     _call(dev, "matinvBatched", dtype, (n, n, n, count), *given)
-    mark_failures(dev, x, info, Stretch(out.ptr, n * n, n * n), f"inv: {SINGULAR}")
+    mark_failures(dev, x, info, Stretch(out.ptr, n * n, n * n), records.failure("inv"))
     return out
 
 
@@ -261,7 +261,7 @@ def solve_triangular(dev: Cuda, a: CudaArray, b: CudaArray, upper: bool, unit: b
     """Solve x^T a^T = b^T, which is a x = b in row-major order."""
     dtype, count, n, columns = _facts(b)
     if not unit:
-        refuse_zeros(dev, a, f"solve_triangular: {SINGULAR}")
+        refuse_zeros(dev, a, records.failure("solve_triangular"))
     t = _triangles(dev, a)
     out = _by_rows(dev, b)
     is_upper = upper == t.by_columns  # as it is stored

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from everygrad.backends.cpu.solver.lapack import NOT_FINITE, NOT_POSITIVE, SINGULAR
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cupy_interop import as_cupy, is_eager, on_our_stream
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.kernels.gather import check_true
 from everygrad.backends.cuda.solver import factorisations, matrix_kernels
+from everygrad.core.context import records
 from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError
 
@@ -63,20 +63,15 @@ _ITERATING = (
     *("eigh", "eigvalsh", "eig", "eigvals"),
     *("svd", "svd_complete", "svdvals"),
 )
-_REFUSED = {
-    **dict.fromkeys(("solve", "inv", "solve_triangular"), SINGULAR),
-    "cholesky": NOT_POSITIVE,
-    **dict.fromkeys(_ITERATING, NOT_FINITE),
-}
 
 
 def computed(dev: Cuda, op: str, arrays: Sequence[Any], params: dict[str, Any], cupy: Any) -> Any:
     """An op by its library, on CuPy's arrays. Failures are ArgumentErrors, as on the CPU: a kernel
     checks, and the next read raises it. Iterative ops wait, and may raise at once."""
-    function, why = FUNCTIONS[op], _REFUSED.get(op)
-    if why is None:
+    function = FUNCTIONS[op]
+    if not records.by_name[op].failure:
         return function(cupy, *arrays, **params)
-    message = f"{op.removesuffix('_complete')}: {why}"
+    message = records.failure(op.removesuffix("_complete"))
     if op in _ITERATING:
         with import_module("cupyx").errstate(linalg="raise"):
             try:
