@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -67,8 +66,9 @@ def register(backends: ModuleType) -> type:
     return type("EverygradBackend", (_Backend, backends.AbstractBackend), {})
 
 
-class _Waiting(MetaPathFinder):
-    """Registers the backend when einops is imported, and is gone."""
+class _Waiting:
+    """A finder of modules: registers the backend when einops is imported, and is gone. Its base
+    class would be `importlib.abc.MetaPathFinder`, whose module takes 5 ms to import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

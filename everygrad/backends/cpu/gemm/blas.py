@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,18 @@ _START = identity("add", float64)  # a product with k = 1 is a sum of one produc
 GEMV = edge(__name__, "GEMV", 1 << 19, "products")
 
 
+def openblas(files: str) -> Iterator[Any]:
+    """The OpenBLAS libraries that NumPy brought along, of which the files have such names."""
+    from pathlib import Path  # takes 4 ms, which `import everygrad` need not
+
+    folder = Path(np.__file__).parent.parent / "numpy.libs"
+    for path in sorted(folder.glob(files)):
+        yield ctypes.CDLL(str(path))  # already loaded by NumPy: the same library
+
+
 def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
     """OpenBLAS's functions to set and get its number of threads; None for another BLAS."""
-    folder = Path(np.__file__).parent.parent / "numpy.libs"
-    for path in sorted(folder.glob("*openblas*")):
-        lib = ctypes.CDLL(str(path))  # already loaded by NumPy: the same library
+    for lib in openblas("*openblas*"):
         for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
             try:
                 put = getattr(lib, f"{prefix}openblas_set_num_threads{suffix}")

@@ -14,12 +14,11 @@ import ctypes
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu.gemm.blas import OneThread
+from everygrad.backends.cpu.gemm.blas import OneThread, openblas
 from everygrad.backends.thread_pool import parallel_for
 from everygrad.core.shapes import size_of
 
@@ -32,9 +31,7 @@ LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"} 
 @lru_cache
 def library() -> Any:
     """NumPy's own OpenBLAS with 64-bit integers; None where NumPy was built with another BLAS."""
-    folder = Path(np.__file__).parent.parent / "numpy.libs"
-    for path in sorted(folder.glob("*openblas64*")):
-        lib = ctypes.CDLL(str(path))  # already loaded by NumPy: the same library
+    for lib in openblas("*openblas64*"):
         if hasattr(lib, "scipy_dgetrf_64_") and hasattr(lib, "scipy_cblas_dtrsm64_"):
             return lib
     return None
