@@ -521,3 +521,16 @@ def test_empty_batches(name: str, device: str) -> None:
     assert out.requires_grad
     out.sum().backward()
     assert x.grad.shape == shape
+
+
+@pytest.mark.parametrize("n", [2, 7, 64, 127, 1000])
+def test_aligned_corners_are_the_corners(n: int) -> None:
+    """Whatever the sizes: the first and the last element come through unchanged."""
+    x = eg.tensor(np.random.default_rng(n).standard_normal((1, 1, 1, n)))
+    checked = 0
+    for wanted in (2, 3, 14, 50, 99, 333):
+        out = eg.interpolate(x, (1, wanted), mode="bicubic", align_corners=True)
+        ends = [0, -1]
+        assert out.numpy()[0, 0, 0, ends].tolist() == x.numpy()[0, 0, 0, ends].tolist()
+        checked += 1
+    assert checked == 6

@@ -105,8 +105,10 @@ _FIRST = {"nearest": 0, "linear": 0, "cubic": -1}  # the first neighbour, counte
 
 @lru_cache(maxsize=256)
 def _smooth(n: int, out: int, scale: float | None, align: bool, kind: str) -> Table:
-    ratio = _ratio(n, out, scale, align)
-    places = np.arange(out) * ratio if align else (np.arange(out) + 0.5) * ratio - 0.5
+    if align:  # rounded once: the last place is the last element
+        places = np.arange(out) * (n - 1) / max(1, out - 1)
+    else:
+        places = (np.arange(out) + 0.5) * _ratio(n, out, scale, align) - 0.5
     places = np.clip(places, 0.0, n - 1) if kind == "linear" else places
     low = np.floor(places)
     powers = _POLYNOMIALS[kind]
