@@ -6,6 +6,7 @@ from typing import Any
 
 from everygrad import (
     autograd as autograd,
+    data as data,
     dtypes as dtypes,
     errors as errors,
     fft as fft,

@@ -18,6 +18,7 @@ keeps working for people who never import this module::
     │   ├── FreedGraphError               the graph was used up by an earlier backward
     │   ├── FunctionError                 a user-defined function returned something unusable
     │   └── AnomalyError                  a NaN appeared while anomaly mode was on
+    ├── WorkerError       (RuntimeError)  a loader's worker died, or took too long
     ├── TraceError        (RuntimeError)  a value was needed while only shapes are known
     └── CompileError      (RuntimeError)  a fault of the compiler itself
 """
@@ -81,6 +82,10 @@ class FunctionError(GradientError):
 
 class AnomalyError(GradientError):
     """A NaN appeared while anomaly mode was on."""
+
+
+class WorkerError(EverygradError, RuntimeError):
+    """A DataLoader's worker died, took too long, or raised what cannot be raised here."""
 
 
 class TraceError(EverygradError, RuntimeError):

@@ -234,7 +234,10 @@ class Tensor:
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise ArgumentError("tensors are never pickled; save them with safetensors")
+        raise ArgumentError(
+            "tensors are never pickled; save them with safetensors, and send them to other "
+            "processes by multiprocessing after import everygrad.data, which shares their memory"
+        )
 
     def __len__(self) -> int:
         if not self.shape:

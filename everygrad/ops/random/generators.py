@@ -8,6 +8,7 @@ carry it from call to call.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from everygrad.autograd.modes import no_grad
 from everygrad.autograd.randomness import batches, wrap_draw
 from everygrad.compile.expr import call
 from everygrad.core import shapes
+from everygrad.core.scopes import Setting
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
@@ -162,11 +164,18 @@ def _words(seed: int) -> Any:
 
 
 default_generator = Generator(0)
+_scoped: ContextVar[Generator | None] = ContextVar("everygrad_generator", default=None)
+
+
+def scoped_generator(generator: Generator) -> Setting:
+    """A block in which random functions of this context draw from `generator` when none is given:
+    threads that fetch items of a dataset have a stream each."""
+    return Setting(_scoped, generator)
 
 
 def manual_seed(seed: int) -> Generator:
     """Seed the generator that random functions use when none is given; returns it."""
-    return default_generator.manual_seed(seed)
+    return (_scoped.get() or default_generator).manual_seed(seed)
 
 
 def draw(shape: Any, words: int, generator: Generator | None, device: str) -> list[Tensor]:
@@ -176,7 +185,7 @@ def draw(shape: Any, words: int, generator: Generator | None, device: str) -> li
         raise ArgumentError(f"random: sizes must not be negative, got {size}")
     sizes = (*batches(), *size)
     count = shapes.size_of(sizes)
-    flat = (generator or default_generator).bits(count * words, device)
+    flat = (generator or _scoped.get() or default_generator).bits(count * words, device)
     if words == 1:
         return [wrap_draw(flat if len(sizes) == 1 else flat.reshape(sizes))]
     return [wrap_draw(flat[i * count : (i + 1) * count].reshape(sizes)) for i in range(words)]

@@ -1,0 +1,88 @@
+"""Random numbers of items: each item of a pass has its own seed, whoever fetches it.
+
+While an item is fetched, `random`, NumPy's global functions and everygrad's default generator stand
+at the beginning of that item's streams, so that an augmentation comes out the same for any number
+of workers. In a thread worker the first two are the whole process's and stay as they are: draw from
+everygrad there, or from `item_generator()`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.random import mtrand
+
+from everygrad.data.permutation import mixed
+from everygrad.ops.random.generators import Generator, default_generator, scoped_generator
+
+
+class _Here(threading.local):
+    """The generator of the item that this thread fetches."""
+
+    generator: Generator | None = None
+
+
+_here = _Here()
+
+
+def item_generator() -> Generator | None:
+    """The generator of the item that is being fetched, or None outside of a loader's fetch.
+
+    >>> import everygrad as eg
+    >>> eg.data.item_generator() is None
+    True
+    """
+    return _here.generator
+
+
+class ProcessSeeds:
+    """Seeds the streams of this whole process: of a worker process, or of a loader without workers,
+    which gives them back afterwards."""
+
+    def __init__(self) -> None:
+        self._bits = np.random.MT19937(0)
+
+    def __call__(self, *numbers: int) -> None:
+        seed = mixed(*numbers)
+        random.seed(seed)
+        np.random.seed(seed >> 32)
+        default_generator.manual_seed(seed)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Items are fetched inside; the streams are then where they were."""
+        before: Any = (random.getstate(), default_generator.get_state())
+        numpy_bits, around = mtrand.get_bit_generator(), _here.generator
+        try:
+            mtrand.set_bit_generator(self._bits)
+            _here.generator = default_generator
+            yield
+        finally:
+            _here.generator = around
+            mtrand.set_bit_generator(numpy_bits)
+            random.setstate(before[0])
+            default_generator.set_state(before[1])
+
+
+class ThreadSeeds:
+    """Seeds the stream of one worker thread."""
+
+    def __init__(self) -> None:
+        self._generator = Generator(0)
+
+    def __call__(self, *numbers: int) -> None:
+        self._generator.manual_seed(mixed(*numbers))
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        with scoped_generator(self._generator):
+            around, _here.generator = _here.generator, self._generator
+            try:
+                yield
+            finally:
+                _here.generator = around
