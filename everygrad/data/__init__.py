@@ -1,9 +1,21 @@
 """Datasets, samplers and loaders in PyTorch's names, readers of files, and transforms."""
 
+from difflib import get_close_matches as _get_close_matches
+from typing import Any as _Any
+
+from everygrad.core.torch_data_names import ABSENT as _ABSENT
 from everygrad.data import transforms as transforms
 from everygrad.data.collate import (
     default_collate as default_collate,
     default_convert as default_convert,
+)
+from everygrad.data.datapipes import (
+    DataChunk as DataChunk,
+    IterableWrapper as IterableWrapper,
+    IterDataPipe as IterDataPipe,
+    MapDataPipe as MapDataPipe,
+    SequenceWrapper as SequenceWrapper,
+    functional_datapipe as functional_datapipe,
 )
 from everygrad.data.dataset import (
     ChainDataset as ChainDataset,
@@ -16,6 +28,13 @@ from everygrad.data.dataset import (
     random_split as random_split,
 )
 from everygrad.data.loader import DataLoader as DataLoader
+from everygrad.data.pipe_validation import (
+    argument_validation as argument_validation,
+    guaranteed_datapipes_determinism as guaranteed_datapipes_determinism,
+    non_deterministic as non_deterministic,
+    runtime_validation as runtime_validation,
+    runtime_validation_disabled as runtime_validation_disabled,
+)
 from everygrad.data.readers.arrays import read_npy as read_npy, read_npz as read_npz
 from everygrad.data.readers.images import ImageFolder as ImageFolder, read_image as read_image
 from everygrad.data.readers.tables import read_csv as read_csv, read_parquet as read_parquet
@@ -43,3 +62,11 @@ from everygrad.data.workers.worker_info import (
 )
 
 _register()  # tensors may be arguments and messages of multiprocessing
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _ABSENT:
+        raise AttributeError(f"everygrad.data has no {name!r}: {_ABSENT[name]}")
+    near = _get_close_matches(name, [n for n in globals() if not n.startswith("_")], 1)
+    cure = f"; did you mean {near[0]!r}?" if near else ""
+    raise AttributeError(f"everygrad.data has no {name!r}{cure}")

@@ -3,7 +3,8 @@
 Once `everygrad.data` is imported, a tensor of the CPU may be an argument of a spawned `Process` and
 be put into a `Queue` or a `Pipe` of multiprocessing. The standard library describes the message in
 its own way; of a tensor that description holds a file descriptor, a dtype and a shape, and both
-processes see the same memory.
+processes see the same memory. As with PyTorch, a process that puts a tensor into a queue must live
+until the other one has taken it out.
 """
 
 from __future__ import annotations

@@ -37,12 +37,17 @@ class Caller:
         self._asked[number] = indices
 
     def take(self, number: int) -> tuple[Any, Any]:
+        seed, resume = self._begun
+        here = worker_info.here
         with self._seeds.scope():
-            if self._fetcher is None:
-                seed, resume = self._begun
-                self._fetcher = fetcher(self._job, self._seeds, seed, 0, resume)
-            batch = self._fetcher.fetch(number, self._asked.pop(number))
-            return batch, self._fetcher.state()
+            around, here.pass_seed = here.pass_seed, seed
+            try:
+                if self._fetcher is None:
+                    self._fetcher = fetcher(self._job, self._seeds, seed, 0, resume)
+                batch = self._fetcher.fetch(number, self._asked.pop(number))
+                return batch, self._fetcher.state()
+            finally:
+                here.pass_seed = around
 
     def close(self) -> None:
         self._asked.clear()
@@ -93,7 +98,7 @@ class _Thread:
         own = mixed(seed, self._number)
         self._seeds(seed, self._number)
         info = WorkerInfo(self._number, self._workers, own, self._job.dataset)
-        worker_info.here.info = info
+        worker_info.here.info, worker_info.here.pass_seed = info, seed
         try:
             if self._init is not None:
                 init, self._init = self._init, None

@@ -17,6 +17,7 @@ class WorkerInfo(NamedTuple):
 
 class _Here(threading.local):
     info: WorkerInfo | None = None
+    pass_seed: int | None = None  # of the pass under way, the same in all workers
 
 
 here = _Here()

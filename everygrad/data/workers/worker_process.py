@@ -80,7 +80,7 @@ class Worker:
         own = mixed(seed, self._number)
         self._seeds(seed, self._number)
         info = WorkerInfo(self._number, self._workers, own, self._job.dataset)
-        worker_info.here.info = info
+        worker_info.here.info, worker_info.here.pass_seed = info, seed
         try:
             if self._init is not None:
                 init, self._init = self._init, None
