@@ -217,7 +217,11 @@ class _Fields:
             part.put(row, values[key])
 
     def finish(self) -> Any:
-        return self._make(self._first, {k: p.finish() for k, p in self._parts.items()})
+        made = {k: p.finish() for k, p in self._parts.items()}
+        if isinstance(self._first, list | tuple):  # strings of sequences are tuples, as in PyTorch
+            strings = [k for k, p in self._parts.items() if isinstance(p, _Strings)]
+            made.update((k, tuple(made[k])) for k in strings)
+        return self._make(self._first, made)
 
 
 def _alike(first: Any, item: Any) -> bool:

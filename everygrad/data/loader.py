@@ -17,6 +17,7 @@ from everygrad.data.sampler import (
     RandomSampler,
     SequentialSampler,
     between_passes,
+    check_generator,
     positive,
     restore_generator,
 )
@@ -257,6 +258,7 @@ class DataLoader(Generic[T_co]):
             raise ArgumentError(
                 "DataLoader.load_state_dict: the state is of a loader with another kind of sampler"
             )
+        check_generator(self.generator, state["generator"], "DataLoader")
         if load is not None:
             load(state["sampler"])
         restore_generator(self.generator, state["generator"], "DataLoader")

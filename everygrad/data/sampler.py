@@ -110,13 +110,18 @@ class _Drawing(Sampler[Any]):
 
 def restore_generator(generator: Generator | None, words: Any, owner: str) -> None:
     """Put a generator where it stood; without one there must have been none."""
+    check_generator(generator, words, owner)
+    if generator is not None:
+        generator.set_state(np.array(words, np.uint32))
+
+
+def check_generator(generator: Generator | None, words: Any, owner: str) -> None:
+    """Refuse the state of a generator where there is none, and the other way round."""
     if (generator is None) != (words is None):
         had = "one" if generator is None else "none"
         raise ArgumentError(
             f"{owner}.load_state_dict: was saved with {had} as its generator; make it alike"
         )
-    if generator is not None:
-        generator.set_state(np.array(words, np.uint32))
 
 
 def between_passes(state: Any) -> Any:
@@ -211,7 +216,7 @@ class WeightedRandomSampler(_Drawing):
     ) -> None:
         name = "WeightedRandomSampler"
         given = weights.numpy() if isinstance(weights, Tensor) else weights
-        self.weights = np.array(given, np.float64)
+        self.weights = np.asarray(given).astype(np.float64)
         self.num_samples = positive(num_samples, name, "num_samples")
         self.replacement = as_bool(replacement, name, "replacement")
         self.generator = generator
@@ -276,8 +281,13 @@ class BatchSampler(Sampler[list[Any]]):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         loaded(self, state_dict, "sampler")
-        if state_dict["sampler"] is not None:
-            self.sampler.load_state_dict(state_dict["sampler"])  # type: ignore[attr-defined]
+        load = getattr(self.sampler, "load_state_dict", None)
+        if (load is None) != (state_dict["sampler"] is None):
+            raise ArgumentError(
+                "BatchSampler.load_state_dict: the state is of one with another kind of sampler"
+            )
+        if load is not None:
+            load(state_dict["sampler"])
 
 
 class BucketBatchSampler(_Drawing):
@@ -309,7 +319,7 @@ class BucketBatchSampler(_Drawing):
         name = "BucketBatchSampler"
         if batch_size is None and max_tokens is None:
             raise ArgumentError(f"{name}: give batch_size, max_tokens or both")
-        self.lengths = np.array(lengths, np.int64)
+        self.lengths = np.asarray(lengths).astype(np.int64)
         if self.lengths.ndim != 1 or (self.lengths < 0).any():
             raise ArgumentError(f"{name}: lengths must be one row of numbers that are 0 or more")
         self.batch_size = None if batch_size is None else positive(batch_size, name, "batch_size")

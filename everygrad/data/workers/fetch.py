@@ -10,8 +10,10 @@ import numpy as np
 from everygrad.core.tensor import wrap
 from everygrad.data.collate import Batch, allocator, default_collate
 from everygrad.data.dataset import TensorDataset
+from everygrad.data.permutation import mixed
 from everygrad.errors import ArgumentError, OutOfRangeError
 
+_PLAIN = (list, tuple, range, str, bytes, dict, np.ndarray)
 END = object()  # an iterable dataset has no more items
 _COLLATING = 1 << 62  # the place in a batch of what collate_fn draws
 
@@ -65,16 +67,18 @@ class _FromMap:
         self._several = getattr(job.dataset, "__getitems__", None)
         self._streams = job.collate_fn is default_collate
         self._rows = type(job.dataset) is TensorDataset and self._streams
+        self._draws = draws(job.dataset)
 
     def fetch(self, number: int, indices: Any) -> Any:
         job = self._job
+        self._base = mixed(self._seed, number)
         if not job.batched:
-            self._item(number, 0)
+            self._item(0)
             return job.collate_fn(job.dataset[indices])
         if self._rows and all(t.device == "cpu" for t in job.dataset.tensors):
             return [_rows_of(t, indices) for t in job.dataset.tensors]
         if self._several is not None:
-            self._item(number, 0)
+            self._item(0)
             items = self._several(indices)
             if len(items) != len(indices):
                 raise ArgumentError(
@@ -84,23 +88,29 @@ class _FromMap:
         elif self._streams and len(indices):
             batch = Batch(len(indices))
             for place, index in enumerate(indices):
-                self._item(number, place)
+                self._item(place)
                 batch.add(job.dataset[index])
             return batch.finish()
         else:
             items = []
             for place, index in enumerate(indices):
-                self._item(number, place)
+                self._item(place)
                 items.append(job.dataset[index])
-        self._seeds(self._seed, number, _COLLATING)
+        self._seeds(self._base, _COLLATING)
         return job.collate_fn(items)
 
-    def _item(self, number: int, place: int) -> None:
+    def _item(self, place: int) -> None:
         self._progress(place)
-        self._seeds(self._seed, number, place)
+        if self._draws:
+            self._seeds(self._base, place)
 
     def state(self) -> Any:
         return None
+
+
+def draws(dataset: Any) -> bool:
+    """Whether fetching an item may draw random numbers."""
+    return type(dataset) not in _PLAIN and getattr(dataset, "draws", True) is not False
 
 
 def _rows_of(t: Any, indices: list[int]) -> Any:

@@ -40,6 +40,12 @@ def item_generator() -> Generator | None:
     return _here.generator
 
 
+def _begin(generator: Generator, seed: int) -> None:
+    """`manual_seed` in a tenth of its time: it is done for every item."""
+    words = np.frombuffer(seed.to_bytes(16, "little"), np.uint32)  # the key, and a counter of 0
+    generator.state.rebind(words, None, drawn=True)
+
+
 class ProcessSeeds:
     """Seeds the streams of this whole process: of a worker process, or of a loader without workers,
     which gives them back afterwards."""
@@ -51,7 +57,7 @@ class ProcessSeeds:
         seed = mixed(*numbers)
         random.seed(seed)
         np.random.seed(seed >> 32)
-        default_generator.manual_seed(seed)
+        _begin(default_generator, seed)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -76,7 +82,7 @@ class ThreadSeeds:
         self._generator = Generator(0)
 
     def __call__(self, *numbers: int) -> None:
-        self._generator.manual_seed(mixed(*numbers))
+        _begin(self._generator, mixed(*numbers))
 
     @contextmanager
     def scope(self) -> Iterator[None]:

@@ -81,10 +81,12 @@ class Describe:
         )
 
     def _array(self, values: Any) -> list[Any]:
-        if values.dtype.hasobject:
+        dtype = values.dtype
+        if dtype.hasobject or (dtype.kind == "V" and dtype not in dtypes.FROM_NP):
+            kind = "Python objects" if dtype.hasobject else f"dtype {dtype}"
             raise ArgumentError(
-                "DataLoader: an array of Python objects does not cross processes; "
-                'use numbers, or workers="thread"'
+                f"DataLoader: an array of {kind} does not cross processes; send numbers, of "
+                f'records each field by itself, or use workers="thread"'
             )
         return [*self._place(values), dtype_name(values.dtype), list(values.shape)]
 
