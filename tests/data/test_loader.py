@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch.utils.data as torch_data
 
 import everygrad as eg
+from everygrad.data.workers import processes
 from everygrad.errors import ArgumentError
 from tests.support.loader_cases import Counting, Large, Pair, Record, as_values
 
@@ -234,3 +237,27 @@ def test_workers_know_themselves() -> None:
         if kind == "thread":
             assert sorted(started) == [0, 1]
     assert list(eg.data.DataLoader(range(1), collate_fn=collate)) == [None]
+
+
+def test_workers_are_started_in_a_way_that_is_safe(device: str, monkeypatch: Any) -> None:
+    eg.ones((1,), device=device)
+    gpu = device != "cpu"
+    monkeypatch.setattr(processes, "a_gpu_is_open", lambda: gpu)
+    if sys.platform == "linux":
+        assert processes.context_for(None).get_start_method() == ("spawn" if gpu else "fork")
+    assert processes.context_for("fork").get_start_method() == "fork"
+    context = multiprocessing.get_context("forkserver")
+    assert processes.context_for(context) is context
+    with pytest.raises(ArgumentError, match="a name or a context"):
+        processes.context_for(3)
+
+
+def test_an_open_gpu_is_seen(monkeypatch: Any) -> None:
+    class Fake:
+        name = "cuda:0"
+
+    monkeypatch.undo()
+    monkeypatch.setattr(processes.base, "opened", lambda: [Fake()])
+    assert processes.a_gpu_is_open()
+    monkeypatch.setattr(processes.base, "opened", lambda: [])
+    assert not processes.a_gpu_is_open()

@@ -26,7 +26,7 @@ from everygrad.data.workers.messages import (
     send,
 )
 from everygrad.data.workers.shared_memory import Received, supported
-from everygrad.errors import ArgumentError, DeviceError, WorkerError
+from everygrad.errors import ArgumentError, DeviceError, EverygradError, WorkerError
 
 _GRACE = 1.0  # seconds that workers have to finish their item before they are ended
 
@@ -43,6 +43,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_ends)
 
 
+def a_gpu_is_open() -> bool:
+    """Whether this process has used a device that a forked child could not use."""
+    return any(base.kind_of(b.name) in ("cuda", "webgpu") for b in base.opened())
+
+
 def context_for(wanted: Any) -> Any:
     """The way in which processes are started: what is asked for, or one that is safe.
 
@@ -50,10 +55,12 @@ def context_for(wanted: Any) -> Any:
     """
     if wanted is None:
         wanted = multiprocessing.get_start_method(allow_none=True)
-    if wanted is None and any(base.kind_of(b.name) in ("cuda", "webgpu") for b in base.opened()):
-        wanted = "spawn"
-    if wanted is None and sys.platform == "linux":
-        wanted = "fork"
+        if wanted is None and sys.platform == "linux":
+            wanted = "fork"
+        # multiprocessing sets "fork" for everyone when something is first spawned, so that is no
+        # sign of anybody's wish
+        if wanted == "fork" and a_gpu_is_open():
+            wanted = "spawn"
     if wanted is None or isinstance(wanted, str):
         try:
             return multiprocessing.get_context(wanted)
@@ -120,9 +127,16 @@ class ProcessWorkers:
                 daemon=True,
             )
             process.start()
-        except BaseException:
+        except (OSError, EverygradError):
             ours.close()
             raise
+        except Exception as error:  # of pickle, which has several
+            ours.close()
+            raise ArgumentError(
+                f"DataLoader: multiprocessing sends a spawned worker its dataset, collate_fn and "
+                f"worker_init_fn by pickle, and cannot: {error}; define them at the top of a "
+                f'module, or use multiprocessing_context="fork" or workers="thread"'
+            ) from error
         finally:
             theirs.close()
         return _Remote(number, process, ours)
