@@ -11,7 +11,10 @@ import numpy as np
 
 from everygrad.errors import ArgumentError
 
-_ENGINES = ("pyarrow", "polars")
+_ENGINES = {
+    "pyarrow": lambda: import_module("pyarrow"),
+    "polars": lambda: import_module("polars"),
+}
 
 
 def read_csv(
@@ -65,10 +68,10 @@ def read_parquet(
 
 def _engine(reader: str, wanted: str | None) -> tuple[str, Any]:
     if wanted is not None and wanted not in _ENGINES:
-        raise ArgumentError(f"{reader}: engine must be one of {_ENGINES}, got {wanted!r}")
+        raise ArgumentError(f"{reader}: engine must be one of {[*_ENGINES]}, got {wanted!r}")
     for name in _ENGINES if wanted is None else (wanted,):
         try:
-            return name, import_module(name)
+            return name, _ENGINES[name]()
         except ModuleNotFoundError as error:
             if error.name != name:  # installed, but broken
                 raise
