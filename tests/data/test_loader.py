@@ -152,6 +152,14 @@ def test_batches_stay_what_they_are_while_others_come() -> None:
     assert set(row.tolist()) == {0.0}
 
 
+def test_batches_are_not_copied() -> None:
+    for x, _ in eg.data.DataLoader(Large(), batch_size=2, num_workers=1):
+        owner = x.numpy()
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        assert type(owner).__module__ == "everygrad.data.workers.shared_memory"
+
+
 def test_a_worker_that_keeps_a_batch_is_not_overwritten() -> None:
     kept: list[Any] = []
 

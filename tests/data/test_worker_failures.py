@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def threads() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Any:
+    resource_tracker.ensure_running()  # multiprocessing's own: it stays once something was spawned
     gc.collect()
     before = held()
     yield

@@ -9,8 +9,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet, finalize
 
@@ -77,6 +77,16 @@ def context_for(wanted: Any) -> Any:
     return wanted
 
 
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """SIGINT waits meanwhile; a process that is started here begins without it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Remote:
     """One worker: its process, its end of a socket, and what it was asked for."""
 
@@ -126,7 +136,8 @@ class ProcessWorkers:
                 name=f"everygrad-loader-{number}",
                 daemon=True,
             )
-            process.start()
+            with _without_ctrl_c():  # until the worker ignores it
+                process.start()
         except (OSError, EverygradError):
             ours.close()
             raise

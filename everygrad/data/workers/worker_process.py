@@ -141,6 +141,7 @@ def main(sock: socket.socket, *args: Any) -> None:
     """What a worker process runs until the loader closes its end of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while it was started
     set_num_threads(1)  # the workers are the parallelism
     try:
         Worker(sock, *args).serve()
