@@ -82,6 +82,9 @@ _LATER = {
         ("binomial", "categorical", "gumbel_softmax", "multinomial", "permutation", "poisson"),
         "everygrad.ops.random.discrete",
     ),
+    "load": "everygrad.io.loading",
+    "load_latest": "everygrad.io.checkpoints",
+    "save": "everygrad.io.saving",
     "__array_namespace_info__": "everygrad.ops.python.namespace_info",
 }
 _OPS_LATER = frozenset(n for names in _NAMES.values() for n in names)

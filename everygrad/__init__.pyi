@@ -63,6 +63,9 @@ from everygrad.dtypes import (
     isdtype as isdtype,
     result_type as result_type,
 )
+from everygrad.io.checkpoints import load_latest as load_latest
+from everygrad.io.loading import load as load
+from everygrad.io.saving import save as save
 from everygrad.ops.elementwise.comparison import allclose as allclose
 from everygrad.ops.index.search import Histogram
 from everygrad.ops.index.sort import ValuesAndIndices

@@ -20,7 +20,9 @@ keeps working for people who never import this module::
     │   └── AnomalyError                  a NaN appeared while anomaly mode was on
     ├── WorkerError       (RuntimeError)  a loader's worker died, or took too long
     ├── TraceError        (RuntimeError)  a value was needed while only shapes are known
-    └── CompileError      (RuntimeError)  a fault of the compiler itself
+    ├── CompileError      (RuntimeError)  a fault of the compiler itself
+    └── FileError         (ValueError)    a file that is damaged, or holds what is refused
+        └── MissingFileError (FileNotFoundError)
 """
 
 
@@ -94,3 +96,11 @@ class TraceError(EverygradError, RuntimeError):
 
 class CompileError(EverygradError, RuntimeError):
     """A fault of the compiler itself, never of the program it was given."""
+
+
+class FileError(EverygradError, ValueError):
+    """A file that is damaged, is not what it says, or holds what is refused."""
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """No such file, or no folder to put it into."""

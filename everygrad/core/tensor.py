@@ -235,7 +235,7 @@ class Tensor:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ArgumentError(
-            "tensors are never pickled; save them with safetensors, and send them to other "
+            "tensors are never pickled; save them with eg.save(path, obj), and send them to other "
             "processes by multiprocessing after import everygrad.data, which shares their memory"
         )
 

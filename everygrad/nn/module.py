@@ -15,6 +15,7 @@ from everygrad.autograd.graph import HookHandle
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.transform_scope import inside
 from everygrad.core.context import intercepted, tracing
+from everygrad.core.nearest import differences
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.parameter import Parameter
@@ -29,6 +30,25 @@ class LoadedKeys(NamedTuple):
 
     missing_keys: list[str]
     unexpected_keys: list[str]
+
+
+class StateFaults(NamedTuple):
+    """What of a state_dict does not fit a module: names, and how they do not fit."""
+
+    missing: list[str]
+    unexpected: list[str]
+    shapes: dict[str, str]
+    kinds: dict[str, str]
+
+    def refuse(self, what: str, strict: bool) -> None:
+        """Raise if there is any fault, naming all; names that differ are none if not `strict`."""
+        wrong = [f"{name} {how}" for name, how in (self.shapes | self.kinds).items()]
+        names = differences(self.missing, self.unexpected) if strict else []
+        if not (wrong or names):
+            return
+        cure = ["pass strict=False to load only what both sides have"] if names else []
+        kind = ShapeError if self.shapes else ArgumentError
+        raise kind(f"{what}: " + "; ".join([*names, *wrong, *cure]))
 
 
 class Module:
@@ -288,16 +308,33 @@ class Module:
         raises, nothing has changed.
         """
         own = self._state()
-        keys = LoadedKeys(
-            [k for k in own if k not in state_dict], [k for k in state_dict if k not in own]
-        )
-        _check_state(type(self).__name__, own, state_dict, keys, strict)
+        faults = self.state_faults(state_dict)
+        faults.refuse(f"load_state_dict: {type(self).__name__}", strict)
         news = [
             (t, tensor(state_dict[k], t.dtype, t.device)) for k, t in own.items() if k in state_dict
         ]
         for t, new in news:
             t.rebind(new._data, t._node)
-        return keys
+        return LoadedKeys(faults.missing, faults.unexpected)
+
+    def state_faults(self, state_dict: Mapping[str, Any]) -> StateFaults:
+        """All that keeps `load_state_dict` from taking `state_dict`, found without a change.
+
+        >>> import everygrad as eg
+        >>> eg.nn.Linear(3, 2).state_faults({"weight": eg.ones((2, 2))}).missing
+        ['bias']
+        """
+        own = self._state()
+        faults = StateFaults(
+            [k for k in own if k not in state_dict], [k for k in state_dict if k not in own], {}, {}
+        )
+        for name, t in own.items():
+            value = state_dict.get(name, t)
+            if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+                faults.kinds[name] = f"must be a Tensor or an array, got {type(value).__name__}"
+            elif tuple(value.shape) != t.shape:
+                faults.shapes[name] = f"has shape {tuple(value.shape)}, not {t.shape}"
+        return faults
 
     # --- showing ---------------------------------------------------------------------------------
 
@@ -365,29 +402,3 @@ def _once(named: Any) -> Iterator[tuple[str, Any]]:
         if id(value) not in seen:
             seen.add(id(value))
             yield name, value
-
-
-def _check_state(
-    module: str, own: Mapping[str, Tensor], given: Mapping[str, Any], keys: LoadedKeys, strict: bool
-) -> None:
-    wrong = []
-    for name in own:
-        value = given.get(name, own[name])
-        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-            raise ArgumentError(
-                f"load_state_dict: {name} must be a Tensor or an array, got {type(value).__name__}"
-            )
-        if tuple(value.shape) != own[name].shape:
-            wrong.append(f"{name} has shape {tuple(value.shape)}, not {own[name].shape}")
-    if wrong:
-        raise ShapeError(f"load_state_dict: {module}: " + "; ".join(wrong))
-    found = [
-        f"{what}: {', '.join(names)}"
-        for what, names in (("missing", keys.missing_keys), ("unexpected", keys.unexpected_keys))
-        if names
-    ]
-    if found and strict:
-        raise ArgumentError(
-            f"load_state_dict: {module}: {'; '.join(found)}; "
-            f"pass strict=False to load only what both sides have"
-        )

@@ -212,7 +212,7 @@ def numpy_later(x: Tensor) -> Later:
     """
     if x._node is not None:
         raise GradientError("numpy_later: this tensor requires grad; use detach().numpy_later()")
-    return Later(base.get(x.device).read_later([_known(x, "numpy_later()")]))
+    return Later(base.get(x.device).read_later([known_payload(x, "numpy_later()")]))
 
 
 def moved(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
@@ -243,7 +243,7 @@ def _together(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _values(x: Tensor, what: str) -> Any:
-    return _read_only(base.get(x.device).to_numpy(_known(x, what)))
+    return _read_only(base.get(x.device).to_numpy(known_payload(x, what)))
 
 
 def _read_only(values: Any) -> Any:
@@ -252,7 +252,7 @@ def _read_only(values: Any) -> Any:
     return view
 
 
-def _known(x: Tensor, what: str) -> Any:
+def known_payload(x: Tensor, what: str) -> Any:
     """The payload, which must be an array: `what` asks for values."""
     payload = shared(x)
     if isinstance(payload, Wrapped):
@@ -312,8 +312,8 @@ def __dlpack__(  # noqa: N807
     backend = base.get(self.device)
     wanted = backend.dlpack_device if dl_device is None else tuple(dl_device)
     if wanted == backend.dlpack_device != CPU:
-        return backend.to_dlpack(_known(self, "__dlpack__()"), stream, copy)
-    values = backend.to_numpy(_known(self, "__dlpack__()"))
+        return backend.to_dlpack(known_payload(self, "__dlpack__()"), stream, copy)
+    values = backend.to_numpy(known_payload(self, "__dlpack__()"))
     old = max_version is None or max_version[0] < 1
     # negative steps: PyTorch aborts the process on these
     if any(step < 0 for step in values.strides) or (old and not values.flags.writeable):

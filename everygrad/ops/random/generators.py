@@ -7,7 +7,7 @@ carry it from call to call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -144,6 +144,20 @@ class Generator:
         if words.shape != (4,) or words.dtype != np.uint32:
             raise ArgumentError("set_state: takes what get_state gave: four uint32")
         self.state.rebind(tensor(words)._data, None, drawn=True)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The place in the stream, for `load_state_dict` and `eg.save`.
+
+        >>> import everygrad as eg
+        >>> eg.Generator(7).state_dict()["state"].tolist()
+        [7, 0, 0, 0]
+        """
+        return {"state": self.state.detach()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go to the place in the stream that `state_dict` noted."""
+        words = state_dict.get("state")
+        self.set_state(words.numpy() if isinstance(words, Tensor) else words)
 
     def bits(self, count: int, device: str = "cpu") -> Tensor:
         """`count` random uint32; the stream moves on."""

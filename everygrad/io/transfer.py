@@ -1,0 +1,105 @@
+"""Bytes between arrays and files, with checksums, on several threads.
+
+Reading, writing and `zlib.crc32` release the interpreter lock. Each thread takes a chunk, block by
+block, so that the checksum finds a block in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from everygrad.errors import FileError
+from everygrad.io.files import read_at, write_at
+
+_BLOCK = 1 << 20
+_THREADS = min(4, os.cpu_count() or 1)
+_AT_ONCE = 2 * _THREADS  # chunks under way: what waits keeps its array in memory
+_WORTH_A_THREAD = 1 << 20
+
+
+class Chunk(NamedTuple):
+    """A part of an array's memory and where it lies in a file."""
+
+    data: memoryview
+    offset: int
+    crc: int | None  # that it must have
+    name: str  # for errors
+
+
+def write_chunk(file: int, chunk: Chunk) -> int:
+    """Write a chunk; returns its checksum."""
+    crc = 0
+    for at in range(0, len(chunk.data), _BLOCK):
+        block = chunk.data[at : at + _BLOCK]
+        crc = zlib.crc32(block, crc)
+        write_at(file, block, chunk.offset + at)
+    return crc
+
+
+def read_chunk(file: int, chunk: Chunk) -> None:
+    """Fill a chunk from the file, and check what came."""
+    crc = 0
+    for at in range(0, len(chunk.data), _BLOCK):
+        block = chunk.data[at : at + _BLOCK]
+        read_at(file, block, chunk.offset + at, chunk.name)
+        if chunk.crc is not None:
+            crc = zlib.crc32(block, crc)
+    _compare(chunk, crc)
+
+
+def check_chunk(file: int, chunk: Chunk) -> None:
+    """Check a chunk that is there already: mapped memory."""
+    _compare(chunk, zlib.crc32(chunk.data))
+
+
+def _compare(chunk: Chunk, crc: int) -> None:
+    if chunk.crc is not None and crc != chunk.crc:
+        raise FileError(
+            f"{chunk.name}: damaged: the checksum of its bytes from {chunk.offset:,} to "
+            f"{chunk.offset + len(chunk.data):,} is {crc:08x}, not {chunk.crc:08x} as when it was "
+            f"written"
+        )
+
+
+def run(
+    work: Callable[[int, Chunk], Any], file: int, chunks: Iterable[Chunk]
+) -> list[tuple[str, Any]]:
+    """The name of each chunk and what `work` gives for it, in order; large ones on threads."""
+    names: list[str] = []
+    found: dict[int, Any] = {}
+    waiting: deque[tuple[int, Future[Any]]] = deque()
+    with ThreadPoolExecutor(_THREADS, "everygrad-files") as pool:  # starts a thread when needed
+        try:
+            for chunk in chunks:
+                names.append(chunk.name)
+                if len(chunk.data) < _WORTH_A_THREAD:
+                    found[len(names)] = work(file, chunk)
+                    continue
+                try:
+                    waiting.append((len(names), pool.submit(work, file, chunk)))
+                except RuntimeError:  # the interpreter ends, and starts no thread any more
+                    found[len(names)] = work(file, chunk)
+                del chunk  # whoever waits in this loop holds no array
+                if len(waiting) >= _AT_ONCE:
+                    at, future = waiting.popleft()
+                    found[at] = future.result()
+            found.update((at, future.result()) for at, future in waiting)
+        except BaseException:
+            for _, future in waiting:
+                future.cancel()
+            raise
+    return [(name, found[i + 1]) for i, name in enumerate(names)]
+
+
+def chunks_of(
+    data: memoryview, offset: int, size: int, crcs: list[int] | None, name: str
+) -> Iterator[Chunk]:
+    """An array's memory in chunks of `size` bytes."""
+    for i, at in enumerate(range(0, len(data), size)):
+        crc = None if crcs is None else crcs[i]
+        yield Chunk(data[at : at + size], offset + at, crc, name)
