@@ -14,7 +14,7 @@ from everygrad.errors import ArgumentError, EverygradError, FileError, MissingFi
 from everygrad.io import files, safetensors_format as fmt
 from everygrad.io.loading import load
 from everygrad.io.restore import restore
-from everygrad.io.saving import Snapshot, as_path, write
+from everygrad.io.snapshot import Snapshot, write
 
 _NAME = re.compile(r"step-(\d{1,18})\.safetensors")
 
@@ -40,7 +40,7 @@ def load_latest(
     >>> eg.load_latest(folder)
     {'step': 2}
     """
-    where = as_path(folder, "load_latest")
+    where = files.as_path(folder, "load_latest")
     if not where.is_dir():
         raise MissingFileError(f"load_latest: {files.missing(where)}")
     damaged = []
@@ -102,7 +102,7 @@ class Checkpoints:
             raise ArgumentError(f"Checkpoints: keep_best must be at least 0, got {keep_best!r}")
         if best not in ("min", "max"):
             raise ArgumentError(f'Checkpoints: best must be "min" or "max", got {best!r}')
-        self.folder = as_path(folder, "Checkpoints")
+        self.folder = files.as_path(folder, "Checkpoints")
         self.keep_last = keep_last
         self.keep_best = keep_best
         self.best = best

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from everygrad.core.nearest import nearest
-from everygrad.errors import FileError, MissingFileError
+from everygrad.errors import ArgumentError, FileError, MissingFileError
 
 try:
     import fcntl
@@ -38,6 +39,14 @@ _OLD = (
 
 _OURS = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _YOUNG = 1.0  # seconds between the making of a file and its lock, at most
+
+
+def as_path(path: Any, what: str, other: Any = None) -> Path:
+    """A path that a user gave; one that stands where the object belongs gets the right order."""
+    if isinstance(path, str | os.PathLike):
+        return Path(os.fsdecode(path))
+    hint = f"; the path comes first: {what}(path, obj)" if isinstance(other, str | Path) else ""
+    raise ArgumentError(f"{what}: a path is text or a Path, got {type(path).__name__}{hint}")
 
 
 @contextmanager
