@@ -110,7 +110,7 @@ def write(path: Path, shot: Snapshot, names: list[str] | None = None, tree: bool
     try:
         with replacing(path) as file:
             found = transfer.run(
-                transfer.write_chunk, file, _chunks(shot, list(places), places, len(head))
+                transfer.Writer(), file, _chunks(shot, list(places), places, len(head))
             )
             crcs.update(dict.fromkeys(crcs, ""))
             for name, crc in found:

@@ -11,6 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any, NamedTuple
 
 from everygrad.errors import FileError
@@ -20,6 +21,7 @@ _BLOCK = 1 << 20
 _THREADS = min(4, os.cpu_count() or 1)
 _AT_ONCE = 2 * _THREADS  # chunks under way: what waits keeps its array in memory
 _WORTH_A_THREAD = 1 << 20
+_SENT_AT_ONCE = 1 << 27
 
 
 class Chunk(NamedTuple):
@@ -31,14 +33,27 @@ class Chunk(NamedTuple):
     name: str  # for errors
 
 
-def write_chunk(file: int, chunk: Chunk) -> int:
-    """Write a chunk; returns its checksum."""
-    crc = 0
-    for at in range(0, len(chunk.data), _BLOCK):
-        block = chunk.data[at : at + _BLOCK]
-        crc = zlib.crc32(block, crc)
-        write_at(file, block, chunk.offset + at)
-    return crc
+class Writer:
+    """Writes chunks and gives their checksums. Every now and then it sends what was written to the
+    disk, which is then at work while the rest is still being copied."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting = 0  # bytes that only the system's memory holds
+
+    def __call__(self, file: int, chunk: Chunk) -> int:
+        crc = 0
+        for at in range(0, len(chunk.data), _BLOCK):
+            block = chunk.data[at : at + _BLOCK]
+            crc = zlib.crc32(block, crc)
+            write_at(file, block, chunk.offset + at)
+        with self._lock:
+            self._waiting += len(chunk.data)
+            enough = self._waiting >= _SENT_AT_ONCE
+            self._waiting = 0 if enough else self._waiting
+        if enough and hasattr(os, "fdatasync"):
+            os.fdatasync(file)
+        return crc
 
 
 def read_chunk(file: int, chunk: Chunk) -> None:
