@@ -154,7 +154,7 @@ def read_header(file: int, size: int, name: str, verify: bool = True) -> Header:
     metadata = table.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise FileError(f"{name}: {METADATA} must map names to text")
-    if verify and OBJECT in metadata:
+    if verify and is_ours(metadata):
         found = header_crc({METADATA: metadata, **table})
         if found != metadata.get(OWN_CRC):
             raise FileError(
@@ -163,6 +163,12 @@ def read_header(file: int, size: int, name: str, verify: bool = True) -> Header:
             )
     places = _places(table, 8 + length, size, name)
     return Header(places, _about(metadata, places, name), size)
+
+
+def is_ours(metadata: Mapping[str, Any]) -> bool:
+    """Whether everygrad wrote this. One of two names is enough: a damaged letter must not make it
+    another's file, which would have no checksums."""
+    return OBJECT in metadata or OWN_CRC in metadata
 
 
 def _bytes(file: int, length: int, at: int, name: str) -> bytearray:
@@ -239,9 +245,9 @@ def _counts(values: Any) -> bool:
 
 
 def _about(metadata: dict[str, str], places: dict[str, Place], name: str) -> dict[str, Any] | None:
-    if OBJECT not in metadata:
+    if not is_ours(metadata):
         return None
-    about = parsed(metadata[OBJECT].encode("utf-8", "replace"), f"{name}: {OBJECT!r}")
+    about = parsed(metadata.get(OBJECT, "").encode("utf-8", "replace"), f"{name}: {OBJECT!r}")
     if about.get("version") != 1:
         raise FileError(f"{name}: written by a later everygrad (version {about.get('version')!r})")
     crcs, chunk = about.get("crc32"), about.get("chunk")

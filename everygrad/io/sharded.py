@@ -153,11 +153,11 @@ def _read(path: Path, verify: bool) -> tuple[dict[str, str], dict[str, Any] | No
                 f"{path}: {tensor!r:.80} is said to be in {name!r:.80}; files of an index lie "
                 f"beside it"
             )
-    if fmt.OBJECT not in metadata:
+    if not fmt.is_ours(metadata):
         return where, None
     if verify and _crc(metadata, where) != metadata.get(fmt.OWN_CRC):
         raise FileError(f"{path}: damaged: its checksum is not as when it was written")
-    said = metadata[fmt.OBJECT]
+    said = metadata.get(fmt.OBJECT)
     about = fmt.parsed(said.encode("utf-8", "replace") if isinstance(said, str) else b"", str(path))
     if about.get("version") != 1 or "tree" not in about:
         raise FileError(f"{path}: written by a later everygrad, or damaged")
