@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.errors import ArgumentError, EverygradError, FileError
+from everygrad.errors import ArgumentError, FileError, MissingFileError
 from everygrad.io import files, safetensors_format as fmt
 from everygrad.io.snapshot import Snapshot, write
 from everygrad.io.source import Source, as_tensor
@@ -53,12 +53,13 @@ def write_shards(path: Path, shot: Snapshot, size: int) -> None:
     """Write a snapshot as files of at most `size` bytes of tensors, and then their index."""
     index = path if path.name.endswith(_ENDING) else path.with_name(path.name + _ENDING)
     stem = index.name.removesuffix(_ENDING).removesuffix(".safetensors")
+    if not index.parent.is_dir():
+        raise MissingFileError(f"save: there is no folder {index.parent}")
     groups = _groups(shot, size)
     word = secrets.token_hex(4)
     names = [
         f"{stem}-{word}-{i + 1:05d}-of-{len(groups):05d}.safetensors" for i in range(len(groups))
     ]
-    old = _own_shards(index, stem)
     try:
         for name, group in zip(names, groups, strict=True):
             write(index.with_name(name), shot, group, tree=False)
@@ -67,7 +68,7 @@ def write_shards(path: Path, shot: Snapshot, size: int) -> None:
     except BaseException:
         _remove(index, names)
         raise
-    _remove(index, old)
+    _remove(index, _older_shards(index, stem, names))
 
 
 def _groups(shot: Snapshot, size: int) -> list[list[str]]:
@@ -95,14 +96,11 @@ def _crc(metadata: Mapping[str, Any], where: Mapping[str, str]) -> str:
     return f"{zlib.crc32(json.dumps(said, sort_keys=True).encode('ascii')):08x}"
 
 
-def _own_shards(index: Path, stem: str) -> list[str]:
-    """The files of an index that everygrad wrote; of any other, and of none, nothing."""
+def _older_shards(index: Path, stem: str, names: list[str]) -> list[str]:
+    """Files of the index that was replaced, and of those that were never finished."""
     ours = re.compile(re.escape(stem) + r"-[0-9a-f]{8}-\d{5}-of-\d{5}\.safetensors")
-    try:
-        where, about = _read(index, verify=True)
-    except (EverygradError, OSError):
-        return []
-    return sorted({n for n in where.values() if ours.fullmatch(n)}) if about else []
+    found = (path.name for path in index.parent.iterdir())
+    return sorted(n for n in found if ours.fullmatch(n) and n not in names)
 
 
 def _remove(index: Path, names: list[str]) -> None:
