@@ -166,7 +166,7 @@ def page(rounds: list[dict[str, dict[str, float]]], size: int, others: float) ->
         f"{size / 1e9:.2f} GB of float32 in {PARTS} tensors, medians of {len(rounds)} rounds; "
         f"`python -m benchmarks.files --write`.",
         f"The goal: saving and loading at {100 * GOAL:.0f} % of the disk's rate. Only `eg.save`",
-        "and `eg.load` compute and compare checksums, and only `eg.save` replaces a file as a whole.",
+        "and `eg.load` compute and compare checksums; only `eg.save` replaces files as a whole.",
         "",
         *table(rounds, "write", "write"),
         *table(rounds, "cold", "read from the disk"),
