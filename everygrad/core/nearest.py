@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-_LOOKED_UP = 50  # names; each is compared with all of the other side
+_COMPARED = 20_000  # pairs of names, some tenths of a second
 
 
 def differences(missing: Sequence[str], unexpected: Sequence[str]) -> list[str]:
@@ -36,7 +36,8 @@ def nearest(name: str, among: Iterable[str]) -> str | None:
 
 def _with_nearest(names: Sequence[str], among: Sequence[str]) -> list[str]:
     shown = []
+    looked_up = _COMPARED // max(1, len(among))
     for i, name in enumerate(names):
-        close = nearest(name, among) if among and i < _LOOKED_UP else None
+        close = nearest(name, among) if among and i < looked_up else None
         shown.append(name if close is None else f"{name} (nearest: {close})")
     return shown

@@ -110,6 +110,7 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         files.remove_orphans(self.folder)
         self._metrics = {step: _metric_of(path) for step, path in numbered(self.folder)}
+        self._found = list(self._metrics)
         self._lock = threading.Condition()
         self._waiting: _Job | None = None
         self._busy = False
@@ -122,6 +123,7 @@ class Checkpoints:
         if metric is not None:
             metric = float(metric)
         self._raise()
+        self._warn_of_later(step)
         note = {"step": step} | ({} if metric is None else {"metric": repr(metric)})
         job = _Job(step, Snapshot("Checkpoints.save", obj, note), metric)
         if not self.asynchronous:
@@ -138,6 +140,17 @@ class Checkpoints:
                 f"Checkpoints.save: step {dropped.step} is not written: steps come faster than the "
                 f"disk takes them",
                 stacklevel=2,
+            )
+
+    def _warn_of_later(self, step: int) -> None:
+        """Say once if the folder has checkpoints that `load_latest` would take for newer ones."""
+        later = [s for s in self._found if s > step]
+        self._found = []
+        if later:
+            warnings.warn(
+                f"Checkpoints.save: {self.folder} has a checkpoint of step {max(later)}, which "
+                f"load_latest prefers to step {step}; delete it, or take another folder",
+                stacklevel=3,
             )
 
     def wait(self) -> None:
@@ -195,13 +208,14 @@ class Checkpoints:
     def _write(self, job: _Job) -> None:
         write(self.folder / f"step-{job.step:08d}.safetensors", job.shot)
         self._metrics[job.step] = job.metric
-        self._prune()
+        self._prune(job.step)
 
-    def _prune(self) -> None:
-        """Delete what is neither among the last nor among the best."""
+    def _prune(self, last: int) -> None:
+        """Delete what is neither among the last nor among the best. What has a later number than
+        the one that was just written is of another run, and is let alone."""
         if self.keep_last is None:
             return
-        there = numbered(self.folder)
+        there = [(step, path) for step, path in numbered(self.folder) if step <= last]
         kept = {step for step, _ in there[-self.keep_last :]}
         kept |= set(self._ranked()[: self.keep_best])
         for step, path in there:
@@ -211,7 +225,8 @@ class Checkpoints:
 
     def _ranked(self) -> list[int]:
         """Steps that have a metric, the best first; of equal ones the later."""
-        known = [(m, s) for s, m in self._metrics.items() if m is not None and not math.isnan(m)]
+        held = list(self._metrics.items())  # at once: the writing thread changes it
+        known = [(m, s) for s, m in held if m is not None and not math.isnan(m)]
         sign = 1 if self.best == "min" else -1
         return [step for _, step in sorted(known, key=lambda pair: (sign * pair[0], -pair[1]))]
 

@@ -38,6 +38,7 @@ _OLD = (
 )
 
 _OURS = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_OF_CHECKPOINTS = "; eg.load_latest takes a folder of checkpoints"
 _YOUNG = 1.0  # seconds between the making of a file and its lock, at most
 
 
@@ -136,11 +137,11 @@ def reading(path: Path, what: str) -> Iterator[tuple[int, int]]:
     except FileNotFoundError:
         raise MissingFileError(f"{what}: {missing(path)}") from None
     except IsADirectoryError:
-        raise FileError(f"{what}: {path} is a folder, not a file") from None
+        raise FileError(f"{what}: {path} is a folder{_OF_CHECKPOINTS}") from None
     try:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
-            kind = "a folder" if stat.S_ISDIR(about.st_mode) else "no plain file"
+            kind = f"a folder{_OF_CHECKPOINTS}" if stat.S_ISDIR(about.st_mode) else "no plain file"
             raise FileError(f"{what}: {path} is {kind}")
         yield file, about.st_size
     finally:

@@ -124,6 +124,17 @@ def test_what_is_kept(
     assert (eg.load(found)["step"] == wanted) == (wanted in kept)
 
 
+def test_later_ones_of_another_run(tmp_path: Path) -> None:
+    """They are let alone, and the new one is not deleted for being older."""
+    for step in (10, 20):
+        Checkpoints(tmp_path).save(step, {})
+    made = Checkpoints(tmp_path, keep_last=1)
+    with pytest.warns(UserWarning, match="has a checkpoint of step 20, which load_latest prefers"):
+        made.save(11, {})
+    made.save(12, {})  # it is said once
+    assert steps_of(tmp_path) == [12, 20]
+
+
 def test_settings_are_checked(tmp_path: Path) -> None:
     for wrong, name in (
         ({"keep_last": 0}, "keep_last"),
