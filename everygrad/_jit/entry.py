@@ -200,6 +200,8 @@ class Entry:
             finally:
                 replay.running = False
         self.used = self.recent = True
+        for act in record.last_acts:
+            act()
         if interrupted is not None:
             raise interrupted
         results = [wrap(a) for a in outputs[: record.results]]

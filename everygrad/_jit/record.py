@@ -77,6 +77,7 @@ class Record(NamedTuple):
     read_arguments: bool  # an argument is also reached from outside
     device: str
     gradients: Gradients | None
+    last_acts: list[Callable[[], Any]]  # in Python, once every tensor has its new value
 
 
 def trace(
@@ -238,6 +239,7 @@ class _Builder:
             read_arguments,
             self.tracer.device,
             gradients,
+            [act for _, act in self.tracer.last_acts],
         )
 
     def escapees(self, allowed: bool) -> list[Tensor]:

@@ -14,7 +14,7 @@ import gc
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -129,6 +129,7 @@ class Tracer:
         self.modules: dict[int, tuple[Any, Any]] = {}  # those called, and their fingerprints
         self.shared_grads: list[tuple[Tensor, Tensor]] = []  # tensors with one .grad between them
         self.guards: list[Guard] = []  # of things that count their changes
+        self.last_acts: list[tuple[Any, Callable[[], Any]]] = []  # in Python, after each call
         self.refused: TraceError | None = None  # for a value, whoever caught it
         self.moves: set[str] = set()  # devices that the function moves tensors to
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
@@ -298,6 +299,14 @@ class Tracer:
         """The function takes for granted that held[key] is this very item, and its `changes`."""
         self.guards.append(Kept(text, held, item, key))
         self.depends(item)
+
+    def after(self, owner: Any, act: Callable[[], Any]) -> None:
+        """Each call of the compiled function ends with `act()`, in Python, for `owner`."""
+        self.last_acts.append((owner, act))
+
+    def acts_after(self, owner: Any) -> bool:
+        """Whether something is to be done for `owner` at the end of each call."""
+        return any(held is owner for held, _ in self.last_acts)
 
     def check_modules(self) -> None:
         """Refuse a function that changes a module in a way that a replay would not."""

@@ -158,6 +158,12 @@ class Tracer(Protocol):
     def depends_on_item(self, held: Any, key: Any, item: Any, text: str) -> None:
         """The function takes for granted that held[key] is this very item, and its `changes`."""
 
+    def after(self, owner: Any, act: Callable[[], Any]) -> None:
+        """Each call of the compiled function ends with `act()`, in Python, for `owner`."""
+
+    def acts_after(self, owner: Any) -> bool:
+        """Whether something is to be done for `owner` at the end of each call."""
+
     def again(self) -> AbstractContextManager[None]:
         """Ops inside are computed again even if they were before."""
 

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 from everygrad.compile.expr import call
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
-from everygrad.errors import ArgumentError
 from everygrad.ops.elementwise.basic import maximum
-from everygrad.ops.python.creation import zeros, zeros_like
-from everygrad.optim.optimizer import (
-    Change,
-    Group,
-    Optimizer,
-    Rule,
-    Shared,
-    State,
-    Update,
-    beside,
-    descent,
-)
-
-
-def _squared(x: Any) -> Any:
-    return x * x
-
+from everygrad.optim.group import Group, State
+from everygrad.optim.optimizer import Optimizer, Switches
+from everygrad.optim.rule import Change, Rule, Shared, Update, descent, squared
 
 # exp_avg and exp_avg_sq: moving averages of the gradient and of its square
 AVERAGE = Update(
     "adam.average",
-    lambda m, p, g, *, share, weight_decay, maximize: (
+    lambda m, p, g, share, *, weight_decay, maximize: (
         m + (descent(g, p, weight_decay, maximize) - m) * share
     ),
 )
@@ -41,13 +25,13 @@ AVERAGE = Update(
 SQUARE = Update(
     "adam.square",
     lambda v, p, g, *, beta, share, weight_decay, maximize: (
-        v * beta + _squared(descent(g, p, weight_decay, maximize)) * share
+        v * beta + squared(descent(g, p, weight_decay, maximize)) * share
     ),
 )
 HIGHEST = Update("adam.highest", lambda highest, v: maximum(highest, v))
 # bias corrections: of the learning rate (rate), and of the root of the squares (root); the power of
 # a beta by its logarithm, as -expm1(step * log(beta)): exact to the last bits even in float32
-RATE = Update("adam.rate", lambda lr, step, *, log: lr / -call("expm1", step * log))
+RATE = Update("adam.rate", lambda lr, step, log: lr / -call("expm1", step * log))
 ROOT = Update("adam.root", lambda step, *, log: call("sqrt", -call("expm1", step * log)))
 MOVE = Update(
     "adam.move",
@@ -55,12 +39,15 @@ MOVE = Update(
         (p - p * (lr * decay) if decay else p) - rate * m / (call("sqrt", v) / root + eps)
     ),
 )
+# places among an update's tensors
+P, G, M, V, SHARE, LR, RATED, ROOTED, MOST = range(9)
 
 
 class Adam(Optimizer):
     """Steps scaled by moving averages of the gradient and its square.
 
-    `weight_decay` adds to the gradient (L2). `amsgrad` never lets the squares' average fall.
+    `weight_decay` adds to the gradient (L2), or with `decoupled_weight_decay` shrinks the
+    parameters themselves. `amsgrad` never lets the squares' average fall.
 
     >>> import everygrad as eg
     >>> x = eg.tensor([1.0], requires_grad=True)
@@ -70,8 +57,6 @@ class Adam(Optimizer):
     >>> x
     tensor([0.5], requires_grad=True)
     """
-
-    decoupled = False  # whether weight decay shrinks the parameter itself
 
     def __init__(
         self,
@@ -83,7 +68,9 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        decoupled_weight_decay: bool = False,
         master_weights: bool = True,
+        **switches: Unpack[Switches],
     ) -> None:
         settings = {
             "lr": lr,
@@ -92,60 +79,52 @@ class Adam(Optimizer):
             "weight_decay": weight_decay,
             "amsgrad": amsgrad,
             "maximize": maximize,
+            "decoupled_weight_decay": decoupled_weight_decay,
             "master_weights": master_weights,
         }
-        super().__init__(params, settings)
+        super().__init__(params, settings, **switches)
 
     def check_group(self, group: Group) -> None:
         super().check_group(group)
         self.check_at_least_zero(group, "eps")
-        betas = group["betas"]
-        if len(betas) != 2 or not all(0 <= b < 1 for b in betas):
-            raise ArgumentError(
-                f"{type(self).__name__}: betas must be two numbers from 0 to below 1, got {betas}"
-            )
+        self.check_betas(group)
 
     def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
-        if "step" in state:
-            return
         names = ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
-        with untraced():  # not part of a compiled step, which would make it again and again
-            zero = shared.once(("zero", p.device), lambda: zeros((), "float32", p.device))
-            state["step"] = zero.detach()
-            state.update({name: zeros_like(p) for name in names})
+        self.begin(p, state, shared, *names)
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
-        beta1, beta2 = group["betas"]
         step, lr = shared.next_step(state), shared.lr(p)
-        key = ("scales", id(step), p.dtype, p.device)
-        rate, root = shared.once(key, lambda: _corrections(p, step, lr, beta1, beta2))
-        tensors = [p, g, state["exp_avg"], state["exp_avg_sq"], lr, rate, root]
+        tensors = [p, g, state["exp_avg"], state["exp_avg_sq"], first_share(p, shared), lr]
+        tensors += [corrected_rate(p, step, shared), corrected_root(p, step, group, shared)]
         if group["amsgrad"]:
             tensors.append(state["max_exp_avg_sq"])
         shared.change(shared.once("rule", lambda: self._rule(group)), *tensors)
 
     def _rule(self, group: Group) -> Rule:
-        p, g, m, v, lr, rate, root, highest = range(8)  # places among an update's tensors
-        (beta1, beta2), decay = group["betas"], group["weight_decay"]
-        l2 = {"weight_decay": 0.0 if self.decoupled else decay, "maximize": group["maximize"]}
-        settings = {"eps": group["eps"], "decay": decay if self.decoupled else 0.0}
-        averages = (
-            Change(AVERAGE, (m, p, g), {"share": 1 - beta1, **l2}),
-            Change(SQUARE, (v, p, g), {"beta": beta2, "share": 1 - beta2, **l2}),
-        )
+        decoupled, decay = group["decoupled_weight_decay"], group["weight_decay"]
+        settings = {"eps": group["eps"], "decay": decay if decoupled else 0.0}
+        averages = moments(group, 0.0 if decoupled else decay)
         if not group["amsgrad"]:
-            return Rule(*averages, Change(MOVE, (p, m, v, lr, rate, root), settings))
+            return Rule(*averages, Change(MOVE, (P, M, V, LR, RATED, ROOTED), settings))
         return Rule(
             *averages,
-            Change(HIGHEST, (highest, v), {}),
-            Change(MOVE, (p, m, highest, lr, rate, root), settings),
+            Change(HIGHEST, (MOST, V), {}),
+            Change(MOVE, (P, M, MOST, LR, RATED, ROOTED), settings),
         )
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameters themselves and leaves the averages alone."""
+    """Adam whose weight decay shrinks the parameters themselves and leaves the averages alone.
 
-    decoupled = True
+    >>> import everygrad as eg
+    >>> x = eg.tensor([1.0], requires_grad=True)
+    >>> opt = eg.optim.AdamW([x], lr=0.5, weight_decay=0.5)
+    >>> (x * x).sum().backward()
+    >>> opt.step()
+    >>> x
+    tensor([0.25], requires_grad=True)
+    """
 
     def __init__(
         self,
@@ -158,21 +137,49 @@ class AdamW(Adam):
         *,
         maximize: bool = False,
         master_weights: bool = True,
+        **switches: Unpack[Switches],
     ) -> None:
         super().__init__(
             *(params, lr, betas, eps, weight_decay, amsgrad),
             maximize=maximize,
+            decoupled_weight_decay=True,
             master_weights=master_weights,
+            **switches,
         )
 
 
-def _corrections(
-    p: Tensor, step: Tensor, lr: Tensor, beta1: float, beta2: float
-) -> tuple[Tensor, Tensor]:
-    """lr / (1 - beta1 ** step), and sqrt(1 - beta2 ** step)."""
-    count = beside(p, step)
-    return apply(RATE, lr, count, log=_log(beta1)), apply(ROOT, count, log=_log(beta2))
+# --- what the relatives of Adam share ------------------------------------------------------------
 
 
-def _log(beta: float) -> float:
+def moments(group: Group, l2: float) -> tuple[Change, Change]:
+    """Of the two averages, the tensors of a rule being p, g, exp_avg, exp_avg_sq and the share of
+    the gradient in the first; `l2` is the weight decay that adds to the gradient."""
+    beta2 = group["betas"][1]
+    direction = {"weight_decay": l2, "maximize": group["maximize"]}
+    return (
+        Change(AVERAGE, (M, P, G, SHARE), direction),
+        Change(SQUARE, (V, P, G), {"beta": beta2, "share": 1 - beta2, **direction}),
+    )
+
+
+def first_share(p: Tensor, shared: Shared) -> Tensor:
+    """1 - beta1."""
+    return shared.number(p, "1 - beta1", lambda group: 1 - group["betas"][0])
+
+
+def corrected_rate(p: Tensor, step: Tensor, shared: Shared) -> Tensor:
+    """lr / (1 - beta1 ** step)."""
+    log = shared.number(p, "log beta1", lambda group: log_of(group["betas"][0]))
+    key = ("rate", id(step), p.dtype, p.device)
+    return shared.once(key, lambda: apply(RATE, shared.lr(p), shared.count(p, step), log))
+
+
+def corrected_root(p: Tensor, step: Tensor, group: Group, shared: Shared) -> Tensor:
+    """sqrt(1 - beta2 ** step)."""
+    log = log_of(group["betas"][1])
+    key = ("root", id(step), p.dtype, p.device)
+    return shared.once(key, lambda: apply(ROOT, shared.count(p, step), log=log))
+
+
+def log_of(beta: float) -> float:
     return math.log(beta) if beta else -math.inf

@@ -8,161 +8,75 @@ need not be compiled again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict, Unpack
 
 from everygrad import dtypes
 from everygrad.autograd.modes import enable_grad, no_grad
-from everygrad.backends import base
-from everygrad.core.context import intercepted, tracing
+from everygrad.core.context import tracing
 from everygrad.core.scopes import untraced
-from everygrad.core.tensor import Tensor, shared, wrap
-from everygrad.dispatch import as_tensor, update
-from everygrad.dtypes import DType
-from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError
+from everygrad.core.tensor import Tensor
+from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError, TraceError
 from everygrad.ops.elementwise.basic import where
-from everygrad.ops.python.creation import tensor, zeros_like
-from everygrad.ops.record.families import Elementwise
+from everygrad.ops.python.creation import tensor, zeros, zeros_like
+from everygrad.optim.group import (
+    NOTES as NOTES,
+    Counted as Counted,
+    Group as Group,
+    State as State,
+    beside as beside,
+    precise as precise,
+)
+from everygrad.optim.hooks import Hooks
+from everygrad.optim.rule import (
+    Change as Change,
+    Rule as Rule,
+    Shared as Shared,
+    Update as Update,
+    descent as descent,
+    put as put,
+)
 
 
-class State(dict[str, Any]):
-    """What an optimiser remembers of one parameter; `changes` counts what was put there."""
+class Switches(TypedDict, total=False):
+    """PyTorch's switches between implementations of one rule. Here there is one: they are taken,
+    in calls and in states from there, and change nothing."""
 
-    changes = 0
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.changes += 1
-        super().__setitem__(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self.changes += 1
-        super().__delitem__(name)
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
 
 
-class Counted(list[Any]):
-    """A list that counts its changes, for a compiled step to look at."""
-
-    changes = 0
+_SWITCHES = frozenset(Switches.__annotations__)
+_LABELS = frozenset(("name", "param_names"))  # of a group, for people to read
 
 
-def _counting(name: str) -> Callable[..., Any]:
-    change = getattr(list, name)
-
-    def method(self: Counted, *args: Any, **kwargs: Any) -> Any:
-        self.changes += 1
-        return change(self, *args, **kwargs)
-
-    return method
-
-
-for _name in (
-    *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"),
-    *("__setitem__", "__delitem__", "__iadd__", "__imul__"),
-):
-    setattr(Counted, _name, _counting(_name))
-
-
-class Update(Elementwise):
-    """A new value for a parameter or its state: a fused body, in the dtype of its first input."""
-
-    def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType:
-        return inputs[0]
-
-
-class Change(NamedTuple):
-    """A tensor of a rule gets a new value: that of the op on the tensors at these places, of which
-    the first is the one that changes."""
-
-    op: Update
-    places: tuple[int, ...]
-    params: dict[str, Any]
-
-
-class Rule:
-    """Changes, one after the other, of the tensors of one parameter."""
-
-    def __init__(self, *changes: Change) -> None:
-        self.changes = changes
-        self._key = tuple((op, places, *params.items()) for op, places, params in changes)
-        self._hash = hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rule) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def run(self, tensors: Sequence[Tensor]) -> None:
-        for op, places, params in self.changes:
-            update(op, *[tensors[k] for k in places], **params)
-
-
-def descent(g: Any, p: Any, weight_decay: float, maximize: bool) -> Any:
-    """The direction to walk against: the gradient, negated to maximise, plus decay."""
-    g = -g if maximize else g
-    return g + p * weight_decay if weight_decay else g
-
-
-def put(t: Tensor, new: Tensor) -> None:
-    """Give a parameter or its state a new value; a parameter stays the leaf that it is."""
-    t.rebind(shared(new), t._node)
-
-
-class Group(dict[str, Any]):
-    """The settings of a group of parameters.
-
-    The learning rate is a 0-d tensor besides, which follows the setting: a compiled step reads the
-    tensor at each call, where a Python number would be a constant.
-    """
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        super().__init__(settings)
-        self.changes = 0  # that a compiled step does not see by itself
-        self._rates: dict[tuple[DType, str], Tensor] = {}
-
-    def rate(self, p: Tensor) -> Tensor:
-        """The learning rate as a 0-d tensor beside `p`."""
-        lr = self["lr"]
-        if isinstance(lr, Tensor):
-            return beside(p, lr)
-        key = (precise(p), p.device)
-        if key not in self._rates:
-            with untraced():
-                self._rates[key] = beside(p, lr)
-        return self._rates[key]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        number = name == "lr" and not isinstance(value, Tensor)
-        if not number or isinstance(self.get("lr"), Tensor):
-            self.changes += 1
-        super().__setitem__(name, value)
-        if number:
-            for (dtype, device), held in self._rates.items():
-                held.rebind(base.get(device).full((), float(value), dtype), None)
-
-    def update(self, settings: Mapping[str, Any]) -> None:  # type: ignore[override]  # the one form
-        for name, value in settings.items():
-            if self.get(name) is not value:
-                self[name] = value
-
-    def __ior__(self, settings: Any) -> Self:  # type: ignore[override,misc]  # as update
-        self.update(settings)
-        return self
-
-
-class Optimizer:
+class Optimizer(Hooks):
     """The base of all optimisers.
 
     A half parameter (bfloat16, float16) has a float32 master copy in its state, "master", where
     small steps add up that the parameter itself is too coarse for; `master_weights=False`, for a
     group or for all, saves that memory.
 
-    `params` are tensors, or dicts with the key "params" and settings for that group alone. `state`
-    holds what the rule remembers of each parameter; `param_groups` the settings in force, which may
-    be changed between steps.
+    `params` are tensors, pairs of a name and a tensor, or dicts with the key "params" and settings
+    for that group alone. `state` holds what the rule remembers of each parameter; `param_groups`
+    the settings in force, which may be changed between steps: a new learning rate, momentum or
+    first beta does not make a compiled step trace again.
+
+    >>> import everygrad as eg
+    >>> w, b = eg.ones((2, 2), requires_grad=True), eg.zeros((2,), requires_grad=True)
+    >>> opt = eg.optim.SGD([{"params": [w], "weight_decay": 0.1}, {"params": [b]}], lr=0.5)
+    >>> [group["weight_decay"] for group in opt.param_groups]
+    [0.1, 0.0]
     """
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        params: Iterable[Any],
+        defaults: dict[str, Any],
+        **switches: Unpack[Switches],
+    ) -> None:
         if isinstance(params, Tensor | Mapping | str):
             raise ArgumentError(
                 f"{self._name}: params must be an iterable of tensors or dicts, "
@@ -174,7 +88,9 @@ class Optimizer:
         if not groups:
             raise ArgumentError(f"{self._name}: got no parameters; is the model empty?")
         self.defaults = {**defaults, "master_weights": defaults.get("master_weights", True)}
-        self.changes = 0  # of groups and of what the state holds
+        self.check_switches(switches)
+        self.changes = 0  # of groups, hooks, and of what the state holds
+        self._begin_hooks()
         self.state: dict[Tensor, State] = {}
         self.param_groups: list[Group] = Counted()
         for group in groups if isinstance(groups[0], Mapping) else [{"params": groups}]:
@@ -197,15 +113,50 @@ class Optimizer:
                 )
         else:
             self.check_at_least_zero(group, "lr")
-        self.check_at_least_zero(group, "weight_decay")
+        if "weight_decay" in group:
+            self.check_at_least_zero(group, "weight_decay")
 
-    def check_at_least_zero(self, group: Group, name: str) -> None:
-        value = group[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise ArgumentError(f"{self._name}: {name} must be at least 0, got {value!r}")
+    def check_switches(self, given: Mapping[str, Any]) -> None:
+        """Refuse keyword arguments that are none of PyTorch's switches, and the one that means
+        something."""
+        unknown = sorted(set(given) - _SWITCHES)
+        if unknown:
+            raise ArgumentError(
+                f"{self._name}: has no argument {', '.join(unknown)}; it takes "
+                f"{', '.join(self.defaults)}"
+            )
+        if given.get("differentiable"):
+            raise ArgumentError(
+                f"{self._name}: differentiable=True: a step gives parameters new values outside "
+                f"any graph; write the step in ops, p - lr * g, and differentiate that"
+            )
+
+    def check_at_least_zero(self, group: Group, *names: str) -> None:
+        for name in names:
+            value = group[name]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise ArgumentError(f"{self._name}: {name} must be at least 0, got {value!r}")
+
+    def check_betas(self, group: Group, count: int = 2) -> None:
+        betas = group["betas"]
+        number = {2: "two", 3: "three"}[count]
+        if len(betas) != count or not all(0 <= b < 1 for b in betas):
+            raise ArgumentError(
+                f"{self._name}: betas must be {number} numbers from 0 to below 1, got {betas}"
+            )
 
     def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
         """Put into `state` what is not there yet and has a value before the first step."""
+
+    def begin(self, p: Tensor, state: State, shared: Shared, *names: str) -> bool:
+        """Make a step count of 0 and zeros like `p` by these names; False if that was done."""
+        if "step" in state:
+            return False
+        with untraced():  # not part of a compiled step, which would make it again and again
+            zero = shared.once(("zero", p.device), lambda: zeros((), "float32", p.device))
+            state["step"] = zero.detach()
+            state.update({name: zeros_like(p) for name in names})
+        return True
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
         """Give one parameter its new value, and `state` what to remember."""
@@ -227,11 +178,34 @@ class Optimizer:
         Parameters move one after the other: Ctrl-C may leave some where they were. A compiled step
         is done wholly or not at all.
         """
+        args: Any = () if closure is None else (closure,)
+        kwargs: Any = {"found_inf": found_inf, "grad_scale": grad_scale}
+        kwargs = {name: t for name, t in kwargs.items() if t is not None}
+        for hook in self._called("step_pre"):
+            changed = hook(self, args, kwargs)
+            if changed is not None:
+                args, kwargs = _arguments(self._name, changed)
+        result = self._step(*args, **kwargs)
+        for hook in self._called("step_post"):
+            hook(self, args, kwargs)
+        return result
+
+    def _step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        found_inf: Tensor | None = None,
+        grad_scale: Tensor | None = None,
+    ) -> Any:
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
         if (tracer := tracing.get()) is not None:
+            if tracer.acts_after(self):
+                raise TraceError(
+                    f"jit: {self._name}.step() comes after its scheduler's step(), whose new "
+                    f"learning rate holds from the next call on; step the scheduler last"
+                )
             tracer.depends_on_item(vars(self), "param_groups", self.param_groups, "param_groups")
             tracer.depends(self, *self.param_groups, *[g["params"] for g in self.param_groups])
         with no_grad():
@@ -255,8 +229,7 @@ class Optimizer:
         before = shared.values(p, state)
         self.update(weights, g, state, group, shared)
         if weights is not p:
-            shared.settle()
-            put(p, weights.astype(p.dtype))
+            shared.then(lambda: put(p, weights.astype(p.dtype)))
         shared.keep(before, p, state)
 
     def state_of(self, p: Tensor) -> State:
@@ -276,14 +249,14 @@ class Optimizer:
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Optimise more parameters, with settings of their own."""
-        unknown = sorted(set(param_group) - set(self.defaults) - {"params"})
-        if unknown or "params" not in param_group:
+        known = {*self.defaults, *_SWITCHES, *NOTES, *_LABELS, "params"}
+        if set(param_group) - known or "params" not in param_group:
             raise ArgumentError(
                 f"{self._name}: a group is a dict with params and any of "
                 f"{', '.join(self.defaults)}; got {', '.join(param_group)}"
             )
         given = param_group["params"]
-        params = [given] if isinstance(given, Tensor) else list(given)
+        params, names = _unnamed(self._name, [given] if isinstance(given, Tensor) else list(given))
         if not params:
             raise ArgumentError(f"{self._name}: got a group without parameters")
         held = {id(p) for group in self.param_groups for p in group["params"]}
@@ -295,7 +268,10 @@ class Optimizer:
                     f"it would be moved twice in a step"
                 )
             held.add(id(p))
-        group = Group({**self.defaults, **param_group, "params": Counted(params)})
+        self.check_switches({k: v for k, v in param_group.items() if k in _SWITCHES})
+        own = {k: v for k, v in param_group.items() if k not in _SWITCHES}
+        labels = {} if names is None else {"param_names": names}
+        group = Group({**self.defaults, **own, **labels, "params": Counted(params)})
         self.check_group(group)
         self.param_groups.append(group)
         self.changes += 1
@@ -317,8 +293,10 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The state by parameter number, and the groups with numbers in place of parameters."""
+        for hook in self._called("state_dict_pre"):
+            hook(self)
         numbers = {id(p): i for i, p in enumerate(self._params())}
-        return {
+        made: dict[str, Any] = {
             "state": {
                 numbers[id(p)]: {k: _snapshot(v) for k, v in held.items()}
                 for p, held in self.state.items()
@@ -330,9 +308,16 @@ class Optimizer:
                 for group in self.param_groups
             ],
         }
+        for hook in self._called("state_dict_post"):
+            changed = hook(self, made)
+            made = made if changed is None else changed
+        return made
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off; if it raises, nothing has changed."""
+        for hook in self._called("load_state_dict_pre"):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         groups, saved = state_dict["param_groups"], state_dict["state"]
         sizes = [len(g["params"]) for g in groups]
         wanted = [len(g["params"]) for g in self.param_groups]
@@ -341,27 +326,60 @@ class Optimizer:
                 f"load_state_dict: groups of {sizes} parameters do not fit {self._name}'s {wanted}"
             )
         merged = [
-            Group({**own, **{k: _snapshot(v) for k, v in new.items()}, "params": own["params"]})
-            for own, new in zip(self.param_groups, groups, strict=True)
+            self._merged(own, new) for own, new in zip(self.param_groups, groups, strict=True)
         ]
-        for group in merged:
-            unknown = sorted(set(group) - set(self.defaults) - {"params"})
-            if unknown:
-                raise ArgumentError(f"load_state_dict: {self._name} has no {', '.join(unknown)}")
-            self.check_group(group)
         order = [i for group in groups for i in group["params"]]
         by_number = dict(zip(order, self._params(), strict=True))
+        group_of = {id(p): group for group in merged for p in group["params"]}
         known: dict[Any, Tensor] = {}
-        state = {
-            by_number[i]: {
-                k: _restored(k, v, by_number[i], known, "master" in held) for k, v in held.items()
-            }
-            for i, held in saved.items()
-        }
+        state = {}
+        for number, held in saved.items():
+            p = by_number[int(number)]  # JSON's keys are strings
+            state[p] = self._restored(p, held, group_of[id(p)], known)
         for own, group in zip(self.param_groups, merged, strict=True):
             own.update(group)
         for p in {*self.state, *state}:
             self._take_up(p, State(state.get(p, {})))
+        for hook in self._called("load_state_dict_post"):
+            hook(self)
+
+    def _merged(self, own: Group, new: Mapping[str, Any]) -> Group:
+        """A group with the settings that were saved."""
+        names = {*self.defaults, *NOTES, *_LABELS, "params"}
+        unknown = sorted({*new} - names - _SWITCHES)
+        if unknown:
+            raise ArgumentError(f"load_state_dict: {self._name} has no {', '.join(unknown)}")
+        settings = {k: _like(own.get(k), _snapshot(v)) for k, v in new.items() if k in names}
+        group = Group({**own, **settings, "params": own["params"]})
+        self.check_group(group)
+        return group
+
+    def _restored(
+        self, p: Tensor, held: Mapping[str, Any], group: Group, known: dict[Any, Tensor]
+    ) -> dict[str, Any]:
+        """What was saved of `p`, as tensors beside it. Equal step counts become one value again."""
+        master = "master" in held
+        weights = zeros_like(p, precise(p)) if master else p
+        fresh = State()
+        with untraced():
+            self.make_state(weights, fresh, group, Shared(group))
+        found: dict[str, Any] = {}
+        for name, value in held.items():
+            like = fresh.get(name)
+            if not isinstance(value, Tensor) and not isinstance(like, Tensor):
+                found[name] = value
+            elif name == "step":
+                count = tensor(value, dtypes.float32, p.device)
+                found[name] = known.setdefault((count.item(), p.device), count).detach()
+            else:
+                like = like if isinstance(like, Tensor) else weights
+                if isinstance(value, Tensor) and value.shape != like.shape:
+                    owner = "its parameter" if like.shape == p.shape else "it should have"
+                    raise ShapeError(
+                        f"load_state_dict: {name} has shape {value.shape}, {owner} {like.shape}"
+                    )
+                found[name] = tensor(value, like.dtype, p.device)
+        return found
 
     def _take_up(self, p: Tensor, new: State) -> None:
         """Give the state of p these values; tensors that are there stay the ones they are."""
@@ -388,98 +406,23 @@ class Optimizer:
         return f"{self._name}(\n" + "\n".join(lines) + "\n)"
 
 
-class Shared:
-    """What the parameters of one group share during one step: 0-d tensors made once."""
+def _arguments(name: str, changed: Any) -> tuple[Any, Any]:
+    """What a hook before a step returned: other arguments for it."""
+    if isinstance(changed, tuple) and len(changed) == 2:
+        return changed
+    raise ArgumentError(
+        f"{name}.step: a pre-hook returns None or (args, kwargs), got {type(changed).__name__}"
+    )
 
-    def __init__(
-        self, group: Group, found_inf: Tensor | None = None, grad_scale: Tensor | None = None
-    ) -> None:
-        self._group = group
-        self._found_inf = found_inf
-        self._grad_scale = grad_scale
-        self._made: dict[Any, Any] = {}
-        self._waiting: dict[tuple[Rule, str], list[Sequence[Tensor]]] = {}
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made on the first call with this key."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
-
-    def change(self, rule: Rule, *tensors: Tensor) -> None:
-        """Do a rule on a parameter's tensors; on a GPU not before `settle`, with all others'."""
-        device = tensors[0].device
-        if intercepted() or device == "cpu":  # a tracer must see every change
-            rule.run(tensors)
-        else:
-            self._waiting.setdefault((rule, device), []).append(tensors)
-
-    def settle(self) -> None:
-        """Do what waits."""
-        waiting, self._waiting = self._waiting, {}
-        for (rule, device), given in waiting.items():
-            # payloads without a name: one that only its tensor holds may be written over
-            made = base.get(device).rewrite_all(rule, [[t._data for t in ts] for ts in given])
-            for tensors, new in zip(given, made, strict=True):
-                if new is None:
-                    rule.run(tensors)
-                    continue
-                for k, payload in new.items():
-                    tensors[k].rebind(payload, tensors[k]._node)
-
-    def gradient(self, p: Tensor) -> Tensor:
-        """The gradient of `p`, without the scale that the loss had."""
-        g: Any = p.grad
-        scale = self._grad_scale
-        if scale is None:
-            return g
-        key = ("unscale", p.dtype, p.device)
-        factor = self.once(key, lambda: 1.0 / beside(p, scale))
-        return g.astype(precise(p)) * factor
-
-    def values(self, p: Tensor, state: State) -> dict[str, Any]:
-        """What there is before a step that may have to be taken back."""
-        if self._found_inf is None:
-            return {}
-        held = {name: shared(t) for name, t in state.items() if isinstance(t, Tensor)}
-        return {"": shared(p), **held}
-
-    def keep(self, before: dict[str, Any], p: Tensor, state: State) -> None:
-        """Give p and its state their values from before, where an overflow was found."""
-        found = self._found_inf
-        if found is None:
-            return
-        self.settle()
-        stop = self.once(("stop", p.device), lambda: found.to(p.device))
-        for name, t in {"": p, **state}.items():
-            if isinstance(t, Tensor):
-                put(t, self.unless(stop, before.get(name), shared(t)))
-
-    def unless(self, stop: Tensor, old: Any, new: Any) -> Tensor:
-        """The new value, or the old one where the step stops. State that `update` itself has just
-        made has no old one, and begins with zeros."""
-        # values that were one (step counts) stay one; why they are in the entry: see next_step
-        key = ("kept", id(old), id(new))
-        was = 0.0 if old is None else wrap(old)
-        made = self.once(key, lambda: (old, new, where(stop, was, wrap(new))))
-        result: Tensor = made[2]
-        return result
-
-    def lr(self, p: Tensor) -> Tensor:
-        """The learning rate as a 0-d tensor beside `p`."""
-        return self.once(("lr", p.dtype, p.device), lambda: self._group.rate(p))
-
-    def next_step(self, state: State) -> Tensor:
-        """`state["step"]` one further.
-
-        Values never change, so parameters whose counts were one value keep sharing it.
-        """
-        held = state["step"]
-        # the old value stays in the entry: its id must not be given to another
-        payload = shared(held)
-        made = self.once(("step", id(payload)), lambda: (payload, held + 1.0))
-        put(held, made[1])
-        return made[1]
+def _unnamed(name: str, given: list[Any]) -> tuple[list[Any], list[str] | None]:
+    """Parameters, and their names if they came as pairs, as from `named_parameters()`."""
+    pairs = [isinstance(x, tuple) for x in given]
+    if not any(pairs):
+        return given, None
+    if not all(pairs) or any(len(x) != 2 or not isinstance(x[0], str) for x in given):
+        raise ArgumentError(f"{name}: params must all be tensors, or all (name, tensor) pairs")
+    return [p for _, p in given], [n for n, _ in given]
 
 
 def _master(p: Tensor, state: State) -> Tensor:
@@ -492,33 +435,10 @@ def _master(p: Tensor, state: State) -> Tensor:
     return master
 
 
-def precise(p: Tensor) -> DType:
-    """The dtype of scalars beside `p`: half floats are computed in float32."""
-    return dtypes.float64 if p.dtype is dtypes.float64 else dtypes.float32
-
-
-def beside(p: Tensor, value: float | Tensor) -> Tensor:
-    """A number or 0-d tensor as a 0-d tensor on p's device, precise enough for p."""
-    if isinstance(value, Tensor):
-        moved: Tensor = value.detach().to(p.device).astype(precise(p))
-        return moved
-    return as_tensor(float(value), p, precise(p))
-
-
 def _snapshot(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
-def _restored(name: str, value: Any, p: Tensor, known: dict[Any, Tensor], master: bool) -> Any:
-    """A saved value as state of `p`, or of its master weights; equal step counts become one value
-    again."""
-    if not isinstance(value, Tensor):
-        return value
-    if name == "step":
-        count = tensor(value, dtypes.float32, p.device)
-        return known.setdefault((count.item(), p.device), count).detach()
-    if value.shape != p.shape:
-        raise ShapeError(
-            f"load_state_dict: {name} has shape {value.shape}, its parameter {p.shape}"
-        )
-    return tensor(value, precise(p) if master else p.dtype, p.device)
+def _like(own: Any, value: Any) -> Any:
+    """A saved setting: pairs that came back from JSON as lists are tuples again."""
+    return tuple(value) if isinstance(own, tuple) and isinstance(value, list) else value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
-from everygrad.optim.optimizer import Change, Group, Optimizer, Rule, Shared, State, Update, descent
+from everygrad.optim.group import Group, State
+from everygrad.optim.optimizer import Optimizer, Switches
+from everygrad.optim.rule import Change, Rule, Shared, Update, descent
 
 PLAIN = Update(
     "sgd",
@@ -20,18 +22,18 @@ FIRST = Update(
 )
 MOMENTUM = Update(
     "sgd.momentum",
-    lambda buf, p, g, *, momentum, share, weight_decay, maximize: (
+    lambda buf, p, g, momentum, *, share, weight_decay, maximize: (
         buf * momentum + descent(g, p, weight_decay, maximize) * share
     ),
 )
 ALONG = Update("sgd.along", lambda p, buf, lr: p - buf * lr)
 NESTEROV = Update(
     "sgd.nesterov",
-    lambda p, g, buf, lr, *, momentum, weight_decay, maximize: (
+    lambda p, g, buf, lr, momentum, *, weight_decay, maximize: (
         p - (descent(g, p, weight_decay, maximize) + buf * momentum) * lr
     ),
 )
-P, G, LR, BUF = range(4)  # places among an update's tensors
+P, G, LR, BUF, MU = range(5)  # places among an update's tensors
 
 
 class SGD(Optimizer):
@@ -56,6 +58,7 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
         master_weights: bool = True,
+        **switches: Unpack[Switches],
     ) -> None:
         settings = {
             "lr": lr,
@@ -66,7 +69,7 @@ class SGD(Optimizer):
             "maximize": maximize,
             "master_weights": master_weights,
         }
-        super().__init__(params, settings)
+        super().__init__(params, settings, **switches)
 
     def check_group(self, group: Group) -> None:
         super().check_group(group)
@@ -84,18 +87,20 @@ class SGD(Optimizer):
         buf = state.get("momentum_buffer")
         if not group["momentum"]:
             shared.change(shared.once("rule", lambda: self._rule(group)), p, g, lr)
-        elif buf is not None:
-            shared.change(shared.once("rule", lambda: self._rule(group)), p, g, lr, buf)
+            return
+        momentum = shared.number(p, "momentum", lambda group: group["momentum"])
+        if buf is not None:
+            shared.change(shared.once("rule", lambda: self._rule(group)), p, g, lr, buf, momentum)
         else:  # PyTorch's first step is not dampened
             buf = state["momentum_buffer"] = apply(FIRST, p, g, **_direction(group))
-            shared.change(Rule(_move(group)), p, g, lr, buf)
+            shared.change(Rule(_move(group)), p, g, lr, buf, momentum)
 
     def _rule(self, group: Group) -> Rule:
-        momentum, direction = group["momentum"], _direction(group)
-        if not momentum:
+        direction = _direction(group)
+        if not group["momentum"]:
             return Rule(Change(PLAIN, (P, G, LR), direction))
-        settings = {"momentum": momentum, "share": 1 - group["dampening"], **direction}
-        return Rule(Change(MOMENTUM, (BUF, P, G), settings), _move(group))
+        settings = {"share": 1 - group["dampening"], **direction}
+        return Rule(Change(MOMENTUM, (BUF, P, G, MU), settings), _move(group))
 
 
 def _direction(group: Group) -> dict[str, Any]:
@@ -106,4 +111,4 @@ def _move(group: Group) -> Change:
     """Of the parameter, by the momentum as it is now."""
     if not group["nesterov"]:
         return Change(ALONG, (P, BUF, LR), {})
-    return Change(NESTEROV, (P, G, BUF, LR), {"momentum": group["momentum"], **_direction(group)})
+    return Change(NESTEROV, (P, G, BUF, LR, MU), _direction(group))

@@ -1,0 +1,150 @@
+"""Muon: a matrix's momentum, made orthogonal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Unpack
+
+from everygrad import dtypes
+from everygrad.core.scopes import untraced
+from everygrad.core.tensor import Tensor
+from everygrad.errors import ArgumentError, ShapeError
+from everygrad.ops.elementwise.basic import clamp
+from everygrad.ops.python.creation import zeros_like
+from everygrad.ops.reduce.norms_and_counts import norm
+from everygrad.optim.group import Group, State
+from everygrad.optim.optimizer import Optimizer, Switches
+from everygrad.optim.rule import Change, Rule, Shared, Update
+
+MOMENTUM = Update("muon.momentum", lambda buf, g, share: buf + (g - buf) * share)
+# into a copy of the gradient
+NESTEROV = Update("muon.nesterov", lambda d, buf, share: buf + (d - buf) * share)
+MOVE = Update(
+    "muon.move",
+    lambda p, step, lr, *, ratio, decay: (p - p * (lr * decay) if decay else p) - step * lr * ratio,
+)
+_RATIOS = (None, "original", "match_rms_adamw")
+
+
+class Muon(Optimizer):
+    """Orthogonal steps for matrices; other parameters belong to another optimiser.
+
+    ns_coefficients  of the quintic that pushes singular values towards 1
+    ns_steps         how often it is applied
+    ns_dtype         what it is computed in
+    adjust_lr_fn     "original": longer steps for tall ones; "match_rms_adamw": AdamW's rates
+
+    >>> import everygrad as eg
+    >>> w = eg.eye(3) * 2
+    >>> w = w.requires_grad_()
+    >>> opt = eg.optim.Muon([w], lr=0.1)
+    >>> (w * w).sum().backward()
+    >>> opt.step()
+    >>> w[0, 0].item() < 2.0
+    True
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+        *,
+        ns_dtype: str = "bfloat16",
+        master_weights: bool = True,
+        **switches: Unpack[Switches],
+    ) -> None:
+        settings = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+            "ns_dtype": ns_dtype,
+            "master_weights": master_weights,
+        }
+        super().__init__(params, settings, **switches)
+
+    def check_group(self, group: Group) -> None:
+        super().check_group(group)
+        self.check_at_least_zero(group, "momentum", "eps")
+        if group["adjust_lr_fn"] not in _RATIOS:
+            raise ArgumentError(
+                f"Muon: adjust_lr_fn must be one of {_RATIOS}, got {group['adjust_lr_fn']!r}"
+            )
+        steps = group["ns_steps"]
+        if isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps < 100:
+            raise ArgumentError(f"Muon: ns_steps must be an integer below 100, got {steps!r}")
+        if len(group["ns_coefficients"]) != 3:
+            raise ArgumentError(
+                f"Muon: ns_coefficients must be three numbers, got {group['ns_coefficients']}"
+            )
+        if not dtypes.as_dtype(group["ns_dtype"]).is_float:
+            raise ArgumentError(
+                f"Muon: ns_dtype must be a floating point dtype, got {group['ns_dtype']!r}"
+            )
+
+    def _check_param(self, i: int, p: Any) -> None:
+        super()._check_param(i, p)
+        if p.ndim != 2:
+            raise ShapeError(
+                f"Muon: parameter {i} has shape {p.shape}; it takes matrices, give the others to "
+                f"AdamW"
+            )
+
+    def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
+        if "momentum_buffer" not in state:
+            with untraced():
+                state["momentum_buffer"] = zeros_like(p)
+
+    def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
+        buf = state["momentum_buffer"]
+        share = shared.number(p, "1 - momentum", lambda group: 1 - group["momentum"])
+        d = g.detach() if g.dtype is p.dtype else g.astype(p.dtype)
+        nesterov = group["nesterov"]
+        rule = shared.once("rule", lambda: _averaged(nesterov))
+        shared.change(rule, buf, g, share, d)
+        settings = {"ratio": _ratio(group["adjust_lr_fn"], p), "decay": group["weight_decay"]}
+
+        def move() -> None:
+            step = orthogonal(d if nesterov else buf, group)
+            shared.change(Rule(Change(MOVE, (0, 1, 2), settings)), p, step, shared.lr(p))
+
+        shared.then(move)
+
+
+def _averaged(nesterov: bool) -> Rule:
+    buf, g, share, d = range(4)
+    ahead = [Change(NESTEROV, (d, buf, share), {})] if nesterov else []
+    return Rule(Change(MOMENTUM, (buf, g, share), {}), *ahead)
+
+
+def _ratio(kind: str | None, p: Tensor) -> float:
+    rows, columns = p.shape
+    if kind == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / columns))
+
+
+def orthogonal(x: Tensor, group: Group) -> Tensor:
+    """About the orthogonal matrix nearest to x: Newton-Schulz steps, which bring all singular
+    values near 1."""
+    a, b, c = group["ns_coefficients"]
+    tall = x.shape[0] > x.shape[1]
+    y = x.astype(group["ns_dtype"])
+    y = y.mT if tall else y
+    y = y / clamp(norm(y), min=group["eps"])
+    for _ in range(group["ns_steps"]):
+        gram = y @ y.mT
+        y = y * a + (gram * b + (gram @ gram) * c) @ y
+    return y.mT if tall else y
