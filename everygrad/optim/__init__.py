@@ -1,6 +1,8 @@
 """Optimisers, in PyTorch's names."""
 
 from everygrad.amp.scaler import GradScaler as GradScaler
+from everygrad.optim import lr_scheduler as lr_scheduler, swa_utils as swa_utils
+from everygrad.optim.accumulation import accumulate_gradients as accumulate_gradients
 from everygrad.optim.adafactor import Adafactor as Adafactor
 from everygrad.optim.adam_variants import Adamax as Adamax, NAdam as NAdam, RAdam as RAdam
 from everygrad.optim.adamw import Adam as Adam, AdamW as AdamW

@@ -287,7 +287,7 @@ class RMSprop(Optimizer):
         share = {"alpha": group["alpha"], **_l2(group)}
         scaled = {"eps": group["eps"], **_l2(group)}
         changes = [Change(RMSPROP_SQUARE, (v, p, g), share)]
-        centred = ()
+        centred: tuple[int, ...] = ()
         if group["centered"]:
             changes.append(Change(RMSPROP_MEAN, (mean, p, g), share))
             centred = (mean,)

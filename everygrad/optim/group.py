@@ -18,7 +18,7 @@ from everygrad.dtypes import DType
 # to trace a compiled step again, unless what is given here for the old and the new one differs.
 _MISSING = object()
 LIVE: dict[str, Callable[[Any], Any]] = {
-    "lr": lambda lr: lr if isinstance(lr, Tensor) else float,
+    "lr": lambda lr: id(lr) if isinstance(lr, Tensor) else None,
     "momentum": lambda momentum: momentum != 0,
     "betas": lambda betas: tuple(betas[1:]),  # the first one is what schedules move
 }
@@ -114,8 +114,7 @@ class Group(dict[str, Any]):
         old = self.get(name, _MISSING)
         if name not in LIVE or old is _MISSING:
             return True
-        before, after = LIVE[name](old), LIVE[name](value)
-        return before is not after and (isinstance(old, Tensor) or before != after)
+        return bool(LIVE[name](old) != LIVE[name](value))
 
     def _follow(self) -> None:
         """Give the tensors the values that belong to the settings."""

@@ -43,8 +43,8 @@ class LBFGS(Optimizer):
     ...     loss = ((x - 1) ** 2).sum()
     ...     loss.backward()
     ...     return loss
-    >>> opt.step(closure)
-    tensor(29.)
+    >>> opt.step(closure).item()
+    29.0
     >>> eg.allclose(x.detach(), eg.ones((2,)))
     True
     """

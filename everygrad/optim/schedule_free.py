@@ -170,7 +170,7 @@ class ScheduleFreeAdamW(Optimizer):
             beta1 = group["betas"][0]
             share = 1 - beta1 if training else 1 - 1 / beta1
             for p in group["params"]:
-                held = self.state.get(p, {})
+                held: dict[str, Any] = self.state.get(p) or {}
                 if "z" in held:
                     weights = held.get("master", p)
                     new = weights + (held["z"] - weights) * share
