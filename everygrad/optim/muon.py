@@ -13,7 +13,7 @@ from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import clamp
 from everygrad.ops.python.creation import zeros_like
 from everygrad.ops.reduce.norms_and_counts import norm
-from everygrad.optim.group import Group, State
+from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Optimizer, Switches
 from everygrad.optim.rule import Change, Rule, Shared, Update
 
@@ -138,13 +138,15 @@ def _ratio(kind: str | None, p: Tensor) -> float:
 
 def orthogonal(x: Tensor, group: Group) -> Tensor:
     """About the orthogonal matrix nearest to x: Newton-Schulz steps, which bring all singular
-    values near 1."""
+    values near 1. Products are in `ns_dtype`; what is added up is rounded to it once."""
     a, b, c = group["ns_coefficients"]
+    dtype, wide = dtypes.as_dtype(group["ns_dtype"]), precise(x)
     tall = x.shape[0] > x.shape[1]
-    y = x.astype(group["ns_dtype"])
+    y = x.astype(dtype)
     y = y.mT if tall else y
-    y = y / clamp(norm(y), min=group["eps"])
+    y = (y.astype(wide) / clamp(norm(y.astype(wide)), min=group["eps"])).astype(dtype)
     for _ in range(group["ns_steps"]):
         gram = y @ y.mT
-        y = y * a + (gram * b + (gram @ gram) * c) @ y
+        slope = (gram.astype(wide) * b + (gram @ gram).astype(wide) * c).astype(dtype)
+        y = (y.astype(wide) * a + (slope @ y).astype(wide)).astype(dtype)
     return y.mT if tall else y

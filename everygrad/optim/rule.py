@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from everygrad.backends import base
 from everygrad.compile.expr import call
 from everygrad.core.context import intercepted
+from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor, shared, wrap
-from everygrad.dispatch import update
+from everygrad.dispatch import apply, update
 from everygrad.dtypes import DType
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.record.families import Elementwise
@@ -78,6 +79,10 @@ DIRECTION = Update(
     "optim.direction",
     lambda d, p, *, weight_decay, maximize: descent(d, p, weight_decay, maximize),
 )
+
+
+# a condition that always holds, or the body would be the array itself
+_COPY = Update("optim.copy", lambda x: select((x == x) | (x != x), x, x))
 
 
 # --- what a step shares --------------------------------------------------------------------------
@@ -204,6 +209,13 @@ class Shared:
         put(held, made[1])
         new: Tensor = made[1]
         return new
+
+
+def copied(t: Tensor) -> Tensor:
+    """The same value, computed anew. A compiled step takes for granted which tensors share one
+    value, so those that will go apart must not begin with one."""
+    with untraced():
+        return apply(_COPY, t.detach())
 
 
 def put(t: Tensor, new: Tensor) -> None:

@@ -11,11 +11,11 @@ from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
-from everygrad.ops.python.creation import tensor, zeros
+from everygrad.ops.python.creation import zeros
 from everygrad.optim.adamw import SQUARE, corrected_root
 from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Optimizer, Switches
-from everygrad.optim.rule import Change, Rule, Shared, Update, descent, put, select
+from everygrad.optim.rule import Change, Rule, Shared, Update, copied, descent, put, select
 
 RATE = Update(
     "schedule_free.rate", lambda lr, count, *, warmup: lr * call("min", count / warmup, 1.0)
@@ -116,9 +116,10 @@ class ScheduleFreeAdamW(Optimizer):
             return
         kind = (precise(p), p.device)
         with untraced():
-            zero = shared.once(("zero", *kind), lambda: zeros((), *kind))
-            state["weight_sum"], state["lr_max"] = zero.detach(), zero.detach()
-            state["z"] = tensor(p.detach(), p.dtype, p.device)
+            for name in ("weight_sum", "lr_max"):
+                zero = shared.once((name, *kind), lambda: zeros((), *kind))
+                state[name] = zero.detach()
+        state["z"] = copied(p)
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
         if not group["train_mode"]:

@@ -18,13 +18,13 @@ from everygrad.ops.python.creation import full_like, tensor
 from everygrad.optim.group import Group, precise
 from everygrad.optim.lr_scheduler.base import LRScheduler, checked_optimizer, for_each_group
 from everygrad.optim.optimizer import Optimizer
-from everygrad.optim.rule import Change, Rule, Shared, Update, put
+from everygrad.optim.rule import Change, Rule, Shared, Update, copied, put
 
 AvgFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 MultiAvgFn = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]
 _BATCH_NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 
-EMA = Update("swa.ema", lambda mean, x, *, share: mean + (x - mean) * share)
+EMA = Update("swa.ema", lambda mean, x, *, decay: mean * decay + x * (1 - decay))
 MEAN = Update("swa.mean", lambda mean, x, n: mean + (x - mean) / (n + 1.0))
 
 
@@ -75,7 +75,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
     [tensor([5.])]
     """
     _check_decay("get_ema_multi_avg_fn", decay)
-    rule = Rule(Change(EMA, (0, 1), {"share": 1 - decay}))
+    rule = Rule(Change(EMA, (0, 1), {"decay": decay}))
     return lambda means, xs, n: _change_all(rule, means, xs)
 
 
@@ -104,16 +104,16 @@ def _change_all(
     xs: Sequence[Tensor],
     counts: dict[Any, Tensor] | None = None,
 ) -> None:
-    """A rule on every mean, one launch for all of them; integers are truncated, as elsewhere."""
+    """A rule on every mean: one launch for all of them. Integers are truncated, as in PyTorch."""
     shared = Shared(Group({}))
     for mean, x in zip(means, xs, strict=True):
         more = () if counts is None else (counts[precise(mean)],)
         if mean.dtype.is_float:
             shared.change(rule, mean, x, *more)
-            continue
-        wide = mean.astype(precise(mean))
-        rule.run((wide, x.astype(precise(mean)), *more))
-        put(mean, wide.astype(mean.dtype))
+        else:
+            wide = mean.astype(precise(mean))
+            rule.run((wide, x.astype(precise(mean)), *more))
+            put(mean, wide.astype(mean.dtype))
     shared.settle()
 
 
@@ -154,6 +154,8 @@ class AveragedModel(Module):
         if not isinstance(model, Module):
             raise ArgumentError(f"AveragedModel: takes a module, got {type(model).__name__}")
         self.module = deepcopy(model)
+        for t in (*self.module.parameters(), *self.module.buffers()):
+            t.rebind(copied(t)._data, t._node)
         if device is not None:
             self.module.to(device)
         home = device or next((p.device for p in model.parameters()), "cpu")

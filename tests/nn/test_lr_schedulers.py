@@ -12,7 +12,6 @@ import torch
 
 import everygrad as eg
 from everygrad import optim
-from everygrad._jit.jit import Jitted
 from everygrad.errors import ArgumentError, TraceError
 from everygrad.optim import lr_scheduler as ours_of
 
@@ -276,20 +275,6 @@ WARM: dict[str, Make] = {
     "warm_stable": lambda s, o: s.WarmupStableDecay(o, 5, 5, 10),
 }
 ALL = {**ROWS, **WARM}
-
-
-@pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """One entry for each time that a function was traced."""
-    found: list[Any] = []
-    compile_ = Jitted.compile
-
-    def counted(self: Jitted, *args: Any) -> Any:
-        found.append(self)
-        return compile_(self, *args)
-
-    monkeypatch.setattr(Jitted, "compile", counted)
-    return found
 
 
 def trained(opt: optim.Optimizer, schedule: Any, way: str) -> list[list[float]]:
