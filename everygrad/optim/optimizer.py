@@ -8,7 +8,8 @@ need not be compiled again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypedDict, Unpack
 
 from everygrad import dtypes
@@ -404,6 +405,53 @@ class Optimizer(Hooks):
             shown = ", ".join(f"{k}={v}" for k, v in group.items() if k != "params")
             lines.append(f"  group {i}: {len(group['params'])} parameters, {shown}")
         return f"{self._name}(\n" + "\n".join(lines) + "\n)"
+
+
+@contextmanager
+def swap_in_optimizer_params_and_state(
+    optimizer: Optimizer,
+    swapin_parameters: Mapping[str, Tensor],
+    swapin_optim_state: Mapping[str, Any],
+) -> Iterator[None]:
+    """Let an optimiser work on other parameters, with another state, inside a `with` block.
+
+    swapin_parameters   tensors by name, in the order of the optimiser's own
+    swapin_optim_state  as `state_dict` gives it; its tensors get new values, numbers do not
+
+    >>> import everygrad as eg
+    >>> x, y = (eg.tensor([v], requires_grad=True) for v in (1.0, 5.0))
+    >>> opt = eg.optim.SGD([x], lr=0.5)
+    >>> y.grad = eg.ones((1,))
+    >>> with eg.optim.swap_in_optimizer_params_and_state(opt, {"x": y}, opt.state_dict()):
+    ...     opt.step()
+    >>> x.item(), y.item()
+    (1.0, 4.5)
+    """
+    name = "swap_in_optimizer_params_and_state"
+    params = list(swapin_parameters.values())
+    saved = swapin_optim_state["param_groups"]
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    given = [len(group["params"]) for group in saved]
+    if sizes != given or sum(sizes) != len(params):
+        raise ArgumentError(
+            f"{name}: {len(params)} parameters in groups of {given} do not fit "
+            f"{optimizer._name}'s groups of {sizes}"
+        )
+    left = iter(params)
+    groups = Counted()
+    for own, new in zip(optimizer.param_groups, saved, strict=True):
+        group = optimizer._merged(own, new)
+        dict.__setitem__(group, "params", Counted(next(left) for _ in own["params"]))
+        groups.append(group)
+    order = [number for group in saved for number in group["params"]]
+    held = swapin_optim_state["state"]
+    state = {p: State(held.get(k, {})) for k, p in zip(order, params, strict=True)}
+    before = optimizer.param_groups, optimizer.state
+    try:
+        optimizer.param_groups, optimizer.state = groups, state
+        yield
+    finally:
+        optimizer.param_groups, optimizer.state = before
 
 
 def _arguments(name: str, changed: Any) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from everygrad.autograd.modes import no_grad
 from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor
+from everygrad.core.torch_optim_names import missing as _missing
 from everygrad.errors import ArgumentError
 from everygrad.nn.module import Module
 from everygrad.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
@@ -19,6 +20,16 @@ from everygrad.optim.group import Group, precise
 from everygrad.optim.lr_scheduler.base import LRScheduler, checked_optimizer, for_each_group
 from everygrad.optim.optimizer import Optimizer
 from everygrad.optim.rule import Change, Rule, Shared, Update, copied, put
+
+__all__ = [
+    "SWALR",
+    "AveragedModel",
+    "get_ema_avg_fn",
+    "get_ema_multi_avg_fn",
+    "get_swa_avg_fn",
+    "get_swa_multi_avg_fn",
+    "update_bn",
+]
 
 AvgFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 MultiAvgFn = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]
@@ -310,3 +321,9 @@ class SWALR(LRScheduler):
             start = end if before == 1 else (lr - before * end) / (1 - before)
             rates.append(end * share + start * (1 - share))
         return rates
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):  # Python asks for these itself
+        raise AttributeError(name)
+    raise _missing("optim.swa_utils", name, __all__)

@@ -127,19 +127,18 @@ def test_rates_are_pytorchs(row: str, kind: str) -> None:
 @rows
 @kinds
 def test_a_state_takes_up_where_it_was(row: str, kind: str) -> None:
-    opt = ours(kind)
+    opt, other = ours(kind), ours(kind)
     schedule = ROWS[row](OURS, opt)
-    for epoch in range(EPOCHS):
-        if epoch == 23:
-            other = ours(kind)
-            resumed = ROWS[row](OURS, other)
-            resumed.load_state_dict(schedule.state_dict())
-            other.load_state_dict(opt.state_dict())
+    for _ in range(23):
         schedule.step()
-        if epoch >= 23:
-            resumed.step()
-            assert numbers(opt) == numbers(other)
-            assert schedule.get_last_lr() == resumed.get_last_lr()
+    resumed = ROWS[row](OURS, other)
+    resumed.load_state_dict(schedule.state_dict())
+    other.load_state_dict(opt.state_dict())
+    for _ in range(23, EPOCHS):
+        schedule.step()
+        resumed.step()
+        assert numbers(opt) == numbers(other)
+        assert schedule.get_last_lr() == resumed.get_last_lr()
 
 
 @rows

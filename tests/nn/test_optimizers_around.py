@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import everygrad as eg
 from everygrad import nn, optim
+from everygrad.core.torch_optim_names import ABSENT, SPELLINGS
 from everygrad.errors import ArgumentError, ShapeError, TraceError
 from everygrad.optim import swa_utils
 from tests.nn.test_optimizers_table import ONE_EACH, leaves, made, put_grads, values
@@ -451,3 +452,75 @@ def test_parts_that_do_not_divide_a_batch_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"one size of the first axis, got .2, 3."):
         optim.accumulate_gradients(lambda x, y: p.sum(), eg.ones((3,)), eg.ones((2,)), steps=1)
     assert p.grad is None
+
+
+# --- PyTorch's names -----------------------------------------------------------------------------
+
+MODULES: dict[str, tuple[Any, Any]] = {
+    "optim": (torch.optim, optim),
+    "optim.lr_scheduler": (torch.optim.lr_scheduler, optim.lr_scheduler),
+    "optim.swa_utils": (torch.optim.swa_utils, optim.swa_utils),
+}
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_what_pytorch_has_is_there_or_explained(module: str) -> None:
+    theirs, ours = MODULES[module]
+    names = set(theirs.__all__)
+    absent = {name for name in names if not hasattr(ours, name)}
+    assert absent == set(ABSENT[module])
+    assert len(absent) <= 0.1 * len(names)
+    assert all(reason for reason in ABSENT[module].values())
+    assert set(ours.__all__) == {n for n in ours.__all__ if hasattr(ours, n)} >= names - absent
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "answer"),
+    [
+        (optim, "AdmW", "everygrad.optim has no 'AdmW'; the nearest is 'AdamW'"),
+        (optim, "SparseAdam", "has no 'SparseAdam'; use Adam: gradients are dense here"),
+        (optim, "EMA", "use swa_utils.AveragedModel with get_ema_multi_avg_fn"),
+        (optim.lr_scheduler, "CosineLR", "the nearest is 'CosineAnnealingLR'"),
+        (optim.lr_scheduler, "get_wsd_schedule", "use lr_scheduler.WarmupStableDecay"),
+        (optim.swa_utils, "update_batchnorm", "has no 'update_batchnorm'"),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered(module: Any, name: str, answer: str) -> None:
+    with pytest.raises(AttributeError, match=answer):
+        getattr(module, name)
+
+
+def test_spellings_lead_somewhere() -> None:
+    assert not any(hasattr(optim, name) for name in SPELLINGS)
+    for use in SPELLINGS.values():
+        found: Any = optim if not use.startswith("eg.") else eg
+        for part in use.removeprefix("eg.").split(",")[0].split(" ")[0].split("."):
+            found = getattr(found, part)
+        assert callable(found)
+
+
+def test_other_parameters_for_a_while() -> None:
+    p, q = leaf(1.0, 2.0), leaf(5.0, 6.0)
+    opt = optim.Adam([p], lr=0.1)
+    p.grad = eg.ones((2,))
+    opt.step()
+    before, groups = opt.state_dict(), opt.param_groups
+    other = opt.state_dict()
+    other["param_groups"][0]["lr"] = 0.5
+    q.grad = -eg.ones((2,))
+    with optim.swap_in_optimizer_params_and_state(opt, {"p": q}, other):
+        assert opt.param_groups[0]["lr"] == 0.5
+        opt.step()
+    assert other["state"][0]["step"].item() == 2.0
+    assert opt.param_groups is groups
+    assert groups[0]["lr"] == 0.1
+    assert q.tolist() != [5.0, 6.0]
+    after = opt.state_dict()["state"][0]
+    assert {k: t.tolist() for k, t in after.items()} == {
+        k: t.tolist() for k, t in before["state"][0].items()
+    }
+    with (
+        pytest.raises(ArgumentError, match=r"2 parameters in groups of \[1\] do not fit Adam's"),
+        optim.swap_in_optimizer_params_and_state(opt, {"p": q, "q": p}, other),
+    ):
+        raise AssertionError("not reached")
