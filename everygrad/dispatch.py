@@ -181,10 +181,12 @@ def update(op: Op, t: Tensor, *others: Tensor, **params: Any) -> None:
     """
     plain = type(t._data) is ndarray and all(type(o._data) is ndarray for o in others)
     if plain and op.family == "elementwise" and not intercepted():
-        payload = CPU.rewrite(op, t, [o._data for o in others], params)
-        if payload is not None:
-            t.rebind(payload, t._node)
-            return
+        given = [o._data for o in others]
+        payload = CPU.rewrite(op, t, given, params)
+        if payload is None:
+            payload = CPU.run(op, [t._data, *given], params)
+        t.rebind(payload, t._node)
+        return
     if op.family == "elementwise" and not intercepted() and hasattr(t._data, "direct"):
         payloads = [t._data, *[o._data for o in others]]
         if len(set(map(type, payloads))) == 1:  # a device's, and nothing around them
