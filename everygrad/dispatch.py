@@ -27,7 +27,7 @@ from everygrad.core.context import fast_limit, intercepted, profiling, tracing, 
 from everygrad.core.protocols import ElementwiseOp, Op
 from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dtypes import DType
-from everygrad.errors import DeviceError, DtypeError, EverygradError
+from everygrad.errors import ArgumentError, DeviceError, DtypeError, EverygradError
 
 # NumPy warns of overflow and of division by zero; tensors carry inf and NaN instead, as GPUs do.
 # Where a filter turns warnings into errors, the fast path sends the op to the slow one.
@@ -196,6 +196,15 @@ def update(op: Op, t: Tensor, *others: Tensor, **params: Any) -> None:
         t.rebind(apply(op, t, *others, **params)._data, t._node)
 
 
+def refuse_masked(value: Any) -> None:
+    """A mask would be dropped, and what it hides computed with."""
+    if type(value) is not ndarray and hasattr(value, "mask") and hasattr(value, "filled"):
+        raise ArgumentError(
+            "tensors have no masks, and a masked array would lose its own: pass x.filled(value), "
+            "or the data and the mask as two arrays"
+        )
+
+
 def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:
     """A number or NumPy array as a tensor on the device of `like`."""
     if isinstance(value, np.generic):
@@ -203,6 +212,7 @@ def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:
     if isinstance(value, bool | int | float | complex):
         dtype = dtype or dtypes.of_scalar(value, like.dtype)
         return wrap(base.get(like.device).full((), value, dtype))
+    refuse_masked(value)
     array = np.array(value)
     return wrap(base.get(like.device).from_numpy(array.astype(dtypes.as_dtype(array.dtype).np)))
 
@@ -272,6 +282,7 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
         try:
             a = x._data
             size = a.size
+            parent = x._node
         except AttributeError:  # no tensor, or a payload that the fast path is not for
             return slow(x)
         if size > fast_limit():
@@ -297,7 +308,6 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
         t = Tensor()
         t._data = out
         t._source = None
-        parent = x._node
         if parent is None or constant or not (mode := recording()):
             t._node = None
             return t
@@ -348,6 +358,8 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
             b = y._data
             a_size = a.size
             b_size = b.size
+            px = x._node
+            py = y._node
         except AttributeError:  # no tensor, or a payload that the fast path is not for
             return slow(x, y)
         dtype = a.dtype
@@ -378,8 +390,6 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
         t = Tensor()
         t._data = out
         t._source = None
-        px = x._node
-        py = y._node
         if (px is None and py is None) or constant or not (mode := recording()):
             t._node = None
             return t

@@ -148,3 +148,13 @@ def test_derivatives_go_through_what_is_rounded() -> None:
     assert y.grad is not None
     assert y.grad.dtype is eg.float64
     assert y.grad.tolist() == [0.0, 5.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_masks_are_not_dropped(dtype: str) -> None:
+    x, masked = eg.tensor([1.0, 2.0]), np.ma.array([1.0, 2.0], mask=[0, 1], dtype=dtype)
+    calls = [lambda: x * masked, lambda: eg.exp(masked), lambda: eg.tensor(masked),
+             lambda: eg.asarray(masked), lambda: eg.concat([x, masked])]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ArgumentError, match="filled"):
+            call()

@@ -14,6 +14,7 @@ from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, shared, wrap
+from everygrad.dispatch import refuse_masked
 from everygrad.dtypes import DType
 from everygrad.errors import (
     ArgumentError,
@@ -51,6 +52,7 @@ def _buffer(data: Any) -> Any:
 
 def _as_array(data: Any, dtype: DType | None) -> Any:
     """A NumPy array from nested lists, numbers and arrays, in a dtype everygrad has."""
+    refuse_masked(data)
     data = _buffer(data)
     try:
         array = np.asarray(data)
@@ -186,6 +188,7 @@ def asarray(
             return out
         # a copy of a leaf is the result of an op: its elements may be assigned to
         return wrap(shared(out)) if out._node is None else out.clone()
+    refuse_masked(obj)
     obj = _buffer(obj)
     shares = isinstance(obj, np.ndarray) and wanted in (None, dtypes.FROM_NP.get(obj.dtype))
     if shares and obj.dtype in dtypes.FROM_NP and not copy and device in (None, "cpu"):
