@@ -13,7 +13,7 @@ import torch.utils.data as torch_data
 import everygrad as eg
 from everygrad.data.workers import processes
 from everygrad.errors import ArgumentError
-from tests.support.loader_cases import Counting, Large, Pair, Record, as_values
+from tests.support.loader_cases import Computing, Counting, Large, Pair, Record, as_values
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -150,6 +150,18 @@ def test_batches_stay_what_they_are_while_others_come() -> None:
         row = x[0] if row is None else row  # a view alone keeps its batch
     assert row is not None
     assert set(row.tolist()) == {0.0}
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_workers_compute_what_their_parent_does(kind: str) -> None:
+    """Native threads, compiled functions and caches are in use in the parent before it forks."""
+    data = Computing()
+    wanted = [as_values(b) for b in eg.data.DataLoader(data, 2)]
+    for _ in range(2):
+        found = [as_values(b) for b in eg.data.DataLoader(data, 2, num_workers=2, workers=kind)]
+        assert found == wanted
+        assert [as_values(b) for b in eg.data.DataLoader(data, 2)] == wanted
+    assert len(wanted) == 4
 
 
 def test_batches_are_not_copied() -> None:

@@ -135,9 +135,11 @@ def test_a_dataset_that_cannot_be_spawned_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
-@pytest.mark.parametrize("end", ["break", "close", "garbage", "exception", "loader closed"])
+@pytest.mark.parametrize(
+    "end", ["break", "close", "garbage", "exception", "loader closed", "loader gone"]
+)
 def test_workers_end_with_the_loop(kind: str, end: str) -> None:
-    persistent = end == "loader closed"
+    persistent = end.startswith("loader")
     loader = failing("nothing", kind, persistent_workers=persistent)
     batches = iter(loader)
     next(batches)
@@ -151,9 +153,9 @@ def test_workers_end_with_the_loop(kind: str, end: str) -> None:
     if end == "exception":
         with pytest.raises(ZeroDivisionError):
             sum(1 // 0 for _ in loader)
-    if persistent:
+    if end == "loader closed":
         loader.close()
-    batches = None
+    batches = loader = None
     gc.collect()
     assert not multiprocessing.active_children()
     assert not {n for n in threads() if "loader" in n}

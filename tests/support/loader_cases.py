@@ -133,6 +133,21 @@ _WAYS: dict[str, Callable[[], Any]] = {
 }
 
 
+class Computing(Dataset[Any]):
+    """Items made by kernels of their own: eager, compiled, and products on all threads."""
+
+    def __init__(self) -> None:
+        self.w = eg.asarray(np.random.default_rng(0).random((300, 300), np.float32))
+        self.step = eg.jit(lambda x: eg.tanh(x @ x * 0.01).sum(axis=0))
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> Any:
+        x = eg.exp(self.w * (0.1 * i)) + 1
+        return (self.w @ x).mean(axis=0), self.step(x), eg.sort(x, axis=0)[0]
+
+
 class Large(Dataset[Any]):
     """Items of some size, and of a kind that is told as text."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -15,7 +16,7 @@ from everygrad.data.workers.item_seeds import ProcessSeeds, ThreadSeeds
 from everygrad.data.workers.worker_info import WorkerInfo
 from everygrad.errors import WorkerError
 
-_GRACE = 5.0  # seconds that a thread has to finish its item when the loader closes
+_GRACE = 2.0  # seconds that threads have to finish their items when the loader closes
 
 
 class Caller:
@@ -175,6 +176,7 @@ def _close(workers: list[_Thread], threads: list[threading.Thread], results: Any
     for w in workers:
         w.closed = True
         w.commands.put(None)
+    limit = time.monotonic() + _GRACE
     for t in threads:
         if t is not threading.current_thread():  # a worker's own garbage collection may get here
-            t.join(_GRACE)
+            t.join(max(0.0, limit - time.monotonic()))
