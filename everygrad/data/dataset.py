@@ -24,8 +24,7 @@ class Dataset(Generic[T_co]):
     """Items by number: subclasses write `__getitem__`, and `__len__` where they know it.
 
     A `__getitems__(indices)` that returns a list of items is used for a whole batch where a class
-    has one. A loader seeds all random streams before each item, which takes some ten microseconds;
-    a class with `draws = False` says that its items need none.
+    has one.
 
     >>> import everygrad as eg
     >>> class Squares(eg.data.Dataset):
@@ -34,8 +33,6 @@ class Dataset(Generic[T_co]):
     >>> [x.tolist() for x in eg.data.DataLoader(Squares(), batch_size=2)]
     [[0, 1], [4, 9]]
     """
-
-    draws: bool = True
 
     def __getitem__(self, index: Any) -> T_co:
         raise NotImplementedError(f"{type(self).__name__}: write __getitem__(self, index)")
@@ -72,8 +69,6 @@ class TensorDataset(Dataset[tuple[Any, ...]]):
     >>> eg.data.TensorDataset(eg.arange(3), eg.arange(3) * 2)[1]
     (tensor(1), tensor(2))
     """
-
-    draws = False
 
     def __init__(self, *tensors: Any) -> None:
         if not tensors:

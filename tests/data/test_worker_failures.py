@@ -104,6 +104,19 @@ class _Slow(Failing):
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_failure_of_collate_fn_names_the_batch(kind: str) -> None:
+    def collate(items: list[Any]) -> Any:
+        if items[0][0] == 12:
+            raise ValueError("ragged")
+        return items
+
+    with pytest.raises(ValueError, match="ragged") as found:
+        list(failing("nothing", kind, collate_fn=collate))
+    told = str(found.value) + "".join(getattr(found.value, "__notes__", ()))
+    assert "the collate_fn of batch 3" in told
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
 def test_a_failure_as_a_worker_starts_is_told(kind: str) -> None:
     def init(number: int) -> None:
         raise ValueError(f"no database for {number}")

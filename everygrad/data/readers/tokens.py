@@ -138,8 +138,6 @@ class TokenDataset(Dataset[tuple[Any, Any]]):
     (2, array([4, 5, 6, 7]), array([5, 6, 7, 8]))
     """
 
-    draws = False
-
     def __init__(
         self, path: str | os.PathLike[str], block_size: int, stride: int | None = None
     ) -> None:

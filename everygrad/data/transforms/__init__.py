@@ -2,7 +2,7 @@
 any device, eager or inside `eg.jit`.
 
 Every image of a batch has its own draw. Random transforms take a `generator`; without one they draw
-from the default generator, which a DataLoader seeds for each item. Sizes never depend on what is
+from the default generator, which a DataLoader seeds for each batch. Sizes never depend on what is
 drawn, so a compiled step with augmentation is traced once.
 """
 

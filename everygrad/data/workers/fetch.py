@@ -10,12 +10,10 @@ import numpy as np
 from everygrad.core.tensor import wrap
 from everygrad.data.collate import Batch, allocator, default_collate
 from everygrad.data.dataset import TensorDataset
-from everygrad.data.permutation import mixed
 from everygrad.errors import ArgumentError, OutOfRangeError
 
-_PLAIN = (list, tuple, range, str, bytes, dict, np.ndarray)
 END = object()  # an iterable dataset has no more items
-_COLLATING = 1 << 62  # the place in a batch of what collate_fn draws
+_BEFORE = 1 << 62  # what an iterable dataset draws before its first item
 
 
 class Job(NamedTuple):
@@ -30,7 +28,7 @@ class Job(NamedTuple):
 
 
 class Seeds(Protocol):
-    """Puts the random streams at the beginning of one item's."""
+    """Puts the random streams at the beginning of one batch's."""
 
     def __call__(self, *numbers: int) -> None: ...
 
@@ -67,18 +65,16 @@ class _FromMap:
         self._several = getattr(job.dataset, "__getitems__", None)
         self._streams = job.collate_fn is default_collate
         self._rows = type(job.dataset) is TensorDataset and self._streams
-        self._draws = draws(job.dataset)
 
     def fetch(self, number: int, indices: Any) -> Any:
         job = self._job
-        self._base = mixed(self._seed, number)
+        self._progress(0)
+        self._seeds(self._seed, number)  # once: whoever fetches a batch fetches all of its items
         if not job.batched:
-            self._item(0)
             return job.collate_fn(job.dataset[indices])
         if self._rows and all(t.device == "cpu" for t in job.dataset.tensors):
             return [_rows_of(t, indices) for t in job.dataset.tensors]
         if self._several is not None:
-            self._item(0)
             items = self._several(indices)
             if len(items) != len(indices):
                 raise ArgumentError(
@@ -88,29 +84,19 @@ class _FromMap:
         elif self._streams and len(indices):
             batch = Batch(len(indices))
             for place, index in enumerate(indices):
-                self._item(place)
+                self._progress(place)
                 batch.add(job.dataset[index])
             return batch.finish()
         else:
             items = []
             for place, index in enumerate(indices):
-                self._item(place)
+                self._progress(place)
                 items.append(job.dataset[index])
-        self._seeds(self._base, _COLLATING)
+        self._progress(len(indices))
         return job.collate_fn(items)
-
-    def _item(self, place: int) -> None:
-        self._progress(place)
-        if self._draws:
-            self._seeds(self._base, place)
 
     def state(self) -> Any:
         return None
-
-
-def draws(dataset: Any) -> bool:
-    """Whether fetching an item may draw random numbers."""
-    return type(dataset) not in _PLAIN and getattr(dataset, "draws", True) is not False
 
 
 def _rows_of(t: Any, indices: list[int]) -> Any:
@@ -135,7 +121,7 @@ class _FromIterable:
         self._job, self._seeds, self._seed, self._worker = job, seeds, seed, worker
         self._progress = progress
         self._count = 0  # items so far
-        seeds(seed, worker, _COLLATING)
+        seeds(seed, worker, _BEFORE)
         resume = resume or {}
         state = resume.get("dataset")
         if state is not None and _has_state(job.dataset):
@@ -153,7 +139,8 @@ class _FromIterable:
                 pass
 
     def _next(self) -> Any:
-        self._seeds(self._seed, self._worker, self._count)
+        if self._count % (self._job.batch_size or 1) == 0:  # where a batch begins
+            self._seeds(self._seed, self._worker, self._count)
         item = next(self._items, END)
         if item is END:
             self._done = True
@@ -177,7 +164,6 @@ class _FromIterable:
             items.append(item)
         if not items or (job.drop_last and len(items) < job.batch_size):
             return END
-        self._seeds(self._seed, self._worker, _COLLATING + self._count)
         return job.collate_fn(items)
 
     def state(self) -> Any:
@@ -196,4 +182,4 @@ def name_of_item(indices: Any, place: int, batched: bool) -> str:
         return f"at place {place}"
     if not batched:
         return f"item {indices!r}"
-    return f"item {indices[place]!r}" if place < len(indices) else "the batch, collating it"
+    return f"item {indices[place]!r}" if place < len(indices) else "the collate_fn"

@@ -1,9 +1,9 @@
-"""Random numbers of items: each item of a pass has its own seed, whoever fetches it.
+"""Random numbers of items: each batch of a pass has its own seed, whoever fetches it.
 
-While an item is fetched, `random`, NumPy's global functions and everygrad's default generator stand
-at the beginning of that item's streams, so that an augmentation comes out the same for any number
-of workers. In a thread worker the first two are the whole process's and stay as they are: draw from
-everygrad there, or from `item_generator()`.
+As the items of a batch are fetched, one after the other, `random`, NumPy's global functions and
+everygrad's default generator begin at that batch's seed, so that an augmentation comes out the same
+for any number of workers. In a thread worker the first two are the whole process's and stay as they
+are: draw from everygrad there, or from `item_generator()`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _here = _Here()
 
 
 def item_generator() -> Generator | None:
-    """The generator of the item that is being fetched, or None outside of a loader's fetch.
+    """The generator from which the item that is being fetched draws, or None outside of a fetch.
 
     >>> import everygrad as eg
     >>> eg.data.item_generator() is None
@@ -41,7 +41,7 @@ def item_generator() -> Generator | None:
 
 
 def _begin(generator: Generator, seed: int) -> None:
-    """`manual_seed` in a tenth of its time: it is done for every item."""
+    """`manual_seed` in a tenth of its time."""
     words = np.frombuffer(seed.to_bytes(16, "little"), np.uint32)  # the key, and a counter of 0
     generator.state.rebind(words, None, drawn=True)
 

@@ -61,8 +61,8 @@ class Describe:
             return [kind.__name__, [[self(k), self(v)] for k, v in value.items()]]
         if isinstance(value, Tensor):
             return ["tensor", *self._array(_values(value))]
-        if kind is np.ndarray:
-            return ["array", *self._array(value)]
+        if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
+            return ["array", *self._array(np.asarray(value))]  # of a mapped file the plain array
         if isinstance(value, np.generic):
             return ["scalar", *self._array(np.asarray(value))]
         if kind is complex:
