@@ -58,15 +58,50 @@ def launched(gpu: Any, work: Callable[[], None]) -> list[str]:
         (lambda ps: optim.SGD(ps), "multi_tensor_sgd"),
         (lambda ps: optim.SGD(ps, momentum=0.9), "multi_tensor_sgd_along"),
         (lambda ps: optim.SGD(ps, momentum=0.9, nesterov=True), "multi_tensor_sgd_nesterov"),
+        (lambda ps: optim.NAdam(ps), "multi_tensor_nadam_move"),
+        (lambda ps: optim.RAdam(ps, weight_decay=0.1), "multi_tensor_radam_move"),
+        (lambda ps: optim.Adamax(ps), "multi_tensor_adamax_move"),
+        (lambda ps: optim.Adagrad(ps, lr_decay=0.1), "multi_tensor_adagrad_move"),
+        (lambda ps: optim.Adadelta(ps), "multi_tensor_adadelta_moved"),
+        (lambda ps: optim.Adadelta(ps, weight_decay=0.1), "multi_tensor_adadelta_moved"),
+        (lambda ps: optim.RMSprop(ps), "multi_tensor_rmsprop_move"),
+        (lambda ps: optim.RMSprop(ps, momentum=0.9, centered=True), "multi_tensor_rmsprop_along"),
+        (lambda ps: optim.Rprop(ps), "multi_tensor_rprop_previous"),
+        (lambda ps: optim.ASGD(ps), "multi_tensor_asgd_average"),
+        (lambda ps: optim.Lion(ps, weight_decay=0.1), "multi_tensor_lion_momentum"),
+        (lambda ps: optim.ScheduleFreeAdamW(ps), "multi_tensor_schedule_free_plain"),
     ],
 )
-def test_all_parameters_move_in_one_launch(gpu: Any, make: Any, last: str) -> None:
-    params = tensors(SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_all_parameters_move_in_one_launch(gpu: Any, make: Any, last: str, dtype: str) -> None:
+    params = tensors(SHAPES, dtype)
     opt = make(params)
     stepped(params, opt, 2)
     names = launched(gpu, lambda: stepped(params, opt, 1))
     assert [n for n in names if n.startswith("multi_tensor")] == [last]
-    assert not any(n.startswith(("adam_average", "adam_square", "sgd")) for n in names)
+    # the rest is of scalars, and for half parameters a copy from and to their master weights
+    scalars = [n for n in names if not n.startswith(("multi_tensor", "where", "astype", "cast"))]
+    assert len(scalars) <= 8
+
+
+def test_lamb_takes_a_launch_before_its_norms_and_one_after(gpu: Any) -> None:
+    params = tensors(SHAPES)
+    opt = optim.LAMB(params)
+    stepped(params, opt, 2)
+    names = launched(gpu, lambda: stepped(params, opt, 1))
+    found = [n for n in names if n.startswith("multi_tensor")]
+    assert found == ["multi_tensor_lamb_step", "multi_tensor_lamb_move"]
+
+
+def test_averages_of_weights_are_one_launch(gpu: Any) -> None:
+    model = eg.nn.Linear(5, 3).to("cuda:dry")
+    for multi in (
+        optim.swa_utils.get_ema_multi_avg_fn(0.9),
+        optim.swa_utils.get_swa_multi_avg_fn(),
+    ):
+        mean = optim.swa_utils.AveragedModel(model, multi_avg_fn=multi)
+        names = launched(gpu, lambda mean=mean: mean.update_parameters(model))
+        assert sum(n.startswith("multi_tensor") for n in names) == 1
 
 
 def test_many_parameters_take_as_many_launches_as_their_table_needs(gpu: Any) -> None:
@@ -159,6 +194,17 @@ def test_kernels_compile(gpu: Any) -> None:
             optim.AdamW(params, master_weights=False),
             optim.Adam(params, amsgrad=True, weight_decay=0.1),
             optim.SGD(params, momentum=0.9, nesterov=True, weight_decay=0.1),
+            optim.NAdam(params, weight_decay=0.1),
+            optim.RAdam(params),
+            optim.Adamax(params),
+            optim.Adagrad(params, weight_decay=0.1),
+            optim.Adadelta(params, weight_decay=0.1),
+            optim.RMSprop(params, momentum=0.9, centered=True),
+            optim.Rprop(params, maximize=True),
+            optim.ASGD(params),
+            optim.Lion(params, weight_decay=0.1),
+            optim.LAMB(params),
+            optim.ScheduleFreeAdamW(params, warmup_steps=3, weight_decay=0.1),
         ):
             stepped(params, opt, 2)
     texts = [t for n, t in gpu.gpu.driver.texts.items() if n.startswith("multi_tensor")]
