@@ -18,6 +18,16 @@ OPTIMISERS = {
     "sgd": lambda p: optim.SGD(p, lr=0.1),
     "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "adamw": lambda p: optim.AdamW(p, lr=1e-2),
+    "nadam": lambda p: optim.NAdam(p, lr=1e-2),
+    "radam": lambda p: optim.RAdam(p, lr=1e-2),
+    "adamax": lambda p: optim.Adamax(p, lr=1e-2),
+    "adagrad": lambda p: optim.Adagrad(p, lr=1e-2),
+    "adadelta": lambda p: optim.Adadelta(p, lr=1e-2, weight_decay=0.1),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=1e-2, momentum=0.5, eps=1e-2),
+    "rprop": lambda p: optim.Rprop(p, lr=1e-2),
+    "asgd": lambda p: optim.ASGD(p, lr=1e-2),
+    "lion": lambda p: optim.Lion(p, lr=1e-3),
+    "schedule_free": lambda p: optim.ScheduleFreeAdamW(p, lr=1e-2),
 }
 
 
@@ -61,9 +71,11 @@ def test_all_updates_are_one_kernel_and_equal_eager(name: str) -> None:
     got, _keep = trained(name, 4, compiled=True)
     for g, w in zip(got, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4)  # Adam divides small by small
-    (only,) = [s for s in update_steps(before) if "like it" in s.name]
-    assert len(update_steps(before)) <= 2  # a step count beside it
-    assert only.step.blocks >= 8
+    found = [s for s in update_steps(before) if "like it" in s.name]
+    # changes that share what they read and not what they make are two kernels on the CPU
+    assert len(found) == (2 if name in ("lion", "rprop") else 1)
+    assert len(update_steps(before)) <= len(found) + 1  # step counts beside it
+    assert all(s.step.blocks >= 8 for s in found)
 
 
 def graph_of(*sizes: int) -> Any:
