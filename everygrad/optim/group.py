@@ -3,6 +3,7 @@ parameter. All of them count their changes, for a compiled step to look at."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -124,7 +125,7 @@ class Group(dict[str, Any]):
                 continue
             value = float(number.of(self))
             if traced or value != number.value:
-                number.value = value
+                number.value = math.nan if traced else value  # a trace may come to nothing
                 number.tensor.rebind(base.get(device).full((), value, dtype), None)
 
     def update(self, settings: Mapping[str, Any]) -> None:  # type: ignore[override]  # the one form

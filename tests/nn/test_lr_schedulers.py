@@ -348,6 +348,25 @@ def test_rates_set_by_hand_are_no_new_traces(traces: list[Any]) -> None:
     assert len(traces) == 2
 
 
+def test_a_rate_set_inside_a_compiled_step_is_refused_and_leaves_no_trace() -> None:
+    p = eg.ones((1,), requires_grad=True)
+    opt = optim.SGD([p], lr=1.0)
+    group = opt.param_groups[0]
+
+    def step(rate: float | None) -> None:
+        p.grad = eg.ones((1,))
+        if rate is not None:
+            group["lr"] = rate
+        opt.step()
+
+    step(None)
+    with pytest.raises(TraceError, match=r"changes .*lr"):
+        eg.jit(step)(0.25)
+    group["lr"] = 0.25
+    step(None)
+    assert p.item() == 1.0 - 1.0 - 0.25
+
+
 def test_what_a_compiled_step_cannot_do_is_refused() -> None:
     p = eg.ones((3,), requires_grad=True)
     p.grad = eg.ones((3,))

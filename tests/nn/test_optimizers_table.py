@@ -299,6 +299,25 @@ def test_lbfgs(settings: dict[str, Any], compiled: bool) -> None:
     assert counts[0]["n_iter"] == counts[1]["n_iter"] > 5
 
 
+def test_lbfgs_in_float32_on_every_device(device: str) -> None:
+    start = [np.array([-1.2, 0.7]), np.array([1.0, -0.4])]
+    params = leaves(start, dtype="float32", device=device)
+    opt = optim.LBFGS(params, line_search_fn="strong_wolfe", max_iter=40)
+
+    @eg.jit
+    def closure() -> Any:
+        opt.zero_grad()
+        loss = valley(*params)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        loss = opt.step(closure)
+    assert loss.item() < 0.6
+    largest = max(abs(p.grad.numpy()).max() for p in params if p.grad is not None)
+    assert largest < 1e-2
+
+
 TORCH_ROWS = [(n, s) for n, s in ROWS if hasattr(torch.optim, n)]
 
 
