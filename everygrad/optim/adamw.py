@@ -94,9 +94,10 @@ class Adam(Optimizer):
         self.begin(p, state, shared, *names)
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
-        step, lr = shared.next_step(state), shared.lr(p)
-        tensors = [p, g, state["exp_avg"], state["exp_avg_sq"], first_share(p, shared), lr]
-        tensors += [corrected_rate(p, step, shared), corrected_root(p, step, group, shared)]
+        step = shared.next_step(state)
+        key = ("adam", id(step), p.dtype, p.device)
+        scales = shared.once(key, lambda: _scales(p, step, group, shared))
+        tensors = [p, g, state["exp_avg"], state["exp_avg_sq"], *scales]
         if group["amsgrad"]:
             tensors.append(state["max_exp_avg_sq"])
         shared.change(shared.once("rule", lambda: self._rule(group)), *tensors)
@@ -160,6 +161,12 @@ def moments(group: Group, l2: float) -> tuple[Change, Change]:
         Change(AVERAGE, (M, P, G, SHARE), direction),
         Change(SQUARE, (V, P, G), {"beta": beta2, "share": 1 - beta2, **direction}),
     )
+
+
+def _scales(p: Tensor, step: Tensor, group: Group, shared: Shared) -> tuple[Tensor, ...]:
+    """What stands behind the averages in Adam's rule."""
+    rate, root = corrected_rate(p, step, shared), corrected_root(p, step, group, shared)
+    return first_share(p, shared), shared.lr(p), rate, root
 
 
 def first_share(p: Tensor, shared: Shared) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -337,7 +337,3 @@ class CosineAnnealingLR(LRScheduler):
     def _rates_at_once(self) -> Sequence[float]:
         share = self._height(self.last_epoch) / 2
         return [self.eta_min + (lr - self.eta_min) * share for lr in self.base_lrs]
-
-
-# what a function of the epoch may be
-LRLambda = Callable[[int], float]
