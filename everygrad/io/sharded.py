@@ -115,9 +115,11 @@ def _remove(index: Path, names: list[str]) -> None:
 def load_index(path: Path, device: str | None, mapped: bool, verify: bool) -> Any:
     """What the files of an index hold."""
     where, about = _read(path, verify)
+    inside: dict[str, set[str]] = {}
+    for tensor, name in where.items():
+        inside.setdefault(name, set()).add(tensor)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for name in dict.fromkeys(where.values()):
-        wanted = {n for n, file in where.items() if file == name}
+    for name, wanted in inside.items():
         with files.reading(path.with_name(name), "load") as (file, size):
             shard = str(path.with_name(name))
             header = fmt.read_header(file, size, shard, verify)

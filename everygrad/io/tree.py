@@ -179,7 +179,10 @@ class Rebuilt:
         self._file = file
         self._tensor = tensor
         self._array = array
-        self.value: Any = self._of(tree, 0)
+        try:
+            self.value: Any = self._of(tree, 0)
+        except RecursionError:  # called from deep inside something else
+            raise self._wrong("is nested too deeply") from None
 
     def _of(self, node: Any, depth: int) -> Any:
         if depth > 2 * _DEEPEST:

@@ -175,7 +175,7 @@ def test_a_step_goes_on_while_the_last_one_is_written(
 ) -> None:
     """What is written is what was there when save was called, though all of it changes at once:
     by a compiled step, which writes parameters in place where nobody else holds them."""
-    model = eg.nn.Linear(64, 64).to(device)
+    model = eg.nn.Linear(512, 512).to(device)
     optimizer = eg.optim.AdamW(model.parameters(), lr=0.1)
 
     @eg.jit
@@ -186,7 +186,7 @@ def test_a_step_goes_on_while_the_last_one_is_written(
         optimizer.step()
         return loss.detach()
 
-    x, array = eg.randn((4, 64), device=device), np.zeros(3)
+    x, array = eg.randn((4, 512), device=device), np.zeros(3)
     for _ in range(3):
         step(x)
     disk = Disk(monkeypatch)
