@@ -7,6 +7,7 @@ from typing import Any
 from everygrad import (
     autograd as autograd,
     data as data,
+    distributions as distributions,
     dtypes as dtypes,
     errors as errors,
     fft as fft,

@@ -158,3 +158,7 @@ def cure(name: str, names: dict[str, str]) -> str:
     if names is METHODS and name != plain and not plain.endswith("_"):
         return f"; values never change in place: write x = x.{plain}(...), or x += y and x[i] = v"
     return ""
+
+
+# Names of torch.distributions that are not in everygrad.distributions, each with the reason.
+DISTRIBUTIONS_ABSENT: dict[str, str] = {}
