@@ -88,7 +88,10 @@ _LATER = {
     "__array_namespace_info__": "everygrad.ops.python.namespace_info",
 }
 _OPS_LATER = frozenset(n for names in _NAMES.values() for n in names)
-_PARTS = ("data", "distributions", "fft", "io", "linalg", "nn", "optim", "special", "tools")
+_PARTS = (
+    *("data", "distributions", "fft", "io", "linalg", "nn", "optim", "special", "tools"),
+    "training",
+)
 
 # What is public: written out here, and ops by their records. tests/public_names.txt is the sum.
 __all__ = sorted(

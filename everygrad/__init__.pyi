@@ -17,6 +17,7 @@ from everygrad import (
     optim as optim,
     special as special,
     tools as tools,
+    training as training,
 )
 from everygrad._jit.jit import jit as jit
 from everygrad.amp.autocast import autocast as autocast
