@@ -148,13 +148,6 @@ class _HalfOpenInterval(_Interval):
         return (value >= self.lower_bound) & (value < self.upper_bound)
 
 
-def _whole(value: Tensor) -> Tensor:
-    """True where a value is an integer, whatever its dtype."""
-    if not value.dtype.is_float:
-        return full(value.shape, True, dtypes.BY_NAME["bool"], value.device)
-    return value.floor() == value
-
-
 class _IntegerInterval(_Interval):
     is_discrete = True
 
@@ -163,7 +156,8 @@ class _IntegerInterval(_Interval):
         self._says = f"an integer from {lower_bound} to {upper_bound}"
 
     def check(self, value: Tensor) -> Tensor:
-        return _whole(value) & super().check(value)
+        inside = super().check(value)
+        return inside & (value.floor() == value) if value.dtype.is_float else inside
 
 
 class _IntegerGreaterThan(_GreaterThanEq):
@@ -174,7 +168,8 @@ class _IntegerGreaterThan(_GreaterThanEq):
         self._says = f"an integer of {lower_bound} or more"
 
     def check(self, value: Tensor) -> Tensor:
-        return _whole(value) & super().check(value)
+        inside = super().check(value)
+        return inside & (value.floor() == value) if value.dtype.is_float else inside
 
 
 class _Multinomial(Constraint):

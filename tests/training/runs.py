@@ -27,13 +27,19 @@ def network() -> nn.Module:
 class Run:
     """A trainer and its loaders, the same for the same seed."""
 
-    def __init__(self, folder: Path | None = None, seed: int = 7, **more: Any) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        seed: int = 7,
+        loading: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
         eg.manual_seed(seed)
         self.model = network()
         self.optimizer = eg.optim.AdamW(self.model.parameters(), lr=0.02)
         schedule = eg.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=40)
         self.loader = eg.data.DataLoader(
-            dataset(), batch_size=10, shuffle=True, generator=eg.Generator(3)
+            dataset(), batch_size=10, shuffle=True, generator=eg.Generator(3), **(loading or {})
         )
         self.validation = eg.data.DataLoader(dataset(40), batch_size=16)
         settings: dict[str, Any] = {

@@ -35,6 +35,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "float16": {"autocast": "float16"},
     "train metrics": {"train_metrics": True},
     "asynchronous": {"async_save": True},
+    "threads": {"loading": {"num_workers": 2, "workers": "thread"}},
+    "processes": {"loading": {"num_workers": 2, "persistent_workers": True}},
     "early stopping": {"callbacks": [eg.training.EarlyStopping(patience=99)]},
 }
 
@@ -54,6 +56,8 @@ def test_forty_steps_are_seventeen_and_the_rest(variant: str, tmp_path: Path) ->
     rest = Run(tmp_path / "parts", seed=99, **more)
     rest.fit(steps=40, resume=True)
     same(rest.everything(), want)
+    for run in (whole, rest):
+        run.loader.close()
     files = [
         (tmp_path / part / "log.jsonl").read_text().splitlines() for part in ("whole", "parts")
     ]
