@@ -1,5 +1,8 @@
 """Probability distributions, in PyTorch's names: sampling, densities, entropies, KL divergences."""
 
+from typing import Any as _Any
+
+from everygrad.core.nearest import nearest as _nearest
 from everygrad.distributions import constraints as constraints, kl_pairs as _kl_pairs  # noqa: F401  # fills the table
 from everygrad.distributions.choices import (
     Categorical as Categorical,
@@ -160,3 +163,9 @@ __all__ = [
     "register_kl",
     "transform_to",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    near = _nearest(name, __all__)
+    cure = f"; did you mean {near!r}?" if near else ""
+    raise AttributeError(f"everygrad.distributions has no {name!r}{cure}")

@@ -1,5 +1,8 @@
 """Training runs: the Trainer, its metrics, callbacks, logs and learning-rate finder."""
 
+from typing import Any as _Any
+
+from everygrad.core.nearest import nearest as _nearest
 from everygrad.training import metrics as metrics
 from everygrad.training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping
 from everygrad.training.logs import (
@@ -24,3 +27,9 @@ __all__ = [
     "draw_history",
     "metrics",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    near = _nearest(name, __all__)
+    cure = f"; did you mean {near!r}?" if near else ""
+    raise AttributeError(f"everygrad.training has no {name!r}{cure}")

@@ -233,6 +233,7 @@ class Trainer:
             settings.count("validate_every", validate_every)
             if validation is None:
                 raise ArgumentError("Trainer.fit: validate_every needs a validation loader")
+        self._refuse_other_run(resume)
         if resume:
             self._resume(train)
         elif train is not self._train:  # other data: an epoch begins
@@ -343,6 +344,17 @@ class Trainer:
         self._checkpoints.save(self.step, self.parts(train), metric)
         for callback in self.callbacks:
             callback.on_checkpoint(self)
+
+    def _refuse_other_run(self, resume: bool) -> None:
+        """Refuse to begin a run where another one has left checkpoints, which it would mix with."""
+        if resume or self.step or self._checkpoints is None:
+            return
+        there = self._checkpoints.paths()
+        if there:
+            raise ArgumentError(
+                f"Trainer.fit: {self.folder} has checkpoints of another run, up to {there[-1].name}"
+                "; give resume=True to go on with it, or another folder"
+            )
 
     def _resume(self, train: Any) -> None:
         if self._checkpoints is None:

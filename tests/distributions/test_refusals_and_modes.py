@@ -97,6 +97,8 @@ REFUSALS: list[tuple[Any, type[Exception], str]] = [
     (lambda: D.Distribution.set_default_validate_args(3), ArgumentError,
      "set_default_validate_args: takes True or False, got 3"),
     (lambda: D.Poisson(1.0).rsample(), NotImplementedError, "Poisson.rsample: draws of Poisson"),
+    (lambda: D.Norml, AttributeError,
+     "everygrad.distributions has no 'Norml'; did you mean 'Normal'?"),
     (lambda: D.StudentT(1.0).cdf(0.0), NotImplementedError, "StudentT has no cdf"),
 ]  # fmt: skip
 

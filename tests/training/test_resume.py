@@ -133,6 +133,15 @@ def test_resume_of_nothing_begins(tmp_path: Path) -> None:
     same(got, second.everything())
 
 
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    Run(tmp_path).fit(steps=3)
+    with pytest.raises(
+        eg.errors.ArgumentError, match="has checkpoints of another run, up to step-"
+    ):
+        Run(tmp_path).fit(steps=3)
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 1
+
+
 def test_resume_of_a_finished_run_does_nothing(tmp_path: Path) -> None:
     first = Run(tmp_path)
     first.fit(steps=6)
