@@ -208,6 +208,9 @@ class _Lowering:
         self.insts: list[Inst] = []
         self.known: dict[tuple[Any, ...], int] = {}
         self.memo: dict[int, int | None] = {}
+        # what constants are that meet nothing else: the branches of a condition, beside float64
+        floats = {dtypes.real_of(d) for d in inputs if d.kind in ("float", "complex")}
+        self.widest = dtypes.float64 if dtypes.float64 in floats else None
 
     def emit(self, fn: str, dtype: DType, args: tuple[int, ...] = (), value: Any = None) -> int:
         key = (fn, dtype, args, repr(value))  # repr: 0.0 and -0.0 are different constants
@@ -239,6 +242,8 @@ class _Lowering:
             if at is not None:
                 found = self.insts[at].dtype
                 common = found if common is None else dtypes.promote(common, found)
+        if common is None and any(isinstance(e.value, float) for e in args):
+            common = self.widest
         for e, at in zip(args, ats, strict=True):
             if at is None:
                 common = dtypes.of_scalar(e.value, common)

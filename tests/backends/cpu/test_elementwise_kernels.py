@@ -521,3 +521,11 @@ def test_elementary_functions_are_vectorised(fn: str) -> None:
         assert "zmm" in text
     elif features.get("avx2"):
         assert "ymm" in text
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64])
+def test_constants_beside_nothing_but_a_condition_are_as_wide_as_the_inputs(dtype: Any) -> None:
+    x = Expr.inputs(1)[0]
+    program = lower(call("select", x > 0, 0.1, 0.3) * x, [dtype])
+    constants = [inst.dtype for inst in program.insts if inst.fn == "const" and inst.value]
+    assert constants == [dtype, dtype]
