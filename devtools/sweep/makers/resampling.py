@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 import everygrad as eg
@@ -17,6 +18,29 @@ MODES = {
 }
 
 
+def _interpolated(x: torch.Tensor, wanted: tuple[int, ...], mode: str, align: bool) -> torch.Tensor:
+    """Axis by axis, with places as fractions of whole numbers."""
+    for axis, m in enumerate(wanted, 2):
+        n, i = x.shape[axis], np.arange(m)
+        above, below = (i * (n - 1), max(1, m - 1)) if align else ((2 * i + 1) * n - m, 2 * m)
+        if "cubic" not in mode:
+            above = np.clip(above, 0, (n - 1) * below)
+        low, t = above // below, above % below / below
+        if "cubic" in mode:
+            near = [1.25 * u**3 - 2.25 * u**2 + 1 for u in (t, 1 - t)]
+            far = [-0.75 * (u**3 - 5 * u**2 + 8 * u - 4) for u in (1 + t, 2 - t)]
+            taps = [(-1, far[0]), (0, near[0]), (1, near[1]), (2, far[1])]
+        else:
+            taps = [(0, 1 - t), (1, t)]
+        shape = [-1 if a == axis else 1 for a in range(x.ndim)]
+        x = sum(
+            x.index_select(axis, torch.from_numpy(np.clip(low + k, 0, n - 1)))
+            * torch.from_numpy(w).to(x.dtype).reshape(shape)
+            for k, w in taps
+        )
+    return x
+
+
 def interpolate(d: Draw) -> Problem:
     axes = d.pick((1, 2, 2, 2, 3))
     mode = d.pick(MODES[axes])
@@ -28,10 +52,14 @@ def interpolate(d: Draw) -> Problem:
         wanted = tuple(max(2, n) for n in wanted)
     dtype = d.dtype(halves=0)
     given = {"size": wanted, "mode": mode, "align_corners": align, "antialias": anti}
+    # PyTorch takes the floor of a place in float32, of float64 too
+    exact = max(*size, *wanted) > 512 and mode != "nearest" and not anti
     return Problem(
         (d.floats((d.pick((1, 2)), d.size(9), *size), dtype),),
         lambda x: eg.interpolate(x, **given),
-        lambda x: TF.interpolate(x, **given),
+        lambda x: (
+            _interpolated(x, wanted, mode, bool(align)) if exact else TF.interpolate(x, **given)
+        ),
         "values",
         looseness=8.0,  # where a place falls is computed in the image's own dtype
         dtype=dtype,

@@ -66,9 +66,10 @@ def logcumsumexp(d: Draw) -> Problem:
     return Problem(
         (d.floats(shape, dtype, -3, 3),),
         lambda x: eg.logcumsumexp(x, axis),
-        lambda x: torch.logcumsumexp(x, axis),
+        # not torch.logcumsumexp, which is as far off in float64 as ours
+        lambda x: torch.log(torch.cumsum(torch.exp(x), axis)),
         "values",
-        floor=4.0,  # PyTorch's own gradient is that far off in float64
+        floor=4.0,  # of long rows each sum is rounded beside a logarithm of 13
         dtype=dtype,
     )
 
