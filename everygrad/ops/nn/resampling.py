@@ -105,14 +105,18 @@ _FIRST = {"nearest": 0, "linear": 0, "cubic": -1}  # the first neighbour, counte
 
 @lru_cache(maxsize=256)
 def _smooth(n: int, out: int, scale: float | None, align: bool, kind: str) -> Table:
-    if align:  # rounded once: the last place is the last element
-        places = np.arange(out) * (n - 1) / max(1, out - 1)
+    i = np.arange(out)
+    if align or not scale:  # places are fractions of whole numbers: exact at any size
+        above, below = (i * (n - 1), max(1, out - 1)) if align else ((2 * i + 1) * n - out, 2 * out)
+        above = np.clip(above, 0, (n - 1) * below) if kind == "linear" else above
+        low, beyond = above // below, above % below / below
     else:
-        places = (np.arange(out) + 0.5) * _ratio(n, out, scale, align) - 0.5
-    places = np.clip(places, 0.0, n - 1) if kind == "linear" else places
-    low = np.floor(places)
+        places = (i + 0.5) * _ratio(n, out, scale, align) - 0.5
+        places = np.clip(places, 0.0, n - 1) if kind == "linear" else places
+        low = np.floor(places)
+        beyond = places - low
     powers = _POLYNOMIALS[kind]
-    weights = powers @ np.stack([(places - low) ** k for k in range(powers.shape[1])])
+    weights = powers @ np.stack([beyond**k for k in range(powers.shape[1])])
     index = low + np.arange(len(powers))[:, None] + _FIRST[kind]
     return Table(n, np.clip(index, 0, n - 1).astype(np.int64), weights)
 
