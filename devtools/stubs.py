@@ -21,7 +21,8 @@ from typing import Any
 
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
-from everygrad.ops.record.spec import REGISTRY, Op
+from everygrad.ops.record.keywords import aliases_of
+from everygrad.ops.record.spec import REGISTRY, Op, alias_methods
 
 PACKAGE = Path(__file__).parents[1] / "everygrad"
 WIDTH = 100
@@ -141,7 +142,9 @@ def _parameters(
 ) -> Iterator[str]:
     """Each parameter as text; those named in `like` take numbers and arrays too."""
     signature, hints = _hints(fn)
-    kinds = list(signature.parameters.values())
+    kinds = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    named = _other_names(fn, [p.name for p in kinds])
+    renamed = False
     for n, p in enumerate(kinds):
         if method and n == 0:
             yield "self"
@@ -156,10 +159,35 @@ def _parameters(
             text = f"{LIKE} | None"
         star = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(p.kind.name, "")
         default = "" if p.default is p.empty else f" = {_default(p.default)}"
+        renamed = renamed or (p.default is p.empty and p.name in named.values())
+        if renamed and not default and not star:
+            default = " = ..."  # it, or one before it, may be given under its other name
         yield f"{star}{p.name}: {text}{default}"
         last = n + 1 == len(kinds) or kinds[n + 1].kind is not p.POSITIONAL_ONLY
         if p.kind is p.POSITIONAL_ONLY and last:
             yield "/"
+    if named and not any(p.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY) for p in kinds):
+        yield "*"
+    for alias, name in named.items():
+        yield f"{alias}: {imports.text(hints.get(name, Any))} = ..."
+
+
+# other names that type checkers are told of: the ones that programs use as keywords
+_SHOWN = (
+    *("dim", "dims", "keepdim", "dim1", "dim2", "start_dim", "end_dim", "diagonal", "size"),
+    *("shifts", "src", "tensors", "split_size_or_sections", "unbiased", "end", "steps"),
+)
+
+
+def _other_names(fn: Callable[..., Any], names: list[str]) -> dict[str, str]:
+    """The names that other libraries have for parameters of an op, and the parameters."""
+    module = inspect.unwrap(fn).__module__
+    if not module.startswith("everygrad.ops.") or ".aliases." in module:
+        return {}
+    found = aliases_of(names)
+    if "destination" in names:
+        del found["src"]
+    return {alias: found[alias] for alias in _SHOWN if alias in found}
 
 
 def _default(value: Any) -> str:
@@ -211,7 +239,9 @@ def tensor_stub() -> str:
         for name, value in vars(module).items()
         if getattr(value, "__module__", None) == module.__name__
     }
-    imports = Imports(local=own)
+    for name in alias_methods():
+        getattr(Tensor, name)  # puts the function itself in the place of its alias
+    imports = Imports(shadowed=set(vars(Tensor)) & set(vars(builtins)), local=own)
     imports.modules.add("import numpy as np")
     imports.add("typing", "TypeAlias")
     parts = [
@@ -228,7 +258,8 @@ def _function(name: str, fn: Callable[..., Any], imports: Imports, like: Iterabl
 
 
 def _class(kind: type, imports: Imports) -> str:
-    lines = [f"class {kind.__name__}:"]
+    bases = [imports.text(b) for b in kind.__bases__ if b is not object]
+    lines = [f"class {kind.__name__}({', '.join(bases)}):" if bases else f"class {kind.__name__}:"]
     if kind.__doc__:
         lines.append(_docstring(kind.__doc__, "    ") + "\n")
     hints = typing.get_type_hints(kind)
@@ -270,6 +301,8 @@ def _member(name: str, value: Any, imports: Imports) -> str:
     # help() of an operator says nothing that the operator does not
     doc = None if name.startswith("__") else value.__doc__
     text = define(name, parameters, result, doc, "    ")
+    if any(p.name != p.name.lower() for p in signature.parameters.values()):
+        text = text.replace(":\n", ":  # noqa: N803  # the name of a matrix\n", 1)
     # object says bool; a tensor compares element by element
     return f"{text}  # type: ignore[override]" if name in ("__eq__", "__ne__") else text
 
@@ -293,17 +326,24 @@ def package_stub() -> str:
     """The text of `everygrad/__init__.pyi`."""
     # complete by now: whoever runs this module has imported the package around it
     package: Any = sys.modules["everygrad"]
-    names: list[str] = sorted(package.__all__)
+    names: list[str] = sorted({*package.__all__, *package._ALIASES, "compile"})
     public = set(names)
     imports = Imports(shadowed=public & set(vars(builtins)))
     imports.add("everygrad.core.tensor", LIKE)
     functions: dict[str, Op] = {op.name: op for op in REGISTRY.values() if not op.namespace}
     values, definitions = [], []
+    aliases: list[tuple[str, str]] = []
     for name in names:
         if name in functions:
             op = functions[name]
             like = op.inputs if name == "where" else ()
             definitions.append(_function(name, op.function, imports, like))
+        elif name in package._SAME:
+            aliases.append((name, package._SAME[name]))
+        elif name in package._ALIASES:
+            imports.add(package._ALIASES[name], f"{name} as {name}")
+        elif name == "compile":
+            imports.add("everygrad._jit.torch_compile", "compile as compile")
         elif name in package._LATER:
             imports.add(package._LATER[name], f"{name} as {name}")
         elif name in package._PARTS or isinstance(vars(package)[name], types.ModuleType):
@@ -316,7 +356,19 @@ def package_stub() -> str:
                 values.append(f"{name}: {imports.text(type(value))}")
     if any(isinstance(vars(package).get(name), DType) for name in names):
         imports.add(DType.__module__, DType.__name__)
-    return "\n\n".join([HEADER + "\n" + imports.lines(), "\n".join(values), *definitions]) + "\n"
+    definitions += [_alias(name, taught, imports, values) for name, taught in aliases]
+    parts = [HEADER + "\n" + imports.lines(), "\n".join(values), *filter(None, definitions)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _alias(name: str, taught: str, imports: Imports, values: list[str]) -> str:
+    """Another library's name for what is taught under ours."""
+    package: Any = sys.modules["everygrad"]
+    value = getattr(package, name)
+    if isinstance(value, DType):
+        values.append(f"{name}: {imports.text(type(value))}")
+        return ""
+    return f"{name} = {taught}"
 
 
 # --- ops/record/lazy_index.py --------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math as _math
 from importlib import import_module
 from typing import Any
 
-from everygrad import autograd as autograd
+from everygrad import amp as amp, autograd as autograd
 from everygrad.amp.autocast import autocast as autocast
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
 from everygrad.autograd.modes import (
@@ -23,7 +23,12 @@ from everygrad.core.config import (
     set_matmul_precision as set_matmul_precision,
 )
 from everygrad.core.tensor import Tensor as Tensor
-from everygrad.core.torch_names import FUNCTIONS as _FUNCTIONS, cure as _cure
+from everygrad.core.torch_names import (
+    FUNCTIONS as _FUNCTIONS,
+    OWN_FUNCTIONS as _OWN,
+    SAME_FUNCTIONS as _SAME,
+    missing as _missing,
+)
 from everygrad.dtypes import (
     BY_NAME as _DTYPES,
     can_cast as can_cast,
@@ -37,6 +42,8 @@ from everygrad.ops.python.conversion import VERSIONS as _VERSIONS
 from everygrad.ops.random import generators as _random
 from everygrad.ops.record.lazy_index import FUNCTIONS as _NAMES
 from everygrad.ops.record.spec import REGISTRY as _REGISTRY
+
+amp.autocast = autocast  # `eg.amp.autocast` is the class, as in PyTorch, not the module it is in
 
 __version__ = "0.1.0"
 
@@ -89,14 +96,20 @@ _LATER = {
 }
 _OPS_LATER = frozenset(n for names in _NAMES.values() for n in names)
 _PARTS = (
-    *("data", "distributions", "fft", "io", "linalg", "nn", "optim", "special", "tools"),
+    *("cuda", "data", "distributions", "fft", "io", "linalg", "nn", "optim", "special", "tools"),
     "training",
 )
+
+# What other libraries call things: it works, but is not what is taught.
+_ALIASES = {
+    **dict.fromkeys(_SAME, ""),
+    **{n: f"everygrad.ops.aliases.{module}" for module, names in _OWN.items() for n in names},
+}
 
 # What is public: written out here, and ops by their records. tests/public_names.txt is the sum.
 __all__ = sorted(
     {
-        *("Tensor", "autograd", "config", "dtypes", "errors"),
+        *("Tensor", "amp", "autograd", "config", "dtypes", "errors"),
         *("autocast", "detect_anomaly", "enable_grad", "inference_mode", "is_grad_enabled"),
         *("leaf_ready_hook", "no_grad", "set_grad_enabled"),
         *("get_matmul_precision", "set_matmul_precision"),
@@ -120,11 +133,29 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_LATER[name]), name)
     elif name in _PARTS:
         value = import_module(f"everygrad.{name}")
+    elif name in _SAME:
+        value = _taught(_SAME[name])
+    elif name in _ALIASES:
+        value = getattr(import_module(_ALIASES[name]), name)
     else:
-        raise AttributeError(f"everygrad has no {name!r}{_cure(name, _FUNCTIONS)}")
+        raise _missing("everygrad", name, __dir__(), _FUNCTIONS)
     globals()[name] = value
     return value
 
 
+def compile(model: Any = None, **options: Any) -> Any:
+    """`jit` under PyTorch's name; its options choose nothing here, and are taken as they are.
+
+    In this place it hides the folder `everygrad/compile`, which is found as a module all the same.
+    """
+    return import_module("everygrad._jit.torch_compile").compile(model, **options)
+
+
+def _taught(path: str) -> Any:
+    """What a name of everygrad, or of the part before its dot, stands for."""
+    part, _, name = path.rpartition(".")
+    return getattr(import_module(f"everygrad.{part}") if part else import_module("everygrad"), name)
+
+
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_ALIASES, "compile"]

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from everygrad import (
+    amp as amp,
     autograd as autograd,
     data as data,
     distributions as distributions,
+    cuda as cuda,
     dtypes as dtypes,
     errors as errors,
     fft as fft,
@@ -20,6 +22,7 @@ from everygrad import (
     training as training,
 )
 from everygrad._jit.jit import jit as jit
+from everygrad._jit.torch_compile import compile as compile
 from everygrad.amp.autocast import autocast as autocast
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
 from everygrad.autograd.modes import (
@@ -68,9 +71,127 @@ from everygrad.dtypes import (
 from everygrad.io.checkpoints import load_latest as load_latest
 from everygrad.io.loading import load as load
 from everygrad.io.saving import save as save
+from everygrad.ops.aliases.arithmetic import (
+    clamp_max as clamp_max,
+    clamp_min as clamp_min,
+    complex as complex,
+    dist as dist,
+    div as div,
+    dot as dot,
+    float_power as float_power,
+    frexp as frexp,
+    gcd as gcd,
+    inner as inner,
+    isneginf as isneginf,
+    isposinf as isposinf,
+    isreal as isreal,
+    lcm as lcm,
+    ldexp as ldexp,
+    logaddexp2 as logaddexp2,
+    mvlgamma as mvlgamma,
+    polar as polar,
+    renorm as renorm,
+    rsub as rsub,
+    sub as sub,
+    vdot as vdot,
+)
+from everygrad.ops.aliases.conversion import (
+    resolve_conj as resolve_conj,
+    resolve_neg as resolve_neg,
+)
+from everygrad.ops.aliases.indexing import (
+    diagonal_scatter as diagonal_scatter,
+    index_put as index_put,
+    index_reduce as index_reduce,
+    scatter_reduce as scatter_reduce,
+    select_scatter as select_scatter,
+    slice_scatter as slice_scatter,
+    take_along_dim as take_along_dim,
+)
+from everygrad.ops.aliases.making import (
+    as_tensor as as_tensor,
+    broadcast_tensors as broadcast_tensors,
+    copy as copy,
+    fill as fill,
+    from_numpy as from_numpy,
+    frombuffer as frombuffer,
+    get_rng_state as get_rng_state,
+    initial_seed as initial_seed,
+    randint_like as randint_like,
+    randperm as randperm,
+    range as range,
+    scalar_tensor as scalar_tensor,
+    seed as seed,
+    set_rng_state as set_rng_state,
+)
+from everygrad.ops.aliases.matrices import (
+    addbmm as addbmm,
+    addmm as addmm,
+    addmv as addmv,
+    addr as addr,
+    adjoint as adjoint,
+    baddbmm as baddbmm,
+    chain_matmul as chain_matmul,
+    cholesky_inverse as cholesky_inverse,
+    cross as cross,
+    frobenius_norm as frobenius_norm,
+    logdet as logdet,
+    nuclear_norm as nuclear_norm,
+    trace as trace,
+)
+from everygrad.ops.aliases.queries import (
+    get_default_dtype as get_default_dtype,
+    get_device as get_device,
+    is_complex as is_complex,
+    is_conj as is_conj,
+    is_floating_point as is_floating_point,
+    is_inference as is_inference,
+    is_neg as is_neg,
+    is_nonzero as is_nonzero,
+    is_same_size as is_same_size,
+    is_signed as is_signed,
+    is_tensor as is_tensor,
+    numel as numel,
+    promote_types as promote_types,
+)
+from everygrad.ops.aliases.settings import (
+    device as device,
+    is_anomaly_enabled as is_anomaly_enabled,
+    is_autocast_enabled as is_autocast_enabled,
+    is_inference_mode_enabled as is_inference_mode_enabled,
+    typename as typename,
+    use_deterministic_algorithms as use_deterministic_algorithms,
+)
+from everygrad.ops.aliases.shaping import (
+    column_stack as column_stack,
+    combinations as combinations,
+    diagflat as diagflat,
+    dsplit as dsplit,
+    fliplr as fliplr,
+    flipud as flipud,
+    hsplit as hsplit,
+    narrow as narrow,
+    narrow_copy as narrow_copy,
+    select as select,
+    split_with_sizes as split_with_sizes,
+    swapdims as swapdims,
+    t as t,
+    transpose as transpose,
+    unravel_index as unravel_index,
+    unsafe_split_with_sizes as unsafe_split_with_sizes,
+    view_as_complex as view_as_complex,
+    view_as_real as view_as_real,
+    vsplit as vsplit,
+)
+from everygrad.ops.aliases.statistics import (
+    cumulative_trapezoid as cumulative_trapezoid,
+    gradient as gradient,
+    histc as histc,
+    mode as mode,
+    unique_consecutive as unique_consecutive,
+)
 from everygrad.ops.elementwise.comparison import allclose as allclose
 from everygrad.ops.index.search import Histogram
-from everygrad.ops.index.sort import ValuesAndIndices
 from everygrad.ops.index.unique import UniqueAll, UniqueCounts, UniqueInverse
 from everygrad.ops.python.creation import (
     arange as arange,
@@ -116,6 +237,7 @@ from everygrad.ops.random.generators import (
     randn_like as randn_like,
     uniform as uniform,
 )
+from everygrad.ops.record.torch_calls import ValuesAndIndices
 from everygrad.ops.shape.builders import (
     broadcast_shapes as broadcast_shapes,
     logspace as logspace,
@@ -139,22 +261,30 @@ complex128: DType
 complex64: DType
 config: Config
 default_generator: Generator
-e: float
+e: builtins.float
 float16: DType
 float32: DType
 float64: DType
-inf: float
+inf: builtins.float
 int16: DType
 int32: DType
 int64: DType
 int8: DType
-nan: float
+nan: builtins.float
 newaxis: None
-pi: float
+pi: builtins.float
 uint16: DType
 uint32: DType
 uint64: DType
 uint8: DType
+cdouble: DType
+cfloat: DType
+double: DType
+float: DType
+half: DType
+int: DType
+long: DType
+short: DType
 
 def abs(x: _TensorLike) -> Tensor:
     """The absolute value; 0 has derivative 0."""
@@ -186,32 +316,58 @@ def adaptive_max_pool3d(x: Tensor, output_size: Any, return_indices: builtins.bo
 def add(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The sum x + y."""
 
-def addcdiv(x: Tensor, y: Any, z: Any, value: float = 1) -> Tensor:
+def addcdiv(x: Tensor, y: Any, z: Any, value: builtins.float = 1) -> Tensor:
     """x + value * (y / z), of floating point alone."""
 
-def addcmul(x: Tensor, y: Any, z: Any, value: float = 1) -> Tensor:
+def addcmul(x: Tensor, y: Any, z: Any, value: builtins.float = 1) -> Tensor:
     """x + value * y * z."""
 
-def affine_grid(theta: Tensor, size: Sequence[int], align_corners: builtins.bool = False) -> Tensor:
+def affine_grid(
+    theta: Tensor, size: Sequence[builtins.int], align_corners: builtins.bool = False
+) -> Tensor:
     """The grid for `grid_sample` that moves every place of `size` by the matrices theta."""
 
 def all(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """Whether every element is true (not 0)."""
 
 def amax(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """`max` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
 
 def amin(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """`min` under PyTorch's name: NaN wins, equal elements share the gradient evenly."""
 
 def aminmax(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element along the axes, as `amin` and `amax` give them."""
 
@@ -221,18 +377,46 @@ def angle(x: Tensor) -> Tensor:
     """
 
 def any(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """Whether some element is true (not 0)."""
 
-def argmax(x: Tensor, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+def argmax(
+    x: Tensor,
+    axis: builtins.int | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+    keepdim: builtins.bool = ...,
+) -> Tensor:
     """The index of the first largest element; of the first NaN if there is one."""
 
-def argmin(x: Tensor, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+def argmin(
+    x: Tensor,
+    axis: builtins.int | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+    keepdim: builtins.bool = ...,
+) -> Tensor:
     """The index of the first smallest element; of the first NaN if there is one."""
 
 def argsort(
-    x: Tensor, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
+    x: Tensor,
+    axis: builtins.int = -1,
+    descending: builtins.bool = False,
+    stable: builtins.bool = True,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
 ) -> Tensor:
     """The indices that sort x along an axis. Always stable; NaN counts as the largest."""
 
@@ -273,7 +457,7 @@ def avg_pool1d(
     padding: Any = 0,
     ceil_mode: builtins.bool = False,
     count_include_pad: builtins.bool = True,
-    divisor_override: int | None = None,
+    divisor_override: builtins.int | None = None,
 ) -> Tensor:
     """The mean of each window; padding counts as zeros unless count_include_pad is False."""
 
@@ -284,7 +468,7 @@ def avg_pool2d(
     padding: Any = 0,
     ceil_mode: builtins.bool = False,
     count_include_pad: builtins.bool = True,
-    divisor_override: int | None = None,
+    divisor_override: builtins.int | None = None,
 ) -> Tensor:
     """The mean of each window; padding counts as zeros unless count_include_pad is False."""
 
@@ -295,7 +479,7 @@ def avg_pool3d(
     padding: Any = 0,
     ceil_mode: builtins.bool = False,
     count_include_pad: builtins.bool = True,
-    divisor_override: int | None = None,
+    divisor_override: builtins.int | None = None,
 ) -> Tensor:
     """The mean of each window; padding counts as zeros unless count_include_pad is False."""
 
@@ -306,8 +490,8 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: builtins.bool = False,
-    momentum: float | Tensor = 0.1,
-    eps: float = 1e-05,
+    momentum: builtins.float | Tensor = 0.1,
+    eps: builtins.float = 1e-05,
 ) -> Tensor:
     """x, channels along axis 1, standardised over all other axes, then scaled and shifted."""
 
@@ -325,7 +509,7 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """The cross entropy of target with sigmoid(x), without overflow; positives by `pos_weight`."""
 
-def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+def bincount(x: Tensor, weights: Tensor | None = None, minlength: builtins.int = 0) -> Tensor:
     """How often each number from 0 on is in x, or the sum of the weights that stand beside it."""
 
 def bitwise_and(x: _TensorLike, y: _TensorLike) -> Tensor:
@@ -349,10 +533,12 @@ def bitwise_xor(x: _TensorLike, y: _TensorLike) -> Tensor:
 def block_diag(*blocks: Tensor) -> Tensor:
     """A matrix with these along its diagonal, and 0 elsewhere; a vector is a row."""
 
-def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+def broadcast_arrays(*arrays: Tensor, tensors: Tensor = ...) -> list[Tensor]:
     """The tensors, each repeated without copying to the shape they have together."""
 
-def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
+def broadcast_to(
+    x: Tensor, shape: Sequence[builtins.int] = ..., *, size: Sequence[builtins.int] = ...
+) -> Tensor:
     """x repeated, without copying, along axes of size 1 and new leading axes."""
 
 def bucketize(x: Any, boundaries: Tensor, right: builtins.bool = False) -> Tensor:
@@ -364,7 +550,7 @@ def cartesian_prod(*vectors: Tensor) -> Tensor:
 def cbrt(x: _TensorLike) -> Tensor:
     """The cube root, negative of negative numbers. The derivative at 0 is infinite."""
 
-def cdist(x: Tensor, y: Tensor, p: float = 2.0) -> Tensor:
+def cdist(x: Tensor, y: Tensor, p: builtins.float = 2.0) -> Tensor:
     """(..., n, m): the p-norm of the difference of each vector of x (..., n, size) and each of y
     (..., m, size). The derivative is 0 where they are the same.
     """
@@ -372,13 +558,20 @@ def cdist(x: Tensor, y: Tensor, p: float = 2.0) -> Tensor:
 def ceil(x: _TensorLike) -> Tensor:
     """The next integer above. Integers stay what they are. The derivative is 0."""
 
-def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+def celu(x: Tensor, alpha: builtins.float = 1.0) -> Tensor:
     """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere: smooth for every alpha."""
 
-def channel_shuffle(x: Tensor, groups: int) -> Tensor:
+def channel_shuffle(x: Tensor, groups: builtins.int) -> Tensor:
     """The channels along axis 1 dealt out: the first of each group, then the second of each."""
 
-def chunk(x: Tensor, chunks: int, axis: int = 0) -> list[Tensor]:
+def chunk(
+    x: Tensor,
+    chunks: builtins.int,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> list[Tensor]:
     """Parts of equal size, the last perhaps smaller: at most `chunks`, fewer where fewer do."""
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -400,7 +593,14 @@ def col2im(
 ) -> Tensor:
     """Columns (batch, channels * window, places) added up to images: the transpose of `im2col`."""
 
-def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
+def concat(
+    arrays: Sequence[Tensor] = ...,
+    axis: builtins.int | None = 0,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+    tensors: Sequence[Tensor] = ...,
+) -> Tensor:
     """Tensors joined along an axis they may differ in; axis=None joins them flattened."""
 
 def conj(x: _TensorLike) -> Tensor:
@@ -413,7 +613,7 @@ def conv1d(
     stride: Any = 1,
     padding: Any = 0,
     dilation: Any = 1,
-    groups: int = 1,
+    groups: builtins.int = 1,
     padding_mode: str = "zeros",
 ) -> Tensor:
     """Kernels (out channels, channels / groups, length) moved over lines, plus a bias."""
@@ -425,7 +625,7 @@ def conv2d(
     stride: Any = 1,
     padding: Any = 0,
     dilation: Any = 1,
-    groups: int = 1,
+    groups: builtins.int = 1,
     padding_mode: str = "zeros",
 ) -> Tensor:
     """Kernels (out channels, channels / groups, height, width) moved over images, plus a bias."""
@@ -437,7 +637,7 @@ def conv3d(
     stride: Any = 1,
     padding: Any = 0,
     dilation: Any = 1,
-    groups: int = 1,
+    groups: builtins.int = 1,
     padding_mode: str = "zeros",
 ) -> Tensor:
     """Kernels (out channels, channels / groups, depth, height, width) moved over volumes."""
@@ -449,7 +649,7 @@ def conv_transpose1d(
     stride: Any = 1,
     padding: Any = 0,
     output_padding: Any = 0,
-    groups: int = 1,
+    groups: builtins.int = 1,
     dilation: Any = 1,
 ) -> Tensor:
     """Each element of the input times a kernel, added up where the kernels overlap, plus a bias."""
@@ -461,7 +661,7 @@ def conv_transpose2d(
     stride: Any = 1,
     padding: Any = 0,
     output_padding: Any = 0,
-    groups: int = 1,
+    groups: builtins.int = 1,
     dilation: Any = 1,
 ) -> Tensor:
     """Each element of the input times a kernel, added up where the kernels overlap, plus a bias."""
@@ -473,7 +673,7 @@ def conv_transpose3d(
     stride: Any = 1,
     padding: Any = 0,
     output_padding: Any = 0,
-    groups: int = 1,
+    groups: builtins.int = 1,
     dilation: Any = 1,
 ) -> Tensor:
     """Each element of the input times a kernel, added up where the kernels overlap, plus a bias."""
@@ -491,28 +691,42 @@ def cosh(x: _TensorLike) -> Tensor:
     """The hyperbolic cosine."""
 
 def cosine_embedding_loss(
-    x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+    x1: Tensor, x2: Tensor, target: Tensor, margin: builtins.float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """1 - the cosine of x1 and x2 where target is 1; where it is -1, what is above `margin`."""
 
-def cosine_similarity(x1: Tensor, x2: Tensor, axis: int = 1, eps: float = 1e-08) -> Tensor:
+def cosine_similarity(
+    x1: Tensor,
+    x2: Tensor,
+    axis: builtins.int = 1,
+    eps: builtins.float = 1e-08,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """The cosine of the angle between vectors along the axis; x1 and x2 broadcast."""
 
 def count_nonzero(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """How many elements are not 0; NaN is not."""
 
-def cov(x: Tensor, correction: int = 1) -> Tensor:
+def cov(x: Tensor, correction: builtins.int = 1, *, unbiased: builtins.int = ...) -> Tensor:
     """The covariances of variables, the rows of x, as a matrix; of one variable its variance."""
 
 def cross_entropy(
     x: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: builtins.int = -100,
     reduction: str = "mean",
-    label_smoothing: float = 0.0,
+    label_smoothing: builtins.float = 0.0,
 ) -> Tensor:
     """The cross entropy of logits x, classes along axis 1, with labels or class probabilities."""
 
@@ -521,52 +735,109 @@ def ctc_loss(
     targets: Tensor,
     input_lengths: Any,
     target_lengths: Any,
-    blank: int = 0,
+    blank: builtins.int = 0,
     reduction: str = "mean",
     zero_infinity: builtins.bool = False,
 ) -> Tensor:
     """Minus the logarithm of the probability of each label sequence, by any alignment."""
 
-def cummax(x: Tensor, axis: int) -> ValuesAndIndices:
+def cummax(
+    x: Tensor,
+    axis: builtins.int | None = None,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+) -> ValuesAndIndices:
     """The largest element so far, and its index: the last one of several. NaN wins."""
 
-def cummin(x: Tensor, axis: int) -> ValuesAndIndices:
+def cummin(
+    x: Tensor,
+    axis: builtins.int | None = None,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+) -> ValuesAndIndices:
     """The smallest element so far, and its index: the last one of several. NaN wins."""
 
-def cumprod(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
+def cumprod(
+    x: Tensor,
+    axis: builtins.int | None = None,
+    dtype: Any = None,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+) -> Tensor:
     """`cumulative_prod` under PyTorch's name."""
 
-def cumsum(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
+def cumsum(
+    x: Tensor,
+    axis: builtins.int | None = None,
+    dtype: Any = None,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+) -> Tensor:
     """`cumulative_sum` under PyTorch's name."""
 
 def cumulative_prod(
-    x: Tensor, axis: int | None = None, dtype: Any = None, include_initial: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | None = None,
+    dtype: Any = None,
+    include_initial: builtins.bool = False,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
 ) -> Tensor:
     """The products of the elements up to each. The derivative is right where elements are 0."""
 
 def cumulative_sum(
-    x: Tensor, axis: int | None = None, dtype: Any = None, include_initial: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | None = None,
+    dtype: Any = None,
+    include_initial: builtins.bool = False,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
 ) -> Tensor:
     """The sums of the elements up to each; integers are summed in 64 bits."""
 
 def deg2rad(x: _TensorLike) -> Tensor:
     """An angle in degrees as radians."""
 
-def diag(x: Tensor, offset: int = 0) -> Tensor:
+def diag(x: Tensor, offset: builtins.int = 0) -> Tensor:
     """A matrix with the vector x on a diagonal, or the diagonal of the matrix x."""
 
-def diag_embed(x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
+def diag_embed(
+    x: Tensor,
+    offset: builtins.int = 0,
+    axis1: builtins.int = -2,
+    axis2: builtins.int = -1,
+    *,
+    dim1: builtins.int = ...,
+    dim2: builtins.int = ...,
+) -> Tensor:
     """The last axis put on a diagonal of two new axes, zero elsewhere: `diagonal` undone."""
 
-def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+def diagonal(
+    x: Tensor,
+    offset: builtins.int = 0,
+    axis1: builtins.int = 0,
+    axis2: builtins.int = 1,
+    *,
+    dim1: builtins.int = ...,
+    dim2: builtins.int = ...,
+) -> Tensor:
     """The elements on a diagonal of two axes, as a last axis. A positive offset lies above."""
 
 def diff(
     x: Tensor,
-    n: int = 1,
-    axis: int = -1,
+    n: builtins.int = 1,
+    axis: builtins.int = -1,
     prepend: Tensor | None = None,
     append: Tensor | None = None,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
 ) -> Tensor:
     """The differences between neighbours along an axis, n times over."""
 
@@ -574,11 +845,14 @@ def divide(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The quotient x / y; integers give floating point."""
 
 def dropout(
-    x: Tensor, p: float = 0.5, training: builtins.bool = True, generator: Generator | None = None
+    x: Tensor,
+    p: builtins.float = 0.5,
+    training: builtins.bool = True,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Each element 0 with probability p, else scaled by 1 / (1 - p); x itself if not training."""
 
-def dstack(arrays: Sequence[Tensor]) -> Tensor:
+def dstack(arrays: Sequence[Tensor] = ..., *, tensors: Sequence[Tensor] = ...) -> Tensor:
     """Tensors joined along the third axis, after `atleast_3d`."""
 
 def einsum(equation: str, *operands_: Tensor) -> Tensor:
@@ -588,7 +862,7 @@ def einsum(equation: str, *operands_: Tensor) -> Tensor:
     good one for many.
     """
 
-def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+def elu(x: Tensor, alpha: builtins.float = 1.0) -> Tensor:
     """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
 
 def embedding(indices: Tensor, weight: Tensor) -> Tensor:
@@ -606,21 +880,28 @@ def exp(x: _TensorLike) -> Tensor:
 def exp2(x: _TensorLike) -> Tensor:
     """2 to the power x."""
 
-def expand(x: Tensor, shape: Any = ..., *more: int) -> Tensor:
+def expand(x: Tensor, shape: Any = ..., *more: builtins.int, size: Any = ...) -> Tensor:
     """`broadcast_to`, the sizes in a tuple or as several numbers, where -1 keeps an axis as it
     is.
     """
 
-def expand_dims(x: Tensor, axis: Any = 0) -> Tensor:
+def expand_dims(x: Tensor, axis: Any = 0, *, dim: Any = ..., dims: Any = ...) -> Tensor:
     """With new axes of size 1 at the given places of the result."""
 
 def expm1(x: _TensorLike) -> Tensor:
     """exp(x) - 1, exact near 0."""
 
-def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+def flatten(
+    x: Tensor,
+    start_axis: builtins.int = 0,
+    end_axis: builtins.int = -1,
+    *,
+    start_dim: builtins.int = ...,
+    end_dim: builtins.int = ...,
+) -> Tensor:
     """The axes from start_axis to end_axis made one."""
 
-def flip(x: Tensor, axis: Any = None) -> Tensor:
+def flip(x: Tensor, axis: Any = None, *, dim: Any = ..., dims: Any = ...) -> Tensor:
     """The order of the elements reversed along the given axes, or along all."""
 
 def floor(x: _TensorLike) -> Tensor:
@@ -641,7 +922,14 @@ def fmod(x: _TensorLike, y: _TensorLike) -> Tensor:
 def frac(x: _TensorLike) -> Tensor:
     """x - trunc(x): what stands behind the point, with the sign of x."""
 
-def gather(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+def gather(
+    x: Tensor,
+    index: Tensor,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """out[i][j][k] = x[index[i][j][k]][j][k] for axis 0, and likewise for the others."""
 
 def gaussian_nll_loss(
@@ -649,7 +937,7 @@ def gaussian_nll_loss(
     target: Tensor,
     var: Any,
     full: builtins.bool = False,
-    eps: float = 1e-06,
+    eps: builtins.float = 1e-06,
     reduction: str = "mean",
 ) -> Tensor:
     """(log(var) + (x - target)^2 / var) / 2: target under normals of mean x and variance `var`."""
@@ -660,7 +948,9 @@ def gelu(x: _TensorLike) -> Tensor:
 def gelu_tanh(x: _TensorLike) -> Tensor:
     """gelu by its older approximation with tanh."""
 
-def glu(x: Tensor, axis: int = -1) -> Tensor:
+def glu(
+    x: Tensor, axis: builtins.int = -1, *, dim: builtins.int = ..., dims: builtins.int = ...
+) -> Tensor:
     """The first half of x along the axis times the sigmoid of the second."""
 
 def greater(x: _TensorLike, y: _TensorLike) -> Tensor:
@@ -680,14 +970,14 @@ def grid_sample(
 
 def group_norm(
     x: Tensor,
-    num_groups: int,
+    num_groups: builtins.int,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    eps: float = 1e-05,
+    eps: builtins.float = 1e-05,
 ) -> Tensor:
     """Each group of channels of each example standardised, then scaled and shifted by channel."""
 
-def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+def hardshrink(x: Tensor, lambd: builtins.float = 0.5) -> Tensor:
     """x, and 0 where abs(x) <= lambd; NaN stays NaN."""
 
 def hardsigmoid(x: _TensorLike) -> Tensor:
@@ -696,30 +986,32 @@ def hardsigmoid(x: _TensorLike) -> Tensor:
 def hardswish(x: _TensorLike) -> Tensor:
     """x * hardsigmoid(x)."""
 
-def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+def hardtanh(x: Tensor, min_val: builtins.float = -1.0, max_val: builtins.float = 1.0) -> Tensor:
     """x limited to [min_val, max_val]; unlike that of clamp, the derivative at the bounds is 0."""
 
 def heaviside(x: Tensor, y: Any) -> Tensor:
     """0 below 0, 1 above it, y at 0; NaN stays NaN. It carries no derivative."""
 
 def hinge_embedding_loss(
-    x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
+    x: Tensor, target: Tensor, margin: builtins.float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """x where target is 1, max(0, margin - x) where it is -1: distances of what is alike or not."""
 
 def histogram(
     x: Tensor,
-    bins: int | Sequence[float] | Tensor = 10,
+    bins: builtins.int | Sequence[builtins.float] | Tensor = 10,
     weights: Tensor | None = None,
-    range: tuple[float, float] | None = None,
+    range: tuple[builtins.float, builtins.float] | None = None,
     density: builtins.bool = False,
 ) -> Histogram:
     """How many elements lie in each bin, in x's dtype, and the edges of the bins."""
 
-def hstack(arrays: Sequence[Tensor]) -> Tensor:
+def hstack(arrays: Sequence[Tensor] = ..., *, tensors: Sequence[Tensor] = ...) -> Tensor:
     """Tensors joined along the second axis, vectors along their only one."""
 
-def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+def huber_loss(
+    x: Tensor, target: Tensor, reduction: str = "mean", delta: builtins.float = 1.0
+) -> Tensor:
     """Half the squared difference; beyond delta it goes on as a line."""
 
 def hypot(x: _TensorLike, y: _TensorLike) -> Tensor:
@@ -735,16 +1027,49 @@ def im2col(
 def imag(x: _TensorLike) -> Tensor:
     """The imaginary part."""
 
-def index_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
+def index_add(
+    x: Tensor,
+    index: Tensor,
+    source: Tensor = ...,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    src: Tensor = ...,
+) -> Tensor:
     """x with each slice of `source` added to the slice that its index names; repeats add up."""
 
-def index_copy(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
+def index_copy(
+    x: Tensor,
+    index: Tensor,
+    source: Tensor = ...,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    src: Tensor = ...,
+) -> Tensor:
     """x with the slices that the index names replaced by those of `source`."""
 
-def index_fill(x: Tensor, index: Tensor, value: Any, axis: int = 0) -> Tensor:
+def index_fill(
+    x: Tensor,
+    index: Tensor,
+    value: Any,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """x with the slices that the index names filled with one value."""
 
-def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+def index_select(
+    x: Tensor,
+    index: Tensor,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """`take` with a vector of indices, none of them negative."""
 
 def instance_norm(
@@ -754,8 +1079,8 @@ def instance_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     use_input_stats: builtins.bool = True,
-    momentum: float | Tensor = 0.1,
-    eps: float = 1e-05,
+    momentum: builtins.float | Tensor = 0.1,
+    eps: builtins.float = 1e-05,
 ) -> Tensor:
     """Each channel of each example standardised over its places, then scaled and shifted."""
 
@@ -771,7 +1096,11 @@ def interpolate(
     """x (batch, channels, places...) resized to `size`, or by `scale_factor`."""
 
 def isclose(
-    x: Tensor, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: builtins.bool = False
+    x: Tensor,
+    y: Any,
+    rtol: builtins.float = 1e-05,
+    atol: builtins.float = 1e-08,
+    equal_nan: builtins.bool = False,
 ) -> Tensor:
     """Whether |x - y| <= atol + rtol |y|. Infinities are close to themselves alone; NaN to none,
     or to NaN if `equal_nan`.
@@ -798,7 +1127,15 @@ def kron(x: Tensor, y: Tensor) -> Tensor:
     """Every element of x times all of y, as blocks: the Kronecker product."""
 
 def kthvalue(
-    x: Tensor, k: int, axis: int = -1, keepdims: builtins.bool = False
+    x: Tensor,
+    k: builtins.int = ...,
+    axis: builtins.int = -1,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    keepdim: builtins.bool = ...,
+    diagonal: builtins.int = ...,
 ) -> ValuesAndIndices:
     """The k-th smallest element along an axis, counted from 1, and its index."""
 
@@ -807,14 +1144,14 @@ def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 def layer_norm(
     x: Tensor,
-    normalized_shape: Sequence[int],
+    normalized_shape: Sequence[builtins.int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    eps: float = 1e-05,
+    eps: builtins.float = 1e-05,
 ) -> Tensor:
     """x standardised over its last axes, then scaled by weight and shifted by bias."""
 
-def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(x: Tensor, negative_slope: builtins.float = 0.01) -> Tensor:
     """x where it is positive, negative_slope * x elsewhere; at 0 the derivative is the slope."""
 
 def lerp(x: _TensorLike, end: _TensorLike, weight: _TensorLike) -> Tensor:
@@ -827,7 +1164,13 @@ def less_equal(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is less or equal to y."""
 
 def local_response_norm(
-    x: Tensor, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0
+    x: Tensor,
+    size: builtins.int,
+    alpha: builtins.float = 0.0001,
+    beta: builtins.float = 0.75,
+    k: builtins.float = 1.0,
+    *,
+    diagonal: builtins.float = ...,
 ) -> Tensor:
     """x / (k + alpha m) ** beta, m being the mean of the squares of `size` neighbouring
     channels.
@@ -845,13 +1188,21 @@ def log1p(x: _TensorLike) -> Tensor:
 def log2(x: _TensorLike) -> Tensor:
     """The logarithm to base 2."""
 
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+def log_softmax(
+    x: Tensor, axis: builtins.int = -1, *, dim: builtins.int = ..., dims: builtins.int = ...
+) -> Tensor:
     """The logarithm of softmax, without going through it."""
 
 def logaddexp(x: _TensorLike, y: _TensorLike) -> Tensor:
     """log(exp(x) + exp(y)), without the overflow. Two equal infinities share the gradient."""
 
-def logcumsumexp(x: Tensor, axis: int) -> Tensor:
+def logcumsumexp(
+    x: Tensor,
+    axis: builtins.int | None = None,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+) -> Tensor:
     """log(cumulative_sum(exp(x))) without overflow."""
 
 def logical_and(x: _TensorLike, y: _TensorLike) -> Tensor:
@@ -870,13 +1221,19 @@ def logsigmoid(x: _TensorLike) -> Tensor:
     """log(sigmoid(x)), without the underflow."""
 
 def logsumexp(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """log(sum(exp(x))) without overflow."""
 
 def lp_pool1d(
     x: Tensor,
-    norm_type: float,
+    norm_type: builtins.float,
     kernel_size: Any,
     stride: Any = None,
     ceil_mode: builtins.bool = False,
@@ -885,7 +1242,7 @@ def lp_pool1d(
 
 def lp_pool2d(
     x: Tensor,
-    norm_type: float,
+    norm_type: builtins.float,
     kernel_size: Any,
     stride: Any = None,
     ceil_mode: builtins.bool = False,
@@ -894,7 +1251,7 @@ def lp_pool2d(
 
 def lp_pool3d(
     x: Tensor,
-    norm_type: float,
+    norm_type: builtins.float,
     kernel_size: Any,
     stride: Any = None,
     ceil_mode: builtins.bool = False,
@@ -902,14 +1259,14 @@ def lp_pool3d(
     """The p-th root of the sum of p-th powers in each window, p being `norm_type`."""
 
 def margin_ranking_loss(
-    x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+    x1: Tensor, x2: Tensor, target: Tensor, margin: builtins.float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """max(0, -target (x1 - x2) + margin): 1 asks that x1 is the larger, -1 that x2 is."""
 
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """x with one value wherever the mask is true."""
 
-def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor = ..., *, src: Tensor = ...) -> Tensor:
     """x with the elements where the mask is true replaced by those of `source`, in order."""
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
@@ -924,8 +1281,13 @@ def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes exchanged."""
 
 def max(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
-) -> Tensor:
+    x: Tensor,
+    *dim: Any,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
+) -> Any:
     """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the
     gradient evenly.
     """
@@ -997,18 +1359,34 @@ def maximum(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The larger of x and y. NaN wins; a tie gives each side half the gradient."""
 
 def mean(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The arithmetic mean along the axes, or of all elements."""
 
 def median(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
-) -> Tensor:
+    x: Tensor,
+    *dim: builtins.int,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
+) -> Any:
     """The element in the middle, of two the lower, as in PyTorch; NaN where there is a NaN."""
 
 def min(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
-) -> Tensor:
+    x: Tensor,
+    *dim: Any,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
+) -> Any:
     """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the
     gradient evenly.
     """
@@ -1031,8 +1409,8 @@ def msort(x: Tensor) -> Tensor:
 def multi_margin_loss(
     x: Tensor,
     target: Tensor,
-    p: int = 1,
-    margin: float = 1.0,
+    p: builtins.int = 1,
+    margin: builtins.float = 1.0,
     weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
@@ -1052,46 +1430,80 @@ def multiply(x: _TensorLike, y: _TensorLike) -> Tensor:
     """The product x * y."""
 
 def nan_to_num(
-    x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+    x: Tensor,
+    nan: builtins.float = 0.0,
+    posinf: builtins.float | None = None,
+    neginf: builtins.float | None = None,
 ) -> Tensor:
     """x with NaN and the infinities replaced, those by the dtype's largest and smallest number
     if nothing else is asked for. What is replaced has derivative 0; integers stay what they are.
     """
 
 def nanmax(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The largest element that is not NaN; NaN where there is none."""
 
 def nanmean(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The mean of all elements that are not NaN; NaN where there are none."""
 
 def nanmedian(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
-) -> Tensor:
+    x: Tensor,
+    *dim: builtins.int,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
+) -> Any:
     """`median` of the elements that are not NaN; NaN where there are none."""
 
 def nanmin(
-    x: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: builtins.bool = False
+    x: Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The smallest element that is not NaN; NaN where there is none."""
 
 def nanquantile(
     x: Tensor,
-    q: float | Sequence[float] | Tensor,
-    axis: int | tuple[int, ...] | None = None,
+    q: builtins.float | Sequence[builtins.float] | Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
     keepdims: builtins.bool = False,
     interpolation: str = "linear",
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """`quantile` of the elements that are not NaN; NaN where there are none."""
 
 def nansum(
     x: Tensor,
-    axis: int | tuple[int, ...] | None = None,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
     dtype: Any = None,
     keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The sum of all elements that are not NaN."""
 
@@ -1107,7 +1519,7 @@ def nll_loss(
     x: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: builtins.int = -100,
     reduction: str = "mean",
 ) -> Tensor:
     """Minus what x, logarithms of probabilities with classes along axis 1, has at each label."""
@@ -1118,41 +1530,61 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 def norm(
     x: Tensor,
     p: Any = 2.0,
-    axis: int | tuple[int, ...] | None = None,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
     keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The p-norm of the elements along the axes as one vector: sum(|x|^p)^(1/p)."""
 
-def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor:
+def normalize(
+    x: Tensor,
+    p: builtins.float = 2.0,
+    axis: builtins.int = 1,
+    eps: builtins.float = 1e-12,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """x over its p-norm along the axis, which counts as `eps` at least."""
 
 def not_equal(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is not or equal to y."""
 
-def one_hot(x: Tensor, num_classes: int) -> Tensor:
+def one_hot(x: Tensor, num_classes: builtins.int) -> Tensor:
     """For each label a row of `num_classes` integers, 1 at the label and 0 elsewhere."""
 
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """Every product of an element of x and an element of y."""
 
-def pad(x: Tensor, widths: Any, value: float = 0.0, mode: str = "constant") -> Tensor:
+def pad(x: Tensor, widths: Any, value: builtins.float = 0.0, mode: str = "constant") -> Tensor:
     """x with more around it: ((before, after), ...) for each axis, or one number."""
 
 def pairwise_distance(
-    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06, keepdims: builtins.bool = False
+    x1: Tensor,
+    x2: Tensor,
+    p: builtins.float = 2.0,
+    eps: builtins.float = 1e-06,
+    keepdims: builtins.bool = False,
+    *,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The p-norm of x1 - x2 + eps along the last axis; x1 and x2 broadcast."""
 
-def pdist(x: Tensor, p: float = 2.0) -> Tensor:
+def pdist(x: Tensor, p: builtins.float = 2.0) -> Tensor:
     """The p-norms of the differences of all pairs of rows, the first of which changes slowest."""
 
-def permute_dims(x: Tensor, axes: Any = ..., *more: int) -> Tensor:
+def permute_dims(
+    x: Tensor, axes: Any = ..., *more: builtins.int, dim: Any = ..., dims: Any = ...
+) -> Tensor:
     """The axes in another order, a tuple or several numbers."""
 
-def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
+def pixel_shuffle(x: Tensor, upscale_factor: builtins.int) -> Tensor:
     """(..., C r r, H, W) as (..., C, H r, W r): each r * r channels become a square of pixels."""
 
-def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
+def pixel_unshuffle(x: Tensor, downscale_factor: builtins.int) -> Tensor:
     """(..., C, H r, W r) as (..., C r r, H, W): the inverse of `pixel_shuffle`."""
 
 def poisson_nll_loss(
@@ -1160,7 +1592,7 @@ def poisson_nll_loss(
     target: Tensor,
     log_input: builtins.bool = True,
     full: builtins.bool = False,
-    eps: float = 1e-08,
+    eps: builtins.float = 1e-08,
     reduction: str = "mean",
 ) -> Tensor:
     """exp(x) - target x: counts under Poisson distributions whose rates have the logarithm x."""
@@ -1176,23 +1608,38 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 def prod(
     x: Tensor,
-    axis: int | tuple[int, ...] | None = None,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
     dtype: Any = None,
     keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The product along the axes, or of all elements."""
 
-def put(x: Tensor, index: Tensor, source: Tensor, accumulate: builtins.bool = False) -> Tensor:
+def put(
+    x: Tensor,
+    index: Tensor,
+    source: Tensor = ...,
+    accumulate: builtins.bool = False,
+    *,
+    src: Tensor = ...,
+) -> Tensor:
     """x with elements replaced, or added to; the index counts as if x were flat, and from the
     end where it is negative.
     """
 
 def quantile(
     x: Tensor,
-    q: float | Sequence[float] | Tensor,
-    axis: int | tuple[int, ...] | None = None,
+    q: builtins.float | Sequence[builtins.float] | Tensor,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
     keepdims: builtins.bool = False,
     interpolation: str = "linear",
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The value below which the share q of the elements lies; NaN where there is a NaN."""
 
@@ -1218,33 +1665,68 @@ def remainder(x: _TensorLike, y: _TensorLike) -> Tensor:
     """x - y * floor(x / y): the remainder with the sign of y."""
 
 def repeat(
-    x: Tensor, repeats: int | Sequence[int] | Tensor, *more: int, axis: int | None = None
+    x: Tensor,
+    repeats: builtins.int | Sequence[builtins.int] | Tensor,
+    *more: builtins.int,
+    axis: builtins.int | None = None,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
 ) -> Tensor:
     """Each element `repeats` times in a row along an axis, or flattened."""
 
 def repeat_interleave(
-    x: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None
+    x: Tensor,
+    repeats: builtins.int | Sequence[builtins.int] | Tensor,
+    axis: builtins.int | None = None,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
 ) -> Tensor:
     """`repeat` under PyTorch's name."""
 
-def reshape(x: Tensor, shape: Any = ..., *more: int, copy: builtins.bool | None = None) -> Tensor:
+def reshape(
+    x: Tensor,
+    shape: Any = ...,
+    *more: builtins.int,
+    copy: builtins.bool | None = None,
+    size: Any = ...,
+) -> Tensor:
     """The same elements in another shape, a tuple or several numbers; one size may be -1."""
 
 def rms_norm(
-    x: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+    x: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: builtins.float | None = None,
 ) -> Tensor:
     """x over the root of the mean of its squares along its last axes, then scaled by weight."""
 
-def roll(x: Tensor, shift: Any, axis: Any = None) -> Tensor:
+def roll(
+    x: Tensor,
+    shift: Any = ...,
+    axis: Any = None,
+    *,
+    dim: Any = ...,
+    dims: Any = ...,
+    shifts: Any = ...,
+) -> Tensor:
     """Elements moved `shift` places along the axes, the last ones coming round to the front."""
 
-def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = ...) -> Tensor:
+def rot90(
+    x: Tensor,
+    k: builtins.int = 1,
+    axes: Sequence[builtins.int] = ...,
+    *,
+    dim: Sequence[builtins.int] = ...,
+    dims: Sequence[builtins.int] = ...,
+    diagonal: builtins.int = ...,
+) -> Tensor:
     """x rotated by k quarters of a circle, from the first axis towards the second."""
 
 def rotary_embedding(
     x: Tensor,
     positions: Tensor | None = None,
-    base: float = 10000.0,
+    base: builtins.float = 10000.0,
     interleaved: builtins.bool = False,
 ) -> Tensor:
     """x, of (..., positions, width), with each pair of elements rotated by position times base
@@ -1263,14 +1745,27 @@ def rsqrt(x: _TensorLike) -> Tensor:
 def scatter(
     x: Tensor,
     index: Tensor,
-    source: Tensor | float,
-    axis: int = 0,
+    source: Tensor | builtins.float = ...,
+    axis: builtins.int = 0,
     reduce: str | None = None,
     include_self: builtins.bool = True,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    src: Tensor | builtins.float = ...,
 ) -> Tensor:
     """x with source[i][j] put at [index[i][j]][j] for axis 0, and likewise for the others."""
 
-def scatter_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
+def scatter_add(
+    x: Tensor,
+    index: Tensor,
+    source: Tensor = ...,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    src: Tensor = ...,
+) -> Tensor:
     """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0; likewise for others."""
 
 def searchsorted(
@@ -1304,33 +1799,52 @@ def sinc(x: _TensorLike) -> Tensor:
 def sinh(x: _TensorLike) -> Tensor:
     """The hyperbolic sine."""
 
-def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+def smooth_l1_loss(
+    x: Tensor, target: Tensor, reduction: str = "mean", beta: builtins.float = 1.0
+) -> Tensor:
     """The absolute difference less beta / 2; below beta its square / (2 beta)."""
 
 def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target x)), the target being 1 or -1."""
 
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
+def softmax(
+    x: Tensor, axis: builtins.int = -1, *, dim: builtins.int = ..., dims: builtins.int = ...
+) -> Tensor:
     """exp(x) scaled to sum to 1 along the axis."""
 
-def softmin(x: Tensor, axis: int = -1) -> Tensor:
+def softmin(
+    x: Tensor, axis: builtins.int = -1, *, dim: builtins.int = ..., dims: builtins.int = ...
+) -> Tensor:
     """exp(-x) scaled to sum to 1 along the axis."""
 
 def softplus(x: _TensorLike) -> Tensor:
     """log(1 + exp(x))."""
 
-def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+def softshrink(x: Tensor, lambd: builtins.float = 0.5) -> Tensor:
     """x moved towards 0 by lambd, and 0 where that would cross it; NaN stays NaN."""
 
 def softsign(x: _TensorLike) -> Tensor:
     """x / (1 + abs(x))."""
 
 def sort(
-    x: Tensor, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
-) -> Tensor:
+    x: Tensor,
+    *dim: Any,
+    axis: builtins.int = -1,
+    descending: builtins.bool = False,
+    stable: builtins.bool = True,
+    dims: builtins.int = ...,
+) -> Any:
     """The elements in order along an axis. The gradient goes back to where each came from."""
 
-def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+def split(
+    x: Tensor,
+    sizes: builtins.int | Sequence[builtins.int] = ...,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    split_size_or_sections: builtins.int | Sequence[builtins.int] = ...,
+) -> list[Tensor]:
     """Parts of the given sizes along an axis; one number means parts of that size."""
 
 def sqrt(x: _TensorLike) -> Tensor:
@@ -1339,30 +1853,49 @@ def sqrt(x: _TensorLike) -> Tensor:
 def square(x: _TensorLike) -> Tensor:
     """x * x."""
 
-def squeeze(x: Tensor, axis: Any = None) -> Tensor:
+def squeeze(x: Tensor, axis: Any = None, *, dim: Any = ..., dims: Any = ...) -> Tensor:
     """Without the given axes, each of which must have size 1; without all that do, if none is
     given.
     """
 
-def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
+def stack(
+    arrays: Sequence[Tensor] = ...,
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    tensors: Sequence[Tensor] = ...,
+) -> Tensor:
     """Tensors of one shape joined along a new axis."""
 
-def standardize(x: Tensor, axis: Any = -1, eps: float = 1e-05) -> Tensor:
+def standardize(
+    x: Tensor, axis: Any = -1, eps: builtins.float = 1e-05, *, dim: Any = ..., dims: Any = ...
+) -> Tensor:
     """x moved and scaled to mean 0 and variance 1 along the axes."""
 
 def std(
     x: Tensor,
-    axis: int | tuple[int, ...] | None = None,
-    correction: float = 0.0,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    correction: builtins.float = 0.0,
     keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
+    unbiased: builtins.float = ...,
 ) -> Tensor:
     """The standard deviation, the square root of `var`."""
 
 def std_mean(
     x: Tensor,
-    axis: int | tuple[int, ...] | None = None,
-    correction: float = 0.0,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    correction: builtins.float = 0.0,
     keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
+    unbiased: builtins.float = ...,
 ) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean along the axes: see `std`."""
 
@@ -1371,26 +1904,53 @@ def subtract(x: _TensorLike, y: _TensorLike) -> Tensor:
 
 def sum(
     x: Tensor,
-    axis: int | tuple[int, ...] | None = None,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
     dtype: Any = None,
     keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
 ) -> Tensor:
     """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins with
     0.0: of -0.0 alone it is 0.0.
     """
 
-def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
+def sum_to(
+    x: Tensor, shape: Sequence[builtins.int] = ..., *, size: Sequence[builtins.int] = ...
+) -> Tensor:
     """x summed down to `shape`: the transpose of broadcasting."""
 
-def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
+def swapaxes(
+    x: Tensor,
+    axis1: builtins.int = ...,
+    axis2: builtins.int = ...,
+    *,
+    dim1: builtins.int = ...,
+    dim2: builtins.int = ...,
+) -> Tensor:
     """Two axes exchanged."""
 
-def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
+def take(
+    x: Tensor,
+    indices: Tensor,
+    axis: builtins.int | None = 0,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
+) -> Tensor:
     """The slices of x along an axis that the indices name, negative ones from the end, in their
     order and shape; with axis=None the elements, counted as if x were flat.
     """
 
-def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
+def take_along_axis(
+    x: Tensor,
+    indices: Tensor,
+    axis: builtins.int = -1,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """`gather` with the other axes broadcast; negative indices count from the end."""
 
 def tan(x: _TensorLike) -> Tensor:
@@ -1403,21 +1963,28 @@ def tanhshrink(x: _TensorLike) -> Tensor:
     """x - tanh(x)."""
 
 def tensor_split(
-    x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0
+    x: Tensor,
+    indices_or_sections: builtins.int | Sequence[builtins.int],
+    axis: builtins.int = 0,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
 ) -> list[Tensor]:
     """So many parts, the first ones larger by one where it must be; or parts that end at
     indices.
     """
 
-def tensordot(x1: Tensor, x2: Tensor, *, axes: Any = 2) -> Tensor:
+def tensordot(x1: Tensor, x2: Tensor, *, axes: Any = 2, dim: Any = ..., dims: Any = ...) -> Tensor:
     """The sum of products over pairs of axes: the last of x1 with the first of x2, as many as
     `axes` says, or those in two tuples.
     """
 
-def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+def threshold(x: Tensor, threshold: builtins.float, value: builtins.float) -> Tensor:
     """x where it is above the threshold (or NaN), the value elsewhere."""
 
-def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
+def tile(
+    x: Tensor, repetitions: Sequence[builtins.int] = ..., *, dims: Sequence[builtins.int] = ...
+) -> Tensor:
     """x laid side by side, so many times along each axis."""
 
 def to(
@@ -1428,41 +1995,75 @@ def to(
     """
 
 def topk(
-    x: Tensor, k: int, axis: int = -1, largest: builtins.bool = True, sorted: builtins.bool = True
+    x: Tensor,
+    k: builtins.int = ...,
+    axis: builtins.int = -1,
+    largest: builtins.bool = True,
+    sorted: builtins.bool = True,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    diagonal: builtins.int = ...,
 ) -> ValuesAndIndices:
     """The k largest (or smallest) elements along an axis, and their indices."""
 
-def trapezoid(y: Tensor, x: Tensor | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
+def trapezoid(
+    y: Tensor,
+    x: Tensor | None = None,
+    dx: builtins.float = 1.0,
+    axis: builtins.int = -1,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """The integral along an axis of the straight lines between samples y."""
 
-def tril(x: Tensor, k: int = 0) -> Tensor:
+def tril(x: Tensor, k: builtins.int = 0, *, diagonal: builtins.int = ...) -> Tensor:
     """The part on and below the k-th diagonal, zero above."""
 
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
     negative: Tensor,
-    margin: float = 1.0,
-    p: float = 2.0,
-    eps: float = 1e-06,
+    margin: builtins.float = 1.0,
+    p: builtins.float = 2.0,
+    eps: builtins.float = 1e-06,
     swap: builtins.bool = False,
     reduction: str = "mean",
 ) -> Tensor:
     """max(0, |anchor - positive| - |anchor - negative| + margin), distances by the last axis."""
 
-def triu(x: Tensor, k: int = 0) -> Tensor:
+def triu(x: Tensor, k: builtins.int = 0, *, diagonal: builtins.int = ...) -> Tensor:
     """The part on and above the k-th diagonal, zero below."""
 
 def trunc(x: _TensorLike) -> Tensor:
     """The next integer towards 0. Integers stay what they are. The derivative is 0."""
 
-def unbind(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+def unbind(
+    x: Tensor, axis: builtins.int = 0, *, dim: builtins.int = ..., dims: builtins.int = ...
+) -> tuple[Tensor, ...]:
     """`unstack` under PyTorch's name."""
 
-def unflatten(x: Tensor, axis: int, sizes: Sequence[int]) -> Tensor:
+def unflatten(
+    x: Tensor,
+    axis: builtins.int = ...,
+    sizes: Sequence[builtins.int] = ...,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+    split_size_or_sections: Sequence[builtins.int] = ...,
+) -> Tensor:
     """x with one axis as several, of these sizes; one of them may be -1."""
 
-def unfold(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
+def unfold(
+    x: Tensor,
+    axis: builtins.int = ...,
+    size: builtins.int = ...,
+    step: builtins.int = 1,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """All windows of `size` elements along an axis, `step` apart, as a last axis."""
 
 def unique(
@@ -1470,7 +2071,10 @@ def unique(
     sorted: builtins.bool = True,
     return_inverse: builtins.bool = False,
     return_counts: builtins.bool = False,
-    axis: int | None = None,
+    axis: builtins.int | None = None,
+    *,
+    dim: builtins.int | None = ...,
+    dims: builtins.int | None = ...,
 ) -> Any:
     """The different elements, or slices along an axis, always in order; PyTorch's form."""
 
@@ -1486,32 +2090,51 @@ def unique_inverse(x: Tensor) -> UniqueInverse:
 def unique_values(x: Tensor) -> Tensor:
     """The different elements in order."""
 
-def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(
+    x: Tensor, axis: builtins.int = 0, *, dim: builtins.int = ..., dims: builtins.int = ...
+) -> tuple[Tensor, ...]:
     """The slices along an axis, without it: `stack` undone."""
 
-def vander(x: Tensor, n: int | None = None, increasing: builtins.bool = False) -> Tensor:
+def vander(x: Tensor, n: builtins.int | None = None, increasing: builtins.bool = False) -> Tensor:
     """For each element of the last axis a row of its powers n - 1 down to 0, or up from 0."""
 
 def var(
     x: Tensor,
-    axis: int | tuple[int, ...] | None = None,
-    correction: float = 0.0,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    correction: builtins.float = 0.0,
     keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
+    unbiased: builtins.float = ...,
 ) -> Tensor:
     """The variance: squares of the distances from the mean, summed, over (count - correction)."""
 
 def var_mean(
     x: Tensor,
-    axis: int | tuple[int, ...] | None = None,
-    correction: float = 0.0,
+    axis: builtins.int | tuple[builtins.int, ...] | None = None,
+    correction: builtins.float = 0.0,
     keepdims: builtins.bool = False,
+    *,
+    dim: builtins.int | tuple[builtins.int, ...] | None = ...,
+    dims: builtins.int | tuple[builtins.int, ...] | None = ...,
+    keepdim: builtins.bool = ...,
+    unbiased: builtins.float = ...,
 ) -> tuple[Tensor, Tensor]:
     """The variance and the mean along the axes: see `var`."""
 
-def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
+def vecdot(
+    x: Tensor,
+    y: Tensor,
+    axis: builtins.int = -1,
+    *,
+    dim: builtins.int = ...,
+    dims: builtins.int = ...,
+) -> Tensor:
     """The sum of products along an axis of one size in both, x conjugated if complex."""
 
-def vstack(arrays: Sequence[Tensor]) -> Tensor:
+def vstack(arrays: Sequence[Tensor] = ..., *, tensors: Sequence[Tensor] = ...) -> Tensor:
     """Tensors joined along the first axis, vectors as rows."""
 
 def where(
@@ -1521,3 +2144,145 @@ def where(
 
 def xlogy(x: _TensorLike, y: _TensorLike) -> Tensor:
     """x * log(y), and 0 where x is 0 and y not NaN; the derivative in x is 0 there if y <= 0."""
+
+absolute = abs
+
+arccos = acos
+
+arccosh = acosh
+
+arcsin = asin
+
+arcsinh = asinh
+
+arctan = atan
+
+arctan2 = atan2
+
+arctanh = atanh
+
+around = round
+
+array = tensor
+
+bitwise_not = bitwise_invert
+
+bmm = matmul
+
+cat = concat
+
+cholesky = linalg.cholesky
+
+cholesky_solve = linalg.cholesky_solve
+
+concatenate = concat
+
+conj_physical = conj
+
+conjugate = conj
+
+degrees = rad2deg
+
+det = linalg.det
+
+digamma = special.digamma
+
+eq = equal
+
+erfc = special.erfc
+
+erfinv = special.erfinv
+
+fabs = abs
+
+fix = trunc
+
+ge = greater_equal
+
+ger = outer
+
+get_float32_matmul_precision = get_matmul_precision
+
+grid_sampler = grid_sample
+
+gt = greater
+
+i0 = special.i0
+
+igamma = special.gammainc
+
+igammac = special.gammaincc
+
+inverse = linalg.inv
+
+invert = bitwise_invert
+
+le = less_equal
+
+left_shift = bitwise_left_shift
+
+lgamma = special.lgamma
+
+logit = special.logit
+
+lt = less
+
+lu_solve = linalg.lu_solve
+
+matrix_exp = linalg.matrix_exp
+
+matrix_power = linalg.matrix_power
+
+matrix_rank = linalg.matrix_rank
+
+mm = matmul
+
+mod = remainder
+
+movedim = moveaxis
+
+mul = multiply
+
+mv = matmul
+
+ndarray = Tensor
+
+ne = not_equal
+
+neg = negative
+
+permute = permute_dims
+
+pinverse = linalg.pinv
+
+polygamma = special.polygamma
+
+power = pow
+
+product = prod
+
+qr = linalg.qr
+
+radians = deg2rad
+
+right_shift = bitwise_right_shift
+
+rint = round
+
+row_stack = vstack
+
+set_float32_matmul_precision = set_matmul_precision
+
+sgn = sign
+
+slogdet = linalg.slogdet
+
+trapz = trapezoid
+
+true_divide = divide
+
+unsafe_chunk = chunk
+
+unsafe_split = split
+
+unsqueeze = expand_dims

@@ -174,7 +174,8 @@ def of_scalar(value: Any, beside: DType | None = None) -> DType:
 
     A number never widens a tensor of its own kind or a higher one.
     """
-    alone = _OF_NUMBER[type(value)]
+    kind = type(value)  # or of a class derived from a number's, such as a tensor's size
+    alone = _OF_NUMBER.get(kind) or next(_OF_NUMBER[k] for k in kind.__mro__ if k in _OF_NUMBER)
     if beside is None or _RANK[alone.kind] > _RANK[beside.kind]:
         if beside is float64 and alone is complex64:
             return complex128

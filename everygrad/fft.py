@@ -1,5 +1,10 @@
 """Fourier transforms of any length, and their frequencies."""
 
+from types import FunctionType
+from typing import Any
+
+from everygrad.core.torch_names import missing
+from everygrad.ops.record.arguments import taking
 from everygrad.ops.signal.fft import (
     fft as fft,
     fft2 as fft2,
@@ -26,3 +31,16 @@ from everygrad.ops.signal.stft import (
     ifftshift as ifftshift,
     rfftfreq as rfftfreq,
 )
+
+# the rule of all ops holds here too: arrays are taken, and PyTorch's names of parameters
+for _name, _function in [*globals().items()]:
+    if (
+        isinstance(_function, FunctionType)
+        and _function.__module__.startswith("everygrad.ops.signal.")
+        and next(iter(_function.__annotations__.values()), "") == "Tensor"
+    ):
+        globals()[_name] = taking(_function)
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("everygrad.fft", name, globals(), {})

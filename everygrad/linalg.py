@@ -1,5 +1,20 @@
 """Linear algebra: decompositions, solutions and norms of matrices and batches of them."""
 
+from types import FunctionType
+from typing import Any
+
+from everygrad.core.torch_names import missing
+from everygrad.ops.aliases.matrices import (
+    norm as norm,
+    tensorinv as tensorinv,
+    tensorsolve as tensorsolve,
+    vander as vander,
+)
+from everygrad.ops.aliases.with_info import (
+    inv_ex as inv_ex,
+    lu_factor_ex as lu_factor_ex,
+    solve_ex as solve_ex,
+)
 from everygrad.ops.linalg.cholesky_qr import (
     QRResult as QRResult,
     cholesky as cholesky,
@@ -52,4 +67,23 @@ from everygrad.ops.linalg.svd import (
     svd as svd,
     svdvals as svdvals,
 )
+from everygrad.ops.record.arguments import taking
 from everygrad.ops.shape.movement import matrix_transpose as matrix_transpose
+
+# the rule of all ops holds here too: arrays are taken, and PyTorch's names of parameters
+for _name, _function in [*globals().items()]:
+    if isinstance(_function, FunctionType) and _function.__module__.startswith(
+        "everygrad.ops.linalg."
+    ):
+        globals()[_name] = taking(_function)
+
+_ELSEWHERE = {
+    "cholesky_ex": "cholesky, which refuses a matrix that is not positive definite",
+    **dict.fromkeys(
+        ("ldl_factor", "ldl_factor_ex", "ldl_solve"), "eigh, or cholesky where it is definite"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("everygrad.linalg", name, globals(), _ELSEWHERE)

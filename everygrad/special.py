@@ -4,7 +4,32 @@ Names are SciPy's, and PyTorch's for the orthogonal polynomials. SciPy's `gammal
 `expit` are `lgamma`, `digamma` and `eg.sigmoid`.
 """
 
-from everygrad.ops.elementwise.math import erf as erf, sigmoid, sinc as sinc, xlogy as xlogy
+from typing import Any
+
+from everygrad.core.torch_names import missing
+from everygrad.ops.aliases.arithmetic import mvlgamma
+from everygrad.ops.aliases.special import (
+    chebyshev_polynomial_v as chebyshev_polynomial_v,
+    chebyshev_polynomial_w as chebyshev_polynomial_w,
+    shifted_chebyshev_polynomial_t as shifted_chebyshev_polynomial_t,
+    shifted_chebyshev_polynomial_u as shifted_chebyshev_polynomial_u,
+    shifted_chebyshev_polynomial_v as shifted_chebyshev_polynomial_v,
+    shifted_chebyshev_polynomial_w as shifted_chebyshev_polynomial_w,
+    spherical_bessel_j0 as spherical_bessel_j0,
+)
+from everygrad.ops.elementwise.basic import round as round
+from everygrad.ops.elementwise.math import (
+    erf as erf,
+    exp2 as exp2,
+    expm1 as expm1,
+    log1p as log1p,
+    sigmoid,
+    sinc as sinc,
+    xlogy as xlogy,
+)
+from everygrad.ops.nn.softmax_and_norm import log_softmax as log_softmax, softmax as softmax
+from everygrad.ops.record.arguments import taking
+from everygrad.ops.reduce.reductions import logsumexp as _logsumexp
 from everygrad.ops.special.bessel import (
     i0 as i0,
     i0e as i0e,
@@ -48,3 +73,24 @@ from everygrad.ops.special.polynomials import (
 gammaln = lgamma
 psi = digamma
 expit = sigmoid
+bessel_j0, bessel_j1, bessel_y0, bessel_y1 = j0, j1, y0, y1
+modified_bessel_i0, modified_bessel_i1 = i0, i1
+multigammaln = mvlgamma
+logsumexp = taking(_logsumexp)
+
+_ELSEWHERE = {
+    "airy_ai": "scipy.special.airy(x.numpy())[0], which has no derivative",
+    **{
+        name: f"scipy.special.{theirs}(x.numpy()), which has no derivative"
+        for name, theirs in (
+            ("modified_bessel_k0", "k0"),
+            ("modified_bessel_k1", "k1"),
+            ("scaled_modified_bessel_k0", "k0e"),
+            ("scaled_modified_bessel_k1", "k1e"),
+        )
+    },
+}
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("everygrad.special", name, globals(), _ELSEWHERE)

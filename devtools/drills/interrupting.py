@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.amp import autocast
+from everygrad.amp.autocast import policy
 from everygrad.autograd import api, modes, randomness
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.core.context import fast_limit, profiling, tracing, watcher
@@ -249,7 +249,7 @@ def modes_now() -> dict[str, Any]:
         "anomaly": modes.anomaly_enabled(),
         "inference": modes.in_inference_mode(),
         "depth": modes.transform_depth(),
-        "autocast": autocast.policy(),
+        "autocast": policy(),
         "tracer": tracing.get(),
         "profiler": profiling.get(),
         "find_nan": watcher.get(),

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.core.tensor import Tensor
+from everygrad.core.tensor import Size, Tensor
 from everygrad.dtypes import DType
 
 
@@ -48,6 +48,8 @@ def same(a: Any, b: Any) -> bool:
         return same(a.real, b.real) and same(a.imag, b.imag)
     if kind in (int, str, bytes, bool, range, slice, frozenset):
         return bool(a == b)
+    if kind is Size:
+        return bool(a.shape == b.shape)
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, np.generic):

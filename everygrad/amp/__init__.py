@@ -1,4 +1,18 @@
 """Mixed precision: which ops run in a half dtype (`autocast`), and losses scaled for it (`scaler`).
 
-`autocast` stands below `dispatch`, which asks it; `scaler` is written in ops.
+`autocast` stands below `dispatch`, which asks it; `scaler` is written in ops, and is loaded when
+`GradScaler` is asked for.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+autocast: Any  # the class: `everygrad` puts it here, in the place of the module of that name
+
+
+def __getattr__(name: str) -> Any:
+    if name != "GradScaler":
+        raise AttributeError(f"everygrad.amp has no {name!r}; it has autocast and GradScaler")
+    return import_module("everygrad.optim").GradScaler

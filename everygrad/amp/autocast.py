@@ -107,9 +107,22 @@ class autocast(_Mode):  # noqa: N801  # PyTorch's name
     """
 
     def __init__(
-        self, device: str | None = None, dtype: Any = dtypes.bfloat16, enabled: bool = True
+        self,
+        device: str | None = None,
+        dtype: Any = None,
+        enabled: bool = True,
+        *,
+        device_type: str | None = None,
+        cache_enabled: bool | None = None,
     ) -> None:
+        """`device_type` is PyTorch's name for `device`; nothing is cached, so that `cache_enabled`
+        chooses nothing."""
         super().__init__()
+        if device_type is not None:
+            if device is not None:
+                raise ArgumentError("autocast: device and device_type are the same; give one")
+            device = device_type
+        dtype = dtypes.bfloat16 if dtype is None else dtype
         if not (device is None or isinstance(device, str)):
             raise ArgumentError(
                 f"autocast: device must be a name such as 'cuda', or None for all of them, "

@@ -99,7 +99,7 @@ def as_shape(shape: Any, op: str) -> Shape:
 
 def all_sizes(shape: Any) -> bool:
     """Whether every entry is a plain size."""
-    return all(type(n) is int and n >= 0 for n in shape)
+    return all(isinstance(n, int) and type(n) is not bool and n >= 0 for n in shape)
 
 
 def size_of(shape: Shape) -> int:

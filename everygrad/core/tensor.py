@@ -20,7 +20,7 @@ from everygrad.autograd.transform_scope import GRAD, STREAM, VALUE, inside, outl
 from everygrad.core.context import intercepted, tracing
 from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.protocols import Op
-from everygrad.core.shapes import Shape, size_of
+from everygrad.core.shapes import Shape, axis_index, size_of
 from everygrad.core.torch_names import IN_PLACE, METHODS, cure
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import (
@@ -81,6 +81,28 @@ class Wrapped:
         raise NotImplementedError
 
 
+class Size(int):
+    """The number of elements of a tensor; called, as PyTorch does, its shape or one size of it."""
+
+    shape: Shape
+
+    def __call__(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[axis_index(dim, len(self.shape), "size")]
+
+
+_SIZES: dict[Shape, Size] = {}  # one for each shape: making one takes longer than finding it
+_MOST_SIZES = 4096
+
+
+def _new_size(shape: Shape) -> Size:
+    if len(_SIZES) >= _MOST_SIZES:
+        _SIZES.clear()
+    made = Size(size_of(shape))
+    made.shape = shape
+    _SIZES[shape] = made
+    return made
+
+
 class Tensor:
     """An n-dimensional array that remembers how it was made.
 
@@ -105,9 +127,11 @@ class Tensor:
         return len(self._data.shape)
 
     @property
-    def size(self) -> int:
-        """The number of elements."""
-        return size_of(self._data.shape)
+    def size(self) -> Size:
+        """The number of elements; `size()` is the shape, `size(dim)` one of it, as in PyTorch."""
+        shape = self._data.shape
+        found = _SIZES.get(shape)
+        return _new_size(shape) if found is None else found
 
     @property
     def device(self) -> str:
@@ -250,6 +274,12 @@ class Tensor:
         return _rows(self)
 
     __hash__ = object.__hash__
+
+    def __dir__(self) -> list[str]:
+        """Only what works: not the names that are answered with what to use in their place."""
+        refused = {name for name, value in vars(Tensor).items() if isinstance(value, _Elsewhere)}
+        refused |= {"_grad"}  # unset until there is one
+        return [name for name in object.__dir__(self) if name not in refused]
 
 
 def shared(t: Tensor) -> Any:

@@ -1,130 +1,215 @@
-"""PyTorch's names for what has another name here: each is answered with the name to use.
+"""PyTorch's and NumPy's names: which of them work here, and what to use in place of the others.
 
-One thing has one name, the Array API's where it has one. Whoever comes from PyTorch is told it by
-the `AttributeError` of `eg.cat` or `x.view`; `docs/array-api.md` has the table.
+One thing has one taught name, the Array API's where it has one. Another library's name for it works
+too (`SAME_FUNCTIONS`, `SAME_METHODS`), as does what only another library has (`OWN`). What changes
+a tensor in place, or is not done here, is answered with the cure (`FUNCTIONS`, `METHODS`).
+docs/from-pytorch.md is made from these tables.
 """
 
 from __future__ import annotations
 
-_BOTH = {
+from collections.abc import Iterable
+from importlib import import_module
+
+# Another name -> the taught one, of everygrad itself or of the part before the dot.
+_SAME_BOTH = {
     "absolute": "abs",
-    "addmm": "beta * x + alpha * (a @ b), which is one kernel inside eg.jit",
-    "adjoint": "matrix_transpose(x).conj()",
     "arccos": "acos",
+    "arccosh": "acosh",
     "arcsin": "asin",
+    "arcsinh": "asinh",
     "arctan": "atan",
     "arctan2": "atan2",
-    "baddbmm": "beta * x + alpha * (a @ b), which is one kernel inside eg.jit",
-    "bmm": "matmul, or a @ b",
-    "clamp_max": "clamp(x, max=...)",
-    "clamp_min": "clamp(x, min=...)",
-    "cross": "linalg.cross",
+    "arctanh": "atanh",
+    "bitwise_not": "bitwise_invert",
+    "bmm": "matmul",
+    "cholesky": "linalg.cholesky",
+    "cholesky_solve": "linalg.cholesky_solve",
+    "conj_physical": "conj",
+    "conjugate": "conj",
     "det": "linalg.det",
-    "div": "divide, or x / y",
-    "dot": "vecdot, or x @ y",
-    "eq": "equal, or x == y",
+    "digamma": "special.digamma",
+    "eq": "equal",
     "erfc": "special.erfc",
     "erfinv": "special.erfinv",
-    "ge": "greater_equal, or x >= y",
+    "fix": "trunc",
+    "ge": "greater_equal",
     "ger": "outer",
-    "gt": "greater, or x > y",
-    "histc": "histogram",
-    "inner": "vecdot, or x @ y.mT",
+    "gt": "greater",
+    "i0": "special.i0",
+    "igamma": "special.gammainc",
+    "igammac": "special.gammaincc",
     "inverse": "linalg.inv",
-    "le": "less_equal, or x <= y",
-    "lgamma": "special.gammaln",
-    "logdet": "linalg.slogdet(x).logabsdet",
+    "le": "less_equal",
+    "lgamma": "special.lgamma",
     "logit": "special.logit",
-    "lt": "less, or x < y",
-    "mm": "matmul, or a @ b",
+    "lt": "less",
+    "lu_solve": "linalg.lu_solve",
+    "matrix_exp": "linalg.matrix_exp",
+    "matrix_power": "linalg.matrix_power",
+    "mm": "matmul",
     "movedim": "moveaxis",
-    "mul": "multiply, or x * y",
-    "mv": "matmul, or a @ b",
-    "narrow": "a slice: x[:, start:start + length]",
-    "ne": "not_equal, or x != y",
-    "neg": "negative, or -x",
-    "numel": "x.size, a number",
+    "mul": "multiply",
+    "mv": "matmul",
+    "ne": "not_equal",
+    "neg": "negative",
     "permute": "permute_dims",
     "pinverse": "linalg.pinv",
-    "scatter_reduce": "scatter(x, index, source, axis, reduce=...)",
-    "select": "an index: x[:, i]",
+    "qr": "linalg.qr",
     "sgn": "sign",
-    "sub": "subtract, or x - y",
-    "swapdims": "swapaxes",
-    "t": "x.T",
-    "trace": "linalg.trace",
-    "transpose": "swapaxes(x, i, j), or x.mT for the last two",
-    "true_divide": "divide, or x / y",
+    "slogdet": "linalg.slogdet",
+    "true_divide": "divide",
+    "unsafe_chunk": "chunk",
+    "unsafe_split": "split",
     "unsqueeze": "expand_dims",
+}
+SAME_FUNCTIONS = {
+    **_SAME_BOTH,
+    "around": "round",
+    "array": "tensor",
+    "cat": "concat",
+    "cdouble": "complex128",
+    "cfloat": "complex64",
+    "concatenate": "concat",
+    "degrees": "rad2deg",
+    "double": "float64",
+    "fabs": "abs",
+    "float": "float32",
+    "get_float32_matmul_precision": "get_matmul_precision",
+    "grid_sampler": "grid_sample",
+    "half": "float16",
+    "int": "int32",
+    "invert": "bitwise_invert",
+    "left_shift": "bitwise_left_shift",
+    "long": "int64",
+    "matrix_rank": "linalg.matrix_rank",
+    "mod": "remainder",
+    "ndarray": "Tensor",
+    "polygamma": "special.polygamma",
+    "power": "pow",
+    "product": "prod",
+    "radians": "deg2rad",
+    "right_shift": "bitwise_right_shift",
+    "rint": "round",
+    "row_stack": "vstack",
+    "set_float32_matmul_precision": "set_matmul_precision",
+    "short": "int16",
+    "trapz": "trapezoid",
+}
+SAME_METHODS = {
+    **_SAME_BOTH,
+    "allclose": "allclose",
+    "istft": "istft",
+    "kron": "kron",
+    "stft": "stft",
+    "view": "reshape",
+}
+
+# Functions that only another library has, by the module of `ops/aliases` that has them.
+_OWN_BOTH = {
+    "arithmetic": (
+        *("clamp_max", "clamp_min", "dist", "div", "dot", "float_power", "frexp", "gcd", "inner"),
+        *("isneginf", "isposinf", "isreal", "lcm", "ldexp", "logaddexp2", "mvlgamma", "renorm"),
+        *("sub", "vdot"),
+    ),
+    "indexing": (
+        *("diagonal_scatter", "index_put", "index_reduce", "scatter_reduce", "select_scatter"),
+        *("slice_scatter", "take_along_dim"),
+    ),
+    "making": (),
+    "matrices": (
+        *("addbmm", "addmm", "addmv", "addr", "adjoint", "baddbmm", "cholesky_inverse", "cross"),
+        *("logdet", "trace"),
+    ),
+    "queries": (
+        *("get_device", "is_complex", "is_conj", "is_floating_point", "is_inference", "is_neg"),
+        *("is_nonzero", "is_same_size", "is_signed", "numel"),
+    ),
+    "conversion": ("resolve_conj", "resolve_neg"),
+    "shaping": (
+        *("diagflat", "dsplit", "fliplr", "flipud", "hsplit", "narrow", "narrow_copy", "select"),
+        *("split_with_sizes", "swapdims", "t", "transpose", "unsafe_split_with_sizes", "vsplit"),
+    ),
+    "statistics": ("histc", "mode", "unique_consecutive"),
+}
+OWN_FUNCTIONS = {
+    **_OWN_BOTH,
+    "arithmetic": (*_OWN_BOTH["arithmetic"], "complex", "polar", "rsub"),
+    "making": (
+        *("as_tensor", "broadcast_tensors", "copy", "fill", "from_numpy", "frombuffer"),
+        *("get_rng_state", "initial_seed", "randint_like", "randperm", "range", "scalar_tensor"),
+        *("seed", "set_rng_state"),
+    ),
+    "matrices": (*_OWN_BOTH["matrices"], "chain_matmul", "frobenius_norm", "nuclear_norm"),
+    "queries": (*_OWN_BOTH["queries"], "get_default_dtype", "is_tensor", "promote_types"),
+    "shaping": (
+        *(*_OWN_BOTH["shaping"], "column_stack", "combinations", "unravel_index"),
+        *("view_as_complex", "view_as_real"),
+    ),
+    "statistics": (*_OWN_BOTH["statistics"], "cumulative_trapezoid", "gradient"),
+    "settings": (
+        *("device", "is_anomaly_enabled", "is_autocast_enabled", "is_inference_mode_enabled"),
+        *("typename", "use_deterministic_algorithms"),
+    ),
+}
+OWN_METHODS = {
+    **_OWN_BOTH,
+    "arithmetic": (*_OWN_BOTH["arithmetic"], "polygamma"),
+    "conversion": (
+        *("bfloat16", "bool", "byte", "cdouble", "cfloat", "char", "contiguous", "cpu", "cuda"),
+        *("double", "float", "half", "int", "is_contiguous", "long", "pin_memory"),
+        *("resolve_conj", "resolve_neg", "short", "to_dense", "type", "type_as"),
+    ),
+    "indexing": (*_OWN_BOTH["indexing"], "where"),
+    "making": (
+        *("bernoulli", "copy", "multinomial", "new_empty", "new_full", "new_tensor", "new_zeros"),
+    ),
+    "queries": (
+        *(*_OWN_BOTH["queries"], "dim", "element_size", "is_pinned", "is_shared", "ndimension"),
+        *("nelement", "storage_offset", "stride"),
+    ),
+    "shaping": (*_OWN_BOTH["shaping"], "expand_as", "reshape_as", "sum_to_size", "view_as"),
+}
+# attributes of a tensor, all of `queries`
+OWN_PROPERTIES = (
+    *("H", "is_cpu", "is_cuda", "is_meta", "is_mps", "is_nested", "is_quantized", "is_sparse"),
+    *("is_sparse_csr", "is_xpu", "itemsize", "mH", "nbytes", "retains_grad"),
+)
+
+# Names that are answered with what to use in their place.
+_BOTH = {
+    "as_strided": "reshape, permute_dims, indices and unfold: no op asks for a layout",
+    "svd": "linalg.svd, whose third result is the conjugate transpose of this one's",
 }
 FUNCTIONS = {
     **_BOTH,
     "Size": "a tuple",
-    "as_tensor": "asarray",
-    "broadcast_tensors": "broadcast_arrays",
-    "cat": "concat, with axis for dim",
-    "cholesky": "linalg.cholesky",
-    "column_stack": "stack(tensors, axis=1)",
-    "complex": "real + 1j * imag",
-    "cuda": 'a device by its name: x.to("cuda")',
-    "device": 'a string: "cpu", "cuda:0", "webgpu"',
-    "double": "float64",
-    "float": "float32",
-    "from_numpy": "asarray",
+    "cond": "where(condition, x, y), or an if outside eg.jit",
+    "eig": "linalg.eig",
+    "from_file": "eg.asarray(np.memmap(path, dtype)), which reads what is asked for",
     "func": "grad, vjp, jvp, vmap, hessian in everygrad itself",
-    "half": "float16",
-    "int": "int32",
-    "is_tensor": "isinstance(x, eg.Tensor)",
-    "long": "int64",
-    "polar": "absolute * exp(1j * angle)",
-    "promote_types": "result_type",
-    "qr": "linalg.qr",
-    "randperm": "permutation",
-    "short": "int16",
+    "random": "rand, randn, randint, normal, uniform in everygrad itself",
+    "set_default_dtype": "dtype= where tensors are made, and module.to(dtype)",
+    "set_default_device": "device= where tensors are made, and module.to(device)",
+    "set_default_tensor_type": "dtype= where tensors are made",
     "solve": "linalg.solve",
-    "svd": "linalg.svd",
-    "view_as_complex": "x[..., 0] + 1j * x[..., 1]",
-    "view_as_real": "stack([real(x), imag(x)], axis=-1)",
+    "symeig": "linalg.eigh",
+    "triangular_solve": "linalg.solve_triangular",
+    "while_loop": "a Python loop: inside eg.jit it is unrolled",
 }
 METHODS = {
     **_BOTH,
-    "H": "x.mT.conj()",
-    "bfloat16": "astype(eg.bfloat16)",
-    "bool": "astype(eg.bool)",
-    "byte": "astype(eg.uint8)",
-    "char": "astype(eg.int8)",
-    "contiguous": "x itself: no op asks for a layout",
-    "cpu": 'to("cpu")',
-    "cuda": 'to("cuda")',
     "data": "detach(); and to give x another value, x[...] = v under no_grad()",
-    "dim": "x.ndim, a number",
-    "double": "astype(eg.float64)",
-    "element_size": "x.dtype.itemsize",
-    "expand_as": "broadcast_to(y.shape)",
-    "float": "astype(eg.float32)",
+    "data_ptr": "nothing: memory has no place that programs may ask for",
     "grad_fn": "requires_grad and is_leaf; eg.tools draws the graph",
-    "half": "astype(eg.float16)",
-    "int": "astype(eg.int32)",
-    "is_complex": "x.dtype.is_complex",
-    "is_contiguous": "nothing: no op asks for a layout",
-    "is_cuda": 'x.device, such as "cuda:0"',
-    "is_floating_point": "x.dtype.is_float",
-    "itemsize": "x.dtype.itemsize",
-    "long": "astype(eg.int64)",
-    "ndimension": "x.ndim, a number",
-    "nelement": "x.size, a number",
-    "new_empty": "eg.empty(shape, x.dtype, x.device)",
-    "new_full": "eg.full(shape, value, x.dtype, x.device)",
-    "new_tensor": "eg.tensor(data, x.dtype, x.device)",
-    "new_zeros": "eg.zeros(shape, x.dtype, x.device)",
-    "short": "astype(eg.int16)",
-    "stride": "nothing: no op asks for a layout",
-    "sum_to_size": "sum_to",
-    "type": "astype",
-    "type_as": "astype(y.dtype)",
-    "view": "reshape, which copies only where it must",
-    "view_as": "reshape(y.shape)",
-    "where": "eg.where(condition, x, y)",
+    "lstsq": "eg.linalg.lstsq(A, B)",
+    "resize": "reshape, or a slice",
+    "solve": "eg.linalg.solve(A, B)",
+    "storage": "x.numpy(), which shares memory where it can",
+    "symeig": "eg.linalg.eigh(x)",
+    "to_sparse": "dense tensors: there are no others",
+    "triangular_solve": "eg.linalg.solve_triangular(A, B, upper=...)",
+    "untyped_storage": "x.numpy(), which shares memory where it can",
     # what changes a tensor in place is an assignment to its name
     "copy_": "x[...] = y",
     "detach_": "x = x.detach()",
@@ -135,6 +220,58 @@ METHODS = {
     "zero_": "x[...] = 0",
 }
 
+# What other libraries call a parameter -> what it may be called here, the first that an op has.
+KEYWORDS: dict[str, tuple[str, ...]] = {
+    "dim": ("axis", "axes"),
+    "dims": ("axes", "axis", "repetitions"),
+    "dim1": ("axis1",),
+    "dim2": ("axis2",),
+    "dimension": ("axis",),
+    "start_dim": ("start_axis",),
+    "end_dim": ("end_axis",),
+    "keepdim": ("keepdims",),
+    "diagonal": ("k",),
+    "shifts": ("shift",),
+    "size": ("shape",),
+    "split_size": ("sizes",),
+    "split_size_or_sections": ("sizes",),
+    "tensors": ("arrays",),
+    "other": ("y", "x2"),
+    "exponent": ("y",),
+    "src": ("source",),
+    "value": ("source",),
+    "index": ("indices",),
+    "unbiased": ("correction",),
+    "ddof": ("correction",),
+    "ord": ("p",),
+    "end": ("stop",),
+    "steps": ("num",),
+    "a_min": ("min",),
+    "a_max": ("max",),
+}
+FIRST = ("input", "a")  # what other libraries call the tensor an op is about
+
+# Parameters that PyTorch takes by position and the Array API by name alone, in PyTorch's order.
+POSITIONS: dict[str, tuple[str, ...]] = {
+    "cross": ("axis",),
+    "matrix_norm": ("ord",),
+    "matrix_rank": ("rtol",),
+    "pinv": ("rtol",),
+    "qr": ("mode",),
+    "svd": ("full_matrices",),
+    "tensordot": ("axes",),
+    "trace": ("offset",),
+    "vector_norm": ("ord", "axis", "keepdims"),
+    **dict.fromkeys(("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"), ("n", "axis", "norm")),
+    **dict.fromkeys(
+        (
+            *("fft2", "ifft2", "rfft2", "irfft2", "hfft2", "ihfft2"),
+            *("fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"),
+        ),
+        ("s", "axes", "norm"),
+    ),
+    **dict.fromkeys(("fftshift", "ifftshift"), ("axes",)),
+}
 
 IN_PLACE = tuple(
     f"{name}_"
@@ -162,3 +299,24 @@ def cure(name: str, names: dict[str, str]) -> str:
 
 # Names of torch.distributions that are not in everygrad.distributions, each with the reason.
 DISTRIBUTIONS_ABSENT: dict[str, str] = {}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The names most like one that is not there, as the end of a sentence; "" if none is.
+
+    >>> nearest("cumsom", ["cumsum", "cumprod", "sum"])
+    "; the nearest is 'cumsum'"
+    """
+    difflib = import_module("difflib")  # only a mistake pays for it
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
+    best = [repr(n) for n in close[:2]]
+    if not best:
+        return ""
+    return f"; the nearest {'is' if len(best) == 1 else 'are'} {' and '.join(best)}"
+
+
+def missing(module: str, name: str, known: Iterable[str], cures: dict[str, str]) -> AttributeError:
+    """The error for a name that a module does not have: the cure, or what is nearest."""
+    if name.startswith("__"):  # Python asks for these itself
+        return AttributeError(f"{module} has no {name!r}")
+    return AttributeError(f"{module} has no {name!r}{cure(name, cures) or nearest(name, known)}")

@@ -45,6 +45,12 @@ assert_type(eg.zeros((2, 3), dtype=eg.bool), eg.Tensor)
 assert_type(eg.gradcheck(lambda x: x, x), bool)
 assert_type(eg.tools.graph_text(x), str)
 assert_type(eg.rand((3,), generator=eg.Generator(1)), eg.Tensor)
+assert_type(eg.softmax(x, dim=1), eg.Tensor)
+assert_type(x.view(1, 2).sum(dim=0, keepdim=True), eg.Tensor)
+assert_type(x.size(0) + x.numel() + x.dim(), Any)
+assert_type(x.float().half().cpu(), eg.Tensor)
+assert_type(eg.cat([x, x], dim=0), eg.Tensor)
+assert_type(x.cumsum(dim=0), eg.Tensor)
 x.backward(retain_graph=True)
 x.register_hook(lambda g: g * 2).remove()
 y = x.detach()
@@ -63,7 +69,8 @@ x + "a"  # operator
 x.sum(axis="rows")  # arg-type
 eg.concat(3)  # arg-type
 x.backward(retain_graph="yes")  # arg-type
-eg.softmax(x, dim=1)  # call-arg
+eg.softmax(x, dimension=1)  # call-arg
+x.softmax(dimm=1)  # call-arg
 x.shape = (3,)  # misc
 total: int = x.sum()  # assignment
 """
@@ -114,7 +121,9 @@ def test_every_method_and_public_name_is_there() -> None:
                 found |= {a.asname for a in names if a.asname == a.name}
             case ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
                 found.add(name)
-    assert found == set(eg.__all__)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found.add(name)
+    assert found == {*eg.__all__, *eg._ALIASES, "compile"}
 
 
 def test_mypy(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from everygrad.ops.elementwise.math import exp, expm1, log1p, sigmoid, softplus,
 from everygrad.ops.nn.softmax_and_norm import softmax
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Elementwise, Function, check_kind, elementwise, fast_vjp
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.torch_calls import cast_first
 from everygrad.ops.shape.joining import split
 
 F = "torch.nn.functional:"
@@ -468,8 +470,10 @@ gated: Function = elementwise(
         refuse(DtypeError, "glu: does not take int64", s.integers(4)),
     ),
 )
-def glu(x: Tensor, axis: int = -1) -> Tensor:
+def glu(x: Tensor, axis: int = -1, **names: Any) -> Tensor:
     """The first half of x along the axis times the sigmoid of the second."""
+    if names:
+        return with_names(glu, names, x, axis)
     check_kind("glu", x.dtype, "real float")
     at = shapes.axis_index(axis, x.ndim, "glu")
     size = x.shape[at]
@@ -489,8 +493,10 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
         refuse(DtypeError, "softmin: does not take int64", s.integers(4)),
     ),
 )
-def softmin(x: Tensor, axis: int = -1) -> Tensor:
+def softmin(x: Tensor, axis: int = -1, **names: Any) -> Tensor:
     """exp(-x) scaled to sum to 1 along the axis."""
+    if names:
+        return with_names(softmin, *cast_first(x, names), axis)
     axis = shapes.axis_index(axis, x.ndim, "softmin")
     check_kind("softmin", x.dtype, "real float")
     return softmax(-x, axis)

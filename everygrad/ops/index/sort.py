@@ -6,7 +6,7 @@ descending. Equal elements keep their order.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,16 +22,9 @@ from everygrad.ops.python.creation import arange, full
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Elementwise, Kernel, check_kind
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.torch_calls import ValuesAndIndices as ValuesAndIndices, in_order
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import flip, slice_axis
-
-
-class ValuesAndIndices(NamedTuple):
-    """Elements of a tensor, and where along the axis they stand."""
-
-    values: Tensor
-    indices: Tensor
-
 
 # --- the order -----------------------------------------------------------------------------------
 
@@ -197,8 +190,21 @@ SORT: Kernel = Kernel(
 )
 
 
-def sort(x: Tensor, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The elements in order along an axis. The gradient goes back to where each came from."""
+def sort(
+    x: Tensor,
+    *dim: Any,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    **names: Any,
+) -> Any:
+    """The elements in order along an axis. The gradient goes back to where each came from.
+
+    An axis by position or as `dim=` is PyTorch's call, which gives the indices too:
+    `values, indices = x.sort(1)`.
+    """
+    if dim or names:
+        return in_order(x, dim, axis, descending, stable, names)
     return apply(SORT, x, axis=_along("sort", x, axis), descending=bool(descending))
 
 

@@ -17,7 +17,9 @@ from everygrad.ops.index.gather import check_index, taken
 from everygrad.ops.random import generators
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
+from everygrad.ops.record.torch_calls import cast_first
 
 
 def _shifted(x: Tensor, axis: int) -> Tensor:
@@ -99,14 +101,18 @@ def _along(op: str, x: Tensor, axis: int) -> int:
 # an axis without elements has no largest, and needs none: the result is empty, as x is
 
 
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
+def softmax(x: Tensor, axis: int = -1, **names: Any) -> Tensor:
     """exp(x) scaled to sum to 1 along the axis."""
+    if names:
+        return with_names(softmax, *cast_first(x, names), axis)
     at = _along("softmax", x, axis)
     return apply(SOFTMAX, x, axis=at) if x.shape[at] else same(x)
 
 
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+def log_softmax(x: Tensor, axis: int = -1, **names: Any) -> Tensor:
     """The logarithm of softmax, without going through it."""
+    if names:
+        return with_names(log_softmax, *cast_first(x, names), axis)
     at = _along("log_softmax", x, axis)
     return apply(LOG_SOFTMAX, x, axis=at) if x.shape[at] else same(x)
 

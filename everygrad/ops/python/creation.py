@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cmath
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from everygrad.errors import (
     GradientError,
     ShapeError,
 )
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import REGISTRY
 
 _CUDA = 2  # DLPack's number for NVIDIA GPUs
@@ -239,6 +240,29 @@ def _checked(shape: Any, op: str, dtype: DType) -> shapes.Shape:
     return sizes
 
 
+_WITHOUT_MEANING = ("layout", "memory_format", "pin_memory")  # in PyTorch: no op asks for a layout
+
+
+def with_sizes(
+    function: Callable[..., Tensor],
+    shape: Any,
+    more: tuple[Any, ...],
+    names: Mapping[str, Any],
+    options: dict[str, Any],
+) -> Tensor:
+    """A call with several sizes, `zeros(2, 3)`, with PyTorch's `size=`, or with the options by
+    position in their order, as one with a shape and named options."""
+    rest = {k: v for k, v in names.items() if k not in _WITHOUT_MEANING}
+    shape = rest.pop("size", shape)
+    for name in rest:
+        raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+    if more and isinstance(more[0], int | np.integer) and not isinstance(more[0], bool):
+        return function((shape, *more), **options)
+    if len(more) > len(options):
+        raise TypeError(f"{function.__name__}() takes at most {1 + len(options)} arguments")
+    return function(shape, **{**options, **dict(zip(options, more, strict=False))})
+
+
 def full(
     shape: Any,
     fill_value: Any,
@@ -280,24 +304,48 @@ def _filled(value: Tensor, shape: shapes.Shape, dtype: Any, device: str | None) 
 
 
 def zeros(
-    shape: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+    shape: Any = (),
+    *more: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+    **names: Any,
 ) -> Tensor:
     """Every element 0."""
+    if more or names:
+        options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+        return with_sizes(zeros, shape, more, names, options)
     return full(shape, 0, dtype or dtypes.DEFAULT_FLOAT, device, requires_grad)
 
 
 def ones(
-    shape: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+    shape: Any = (),
+    *more: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+    **names: Any,
 ) -> Tensor:
     """Every element 1."""
+    if more or names:
+        options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+        return with_sizes(ones, shape, more, names, options)
     return full(shape, 1, dtype or dtypes.DEFAULT_FLOAT, device, requires_grad)
 
 
 def empty(
-    shape: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+    shape: Any = (),
+    *more: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+    **names: Any,
 ) -> Tensor:
     """A tensor whose values mean nothing. They are zeros: unwritten memory shows what was there."""
-    return zeros(shape, dtype, device, requires_grad)
+    if more or names:
+        options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+        return with_sizes(empty, shape, more, names, options)
+    return zeros(shape, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def full_like(
@@ -326,8 +374,14 @@ def ones_like(
     return full_like(x, 1, dtype, device, requires_grad)
 
 
-def new_ones(x: Tensor) -> Tensor:
-    """Ones like x; the method form the engine uses, which knows no ops."""
+def new_ones(
+    x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Ones of a shape, in the dtype and on the device of x; without a shape like x itself, which is
+    what the engine asks for: it knows no ops."""
+    if size or dtype or device or requires_grad:
+        shape = x.shape if not size else size[0] if len(size) == 1 else size
+        return ones(shape, dtype or x.dtype, device or x.device, requires_grad)
     payload = x._data
     if type(payload) is np.ndarray and not payload.shape:  # the commonest: a loss
         return wrap(np.array(1, payload.dtype))
@@ -345,12 +399,13 @@ def empty_like(
 
 
 def arange(
-    start: float,
+    start: float = 0,
     stop: float | None = None,
     step: float = 1,
     dtype: Any = None,
     device: str | None = None,
     requires_grad: bool = False,
+    **names: Any,
 ) -> Tensor:
     """start, start + step, ... up to but without stop; of 0-d tensors the values are read.
 
@@ -358,6 +413,9 @@ def arange(
     >>> eg.arange(2, 8, 3)
     tensor([2, 5])
     """
+    if names:
+        options = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+        return with_names(arange, names, start, stop, step, **options)
     if stop is None:
         start, stop = 0, start
     start, stop, step = (_read(v, "arange") for v in (start, stop, step))
@@ -384,16 +442,20 @@ def _read(value: Any, op: str) -> Any:
 def linspace(
     start: complex | Tensor,
     stop: complex | Tensor,
-    num: int,
+    num: int = 100,
     dtype: Any = None,
     device: str | None = None,
     endpoint: bool = True,
     requires_grad: bool = False,
+    **names: Any,
 ) -> Tensor:
     """`num` evenly spaced numbers from start to stop; without `endpoint`, stop is not reached.
 
     Ends that are 0-d tensors keep their derivatives, and their values need not be known.
     """
+    if names:
+        options = {"endpoint": endpoint, "requires_grad": requires_grad}
+        return with_names(linspace, names, start, stop, num, dtype, device, **options)
     if num < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {num}")
     ends = (start, stop)

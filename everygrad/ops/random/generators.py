@@ -22,9 +22,10 @@ from everygrad.core.scopes import Setting
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
-from everygrad.ops.python.creation import arange, tensor
+from everygrad.ops.python.creation import arange, tensor, with_sizes
 from everygrad.ops.random.words_to_numbers import FINE, INTEGER, NORMAL, UNIT, UNIT_WIDE, polar
 from everygrad.ops.record.families import Elementwise, Kernel
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import register, sample
 from everygrad.ops.shape.joining import stack
 
@@ -224,13 +225,19 @@ def fine_unit(shape: Any, dtype: dtypes.DType, device: str, generator: Generator
 
 
 def rand(
-    shape: Any,
+    shape: Any = (),
+    *more: Any,
     dtype: Any = None,
     device: str | None = None,
     generator: Generator | None = None,
     requires_grad: bool = False,
+    **names: Any,
 ) -> Tensor:
     """Uniform numbers in [0, 1)."""
+    if more or names:
+        options = {"dtype": dtype, "device": device, "generator": generator}
+        options["requires_grad"] = requires_grad
+        return with_sizes(rand, shape, more, names, options)
     out = _unit(shape, dtype, generator, device or "cpu")
     return out.requires_grad_() if requires_grad else out
 
@@ -287,13 +294,19 @@ def uniform(
 
 
 def randn(
-    shape: Any,
+    shape: Any = (),
+    *more: Any,
     dtype: Any = None,
     device: str | None = None,
     generator: Generator | None = None,
     requires_grad: bool = False,
+    **names: Any,
 ) -> Tensor:
     """Standard normal numbers (Box and Muller)."""
+    if more or names:
+        options = {"dtype": dtype, "device": device, "generator": generator}
+        options["requires_grad"] = requires_grad
+        return with_sizes(randn, shape, more, names, options)
     out = _normal(shape, dtype, device, generator)
     return out.requires_grad_() if requires_grad else out
 
@@ -325,14 +338,17 @@ def _normal(shape: Any, dtype: Any, device: str | None, generator: Generator | N
 
 def normal(
     mean: Any,
-    std: Any,
+    std: Any = 1.0,
     shape: Any = None,
     dtype: Any = None,
     device: str | None = None,
     generator: Generator | None = None,
+    **names: Any,
 ) -> Tensor:
     """Normal numbers with the given mean and standard deviation, numbers or tensors;
     differentiable in both."""
+    if names:
+        return with_names(normal, names, mean, std, shape, dtype, device, generator=generator)
     if not isinstance(std, Tensor) and not std >= 0:
         raise ArgumentError(f"normal: std must not be negative, got {std}")
     p = parameters("normal", (mean, std), shape, dtype, device)
@@ -352,13 +368,21 @@ def bernoulli(
 
 def randint(
     low: int,
-    high: int,
-    shape: Any,
+    high: Any = None,
+    shape: Any = None,
     dtype: Any = None,
     device: str | None = None,
     generator: Generator | None = None,
+    **names: Any,
 ) -> Tensor:
-    """Integers from low to high - 1."""
+    """Integers from low to high - 1; `randint(high, shape)` begins at 0."""
+    if names:
+        options = {"dtype": dtype, "device": device, "generator": generator}
+        return with_names(randint, names, low, high, shape, **options)
+    if shape is None or high is None:  # PyTorch's randint(high, size)
+        low, high, shape = 0, low, high if shape is None else shape
+    if shape is None:
+        raise ArgumentError("randint: takes low, high and a shape, or high and a shape")
     low, high = shapes.as_int(low, "randint", "low"), shapes.as_int(high, "randint", "high")
     if not 0 < high - low <= 2**32:
         raise ArgumentError(f"randint: needs low < high <= low + 2**32, got {low} and {high}")

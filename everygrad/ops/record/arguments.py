@@ -18,6 +18,7 @@ import numpy as np
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import as_tensor
 from everygrad.errors import ArgumentError, DtypeError, EverygradError
+from everygrad.ops.record.keywords import placed, renamed
 
 # what a parameter says of itself -> the types that need no further look, and what to call them
 _TENSORS: set[type] = {Tensor}  # and the subclasses seen so far
@@ -32,6 +33,8 @@ _PLAIN: dict[str, tuple[set[type], str]] = {
     "str": ({str}, "a string"),
 }
 _UNKNOWN: set[type] = set()
+_RENAMED = frozenset(("axis", "axis1", "axis2", "shift"))  # dim, dim0, dim1, shifts in PyTorch
+_INDICES = ("index", "indices")
 _INTERNAL = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
 
@@ -74,9 +77,13 @@ class Signature:
         self.places: list[Parameter] = []
         self.rest: Parameter | None = None  # the one that takes any number of values
         self.names: dict[str, Parameter] = {}
+        self.open = False  # it has a parameter that takes any name, and knows other names itself
         self.python = inspect.signature(function)
         for p in self.python.parameters.values():
             one = Parameter(p.name, p.annotation)
+            if p.kind is p.VAR_KEYWORD:
+                self.open = True
+                continue
             if p.kind is p.VAR_POSITIONAL:
                 self.rest = one
             elif p.kind is not p.KEYWORD_ONLY:
@@ -92,12 +99,30 @@ class Signature:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with tensors made of arrays and numbers; refuses what does not fit."""
-        if not kwargs.keys() <= self.names.keys():
-            return [*args], kwargs  # Python itself says which one is unknown
+        if not self.open:
+            args, kwargs = self.in_own_words(args, kwargs)
+            if not kwargs.keys() <= self.names.keys():
+                return [*args], kwargs  # Python itself says which one is unknown
         beside = _first_tensor([*args, *kwargs.values()])
         taken = [self.one(self.at(i), value, beside) for i, value in enumerate(args)]
         named = {k: self.one(self.names.get(k), value, beside) for k, value in kwargs.items()}
         return taken, named
+
+    def in_own_words(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call in PyTorch's names, or in its order, as one in the op's own."""
+        if not kwargs.keys() <= self.names.keys():
+            kwargs = renamed(self.op, self.names, kwargs)
+        if self.rest is None and len(args) > len(self.places):
+            args, kwargs = placed(self.op, len(self.places), args, kwargs)
+        # gather(x, dim, index): an axis where an index stands
+        if len(args) > 1 and isinstance(args[1], int) and self.places[1].name in _INDICES:
+            if len(args) > 2 and isinstance(args[2], Tensor):
+                return (args[0], *args[2:]), {"axis": args[1], **kwargs}
+            if self.places[1].name in kwargs and "axis" not in kwargs:
+                return (args[0], *args[2:]), {"axis": args[1], **kwargs}
+        return args, kwargs
 
     def one(self, p: Parameter | None, value: Any, beside: Tensor | None) -> Any:
         if p is None or not p.kind or (value is None and p.optional):
@@ -236,3 +261,11 @@ def takes_values(function: Callable[..., Any]) -> bool:
         name not in _SWITCHES and {"Tensor", "float", "bool", "str"} & words
         for name, words in ((name, set(str(kind).split(" | "))) for name, kind in kinds)
     )
+
+
+def needs_names(function: Callable[..., Any]) -> bool:
+    """Whether a parameter that must be given has another name in PyTorch: Python refuses such a
+    call before the function could look at it."""
+    code = function.__code__
+    required = code.co_varnames[1 : code.co_argcount - len(function.__defaults__ or ())]
+    return any(name in _RENAMED for name in required)

@@ -18,9 +18,11 @@ the parameters; what no rule names is not saved.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from everygrad.amp.autocast import whole
@@ -28,8 +30,9 @@ from everygrad.autograd.modes import recording
 from everygrad.core.context import records
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, shared, stand_in, wrap
+from everygrad.core.torch_names import OWN_METHODS, OWN_PROPERTIES, SAME_METHODS
 from everygrad.errors import EverygradError
-from everygrad.ops.record.arguments import takes_values, taking
+from everygrad.ops.record.arguments import needs_names, takes_values, taking
 from everygrad.ops.record.lazy_index import METHODS, OPS
 
 if TYPE_CHECKING:
@@ -67,8 +70,46 @@ class _LazyMethod:
         return getattr(owner if tensor is None else tensor, self.name)
 
 
+class _AliasMethod:
+    """A method under another library's name. The first time it is asked for, the function itself
+    takes its place: from then on it costs what the taught name costs."""
+
+    def __init__(self, name: str, module: str, is_property: bool = False) -> None:
+        self.name = name
+        self.module = module  # of ops/aliases; "" for another name of an op
+        self.is_property = is_property
+
+    def function(self) -> Any:
+        if self.module:
+            found = getattr(import_module(f"everygrad.ops.aliases.{self.module}"), self.name)
+            return property(found) if self.is_property else found
+        taught = SAME_METHODS[self.name].rpartition(".")[2]
+        own = vars(Tensor).get(taught)
+        if isinstance(own, FunctionType):
+            return own
+        try:
+            return REGISTRY[taught].function
+        except KeyError:
+            return getattr(sys.modules["everygrad"], taught)
+
+    def __get__(self, tensor: Tensor | None, owner: type) -> Any:
+        setattr(Tensor, self.name, self.function())
+        return getattr(owner if tensor is None else tensor, self.name)
+
+
+def alias_methods() -> dict[str, _AliasMethod]:
+    """Every method under another library's name."""
+    made = {name: _AliasMethod(name, "") for name in SAME_METHODS}
+    for module, names in OWN_METHODS.items():
+        made |= {name: _AliasMethod(name, module) for name in names}
+    made |= {name: _AliasMethod(name, "queries", is_property=True) for name in OWN_PROPERTIES}
+    return made
+
+
 def make_lazy_methods() -> None:
-    """Give Tensor the methods of ops that are not loaded yet."""
+    """Give Tensor the methods of ops that are not loaded yet, and other libraries' names."""
+    for name, alias in alias_methods().items():
+        setattr(Tensor, name, alias)
     for module, names in METHODS.items():
         for name in names:
             if name not in vars(Tensor):
@@ -306,7 +347,7 @@ def register(
     REGISTRY[op.name] = op
     # a method that takes nothing but axes and shapes beside its tensor is left as fast as it is
     careful = careful or op.family == "reduction"
-    checked = public and not careful and takes_values(function)
+    checked = public and not careful and (takes_values(function) or needs_names(function))
     method = op.function if checked else function
     for name in op.methods:
         setattr(Tensor, name, method)

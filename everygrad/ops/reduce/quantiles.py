@@ -19,6 +19,7 @@ from everygrad.ops.python.creation import tensor
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import check_kind
 from everygrad.ops.record.spec import composite, refuse, sample
+from everygrad.ops.record.torch_calls import middle
 from everygrad.ops.reduce.reductions import Axis, sum
 from everygrad.ops.shape.movement import slice_axis
 
@@ -89,11 +90,14 @@ def _middle_samples() -> Any:
         refuse(ShapeError, "median: shape .* has no elements", s.real(0)),
     ),
 )
-def median(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def median(x: Tensor, *dim: int, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
     """The element in the middle, of two the lower, as in PyTorch; NaN where there is a NaN.
 
-    `quantile(x, 0.5)` is the mean of the two.
+    `quantile(x, 0.5)` is the mean of the two. An axis by position or as `dim=` is PyTorch's call,
+    which gives the indices too: `values, indices = x.median(1)`.
     """
+    if dim or names:
+        return middle("median", x, dim, axis, keepdims, names)
     return _median("median", x, axis, keepdims, skip=False)
 
 
@@ -110,8 +114,10 @@ def _holey(*shape: int) -> Any:
     samples=lambda: iter((sample(_holey(2, 4), axis=1), sample(_holey(2, 2)))),
     refuses=(refuse(AxisError, "nanmedian: axis 2 is out of range", s.real(2, 3), axis=2),),
 )
-def nanmedian(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def nanmedian(x: Tensor, *dim: int, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
     """`median` of the elements that are not NaN; NaN where there are none."""
+    if dim or names:
+        return middle("nanmedian", x, dim, axis, keepdims, names)
     return _median("nanmedian", x, axis, keepdims, skip=True)
 
 

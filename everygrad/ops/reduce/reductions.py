@@ -20,7 +20,9 @@ from everygrad.ops.elementwise.math import exp, log
 from everygrad.ops.python.creation import arange
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, Reduction, check_kind
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
+from everygrad.ops.record.torch_calls import extreme, unbiased
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import slice_axis
 
@@ -97,9 +99,13 @@ SUM: Reduction = Reduction("sum", "add", precision="float32")
 _SUMMED_AS_THEY_ARE = frozenset(d.np for d in (*dtypes.FLOATS, *dtypes.COMPLEX))
 
 
-def sum(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def sum(
+    x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False, **names: Any
+) -> Tensor:
     """The sum along the axes, or of all elements; integers are summed in 64 bits. It begins with
     0.0: of -0.0 alone it is 0.0."""
+    if names:
+        return with_names(sum, names, x, axis, dtype, keepdims)
     if axis is dtype is None and keepdims is False and x._data.dtype in _SUMMED_AS_THEY_ARE:
         return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=False)  # the commonest
     if dtype is None and x.dtype.itemsize < 8 and not x.dtype.is_differentiable:
@@ -122,8 +128,10 @@ register(
 MEAN: Reduction = Reduction("mean", "add", kinds="float", mean=True, precision="float32")
 
 
-def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def mean(x: Tensor, axis: Axis = None, keepdims: bool = False, **names: Any) -> Tensor:
     """The arithmetic mean along the axes, or of all elements."""
+    if names:
+        return with_names(mean, names, x, axis, keepdims)
     return _reduce(MEAN, x, axis, keepdims)
 
 
@@ -156,16 +164,28 @@ MAX: Reduction = Reduction("max", "max", _extreme, kinds="ordered")
 MIN: Reduction = Reduction("min", "min", _extreme, kinds="ordered")
 
 
-def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def max(x: Tensor, *dim: Any, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
     """The largest element. NaN wins, 0.0 is above -0.0; equal largest elements share the gradient
-    evenly."""
+    evenly.
+
+    An axis by position or as `dim=` is PyTorch's call, which gives the indices too:
+    `values, indices = x.max(1)`. With another tensor by position it is `maximum`.
+    """
+    if dim or names:
+        return extreme("max", x, dim, axis, keepdims, names)
     _nonempty("max", x, axis)
     return _reduce(MAX, x, axis, keepdims)
 
 
-def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def min(x: Tensor, *dim: Any, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
     """The smallest element. NaN wins, -0.0 is below 0.0; equal smallest elements share the gradient
-    evenly."""
+    evenly.
+
+    An axis by position or as `dim=` is PyTorch's call, which gives the indices too:
+    `values, indices = x.min(1)`. With another tensor by position it is `minimum`.
+    """
+    if dim or names:
+        return extreme("min", x, dim, axis, keepdims, names)
     _nonempty("min", x, axis)
     return _reduce(MIN, x, axis, keepdims)
 
@@ -244,13 +264,17 @@ ANY: Reduction = Reduction("any", "or", constant=True, kinds="bool")
 ALL: Reduction = Reduction("all", "and", constant=True, kinds="bool")
 
 
-def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def any(x: Tensor, axis: Axis = None, keepdims: bool = False, **names: Any) -> Tensor:
     """Whether some element is true (not 0)."""
+    if names:
+        return with_names(any, names, x, axis, keepdims)
     return _reduce(ANY, _truth(x), axis, keepdims)
 
 
-def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def all(x: Tensor, axis: Axis = None, keepdims: bool = False, **names: Any) -> Tensor:
     """Whether every element is true (not 0)."""
+    if names:
+        return with_names(all, names, x, axis, keepdims)
     return _reduce(ALL, _truth(x), axis, keepdims)
 
 
@@ -371,12 +395,21 @@ def _reference(fn: Any) -> Any:
     ),
     precision="float32",
 )
-def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def var(
+    x: Tensor,
+    axis: Axis = None,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    **names: Any,
+) -> Tensor:
     """The variance: squares of the distances from the mean, summed, over (count - correction).
 
     That of complex elements is real. Where the correction leaves nothing to divide by, infinity, or
-    NaN if there is no distance, as in NumPy and PyTorch.
+    NaN if there is no distance, as in NumPy and PyTorch. With `dim=` it is PyTorch's call, whose
+    correction is 1 where none is given.
     """
+    if names:
+        return with_names(var, unbiased(names, correction), x, axis, keepdims=keepdims)
     check_kind("var", x.dtype, "float")
     axes = shapes.reduction_axes(axis, x.ndim, "var")
     x, dtype = _wide(x)
@@ -395,8 +428,16 @@ def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     refuses=_bad_axis("std"),
     precision="float32",
 )
-def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def std(
+    x: Tensor,
+    axis: Axis = None,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    **names: Any,
+) -> Tensor:
     """The standard deviation, the square root of `var`."""
+    if names:
+        return with_names(std, unbiased(names, correction), x, axis, keepdims=keepdims)
     check_kind("std", x.dtype, "float")
     axis = shapes.reduction_axes(axis, x.ndim, "std")
     v = var(x, axis, correction, keepdims)

@@ -23,6 +23,7 @@ from everygrad.ops.index.sort import ValuesAndIndices
 from everygrad.ops.python.creation import arange, ones, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import flip, slice_axis
@@ -306,8 +307,10 @@ register(
     samples=lambda: iter((sample(s.real(2, 3), 0),)),
     refuses=(refuse(AxisError, "cumsum: axis 2 is out of range", s.real(2, 3), 2),),
 )
-def cumsum(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
+def cumsum(x: Tensor, axis: int | None = None, dtype: Any = None, **names: Any) -> Tensor:
     """`cumulative_sum` under PyTorch's name."""
+    if names:
+        return with_names(cumsum, names, x, axis, dtype)
     axis = shapes.axis_index(axis, x.ndim, "cumsum")
     return cumulative_sum(x, axis, dtype)
 
@@ -319,8 +322,10 @@ def cumsum(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
     samples=lambda: iter((sample(s.real(2, 3), 1),)),
     refuses=(refuse(AxisError, "cumprod: axis 2 is out of range", s.real(2, 3), 2),),
 )
-def cumprod(x: Tensor, axis: int, dtype: Any = None) -> Tensor:
+def cumprod(x: Tensor, axis: int | None = None, dtype: Any = None, **names: Any) -> Tensor:
     """`cumulative_prod` under PyTorch's name."""
+    if names:
+        return with_names(cumprod, names, x, axis, dtype)
     axis = shapes.axis_index(axis, x.ndim, "cumprod")
     return cumulative_prod(x, axis, dtype)
 
@@ -382,7 +387,7 @@ for _op, _extreme in ((CUMMAX_INDEX, np.maximum), (CUMMIN_INDEX, np.minimum)):
     )
 
 
-def _cumulative_extreme(op: Kernel, name: str, x: Tensor, axis: int) -> ValuesAndIndices:
+def _cumulative_extreme(op: Kernel, name: str, x: Tensor, axis: int | None) -> ValuesAndIndices:
     check_kind(name, x.dtype, "ordered")
     at = shapes.axis_index(axis, x.ndim, name)
     index = apply(op, x, axis=at)
@@ -397,8 +402,10 @@ def _cumulative_extreme(op: Kernel, name: str, x: Tensor, axis: int) -> ValuesAn
     samples=lambda: iter((sample(s.real(2, 3), -1),)),
     refuses=(refuse(AxisError, "cummax: axis 2 is out of range", s.real(2, 3), 2),),
 )
-def cummax(x: Tensor, axis: int) -> ValuesAndIndices:
+def cummax(x: Tensor, axis: int | None = None, **names: Any) -> ValuesAndIndices:
     """The largest element so far, and its index: the last one of several. NaN wins."""
+    if names:
+        return with_names(cummax, names, x, axis)
     return _cumulative_extreme(CUMMAX_INDEX, "cummax", x, axis)
 
 
@@ -410,8 +417,10 @@ def cummax(x: Tensor, axis: int) -> ValuesAndIndices:
     samples=lambda: iter((sample(s.real(2, 3), 0),)),
     refuses=(refuse(AxisError, "cummin: axis 2 is out of range", s.real(2, 3), 2),),
 )
-def cummin(x: Tensor, axis: int) -> ValuesAndIndices:
+def cummin(x: Tensor, axis: int | None = None, **names: Any) -> ValuesAndIndices:
     """The smallest element so far, and its index: the last one of several. NaN wins."""
+    if names:
+        return with_names(cummin, names, x, axis)
     return _cumulative_extreme(CUMMIN_INDEX, "cummin", x, axis)
 
 
@@ -436,8 +445,10 @@ LOGCUMSUMEXP: Kernel = Kernel(
 )
 
 
-def logcumsumexp(x: Tensor, axis: int) -> Tensor:
+def logcumsumexp(x: Tensor, axis: int | None = None, **names: Any) -> Tensor:
     """log(cumulative_sum(exp(x))) without overflow."""
+    if names:
+        return with_names(logcumsumexp, names, x, axis)
     check_kind("logcumsumexp", x.dtype, "real float")
     return apply(LOGCUMSUMEXP, x, axis=shapes.axis_index(axis, x.ndim, "logcumsumexp"))
 

@@ -12,7 +12,9 @@ from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import clamp, sqrt
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import check_kind
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, sample
+from everygrad.ops.record.torch_calls import unbiased
 from everygrad.ops.reduce.reductions import Axis, mean, std, var
 from everygrad.ops.shape.diagonals import diagonal
 
@@ -40,9 +42,18 @@ def _samples() -> Any:
     samples=_samples,
 )
 def var_mean(
-    x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
+    x: Tensor,
+    axis: Axis = None,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    **names: Any,
 ) -> tuple[Tensor, Tensor]:
     """The variance and the mean along the axes: see `var`."""
+    if names:
+        pair: tuple[Tensor, Tensor] = with_names(
+            var_mean, unbiased(names, correction), x, axis, keepdims=keepdims
+        )
+        return pair
     axis = shapes.reduction_axes(axis, x.ndim, "var_mean")
     return var(x, axis, correction, keepdims), mean(x, axis, keepdims)
 
@@ -55,9 +66,18 @@ def var_mean(
     samples=_samples,
 )
 def std_mean(
-    x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
+    x: Tensor,
+    axis: Axis = None,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    **names: Any,
 ) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean along the axes: see `std`."""
+    if names:
+        pair: tuple[Tensor, Tensor] = with_names(
+            std_mean, unbiased(names, correction), x, axis, keepdims=keepdims
+        )
+        return pair
     axis = shapes.reduction_axes(axis, x.ndim, "std_mean")
     return std(x, axis, correction, keepdims), mean(x, axis, keepdims)
 

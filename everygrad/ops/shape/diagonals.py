@@ -11,6 +11,7 @@ from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, view
 from everygrad.errors import AxisError, ShapeError
 from everygrad.ops.record import samples as s
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, same, sample
 from everygrad.ops.shape.movement import flip, put_slices, slice_axis, swapaxes
 
@@ -36,8 +37,10 @@ def _two(op: str, axis1: int, axis2: int, ndim: int) -> tuple[int, int]:
         refuse(AxisError, "diagonal: .*names a dimension twice", s.real(3, 3), 0, 1, -1),
     ),
 )
-def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1, **names: Any) -> Tensor:
     """The elements on a diagonal of two axes, as a last axis. A positive offset lies above."""
+    if names:
+        return with_names(diagonal, names, x, offset, axis1, axis2)
     a, b = _two("diagonal", axis1, axis2, x.ndim)
     k = shapes.as_int(offset, "diagonal", "offset")
     x = x.moveaxis((a, b), (-2, -1))
@@ -62,8 +65,12 @@ def _embedded(x: Any, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     samples=lambda: iter((sample(s.real(2, 2), offset=1, axis1=0), sample(s.real(2), offset=-1))),
     refuses=(refuse(AxisError, "diag_embed: a 0-d tensor has no diagonal", s.real()),),
 )
-def diag_embed(x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
+def diag_embed(
+    x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1, **names: Any
+) -> Tensor:
     """The last axis put on a diagonal of two new axes, zero elsewhere: `diagonal` undone."""
+    if names:
+        return with_names(diag_embed, names, x, offset, axis1, axis2)
     if x.ndim == 0:
         raise AxisError("diag_embed: a 0-d tensor has no diagonal to embed; reshape it to (1,)")
     a, b = _two("diag_embed", axis1, axis2, x.ndim + 1)
@@ -83,8 +90,10 @@ def diag_embed(x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1) -> 
     samples=lambda: iter((sample(s.real(2), 1), sample(s.real(3, 2), -1))),
     refuses=(refuse(ShapeError, "diag: takes a vector or a matrix", s.real(2, 2, 2)),),
 )
-def diag(x: Tensor, offset: int = 0) -> Tensor:
+def diag(x: Tensor, offset: int = 0, **names: Any) -> Tensor:
     """A matrix with the vector x on a diagonal, or the diagonal of the matrix x."""
+    if names:
+        return with_names(diag, names, x, offset)
     if x.ndim not in (1, 2):
         raise ShapeError(
             f"diag: takes a vector or a matrix, got shape {x.shape}; see diagonal() and "
@@ -108,8 +117,10 @@ def diag(x: Tensor, offset: int = 0) -> Tensor:
         refuse(AxisError, "rot90: .*names a dimension twice", s.real(2, 3), 1, (0, 0)),
     ),
 )
-def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = (0, 1), **names: Any) -> Tensor:
     """x rotated by k quarters of a circle, from the first axis towards the second."""
+    if names:
+        return with_names(rot90, names, x, k, axes)
     if not isinstance(axes, Sequence) or len(axes) != 2:
         raise AxisError(f"rot90: takes two axes, got {axes!r}")
     a, b = _two("rot90", axes[0], axes[1], x.ndim)

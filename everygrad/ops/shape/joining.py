@@ -20,6 +20,7 @@ from everygrad.ops.elementwise.basic import where
 from everygrad.ops.python.creation import arange, ones, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import Op, composite, refuse, register, same, sample
 from everygrad.ops.shape.movement import put_slices, slice_axis
 
@@ -173,8 +174,10 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
         refuse(ShapeError, "split: sizes must not be negative", s.real(2), [-1, 3]),
     ),
 )
-def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0, **names: Any) -> list[Tensor]:
     """Parts of the given sizes along an axis; one number means parts of that size."""
+    if names:
+        return with_names(split, names, x, sizes, axis)
     at = shapes.axis_index(axis, x.ndim, "split")
     total = x.shape[at]
     if isinstance(sizes, int):
@@ -416,8 +419,10 @@ def _triangle(x: Tensor, k: int, op: str) -> tuple[Tensor, Tensor]:
     ),
     refuses=(refuse(ShapeError, "tril: needs 2 dimensions", s.real(3)),),
 )
-def tril(x: Tensor, k: int = 0) -> Tensor:
+def tril(x: Tensor, k: int = 0, **names: Any) -> Tensor:
     """The part on and below the k-th diagonal, zero above."""
+    if names:
+        return with_names(tril, names, x, k)
     columns, rows = _triangle(x, k, "tril")
     return where(columns <= rows, x, zeros((), x.dtype, x.device))
 
@@ -433,7 +438,9 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
     ),
     refuses=(refuse(ShapeError, "triu: needs 2 dimensions", s.real(3)),),
 )
-def triu(x: Tensor, k: int = 0) -> Tensor:
+def triu(x: Tensor, k: int = 0, **names: Any) -> Tensor:
     """The part on and above the k-th diagonal, zero below."""
+    if names:
+        return with_names(triu, names, x, k)
     columns, rows = _triangle(x, k, "triu")
     return where(columns >= rows, x, zeros((), x.dtype, x.device))

@@ -18,7 +18,9 @@ from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Movement
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import REGISTRY, composite, refuse, register, same, sample
+from everygrad.ops.record.torch_calls import only_ones
 from everygrad.ops.shape.piecewise_gradient import Pieces, Slices
 
 
@@ -88,8 +90,10 @@ PERMUTE: Movement = Movement(
 )
 
 
-def permute_dims(x: Tensor, axes: Any = (), *more: int) -> Tensor:
+def permute_dims(x: Tensor, axes: Any = (), *more: int, **names: Any) -> Tensor:
     """The axes in another order, a tuple or several numbers."""
+    if names:
+        return with_names(permute_dims, names, x, axes)
     order = shapes.axis_tuple((axes, *more) if more else axes, x.ndim, "permute_dims")
     if len(order) != x.ndim:
         raise AxisError(f"permute_dims: {order} must name each of the {x.ndim} axes once")
@@ -312,8 +316,10 @@ register(
     ),
     refuses=(refuse(AxisError, "flip: axis 2 is out of range", s.real(2, 3), axis=2),),
 )
-def flip(x: Tensor, axis: Any = None) -> Tensor:
+def flip(x: Tensor, axis: Any = None, **names: Any) -> Tensor:
     """The order of the elements reversed along the given axes, or along all."""
+    if names:
+        return with_names(flip, names, x, axis)
     axes = shapes.axis_tuple(axis, x.ndim, "flip")
     return take_slices(
         x, tuple((n - 1, n, -1) if i in axes else (0, n, 1) for i, n in enumerate(x.shape))
@@ -334,9 +340,11 @@ def flip(x: Tensor, axis: Any = None) -> Tensor:
         refuse(ShapeError, r"squeeze: axis 1 of \(2, 3\) has size 3, not 1", s.real(2, 3), 1),
     ),
 )
-def squeeze(x: Tensor, axis: Any = None) -> Tensor:
+def squeeze(x: Tensor, axis: Any = None, **names: Any) -> Tensor:
     """Without the given axes, each of which must have size 1; without all that do, if none is
     given."""
+    if names:
+        return with_names(squeeze, only_ones(x, names), x, axis)
     if axis is None:
         axis = tuple(a for a, n in enumerate(x.shape) if n == 1)
     axes = shapes.axis_tuple(axis, x.ndim, "squeeze")
@@ -358,8 +366,10 @@ def squeeze(x: Tensor, axis: Any = None) -> Tensor:
     ),
     refuses=(refuse(AxisError, "expand_dims: axis 4", s.real(2, 3), axis=4),),
 )
-def expand_dims(x: Tensor, axis: Any = 0) -> Tensor:
+def expand_dims(x: Tensor, axis: Any = 0, **names: Any) -> Tensor:
     """With new axes of size 1 at the given places of the result."""
+    if names:
+        return with_names(expand_dims, names, x, axis)
     count = len(axis) if isinstance(axis, Sequence) else 1
     axes = shapes.axis_tuple(axis, x.ndim + count, "expand_dims")
     old = iter(x.shape)
@@ -437,8 +447,10 @@ def matrix_transpose(x: Tensor) -> Tensor:
     ),
     refuses=(refuse(AxisError, "flatten: axis 2", s.real(2, 3), 2),),
 )
-def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1, **names: Any) -> Tensor:
     """The axes from start_axis to end_axis made one."""
+    if names:
+        return with_names(flatten, names, x, start_axis, end_axis)
     if x.ndim == 0:
         return x.reshape(1)
     a = shapes.axis_index(start_axis, x.ndim, "flatten")

@@ -12,6 +12,7 @@ from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, view, wrap
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops.record import samples as s
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, sample
 from everygrad.ops.shape.joining import at_hand, concat, recorded_parts, split, stack
 
@@ -39,8 +40,10 @@ def _unstacked(x: Any, axis: int = 0) -> Any:
     samples=lambda: iter((sample(s.real(3, 2)), sample(s.real(2, 2), axis=-1))),
     refuses=(refuse(AxisError, "unstack: axis 1 is out of range", s.real(3), axis=1),),
 )
-def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: Tensor, axis: int = 0, **names: Any) -> tuple[Tensor, ...]:
     """The slices along an axis, without it: `stack` undone."""
+    if names:
+        return with_names(unstack, names, x, axis)
     return _slices("unstack", x, axis)
 
 
@@ -50,8 +53,10 @@ def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     samples=lambda: iter((sample(s.real(2, 2), axis=1),)),
     refuses=(refuse(AxisError, "unbind: axis 1 is out of range", s.real(3), axis=1),),
 )
-def unbind(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+def unbind(x: Tensor, axis: int = 0, **names: Any) -> tuple[Tensor, ...]:
     """`unstack` under PyTorch's name."""
+    if names:
+        return with_names(unbind, names, x, axis)
     return _slices("unbind", x, axis)
 
 
@@ -69,8 +74,10 @@ def _chunks(x: Any, chunks: int, axis: int = 0) -> Any:
         refuse(AxisError, "chunk: axis 1 is out of range", s.real(3), 2, axis=1),
     ),
 )
-def chunk(x: Tensor, chunks: int, axis: int = 0) -> list[Tensor]:
+def chunk(x: Tensor, chunks: int, axis: int = 0, **names: Any) -> list[Tensor]:
     """Parts of equal size, the last perhaps smaller: at most `chunks`, fewer where fewer do."""
+    if names:
+        return with_names(chunk, names, x, chunks, axis)
     at = shapes.axis_index(axis, x.ndim, "chunk")
     count = shapes.as_int(chunks, "chunk", "the number of parts")
     if count <= 0:
@@ -95,12 +102,17 @@ def chunk(x: Tensor, chunks: int, axis: int = 0) -> list[Tensor]:
     ),
 )
 def tensor_split(
-    x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0
+    x: Tensor,
+    indices_or_sections: int | Sequence[int],
+    axis: int = 0,
+    **names: Any,
 ) -> list[Tensor]:
     """So many parts, the first ones larger by one where it must be; or parts that end at indices.
 
     Indices are taken as in slices: an end before its start gives an empty part.
     """
+    if names:
+        return with_names(tensor_split, names, x, indices_or_sections, axis)
     at = shapes.axis_index(axis, x.ndim, "tensor_split")
     n = x.shape[at]
     if isinstance(indices_or_sections, Sequence):

@@ -90,9 +90,8 @@ def repeat(
     repeats  a number, or one for each element along the axis. The size of the result depends on the
              values of a tensor, which are read: eager only.
     """
-    if more:
-        sizes = (repeats, *more)
-        raise ArgumentError(f"repeat: PyTorch's x.repeat{sizes} is tile(x, {sizes}); or give axis=")
+    if more:  # PyTorch's x.repeat(2, 1)
+        return tile(x, (repeats, *more))
     return _repeat(x, repeats, axis)
 
 
