@@ -336,7 +336,7 @@ def package_stub() -> str:
     for name in names:
         if name in functions:
             op = functions[name]
-            like = op.inputs if name == "where" else ()
+            like = op.inputs if name in ("gelu", "softplus", "where") else ()
             definitions.append(_function(name, op.function, imports, like))
         elif name in package._SAME:
             aliases.append((name, package._SAME[name]))

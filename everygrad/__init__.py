@@ -70,6 +70,7 @@ _LATER = {
     "Function": "everygrad.autograd.transforms.function",
     "find_nan": "everygrad.autograd.transforms.anomaly",
     "jit": "everygrad._jit.jit",
+    "embedding": "everygrad.nn.functional",
     "gradcheck": "everygrad.autograd.transforms.gradcheck",
     "gradgradcheck": "everygrad.autograd.transforms.gradcheck",
     "allclose": "everygrad.ops.elementwise.comparison",

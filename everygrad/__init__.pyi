@@ -71,6 +71,7 @@ from everygrad.dtypes import (
 from everygrad.io.checkpoints import load_latest as load_latest
 from everygrad.io.loading import load as load
 from everygrad.io.saving import save as save
+from everygrad.nn.functional import embedding as embedding
 from everygrad.ops.aliases.arithmetic import (
     clamp_max as clamp_max,
     clamp_min as clamp_min,
@@ -865,9 +866,6 @@ def einsum(equation: str, *operands_: Tensor) -> Tensor:
 def elu(x: Tensor, alpha: builtins.float = 1.0) -> Tensor:
     """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
 
-def embedding(indices: Tensor, weight: Tensor) -> Tensor:
-    """The rows of the table `weight` that the indices name."""
-
 def equal(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is equal to y."""
 
@@ -942,8 +940,8 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """(log(var) + (x - target)^2 / var) / 2: target under normals of mean x and variance `var`."""
 
-def gelu(x: _TensorLike) -> Tensor:
-    """x times the share of a standard normal below x."""
+def gelu(x: _TensorLike, approximate: str = "none") -> Tensor:
+    """x times the share of a standard normal below x; "tanh" gives the older approximation."""
 
 def gelu_tanh(x: _TensorLike) -> Tensor:
     """gelu by its older approximation with tanh."""
@@ -1559,8 +1557,8 @@ def one_hot(x: Tensor, num_classes: builtins.int) -> Tensor:
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """Every product of an element of x and an element of y."""
 
-def pad(x: Tensor, widths: Any, value: builtins.float = 0.0, mode: str = "constant") -> Tensor:
-    """x with more around it: ((before, after), ...) for each axis, or one number."""
+def pad(x: Tensor, widths: Any, mode: Any = "constant", value: Any = 0.0) -> Tensor:
+    """x with more around it."""
 
 def pairwise_distance(
     x1: Tensor,
@@ -1817,8 +1815,12 @@ def softmin(
 ) -> Tensor:
     """exp(-x) scaled to sum to 1 along the axis."""
 
-def softplus(x: _TensorLike) -> Tensor:
-    """log(1 + exp(x))."""
+def softplus(
+    x: _TensorLike, beta: builtins.float = 1.0, threshold: builtins.float = 20.0
+) -> Tensor:
+    """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold. With neither
+    given the logarithm is computed everywhere: it does not overflow.
+    """
 
 def softshrink(x: Tensor, lambd: builtins.float = 0.5) -> Tensor:
     """x moved towards 0 by lambd, and 0 where that would cross it; NaN stays NaN."""
@@ -2057,12 +2059,16 @@ def unflatten(
 
 def unfold(
     x: Tensor,
-    axis: builtins.int = ...,
-    size: builtins.int = ...,
+    axis: Any = None,
+    size: builtins.int | None = None,
     step: builtins.int = 1,
     *,
-    dim: builtins.int = ...,
-    dims: builtins.int = ...,
+    kernel_size: Any = None,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+    dim: Any = ...,
+    dims: Any = ...,
 ) -> Tensor:
     """All windows of `size` elements along an axis, `step` apart, as a last axis."""
 

@@ -697,8 +697,8 @@ class Tensor:
         """The greatest common divisor of integers; gcd(0, n) is n."""
     def ge(self, y: _TensorLike) -> Tensor:
         """Whether x is greater or equal to y."""
-    def gelu(self) -> Tensor:
-        """x times the share of a standard normal below x."""
+    def gelu(self, approximate: str = "none") -> Tensor:
+        """x times the share of a standard normal below x; "tanh" gives the older approximation."""
     def gelu_tanh(self) -> Tensor:
         """gelu by its older approximation with tanh."""
     def ger(self, y: Tensor) -> Tensor:
@@ -1272,8 +1272,8 @@ class Tensor:
         """The values as a NumPy array that is on its way: its `result()` waits, this does not."""
     def outer(self, y: Tensor) -> Tensor:
         """Every product of an element of x and an element of y."""
-    def pad(self, widths: Any, value: builtins.float = 0.0, mode: str = "constant") -> Tensor:
-        """x with more around it: ((before, after), ...) for each axis, or one number."""
+    def pad(self, widths: Any, mode: Any = "constant", value: Any = 0.0) -> Tensor:
+        """x with more around it."""
     def permute(
         self, axes: Any = ..., *more: builtins.int, dim: Any = ..., dims: Any = ...
     ) -> Tensor:
@@ -1518,8 +1518,10 @@ class Tensor:
         self, axis: builtins.int = -1, *, dim: builtins.int = ..., dims: builtins.int = ...
     ) -> Tensor:
         """exp(-x) scaled to sum to 1 along the axis."""
-    def softplus(self) -> Tensor:
-        """log(1 + exp(x))."""
+    def softplus(self, beta: builtins.float = 1.0, threshold: builtins.float = 20.0) -> Tensor:
+        """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold. With
+        neither given the logarithm is computed everywhere: it does not overflow.
+        """
     def softshrink(self, lambd: builtins.float = 0.5) -> Tensor:
         """x moved towards 0 by lambd, and 0 where that would cross it; NaN stays NaN."""
     def softsign(self) -> Tensor:
@@ -1743,12 +1745,16 @@ class Tensor:
         """x with one axis as several, of these sizes; one of them may be -1."""
     def unfold(
         self,
-        axis: builtins.int = ...,
-        size: builtins.int = ...,
+        axis: Any = None,
+        size: builtins.int | None = None,
         step: builtins.int = 1,
         *,
-        dim: builtins.int = ...,
-        dims: builtins.int = ...,
+        kernel_size: Any = None,
+        dilation: Any = 1,
+        padding: Any = 0,
+        stride: Any = 1,
+        dim: Any = ...,
+        dims: Any = ...,
     ) -> Tensor:
         """All windows of `size` elements along an axis, `step` apart, as a last axis."""
     def unique(

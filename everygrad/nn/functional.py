@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -15,7 +14,6 @@ from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.elementwise.activations import (
     celu as celu,
     elu as elu,
-    gelu_tanh,
     glu as glu,
     hardshrink as hardshrink,
     hardsigmoid as hardsigmoid,
@@ -35,11 +33,9 @@ from everygrad.ops.elementwise.activations import (
 )
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.elementwise.math import (
-    gelu as _gelu,
     relu as relu,
     sigmoid as sigmoid,
     silu as silu,
-    softplus as _softplus,
     tanh as tanh,
 )
 from everygrad.ops.linalg.matmul import linear as _linear, linear_bias, matmul
@@ -137,10 +133,32 @@ from everygrad.ops.nn.unfold import (
 from everygrad.ops.python.creation import ones, zeros
 from everygrad.ops.random.discrete import gumbel_softmax as gumbel_softmax
 from everygrad.ops.record.arguments import taking
+from everygrad.ops.record.spec import REGISTRY
 from everygrad.ops.shape.builders import one_hot as one_hot
-from everygrad.ops.shape.joining import pad as _pad
+from everygrad.ops.shape.joining import pad as pad
+from everygrad.ops.shape.tiling import unfold as windows
 
-fold, unfold = col2im, im2col  # PyTorch's names; a tensor's own `unfold` is another thing
+gelu, softplus = REGISTRY["gelu"].function, REGISTRY["softplus"].function
+fold = col2im  # PyTorch's name
+
+
+def unfold(
+    x: Tensor,
+    kernel_size: Any = None,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+    *,
+    axis: Any = None,
+    size: int | None = None,
+    step: int = 1,
+) -> Tensor:
+    """Patches of images as columns, the inverse of `fold`; with `axis` and `size` the windows that
+    `eg.unfold` gives. Both take the same names: only what stands first by position differs."""
+    if axis is not None:
+        return windows(x, axis, size, step)
+    out: Tensor = im2col(x, kernel_size, dilation, padding, stride)
+    return out
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -155,26 +173,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _linear(x, weight) if bias is None else linear_bias(x, weight, bias)
     out = matmul(x, weight.permute_dims((1, 0)))
     return out if bias is None else out + bias
-
-
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x times the share of a standard normal below x; "tanh" gives the older approximation."""
-    if approximate == "none":
-        out: Tensor = _gelu(x)
-        return out
-    if approximate != "tanh":
-        raise ArgumentError(f'gelu: approximate must be "none" or "tanh", got {approximate!r}')
-    approximation: Tensor = gelu_tanh(x)
-    return approximation
-
-
-def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold."""
-    if not beta > 0:
-        raise ArgumentError(f"softplus: beta must be positive, got {beta!r}")
-    scaled = x * beta
-    out: Tensor = where(scaled > threshold, x, _softplus(scaled) / beta)
-    return out
 
 
 def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
@@ -194,20 +192,6 @@ def padding_row(padding_idx: int, count: int) -> int:
             f"embedding: padding_idx {padding_idx} is outside a table of {count} rows"
         )
     return padding_idx % count
-
-
-def pad(x: Tensor, widths: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
-    """PyTorch's: widths (before, after) of the last axis, then of the one before it, and so on.
-
-    `mode` is "constant", "reflect", "replicate" or "circular"; `eg.pad` takes axes in their order.
-    """
-    pairs = [tuple(widths[i : i + 2]) for i in range(0, len(widths), 2)]
-    if len(widths) % 2 or len(pairs) > x.ndim:
-        raise ArgumentError(
-            f"pad: {len(widths)} widths for {x.ndim} axes; give two for each, the last axis first"
-        )
-    out: Tensor = _pad(x, (*((0, 0),) * (x.ndim - len(pairs)), *reversed(pairs)), value, mode)
-    return out
 
 
 def scaled_dot_product_attention(
@@ -333,6 +317,7 @@ _HELPERS = (
     "causal_mask",
     "im2col",
     "col2im",
+    "windows",
 )
 for _name, _function in [*globals().items()]:
     if isinstance(_function, FunctionType) and _name[0] != "_" and _name not in _HELPERS:

@@ -65,7 +65,9 @@ def split(x: Any, sizes: Any, axis: int = 0) -> Any:
     return [part.numpy() for part in torch.split(torch.tensor(x), sizes, dim=axis)]
 
 
-def pad(x: Any, widths: Any, value: float = 0.0, mode: str = "constant") -> Any:
+def pad(x: Any, widths: Any, mode: str = "constant", value: float = 0.0) -> Any:
+    if isinstance(widths, tuple) and isinstance(widths[0], int):  # the last axis alone
+        widths = (*((0, 0),) * (x.ndim - 1), widths)
     if mode == "constant":
         return np.pad(x, widths, constant_values=value)
     return np.pad(x, widths, mode={"replicate": "edge", "circular": "wrap"}.get(mode, mode))

@@ -31,7 +31,7 @@ from everygrad.ops.elementwise.basic import (
 )
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Elementwise, Function, elementwise
-from everygrad.ops.record.spec import REGISTRY, refuse
+from everygrad.ops.record.spec import REGISTRY, refuse, with_options
 
 # --- exponentials and logarithms -----------------------------------------------------------------
 
@@ -510,6 +510,38 @@ gelu: Function = elementwise(
     samples=s.unary(),
     recompute="late",
 )
+
+
+def _gelu_or_tanh(x: Tensor, approximate: str = "none") -> Tensor:
+    """x times the share of a standard normal below x; "tanh" gives the older approximation."""
+    if approximate == "none":
+        out: Tensor = gelu(x)
+        return out
+    if approximate != "tanh":
+        raise ArgumentError(f'gelu: approximate must be "none" or "tanh", got {approximate!r}')
+    older: Tensor = REGISTRY["gelu_tanh"].function(x)
+    return older
+
+
+def _softplus_scaled(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold. With neither given
+    the logarithm is computed everywhere: it does not overflow."""
+    if beta == 1.0 and threshold == 20.0:
+        plain: Tensor = softplus(x)
+        return plain
+    for name, number in (("beta", beta), ("threshold", threshold)):
+        if not isinstance(number, int | float | Tensor):
+            raise ArgumentError(f"softplus: {name} must be a number, got {number!r}")
+    if not beta > 0:
+        raise ArgumentError(f"softplus: beta must be positive, got {beta!r}")
+    scaled = x * beta
+    out: Tensor = where(scaled > threshold, x, softplus(scaled) / beta)
+    return out
+
+
+for _name, _function in (("gelu", _gelu_or_tanh), ("softplus", _softplus_scaled)):
+    _function.__name__ = _function.__qualname__ = _name
+    with_options(REGISTRY[_name], _function)
 
 __all__ = [
     name

@@ -175,7 +175,7 @@ def taps_of(window: Window, out: tuple[int, int]) -> list[tuple[tuple[int, int, 
 
 def padded_image(x: Tensor, window: Window, value: float = 0.0) -> Tensor:
     (ph, pw) = window.padding
-    return pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), value)
+    return pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), value=value)
 
 
 def columns_of(x: Tensor, window: Window) -> Tensor:

@@ -267,7 +267,7 @@ def _image_index(x: Tensor, places: Places) -> Tensor:
         return apply(POOL_INDEX, x, window=places.window)
     # each window starts in the image: among equals the first, so never what was added behind
     down, right = places.extra
-    wider = pad(x, ((0, 0), (0, 0), (0, down), (0, right)), lowest(x))
+    wider = pad(x, ((0, 0), (0, 0), (0, down), (0, right)), value=lowest(x))
     index = apply(POOL_INDEX, wider, window=places.window)
     height, width = x.shape[2:]
     row, column = index // (width + right), index % (width + right)
@@ -290,7 +290,7 @@ def _largest(x: Tensor, places: Places) -> Tensor:
     if len(places.size) == 1:
         return _largest(x.expand_dims(2), _axes(places, -1, 0)).squeeze(2)
     if any(places.extra):  # each window starts in the image: what is added is never the first
-        x = pad(x, ((0, 0), (0, 0), *((0, more) for more in places.extra)), lowest(x))
+        x = pad(x, ((0, 0), (0, 0), *((0, more) for more in places.extra)), value=lowest(x))
     return apply(MAX, x, window=places.window)
 
 

@@ -292,6 +292,7 @@ def dropout(
 
 
 @composite(
+    namespace="nn",  # users find nn.functional.embedding, which has options
     methods=(),
     reference="tests.support.references:embedding",
     samples=lambda: iter(

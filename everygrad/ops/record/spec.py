@@ -353,6 +353,13 @@ def register(
         setattr(Tensor, name, method)
 
 
+def with_options(op: Op, function: Callable[..., Any]) -> None:
+    """What users call for an elementwise op that has options besides: they choose other ops."""
+    op.function = function
+    for name in op.methods:
+        setattr(Tensor, name, function)
+
+
 def give_methods(**methods: Any) -> None:
     """Attributes of Tensor that are no ops: conversions, printing, hooks."""
     for name, value in methods.items():

@@ -288,29 +288,38 @@ def recorded_parts(
             sample(s.real(2, 3), ((0, 1), (2, 1)), mode="reflect"),
             sample(s.real(2, 2), ((1, 0), (2, 1)), mode="replicate"),
             sample(s.real(3), ((3, 1),), mode="circular"),
+            sample(s.real(2, 3), (1, 2)),
         )
     ),
     refuses=(
         refuse(ArgumentError, "pad: 1 pairs of widths for 2 axes", s.real(2, 3), ((1, 1),)),
         refuse(ArgumentError, "pad: widths must not be negative", s.real(3), ((-1, 0),)),
         refuse(ArgumentError, "pad: every size must be an integer", s.real(3), 1.5),
-        refuse(ArgumentError, r"pad: widths are pairs \(before, after\)", s.real(3), (1, 2)),
+        refuse(ArgumentError, r"pad: widths are pairs \(before, after\)", s.real(3), ((1, 2, 3),)),
+        refuse(ArgumentError, "pad: 3 widths for 1 axes; give two for each", s.real(3), (1, 2, 3)),
         refuse(ArgumentError, "pad: mode must be one of .* got 'edge'", s.real(3), 1, mode="edge"),
         refuse(ShapeError, "pad: reflect cannot add 3 and 3", s.real(3), 3, mode="reflect"),
         refuse(DtypeError, r"pad: a value of 1.5 does not fit into int64", np.array([1]), 1, 1.5),
     ),
 )
-def pad(x: Tensor, widths: Any, value: float = 0.0, mode: str = "constant") -> Tensor:
-    """x with more around it: ((before, after), ...) for each axis, or one number.
+def pad(x: Tensor, widths: Any, mode: Any = "constant", value: Any = 0.0) -> Tensor:
+    """x with more around it.
 
-    `mode` says what is added: `value` ("constant"), x mirrored without its edge ("reflect"), its
-    edge ("replicate"), or its other end ("circular").
+    widths  ((before, after), ...) for each axis in order, as in NumPy; or (before, after, ...) from
+            the last axis on, as in PyTorch; or one number for all
+    mode    what is added: `value` ("constant"), x mirrored without its edge ("reflect"), its edge
+            ("replicate"), or its other end ("circular")
     """
+    if not isinstance(mode, str):  # pad(x, widths, value, mode)
+        mode, value = (value if isinstance(value, str) else "constant"), mode
+    value = 0.0 if value is None else value
     if mode not in _PAD_LIMITS:
         shown = ", ".join(map(repr, _PAD_LIMITS))
         raise ArgumentError(f"pad: mode must be one of {shown}, got {mode!r}")
     if not isinstance(widths, Sequence):
         widths = ((widths, widths),) * x.ndim
+    elif widths and all(isinstance(n, int) for n in widths):
+        widths = _from_the_last(widths, x.ndim)
     pairs = tuple(shapes.as_shape(pair, "pad") for pair in widths)
     if any(len(pair) != 2 for pair in pairs):
         raise ArgumentError(f"pad: widths are pairs (before, after), got {widths!r}")
@@ -334,6 +343,17 @@ def pad(x: Tensor, widths: Any, value: float = 0.0, mode: str = "constant") -> T
     if out.dtype is not x.dtype:
         raise DtypeError(f"pad: a value of {value!r} does not fit into {x.dtype}; use astype()")
     return out
+
+
+def _from_the_last(widths: Sequence[int], ndim: int) -> tuple[Any, ...]:
+    """PyTorch's widths, (before, after) of the last axis and so on, as pairs in the axes' order."""
+    pairs = [tuple(widths[i : i + 2]) for i in range(0, len(widths), 2)]
+    if len(widths) % 2 or len(pairs) > ndim:
+        raise ArgumentError(
+            f"pad: {len(widths)} widths for {ndim} axes; give two for each, the last axis first, "
+            f"or pairs (before, after) of all axes"
+        )
+    return (*((0, 0),) * (ndim - len(pairs)), *reversed(pairs))
 
 
 # how many elements more than the axis has, or fewer, can be added; None: any number

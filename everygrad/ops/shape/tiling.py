@@ -15,7 +15,8 @@ from everygrad.ops.index.gather import check_index, taken
 from everygrad.ops.index.search import searchsorted
 from everygrad.ops.python.creation import arange, tensor
 from everygrad.ops.record import samples as s
-from everygrad.ops.record.spec import composite, refuse, same, sample
+from everygrad.ops.record.keywords import with_names
+from everygrad.ops.record.spec import REGISTRY, composite, refuse, same, sample
 from everygrad.ops.reduce.scans import cumulative_sum
 
 
@@ -144,21 +145,45 @@ def _windows_reference(x: Any, axis: int, size: int, step: int = 1) -> Any:
         refuse(AxisError, "unfold: axis 1", s.real(3), 1, 2),
     ),
 )
-def unfold(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
+def unfold(
+    x: Tensor,
+    axis: Any = None,
+    size: int | None = None,
+    step: int = 1,
+    *,
+    kernel_size: Any = None,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+    **names: Any,
+) -> Tensor:
     """All windows of `size` elements along an axis, `step` apart, as a last axis.
 
-    Gradients of elements that several windows see add up.
+    Gradients of elements that several windows see add up. With `kernel_size`, patches of images as
+    columns, which `nn.functional.unfold` gives: it takes the same names, and by position these.
     """
+    if names:
+        options = {"dilation": dilation, "padding": padding, "stride": stride}
+        return with_names(unfold, names, x, axis, size, step, kernel_size=kernel_size, **options)
+    if kernel_size is not None:
+        if axis is not None or size is not None:
+            raise ArgumentError("unfold: give an axis and a size, or a kernel_size, not both")
+        columns: Tensor = REGISTRY["im2col"].function(x, kernel_size, dilation, padding, stride)
+        return columns
+    if (dilation, padding, stride) != (1, 0, 1):
+        raise ArgumentError(
+            "unfold: dilation, padding and stride are of patches of images; give kernel_size too"
+        )
     at = shapes.axis_index(axis, x.ndim, "unfold")
     width = shapes.as_int(size, "unfold", "size")
-    stride = shapes.as_int(step, "unfold", "step")
+    apart = shapes.as_int(step, "unfold", "step")
     if not 0 <= width <= x.shape[at]:
         raise ArgumentError(
             f"unfold: size must be from 0 to {x.shape[at]}, the size of axis {at}; got {width}"
         )
-    if stride <= 0:
-        raise ArgumentError(f"unfold: step must be positive, got {stride}")
-    starts = arange(0, x.shape[at] - width + 1, stride, device=x.device)
+    if apart <= 0:
+        raise ArgumentError(f"unfold: step must be positive, got {apart}")
+    starts = arange(0, x.shape[at] - width + 1, apart, device=x.device)
     places = starts.reshape(-1, 1) + arange(width, device=x.device)
     return view(taken(x, places, at).moveaxis(at + 1, -1), x)
 

