@@ -58,20 +58,49 @@ WHY = (
 )
 
 
+# Parts of PyTorch that are functions here, and parts that are classes, with their counterparts.
+FUNCTIONS_OF = ("torch", "torch.Tensor", "torch.linalg", "torch.special", "torch.fft")
+CLASSES_OF = {
+    "torch.nn": "everygrad.nn",
+    "torch.nn.functional": "everygrad.nn.functional",
+    "torch.nn.init": "everygrad.nn.init",
+    "torch.nn.utils": "everygrad.nn.utils",
+    "torch.optim": "everygrad.optim",
+    "torch.optim.lr_scheduler": "everygrad.optim.lr_scheduler",
+    "torch.optim.swa_utils": "everygrad.optim.swa_utils",
+    "torch.distributions": "everygrad.distributions",
+    "torch.utils.data": "everygrad.data",
+}
+_HELPERS = ("common_args", "handle_torch_function", "has_torch_function", "boolean_dispatch")
+
+
 def _is_function(value: Any) -> bool:
     return callable(value) and not inspect.isclass(value) and not inspect.ismodule(value)
 
 
+def _is_public(module: Any, name: str) -> bool:
+    """Whether a name of a module is its own, and meant for users."""
+    if name.startswith(("_", *_HELPERS)):
+        return False
+    if hasattr(module, "__all__") and module.__name__ not in ("torch.nn.functional", "torch"):
+        return name in module.__all__ and callable(getattr(module, name))
+    value = getattr(module, name)
+    home = getattr(value, "__module__", None) or "torch"
+    return callable(value) and home.split(".")[0] in ("torch", "builtins")
+
+
 @cache
 def names_of(part: str) -> tuple[str, ...]:
-    """The public functions of a part of PyTorch, or the methods and attributes of its Tensor."""
+    """The public names of a part of PyTorch: functions, classes, or what its Tensor has."""
     torch = import_module("torch")
     if part == "torch.Tensor":
         names = [n for n in dir(torch.Tensor) if not n.startswith("_")]
         return tuple(n for n in names if not n.endswith("_"))
     module = torch if part == "torch" else import_module(part)
+    if part in CLASSES_OF:
+        return tuple(n for n in dir(module) if _is_public(module, n))
     found = [n for n in dir(module) if n[0] != "_" and _is_function(getattr(module, n))]
-    plain = [n for n in found if not n.endswith("_") and n not in ("common_args",)]
+    plain = [n for n in found if not n.endswith("_") and n not in _HELPERS]
     return tuple(n for n in plain if part != "torch" or not INTERNAL.match(n))
 
 
@@ -79,8 +108,8 @@ def counterpart(part: str) -> Any:
     """What stands for a part of PyTorch here."""
     if part == "torch.Tensor":
         return eg.Tensor
-    path = part.removeprefix("torch").strip(".")
-    return import_module(f"everygrad.{path}") if path else eg
+    path = CLASSES_OF.get(part) or part.replace("torch", "everygrad", 1)
+    return import_module(path)
 
 
 def absent(part: str) -> dict[str, str]:

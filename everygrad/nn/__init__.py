@@ -1,8 +1,5 @@
 """Neural networks: modules that hold parameters, in PyTorch's names."""
 
-from typing import Any
-
-from everygrad.core.torch_names import missing
 from everygrad.nn import functional as functional, init as init, utils as utils
 from everygrad.nn.activation import (
     CELU as CELU,
@@ -126,7 +123,3 @@ from everygrad.nn.resampling import (
     ZeroPad2d as ZeroPad2d,
     ZeroPad3d as ZeroPad3d,
 )
-
-
-def __getattr__(name: str) -> Any:
-    raise missing("everygrad.nn", name, globals(), {})

@@ -8,7 +8,6 @@ from typing import Any
 
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
-from everygrad.core.torch_names import missing
 from everygrad.dispatch import operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.elementwise.activations import (
@@ -325,6 +324,3 @@ for _name, _function in [*globals().items()]:
         if _first == "Tensor" and not hasattr(_function, "__signature__"):
             globals()[_name] = taking(_function)
 
-
-def __getattr__(name: str) -> Any:
-    raise missing("everygrad.nn.functional", name, globals(), {})

@@ -1,5 +1,4 @@
 """A small Llama with a cache of keys and values, written as PyTorch programs are."""
-# ruff: noqa
 
 import math
 from dataclasses import dataclass
