@@ -7,9 +7,9 @@ from typing import Any
 from everygrad import (
     amp as amp,
     autograd as autograd,
+    cuda as cuda,
     data as data,
     distributions as distributions,
-    cuda as cuda,
     dtypes as dtypes,
     errors as errors,
     fft as fft,

@@ -323,4 +323,3 @@ for _name, _function in [*globals().items()]:
         _first = next(iter(_function.__annotations__.values()), "")
         if _first == "Tensor" and not hasattr(_function, "__signature__"):
             globals()[_name] = taking(_function)
-

@@ -18,7 +18,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SHELL = {"sh", "console"}
-LANGUAGES = {"python", "text", "dot"} | SHELL  # any other would be a block that nothing checks
+# any other would be a block that nothing checks; pycon: tests/repo/test_reference.py
+LANGUAGES = {"python", "text", "dot", "pycon"} | SHELL
 TIME_LIMIT = 300  # seconds: the README trains something
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*).*$")
