@@ -1369,7 +1369,7 @@ def mean(
 
 def median(
     x: Tensor,
-    *dim: builtins.int,
+    *dim: Any,
     axis: builtins.int | tuple[builtins.int, ...] | None = None,
     keepdims: builtins.bool = False,
     dims: builtins.int | tuple[builtins.int, ...] | None = ...,
@@ -1461,7 +1461,7 @@ def nanmean(
 
 def nanmedian(
     x: Tensor,
-    *dim: builtins.int,
+    *dim: Any,
     axis: builtins.int | tuple[builtins.int, ...] | None = None,
     keepdims: builtins.bool = False,
     dims: builtins.int | tuple[builtins.int, ...] | None = ...,

@@ -1065,7 +1065,7 @@ class Tensor:
         """The arithmetic mean along the axes, or of all elements."""
     def median(
         self,
-        *dim: builtins.int,
+        *dim: Any,
         axis: builtins.int | tuple[builtins.int, ...] | None = None,
         keepdims: builtins.bool = False,
         dims: builtins.int | tuple[builtins.int, ...] | None = ...,
@@ -1149,7 +1149,7 @@ class Tensor:
         """The mean of all elements that are not NaN; NaN where there are none."""
     def nanmedian(
         self,
-        *dim: builtins.int,
+        *dim: Any,
         axis: builtins.int | tuple[builtins.int, ...] | None = None,
         keepdims: builtins.bool = False,
         dims: builtins.int | tuple[builtins.int, ...] | None = ...,

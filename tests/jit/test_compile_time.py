@@ -238,7 +238,8 @@ def test_groups_are_the_same_each_time() -> None:
 @pytest.mark.parametrize("window", [4, 64, 4096])
 def test_dependencies_against_a_search(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups that wait are told so, by whatever way; far ones may be said to wait."""
-    monkeypatch.setattr("everygrad.compile.dependencies.WINDOW", window)
+    module = sys.modules[Dependencies.__module__]  # `everygrad.compile` is a function by name
+    monkeypatch.setattr(module, "WINDOW", window)
     for seed in range(30):
         draw = random.Random(seed)
         known, alive = Dependencies(), []

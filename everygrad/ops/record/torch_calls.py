@@ -90,8 +90,8 @@ def middle(
     """PyTorch's median and nanmedian along `dim`, with the first index where each stands."""
     made = _settled(op, given, names, "dim", "keepdim", axis=axis)
     dim, keepdim = made.get("dim"), made.get("keepdim", keepdims)
-    if dim is None:
-        return _call(op, x, axis=None, keepdims=keepdim)
+    if dim is None or isinstance(dim, tuple | list):
+        return _call(op, x, axis=dim if dim is None else tuple(dim), keepdims=keepdim)
     row = _with_axis(x)
     at = shapes.axis_index(dim, row.ndim, op)
     value = _call(op, row.detach(), axis=at, keepdims=True)

@@ -90,7 +90,7 @@ def _middle_samples() -> Any:
         refuse(ShapeError, "median: shape .* has no elements", s.real(0)),
     ),
 )
-def median(x: Tensor, *dim: int, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
+def median(x: Tensor, *dim: Any, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
     """The element in the middle, of two the lower, as in PyTorch; NaN where there is a NaN.
 
     `quantile(x, 0.5)` is the mean of the two. An axis by position or as `dim=` is PyTorch's call,
@@ -114,7 +114,7 @@ def _holey(*shape: int) -> Any:
     samples=lambda: iter((sample(_holey(2, 4), axis=1), sample(_holey(2, 2)))),
     refuses=(refuse(AxisError, "nanmedian: axis 2 is out of range", s.real(2, 3), axis=2),),
 )
-def nanmedian(x: Tensor, *dim: int, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
+def nanmedian(x: Tensor, *dim: Any, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
     """`median` of the elements that are not NaN; NaN where there are none."""
     if dim or names:
         return middle("nanmedian", x, dim, axis, keepdims, names)
