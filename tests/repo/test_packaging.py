@@ -56,6 +56,7 @@ MAY_LOAD_LATE = {
     "everygrad.backends.base": "a device's modules load when the device is first used",
     "everygrad.backends.cpu.lazy_native": "llvmlite loads with the first kernel",
     "everygrad.ops": "ops that few programs use load when they are first asked for",
+    "everygrad.ops.record.keywords": "what PyTorch means otherwise loads with the first such call",
     "everygrad.ops.record.spec": "the same, through the registry and as methods",
     "everygrad._jit.verify": "the reference loads when a function is first verified",
 }

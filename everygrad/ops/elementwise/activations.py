@@ -22,9 +22,8 @@ from everygrad.ops.elementwise.math import exp, expm1, log1p, sigmoid, softplus,
 from everygrad.ops.nn.softmax_and_norm import softmax
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Elementwise, Function, check_kind, elementwise, fast_vjp
-from everygrad.ops.record.keywords import with_names
+from everygrad.ops.record.keywords import cast_first, with_names
 from everygrad.ops.record.spec import composite, refuse, register, sample
-from everygrad.ops.record.torch_calls import cast_first
 from everygrad.ops.shape.joining import split
 
 F = "torch.nn.functional:"

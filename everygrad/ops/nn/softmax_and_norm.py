@@ -17,9 +17,8 @@ from everygrad.ops.index.gather import check_index, taken
 from everygrad.ops.random import generators
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
-from everygrad.ops.record.keywords import with_names
+from everygrad.ops.record.keywords import cast_first, with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
-from everygrad.ops.record.torch_calls import cast_first
 
 
 def _shifted(x: Tensor, axis: int) -> Tensor:

@@ -117,37 +117,3 @@ def in_order(
     at = made.get("dim", -1)
     indices = _call("argsort", x, axis=at, descending=descending, stable=stable)
     return ValuesAndIndices(_call("gather", x, indices, at), indices)
-
-
-def unbiased(names: Mapping[str, Any], correction: float) -> dict[str, Any]:
-    """The names of a call of std or var: with `dim` PyTorch's correction is 1 unless one is given.
-
-    A default is told from a 0 that was given by its type: the default is a float.
-    """
-    given = not (type(correction) is float and correction == 0.0)
-    if "unbiased" in names or "ddof" in names:
-        if given:
-            raise ArgumentError("give unbiased, ddof or correction, not several of them")
-        return dict(names)
-    if "correction" in names:
-        return dict(names)
-    if not given:
-        correction = 1 if "dim" in names else 0
-    return {**names, "correction": correction}
-
-
-def cast_first(x: Tensor, names: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
-    """The names of a call without PyTorch's `dtype`, and the input in that dtype."""
-    rest = dict(names)
-    rest.pop("_stacklevel", None)
-    dtype = rest.pop("dtype", None)
-    return rest, x if dtype is None else x.astype(dtype)
-
-
-def only_ones(x: Tensor, names: Mapping[str, Any]) -> dict[str, Any]:
-    """The names of a call of squeeze: PyTorch leaves an axis alone whose size is not 1."""
-    if "dim" not in names:
-        return dict(names)
-    given = names["dim"]
-    axes = shapes.axis_tuple(given, x.ndim, "squeeze") if x.ndim else ()
-    return {**names, "dim": tuple(a for a in axes if x.shape[a] == 1)}

@@ -18,8 +18,8 @@ from everygrad.ops.index.sort import sort
 from everygrad.ops.python.creation import tensor
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import check_kind
+from everygrad.ops.record.keywords import torch_call
 from everygrad.ops.record.spec import composite, refuse, sample
-from everygrad.ops.record.torch_calls import middle
 from everygrad.ops.reduce.reductions import Axis, sum
 from everygrad.ops.shape.movement import slice_axis
 
@@ -97,7 +97,7 @@ def median(x: Tensor, *dim: Any, axis: Axis = None, keepdims: bool = False, **na
     which gives the indices too: `values, indices = x.median(1)`.
     """
     if dim or names:
-        return middle("median", x, dim, axis, keepdims, names)
+        return torch_call("middle", "median", x, dim, axis, keepdims, names)
     return _median("median", x, axis, keepdims, skip=False)
 
 
@@ -117,7 +117,7 @@ def _holey(*shape: int) -> Any:
 def nanmedian(x: Tensor, *dim: Any, axis: Axis = None, keepdims: bool = False, **names: Any) -> Any:
     """`median` of the elements that are not NaN; NaN where there are none."""
     if dim or names:
-        return middle("nanmedian", x, dim, axis, keepdims, names)
+        return torch_call("middle", "nanmedian", x, dim, axis, keepdims, names)
     return _median("nanmedian", x, axis, keepdims, skip=True)
 
 

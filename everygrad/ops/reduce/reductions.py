@@ -20,9 +20,8 @@ from everygrad.ops.elementwise.math import exp, log
 from everygrad.ops.python.creation import arange
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, Reduction, check_kind
-from everygrad.ops.record.keywords import with_names
+from everygrad.ops.record.keywords import torch_call, unbiased, with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
-from everygrad.ops.record.torch_calls import extreme, unbiased
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import slice_axis
 
@@ -172,7 +171,7 @@ def max(x: Tensor, *dim: Any, axis: Axis = None, keepdims: bool = False, **names
     `values, indices = x.max(1)`. With another tensor by position it is `maximum`.
     """
     if dim or names:
-        return extreme("max", x, dim, axis, keepdims, names)
+        return torch_call("extreme", "max", x, dim, axis, keepdims, names)
     _nonempty("max", x, axis)
     return _reduce(MAX, x, axis, keepdims)
 
@@ -185,7 +184,7 @@ def min(x: Tensor, *dim: Any, axis: Axis = None, keepdims: bool = False, **names
     `values, indices = x.min(1)`. With another tensor by position it is `minimum`.
     """
     if dim or names:
-        return extreme("min", x, dim, axis, keepdims, names)
+        return torch_call("extreme", "min", x, dim, axis, keepdims, names)
     _nonempty("min", x, axis)
     return _reduce(MIN, x, axis, keepdims)
 

@@ -12,9 +12,8 @@ from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import clamp, sqrt
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import check_kind
-from everygrad.ops.record.keywords import with_names
+from everygrad.ops.record.keywords import unbiased, with_names
 from everygrad.ops.record.spec import composite, refuse, sample
-from everygrad.ops.record.torch_calls import unbiased
 from everygrad.ops.reduce.reductions import Axis, mean, std, var
 from everygrad.ops.shape.diagonals import diagonal
 

@@ -18,9 +18,8 @@ from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Movement
-from everygrad.ops.record.keywords import with_names
+from everygrad.ops.record.keywords import only_ones, with_names
 from everygrad.ops.record.spec import REGISTRY, composite, refuse, register, same, sample
-from everygrad.ops.record.torch_calls import only_ones
 from everygrad.ops.shape.piecewise_gradient import Pieces, Slices
 
 
