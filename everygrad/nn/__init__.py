@@ -100,6 +100,18 @@ from everygrad.nn.pooling import (
     MaxUnpool2d as MaxUnpool2d,
     MaxUnpool3d as MaxUnpool3d,
 )
+from everygrad.nn.recurrent.cells import (
+    GRUCell as GRUCell,
+    LSTMCell as LSTMCell,
+    RNNCell as RNNCell,
+    RNNCellBase as RNNCellBase,
+)
+from everygrad.nn.recurrent.layers import (
+    GRU as GRU,
+    LSTM as LSTM,
+    RNN as RNN,
+    RNNBase as RNNBase,
+)
 from everygrad.nn.resampling import (
     ChannelShuffle as ChannelShuffle,
     CircularPad1d as CircularPad1d,

@@ -89,6 +89,9 @@ OPS: dict[str, tuple[str, ...]] = {
         "max_pool1d", "max_pool2d", "max_pool2d_index", "max_pool2d_spread", "max_pool2d_value",
         "max_pool3d", "sum_pool2d", "sum_pool2d_spread",
     ),
+    "nn.recurrent": (
+        "rnn_grads", "rnn_reserve", "rnn_sequence",
+    ),
     "nn.resampling": (
         "affine_grid", "grid_sample", "interpolate",
     ),

@@ -1,0 +1,1 @@
+"""Recurrent layers: cells for one step, and layers for whole sequences."""
