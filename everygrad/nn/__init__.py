@@ -18,9 +18,12 @@ from everygrad.nn.activation import (
     PReLU as PReLU,
     ReLU as ReLU,
     ReLU6 as ReLU6,
+    RReLU as RReLU,
     Sigmoid as Sigmoid,
     SiLU as SiLU,
     Softmax as Softmax,
+    Softmax2d as Softmax2d,
+    Softmin as Softmin,
     Softplus as Softplus,
     Softshrink as Softshrink,
     Softsign as Softsign,
@@ -28,10 +31,15 @@ from everygrad.nn.activation import (
     Tanhshrink as Tanhshrink,
     Threshold as Threshold,
 )
+from everygrad.nn.adaptive_softmax import (
+    AdaptiveLogSoftmaxWithLoss as AdaptiveLogSoftmaxWithLoss,
+)
 from everygrad.nn.attention import MultiheadAttention as MultiheadAttention
 from everygrad.nn.containers import (
     ModuleDict as ModuleDict,
     ModuleList as ModuleList,
+    ParameterDict as ParameterDict,
+    ParameterList as ParameterList,
     Sequential as Sequential,
 )
 from everygrad.nn.conv import (
@@ -42,13 +50,42 @@ from everygrad.nn.conv import (
     ConvTranspose2d as ConvTranspose2d,
     ConvTranspose3d as ConvTranspose3d,
 )
-from everygrad.nn.dropout import Dropout as Dropout
-from everygrad.nn.embedding import Embedding as Embedding
-from everygrad.nn.linear import Flatten as Flatten, Identity as Identity, Linear as Linear
+from everygrad.nn.dropout import (
+    AlphaDropout as AlphaDropout,
+    Dropout as Dropout,
+    Dropout1d as Dropout1d,
+    Dropout2d as Dropout2d,
+    Dropout3d as Dropout3d,
+    FeatureAlphaDropout as FeatureAlphaDropout,
+)
+from everygrad.nn.embedding import Embedding as Embedding, EmbeddingBag as EmbeddingBag
+from everygrad.nn.lazy import (
+    LazyBatchNorm1d as LazyBatchNorm1d,
+    LazyBatchNorm2d as LazyBatchNorm2d,
+    LazyBatchNorm3d as LazyBatchNorm3d,
+    LazyConv1d as LazyConv1d,
+    LazyConv2d as LazyConv2d,
+    LazyConv3d as LazyConv3d,
+    LazyConvTranspose1d as LazyConvTranspose1d,
+    LazyConvTranspose2d as LazyConvTranspose2d,
+    LazyConvTranspose3d as LazyConvTranspose3d,
+    LazyInstanceNorm1d as LazyInstanceNorm1d,
+    LazyInstanceNorm2d as LazyInstanceNorm2d,
+    LazyInstanceNorm3d as LazyInstanceNorm3d,
+    LazyLinear as LazyLinear,
+)
+from everygrad.nn.linear import (
+    Bilinear as Bilinear,
+    Flatten as Flatten,
+    Identity as Identity,
+    Linear as Linear,
+    Unflatten as Unflatten,
+)
 from everygrad.nn.loss import (
     BCELoss as BCELoss,
     BCEWithLogitsLoss as BCEWithLogitsLoss,
     CosineEmbeddingLoss as CosineEmbeddingLoss,
+    CosineSimilarity as CosineSimilarity,
     CrossEntropyLoss as CrossEntropyLoss,
     CTCLoss as CTCLoss,
     GaussianNLLLoss as GaussianNLLLoss,
@@ -56,15 +93,19 @@ from everygrad.nn.loss import (
     HuberLoss as HuberLoss,
     KLDivLoss as KLDivLoss,
     L1Loss as L1Loss,
+    LinearCrossEntropyLoss as LinearCrossEntropyLoss,
     MarginRankingLoss as MarginRankingLoss,
     MSELoss as MSELoss,
+    MultiLabelMarginLoss as MultiLabelMarginLoss,
     MultiLabelSoftMarginLoss as MultiLabelSoftMarginLoss,
     MultiMarginLoss as MultiMarginLoss,
     NLLLoss as NLLLoss,
+    PairwiseDistance as PairwiseDistance,
     PoissonNLLLoss as PoissonNLLLoss,
     SmoothL1Loss as SmoothL1Loss,
     SoftMarginLoss as SoftMarginLoss,
     TripletMarginLoss as TripletMarginLoss,
+    TripletMarginWithDistanceLoss as TripletMarginWithDistanceLoss,
 )
 from everygrad.nn.module import Module as Module
 from everygrad.nn.norm import (
@@ -79,7 +120,12 @@ from everygrad.nn.norm import (
     LocalResponseNorm as LocalResponseNorm,
     RMSNorm as RMSNorm,
 )
-from everygrad.nn.parameter import Parameter as Parameter
+from everygrad.nn.parameter import (
+    Buffer as Buffer,
+    Parameter as Parameter,
+    UninitializedBuffer as UninitializedBuffer,
+    UninitializedParameter as UninitializedParameter,
+)
 from everygrad.nn.pooling import (
     AdaptiveAvgPool1d as AdaptiveAvgPool1d,
     AdaptiveAvgPool2d as AdaptiveAvgPool2d,
@@ -90,6 +136,8 @@ from everygrad.nn.pooling import (
     AvgPool1d as AvgPool1d,
     AvgPool2d as AvgPool2d,
     AvgPool3d as AvgPool3d,
+    FractionalMaxPool2d as FractionalMaxPool2d,
+    FractionalMaxPool3d as FractionalMaxPool3d,
     LPPool1d as LPPool1d,
     LPPool2d as LPPool2d,
     LPPool3d as LPPool3d,
@@ -131,7 +179,20 @@ from everygrad.nn.resampling import (
     ReplicationPad3d as ReplicationPad3d,
     Unfold as Unfold,
     Upsample as Upsample,
+    UpsamplingBilinear2d as UpsamplingBilinear2d,
+    UpsamplingNearest2d as UpsamplingNearest2d,
     ZeroPad1d as ZeroPad1d,
     ZeroPad2d as ZeroPad2d,
     ZeroPad3d as ZeroPad3d,
+)
+from everygrad.nn.transformer import (
+    Transformer as Transformer,
+    TransformerDecoder as TransformerDecoder,
+    TransformerDecoderLayer as TransformerDecoderLayer,
+    TransformerEncoder as TransformerEncoder,
+    TransformerEncoderLayer as TransformerEncoderLayer,
+)
+from everygrad.nn.utils.stateless import (
+    functional_call as functional_call,
+    stack_module_state as stack_module_state,
 )

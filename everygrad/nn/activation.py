@@ -5,33 +5,52 @@ from __future__ import annotations
 from typing import Any
 
 from everygrad.core.tensor import Tensor
-from everygrad.errors import ArgumentError
+from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.python.creation import full
+from everygrad.ops.random.generators import Generator
+from everygrad.ops.random.layers import check_slopes
 
 
-class ReLU(Module):
-    """The larger of x and 0."""
+class _InPlace(Module):
+    """An activation that PyTorch can compute in place: `inplace` is taken and makes no difference,
+    for values never change in place here."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class ReLU(_InPlace):
+    """The larger of x and 0.
+
+    >>> import everygrad as eg
+    >>> eg.nn.ReLU(inplace=True)(eg.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = F.relu(x)
         return out
 
 
-class LeakyReLU(Module):
+class LeakyReLU(_InPlace):
     """x where it is positive, negative_slope * x elsewhere."""
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
-        super().__init__()
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        super().__init__(inplace)
         self.negative_slope = negative_slope
 
     def forward(self, x: Tensor) -> Tensor:
         return F.leaky_relu(x, self.negative_slope)
 
     def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}"
+        return _shown(f"negative_slope={self.negative_slope}", self.inplace)
 
 
 class GELU(Module):
@@ -50,7 +69,7 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(_InPlace):
     """x * sigmoid(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,9 +113,9 @@ class Softplus(Module):
 class Softmax(Module):
     """exp(x) scaled to sum to 1 along the axis."""
 
-    def __init__(self, axis: int = -1) -> None:
+    def __init__(self, axis: int = -1, dim: int | None = None) -> None:
         super().__init__()
-        self.axis = axis
+        self.axis = axis if dim is None else dim
 
     def forward(self, x: Tensor) -> Tensor:
         return F.softmax(x, self.axis)
@@ -112,7 +131,23 @@ class LogSoftmax(Softmax):
         return F.log_softmax(x, self.axis)
 
 
-class ReLU6(Module):
+class Softmin(Softmax):
+    """The softmax of -x: the smaller an element, the larger its share."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softmin(x, self.axis)
+
+
+class Softmax2d(Module):
+    """Softmax over the channels of (batch, channels, height, width), or without the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in (3, 4):
+            raise ShapeError(f"Softmax2d: takes 3 or 4 dimensions, got {x.shape}")
+        return F.softmax(x, -3)
+
+
+class ReLU6(_InPlace):
     """x limited to [0, 6]."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,7 +155,7 @@ class ReLU6(Module):
         return out
 
 
-class SELU(Module):
+class SELU(_InPlace):
     """The scaled elu that keeps mean 0 and variance 1 through many layers."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,7 +163,7 @@ class SELU(Module):
         return out
 
 
-class Mish(Module):
+class Mish(_InPlace):
     """x * tanh(softplus(x))."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,7 +179,7 @@ class Softsign(Module):
         return out
 
 
-class Hardsigmoid(Module):
+class Hardsigmoid(_InPlace):
     """(x + 3) / 6 limited to [0, 1]."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -152,7 +187,7 @@ class Hardsigmoid(Module):
         return out
 
 
-class Hardswish(Module):
+class Hardswish(_InPlace):
     """x * hardsigmoid(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -176,32 +211,32 @@ class LogSigmoid(Module):
         return out
 
 
-class ELU(Module):
+class ELU(_InPlace):
     """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:
         return F.elu(x, self.alpha)
 
     def extra_repr(self) -> str:
-        return f"alpha={self.alpha}"
+        return _shown(f"alpha={self.alpha}", self.inplace)
 
 
-class CELU(Module):
+class CELU(_InPlace):
     """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:
         return F.celu(x, self.alpha)
 
     def extra_repr(self) -> str:
-        return f"alpha={self.alpha}"
+        return _shown(f"alpha={self.alpha}", self.inplace)
 
 
 class Hardshrink(Module):
@@ -232,11 +267,11 @@ class Softshrink(Module):
         return f"lambd={self.lambd}"
 
 
-class Hardtanh(Module):
+class Hardtanh(_InPlace):
     """x limited to [min_val, max_val]; the derivative at the bounds is 0."""
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
         if not min_val < max_val:
             raise ArgumentError(f"Hardtanh: min_val {min_val!r} must be below max_val {max_val!r}")
         self.min_val = min_val
@@ -246,14 +281,14 @@ class Hardtanh(Module):
         return F.hardtanh(x, self.min_val, self.max_val)
 
     def extra_repr(self) -> str:
-        return f"min_val={self.min_val}, max_val={self.max_val}"
+        return _shown(f"min_val={self.min_val}, max_val={self.max_val}", self.inplace)
 
 
-class Threshold(Module):
+class Threshold(_InPlace):
     """x where it is above the threshold, the value elsewhere."""
 
-    def __init__(self, threshold: float, value: float) -> None:
-        super().__init__()
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(inplace)
         self.threshold = threshold
         self.value = value
 
@@ -261,15 +296,45 @@ class Threshold(Module):
         return F.threshold(x, self.threshold, self.value)
 
     def extra_repr(self) -> str:
-        return f"threshold={self.threshold}, value={self.value}"
+        return _shown(f"threshold={self.threshold}, value={self.value}", self.inplace)
+
+
+class RReLU(_InPlace):
+    """x where it is positive; elsewhere x times a slope drawn uniformly from [lower, upper].
+
+    In evaluation the slope is the middle of the two.
+
+    >>> import everygrad as eg
+    >>> eg.nn.RReLU(0.1, 0.3).eval()(eg.tensor([-1.0, 2.0]))
+    tensor([-0.2,  2. ])
+    """
+
+    def __init__(
+        self,
+        lower: float = 1.0 / 8,
+        upper: float = 1.0 / 3,
+        inplace: bool = False,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(inplace)
+        check_slopes("RReLU", lower, upper)
+        self.lower = lower
+        self.upper = upper
+        self.generator = generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rrelu(x, self.lower, self.upper, self.training, generator=self.generator)
+
+    def extra_repr(self) -> str:
+        return _shown(f"lower={self.lower}, upper={self.upper}", self.inplace)
 
 
 class GLU(Module):
     """The first half of x along the axis times the sigmoid of the second."""
 
-    def __init__(self, axis: int = -1) -> None:
+    def __init__(self, axis: int = -1, dim: int | None = None) -> None:
         super().__init__()
-        self.axis = axis
+        self.axis = axis if dim is None else dim
 
     def forward(self, x: Tensor) -> Tensor:
         return F.glu(x, self.axis)
@@ -295,3 +360,7 @@ class PReLU(Module):
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.num_parameters}"
+
+
+def _shown(text: str, inplace: bool) -> str:
+    return f"{text}, inplace=True" if inplace else text

@@ -1,4 +1,4 @@
-"""Modules that hold other modules: in a row, in a list, in a dict."""
+"""Modules that hold other modules, or parameters: in a row, in a list, in a dict."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from everygrad.core import shapes
+from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, OutOfRangeError
 from everygrad.nn.module import Module
+from everygrad.nn.parameter import Parameter
 
 
 class _Row(Module):
@@ -36,6 +38,36 @@ class _Row(Module):
 
     def __setitem__(self, index: int, module: Module) -> None:
         self.add_module(self._place(index), module)
+
+    def __delitem__(self, index: Any) -> None:
+        members = self._members()
+        gone = members[index] if isinstance(index, slice) else [vars(self)[self._place(index)]]
+        self._rename([m for m in members if not any(m is g for g in gone)])
+
+    def __contains__(self, module: object) -> bool:
+        return any(m is module for m in self._members())
+
+    def _rename(self, modules: list[Module]) -> None:
+        """Hold these modules, numbered from 0."""
+        for name, _ in self._own(Module):
+            delattr(self, name)
+        for i, module in enumerate(modules):
+            self.add_module(str(i), module)
+
+    def insert(self, index: int, module: Module) -> Self:
+        """Put a module before the one at `index`."""
+        if not isinstance(module, Module):
+            raise ArgumentError(f"insert: takes a Module, got {type(module).__name__}")
+        members = self._members()
+        members.insert(index, module)
+        self._rename(members)
+        return self
+
+    def pop(self, index: int = -1) -> Module:
+        """Take a module out, the last one by default."""
+        module: Module = vars(self)[self._place(index)]
+        del self[index]
+        return module
 
     def append(self, module: Module) -> Self:
         """Add a module at the end."""
@@ -132,3 +164,168 @@ class ModuleDict(Module):
     def items(self) -> list[tuple[str, Module]]:
         """Names and modules."""
         return self._own(Module)
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Add modules by name, in place of those that have these names."""
+        for name, module in modules.items():
+            self[name] = module
+
+    def pop(self, name: str) -> Module:
+        """Take a module out."""
+        module = self[name]
+        del self[name]
+        return module
+
+    def clear(self) -> None:
+        """Take all modules out."""
+        for name in self.keys():
+            del self[name]
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def _as_parameter(value: Any) -> Any:
+    """A tensor becomes a parameter; anything else stays what it is."""
+    if isinstance(value, Tensor) and not isinstance(value, Parameter):
+        return Parameter(value)
+    return value
+
+
+class ParameterList(Module):
+    """A list of parameters that a module finds; tensors become parameters.
+
+    >>> import everygrad as eg
+    >>> held = eg.nn.ParameterList([eg.ones((2,)), eg.zeros((3,))])
+    >>> [name for name, p in held.named_parameters()]
+    ['0', '1']
+    """
+
+    _size: int
+
+    def __init__(self, values: Iterable[Any] | None = None) -> None:
+        super().__init__()
+        self._size = 0
+        self.extend(() if values is None else values)
+
+    def _place(self, index: Any) -> str:
+        at = shapes.as_int(index, "ParameterList", "an index")
+        if not -self._size <= at < self._size:
+            raise OutOfRangeError(
+                f"ParameterList: index {at} is out of range for {self._size} parameters"
+            )
+        return str(at % self._size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([vars(self)[str(i)] for i in range(self._size)])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return ParameterList(list(self)[index])
+        return vars(self)[self._place(index)]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        setattr(self, self._place(index), _as_parameter(value))
+
+    def append(self, value: Any) -> Self:
+        """Add a parameter at the end."""
+        setattr(self, str(self._size), _as_parameter(value))
+        self._size += 1
+        return self
+
+    def extend(self, values: Iterable[Any]) -> Self:
+        """Add parameters at the end."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def extra_repr(self) -> str:
+        return ", ".join(_shown(str(i), value) for i, value in enumerate(self))
+
+
+class ParameterDict(Module):
+    """A dict of parameters that a module finds; tensors become parameters.
+
+    >>> import everygrad as eg
+    >>> held = eg.nn.ParameterDict({"left": eg.ones((2,))})
+    >>> held["right"] = eg.zeros((3,))
+    >>> list(held.keys())
+    ['left', 'right']
+    """
+
+    _names: dict[str, None]
+
+    def __init__(self, parameters: Any = None) -> None:
+        super().__init__()
+        self._names = {}
+        self.update({} if parameters is None else parameters)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            known = ", ".join(self._names) or "none"
+            raise ArgumentError(f"ParameterDict: no parameter {name!r}; there are: {known}")
+        return vars(self)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in self._names:
+            self._check_name("ParameterDict", name)
+        setattr(self, name, _as_parameter(value))
+        self._names[name] = None
+
+    def __delitem__(self, name: str) -> None:
+        self[name]
+        delattr(self, name)
+        del self._names[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._names))
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return list(self._names)
+
+    def values(self) -> list[Any]:
+        """The parameters."""
+        return [vars(self)[name] for name in self._names]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Names and parameters."""
+        return [(name, vars(self)[name]) for name in self._names]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The parameter of this name, or `default`."""
+        return vars(self)[name] if name in self._names else default
+
+    def update(self, parameters: Any) -> None:
+        """Add parameters by name, in place of those that have these names."""
+        pairs = parameters.items() if hasattr(parameters, "items") else parameters
+        for name, value in pairs:
+            self[name] = value
+
+    def pop(self, name: str) -> Any:
+        """Take a parameter out."""
+        value = self[name]
+        del self[name]
+        return value
+
+    def clear(self) -> None:
+        """Take all parameters out."""
+        for name in self.keys():
+            del self[name]
+
+    def extra_repr(self) -> str:
+        return ", ".join(_shown(name, value) for name, value in self.items())
+
+
+def _shown(name: str, value: Any) -> str:
+    shape = f"{type(value).__name__} {value.shape}" if isinstance(value, Tensor) else repr(value)
+    return f"({name}): {shape}"

@@ -10,34 +10,48 @@ from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
-from everygrad.ops.elementwise.activations import (
+from everygrad.nn.functions.activations import (
     celu as celu,
     elu as elu,
-    glu as glu,
-    hardshrink as hardshrink,
     hardsigmoid as hardsigmoid,
     hardswish as hardswish,
     hardtanh as hardtanh,
     leaky_relu as leaky_relu,
-    logsigmoid as logsigmoid,
     mish as mish,
-    prelu as prelu,
+    relu as relu,
     relu6 as relu6,
     selu as selu,
+    silu as silu,
+    threshold as threshold,
+)
+from everygrad.nn.functions.attention import Projections, attend, separate_weights
+from everygrad.nn.functions.embeddings import (
+    embedding as embedding,
+    embedding_bag as embedding_bag,
+)
+from everygrad.nn.functions.products import (
+    bilinear as bilinear,
+    conv_tbc as conv_tbc,
+    linear as linear,
+    linear_cross_entropy as linear_cross_entropy,
+)
+from everygrad.ops.elementwise.activations import (
+    gelu_tanh,
+    glu as glu,
+    hardshrink as hardshrink,
+    logsigmoid as logsigmoid,
+    prelu as prelu,
     softmin as softmin,
     softshrink as softshrink,
     softsign as softsign,
     tanhshrink as tanhshrink,
-    threshold as threshold,
 )
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.elementwise.math import (
-    relu as relu,
     sigmoid as sigmoid,
-    silu as silu,
     tanh as tanh,
 )
-from everygrad.ops.linalg.matmul import linear as _linear, linear_bias, matmul
+from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.loss.ctc import ctc_loss as ctc_loss
 from everygrad.ops.loss.distances import (
     cosine_embedding_loss as cosine_embedding_loss,
@@ -116,8 +130,7 @@ from everygrad.ops.nn.resampling import (
     interpolate as interpolate,
 )
 from everygrad.ops.nn.softmax_and_norm import (
-    dropout as dropout,
-    embedding as _embedding,
+    dropout as _dropout,
     layer_norm as layer_norm,
     log_softmax as log_softmax,
     softmax as softmax,
@@ -131,6 +144,17 @@ from everygrad.ops.nn.unfold import (
 )
 from everygrad.ops.python.creation import ones, zeros
 from everygrad.ops.random.discrete import gumbel_softmax as gumbel_softmax
+from everygrad.ops.random.generators import Generator
+from everygrad.ops.random.layers import (
+    alpha_dropout as alpha_dropout,
+    dropout1d as dropout1d,
+    dropout2d as dropout2d,
+    dropout3d as dropout3d,
+    feature_alpha_dropout as feature_alpha_dropout,
+    fractional_max_pool2d as fractional_max_pool2d,
+    fractional_max_pool3d as fractional_max_pool3d,
+    rrelu as rrelu,
+)
 from everygrad.ops.record.arguments import taking
 from everygrad.ops.record.spec import REGISTRY
 from everygrad.ops.shape.builders import one_hot as one_hot
@@ -139,6 +163,7 @@ from everygrad.ops.shape.tiling import unfold as windows
 
 gelu, softplus = REGISTRY["gelu"].function, REGISTRY["softplus"].function
 fold = col2im  # PyTorch's name
+native_channel_shuffle = channel_shuffle
 
 
 def unfold(
@@ -160,37 +185,85 @@ def unfold(
     return out
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight^T + bias, the weight being (out features, in features)."""
-    if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(
-            f"linear: a weight (out, in) of shape {weight.shape} does not take x of {x.shape}"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError(f"linear: bias {bias.shape} must have shape {weight.shape[:1]}")
-    if x.ndim > 1:
-        return _linear(x, weight) if bias is None else linear_bias(x, weight, bias)
-    out = matmul(x, weight.permute_dims((1, 0)))
-    return out if bias is None else out + bias
+def dropout(
+    x: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: Any = False,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Each element 0 with probability p, else scaled by 1 / (1 - p); x itself if not training.
+
+    `inplace` is taken and makes no difference.
+
+    >>> import everygrad as eg
+    >>> eg.nn.functional.dropout(eg.ones((3,)), 0.5, training=False)
+    tensor([1., 1., 1.])
+    """
+    if isinstance(inplace, Generator):  # the fourth place of eg.dropout
+        inplace, generator = False, inplace
+    out: Tensor = _dropout(x, p, training, generator)
+    return out
 
 
-def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """The rows of `weight` that the indices name; row `padding_idx` gets no gradient."""
-    rows: Tensor = _embedding(indices, weight)
-    if padding_idx is None:
-        return rows
-    pad = padding_row(padding_idx, weight.shape[0])
-    kept: Tensor = where((indices == pad).expand_dims(-1), rows.detach(), rows)
-    return kept
+def upsample(
+    x: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """`interpolate` under its older name.
+
+    >>> import everygrad as eg
+    >>> eg.nn.functional.upsample(eg.ones((1, 1, 2, 2)), scale_factor=2).shape
+    (1, 1, 4, 4)
+    """
+    out: Tensor = interpolate(x, size, scale_factor, mode, align_corners)
+    return out
 
 
-def padding_row(padding_idx: int, count: int) -> int:
-    """The row `padding_idx` means in a table of `count` rows, counted from the end if negative."""
-    if not -count <= padding_idx < count:
-        raise ArgumentError(
-            f"embedding: padding_idx {padding_idx} is outside a table of {count} rows"
-        )
-    return padding_idx % count
+def upsample_nearest(x: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """`interpolate` by the nearest element.
+
+    >>> import everygrad as eg
+    >>> eg.nn.functional.upsample_nearest(eg.ones((1, 1, 2, 2)), size=(3, 3)).shape
+    (1, 1, 3, 3)
+    """
+    return upsample(x, size, scale_factor)
+
+
+def upsample_bilinear(x: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """`interpolate` of images by lines between elements, with corners aligned.
+
+    >>> import everygrad as eg
+    >>> eg.nn.functional.upsample_bilinear(eg.ones((1, 1, 2, 2)), size=(3, 3)).shape
+    (1, 1, 3, 3)
+    """
+    return upsample(x, size, scale_factor, "bilinear", True)
+
+
+def _with_indices(name: str, pool: Any) -> Any:
+    """A max pooling function that always gives the places too."""
+
+    def with_indices(x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        kwargs["return_indices"] = True
+        found: tuple[Tensor, Tensor] = pool(x, *args, **kwargs)
+        return found
+
+    with_indices.__name__ = with_indices.__qualname__ = f"{name}_with_indices"
+    with_indices.__doc__ = f"`{name}` with return_indices=True: the largest and their places."
+    return with_indices
+
+
+max_pool1d_with_indices = _with_indices("max_pool1d", max_pool1d)
+max_pool2d_with_indices = _with_indices("max_pool2d", max_pool2d)
+max_pool3d_with_indices = _with_indices("max_pool3d", max_pool3d)
+adaptive_max_pool1d_with_indices = _with_indices("adaptive_max_pool1d", adaptive_max_pool1d)
+adaptive_max_pool2d_with_indices = _with_indices("adaptive_max_pool2d", adaptive_max_pool2d)
+adaptive_max_pool3d_with_indices = _with_indices("adaptive_max_pool3d", adaptive_max_pool3d)
+fractional_max_pool2d_with_indices = _with_indices("fractional_max_pool2d", fractional_max_pool2d)
+fractional_max_pool3d_with_indices = _with_indices("fractional_max_pool3d", fractional_max_pool3d)
 
 
 def scaled_dot_product_attention(
@@ -242,6 +315,66 @@ def scaled_dot_product_attention(
     if alive is not None:
         probs = where(alive, probs, 0.0)
     return matmul(dropout(probs, dropout_p), value)
+
+
+def multi_head_attention_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """What `nn.MultiheadAttention` computes, from its weights: query, key and value are
+    (length, batch, width)."""
+    name = "multi_head_attention_forward"
+    separate = None
+    if use_separate_proj_weight:
+        separate = separate_weights(q_proj_weight, k_proj_weight, v_proj_weight)
+        in_proj_weight = None
+    elif in_proj_weight is None:
+        raise ArgumentError(f"{name}: in_proj_weight is missing, and no separate weights are used")
+    sizes = (embed_dim_to_check, key.shape[-1], value.shape[-1])
+    if separate is None:
+        sizes = (embed_dim_to_check,) * 3
+    return attend(
+        name,
+        (query, key, value),
+        Projections(
+            in_proj_weight, in_proj_bias, separate, bias_k, bias_v, out_proj_weight, out_proj_bias
+        ),
+        num_heads,
+        sizes,
+        scaled_dot_product_attention,
+        batch_first=False,
+        dropout_p=dropout_p if training else 0.0,
+        key_padding_mask=key_padding_mask,
+        need_weights=need_weights,
+        attn_mask=attn_mask,
+        average_attn_weights=average_attn_weights,
+        is_causal=is_causal,
+        add_zero_attn=add_zero_attn,
+        static=(static_k, static_v),
+    )
 
 
 def _grouped(
@@ -309,10 +442,11 @@ def _masked(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 # the rule of all ops holds for these functions too: arrays and numbers are taken
 _HELPERS = (
-    "linear_bias",
     "matmul",
     "attention",
     "attention_masked",
+    "attend",
+    "separate_weights",
     "causal_mask",
     "im2col",
     "col2im",

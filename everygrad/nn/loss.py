@@ -1,12 +1,15 @@
-"""Losses as modules."""
+"""Losses and distances as modules."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
+from everygrad.nn.linear import Linear, check_sizes
 from everygrad.nn.module import Module
 
 
@@ -338,3 +341,161 @@ class MultiLabelSoftMarginLoss(_Loss):
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         out: Tensor = F.multilabel_soft_margin_loss(x, target, self.weight, self.reduction)
         return out
+
+
+class MultiLabelMarginLoss(_Loss):
+    """The sum of max(0, 1 - x[label] + x) over labels and other classes, over the classes.
+
+    >>> import everygrad as eg
+    >>> loss = eg.nn.MultiLabelMarginLoss()
+    >>> loss(eg.tensor([[0.1, 0.2, 0.4, 0.8]]), eg.tensor([[3, 0, -1, 1]]))
+    tensor(0.85)
+    """
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        out: Tensor = F.multilabel_margin_loss(x, target, self.reduction)
+        return out
+
+
+class TripletMarginWithDistanceLoss(_Loss):
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin) for a function d.
+
+    >>> import everygrad as eg
+    >>> loss = eg.nn.TripletMarginWithDistanceLoss(distance_function=lambda a, b: (a - b).abs())
+    >>> loss(eg.zeros((1,)), eg.ones((1,)), eg.zeros((1,)))
+    tensor(2.)
+    """
+
+    def __init__(
+        self,
+        *,
+        distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+        margin: float = 1.0,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        if not margin > 0:
+            raise ArgumentError(
+                f"TripletMarginWithDistanceLoss: margin must be positive, got {margin!r}"
+            )
+        self.distance_function = distance_function
+        self.margin = margin
+        self.swap = swap
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        out: Tensor = F.triplet_margin_with_distance_loss(
+            anchor,
+            positive,
+            negative,
+            self.distance_function,
+            self.margin,
+            self.swap,
+            self.reduction,
+        )
+        return out
+
+
+class LinearCrossEntropyLoss(_Loss):
+    """The cross entropy of a Linear's logits with labels or class probabilities.
+
+    `out_features` gives a loss for each of several places: logits (batch, classes, *places).
+
+    >>> import everygrad as eg
+    >>> loss = eg.nn.LinearCrossEntropyLoss(3, 4)
+    >>> loss(eg.zeros((2, 3)), eg.tensor([0, 3])).shape
+    ()
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        device: str = "cpu",
+        dtype: Any = None,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        options: Any = None,
+    ) -> None:
+        super().__init__(reduction)
+        check_sizes("LinearCrossEntropyLoss", num_classes=num_classes)
+        if not 0 <= label_smoothing <= 1:
+            raise ArgumentError(
+                f"LinearCrossEntropyLoss: label_smoothing must be between 0 and 1, "
+                f"got {label_smoothing}"
+            )
+        self.num_classes = num_classes
+        self.out_features = tuple(out_features)
+        self.register_buffer("weight", weight)
+        rows = num_classes * math.prod(self.out_features)
+        self.linear = Linear(in_features, rows, bias, device, dtype)
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        self.options = options
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        shape, bias = (self.num_classes, *self.out_features), self.linear.bias
+        return F.linear_cross_entropy(
+            x,
+            self.linear.weight.reshape(*shape, -1),
+            target,
+            linear_bias=None if bias is None else bias.reshape(shape),
+            weight=self.weight,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            options=self.options,
+        )
+
+
+# --- distances -----------------------------------------------------------------------------------
+
+
+class CosineSimilarity(Module):
+    """The cosine of the angle between vectors along an axis.
+
+    >>> import everygrad as eg
+    >>> eg.nn.CosineSimilarity(dim=0)(eg.tensor([3.0, 4.0]), eg.tensor([3.0, 4.0]))
+    tensor(1.)
+    """
+
+    def __init__(self, axis: int = 1, eps: float = 1e-8, *, dim: int | None = None) -> None:
+        super().__init__()
+        self.axis = axis if dim is None else dim
+        self.eps = eps
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        out: Tensor = F.cosine_similarity(x1, x2, self.axis, self.eps)
+        return out
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}, eps={self.eps}"
+
+
+class PairwiseDistance(Module):
+    """The p-norm of x1 - x2 + eps along the last axis.
+
+    >>> import everygrad as eg
+    >>> eg.nn.PairwiseDistance(p=1, eps=0.0)(eg.zeros((2, 3)), eg.ones((2, 3)))
+    tensor([3., 3.])
+    """
+
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
+        super().__init__()
+        self.norm = p
+        self.eps = eps
+        self.keepdim = keepdim
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        out: Tensor = F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
+        return out
+
+    def extra_repr(self) -> str:
+        return f"p={self.norm}, eps={self.eps}"

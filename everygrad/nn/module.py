@@ -7,6 +7,7 @@ kept beside them, so nothing can fall out of step. Buffers are tensors whose nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple, Self, TypeVar
 
 from everygrad import dtypes
@@ -18,7 +19,8 @@ from everygrad.core.context import intercepted, tracing
 from everygrad.core.nearest import differences
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
-from everygrad.nn.parameter import Parameter
+from everygrad.nn.functions.module_hooks import BackwardWatch, ModuleHooks
+from everygrad.nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
 from everygrad.ops.python.conversion import moved
 from everygrad.ops.python.creation import tensor, zeros_like
 
@@ -68,13 +70,13 @@ class Module:
     changes = 0  # of attributes and hooks of any module: a compiled function looks again then
     training: bool
     _buffers: dict[str, bool]  # the name of each buffer, and whether state_dict holds it
-    _forward_hooks: dict[int, Callable[..., Any]]
-    _forward_pre_hooks: dict[int, Callable[..., Any]]
+    _hooks: ModuleHooks
+    _hooked: bool  # whether there are any: asked at every call
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # here, so that a subclass that forgets super().__init__() works all the same
         self = super().__new__(cls)
-        vars(self).update(training=True, _buffers={}, _forward_hooks={}, _forward_pre_hooks={})
+        vars(self).update(training=True, _buffers={}, _hooks=ModuleHooks(), _hooked=False)
         return self
 
     def __init__(self) -> None:
@@ -89,30 +91,101 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if intercepted() and (tracer := tracing.get()) is not None:
             tracer.met(self)
-        if not (self._forward_pre_hooks or self._forward_hooks):
+        if not self._hooked:
             return self.forward(*args, **kwargs)
-        for hook in list(self._forward_pre_hooks.values()):
-            changed = hook(self, args)
-            if changed is not None:
+        return self._call_with_hooks(args, kwargs)
+
+    def _call_with_hooks(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        hooks = self._hooks
+        for hook in hooks.of("forward_pre"):
+            changed = hook(self, args, kwargs) if hook.with_kwargs else hook(self, args)
+            if changed is None:
+                continue
+            if hook.with_kwargs:
+                if not isinstance(changed, tuple) or len(changed) != 2:
+                    raise ArgumentError(
+                        "register_forward_pre_hook: a hook with kwargs must return None or a pair "
+                        f"(args, kwargs), got {type(changed).__name__}"
+                    )
+                args, kwargs = changed
+            else:
                 args = changed if isinstance(changed, tuple) else (changed,)
-        out = self.forward(*args, **kwargs)
-        for hook in list(self._forward_hooks.values()):
-            changed = hook(self, args, out)
+        watch = BackwardWatch(self, hooks) if hooks.has_backward else None
+        if watch is not None:
+            args = watch.enter(args)
+        pending = [h for h in hooks.of("forward") if h.always_call]
+        try:
+            out = self.forward(*args, **kwargs)
+        except BaseException:
+            for hook in pending:
+                hook(self, args, *([kwargs] if hook.with_kwargs else []), None)
+            raise
+        for hook in hooks.of("forward"):
+            given = (args, kwargs, out) if hook.with_kwargs else (args, out)
+            changed = hook(self, *given)
             out = out if changed is None else changed
-        return out
+        return out if watch is None else watch.leave(out)
 
-    def register_forward_pre_hook(self, hook: Callable[[Module, Any], Any]) -> HookHandle:
-        """Call `hook(module, args)` before each forward; a value it returns replaces args."""
-        return _hooked(self._forward_pre_hooks, hook)
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call `hook(module, args)` before each forward; a value it returns replaces args.
 
-    def register_forward_hook(self, hook: Callable[[Module, Any, Any], Any]) -> HookHandle:
-        """Call `hook(module, args, out)` after each forward; a value it returns replaces out."""
-        return _hooked(self._forward_hooks, hook)
+        `with_kwargs` calls `hook(module, args, kwargs)`, which may return a pair of new ones;
+        `prepend` puts it before the others.
+        """
+        return self._hooks.add(self, "forward_pre", hook, prepend, with_kwargs)
+
+    def register_forward_hook(
+        self,
+        hook: Callable[..., Any],
+        *,
+        prepend: bool = False,
+        with_kwargs: bool = False,
+        always_call: bool = False,
+    ) -> HookHandle:
+        """Call `hook(module, args, out)` after each forward; a value it returns replaces out.
+
+        `with_kwargs` calls `hook(module, args, kwargs, out)`; `always_call` calls it, with None for
+        out, also where forward raises.
+        """
+        return self._hooks.add(self, "forward", hook, prepend, with_kwargs, always_call)
+
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> HookHandle:
+        """Call `hook(module, grad_input, grad_output)` when a backward pass has come through.
+
+        Both are tuples, one entry for each positional tensor, None where no gradient is wanted; a
+        tuple (or a tensor) it returns replaces grad_input.
+
+        >>> import everygrad as eg
+        >>> layer, seen = eg.nn.Linear(2, 1), []
+        >>> handle = layer.register_full_backward_hook(lambda m, gi, go: seen.append(go[0].shape))
+        >>> layer(eg.ones((3, 2))).sum().backward()
+        >>> seen
+        [(3, 1)]
+        """
+        return self._hooks.add(self, "backward", hook, prepend)
+
+    def register_full_backward_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> HookHandle:
+        """Call `hook(module, grad_output)` before a backward pass goes through the module; a value
+        it returns replaces grad_output."""
+        return self._hooks.add(self, "backward_pre", hook, prepend)
+
+    def register_backward_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """`register_full_backward_hook` under its older name."""
+        return self.register_full_backward_hook(hook)
 
     # --- attributes ------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
         held = vars(self).get(name)
+        if isinstance(value, Buffer) and name not in self._buffers:
+            self._check_name("register_buffer", name)
+            self._buffers[name] = value.persistent
         if isinstance(held, Parameter) and not (value is None or isinstance(value, Parameter)):
             raise ArgumentError(
                 f"{type(self).__name__}.{name} is a Parameter, got {type(value).__name__}; "
@@ -132,8 +205,8 @@ class Module:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """What a compiled function takes for granted of this module: its attributes and hooks."""
-        own = [(k, _Held(v)) for k, v in vars(self).items() if not k.startswith("_forward_")]
-        return (*own, *self._forward_hooks, "pre", *self._forward_pre_hooks)
+        own = [(k, _Held(v)) for k, v in vars(self).items() if k not in ("_hooks", "_hooked")]
+        return (*own, *self._hooks.names())
 
     def __delattr__(self, name: str) -> None:
         Module.changes += 1
@@ -228,6 +301,32 @@ class Module:
         """Each buffer once."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
+    def get_submodule(self, target: str) -> Module:
+        """The module that a name such as "layers.0.linear" means; "" is this one."""
+        found: Any = self
+        for step in target.split(".") if target else ():
+            found = vars(found).get(step)
+            if not isinstance(found, Module):
+                known = ", ".join(n for n, _ in self.named_modules() if n) or "none"
+                raise ArgumentError(f"get_submodule: no module {target!r}; there are: {known}")
+        return found  # type: ignore[no-any-return]
+
+    def _named(self, what: str, target: str, known: dict[str, Any]) -> Any:
+        if target not in known:
+            near = ", ".join(get_close_matches(target, known)) or "none is near"
+            raise ArgumentError(f"{what}: no {target!r} in {type(self).__name__}; nearest: {near}")
+        return known[target]
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter that a name such as "layers.0.weight" means."""
+        held: Parameter = self._named("get_parameter", target, dict(self.named_parameters()))
+        return held
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer that a name such as "norm.running_mean" means."""
+        held: Tensor = self._named("get_buffer", target, dict(self.named_buffers()))
+        return held
+
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call `fn` on every module below and then on this one; returns the module."""
         for child in self.children():
@@ -281,13 +380,38 @@ class Module:
             p.grad = g
         return self
 
+    def float(self) -> Self:
+        """Floating-point tensors to float32."""
+        return self.to(dtype=dtypes.float32)
+
+    def double(self) -> Self:
+        """Floating-point tensors to float64."""
+        return self.to(dtype=dtypes.float64)
+
+    def half(self) -> Self:
+        """Floating-point tensors to float16."""
+        return self.to(dtype=dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """Floating-point tensors to bfloat16."""
+        return self.to(dtype=dtypes.bfloat16)
+
+    def cpu(self) -> Self:
+        """Everything to the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | str | None = None) -> Self:
+        """Everything to a CUDA device, the first by default."""
+        return self.to(device if isinstance(device, str) else f"cuda:{device or 0}")
+
     # --- saving and loading ----------------------------------------------------------------------
 
     def _state(self, prefix: str = "") -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for at, module in self._walk(prefix):
             kept = [(n, b) for n, b in module._own_buffers() if module._buffers[n]]
-            found |= {_joined(at, n): t for n, t in (*module._own(Parameter), *kept)}
+            held = (*module._own(Parameter), *kept)
+            found |= {_joined(at, n): t for n, t in held if not _waits(t)}
         return found
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
@@ -307,6 +431,8 @@ class Module:
         Names missing on either side raise unless `strict` is False; shapes must always fit. If it
         raises, nothing has changed.
         """
+        for at, module in list(self._walk()):
+            module.before_loading(state_dict, _joined(at, "") if at else "")
         own = self._state()
         faults = self.state_faults(state_dict)
         faults.refuse(f"load_state_dict: {type(self).__name__}", strict)
@@ -335,6 +461,9 @@ class Module:
             elif tuple(value.shape) != t.shape:
                 faults.shapes[name] = f"has shape {tuple(value.shape)}, not {t.shape}"
         return faults
+
+    def before_loading(self, state: Mapping[str, Any], prefix: str) -> None:
+        """Called before `load_state_dict` compares: lazy modules take their shapes from it."""
 
     # --- showing ---------------------------------------------------------------------------------
 
@@ -367,19 +496,6 @@ class _Held:
     __hash__ = object.__hash__
 
 
-def _hooked(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:
-    handle = _ModuleHook(hooks)
-    hooks[handle.id] = hook
-    Module.changes += 1
-    return handle
-
-
-class _ModuleHook(HookHandle):
-    def remove(self) -> None:
-        super().remove()
-        Module.changes += 1
-
-
 def _moved(tensors: list[Tensor], device: Any, dtype: Any) -> list[Tensor]:
     """The tensors on a device, and in a dtype where they are floating point."""
     news: list[Tensor] = [t.to(None, dtype if t.dtype.is_differentiable else None) for t in tensors]
@@ -387,6 +503,11 @@ def _moved(tensors: list[Tensor], device: Any, dtype: Any) -> list[Tensor]:
         return news
     there = iter(moved([t for t in news if t.device != device], device))
     return [t if t.device == device else next(there) for t in news]
+
+
+def _waits(t: Tensor) -> bool:
+    """Whether a tensor of a lazy module has no shape yet."""
+    return isinstance(t, UninitializedParameter | UninitializedBuffer)
 
 
 def _joined(prefix: str, name: str) -> str:

@@ -1,11 +1,13 @@
-"""A Parameter: a tensor that a module owns and an optimiser changes."""
+"""Tensors that a module owns: parameters, which an optimiser changes, and buffers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
+from everygrad.ops.python.creation import empty
 
 
 class Parameter(Tensor):
@@ -41,3 +43,75 @@ class Parameter(Tensor):
         made = Parameter(self, self.requires_grad)
         made.grad = None if self.grad is None else self.grad.detach().clone()
         return made
+
+
+class Buffer(Tensor):
+    """A tensor that becomes a module's buffer when it is made an attribute.
+
+    >>> import everygrad as eg
+    >>> layer = eg.nn.Module()
+    >>> layer.seen = eg.nn.Buffer(eg.zeros((2,)))
+    >>> list(layer.state_dict())
+    ['seen']
+    """
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Tensor, *, persistent: bool = True) -> None:
+        if not isinstance(data, Tensor):
+            raise ArgumentError(
+                f"Buffer: takes a Tensor, got {type(data).__name__}; make one with eg.tensor()"
+            )
+        self._source = None
+        self.rebind(data._data, None)
+        self.persistent = persistent
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
+        return Buffer(self, persistent=self.persistent)
+
+
+class UninitializedParameter(Parameter):
+    """The place of a parameter whose shape the first input decides: see the lazy modules.
+
+    >>> import everygrad as eg
+    >>> eg.nn.UninitializedParameter()
+    <UninitializedParameter>
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, requires_grad: bool = True, device: str | None = None, dtype: Any = None
+    ) -> None:
+        # no elements: it knows its dtype and device, and what moves a module moves it too
+        super().__init__(empty((0,), dtype, device), requires_grad)
+
+    def materialize(self, shape: Sequence[int]) -> Parameter:
+        """A parameter of this shape, without values yet, for the same place."""
+        return Parameter(empty(tuple(shape), self.dtype, self.device), self.requires_grad)
+
+    def __repr__(self) -> str:
+        return "<UninitializedParameter>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UninitializedParameter:
+        return UninitializedParameter(self.requires_grad, self.device, self.dtype)
+
+
+class UninitializedBuffer(Buffer):
+    """The place of a buffer whose shape the first input decides.
+
+    >>> import everygrad as eg
+    >>> eg.nn.UninitializedBuffer()
+    <UninitializedBuffer>
+    """
+
+    __slots__ = ()
+
+    def __init__(self, device: str | None = None, dtype: Any = None) -> None:
+        super().__init__(empty((0,), dtype, device))
+
+    def __repr__(self) -> str:
+        return "<UninitializedBuffer>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UninitializedBuffer:
+        return UninitializedBuffer(self.device, self.dtype)

@@ -10,11 +10,13 @@ from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
 from everygrad.ops.nn.conv2d import integers
+from everygrad.ops.random.generators import Generator
 
 _MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _LP = {1: F.lp_pool1d, 2: F.lp_pool2d, 3: F.lp_pool3d}
 _UNPOOL = {1: F.max_unpool1d, 2: F.max_unpool2d, 3: F.max_unpool3d}
+_FRACTIONAL = {2: F.fractional_max_pool2d, 3: F.fractional_max_pool3d}
 _ADAPTIVE_MAX = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
 _ADAPTIVE_AVG = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 
@@ -277,5 +279,68 @@ class AdaptiveMaxPool2d(_AdaptiveMaxPool):
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """The largest elements of windows that cover a volume evenly; None keeps an axis."""
+
+    places = 3
+
+
+class _FractionalMaxPool(Module):
+    places: ClassVar[int]
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        output_size: Any = None,
+        output_ratio: Any = None,
+        return_indices: bool = False,
+        _random_samples: Tensor | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if (output_size is None) == (output_ratio is None):
+            raise ArgumentError(f"{name}: give output_size or output_ratio, one of them")
+        self.kernel_size = integers(name, "kernel_size", kernel_size, 1, self.places)
+        self.output_size = output_size
+        self.output_ratio = output_ratio
+        self.return_indices = return_indices
+        self.register_buffer("_random_samples", _random_samples)
+        self.generator = generator
+
+    def forward(self, x: Tensor) -> Any:
+        return _FRACTIONAL[self.places](
+            x,
+            self.kernel_size,
+            self.output_size,
+            self.output_ratio,
+            self.return_indices,
+            self._random_samples,
+            self.generator,
+        )
+
+    def extra_repr(self) -> str:
+        by = f"output_size={self.output_size}"
+        if self.output_size is None:
+            by = f"output_ratio={self.output_ratio}"
+        return f"kernel_size={self.kernel_size}, {by}"
+
+
+class FractionalMaxPool2d(_FractionalMaxPool):
+    """The largest elements of windows at random, evenly spread places of an image.
+
+    >>> import everygrad as eg
+    >>> eg.nn.FractionalMaxPool2d(2, output_ratio=0.5)(eg.ones((1, 3, 8, 8))).shape
+    (1, 3, 4, 4)
+    """
+
+    places = 2
+
+
+class FractionalMaxPool3d(_FractionalMaxPool):
+    """The largest elements of windows at random places of a volume; as `FractionalMaxPool2d`.
+
+    >>> import everygrad as eg
+    >>> eg.nn.FractionalMaxPool3d(2, output_size=3)(eg.ones((1, 3, 8, 8, 8))).shape
+    (1, 3, 3, 3, 3)
+    """
 
     places = 3

@@ -26,7 +26,7 @@ class Upsample(Module):
         scale_factor: Any = None,
         mode: str = "nearest",
         align_corners: bool | None = None,
-        recompute_scale_factor: bool = False,
+        recompute_scale_factor: bool | None = None,
     ) -> None:
         super().__init__()
         if (size is None) == (scale_factor is None):
@@ -35,7 +35,7 @@ class Upsample(Module):
         self.scale_factor = scale_factor
         self.mode = mode
         self.align_corners = align_corners
-        self.recompute_scale_factor = recompute_scale_factor
+        self.recompute_scale_factor = bool(recompute_scale_factor)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = F.interpolate(
@@ -51,6 +51,30 @@ class Upsample(Module):
     def extra_repr(self) -> str:
         by = f"scale_factor={self.scale_factor}" if self.size is None else f"size={self.size}"
         return f"{by}, mode={self.mode!r}"
+
+
+class UpsamplingNearest2d(Upsample):
+    """Images resized by their nearest elements.
+
+    >>> import everygrad as eg
+    >>> eg.nn.UpsamplingNearest2d(scale_factor=2)(eg.ones((1, 1, 2, 2))).shape
+    (1, 1, 4, 4)
+    """
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(size, scale_factor, "nearest")
+
+
+class UpsamplingBilinear2d(Upsample):
+    """Images resized by lines between their elements, with corners aligned.
+
+    >>> import everygrad as eg
+    >>> eg.nn.UpsamplingBilinear2d(size=(3, 3))(eg.ones((1, 1, 2, 2))).shape
+    (1, 1, 3, 3)
+    """
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(size, scale_factor, "bilinear", True)
 
 
 class PixelShuffle(Module):

@@ -21,11 +21,72 @@ def _with_grads(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Ten
 
 
 @no_grad()
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """The norm of all tensors as if they were one vector; `foreach` makes no difference.
+
+    >>> import everygrad as eg
+    >>> eg.nn.utils.get_total_norm([eg.tensor([3.0]), eg.tensor([4.0])])
+    tensor(5.)
+    """
+    return _total(
+        "get_total_norm",
+        [tensors] if isinstance(tensors, Tensor) else list(tensors),
+        norm_type,
+        error_if_nonfinite,
+    )
+
+
+def _total(fn: str, tensors: list[Tensor], norm_type: float, check: bool) -> Tensor:
+    if not tensors:
+        return zeros(())
+    total: Tensor = norm(stack([norm(g, norm_type) for g in tensors]), norm_type)
+    if check and not isfinite(total):
+        raise GradientError(
+            f"{fn}: the norm of the gradients is {total.item()}; look for its origin "
+            f"with eg.detect_anomaly(), or pass error_if_nonfinite=False"
+        )
+    return total
+
+
+@no_grad()
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    total_norm: Tensor,
+    foreach: bool | None = None,
+) -> None:
+    """Scale all gradients by max_norm / total_norm where that is below 1.
+
+    >>> import everygrad as eg
+    >>> p = eg.nn.Parameter(eg.tensor([1.0]))
+    >>> p.grad = eg.tensor([4.0])
+    >>> eg.nn.utils.clip_grads_with_norm_([p], 1.0, eg.tensor(8.0))
+    >>> p.grad
+    tensor([0.5])
+    """
+    if not max_norm >= 0:
+        raise ArgumentError(f"clip_grads_with_norm_: max_norm must not be negative, got {max_norm}")
+    _scale(_with_grads(parameters), max_norm, total_norm)
+
+
+def _scale(clipped: list[tuple[Tensor, Tensor]], max_norm: float, total: Tensor) -> None:
+    share = clamp(max_norm / (total + 1e-6), max=1.0)
+    for p, g in clipped:
+        p.grad = g * share.astype(g.dtype)
+
+
+@no_grad()
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
 ) -> Tensor:
     """Scale all gradients by one number, so that the norm of them all is at most `max_norm`.
 
@@ -43,23 +104,27 @@ def clip_grad_norm_(
     if not max_norm >= 0:
         raise ArgumentError(f"clip_grad_norm_: max_norm must not be negative, got {max_norm}")
     clipped = _with_grads(parameters)
-    if not clipped:
-        return zeros(())
-    total = norm(stack([norm(g, norm_type) for _, g in clipped]), norm_type)
-    if error_if_nonfinite and not isfinite(total):
-        raise GradientError(
-            f"clip_grad_norm_: the norm of the gradients is {total.item()}; look for its origin "
-            f"with eg.detect_anomaly(), or pass error_if_nonfinite=False"
-        )
-    share = clamp(max_norm / (total + 1e-6), max=1.0)
-    for p, g in clipped:
-        p.grad = g * share.astype(g.dtype)
+    total = _total("clip_grad_norm_", [g for _, g in clipped], norm_type, error_if_nonfinite)
+    _scale(clipped, max_norm, total)
     return total
 
 
+clip_grad_norm = clip_grad_norm_  # its older name
+
+
 @no_grad()
-def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
-    """Limit every element of every gradient to [-clip_value, clip_value]."""
+def clip_grad_value_(
+    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
+) -> None:
+    """Limit every element of every gradient to [-clip_value, clip_value].
+
+    >>> import everygrad as eg
+    >>> p = eg.nn.Parameter(eg.tensor([1.0]))
+    >>> p.grad = eg.tensor([4.0])
+    >>> eg.nn.utils.clip_grad_value_([p], 0.5)
+    >>> p.grad
+    tensor([0.5])
+    """
     if not 0 <= clip_value < math.inf:
         raise ArgumentError(
             f"clip_grad_value_: clip_value must be finite, and not negative, got {clip_value}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ def pack_padded_sequence(
     x = _time_first("pack_padded_sequence", input, batch_first)
     steps, n = x.shape[:2]
     counts = _lengths("pack_padded_sequence", lengths, n, steps)
-    falling = all(a >= b for a, b in zip(counts, counts[1:], strict=False))
+    falling = all(a >= b for a, b in pairwise(counts))
     ahead: Tensor | None = None
     back: Tensor | None = None
     if not enforce_sorted:

@@ -267,7 +267,7 @@ def _checked(
     fits = w.ndim == 2 and gx.ndim == 3 and w.shape[0] == gates * hidden == gx.shape[2]
     if not fits or start.shape != (states, gx.shape[1], hidden) or b.shape != w.shape[:1]:
         raise ShapeError(
-            f"rnn_sequence: gx {gx.shape}, start {start.shape}, w {w.shape} and b {b.shape} must be "
+            f"rnn_sequence: gx {gx.shape}, start {start.shape}, w {w.shape}, b {b.shape} must be "
             f"(steps, batch, {gates} * hidden), ({states}, batch, hidden), "
             f"({gates} * hidden, hidden) and ({gates} * hidden,) for mode {mode!r}"
         )

@@ -1,0 +1,1 @@
+"""Functions of `nn.functional` that are made of ops and have no record of their own."""
