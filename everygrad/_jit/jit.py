@@ -288,6 +288,9 @@ def jit(
     gives them is written back, so that a whole training step compiles unchanged. Python numbers
     are constants of the compiled code.
 
+    A module becomes a module: its parameters, mode, attributes and `repr` are those of the one that
+    was given.
+
     verify    check every op at each call by NumPy alone, and name the first that is wrong
     fallback  "eager": run uncompiled, with a warning, where the compiler itself fails
 
@@ -298,4 +301,6 @@ def jit(
     """
     if fn is None:
         return lambda real: jit(real, verify=verify, fallback=fallback)
-    return Jitted(fn, verify, fallback)
+    made = Jitted(fn, verify, fallback)
+    as_module = getattr(type(made.fn), "compiled", None)  # nn.Module's: a module stays one
+    return made if as_module is None else as_module(made.fn, made)

@@ -1,5 +1,6 @@
 """Neural networks: modules that hold parameters, in PyTorch's names."""
 
+from everygrad.core.torch_absent import missing
 from everygrad.nn import functional as functional, init as init, utils as utils
 from everygrad.nn.activation import (
     CELU as CELU,
@@ -59,6 +60,7 @@ from everygrad.nn.dropout import (
     FeatureAlphaDropout as FeatureAlphaDropout,
 )
 from everygrad.nn.embedding import Embedding as Embedding, EmbeddingBag as EmbeddingBag
+from everygrad.nn.functions import compiled_module as _compiled_module
 from everygrad.nn.lazy import (
     LazyBatchNorm1d as LazyBatchNorm1d,
     LazyBatchNorm2d as LazyBatchNorm2d,
@@ -185,6 +187,7 @@ from everygrad.nn.resampling import (
     ZeroPad2d as ZeroPad2d,
     ZeroPad3d as ZeroPad3d,
 )
+from everygrad.nn.summary import summary as summary
 from everygrad.nn.transformer import (
     Transformer as Transformer,
     TransformerDecoder as TransformerDecoder,
@@ -196,3 +199,5 @@ from everygrad.nn.utils.stateless import (
     functional_call as functional_call,
     stack_module_state as stack_module_state,
 )
+
+__getattr__ = missing("everygrad.nn", "torch.nn", lambda: globals())

@@ -8,6 +8,7 @@ from typing import Any
 
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
+from everygrad.core.torch_absent import missing
 from everygrad.dispatch import operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.functions.activations import (
@@ -457,3 +458,5 @@ for _name, _function in [*globals().items()]:
         _first = next(iter(_function.__annotations__.values()), "")
         if _first == "Tensor" and not hasattr(_function, "__signature__"):
             globals()[_name] = taking(_function)
+
+__getattr__ = missing("everygrad.nn.functional", "torch.nn.functional", lambda: globals())

@@ -12,6 +12,7 @@ import numpy as np
 
 from everygrad.autograd.modes import no_grad
 from everygrad.core.tensor import Tensor, refuse_lost_write
+from everygrad.core.torch_absent import missing
 from everygrad.errors import ArgumentError, GradientError, ShapeError
 from everygrad.ops.elementwise.basic import clamp, sign, where
 from everygrad.ops.index.sort import argsort
@@ -248,3 +249,5 @@ uniform, normal, constant, dirac = uniform_, normal_, constant_, dirac_
 xavier_uniform, xavier_normal = xavier_uniform_, xavier_normal_
 kaiming_uniform, kaiming_normal = kaiming_uniform_, kaiming_normal_
 orthogonal, sparse = orthogonal_, sparse_
+
+__getattr__ = missing("everygrad.nn.init", "torch.nn.init", lambda: globals())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from everygrad import dtypes
 from everygrad._jit.guards import same
@@ -68,6 +68,7 @@ class Module:
     """
 
     changes = 0  # of attributes and hooks of any module: a compiled function looks again then
+    compiled: ClassVar[Callable[[Any, Any], Any]]  # what `eg.jit` makes of one
     training: bool
     _buffers: dict[str, bool]  # the name of each buffer, and whether state_dict holds it
     _hooks: ModuleHooks

@@ -1,5 +1,6 @@
 """What training loops and models need beside layers, in PyTorch's names."""
 
+from everygrad.core.torch_absent import missing
 from everygrad.nn.utils import (
     clip_grad as clip_grad,
     convert_parameters as convert_parameters,
@@ -34,3 +35,5 @@ from everygrad.nn.utils.weight_norms import (
     spectral_norm as spectral_norm,
     weight_norm as weight_norm,
 )
+
+__getattr__ = missing("everygrad.nn.utils", "torch.nn.utils", lambda: globals())

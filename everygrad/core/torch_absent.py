@@ -1,0 +1,64 @@
+"""Names of PyTorch's modules that have no counterpart here, each with the reason or the cure.
+
+The `AttributeError` of `nn.Container` and the like says it; `docs/from-pytorch.md` has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+_NO_LAYOUT = "no op here asks for a layout of memory; leave the call out"
+_SCALED = "products of scaled 8-bit floats; use matmul on float16 or bfloat16"
+
+
+def _in_place(name: str) -> str:
+    return f"values never change in place: write x = F.{name.removesuffix('_')}(x)"
+
+
+ABSENT: dict[str, dict[str, str]] = {
+    "torch.nn": {
+        "Container": "use Module, of which it is PyTorch's oldest name",
+        "CrossMapLRN2d": "use LocalResponseNorm, which takes any number of places",
+        "DataParallel": "one process has one device; use a process for each device",
+        "LinearCrossEntropyOptions": "linear_cross_entropy needs no options here: leave them out",
+        "NLLLoss2d": "use NLLLoss, which takes any number of places",
+        "SyncBatchNorm": "use BatchNorm1d, 2d or 3d; statistics are those of one process",
+    },
+    "torch.nn.functional": {
+        **{
+            name: _in_place(name)
+            for name in (
+                *("celu_", "elu_", "hardtanh_", "leaky_relu_"),
+                *("relu_", "rrelu_", "selu_", "threshold_"),
+            )
+        },
+        "grouped_mm": "use matmul of stacked matrices, or one matmul for each group",
+        "scaled_grouped_mm": _SCALED,
+        "scaled_mm": _SCALED,
+    },
+    "torch.nn.utils": {
+        "convert_conv2d_weight_memory_format": _NO_LAYOUT,
+        "convert_conv3d_weight_memory_format": _NO_LAYOUT,
+    },
+    "torch.nn.utils.rnn": {},
+    "torch.nn.utils.parametrize": {},
+    "torch.nn.utils.parametrizations": {},
+    "torch.nn.init": {},
+}
+
+
+def missing(here: str, there: str, known: Callable[[], Iterable[str]]) -> Callable[[str], Any]:
+    """A module's `__getattr__` that answers with what to use, or with the nearest names."""
+
+    def answer(name: str) -> Any:
+        reason = ABSENT.get(there, {}).get(name)
+        if reason is None:
+            names = [n for n in known() if not n.startswith("_")]
+            lower = {n.lower(): n for n in names}
+            near = [lower[n] for n in get_close_matches(name.lower(), lower, 3, 0.6)]
+            reason = f"nearest: {', '.join(near)}" if near else ""
+        raise AttributeError(f"{here} has no {name!r}" + (f"; {reason}" if reason else ""))
+
+    return answer
