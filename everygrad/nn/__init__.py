@@ -60,7 +60,7 @@ from everygrad.nn.dropout import (
     FeatureAlphaDropout as FeatureAlphaDropout,
 )
 from everygrad.nn.embedding import Embedding as Embedding, EmbeddingBag as EmbeddingBag
-from everygrad.nn.functions import compiled_module as _compiled_module
+from everygrad.nn.functions.compiled_module import compiled as _compiled
 from everygrad.nn.lazy import (
     LazyBatchNorm1d as LazyBatchNorm1d,
     LazyBatchNorm2d as LazyBatchNorm2d,
@@ -200,4 +200,5 @@ from everygrad.nn.utils.stateless import (
     stack_module_state as stack_module_state,
 )
 
+Module.compiled = staticmethod(_compiled)
 __getattr__ = missing("everygrad.nn", "torch.nn", lambda: globals())

@@ -459,7 +459,6 @@ MISTAKES: dict[type[EverygradError], list[tuple[Callable[[], Any], str]]] = {
         (lambda: nn.MSELoss("avg"), "MSELoss: reduction must be .* got 'avg'"),
         (lambda: nn.CrossEntropyLoss(label_smoothing=2), "label_smoothing must be between"),
         (lambda: Attention(6, 4), "embed_dim 6 is not a multiple of num_heads 4"),
-        (lambda: Attention(4, 2, kdim=3), "kdim=3 differs .* not supported"),
         (lambda: Attention(4, 2, dropout=-1), "dropout must be between 0 and 1"),
         (
             lambda: F.scaled_dot_product_attention(X, X, X, attn_mask=X[:, :2], is_causal=True),

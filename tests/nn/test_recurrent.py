@@ -125,6 +125,7 @@ def test_pads_and_packs_as_torch() -> None:
     assert a.to(dtype="float32").data.dtype is eg.float32
 
 
+PACKED = nn.utils.rnn.pack_sequence([eg.ones(3)])
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "hidden size": (lambda: nn.LSTM(3, 0), ArgumentError, "LSTM: hidden_size must be a positive"),
     "layers": (lambda: nn.GRU(3, 4, 0), ArgumentError, "GRU: num_layers must be a positive"),
@@ -166,7 +167,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         "2 lengths are needed",
     ),
     "total length": (
-        lambda: nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.pack_sequence([eg.ones(3)]), total_length=2),
+        lambda: nn.utils.rnn.pad_packed_sequence(PACKED, total_length=2),
         ArgumentError,
         "total_length must be at least 3",
     ),

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 
 def _run(gx: Any, start: Any, w: Any, b: Any, mode: str) -> tuple[Any, list[Any], list[Any]]:

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 from everygrad import dtypes
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
-from everygrad.nn.functions.products import linear
+from everygrad.nn.functions.products import linear as _linear
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.nn.softmax_and_norm import dropout, softmax
 from everygrad.ops.python.creation import ones, zeros
+from everygrad.ops.record.arguments import taking
 from everygrad.ops.shape.joining import concat, pad
+
+linear = taking(_linear)  # arrays are taken, as by nn.functional
 
 
 class Projections(NamedTuple):
@@ -178,7 +181,8 @@ def attend(
     else:
         out = attention(q, k, v, mask, dropout_p, ordered)
     # (batch, heads, queries, width) -> (batch, queries, embed_dim), in the caller's layout
-    out = out.permute_dims((0, 2, 1, 3)).reshape(out.shape[0], out.shape[2], -1)
+    width = heads * out.shape[3]
+    out = out.permute_dims((0, 2, 1, 3)).reshape(out.shape[0], out.shape[2], width)
     if not batched:
         out = out.squeeze(0)
     elif not batch_first:

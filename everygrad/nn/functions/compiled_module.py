@@ -49,6 +49,3 @@ def compiled(module: Module, jitted: Any) -> Module:
     made: Any = object.__new__(type(cls.__name__, (_Compiled, cls), members))
     object.__setattr__(made, "__dict__", vars(module))
     return made  # type: ignore[no-any-return]
-
-
-Module.compiled = staticmethod(compiled)

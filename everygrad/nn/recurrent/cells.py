@@ -13,6 +13,7 @@ from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.nn.recurrent import MODES, recurrent_step
 from everygrad.ops.python.creation import empty, zeros
+from everygrad.ops.record.arguments import tensor_of
 
 
 class RNNCellBase(Module):
@@ -48,6 +49,7 @@ class RNNCellBase(Module):
     def _stepped(self, mode: str, x: Tensor, states: Any) -> list[Tensor]:
         """The states after the step; `states` is None, or as many as the mode has."""
         name, count = type(self).__name__, MODES[mode].states
+        x = tensor_of(name, x, None)
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             raise ShapeError(
                 f"{name}: takes (batch, {self.input_size}) or ({self.input_size},), got {x.shape}"

@@ -20,6 +20,7 @@ from everygrad.nn.utils.rnn import PackedSequence, packed_rows, padded_rows
 from everygrad.ops.index.gather import take
 from everygrad.ops.nn.recurrent import MODES, lstm_step, rnn_sequence
 from everygrad.ops.python.creation import asarray, empty, zeros
+from everygrad.ops.record.arguments import tensor_of
 from everygrad.ops.shape.joining import concat, stack
 
 
@@ -147,6 +148,8 @@ class RNNBase(Module):
 
     def _run(self, input: Any, states: Sequence[Tensor] | None) -> tuple[Any, list[Tensor]]:
         """The last layer's hidden states, and the last states of all layers."""
+        if not isinstance(input, PackedSequence):
+            input = tensor_of(type(self).__name__, input, None)
         packed = input if isinstance(input, PackedSequence) else None
         x = self._steps_first(input)
         batched = packed is not None or input.ndim == 3
