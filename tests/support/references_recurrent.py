@@ -11,7 +11,7 @@ def _run(gx: Any, start: Any, w: Any, b: Any, mode: str) -> tuple[Any, list[Any]
     """Everything each step makes, and the leaves whose gradients are wanted: the two parts of the
     gates at each step."""
     hidden = w.shape[1]
-    state, outside, inside, kept = list(start), [], [], []
+    state, outside, inside, kept = list(start.split(hidden, -1)), [], [], []
     for x in gx:
         own = x.detach().requires_grad_()
         linear = F.linear(state[0], w, b)
@@ -31,9 +31,9 @@ def _run(gx: Any, start: Any, w: Any, b: Any, mode: str) -> tuple[Any, list[Any]
             made = [(1 - z) * n + z * state[0], r, z, n, hn]
         else:
             made = [getattr(own + gh, mode)()]
-        kept.append(torch.stack(made))
+        kept.append(torch.cat(made, -1))
         state = made[: len(state)]
-    return torch.stack(kept, 1), outside, inside
+    return torch.stack(kept), outside, inside
 
 
 def _tensors(*arrays: Any) -> list[Any]:
@@ -45,19 +45,19 @@ def rnn_reserve(gx: Any, start: Any, w: Any, b: Any, mode: str = "lstm") -> Any:
 
 
 def rnn_sequence(gx: Any, start: Any, w: Any, b: Any, mode: str = "lstm") -> Any:
-    return rnn_reserve(gx, start, w, b, mode)[: len(start)]
+    return rnn_reserve(gx, start, w, b, mode)[..., : start.shape[1]]
 
 
 def rnn_grads(g: Any, gx: Any, start: Any, w: Any, b: Any, mode: str = "lstm") -> Any:
     g, gx, start, w, b = _tensors(g, gx, start, w, b)
     begin = start.requires_grad_()
     kept, outside, inside = _run(gx, begin, w, b, mode)
-    grads = torch.autograd.grad((kept[: len(g)] * g).sum(), [begin, *outside, *inside])
+    grads = torch.autograd.grad((kept[..., : g.shape[2]] * g).sum(), [begin, *outside, *inside])
     first, own, hidden = grads[0], grads[1 : 1 + len(gx)], grads[1 + len(gx) :]
     size, n = w.shape[1], gx.shape[1]
-    last = torch.cat(list(first), -1)
+    last = first
     if mode == "gru":
-        own = tuple(torch.cat([x, h[:, 2 * size :]], -1) for x, h in zip(own, hidden, strict=True))
+        own = tuple(torch.cat([h, x[:, 2 * size :]], -1) for x, h in zip(own, hidden, strict=True))
     width = own[0].shape[-1]
     last = torch.cat([last, torch.zeros(n, width - last.shape[-1], dtype=last.dtype)], -1)
     return torch.stack([*own, last]).numpy()

@@ -490,6 +490,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "argmin": _arg(np.argmin),
     **ordering.KERNELS,
     **_loaded_later("kernels.ctc", "ctc_states", "ctc_adjoint"),
+    **_loaded_later("gemm.recurrent", "rnn_reserve", "rnn_sequence", "rnn_grads"),
     **ROW_KERNELS,
     **_loaded_later(
         "attention.attention",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.reference import copy_index, linalg, matmul_conv, rows
+from everygrad.backends.reference import copy_index, linalg, matmul_conv, recurrent, rows
 from everygrad.backends.reference.elementwise import body
 from everygrad.backends.reference.tolerance import (
     Accuracy,
@@ -22,7 +22,13 @@ from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError
 
 EXACT = Accuracy()
-WAYS: dict[str, Way] = {**copy_index.WAYS, **rows.WAYS, **linalg.WAYS, **matmul_conv.TRANSFORMS}
+WAYS: dict[str, Way] = {
+    **copy_index.WAYS,
+    **rows.WAYS,
+    **recurrent.WAYS,
+    **linalg.WAYS,
+    **matmul_conv.TRANSFORMS,
+}
 
 
 def is_known(op: OpFacts) -> bool:

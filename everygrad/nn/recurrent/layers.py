@@ -249,9 +249,10 @@ class RNNBase(Module):
         mode = self._mode()
         if weights.weight_hr is not None:
             return _projected(gx, start, weights)
-        begin = stack(start, axis=0)
+        begin = start[0] if len(start) == 1 else concat(start, axis=1)
         found = rnn_sequence(gx, begin, weights.weight_hh, weights.bias_hh, mode)
-        return [found[k] for k in range(MODES[mode].states)]
+        size = self.hidden_size
+        return [found[..., k * size : (k + 1) * size] for k in range(MODES[mode].states)]
 
     def _mode(self) -> str:
         return self.kind

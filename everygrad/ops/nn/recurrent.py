@@ -1,8 +1,8 @@
 """Recurrent layers over a whole sequence, each as one op.
 
-    rnn_reserve  all states and gates of all steps: (kept, steps, batch, hidden)
-    rnn_sequence          the states alone, (states, steps, batch, hidden), with a derivative
-    rnn_grads    what comes back through time: gradients of the gates, and of the start
+    rnn_reserve   all states and gates of all steps: (steps, batch, kept * hidden)
+    rnn_sequence  the states alone, (steps, batch, states * hidden), with a derivative
+    rnn_grads     what comes back through time: gradients of the gates, and of the start
 
 At each step gates = gx[t] + h @ w^T + b, and `mode` says what becomes of them:
 
@@ -11,7 +11,7 @@ At each step gates = gx[t] + h @ w^T + b, and `mode` says what becomes of them:
     tanh  h = tanh(gates)
     relu  h = relu(gates)
 
-gx (steps, batch, gates * hidden) is the input's part of all gates, `start` (states, batch, hidden)
+gx (steps, batch, gates * hidden) is the input's part of all gates, `start` (batch, states * hidden)
 the states before the first step: h, and c for an lstm. The reserve spares the derivative from
 computing gates again where a device has kernels; definitions do not read it, so that higher
 derivatives are those of the inputs.
@@ -92,7 +92,7 @@ def recurrent_step(mode: str, gx: Tensor, gh: Tensor, states: Sequence[Tensor]) 
 
 
 def _all_steps(gx: Tensor, start: Tensor, w: Tensor, b: Tensor, mode: str) -> list[list[Tensor]]:
-    states = [start[k] for k in range(MODES[mode].states)]
+    states = _parts(start, MODES[mode].states)
     found = []
     for t in range(gx.shape[0]):
         found.append(recurrent_step(mode, gx[t], linear(states[0], w) + b, states))
@@ -101,8 +101,7 @@ def _all_steps(gx: Tensor, start: Tensor, w: Tensor, b: Tensor, mode: str) -> li
 
 
 def _stacked(found: list[list[Tensor]], rows: int, dtype: Any) -> Tensor:
-    per_row = [stack([step[k] for step in found], axis=0) for k in range(rows)]
-    return stack(per_row, axis=0).astype(dtype)
+    return stack([concat(step[:rows], axis=-1) for step in found], axis=0).astype(dtype)
 
 
 def _wide(*inputs: Tensor) -> list[Tensor]:
@@ -137,11 +136,12 @@ def _lstm_back(
 
 
 def _gru_back(gh: Tensor, step: list[Tensor], h_before: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The gradients of the gates, the last once more for its hidden part; and of h directly."""
+    """The gradients of the gates' hidden parts, then that of the last one's other part; and of h
+    directly."""
     _, r, z, n, hn = step
     dn = gh * (1 - z) * (1 - n * n)
     dz = gh * (h_before - n) * (z * (1 - z))
-    return [dn * hn * (r * (1 - r)), dz, dn, dn * r], gh * z
+    return [dn * hn * (r * (1 - r)), dz, dn * r, dn], gh * z
 
 
 def _grads_portable(
@@ -157,19 +157,21 @@ def _grads_portable(
     dtype = gx.dtype
     g, gx, start, w, b = _wide(g, gx, start, w, b)
     found = _all_steps(gx, start, w, b, mode)
-    count = MODES[mode].states
-    carried = [zeros(start.shape[1:], gx.dtype, gx.device)] * count
+    count, hidden_size = MODES[mode].states, w.shape[1]
+    nothing = zeros((gx.shape[1], hidden_size), gx.dtype, gx.device)
+    carried = [nothing] * count
     rows: list[Tensor] = []
     for t in range(len(found) - 1, -1, -1):
-        before = found[t - 1][:count] if t else [start[k] for k in range(count)]
-        gh = carried[0] + g[0, t]
+        before = found[t - 1][:count] if t else _parts(start, count)
+        coming = _parts(g[t], count)
+        gh = carried[0] + coming[0]
         direct: Tensor | None = None
         if mode == "lstm":
-            gates, gc = _lstm_back(gh, carried[1] + g[1, t], found[t], before[1])
+            gates, gc = _lstm_back(gh, carried[1] + coming[1], found[t], before[1])
             hidden = concat(gates, axis=-1)
         elif mode == "gru":
             gates, direct = _gru_back(gh, found[t], before[0])
-            hidden = concat([gates[0], gates[1], gates[3]], axis=-1)
+            hidden = concat(gates[:3], axis=-1)
         else:
             h = found[t][0]
             gates = [gh * (1 - h * h) if mode == "tanh" else where(h > 0, gh, 0.0)]
@@ -179,7 +181,6 @@ def _grads_portable(
         if mode == "lstm":
             carried.append(gc)
         rows.append(concat(gates, axis=-1))
-    nothing = zeros(start.shape[1:], gx.dtype, gx.device)
     last = [*carried, *[nothing] * (MODES[mode].slopes - count)]
     return stack([*rows[::-1], concat(last, axis=-1)], axis=0).astype(dtype)
 
@@ -198,15 +199,14 @@ class _RnnSequence(Kernel):
         slopes, last = slice_axis(found, 0, 0, steps), found[steps]
         d_gx = d_gh = slopes
         if mode == "gru":
-            d_gx = slice_axis(slopes, 2, 0, 3 * hidden)
-            hn = slice_axis(slopes, 2, 3 * hidden, hidden)
-            d_gh = concat([slice_axis(slopes, 2, 0, 2 * hidden), hn], axis=2)
-        count = MODES[mode].states
+            d_gh = slice_axis(slopes, 2, 0, 3 * hidden)
+            dn = slice_axis(slopes, 2, 3 * hidden, hidden)
+            d_gx = concat([slice_axis(slopes, 2, 0, 2 * hidden), dn], axis=2)
         wanted = [parent is not None for parent in node.parents]
         results: list[Tensor | None] = [d_gx if wanted[0] else None]
-        firsts = _parts(last, MODES[mode].slopes)[:count]
-        results.append(stack(firsts, axis=0) if wanted[1] else None)
-        before = concat([start[:1], out[:1, :-1].squeeze(0)], axis=0)
+        results.append(slice_axis(last, 1, 0, start.shape[1]) if wanted[1] else None)
+        first = slice_axis(start, 1, 0, hidden).expand_dims(0)
+        before = concat([first, slice_axis(out[:-1], 2, 0, hidden)], axis=0)
         flat = d_gh.reshape(-1, d_gh.shape[2])
         results.append(matmul(flat.mT, before.reshape(-1, hidden)) if wanted[2] else None)
         results += [d_gh.sum(axis=(0, 1)) if wanted[3] else None, None]
@@ -215,7 +215,7 @@ class _RnnSequence(Kernel):
 
 def _rows_of(mode: str, field: str, gx: Any, w: Any) -> tuple[Shape, Any]:
     steps, n = gx.shape[:2]
-    return (getattr(MODES[mode], field), steps, n, w.shape[1]), gx.dtype
+    return (steps, n, getattr(MODES[mode], field) * w.shape[1]), gx.dtype
 
 
 def _flops(shape: Shape, inputs: Sequence[Shape], params: dict[str, Any]) -> int:
@@ -265,10 +265,10 @@ def _checked(
     gates, states, *_ = MODES[mode]
     hidden = w.shape[-1]
     fits = w.ndim == 2 and gx.ndim == 3 and w.shape[0] == gates * hidden == gx.shape[2]
-    if not fits or start.shape != (states, gx.shape[1], hidden) or b.shape != w.shape[:1]:
+    if not fits or start.shape != (gx.shape[1], states * hidden) or b.shape != w.shape[:1]:
         raise ShapeError(
             f"rnn_sequence: gx {gx.shape}, start {start.shape}, w {w.shape}, b {b.shape} must be "
-            f"(steps, batch, {gates} * hidden), ({states}, batch, hidden), "
+            f"(steps, batch, {gates} * hidden), (batch, {states} * hidden), "
             f"({gates} * hidden, hidden) and ({gates} * hidden,) for mode {mode!r}"
         )
     if not gx.shape[0]:
@@ -279,7 +279,7 @@ def _checked(
 def rnn_sequence(
     gx: Tensor, start: Tensor, w: Tensor, b: Tensor | None = None, mode: str = "lstm"
 ) -> Tensor:
-    """(states, steps, batch, hidden): h of every step, and for an lstm c of every step."""
+    """(steps, batch, states * hidden): h of every step, and for an lstm c of every step."""
     given = _checked(gx, start, w, b, mode)
     with no_grad():
         reserve = apply(RNN_RESERVE, *given, mode=mode)
@@ -289,7 +289,7 @@ def rnn_sequence(
 def rnn_reserve(
     gx: Tensor, start: Tensor, w: Tensor, b: Tensor | None = None, mode: str = "lstm"
 ) -> Tensor:
-    """All that a step makes, of every step: (kept, steps, batch, hidden)."""
+    """All that a step makes, of every step: (steps, batch, kept * hidden)."""
     return apply(RNN_RESERVE, *_checked(gx, start, w, b, mode), mode=mode)
 
 
@@ -307,7 +307,7 @@ def _inputs(mode: str, steps: int, n: int, hidden: int) -> tuple[Any, ...]:
     gates, states, *_ = MODES[mode]
     return (
         s.real(steps, n, gates * hidden),
-        s.real(states, n, hidden, seed=1),
+        s.real(n, states * hidden, seed=1),
         s.real(gates * hidden, hidden, seed=2) * 0.5,
         s.real(gates * hidden, seed=3) * 0.5,
     )
@@ -320,9 +320,9 @@ def _samples() -> Iterator[Sample]:
 
 
 def _grad_samples() -> Iterator[Sample]:
-    yield sample(s.real(2, 2, 2, 2, seed=4), *_inputs("lstm", 2, 2, 2))
-    yield sample(s.real(1, 2, 2, 3, seed=4), *_inputs("gru", 2, 2, 3), mode="gru")
-    yield sample(s.real(1, 2, 1, 2, seed=4), *_inputs("tanh", 2, 1, 2), mode="tanh")
+    yield sample(s.real(2, 2, 4, seed=4), *_inputs("lstm", 2, 2, 2))
+    yield sample(s.real(2, 2, 3, seed=4), *_inputs("gru", 2, 2, 3), mode="gru")
+    yield sample(s.real(2, 1, 2, seed=4), *_inputs("tanh", 2, 1, 2), mode="tanh")
 
 
 _GX, _START, _W, _B = _inputs("lstm", 2, 2, 2)
@@ -336,7 +336,7 @@ register(
     samples=_samples,
     refuses=(
         refuse(ArgumentError, "rnn_sequence: mode must be", _GX, _START, _W, _B, mode="rnn"),
-        refuse(ShapeError, "rnn_sequence: gx .* must be", _GX, _START[:1], _W, _B),
+        refuse(ShapeError, "rnn_sequence: gx .* must be", _GX, _START[:, :2], _W, _B),
         refuse(ShapeError, "rnn_sequence: there are no steps", _GX[:0], _START, _W, _B),
     ),
 )

@@ -188,13 +188,13 @@ class Planner:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    def emit(self, work: Work, slots: Sequence[int], name: str) -> None:
-        """All steps of a work; slots[0] is written, the others are read."""
+    def emit(self, work: Work, slots: Sequence[int], name: str, written: int = 1) -> None:
+        """All steps of a work; the first `written` slots are written, the others are read."""
         given = [*slots, self.scratch(work.scratch)] if work.scratch else list(slots)
         for step in work.steps:
             self.steps.append(NativeStep(step, tuple(given), name))
         self.use(given)
-        self.note(slots[:1], slots[1:], len(work.steps))
+        self.note(slots[:written], slots[written:], len(work.steps))
 
     def note(self, written: Sequence[int], read: Sequence[int], steps: int = 1) -> None:
         """Records that the last `steps` steps write some slots and read others."""

@@ -10,6 +10,7 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.backends.cpu.attention import attention
 from everygrad.backends.cpu.conv import convolution, pooling
+from everygrad.backends.cpu.gemm import recurrent
 from everygrad.backends.cpu.gemm.eager_matmul import batched
 from everygrad.backends.cpu.gemm.gemm import matmul as product
 from everygrad.backends.cpu.kernels import copy_index, ctc, scan, search, sort
@@ -179,6 +180,13 @@ def _ctc(p: Any, v: Value) -> bool:
     return True
 
 
+def _recurrent(p: Any, v: Value) -> bool:
+    if v.dtype not in REAL or not v.size or not v.args[0].size:
+        return False
+    rules = {"rnn_reserve": recurrent.lower_reserve, "rnn_grads": recurrent.lower_grads}
+    return rules.get(v.name, recurrent.lower_states)(p, v)
+
+
 def _order(p: Any, v: Value) -> bool:
     """argsort and top_index along the last axis; NumPy handles other axes."""
     (x,), axis = v.args, v.params["axis"]
@@ -259,6 +267,7 @@ RULES: dict[str, Callable[[Any, Value], bool]] = {
     "scatter_add": _adding,
     **dict.fromkeys(scan.OPS, _scan),
     **dict.fromkeys(ctc.OPS, _ctc),
+    **dict.fromkeys(recurrent.KERNELS, _recurrent),
     "argsort": _order,
     "top_index": _order,
     "searchsorted": _search,
