@@ -18,6 +18,7 @@ from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
 from everygrad.nn.utils.rnn import PackedSequence, packed_rows, padded_rows
 from everygrad.ops.index.gather import take
+from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.nn.recurrent import MODES, lstm_step, rnn_sequence
 from everygrad.ops.python.creation import asarray, empty, zeros
 from everygrad.ops.record.arguments import tensor_of
@@ -233,7 +234,8 @@ class RNNBase(Module):
         shape = x.shape[:2]
         if back:
             x = x.flip(axis=0) if parts is None else _rows(x, parts.mirrored).reshape(x.shape)
-        gx = F.linear(x, weights.weight_ih, weights.bias_ih)
+        # all steps at once, as the product whose gradient by the weight reads rows
+        gx = matmul(x.reshape(-1, x.shape[2]), weights.weight_ih.mT).reshape(*shape, -1)
         states = self._states(gx, start, weights)
         if parts is None:
             last = [s[-1] for s in states]
@@ -247,10 +249,15 @@ class RNNBase(Module):
     def _states(self, gx: Tensor, start: list[Tensor], weights: _Weights) -> list[Tensor]:
         """Each state at all steps."""
         mode = self._mode()
+        bias = weights.bias_hh
+        if mode == "gru" or weights.weight_hr is not None:
+            gx = gx if weights.bias_ih is None else gx + weights.bias_ih
+        elif bias is not None and weights.bias_ih is not None:
+            bias = bias + weights.bias_ih  # they always come together
         if weights.weight_hr is not None:
             return _projected(gx, start, weights)
         begin = start[0] if len(start) == 1 else concat(start, axis=1)
-        found = rnn_sequence(gx, begin, weights.weight_hh, weights.bias_hh, mode)
+        found = rnn_sequence(gx, begin, weights.weight_hh, bias, mode)
         size = self.hidden_size
         return [found[..., k * size : (k + 1) * size] for k in range(MODES[mode].states)]
 
