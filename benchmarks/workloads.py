@@ -193,10 +193,29 @@ def hvp(rng: Rng, settings: dict[str, Any]) -> Data:
     return Data(arrays, weights, settings)
 
 
+def lstm(rng: Rng, settings: dict[str, Any]) -> Data:
+    """An LSTM over (steps, batch, width), a linear head on every step; cross entropy; one step."""
+    width, classes = settings["width"], settings["classes"]
+    bound = width**-0.5
+    weights: dict[str, Array] = {}
+    for layer in range(settings["layers"]):
+        shapes = {"weight_ih": (4 * width, width), "weight_hh": (4 * width, width)}
+        for name, shape in (*shapes.items(), ("bias_ih", (4 * width,)), ("bias_hh", (4 * width,))):
+            weights[f"lstm.{name}_l{layer}"] = _uniform(rng, -bound, bound, *shape)
+    weights |= _linear(rng, "head", width, classes)
+    steps, batch = settings["tokens"], settings["batch"]
+    arrays = {
+        "x": _normal(rng, steps, batch, width),
+        "y": rng.integers(0, classes, (steps, batch)),
+    }
+    return Data(arrays, weights, settings)
+
+
 _CHAIN = {"shape": (16, 16), "repeats": 32}
 _MLP = {"sizes": (784, 512, 256, 10), "batch": 128}
 _CNN = {"channels": (32, 64), "image": 32, "classes": 10, "batch": 32}
 _GPT = {"layers": 4, "heads": 4, "width": 128, "tokens": 128, "batch": 16, "vocab": 256}
+_LSTM = {"layers": 2, "width": 256, "tokens": 128, "batch": 32, "classes": 16}
 _HVP = {"sizes": (64, 128, 128, 1), "batch": 64}
 # Small steps, because every step sees the same batch: a model that has learnt it by heart has
 # gradients so small that their squares are denormal numbers, which some processors slow down for.
@@ -235,6 +254,10 @@ _ALL = [
     Workload(
         "gpt", "gpt", "GPT step, 4 layers, 4 heads, width 128, 16 x 128 tokens, AdamW",
         gpt, steps=2, target=1.5, first_targets=(1.0, 0.3), settings=_GPT | _ADAMW,
+    ),
+    Workload(
+        "lstm", "lstm", "LSTM step, 2 layers of 256, 128 steps, batch 32, SGD",
+        lstm, steps=1, target=1.0, settings=_LSTM | _SGD | {"lr": 0.5},
     ),
     Workload(
         "hvp", "hvp", "Hessian-vector product, tanh MLP 64-128-128-1, batch 64",

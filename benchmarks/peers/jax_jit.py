@@ -204,6 +204,24 @@ def _gpt(settings: dict[str, Any], params: Tree, x: Any) -> Any:
     return logits.reshape(-1, settings["vocab"])
 
 
+def _lstm(layers: int, params: Tree, x: Any) -> Any:
+    for layer in range(layers):
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        w_ih, w_hh, b_ih, b_hh = (params[f"lstm.{name}_l{layer}"] for name in names)
+
+        def step(state: Any, gx: Any, w: Any = w_hh) -> Any:
+            h, c = state
+            i, f, g, o = jnp.split(gx + h @ w.T, 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        start = jnp.zeros((x.shape[1], w_hh.shape[1]))
+        _, x = jax.lax.scan(step, (start, start), x @ w_ih.T + b_ih + b_hh)
+    logits = _linear(params, "head", x)
+    return logits.reshape(-1, logits.shape[-1])
+
+
 class HVP:
     """Reverse over reverse, as the others do it; forward over reverse was within the noise."""
 
@@ -246,6 +264,7 @@ STEPS: dict[str, Callable[[Data], Step]] = {
     "pointwise": lambda data: Leaves(data, data.arrays, _pointwise),
     "cnn": lambda data: Train(_cnn, data),
     "gpt": lambda data: Train(partial(_gpt, data.settings), data),
+    "lstm": lambda data: Train(partial(_lstm, data.settings["layers"]), data),
     "hvp": HVP,
 }
 

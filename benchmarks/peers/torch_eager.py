@@ -204,6 +204,18 @@ class GPT(nn.Module):
         return logits.reshape(-1, logits.shape[-1])
 
 
+class LSTMTagger(nn.Module):
+    def __init__(self, data: Data) -> None:
+        super().__init__()
+        settings = data.settings
+        self.lstm = nn.LSTM(settings["width"], settings["width"], settings["layers"])
+        self.head = nn.Linear(settings["width"], settings["classes"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.lstm(x)[0])
+        return logits.reshape(-1, logits.shape[-1])
+
+
 class HVP:
     def __init__(self, data: Data, device: str) -> None:
         arrays = tensors(data.arrays, device)
@@ -239,6 +251,7 @@ def steps(device: str) -> dict[str, Callable[[Data], Step]]:
         "pointwise": lambda data: Pointwise(data, device),
         "cnn": lambda data: Train(CNN(data), data, device),
         "gpt": lambda data: Train(GPT(data, device), data, device),
+        "lstm": lambda data: Train(LSTMTagger(data), data, device),
         "hvp": lambda data: HVP(data, device),
     }
 
