@@ -257,7 +257,7 @@ _ALL = [
     ),
     Workload(
         "lstm", "lstm", "LSTM step, 2 layers of 256, 128 steps, batch 32, SGD",
-        lstm, steps=1, target=1.0, settings=_LSTM | _SGD | {"lr": 0.5},
+        lstm, steps=1, target=1.0, settings=_LSTM | _SGD | {"lr": 8.0},
     ),
     Workload(
         "hvp", "hvp", "Hessian-vector product, tanh MLP 64-128-128-1, batch 64",

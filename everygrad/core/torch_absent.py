@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
 
-_NO_LAYOUT = "no op here asks for a layout of memory; leave the call out"
 _SCALED = "products of scaled 8-bit floats; use matmul on float16 or bfloat16"
 
 
@@ -38,10 +37,7 @@ ABSENT: dict[str, dict[str, str]] = {
         "scaled_grouped_mm": _SCALED,
         "scaled_mm": _SCALED,
     },
-    "torch.nn.utils": {
-        "convert_conv2d_weight_memory_format": _NO_LAYOUT,
-        "convert_conv3d_weight_memory_format": _NO_LAYOUT,
-    },
+    "torch.nn.utils": {},
     "torch.nn.utils.rnn": {},
     "torch.nn.utils.parametrize": {},
     "torch.nn.utils.parametrizations": {},

@@ -28,6 +28,10 @@ from everygrad.nn.utils.fusion import (
     fuse_linear_bn_eval as fuse_linear_bn_eval,
     fuse_linear_bn_weights as fuse_linear_bn_weights,
 )
+from everygrad.nn.utils.memory_format import (
+    convert_conv2d_weight_memory_format as convert_conv2d_weight_memory_format,
+    convert_conv3d_weight_memory_format as convert_conv3d_weight_memory_format,
+)
 from everygrad.nn.utils.stateless import skip_init as skip_init
 from everygrad.nn.utils.weight_norms import (
     remove_spectral_norm as remove_spectral_norm,

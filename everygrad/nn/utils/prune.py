@@ -65,7 +65,8 @@ class BasePruningMethod:
                 f"{cls.__name__}: {type(module).__name__} has no parameter {name!r}; "
                 f"there are: {known}"
             )
-        scores = weight if importance_scores is None else importance_scores
+        # what is pruned already counts nothing in the norms of slices
+        scores = getattr(module, name) if importance_scores is None else importance_scores
         if scores.shape != weight.shape:
             raise ShapeError(
                 f"{cls.__name__}: importance_scores {scores.shape} must have shape {weight.shape}"
