@@ -9,7 +9,7 @@ import torch.nn.utils.prune
 
 import everygrad as eg
 from everygrad import nn
-from tests.support.beside_torch import Case, compare, real
+from tests.support.beside_torch import Case, real, train_beside_torch
 
 # torch says what it will change one day; the values of today are compared
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning")
@@ -532,12 +532,12 @@ def called(module: Any, lib: Any, places: int) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_equals_torch(name: str) -> None:
-    compare(CASES[name])
+    train_beside_torch(CASES[name])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_equals_torch(name: str) -> None:
-    compare(CASES[name], steps=2, jit=True)
+    train_beside_torch(CASES[name], steps=2, jit=True)
 
 
 def test_every_layer_of_torch_is_in_the_table() -> None:

@@ -9,7 +9,7 @@ import torch
 import everygrad as eg
 from everygrad import nn
 from everygrad.errors import ArgumentError, ShapeError
-from tests.support.beside_torch import Case, compare, ours, real, same
+from tests.support.beside_torch import Case, ours, real, same, train_beside_torch
 
 LENGTHS = [2, 5, 3]
 
@@ -67,12 +67,12 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_equals_torch(name: str) -> None:
-    compare(CASES[name])
+    train_beside_torch(CASES[name])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_equals_torch(name: str) -> None:
-    compare(CASES[name], steps=2, jit=True)
+    train_beside_torch(CASES[name], steps=2, jit=True)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

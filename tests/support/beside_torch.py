@@ -81,7 +81,7 @@ def tensors(arrays: list[Any], lib: Any) -> list[Any]:
     return made
 
 
-def compare(case: Case, steps: int = STEPS, jit: bool = False) -> None:
+def train_beside_torch(case: Case, steps: int = STEPS, jit: bool = False) -> None:
     """Forward, backward and `steps` steps of SGD, all of them alike."""
     rng = np.random.default_rng(0)
     torch.set_num_threads(1)  # sizes are small: its threads would wait for each other
@@ -95,6 +95,7 @@ def compare(case: Case, steps: int = STEPS, jit: bool = False) -> None:
     model.train(not case.evaluate)
     compiled = eg.jit(lambda *xs: case.call(model, nn, list(xs)))
     weights: list[Any] = []
+    checked = 0
     trained = list(model.parameters())
     update = optim.SGD(trained, lr=RATE) if trained else None
     other = torch.optim.SGD(reference.parameters(), lr=RATE) if trained else None
@@ -106,6 +107,7 @@ def compare(case: Case, steps: int = STEPS, jit: bool = False) -> None:
         assert len(out) == len(expected) > 0
         for k, (a, b) in enumerate(zip(out, expected, strict=True)):
             same(a, b, f"result {k} of step {step}")
+            checked += 1
         if not weights:
             # of one size however large the result is: a step must not throw the weights far away
             weights = [torch.randn(t.shape).double() / max(1, t.numel()) ** 0.5 for t in expected]
@@ -131,3 +133,4 @@ def compare(case: Case, steps: int = STEPS, jit: bool = False) -> None:
             other.zero_grad()
     for key, value in reference.state_dict().items():
         same(model.state_dict()[key], value, f"{key} after {steps} steps")
+    assert checked >= steps
