@@ -84,8 +84,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
     def reset_parameters(self) -> None:
         """Draw new starting values."""
         self.head.reset_parameters()
-        for inner in self.tail:
-            for layer in inner:
+        for layer in self.tail.modules():
+            if isinstance(layer, Linear):
                 layer.reset_parameters()
 
     def _check(self, x: Tensor, target: Tensor | None = None) -> None:

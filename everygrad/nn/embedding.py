@@ -66,7 +66,8 @@ class _Table(Module):
         """A table of given vectors (rows, width); they are not trained if `freeze`."""
         if embeddings.ndim != 2:
             raise ShapeError(f"from_pretrained: takes (rows, width), got {embeddings.shape}")
-        made = cls(*embeddings.shape, _weight=embeddings, **options)
+        make: Any = cls
+        made: Self = make(*embeddings.shape, _weight=embeddings, **options)
         made.weight.requires_grad_(not freeze)
         return made
 

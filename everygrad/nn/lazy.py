@@ -46,11 +46,11 @@ class LazyModuleMixin(Module):
     def _wait(self, options: dict[str, Any], *buffers: str) -> None:
         """Hold places for the parameters and buffers that the first input decides."""
         vars(self)["options"] = options
-        place = {"device": options.get("device"), "dtype": options.get("dtype")}
+        device, dtype = options.get("device"), options.get("dtype")
         for name in self.parameter_names():
-            setattr(self, name, UninitializedParameter(**place))
+            setattr(self, name, UninitializedParameter(device=device, dtype=dtype))
         for name in buffers:
-            self.register_buffer(name, UninitializedBuffer(**place))
+            self.register_buffer(name, UninitializedBuffer(device, dtype))
 
     def parameter_names(self) -> tuple[str, ...]:
         """The parameters that wait."""

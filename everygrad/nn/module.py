@@ -310,7 +310,7 @@ class Module:
             if not isinstance(found, Module):
                 known = ", ".join(n for n, _ in self.named_modules() if n) or "none"
                 raise ArgumentError(f"get_submodule: no module {target!r}; there are: {known}")
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _named(self, what: str, target: str, known: dict[str, Any]) -> Any:
         if target not in known:

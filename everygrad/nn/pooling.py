@@ -285,6 +285,7 @@ class AdaptiveMaxPool3d(_AdaptiveMaxPool):
 
 class _FractionalMaxPool(Module):
     places: ClassVar[int]
+    _random_samples: Tensor | None
 
     def __init__(
         self,

@@ -64,16 +64,16 @@ class _TransformerLayer(Module):
         place = {"device": device, "dtype": dtype}
         heads = {"dropout": dropout, "bias": bias, "batch_first": batch_first, **place}
         norm = {"eps": layer_norm_eps, "bias": bias, **place}
-        self.self_attn = MultiheadAttention(d_model, nhead, **heads)  # type: ignore[arg-type]
+        self.self_attn = MultiheadAttention(d_model, nhead, **heads)
         if self.crosses():
-            self.multihead_attn = MultiheadAttention(d_model, nhead, **heads)  # type: ignore[arg-type]
+            self.multihead_attn = MultiheadAttention(d_model, nhead, **heads)
         self.linear1 = Linear(d_model, dim_feedforward, bias, device, dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, device, dtype)
         self.norm_first = norm_first
         count = 3 if self.crosses() else 2
         for k in range(1, count + 1):
-            setattr(self, f"norm{k}", LayerNorm(d_model, **norm))  # type: ignore[arg-type]
+            setattr(self, f"norm{k}", LayerNorm(d_model, **norm))
         for k in range(1, count + 1):
             setattr(self, f"dropout{k}", Dropout(dropout))
         self.activation = _activation(name, activation)

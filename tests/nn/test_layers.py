@@ -9,7 +9,7 @@ import torch.nn.utils.prune
 
 import everygrad as eg
 from everygrad import nn
-from tests.support.beside_torch import Case, real, train_beside_torch
+from tests.support.trained_beside_torch import Case, real, train_beside_torch
 
 # torch says what it will change one day; the values of today are compared
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning")

@@ -12,7 +12,7 @@ import torch.nn.utils.prune
 import everygrad as eg
 from everygrad import nn
 from everygrad.errors import ArgumentError, ShapeError
-from tests.support.beside_torch import copied, same
+from tests.support.trained_beside_torch import copied, same
 
 F = nn.functional
 

@@ -9,7 +9,7 @@ import torch
 import everygrad as eg
 from everygrad import nn
 from everygrad.errors import ArgumentError, ShapeError
-from tests.support.beside_torch import Case, ours, real, same, train_beside_torch
+from tests.support.trained_beside_torch import Case, ours, real, same, train_beside_torch
 
 LENGTHS = [2, 5, 3]
 

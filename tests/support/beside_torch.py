@@ -1,136 +1,151 @@
-"""Runs a module of ours and PyTorch's on the same weights and data: forward, backward, SGD."""
+"""A function of ours and one of PyTorch: the same values, first and second derivatives."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 import everygrad as eg
-from everygrad import nn, optim
+from tests.support.checks import close, fitted, is_float
 
-STEPS = 20
-RATE = 0.05
-TOLERANCE = 1e-10
+torch.set_num_threads(1)  # these arrays are tiny, and two test processes share the cores
 
 
-class Case(NamedTuple):
-    """One module: made from either library's `nn`, and the arrays it is called with.
-
-    `call` is given (module, library, arrays as tensors) where calling it is not all.
-    """
-
-    make: Callable[[Any], Any]
-    inputs: Callable[[np.random.Generator], list[Any]]
-    call: Callable[[Any, Any, list[Any]], Any] = lambda module, lib, xs: module(*xs)
-    evaluate: bool = False  # in evaluation mode: it draws random numbers in training
-    tolerance: float = TOLERANCE
+def _listed(out: Any) -> list[Any]:
+    return list(out) if isinstance(out, tuple | list) else [out]
 
 
-def real(*shape: int) -> Callable[[np.random.Generator], list[Any]]:
-    """One array of normal numbers."""
-    return lambda rng: [rng.standard_normal(shape)]
+def _derivatives(outs: list[Any], leaves: list[Any], seeds: Any, moves: Any, grad: Any) -> Any:
+    """Gradients of <outs, seeds>, and those of <gradients, moves>; None for what is unused."""
+    first = grad(outs, leaves, seeds, create_graph=True, allow_unused=True)
+    pairs = [(g, m) for g, m in zip(first, moves, strict=True) if g is not None]
+    total = sum((g * m).sum() for g, m in pairs)
+    if not pairs or not total.requires_grad:
+        return first, [None] * len(leaves)
+    return first, grad([total], leaves, [total * 0 + 1], allow_unused=True)
 
 
-def ours(t: Any) -> Any:
-    return eg.tensor(t.detach().numpy())
-
-
-def distance(a: eg.Tensor, b: torch.Tensor) -> float:
-    """The largest difference, beyond 1 relative to the value."""
-    x, y = a.detach().numpy(), b.detach().numpy()
-    assert x.shape == y.shape, (x.shape, y.shape)
-    assert x.dtype == y.dtype, (x.dtype, y.dtype)
-    off = np.abs(x.astype(np.float64) - y) / np.maximum(1, np.abs(y))
-    return float(np.max(np.where(x == y, 0, off), initial=0.0))
-
-
-def same(a: eg.Tensor, b: torch.Tensor, what: str, tolerance: float = TOLERANCE) -> None:
-    off = distance(a, b)
-    assert off <= tolerance, f"{what}: {off}"  # a NaN fails too
-
-
-def copied(model: nn.Module, reference: torch.nn.Module) -> nn.Module:
-    """The model with the reference's weights; their names and shapes must be the same."""
-    model.to(dtype="float64")
-    state = reference.state_dict()
-    assert list(model.state_dict()) == list(state)
-    model.load_state_dict({k: ours(v) for k, v in state.items()})
-    return model
-
-
-def flat(out: Any) -> list[Any]:
-    """The floating-point tensors of a result, in order."""
-    if isinstance(out, eg.Tensor | torch.Tensor):
-        floating = out.dtype.is_float if isinstance(out, eg.Tensor) else out.is_floating_point()
-        return [out] if floating else []
-    if isinstance(out, tuple | list):
-        return [t for part in out for t in flat(part)]
-    return []
-
-
-def tensors(arrays: list[Any], lib: Any) -> list[Any]:
-    """Arrays as tensors of a library, floating-point ones with gradients."""
-    made: list[Any] = []
-    for a in arrays:
-        if not isinstance(a, np.ndarray):
-            made.append(a)
-            continue
-        t = eg.tensor(a) if lib is nn else torch.from_numpy(a.copy())
-        made.append(t.requires_grad_() if a.dtype == np.float64 else t)
-    return made
-
-
-def train_beside_torch(case: Case, steps: int = STEPS, jit: bool = False) -> None:
-    """Forward, backward and `steps` steps of SGD, all of them alike."""
+def beside(
+    device: str,
+    ours: Callable[..., Any],
+    theirs: Callable[..., Any],
+    *arrays: Any,
+    tolerance: float = 1e-10,
+) -> None:
+    """Both on the same arrays; where a derivative is unused on one side it is 0 on the other."""
+    given = [fitted(a, device) for a in arrays]
+    xs = [eg.tensor(a, device=device, requires_grad=is_float(a)) for a in given]
+    ts = [
+        torch.tensor(
+            a.astype(np.float64) if a.dtype == np.float32 else a, requires_grad=is_float(a)
+        )
+        for a in given
+    ]
+    got, want = _listed(ours(*xs)), _listed(theirs(*ts))
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+        close(g, w.detach().numpy(), tolerance, "values")
+    mine = [g for g in got if g.dtype.is_differentiable and g.requires_grad]
+    other = [w for w in want if w.dtype.is_floating_point and w.requires_grad]
+    assert len(mine) == len(other)
+    if not mine:
+        return
     rng = np.random.default_rng(0)
-    torch.set_num_threads(1)  # sizes are small: its threads would wait for each other
-    torch.manual_seed(0)
-    reference = case.make(torch.nn).double()
-    with torch.no_grad():  # away from ones and zeros, which hide mistakes
-        for p in reference.parameters():
-            p.add_(0.1 * torch.randn_like(p))
-    model = copied(case.make(nn), reference)
-    reference.train(not case.evaluate)
-    model.train(not case.evaluate)
-    compiled = eg.jit(lambda *xs: case.call(model, nn, list(xs)))
-    weights: list[Any] = []
-    checked = 0
-    trained = list(model.parameters())
-    update = optim.SGD(trained, lr=RATE) if trained else None
-    other = torch.optim.SGD(reference.parameters(), lr=RATE) if trained else None
-    for step in range(steps):
-        arrays = case.inputs(rng)
-        xs, txs = tensors(arrays, nn), tensors(arrays, torch.nn)
-        out = flat(compiled(*xs) if jit else case.call(model, nn, xs))
-        expected = flat(case.call(reference, torch.nn, txs))
-        assert len(out) == len(expected) > 0
-        for k, (a, b) in enumerate(zip(out, expected, strict=True)):
-            same(a, b, f"result {k} of step {step}")
-            checked += 1
-        if not weights:
-            # of one size however large the result is: a step must not throw the weights far away
-            weights = [torch.randn(t.shape).double() / max(1, t.numel()) ** 0.5 for t in expected]
-        loss = sum((a * ours(w)).sum() for a, w in zip(out, weights, strict=True))
-        torch_loss = sum((a * w).sum() for a, w in zip(expected, weights, strict=True))
-        if not torch_loss.requires_grad:
-            continue
-        loss.backward()
-        torch_loss.backward()
-        for k, (x, tx) in enumerate(zip(xs, txs, strict=True)):
-            if isinstance(tx, torch.Tensor) and tx.grad is not None:
-                same(x.grad, tx.grad, f"gradient of input {k} in step {step}", case.tolerance)
-        named = dict(reference.named_parameters())
-        for key, p in model.named_parameters():
-            if named[key].grad is None:
-                assert p.grad is None or not p.grad.numpy().any(), key
-            else:
-                same(p.grad, named[key].grad, f"gradient of {key} in step {step}")
-        if update is not None and other is not None:
-            update.step()
-            update.zero_grad()
-            other.step()
-            other.zero_grad()
-    for key, value in reference.state_dict().items():
-        same(model.state_dict()[key], value, f"{key} after {steps} steps")
-    assert checked >= steps
+    seeds = [rng.uniform(-1, 1, w.shape) for w in other]
+    leaves, roots = [x for x in xs if x.requires_grad], [t for t in ts if t.requires_grad]
+    moves = [rng.uniform(-1, 1, t.shape) for t in roots]
+    found = _derivatives(
+        mine,
+        leaves,
+        [eg.tensor(s, m.dtype, device) for s, m in zip(seeds, mine, strict=True)],
+        [eg.tensor(m, x.dtype, device) for m, x in zip(moves, leaves, strict=True)],
+        eg.autograd.grad,
+    )
+    asked = _derivatives(
+        other,
+        roots,
+        [torch.tensor(s) for s in seeds],
+        map(torch.tensor, moves),
+        torch.autograd.grad,
+    )
+    for order, (ours_then, theirs_then) in enumerate(zip(found, asked, strict=True), 1):
+        for g, w, t in zip(ours_then, theirs_then, roots, strict=True):
+            g = np.zeros(t.shape) if g is None else g
+            w = np.zeros(t.shape) if w is None else w.numpy(force=True)
+            close(g, w, tolerance * 100**order, f"derivative {order}")
+
+
+# --- PyTorch's versions of ops that it has under other names, or for one axis only ---------------
+
+
+def _with_first(out: Any, axis: int, value: float, wanted: bool) -> Any:
+    first = torch.full_like(out.narrow(axis, 0, 1) if out.shape[axis] else out, value)
+    return torch.cat([first, out], axis) if wanted else out
+
+
+def cumulative_sum(x: Any, dim: int = 0, include_initial: bool = False) -> Any:
+    return _with_first(torch.cumsum(x, dim), dim, 0.0, include_initial)
+
+
+def cumulative_prod(x: Any, dim: int = 0, include_initial: bool = False) -> Any:
+    return _with_first(torch.cumprod(x, dim), dim, 1.0, include_initial)
+
+
+def trapezoid(y: Any, x: Any = None, dx: float = 1.0, dim: int = -1) -> Any:
+    return torch.trapezoid(y, dx=dx, dim=dim) if x is None else torch.trapezoid(y, x, dim=dim)
+
+
+def scatter(
+    x: Any, index: Any, source: Any, dim: int = 0, reduce: Any = None, include_self: bool = True
+) -> Any:
+    if reduce is None:
+        return torch.scatter(x, dim, index, source)
+    name = {"add": "sum", "mul": "prod"}.get(reduce, reduce)
+    return torch.scatter_reduce(x, dim, index, source, name, include_self=include_self)
+
+
+def bincount(x: Any, weights: Any, minlength: int = 0) -> Any:
+    """PyTorch's own has no derivative."""
+    size = max(minlength, int(x.max()) + 1)
+    return torch.zeros(size, dtype=weights.dtype).index_add(0, x, weights)
+
+
+def _together(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction of one axis as one of several: they are made one first."""
+
+    def run(x: Any, *args: Any, dim: Any = None, keepdim: bool = False, **more: Any) -> Any:
+        dims = range(x.ndim) if dim is None else dim if isinstance(dim, tuple) else (dim,)
+        dims = [d % x.ndim for d in dims]
+        kept = [d for d in range(x.ndim) if d not in dims]
+        rows = x.permute(*kept, *dims).reshape(*[x.shape[d] for d in kept], -1)
+        out = fn(rows, *args, dim=-1, **more)
+        shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
+        lead = list(out.shape[: out.ndim - len(kept)])
+        return out.reshape(lead + shape) if keepdim else out
+
+    return run
+
+
+def _shares(fn: Any) -> Any:
+    return lambda x, q, **more: fn(x, torch.tensor(q, dtype=x.dtype), **more)
+
+
+quantile = _together(_shares(torch.quantile))
+nanquantile = _together(_shares(torch.nanquantile))
+median = _together(lambda x, dim: torch.median(x, dim).values)
+nanmedian = _together(lambda x, dim: torch.nanmedian(x, dim).values)
+
+
+def nanmax(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    return torch.amax(torch.where(torch.isnan(x), -torch.inf, x), dim, keepdim)
+
+
+def nanmin(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    return torch.amin(torch.where(torch.isnan(x), torch.inf, x), dim, keepdim)
+
+
+def repeat(x: Any, repeats: Any, dim: Any = None) -> Any:
+    return torch.repeat_interleave(x, torch.as_tensor(repeats), dim)

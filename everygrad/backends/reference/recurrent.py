@@ -122,9 +122,9 @@ def _back(g: Any, start: Any, w: Any, kept: Any, mode: str, sign: float) -> Any:
 
 
 def _grads(g: Any, gx: Any, start: Any, w: Any, b: Any, reserve: Any, mode: str) -> Expected:
-    given = [wide(a) for a in (g, start, w, reserve)]
-    value = _back(*given, mode, -1.0)
-    most = _back(*given, mode, 1.0)
+    back, begin, kernel, kept = wide(g), wide(start), wide(w), wide(reserve)
+    value = _back(back, begin, kernel, kept, mode, -1.0)
+    most = _back(back, begin, kernel, kept, mode, 1.0)
     c = 16 * accumulated(gx.dtype) * (len(gx) + 1) * growth(4 * w.shape[1])
     return Expected(value, c * most + off(value, gx.dtype))
 

@@ -48,4 +48,4 @@ def compiled(module: Module, jitted: Any) -> Module:
     }
     made: Any = object.__new__(type(cls.__name__, (_Compiled, cls), members))
     object.__setattr__(made, "__dict__", vars(module))
-    return made  # type: ignore[no-any-return]
+    return made

@@ -68,7 +68,7 @@ class ModuleHooks:
     def note(self, module: Any) -> None:
         """Tell the module whether it has hooks, and compiled functions to look again."""
         vars(module)["_hooked"] = any(self.kinds.values())
-        base = next(c for c in type(module).__mro__ if "changes" in vars(c))
+        base: Any = next(c for c in type(module).__mro__ if "changes" in vars(c))
         base.changes += 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleHooks:

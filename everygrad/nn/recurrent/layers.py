@@ -70,6 +70,14 @@ class RNNBase(Module):
     """
 
     kind: ClassVar[str] = "tanh"  # the mode of `rnn_sequence`
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    proj_size: int
 
     def __init__(
         self,

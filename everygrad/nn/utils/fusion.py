@@ -11,7 +11,7 @@ from everygrad.errors import ArgumentError
 from everygrad.nn.linear import Linear
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.elementwise.math import sqrt
+from everygrad.ops.elementwise.basic import sqrt
 from everygrad.ops.python.creation import ones_like, zeros_like
 
 

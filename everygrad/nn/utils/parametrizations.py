@@ -13,8 +13,7 @@ from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
 from everygrad.nn.utils.parametrize import register_parametrization
-from everygrad.ops.elementwise.basic import abs as _abs, sign
-from everygrad.ops.elementwise.math import sqrt
+from everygrad.ops.elementwise.basic import abs as _abs, sign, sqrt
 from everygrad.ops.linalg.cholesky_qr import householder_product, qr
 from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.linalg.matrix_functions import matrix_exp

@@ -165,6 +165,7 @@ def register_parametrization(
             f"register_parametrization: {type(module).__name__} has no tensor {tensor_name!r}; "
             f"there are: {held}"
         )
+    owner: Any = module
     buffer = module._buffers.get(tensor_name)
     made = ParametrizationList([parametrization], original, unsafe)
     if buffer is not None:
@@ -174,8 +175,8 @@ def register_parametrization(
             made.register_buffer(name, value, buffer)
     delattr(module, tensor_name)
     if "parametrizations" not in vars(module):
-        module.parametrizations = ModuleDict()
-    module.parametrizations[tensor_name] = made
+        owner.parametrizations = ModuleDict()
+    owner.parametrizations[tensor_name] = made
     compute(
         module,
         tensor_name,
@@ -231,7 +232,7 @@ def remove_parametrizations(
         raise ArgumentError(
             f"remove_parametrizations: {type(module).__name__} has no parametrised {tensor_name!r}"
         )
-    held: Any = module.parametrizations
+    held: Any = vars(module)["parametrizations"]
     made = held[tensor_name]
     if leave_parametrized:
         with no_grad():
@@ -283,7 +284,7 @@ def transfer_parametrizations_and_params(
             f"transfer_parametrizations_and_params: {type(from_module).__name__} has no such "
             f"parametrisation"
         )
-    source: Any = from_module.parametrizations
+    source: Any = vars(from_module)["parametrizations"]
     for name in [tensor_name] if tensor_name is not None else list(source.keys()):
         if name in computed_names(to_module):
             raise ArgumentError(
@@ -292,7 +293,7 @@ def transfer_parametrizations_and_params(
             )
         for module in source[name]:
             register_parametrization(to_module, name, module, unsafe=True)
-        target: Any = to_module.parametrizations
+        target: Any = vars(to_module)["parametrizations"]
         for own, other in zip(target[name].originals(), source[name].originals(), strict=True):
             with no_grad():
                 assign(own, other.detach(), "transfer_parametrizations_and_params")

@@ -106,8 +106,9 @@ def spectral_norm(
 
     with no_grad():
         sizes = matrix(weight).shape
-        place = {"dtype": weight.dtype, "device": weight.device}
-        starts = [F.normalize(randn((n,), **place), axis=0, eps=eps) for n in sizes]
+        dtype, device = weight.dtype, weight.device
+        drawn = [randn((n,), dtype=dtype, device=device) for n in sizes]
+        starts = [F.normalize(start, axis=0, eps=eps) for start in drawn]
     delattr(module, name)
     module.register_parameter(f"{name}_orig", weight)
     for key, start in zip(("u", "v"), starts, strict=True):

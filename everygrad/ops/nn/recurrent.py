@@ -91,7 +91,8 @@ def recurrent_step(mode: str, gx: Tensor, gh: Tensor, states: Sequence[Tensor]) 
 # --- portable definitions ------------------------------------------------------------------------
 
 
-def _all_steps(gx: Tensor, start: Tensor, w: Tensor, b: Tensor, mode: str) -> list[list[Tensor]]:
+def _all_steps(inputs: Sequence[Tensor], mode: str) -> list[list[Tensor]]:
+    gx, start, w, b = inputs
     states = _parts(start, MODES[mode].states)
     found = []
     for t in range(gx.shape[0]):
@@ -110,13 +111,13 @@ def _wide(*inputs: Tensor) -> list[Tensor]:
 
 
 def _reserve_portable(gx: Tensor, start: Tensor, w: Tensor, b: Tensor, *, mode: str) -> Tensor:
-    return _stacked(_all_steps(*_wide(gx, start, w, b), mode), MODES[mode].kept, gx.dtype)
+    return _stacked(_all_steps(_wide(gx, start, w, b), mode), MODES[mode].kept, gx.dtype)
 
 
 def _states_portable(
     gx: Tensor, start: Tensor, w: Tensor, b: Tensor, reserve: Tensor, *, mode: str
 ) -> Tensor:
-    return _stacked(_all_steps(*_wide(gx, start, w, b), mode), MODES[mode].states, gx.dtype)
+    return _stacked(_all_steps(_wide(gx, start, w, b), mode), MODES[mode].states, gx.dtype)
 
 
 def _lstm_back(
@@ -156,7 +157,7 @@ def _grads_portable(
 ) -> Tensor:
     dtype = gx.dtype
     g, gx, start, w, b = _wide(g, gx, start, w, b)
-    found = _all_steps(gx, start, w, b, mode)
+    found = _all_steps((gx, start, w, b), mode)
     count, hidden_size = MODES[mode].states, w.shape[1]
     nothing = zeros((gx.shape[1], hidden_size), gx.dtype, gx.device)
     carried = [nothing] * count

@@ -218,8 +218,8 @@ def _fractional(
         samples = rand(drawn, x.dtype, x.device, generator)
     elif samples.shape != drawn:
         raise ShapeError(f"{op}: _random_samples must have shape {drawn}, got {samples.shape}")
-    out, index = _pooled(x, samples, kernel, wanted)
-    return (out, index) if batched else (out.squeeze(0), index.squeeze(0))
+    found, index = _pooled(x, samples, kernel, wanted)
+    return (found, index) if batched else (found.squeeze(0), index.squeeze(0))
 
 
 def _pooled(x: Tensor, samples: Tensor, kernel: Any, wanted: Any) -> tuple[Tensor, Tensor]:
@@ -240,9 +240,9 @@ def _pooled(x: Tensor, samples: Tensor, kernel: Any, wanted: Any) -> tuple[Tenso
         x, flat = gather(x, lifted, axis=2 + axis), gather(flat, lifted, axis=2 + axis)
     split = [n for pair in zip(wanted, kernel, strict=True) for n in pair]
     order = [0, 1, *range(2, 2 + 2 * places, 2), *range(3, 3 + 2 * places, 2)]
-    shape = (*x.shape[:2], *wanted, math.prod(kernel))
+    windows = (*x.shape[:2], *wanted, math.prod(kernel))
     x, flat = (
-        t.reshape(*t.shape[:2], *split).permute_dims(order).reshape(shape) for t in (x, flat)
+        t.reshape(*t.shape[:2], *split).permute_dims(order).reshape(windows) for t in (x, flat)
     )
     best = argmax(x, axis=-1, keepdims=True)
     return gather(x, best, axis=x.ndim - 1).squeeze(-1), gather(
