@@ -149,12 +149,12 @@ def summary(module: Module, *inputs: Any, **kwargs: Any) -> Summary:
     >>> import everygrad as eg
     >>> from everygrad import nn
     >>> print(nn.summary(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), eg.ones((2, 4))))
-    module         output shape  parameters  flops  activation bytes
-    ----------------------------------------------------------------
-    Sequential     (2, 8)                40    144                64
-      0: Linear    (2, 8)                40    128                64
-      1: ReLU      (2, 8)                 0     16                64
-    ----------------------------------------------------------------
+    module       output shape  parameters  flops  activation bytes
+    --------------------------------------------------------------
+    Sequential   (2, 8)                40    144                64
+      0: Linear  (2, 8)                40    128                64
+      1: ReLU    (2, 8)                 0     16                64
+    --------------------------------------------------------------
     40 parameters, 0 of them fixed; 144 flops; 128 bytes of activations
     """
     if not isinstance(module, Module):

@@ -150,7 +150,7 @@ def spectral_norm(
 
     >>> import everygrad as eg
     >>> layer = eg.nn.utils.parametrizations.spectral_norm(eg.nn.Linear(4, 3))
-    >>> abs(eg.linalg.matrix_norm(layer.weight, 2).item() - 1) < 0.1
+    >>> abs(eg.linalg.matrix_norm(layer.weight, ord=2).item() - 1) < 0.1
     True
     """
     weight = _tensor_of("spectral_norm", module, name)
