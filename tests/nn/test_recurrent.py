@@ -125,6 +125,19 @@ def test_pads_and_packs_as_torch() -> None:
     assert a.to(dtype="float32").data.dtype is eg.float32
 
 
+def test_compiled_layers_take_and_give_packed_sequences() -> None:
+    layer, x = nn.LSTM(3, 4, 2, bidirectional=True), eg.randn((5, 2, 3))
+    compiled, pack = eg.jit(layer), nn.utils.rnn.pack_padded_sequence
+    for lengths in ([3, 5], [3, 5], [2, 2]):
+        given = pack(x, lengths, enforce_sorted=False)
+        (out, (h, c)), (plain, (ph, pc)) = compiled(given), layer(given)
+        assert out.batch_sizes == plain.batch_sizes
+        assert out.unsorted_indices.tolist() == plain.unsorted_indices.tolist()
+        for a, b in ((out.data, plain.data), (h, ph), (c, pc)):
+            assert eg.allclose(a, b, atol=1e-6)
+    assert compiled.count == 2  # one for each pattern of lengths
+
+
 PACKED = nn.utils.rnn.pack_sequence([eg.ones(3)])
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "hidden size": (lambda: nn.LSTM(3, 0), ArgumentError, "LSTM: hidden_size must be a positive"),

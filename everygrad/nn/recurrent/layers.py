@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -182,7 +183,7 @@ class RNNBase(Module):
             order = packed.unsorted_indices
             if order is not None:
                 finals = [take(t, order, axis=1) for t in finals]
-            return packed._replace(data=packed_rows(x, packed.batch_sizes)), finals
+            return replace(packed, data=packed_rows(x, packed.batch_sizes)), finals
         if not batched:
             return x.squeeze(1), [t.squeeze(1) for t in finals]
         return (x.swapaxes(0, 1) if self.batch_first else x), finals

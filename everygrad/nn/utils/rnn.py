@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from everygrad.autograd import trees
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import where
@@ -16,7 +18,8 @@ from everygrad.ops.python.creation import asarray, full
 from everygrad.ops.shape.joining import concat, stack
 
 
-class PackedSequence(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class PackedSequence:
     """The steps of sequences one after the other: first all that have a first step, and so on.
 
     data              (all steps, ...)
@@ -30,6 +33,11 @@ class PackedSequence(NamedTuple):
     batch_sizes: tuple[int, ...]
     sorted_indices: Tensor | None = None
     unsorted_indices: Tensor | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The four fields in their order, as PyTorch's unpacks."""
+        order = (self.sorted_indices, self.unsorted_indices)
+        return iter((self.data, self.batch_sizes, *order))
 
     @property
     def lengths(self) -> list[int]:
@@ -49,6 +57,14 @@ class PackedSequence(NamedTuple):
             self.batch_sizes,
             *(i if i is None or not isinstance(device, str) else i.to(device) for i in order),
         )
+
+
+# the sizes are part of the structure: a compiled function is one for each pattern of lengths
+trees.register(
+    PackedSequence,
+    lambda p: ((p.data, p.sorted_indices, p.unsorted_indices), p.batch_sizes),
+    lambda sizes, leaves: PackedSequence(leaves[0], sizes, *leaves[1:]),
+)
 
 
 def _lengths(fn: str, lengths: Any, n: int, longest: int) -> list[int]:
