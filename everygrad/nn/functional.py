@@ -37,7 +37,6 @@ from everygrad.nn.functions.products import (
     linear_cross_entropy as linear_cross_entropy,
 )
 from everygrad.ops.elementwise.activations import (
-    gelu_tanh,
     glu as glu,
     hardshrink as hardshrink,
     logsigmoid as logsigmoid,
