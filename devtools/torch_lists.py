@@ -71,7 +71,10 @@ CLASSES_OF = {
     "torch.distributions": "everygrad.distributions",
     "torch.utils.data": "everygrad.data",
 }
-_HELPERS = ("common_args", "handle_torch_function", "has_torch_function", "boolean_dispatch")
+_HELPERS = (
+    *("common_args", "handle_torch_function", "has_torch_function", "boolean_dispatch"),
+    *("factory_kwargs", "assert_int_or_pair"),
+)
 
 
 def _is_function(value: Any) -> bool:
@@ -86,6 +89,10 @@ def _is_public(module: Any, name: str) -> bool:
         return name in module.__all__ and callable(getattr(module, name))
     value = getattr(module, name)
     home = getattr(value, "__module__", None) or "torch"
+    if module.__name__.startswith("torch.nn.utils."):
+        return callable(value) and home == module.__name__
+    if module.__name__ == "torch.nn.functional" and inspect.isclass(value):
+        return False  # types that it imports
     return callable(value) and home.split(".")[0] in ("torch", "builtins")
 
 
@@ -97,7 +104,7 @@ def names_of(part: str) -> tuple[str, ...]:
         names = [n for n in dir(torch.Tensor) if not n.startswith("_")]
         return tuple(n for n in names if not n.endswith("_"))
     module = torch if part == "torch" else import_module(part)
-    if part in CLASSES_OF:
+    if part in CLASSES_OF or part.startswith("torch.nn."):
         return tuple(n for n in dir(module) if _is_public(module, n))
     found = [n for n in dir(module) if n[0] != "_" and _is_function(getattr(module, n))]
     plain = [n for n in found if not n.endswith("_") and n not in _HELPERS]
