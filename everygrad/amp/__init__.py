@@ -15,4 +15,4 @@ autocast: Any  # the class: `everygrad` puts it here, in the place of the module
 def __getattr__(name: str) -> Any:
     if name != "GradScaler":
         raise AttributeError(f"everygrad.amp has no {name!r}; it has autocast and GradScaler")
-    return import_module("everygrad.optim").GradScaler
+    return import_module("everygrad.amp.scaler").GradScaler

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
 
-from everygrad.amp.scaler import GradScaler as GradScaler
 from everygrad.core.torch_optim_names import missing as _missing
 from everygrad.optim import lr_scheduler as lr_scheduler, swa_utils as swa_utils
 from everygrad.optim.accumulation import accumulate_gradients as accumulate_gradients
@@ -25,6 +25,9 @@ from everygrad.optim.optimizer import (
 from everygrad.optim.rprop import Rprop as Rprop
 from everygrad.optim.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
 from everygrad.optim.sgd import SGD as SGD
+
+if TYPE_CHECKING:
+    from everygrad.amp.scaler import GradScaler as GradScaler
 
 __all__ = [
     "ASGD",
@@ -58,4 +61,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):  # Python asks for these itself
         raise AttributeError(name)
+    if name == "GradScaler":  # it knows optimisers, and is loaded after them
+        return _import_module("everygrad.amp.scaler").GradScaler
     raise _missing("optim", name, __all__)

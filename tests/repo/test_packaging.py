@@ -272,3 +272,26 @@ def test_no_import_cycles() -> None:
     graph = {m: {i.module for i in imports_of(m) if not i.late} - {m} for m in MODULES}
     order = [*graphlib.TopologicalSorter(graph).static_order()]  # CycleError names the modules
     assert {*order} >= {*MODULES}
+
+
+FIRST = [
+    *(
+        "amp.scaler",
+        "amp",
+        "optim",
+        "optim.lr_scheduler",
+        "nn",
+        "nn.utils",
+        "data",
+        "io",
+        "training",
+    ),
+    *("distributions", "tools", "autograd.transforms.vmap", "ops.nn", "cuda", "fft", "linalg"),
+]
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_any_part_may_be_imported_first(name: str) -> None:
+    command = [sys.executable, "-c", f"import everygrad.{name}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
