@@ -24,7 +24,7 @@ from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
 from everygrad.compile.expr import Expr
 from everygrad.core.context import fast_limit, intercepted, profiling, tracing, watcher
-from everygrad.core.protocols import ElementwiseOp, Op
+from everygrad.core.op import ElementwiseOp, Op
 from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, EverygradError
@@ -217,8 +217,11 @@ def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:
     return wrap(base.get(like.device).from_numpy(array.astype(dtypes.as_dtype(array.dtype).np)))
 
 
-def operands(op: str, *values: Any, floating: bool = False) -> tuple[Tensor, ...]:
-    """Tensors of one dtype from tensors, NumPy arrays and Python numbers (which never widen)."""
+def operands(
+    op: str, *values: Any, floating: bool = False, ends_in: str = ""
+) -> tuple[Tensor, ...]:
+    """Tensors of one dtype from tensors, NumPy arrays and Python numbers (which never widen).
+    `ends_in`: the op whose precision holds, where `op` is the name of a function around it."""
     tensors = [v for v in values if isinstance(v, Tensor)]
     numbers = [v for v in values if isinstance(v, bool | int | float | complex | np.generic)]
     others = [v for v in values if not isinstance(v, Tensor) and not _is_number(v)]
@@ -236,7 +239,7 @@ def operands(op: str, *values: Any, floating: bool = False) -> tuple[Tensor, ...
     if floating and not common.is_differentiable:
         common = dtypes.DEFAULT_FLOAT
     if intercepted() and (chosen := policy()) is not None:
-        common = cast_to(op, common, anchor.device, chosen)
+        common = cast_to(ends_in or op, common, anchor.device, chosen)
     arrays = iter(tensors[len(tensors) - len(others) :])
     made = []
     for v in values:

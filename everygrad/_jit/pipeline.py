@@ -10,13 +10,14 @@ import numpy as np
 from everygrad._jit.record import Record
 from everygrad.backends import base
 from everygrad.compile.expr import call
+from everygrad.compile.facts import OpFacts
 from everygrad.compile.ir import Graph
 from everygrad.compile.simplify import simplify
-from everygrad.core.protocols import Compiled, OpFacts
+from everygrad.core.protocols import Compiled
 from everygrad.ops.record.families import Elementwise
 from everygrad.ops.record.spec import REGISTRY
 
-COPY = Elementwise("copy", lambda x: x, kinds="any", recompute="cheap")
+COPY = Elementwise("copy", lambda x: x, kinds="any", recompute="cheap", copies=True)
 # The sum of one term, 0.0 + x. Not as an addition: drivers of GPUs take x + 0.0 for x
 SUM_ALONE = Elementwise("sum_alone", lambda x: call("select", x == 0.0, 0.0, x), kinds="any")
 MOVES = {

@@ -25,10 +25,11 @@ from everygrad._jit.guards import Count, Guard, Kept
 from everygrad.autograd.graph import Leaf
 from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
+from everygrad.compile.facts import OpFacts
 from everygrad.compile.ir import Graph, Value, index_bound
 from everygrad.core.context import tracing
+from everygrad.core.op import Op
 from everygrad.core.ownership import refcount
-from everygrad.core.protocols import Op, OpFacts
 from everygrad.core.scopes import Setting
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, wrap
@@ -329,7 +330,7 @@ class Tracer:
     def call(self, op: Op, inputs: Sequence[Tensor], params: dict[str, Any]) -> Any:
         """The payload of an op on traced tensors."""
         inputs = self.lift(inputs)
-        if op.name == "to":
+        if op.transfers:
             (t,) = inputs
             self.moves.add(params["device"])
             return self.traced(t._data.value, params["device"])
@@ -351,9 +352,7 @@ class Tracer:
             return True
         if not backend.serves(op, [t._data.value for t in inputs], params):
             return True
-        if op.name in ("gather", "scatter_add"):  # one pick a row: a comparison fuses, a jump not
-            return inputs[1].shape[params["axis"]] == 1
-        return False
+        return op.one_hot_if_single and inputs[1].shape[params["axis"]] == 1
 
     def checked(
         self, op: Op, inputs: Sequence[Tensor], params: dict[str, Any], device: str
@@ -379,7 +378,7 @@ class Tracer:
         for known in (index, self.checks.get(index, index)):
             if index_bound(known) <= size:
                 return known
-        if index.kind != "movement" and index.name != "concat":
+        if not index.facts.rearranges:
             return None
         args = [self.within(a, size) for a in index.args]
         known_args = [a for a in args if a is not None]

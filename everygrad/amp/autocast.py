@@ -1,9 +1,11 @@
 """Mixed precision: which ops run in a half dtype, which in float32, while `autocast` is on.
 
-Dispatch casts the inputs of an op that the table names, by ordinary `astype` ops, and then runs it
-with the setting off: what the op is made of, its tangent and its batched form keep the dtypes that
-were chosen. A backward pass runs with the setting off too, so it uses the dtypes of forward, and a
-cast's own derivative brings each gradient back to its parameter's dtype.
+What an op runs in is a fact of its record: "low" where multiplications bound it, and sums are kept
+in float32 anyway; "float32" where a half dtype loses too much, because values overflow or many
+small numbers are added up. Dispatch casts the inputs of such an op by ordinary `astype` ops, and
+then runs it with the setting off: what the op is made of, its tangent and its batched form keep the
+dtypes that were chosen. A backward pass runs with the setting off too, so it uses the dtypes of
+forward, and a cast's own derivative brings each gradient back to its parameter's dtype.
 
 Nothing is paid while no block is open: dispatch looks only while ops are intercepted.
 """
@@ -19,16 +21,12 @@ from everygrad import dtypes
 from everygrad.autograd.modes import _Mode
 from everygrad.backends.base import kind_of
 from everygrad.core.context import intercepted, records
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 from everygrad.core.scopes import Setting, Settings
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError
 
-# Functions that take their inputs as the op they end in does. What an op runs in is a field of its
-# record: "low" where multiplications bound it, and sums are kept in float32 anyway; "float32" where
-# a half dtype loses too much, because values overflow or many small numbers are added up.
-_LIKE = {"scaled_dot_product_attention": "attention"}
 HALVES = (dtypes.bfloat16, dtypes.float16)
 _EVERYWHERE = "*"  # the device kinds that no setting names
 
@@ -47,7 +45,7 @@ def low_dtype(chosen: Policy, device: str) -> DType | None:
 def cast_to(name: str, dtype: DType, device: str, chosen: Policy) -> DType:
     """The dtype in which an op takes an input of `dtype`. float64, complex numbers and integers
     stay what they are."""
-    op = records.by_name.get(_LIKE.get(name, name))
+    op = records.by_name.get(name)
     precision = "" if op is None else op.precision
     low = low_dtype(chosen, device) if precision else None
     if low is None or not (dtype is dtypes.float32 or dtype in HALVES):
@@ -153,9 +151,9 @@ def _by_kind(item: tuple[str, DType | None]) -> str:
 
 def table(ops: Iterable[Op]) -> str:
     """The table of docs/mixed-precision.md."""
-    by_precision: dict[str, list[str]] = {"low": [*_LIKE], "float32": [], "": []}
+    by_precision: dict[str, list[str]] = {"low": [], "float32": [], "": []}
     for op in ops:
-        by_precision[op.precision].append(op.name)
+        by_precision[op.precision] += [op.name, *op.entry_points]
     lines = ["| runs in | ops |", "| --- | --- |"]
     for title, precision in (("the low dtype", "low"), ("float32", "float32")):
         names = " ".join(f"`{n}`" for n in sorted(by_precision[precision]))

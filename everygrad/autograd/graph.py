@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 
 if TYPE_CHECKING:
     from everygrad.core.tensor import Tensor

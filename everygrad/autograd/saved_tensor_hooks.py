@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from everygrad.autograd.graph import Node
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 
 
 class Recorder:

@@ -8,8 +8,9 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Protocol
 
+from everygrad.compile.facts import OpFacts
 from everygrad.core.context import intercepted, tracing
-from everygrad.core.protocols import Compiled, OpFacts, UpdateRule
+from everygrad.core.protocols import Compiled, UpdateRule
 from everygrad.core.shapes import Shape
 from everygrad.errors import DeviceError
 

@@ -23,13 +23,13 @@ class Kind(NamedTuple):
 
 def fusable(v: Value) -> bool:
     """Whether groups can contain v: elementwise values, reductions, and gathers by an index."""
-    return v.kind in ("elementwise", "reduction") or v.name == "take"
+    return v.facts.joins_groups
 
 
 def under_extremes(graph: Graph) -> set[Value]:
     """The values under a max or min. One kernel finds the extreme, another may recompute the values
     and compare them with it: they must be rounded alike in both."""
-    todo = [a for v in graph.values if v.name in ("max", "min") for a in v.args]
+    todo = [a for v in graph.values if v.facts.combine in ("max", "min") for a in v.args]
     found: set[Value] = set()
     for v in todo:
         if v not in found and v.kind in ("elementwise", "movement"):

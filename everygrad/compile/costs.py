@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from everygrad.compile.facts import OpFacts
 from everygrad.compile.ir import Value
-from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape, size_of
 
 

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from everygrad.compile.dependencies import Dependencies
+from everygrad.compile.facts import ValueCheck
 from everygrad.compile.ir import LEAVES, Graph, Value, in_order, reachable
 from everygrad.compile.recompute import Recompute
 from everygrad.compile.thresholds import edge
@@ -157,8 +158,7 @@ class Fuser:
             if v.kind in LEAVES or (v.kind == "movement" and view_of(v).base is not v):
                 continue
             self.lately.append(_making(v))
-            walks = v.kind in ("elementwise", "reduction") or v.name == "take"
-            if walks and v.size and self.fusable(v):
+            if v.facts.joins_groups and v.size and self.fusable(v):
                 self.place(v)
             else:
                 self.alone(v)
@@ -236,7 +236,7 @@ class Fuser:
         return Member(v, role, shape, tuple(refs), level)
 
     def refs(self, v: Value, shape: Shape, group: Group, level: str) -> list[Ref | None]:
-        if v.name != "take":
+        if not v.facts.indexed_load:
             return [self.ref(a, shape, group, level) for a in v.args]
         (x, index), axis = v.args, v.params["axis"]
         table, places = view_of(x), view_of(index)
@@ -406,8 +406,8 @@ class Fuser:
 
     def wanted_early(self) -> set[int]:
         """Checks of indices, and what they wait for: nothing may be changed before one raises."""
-        is_check = (g.number for g in self.groups if g.opaque and g.opaque.name == "check_range")
-        todo = list(is_check)
+        opaque = ((g.number, g.opaque) for g in self.groups if g.opaque is not None)
+        todo = [n for n, v in opaque if v.facts.value_check is ValueCheck.RANGE]
         found = set(todo)
         for n in todo:
             fresh = self.dependencies.before[n] - found

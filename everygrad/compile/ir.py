@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from everygrad.compile.facts import NO_FACTS, Move, OpFacts
 from everygrad.core import shapes
-from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType, bfloat16, bool_, rounded
 from everygrad.errors import CompileError
@@ -54,6 +54,16 @@ class Value:
         self.where = where
         self.generation = generation  # equal calls of different generations stay apart
         self.view: Any = None  # see views.view_of
+
+    @property
+    def facts(self) -> OpFacts:
+        """What the op's record says; of a leaf, nothing special."""
+        return NO_FACTS if self.op is None else self.op
+
+    @property
+    def move(self) -> Move | None:
+        """Which movement it is."""
+        return None if self.op is None else self.op.move
 
     @property
     def size(self) -> int:
@@ -180,13 +190,10 @@ def index_bound(index: Value) -> float:
     checked, or is made so."""
     while index.kind == "movement":
         index = index.args[0]
-    if index.name == "check_range":
-        return float(index.params["size"])
-    if index.name == "max_pool2d_index":
-        return float(size_of(index.args[0].shape[2:]))
-    if index.name == "concat":
+    if index.facts.rearranges:
         return max(index_bound(a) for a in index.args)
-    return math.inf
+    bound = index.facts.index_bound
+    return math.inf if bound is None else bound([a.shape for a in index.args], index.params)
 
 
 def reachable(outputs: Iterable[Value]) -> set[Value]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.compile import accumulate
+from everygrad.compile.facts import Move, Neutral, OpFacts
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import View, apply_move, view_of
@@ -72,7 +73,7 @@ class Simplifier:
     # --- by kind --------------------------------------------------------------------------------
 
     def kernel(self, v: Value, args: list[Value]) -> Value | None:
-        return args[0] if v.name in ("identity", "to") else None
+        return args[0] if v.facts.alias else None
 
     def reduction(self, v: Value, args: list[Value]) -> Value | None:
         (x,) = args
@@ -104,7 +105,7 @@ class Simplifier:
         (x,) = args
         if v.shape == x.shape and _keeps_order(v):
             return x
-        if x.kind == "full" and (v.name != "unslice" or _is_zero(x)):
+        if x.kind == "full" and (v.move is not Move.UNSLICE or _is_zero(x)):
             return self.graph.full(v.shape, x.params["value"], v.dtype)
         if x.kind == "movement":
             return self.two_moves(v, x)
@@ -113,9 +114,9 @@ class Simplifier:
     def two_moves(self, v: Value, x: Value) -> Value | None:
         """Two moves of one kind as one move."""
         (below,) = x.args
-        if v.name == x.name == "reshape":
+        if v.move is x.move is Move.RESHAPE:
             return self.reshaped(below, v.shape)
-        if v.name == x.name == "permute_dims":
+        if v.move is x.move is Move.PERMUTE:
             axes = tuple(x.params["axes"][a] for a in v.params["axes"])
             if axes == tuple(range(len(axes))):
                 return below
@@ -124,7 +125,7 @@ class Simplifier:
 
     def legal(self, v: Value, x: Value) -> Value | None:
         """A reshape that strides cannot express reads a copy instead."""
-        if v.name != "reshape":
+        if v.move is not Move.RESHAPE:
             return None
         view: View = view_of(x)
         if view.base is x or apply_move(view, _as_move(v, x)) is not None:
@@ -137,15 +138,14 @@ class Simplifier:
             return x
         if x.kind == "full":
             return self.graph.full(shape, x.params["value"], x.dtype)
-        if x.kind == "movement" and x.name == "reshape":
+        if x.move is Move.RESHAPE:
             return self.reshaped(x.args[0], shape)
         move = Value("movement", "reshape", self.moves["reshape"], (x,), {"shape": shape}, shape,
                      x.dtype, -1, x.where)  # fmt: skip
         return self.legal(move, x) or self.graph.call(move.op, [x], move.params, x.where)
 
     def elementwise(self, v: Value, args: list[Value]) -> Value | None:
-        rule = _ALGEBRA.get(v.name)
-        kept = rule(args) if rule is not None else None
+        kept = _one_of(v.facts, args)
         if kept is None or kept.dtype is not v.dtype:
             return None
         if kept.shape == v.shape:
@@ -167,10 +167,10 @@ def _array(v: Value, shape: tuple[int, ...]) -> Any:
 
 def _keeps_order(v: Value) -> bool:
     """Whether a move from a shape to the same shape moves nothing."""
-    if v.name == "permute_dims":
+    if v.move is Move.PERMUTE:
         order = [a for a in v.params["axes"] if v.shape[a] != 1]
         return order == sorted(order)
-    if v.name in ("slice", "unslice"):
+    if v.move in (Move.SLICE, Move.UNSLICE):
         return all(start == 0 and step == 1 for start, _, step in v.params["slices"])
     return True
 
@@ -200,22 +200,23 @@ def _number(v: Value, value: float) -> bool:
     return v.kind == "full" and v.params["value"] == value
 
 
-def _neutral(right: float, both: bool) -> Callable[[list[Value]], Value | None]:
-    """x op right is x, and if `both`, right op x too. Of the zeros the one with the sign of `right`
-    is: -0.0 + 0.0 is 0.0."""
-
-    def rule(args: list[Value]) -> Value | None:
-        x, y = args
-        if _number(y, right) and _same_sign(y, right):
-            return x
-        return y if both and _number(x, right) and _same_sign(x, right) else None
-
-    return rule
+def _one_of(facts: OpFacts, args: list[Value]) -> Value | None:
+    """What an elementwise op gives, where its algebra says that it is one of the values at hand."""
+    if facts.neutral is not None:
+        return _beside_neutral(facts.neutral, args)
+    if facts.involution and args[0].op is facts:
+        return args[0].args[0]
+    return _chosen(args) if facts.selects else None
 
 
-def _double_negation(args: list[Value]) -> Value | None:
-    (x,) = args
-    return x.args[0] if x.kind == "elementwise" and x.name == "negative" else None
+def _beside_neutral(neutral: Neutral, args: list[Value]) -> Value | None:
+    """The input beside the neutral number. Of the zeros the one with its sign is neutral:
+    -0.0 + 0.0 is 0.0."""
+    x, y = args
+    right, both = neutral
+    if _number(y, right) and _same_sign(y, right):
+        return x
+    return y if both and _number(x, right) and _same_sign(x, right) else None
 
 
 def _chosen(args: list[Value]) -> Value | None:
@@ -223,17 +224,6 @@ def _chosen(args: list[Value]) -> Value | None:
     if condition.kind != "full":
         return None
     return yes if condition.params["value"] else no
-
-
-_ALGEBRA: dict[str, Callable[[list[Value]], Value | None]] = {
-    "add": _neutral(-0.0, both=True),
-    "subtract": _neutral(0.0, both=False),
-    "multiply": _neutral(1, both=True),
-    "divide": _neutral(1, both=False),
-    "pow": _neutral(1, both=False),
-    "negative": _double_negation,
-    "where": _chosen,
-}
 
 
 def simplify(graph: Graph, evaluate: Evaluate, moves: dict[str, Any]) -> Graph:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from everygrad.compile.facts import Move
 from everygrad.compile.ir import Value
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import is_row_major, reshape_strides, row_major
@@ -46,17 +47,18 @@ def apply_move(view: View, move: Value) -> View | None:
     """The view after one more move; None where strides cannot say it."""
     base, shape, strides, offset = view
     params = move.params
-    if move.name == "permute_dims":
+    kind = move.move
+    if kind is Move.PERMUTE:
         axes = params["axes"]
         return View(base, move.shape, tuple(strides[a] for a in axes), offset)
-    if move.name == "broadcast_to":
+    if kind is Move.BROADCAST:
         return expand(view, move.shape)
-    if move.name == "slice":
+    if kind is Move.SLICE:
         slices = params["slices"]
         start = offset + sum(s * step for (s, _, _), step in zip(slices, strides, strict=True))
         steps = tuple(by * step for (_, _, by), step in zip(slices, strides, strict=True))
         return View(base, move.shape, steps, start)
-    if move.name == "reshape":
+    if kind is Move.RESHAPE:
         moved = reshape_strides(shape, strides, move.shape)
         return None if moved is None else View(base, move.shape, moved, offset)
     return None

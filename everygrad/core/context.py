@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everygrad.core.protocols import Op, Profiler, Tracer
+from everygrad.core.protocols import Profiler, Tracer
+
+if TYPE_CHECKING:
+    from everygrad.core.op import Op
 
 # Whether something (a tracer, a profiler, `autocast`, `find_nan`) must see every op. Dispatch asks
 # this first, and looks at the variables below only if it is so.

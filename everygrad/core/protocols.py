@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,100 +10,10 @@ from everygrad.errors import TraceError
 
 if TYPE_CHECKING:
     from everygrad.backends.base import Backend
-    from everygrad.compile.expr import Program
+    from everygrad.compile.facts import OpFacts
     from everygrad.compile.memory import Memory
-    from everygrad.core.shapes import Shape
+    from everygrad.core.op import Op
     from everygrad.core.tensor import Tensor
-    from everygrad.dtypes import DType
-
-
-class OpFacts(Protocol):
-    """What the compiler and the backends read from the record of an op (`ops.record.spec`), or from
-    an op that a backend put into a graph of its own.
-
-    The facts of one family stand under its name: `family` says which of them there are.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-
-    @property
-    def flops(self) -> Callable[[Shape, Sequence[Shape], dict[str, Any]], int] | None:
-        """The operations of a call, from its result's shape, its inputs' and its parameters."""
-
-    recompute: str
-    index_input: int | None
-
-    # elementwise
-
-    @property
-    def program(self) -> Callable[[Sequence[DType], dict[str, Any]], Program]:
-        """The typed body for inputs of these dtypes."""
-
-    # reduction
-
-    combine: str
-    mean: bool
-
-    # movement
-
-    shape: Callable[..., Shape]
-
-    # kernel
-
-    result: Callable[..., tuple[Shape, DType]] | None  # None: a tracer sees what it is made of
-
-
-class Op(OpFacts, Protocol):
-    """The record of an op, as dispatch and autograd see it (`ops.record.spec`)."""
-
-    inputs: tuple[str, ...]
-    precision: str
-    constant: bool
-    composed: bool
-    is_users: bool
-    failure: str
-    constants: Mapping[str, Any]
-
-    def save(
-        self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]
-    ) -> tuple[Any, ...]:
-        """The payloads that the derivative needs: (out, *inputs) with None for the others."""
-
-    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
-        """The gradient of each input, None where none is wanted."""
-
-    def jvp(
-        self,
-        out: Tensor,
-        inputs: Sequence[Tensor],
-        tangents: Sequence[Tensor | None],
-        params: dict[str, Any],
-    ) -> Tensor | None:
-        """The tangent of the result, None where it is zero."""
-
-    def explain(self, inputs: Sequence[Tensor], params: dict[str, Any]) -> None:
-        """Raise a named error if these inputs are at fault; called only after a failure."""
-
-    def portable(self, *inputs: Tensor, **params: Any) -> Tensor:
-        """The op in terms of other ops."""
-
-
-class ElementwiseOp(Op, Protocol):
-    """The record of an elementwise op, as the fast paths of dispatch see it."""
-
-    body: Callable[..., Any]
-    floats: frozenset[Any]  # NumPy's dtypes of inputs that need no conversion
-    keeps: tuple[bool, ...]  # which of (out, *inputs) some rule needs
-    keep_table: tuple[tuple[bool, ...] | None, ...]  # of two inputs: by which want a gradient
-
-    def numpy_function(self, np_dtype: Any) -> Callable[..., Any]:
-        """The body on NumPy arrays that all have this dtype."""
-
-    def promote(self, *values: Any) -> tuple[Tensor, ...]:
-        """The inputs in one dtype that the op takes."""
 
 
 class Change(Protocol):

@@ -18,8 +18,8 @@ from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.autograd.transform_scope import GRAD, STREAM, VALUE, inside, outlasts_cycles
 from everygrad.core.context import intercepted, tracing
+from everygrad.core.op import Op
 from everygrad.core.ownership import calibrated, refcount
-from everygrad.core.protocols import Op
 from everygrad.core.shapes import Shape, axis_index, size_of
 from everygrad.core.torch_names import IN_PLACE, METHODS, cure
 from everygrad.dtypes import FROM_NP, DType

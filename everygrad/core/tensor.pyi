@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from everygrad.autograd.graph import HookHandle, Node
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 from everygrad.dtypes import DType
 from everygrad.ops.aliases.arithmetic import FrexpResult
 from everygrad.ops.index.search import Histogram

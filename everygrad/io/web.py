@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from everygrad.backends.webgpu.device import WebGPU
 
 PAGE = Path(__file__).parent / "page"
-_RANDOM = ("philox", "mulhi")  # the ops that only random numbers are made of
 _SHOWN = 3  # places named for each kind of obstacle
 
 
@@ -127,7 +126,7 @@ def _inputs(leaves: Sequence[Any]) -> Iterator[str]:
 def _changes(record: Record) -> Iterator[str]:
     """Tensors that are given new values; a random state is named as randomness instead."""
     names = _names(record)
-    random = any(v.name in _RANDOM for v in record.graph.values)
+    random = any(v.facts.random for v in record.graph.values)
     lasting = [t for t in record.targets if not (random and _is_random_state(t))]
     kept = [t for t in lasting if t.new]
     found = [_described(t, names) for t in lasting if not t.new]
@@ -159,7 +158,7 @@ def _described(target: Target, names: dict[int, str]) -> str:
 def _graph_obstacles(record: Record, graph: Graph) -> Iterator[str]:
     """Randomness, and dtypes that do not exist in a browser."""
     live = list(in_order(reachable(graph.outputs)))
-    drawn = {v.where for v in live if v.name in _RANDOM}
+    drawn = {v.where for v in live if v.facts.random}
     if drawn:
         yield (
             f"it draws random numbers at {_places(drawn)}; hand them over as an input, or switch "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from everygrad.compile.facts import ValueCheck
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.core.scopes import Scope
 from everygrad.errors import CompileError, OutOfMemoryError
@@ -207,11 +208,11 @@ class Exported:
             return None
         messages = {}
         for v in self.graph.values:
-            if v.name == "check_range":
+            if v.facts.value_check is ValueCheck.RANGE:
                 what, size = v.params["what"], v.params["size"]
                 number = self.dev.gpu.check_number(what, size)
                 messages[str(number)] = {"what": what, "size": size}
-            elif v.name == "check_true":
+            elif v.facts.value_check is ValueCheck.TRUE:
                 number = self.dev.gpu.check_number(v.params["what"], 1, v.params["error"])
                 messages[str(number)] = {"what": v.params["what"]}
         return {"buffer": at, "messages": messages}

@@ -410,7 +410,7 @@ def _attend(
     given = [query, key, value] if mask is None else [query, key, value, mask]
     if mask is not None and mask.dtype.kind == "bool":
         given[3] = where(mask, zeros((), query.dtype, query.device), -math.inf)
-    inputs = operands(name, *given, floating=True)
+    inputs = operands(name, *given, floating=True, ends_in="attention")
     q, k, v = (
         x if x.shape[:-2] == batch else x.broadcast_to((*batch, *x.shape[-2:])) for x in inputs[:3]
     )

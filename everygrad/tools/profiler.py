@@ -21,7 +21,7 @@ from everygrad.backends import base
 from everygrad.compile import costs
 from everygrad.compile.ir import Graph, Value
 from everygrad.core.context import profiling
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 from everygrad.core.scopes import Scope, Settings
 from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError
@@ -29,7 +29,6 @@ from everygrad.errors import ArgumentError
 Shown = Callable[[], tuple[Any, Graph]]  # steps with `steps()` and `step_bytes()`, and a graph
 
 OP, JIT, KERNEL = "op", "jit", "kernel"
-_VIEWS = ("reshape", "permute_dims", "broadcast_to", "slice")  # another look at the same memory
 _COLUMNS = (
     *("device", "kind", "name", "calls", "launches"),
     *("ms", "us each", "%", "MB", "GB/s", "GFLOP/s"),
@@ -121,7 +120,7 @@ class Profile(Scope):
             out, start, seconds = backend.timed(lambda: backend.run(op, arrays, params))
         if out is NotImplemented:  # its parts come next, and are counted
             return out
-        view = op.name in _VIEWS
+        view = op.move is not None and op.move.is_view
         inputs = [tuple(a.shape) for a in arrays]
         self._note(
             OP,

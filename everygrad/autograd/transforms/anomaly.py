@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everygrad.autograd.modes import _Mode
 from everygrad.core.context import watcher
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 from everygrad.core.scopes import Settings
 from everygrad.core.tensor import Tensor, Wrapped
 from everygrad.dispatch import user_line

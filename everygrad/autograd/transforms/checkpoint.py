@@ -35,7 +35,7 @@ from everygrad.autograd.modes import (
 from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
 from everygrad.backends import base
 from everygrad.core.context import INTERCEPT, profiling, tracing
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply, execute
 from everygrad.errors import ArgumentError, GradientError

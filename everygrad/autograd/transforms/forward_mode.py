@@ -11,7 +11,7 @@ from everygrad.autograd.transform_scope import (
     check_in_force,
     user_place,
 )
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dispatch import apply

@@ -27,7 +27,7 @@ from everygrad.autograd.transform_scope import (
 from everygrad.autograd.transforms.forward_mode import Dual, part_of
 from everygrad.autograd.transforms.vmap import along_directions
 from everygrad.autograd.trees import flatten, leaves_of, map_leaves, unflatten
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply

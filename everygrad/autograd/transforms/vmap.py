@@ -19,7 +19,7 @@ from everygrad.autograd.transform_scope import (
     within,
 )
 from everygrad.autograd.trees import flatten, spread, unflatten
-from everygrad.core.protocols import Op
+from everygrad.core.op import Op
 from everygrad.core.shapes import Shape, axis_index
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply

@@ -33,9 +33,10 @@ from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.gpu import GpuBackend
 from everygrad.backends.strided_array import span
 from everygrad.compile.expr import Program
+from everygrad.compile.facts import OpFacts
 from everygrad.core import shapes
 from everygrad.core.config import config
-from everygrad.core.protocols import OpFacts, UpdateRule
+from everygrad.core.protocols import UpdateRule
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides
 from everygrad.dtypes import FROM_NP, DType

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from everygrad.backends.base import Backend
+from everygrad.compile.facts import OpFacts
 from everygrad.core import shapes
-from everygrad.core.protocols import OpFacts
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType, bool_, complex_of
 from everygrad.errors import TraceError

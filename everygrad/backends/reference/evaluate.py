@@ -17,7 +17,7 @@ from everygrad.backends.reference.tolerance import (
     difference,
     rounded,
 )
-from everygrad.core.protocols import OpFacts
+from everygrad.compile.facts import OpFacts
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError
 

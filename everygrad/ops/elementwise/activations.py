@@ -172,6 +172,7 @@ gelu_tanh: Function = elementwise(
     torch=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
     samples=s.unary(),
     recompute="late",
+    epilogue="gelu",
 )
 
 # --- with one parameter --------------------------------------------------------------------------

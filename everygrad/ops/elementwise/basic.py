@@ -14,6 +14,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.compile.expr import Expr, as_expr, call
+from everygrad.compile.facts import Neutral
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply, binary, operands
 from everygrad.errors import DtypeError, ShapeError
@@ -69,6 +70,7 @@ add: Function = elementwise(
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
     recompute="cheap",
+    neutral=Neutral(-0.0, both=True),
 )
 subtract: Function = elementwise(
     "subtract",
@@ -80,6 +82,7 @@ subtract: Function = elementwise(
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
     recompute="cheap",
+    neutral=Neutral(0.0, both=False),
 )
 multiply: Function = elementwise(
     "multiply",
@@ -91,6 +94,7 @@ multiply: Function = elementwise(
     samples=s.binary(),
     refuses=(MISFIT, NOT_BOOL),
     recompute="cheap",
+    neutral=Neutral(1, both=True),
 )
 divide: Function = elementwise(
     "divide",
@@ -104,6 +108,7 @@ divide: Function = elementwise(
     samples=s.binary(low_y=0.5),
     refuses=(MISFIT,),
     recompute="cheap",
+    neutral=Neutral(1, both=False),
 )
 
 
@@ -157,6 +162,7 @@ negative: Function = elementwise(
     reference=np.negative,
     samples=s.unary(),
     recompute="cheap",
+    involution=True,
 )
 
 
@@ -342,6 +348,7 @@ WHERE = Elementwise(
         lambda g, condition: where(condition, 0.0, g),
     ),
     kinds="any",
+    selects=True,
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.compile.expr import call
+from everygrad.compile.facts import Neutral
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
@@ -156,6 +157,7 @@ pow: Function = elementwise(  # the Array API's name
         refuse(ArgumentError, "pow: an integer to a negative power", s.integers(3), -2),
         refuse(ArgumentError, "pow: an integer to a neg", s.integers(2), np.array([2, -1])),
     ),
+    neutral=Neutral(1, both=False),
     precision="float32",
 )
 POW: Any = REGISTRY["pow"]
@@ -441,6 +443,7 @@ relu: Function = elementwise(
     reference=lambda x: np.maximum(x, 0),
     samples=s.unary(),
     recompute="late",
+    epilogue="relu",
 )
 softplus: Function = elementwise(
     "softplus",
@@ -509,6 +512,7 @@ gelu: Function = elementwise(
     reference="tests.support.references:gelu",
     samples=s.unary(),
     recompute="late",
+    coarse_halves=True,
 )
 
 

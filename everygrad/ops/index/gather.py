@@ -14,6 +14,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends import base
+from everygrad.compile.facts import ValueCheck
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
@@ -154,6 +155,7 @@ TAKE: Kernel = _Take(
         x.dtype,
     ),
     index_input=1,
+    indexed_load=True,
 )
 CHECK_RANGE: Kernel = Kernel(
     "check_range",
@@ -162,6 +164,8 @@ CHECK_RANGE: Kernel = Kernel(
     constant=True,
     batch=lambda xs, size, what: apply(CHECK_RANGE, xs[0], size=size, what=what),
     result=lambda x, size, what: (x.shape, x.dtype),
+    value_check=ValueCheck.RANGE,
+    index_bound=lambda given, params: params["size"],
 )
 register(
     CHECK_RANGE,
@@ -349,6 +353,7 @@ GATHER: Kernel = Picking(
     batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
     result=lambda x, index, axis: (index.shape, x.dtype),
     index_input=1,
+    one_hot_if_single=True,
 )
 SCATTER_ADD: Kernel = Kernel(
     "scatter_add",
@@ -365,6 +370,7 @@ SCATTER_ADD: Kernel = Kernel(
     batch=lambda xs, axis: apply(SCATTER_ADD, *xs, axis=axis + 1),
     result=lambda x, index, source, axis: (x.shape, x.dtype),
     index_input=1,
+    one_hot_if_single=True,
 )
 
 

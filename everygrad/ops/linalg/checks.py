@@ -15,6 +15,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends import base
+from everygrad.compile.facts import ValueCheck
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import apply, operands
@@ -191,6 +192,7 @@ CHECK_TRUE: Kernel = Kernel(
     constant=True,
     batch=lambda xs, what, error: apply(CHECK_TRUE, xs[0], what=what, error=error),
     result=lambda ok, what, error: (ok.shape, ok.dtype),
+    value_check=ValueCheck.TRUE,
 )
 register(
     CHECK_TRUE,

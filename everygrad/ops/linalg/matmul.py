@@ -11,6 +11,7 @@ from numpy import ndarray
 from everygrad import dtypes
 from everygrad.amp.autocast import policy, whole
 from everygrad.compile import costs
+from everygrad.compile.facts import Gemm
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, shared, wrap
 from everygrad.dispatch import apply, operands
@@ -80,6 +81,7 @@ MATMUL: Kernel = _Matmul(
     result=_result,
     precision="low",
     flops=costs.product,
+    gemm=Gemm.PLAIN,
 )
 
 
@@ -176,6 +178,7 @@ LINEAR: Kernel = Kernel(
     result=lambda x, w: ((*x.shape[:-1], w.shape[0]), x.dtype),
     precision="low",
     flops=costs.product,
+    gemm=Gemm.TRANSPOSED,
 )
 # v^T @ x, summed over all rows: with matmul and linear, each one's derivatives are the others
 LINEAR_WEIGHT: Kernel = Kernel(

@@ -172,6 +172,7 @@ ATTENTION: _Attention = _Attention(
     batch=lambda xs, **params: apply(ATTENTION, *xs, **params),
     result=_mixed,
     precision="low",
+    entry_points=("scaled_dot_product_attention",),
     flops=costs.attention,
 )
 ATTENTION_MASKED: _Attention = _Attention(

@@ -69,6 +69,7 @@ POOL_INDEX: Kernel = Kernel(
     constant=True,
     batch=_pool_index_batch,
     result=lambda x, window: ((*x.shape[:2], *window.out_size(x.shape)), dtypes.int64),
+    index_bound=lambda given, params: shapes.size_of(given[0][2:]),
 )
 register(
     POOL_INDEX,

@@ -108,6 +108,8 @@ COPY: Kernel = _Transfer(
     linear=(0,),
     batch=lambda xs, device, source: apply(COPY, xs[0], device=device, source=source),
     result=lambda x, device, source: (x.shape, x.dtype),
+    alias=True,
+    transfers=True,
 )
 
 
@@ -179,6 +181,7 @@ IDENTITY: Kernel = Kernel(
     linear=(0,),
     batch=lambda xs: xs[0],
     result=lambda x: (x.shape, x.dtype),
+    alias=True,
 )
 register(IDENTITY, _identity, reference=lambda x: x, samples=s.unary(), namespace="internal")
 

@@ -33,7 +33,7 @@ ROUNDS = 10  # of Philox 4x32-10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # the increment of the key in each round
 
-MULHI = Elementwise("mulhi", lambda x, y: call("mulhi", x, y), kinds="integer")
+MULHI = Elementwise("mulhi", lambda x, y: call("mulhi", x, y), kinds="integer", random=True)
 
 
 def mulhi(x: Tensor, y: Tensor) -> Tensor:
@@ -76,6 +76,7 @@ BITS: Kernel = Kernel(
     _bits_portable,
     ("state",),
     constant=True,
+    random=True,
     constants={"rounds": ROUNDS, "multipliers": MULTIPLIERS, "weyl": WEYL},
 )
 register(

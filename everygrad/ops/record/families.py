@@ -9,7 +9,7 @@ Kernel       a portable definition in other ops; rules of its own only where the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,15 @@ from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.registry import broadcast_to
 from everygrad.compile import expr
 from everygrad.compile.expr import Expr, Program
+from everygrad.compile.facts import Move
 from everygrad.core import shapes
 from everygrad.core.context import fast_limit, intercepted
+from everygrad.core.op import ElementwiseOp
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import F32, F64, apply, binary, computed, operands, unary
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
-from everygrad.ops.record.spec import REGISTRY, Flops, NoRule, Op, Rule, register
+from everygrad.ops.record.spec import REGISTRY, NoRule, Op, Rule, register
 
 _REAL = frozenset((F32, F64))
 
@@ -45,7 +47,7 @@ KINDS = {
 }
 
 
-class Elementwise(Op):
+class Elementwise(Op, ElementwiseOp):
     """Family 3: `body` computes one element; `derivs` gives the derivative in each input times g.
 
     A rule is linear in `g`, so one formula serves both modes: reverse mode gives it the gradient,
@@ -55,6 +57,7 @@ class Elementwise(Op):
     """
 
     family = "elementwise"
+    joins_groups = True
 
     def __init__(
         self,
@@ -66,13 +69,12 @@ class Elementwise(Op):
         holomorphic: bool = True,
         tangents: Sequence[Callable[..., Any] | None] | None = None,
         names: Sequence[str] | None = None,
-        recompute: str = "",
+        **facts: Any,
     ) -> None:
         if names is None:
             code = body.__code__  # inspect.signature takes ten times as long, at every import
             names = code.co_varnames[: code.co_argcount]
-        super().__init__(name, names)
-        self.recompute = recompute
+        super().__init__(name, names, **facts)
         self.body = body
         self.kinds = kinds
         # dtypes of inputs that need no conversion, if all have the same
@@ -88,8 +90,9 @@ class Elementwise(Op):
         )
         self._programs: dict[Any, Program] = {}
         self.partials = tuple(
-            Partial(f"{name}.d{i}", rule, 1 + len(names)) for i, rule in enumerate(self.rules)
+            Partial(self, f"{name}.d{i}", rule, 1 + len(names)) for i, rule in enumerate(self.rules)
         )
+        self._intrinsic: str | None = None
         needs = [set() if r is None else r.needs for r in self.rules]
         union = set().union(*needs)
         self.keeps = tuple(i in union for i in range(len(names) + 1))
@@ -108,6 +111,18 @@ class Elementwise(Op):
             root = expr.trace(self.body, len(inputs), **params)
             found = self._programs[key] = expr.lower(root, inputs, self.out_dtype(inputs, params))
         return found
+
+    def intrinsic(self) -> str:
+        if self._intrinsic is None:
+            code = self.body.__code__
+            found = ""
+            alone = code.co_argcount == len(self.inputs) and not code.co_kwonlyargcount
+            if alone and self.derivative_of is None:
+                root = expr.trace(self.body, len(self.inputs))
+                places = [a.value if a.fn == "input" else None for a in root.args]
+                found = root.fn if places == [*range(len(self.inputs))] else ""
+            self._intrinsic = found
+        return self._intrinsic
 
     def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType | None:
         """The result's dtype where the body alone does not say."""
@@ -192,9 +207,10 @@ class Partial:
     `fast` maps float32 and float64 to a function of (g, saved) on small NumPy arrays.
     """
 
-    __slots__ = ("fast", "fast32", "fused", "name", "needs", "places", "rule", "same")
+    __slots__ = ("fast", "fast32", "fused", "name", "needs", "op", "places", "rule", "same")
 
-    def __init__(self, name: str, rule: Rule | None, places: int) -> None:
+    def __init__(self, op: Elementwise, name: str, rule: Rule | None, places: int) -> None:
+        self.op = op
         self.name = name
         self.rule = rule
         self.places = places
@@ -219,7 +235,10 @@ class Partial:
                 self.same = True
                 return None
             names = ("g", *(f"v{i}" for i in self.needs))
-            self.fused = Elementwise(self.name, self.body, names=names)
+            coarse = self.op.coarse_halves
+            self.fused = Elementwise(
+                self.name, self.body, names=names, derivative_of=self.op, coarse_halves=coarse
+            )
             for dtype in (F32, F64):
                 self.fast[dtype] = self.on_saved(dtype)
             self.fast32 = self.fast[F32]
@@ -384,6 +403,7 @@ class Reduction(Op):
     """
 
     family = "reduction"
+    joins_groups = True
 
     def __init__(
         self,
@@ -394,12 +414,9 @@ class Reduction(Op):
         constant: bool = False,
         kinds: str = "numeric",
         mean: bool = False,
-        precision: str = "",
+        **facts: Any,
     ) -> None:
-        super().__init__(name, ("x",))
-        self.precision = precision
-        self.combine = combine  # "add", "mul", "max", "min", "and", "or"
-        self.mean = mean  # finish: divide by the number of elements
+        super().__init__(name, ("x",), combine=combine, mean=mean, **facts)
         self.kinds = kinds
         self.constant = constant
         self.weights = None if weights is None else Rule(weights, self.inputs)
@@ -452,15 +469,16 @@ class Movement(Op):
     """Family 2: rearranges elements and is linear. `transpose(g, shape, **params)` undoes it."""
 
     family = "movement"
+    rearranges = True
 
     def __init__(
         self,
-        name: str,
+        move: Move,
         shape: Callable[..., shapes.Shape],
         transpose: Callable[..., Any],
         batch: Callable[..., dict[str, Any]],
     ) -> None:
-        super().__init__(name, ("x",))
+        super().__init__(move.value, ("x",), move=move)
         self.shape = shape  # (input shape, **params) -> result shape
         self.batch = batch  # (input shape, **params) -> params for one more leading axis
         self.set_rules((transpose,))
@@ -498,18 +516,10 @@ class Kernel(Op):
         batch: Callable[..., Any] | None = None,
         constant: bool = False,
         result: Callable[..., tuple[shapes.Shape, DType]] | None = None,
-        precision: str = "",
-        flops: Flops | None = None,
-        index_input: int | None = None,
-        failure: str = "",
-        constants: Mapping[str, Any] | None = None,
+        **facts: Any,
     ) -> None:
-        super().__init__(name, inputs)
-        self.failure = failure
-        self.constants = constants or self.constants
-        self.precision = precision
-        self.flops = flops
-        self.index_input = index_input
+        super().__init__(name, inputs, **facts)
+        self.joins_groups = self.indexed_load
         self.__dict__["portable"] = portable  # the record's own definition
         self.result = result  # (inputs with shape and dtype, **params) -> shape and dtype
         self.constant = constant

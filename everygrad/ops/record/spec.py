@@ -19,25 +19,22 @@ the parameters; what no rule names is not saved.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everygrad.amp.autocast import whole
 from everygrad.autograd.modes import recording
+from everygrad.compile.facts import FACTS
 from everygrad.core.context import records
-from everygrad.core.shapes import Shape
+from everygrad.core.op import Op as CoreOp
 from everygrad.core.tensor import Tensor, Wrapped, shared, stand_in, wrap
 from everygrad.core.torch_names import OWN_METHODS, OWN_PROPERTIES, SAME_METHODS
 from everygrad.errors import EverygradError
 from everygrad.ops.record.arguments import needs_names, takes_values, taking
 from everygrad.ops.record.lazy_index import METHODS, OPS
-
-if TYPE_CHECKING:
-    from everygrad.compile.expr import Program
-    from everygrad.dtypes import DType
 
 _WHERE = {name: module for module, names in OPS.items() for name in names}
 
@@ -158,33 +155,12 @@ class Rule:
         return self.fn(*[values[i] if i >= 0 else known[n] for n, i in self._sources])
 
 
-Flops = Callable[[Shape, Sequence[Shape], dict[str, Any]], int]
-
-
-class Op:
+class Op(CoreOp):
     """The common part of every record. `function` is what users call."""
 
     family = "composite"
-    constant = False  # True: the result never carries a derivative (comparisons, argmax)
-    is_users = False  # True: runs a user's own code, whose ops `autocast` looks at one by one
-    precision = ""  # what autocast runs it in: "low" (a half dtype), "float32", or its inputs' own
-    flops: Flops | None = None  # (result's shape, inputs' shapes, parameters) -> operations
-    index_input: int | None = None  # which input is an index along `axis` of the first one
-    # whether a compiler may compute it again rather than keep it: "cheap" always, "late" if the
-    # value is read far away
-    recompute = ""
-    failure = ""  # said after its name, on every device, of values that it cannot compute with
-    constants: Mapping[str, Any] = {}  # numbers that its definition and devices' kernels share
-    composed = False  # True: no derivative of its own; that of its portable definition serves
 
-    # facts of one family, which `core.protocols.OpFacts` names
-    program: Callable[[Sequence[DType], dict[str, Any]], Program]
-    combine: str
-    mean: bool
-    shape: Callable[..., Shape]
-    result: Callable[..., tuple[Shape, DType]] | None
-
-    def __init__(self, name: str, inputs: Sequence[str] = ("x",)) -> None:
+    def __init__(self, name: str, inputs: Sequence[str] = ("x",), **facts: Any) -> None:
         self.name = name
         self.inputs = tuple(inputs)
         self.rules: tuple[Rule | None, ...] = ()
@@ -196,6 +172,7 @@ class Op:
         self.refusals: tuple[Refusal, ...] = ()
         self.notes: dict[str, Any] = {}  # what a test must know: tolerances, points to avoid
         self.namespace = ""
+        self.state(**facts)
 
     def __repr__(self) -> str:
         return f"<op {self.name} ({self.family})>"
@@ -312,14 +289,13 @@ def register(
     refuses: Sequence[Refusal] = (),
     namespace: str = "",
     careful: bool = False,
-    precision: str = "",
-    recompute: str = "",
-    **notes: Any,
+    **facts_and_notes: Any,
 ) -> None:
     """Enter an op into the registry and give Tensor its methods. `careful`: the function looks at
     its arguments itself, and needs nobody around it to do so.
 
-    `notes` are what the tests over the registry must know:
+    Of the rest, what `compile.facts` names is stated as facts of the op. Notes are what the tests
+    over the registry must know:
       kinds      the dtypes a composite or kernel takes, a key of families.KINDS
       gives      "index": integer results are int64; "accumulated": sums of integers are 64 bits
       flat       the result never carries a derivative, though it is a composite
@@ -340,10 +316,9 @@ def register(
     op.reference = reference
     op.samples = samples or op.samples
     op.refusals = tuple(refuses)
-    op.notes = notes
+    op.state(**{k: v for k, v in facts_and_notes.items() if k in FACTS})
+    op.notes = {k: v for k, v in facts_and_notes.items() if k not in FACTS}
     op.namespace = namespace
-    op.precision = precision or op.precision
-    op.recompute = recompute or op.recompute
     REGISTRY[op.name] = op
     # a method that takes nothing but axes and shapes beside its tensor is left as fast as it is
     careful = careful or op.family == "reduction"

@@ -79,6 +79,7 @@ CONCAT: Kernel = _Concat(
         (*xs[0].shape[:axis], sum(sizes), *xs[0].shape[axis + 1 :]),
         xs[0].dtype,
     ),
+    rearranges=True,
 )
 
 

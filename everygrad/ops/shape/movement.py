@@ -1,6 +1,6 @@
-"""Movement ops: six layout moves every backend knows, and what people make of them.
+"""Movement ops: the five layout moves every backend knows, and what people make of them.
 
-reshape, permute, expand, slice, unslice (a slice's transpose: the rest is zero) and pad. All are
+reshape, permute, expand, slice, and unslice (a slice's transpose: the rest is zero). All are
 linear; each gives its transpose in terms of the others.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.compile.facts import Move
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, view
@@ -28,7 +29,7 @@ def _batched_shape(old: Shape, shape: Shape) -> dict[str, Any]:
 
 
 RESHAPE: Movement = Movement(
-    "reshape",
+    Move.RESHAPE,
     lambda old, shape: shape,
     lambda g, shape: apply(RESHAPE, g, shape=shape),
     _batched_shape,
@@ -82,7 +83,7 @@ def _inverse(axes: Shape) -> Shape:
 
 
 PERMUTE: Movement = Movement(
-    "permute_dims",
+    Move.PERMUTE,
     lambda old, axes: tuple(old[a] for a in axes),
     lambda g, axes: apply(PERMUTE, g, axes=_inverse(axes)),
     lambda old, axes: {"axes": (0, *(a + 1 for a in axes))},
@@ -126,7 +127,7 @@ def _summed_down(g: Tensor, shape: Shape) -> Tensor:
 
 
 EXPAND: Movement = Movement(
-    "broadcast_to",
+    Move.BROADCAST,
     lambda old, shape: shape,
     _summed_down,
     lambda old, shape: {"shape": ("batch", *shape), "aligned": len(shape)},
@@ -242,13 +243,13 @@ class _Slice(Movement):
 
 
 SLICE: Movement = _Slice(
-    "slice",
+    Move.SLICE,
     lambda old, slices: tuple(count for _, count, _ in slices),
     lambda g, shape, slices: apply(UNSLICE, g, shape=shape, slices=slices),
     lambda old, slices: {"slices": (("batch", "batch", 1), *slices)},
 )
 UNSLICE: Movement = Movement(
-    "unslice",
+    Move.UNSLICE,
     lambda old, shape, slices: shape,
     lambda g, slices: apply(SLICE, g, slices=slices),
     lambda old, shape, slices: {

@@ -36,7 +36,7 @@ from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape
-from everygrad.dtypes import int64
+from everygrad.dtypes import DType, int64
 
 
 class PaddedAxis(NamedTuple):
@@ -390,23 +390,32 @@ def _total_step(out: ArrayLayout, parts: int, offset: int) -> Step:
 
 # --- eagerly -------------------------------------------------------------------------------------
 
-_MAKERS: dict[str, Callable[..., Work]] = {
-    "conv2d": conv2d,
-    "conv2d_input": conv2d_input,
-    "conv2d_weight": conv2d_weight,
-    "max_pool2d_index": max_pool2d_index,
+
+class _Maker(NamedTuple):
+    """Makes the work of an op; the result has `dtype`, or else that of the first input."""
+
+    work: Callable[..., Work]
+    dtype: DType | None = None
+
+
+_MAKERS = {
+    "conv2d": _Maker(conv2d),
+    "conv2d_input": _Maker(conv2d_input),
+    "conv2d_weight": _Maker(conv2d_weight),
+    "max_pool2d_index": _Maker(max_pool2d_index, int64),
 }
 
 
 @lru_cache(maxsize=512)
 def _work(op: str, inputs: tuple[ArrayLayout, ...], window: Any, out: Shape) -> Work:
-    dtype = int64 if op == "max_pool2d_index" else inputs[0].dtype
-    return _MAKERS[op](*inputs, window, contiguous(dtype, out))
+    maker = _MAKERS[op]
+    return maker.work(*inputs, window, contiguous(maker.dtype or inputs[0].dtype, out))
 
 
 def run(op: str, arrays: tuple[Any, ...], window: Any, shape: Shape) -> Any:
     """The result of an op on NumPy arrays."""
     work = _work(op, tuple(map(run_work.layout_of, arrays)), window, shape)
-    out = empty(shape, int64.np if op == "max_pool2d_index" else arrays[0].dtype)
+    dtype = _MAKERS[op].dtype
+    out = empty(shape, arrays[0].dtype if dtype is None else dtype.np)
     run_work.run(work, [out], arrays)
     return out

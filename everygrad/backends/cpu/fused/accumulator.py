@@ -23,8 +23,8 @@ _HALVES = (dtypes.float16, dtypes.bfloat16)
 class Accumulator:
     """The accumulator of a sum, float32 for half floats. `dtype` is the accumulator's."""
 
-    def __init__(self, name: str, source: DType) -> None:
-        self.name = name
+    def __init__(self, combine: str, source: DType) -> None:
+        self.reduction = combine  # "add", "max", "min", "and" or "or"
         self.source = source
         self.wide = dtypes.float32 if source in _HALVES else source
         self.dtype = self.accumulator_dtype()
@@ -38,7 +38,7 @@ class Accumulator:
     def identity(self) -> str:
         """The identity of the reduction, as a literal."""
         kind = self.source if self.source is dtypes.bool_ else self.dtype
-        return literal(self.type, accumulate.identity(self.name, kind)).name
+        return literal(self.type, accumulate.identity(self.reduction, kind)).name
 
     def load(self, e: Emitter, x: Reg) -> Reg:
         """An element converted to what `step` adds."""
@@ -51,7 +51,7 @@ class Accumulator:
     @property
     def is_widened(self) -> bool:
         """Whether accumulators are combined in a wider one."""
-        return self.name == "add" and self.type == "float"
+        return self.reduction == "add" and self.type == "float"
 
     @property
     def outer(self) -> tuple[str, str]:
@@ -82,8 +82,8 @@ class Accumulator:
 class LongSum(Accumulator):
     """Sums down long columns, one term after another: float64, since float32 would lose digits."""
 
-    def __init__(self, name: str, source: DType) -> None:
-        super().__init__(name, source)
+    def __init__(self, combine: str, source: DType) -> None:
+        super().__init__(combine, source)
         self.wide = self.dtype = dtypes.float64
         self.type, self.itemsize = "double", 8
         self.start = self.identity()
@@ -101,7 +101,7 @@ class Extreme(Accumulator):
     @property
     def winner(self) -> int:
         top = 2 ** (self.dtype.bits - 1)
-        return top - 1 if self.name == "max" else -top
+        return top - 1 if self.reduction == "max" else -top
 
     def flipped(self, e: Emitter, word: Reg) -> Reg:
         """Bits of floats to integers in the same order, and back."""
@@ -119,7 +119,7 @@ class Extreme(Accumulator):
 
     def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
         prefix = "u" if self.dtype.kind == "uint" else "s"
-        return e.intrinsic(prefix + self.name, held, new)
+        return e.intrinsic(prefix + self.reduction, held, new)
 
     def finalize(self, e: Emitter, total: Reg, v: Value) -> Reg:
         if self.wide.is_float:
@@ -138,17 +138,17 @@ class Logical(Accumulator):
         return e.cast("zext", x, "i8")
 
     def step(self, e: Emitter, held: Reg, new: Reg) -> Reg:
-        return e.op("and" if self.name in ("and", "min") else "or", held, new)
+        return e.op("and" if self.reduction in ("and", "min") else "or", held, new)
 
     def finalize(self, e: Emitter, total: Reg, v: Value) -> Reg:
         return e.compare("ne", total, literal("i8", 0))
 
 
 @lru_cache(maxsize=256)
-def _accumulator(name: str, source: DType) -> Accumulator:
+def _accumulator(combine: str, source: DType) -> Accumulator:
     kinds: dict[str, Any] = {"add": Accumulator, "max": Extreme, "min": Extreme}
-    kind = Logical if source is dtypes.bool_ else kinds[name]
-    made: Accumulator = kind(name, source)
+    kind = Logical if source is dtypes.bool_ else kinds[combine]
+    made: Accumulator = kind(combine, source)
     return made
 
 

@@ -126,7 +126,7 @@ class FusedKernelWriter:
         element, another tests which ones equal it, and both must round the same way."""
         if not any(i.fn in COMPARING for p in self.programs.values() for i in p.insts):
             return set()
-        extremes = [m for v, m in self.group.members.items() if v.name in ("max", "min")]
+        extremes = [m for v, m in self.group.members.items() if v.facts.combine in ("max", "min")]
         todo = [r for m in extremes if m.role == "reduce" for r in self.needs(m)]
         found: set[Value] = set()
         while todo:
@@ -226,7 +226,7 @@ class FusedKernelWriter:
                 return self.w.load(self.full_address(v), v.dtype, grouped=True)
             if v in self.cached:
                 return self.w.load(self.cached_address(v), v.dtype, grouped=True)
-        if v.name == "take":
+        if v.op.indexed_load:
             return self.picked(m, memo, k)
         inputs = {i: self.operand(r, a, memo, k) for i, (r, a) in _operands(m)}
         self.w.e.exact = v in self.exact
@@ -268,7 +268,7 @@ class FusedKernelWriter:
         self.picked_rows = {
             v: self.picked_base(m.refs[0], self.row_loads[m.refs[1]], v.args[1])
             for v, m in self.group.members.items()
-            if v.name == "take" and m.refs[1] in self.row_loads
+            if v.op.indexed_load and m.refs[1] in self.row_loads
         }
         for v in self.outputs:
             if self.group.members[v].role == "full":
@@ -470,7 +470,7 @@ def fusable(v: Value) -> bool:
         return False
     if v.kind == "reduction":
         return v.op.combine in ("add", "max", "min", "and", "or")
-    if v.name == "take":
+    if v.op.indexed_load:
         return True
     insts = _program(v).insts
     return all(

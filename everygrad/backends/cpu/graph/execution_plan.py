@@ -19,6 +19,7 @@ from everygrad.backends.cpu.fused.fused import FusedWork, can_split_by_rows, fus
 from everygrad.backends.cpu.graph import lowering
 from everygrad.backends.cpu.kernels import copy_index
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
+from everygrad.compile.facts import ValueCheck
 from everygrad.compile.fuse import Group, Load, fuse, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, Plan, plan
@@ -254,7 +255,7 @@ class Planner:
     def emit_transpose_copy(self, group: Group) -> bool:
         """Emits the group as a tiled transpose if that is all it does; returns whether it did."""
         ((v, m), *others) = group.members.items()
-        if others or v.name != "copy" or not isinstance(m.refs[0], Load):
+        if others or not v.op.copies or not isinstance(m.refs[0], Load):
             return False
         r = m.refs[0]
         if not copy_index.is_transposed(r.shape, r.strides):
@@ -439,7 +440,7 @@ class Planner:
         v = group.opaque
         if v is None:
             self.group(group)
-        elif v.name == "check_range":
+        elif v.facts.value_check is ValueCheck.RANGE:
             self.check(v)
         elif not v.size:
             self.slot(v)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.kernels.ordering import SHORT
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Work, contiguous
 from everygrad.backends.cpu.registry import KERNELS, REDUCERS
+from everygrad.compile.facts import Gemm
 from everygrad.compile.ir import Value
 from everygrad.core.shapes import size_of
 from everygrad.errors import CompileError
@@ -61,7 +63,7 @@ def _matmul(p: Any, v: Value) -> bool:
     if v.dtype not in REAL:
         return False
     (a_slot, a), (b_slot, b) = (p.operand(x) for x in v.args)
-    if v.name == "linear":
+    if v.op.gemm is Gemm.TRANSPOSED:
         b = ArrayLayout(b.dtype, b.shape[::-1], b.strides[::-1], b.offset)
     if len(b.shape) == 2 and len(a.shape) > 2 and a.is_contiguous:  # one tall product
         a = ArrayLayout(a.dtype, (size_of(a.shape[:-1]), a.shape[-1]), (a.shape[-1], 1), a.offset)
@@ -93,12 +95,10 @@ def _pool_index(p: Any, v: Value) -> bool:
     return True
 
 
-def _attention(p: Any, v: Value) -> bool:
+def _attention(p: Any, v: Value, grads: bool = False) -> bool:
     """Attention over four axes; its arguments need only be contiguous along the last axis."""
-    grads = v.name.endswith("grads")
-    masked = "masked" in v.name
     q = v.args[1] if grads else v.args[0]
-    if v.dtype not in REAL or len(q.shape) < 3 or masked:
+    if v.dtype not in REAL or len(q.shape) < 3:
         return False
     given = [p.operand(a) for a in v.args]
     if any(o.strides[-1] != 1 or len(o.shape) != 4 for _, o in given):
@@ -180,22 +180,21 @@ def _ctc(p: Any, v: Value) -> bool:
     return True
 
 
-def _recurrent(p: Any, v: Value) -> bool:
+def _recurrent(p: Any, v: Value, lower: Callable[[Any, Value], bool]) -> bool:
     if v.dtype not in REAL or not v.size or not v.args[0].size:
         return False
-    rules = {"rnn_reserve": recurrent.lower_reserve, "rnn_grads": recurrent.lower_grads}
-    return rules.get(v.name, recurrent.lower_states)(p, v)
+    return lower(p, v)
 
 
-def _order(p: Any, v: Value) -> bool:
-    """argsort and top_index along the last axis; NumPy handles other axes."""
+def _order(p: Any, v: Value, downwards: str) -> bool:
+    """argsort and top_index along the last axis; NumPy handles other axes. `downwards`: the
+    parameter that asks for the largest first."""
     (x,), axis = v.args, v.params["axis"]
     last = axis == len(x.shape) - 1
     if not last or not v.size or x.shape[axis] < SHORT or x.dtype.is_complex:
         return False
     x_slot, operand = p.contiguous_operand(x)
-    down = v.params["descending"] if v.name == "argsort" else v.params["largest"]
-    work = sort.order(operand, v.shape[axis], down)
+    work = sort.order(operand, v.shape[axis], v.params[downwards])
     p.emit(work, [p.slot(v), x_slot], f"%{v.number} {v.name}")
     return True
 
@@ -243,7 +242,7 @@ def _unslice(p: Any, v: Value) -> bool:
 
 def _reshape(p: Any, v: Value) -> bool:
     """A reshape that strides cannot express: a contiguous copy of its argument."""
-    if v.dtype.is_complex or v.name != "reshape":
+    if v.dtype.is_complex:
         return False
     slot, source = p.operand(v.args[0])
     target = contiguous(v.dtype, v.args[0].shape)
@@ -259,7 +258,7 @@ RULES: dict[str, Callable[[Any, Value], bool]] = {
     "conv2d_weight": _conv,
     "max_pool2d_index": _pool_index,
     "attention": _attention,
-    "attention_grads": _attention,
+    "attention_grads": partial(_attention, grads=True),
     "gather": _gather,
     "last_write": _last_write,
     "index_put": _index_put,
@@ -267,9 +266,11 @@ RULES: dict[str, Callable[[Any, Value], bool]] = {
     "scatter_add": _adding,
     **dict.fromkeys(scan.OPS, _scan),
     **dict.fromkeys(ctc.OPS, _ctc),
-    **dict.fromkeys(recurrent.KERNELS, _recurrent),
-    "argsort": _order,
-    "top_index": _order,
+    "rnn_reserve": partial(_recurrent, lower=recurrent.lower_reserve),
+    "rnn_sequence": partial(_recurrent, lower=recurrent.lower_states),
+    "rnn_grads": partial(_recurrent, lower=recurrent.lower_grads),
+    "argsort": partial(_order, downwards="descending"),
+    "top_index": partial(_order, downwards="largest"),
     "searchsorted": _search,
     "concat": _concat,
     "unslice": _unslice,

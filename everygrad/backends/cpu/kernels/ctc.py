@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,22 @@ from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType
 
 NEVER = -1e30  # the logarithm of probability 0; see `ops.ctc`
-_ROWS = {"ctc_states": 1, "ctc_adjoint": 5}  # scratch rows per example
-_INPUTS = {"ctc_states": 3, "ctc_adjoint": 4}
+
+
+class _Recursion(NamedTuple):
+    """One of the two recursions: along the times, or back."""
+
+    rows: int  # of scratch memory per example
+    inputs: int
+    forward: bool
+
+
+_RECURSIONS = {
+    "ctc_states": _Recursion(1, 3, forward=True),
+    "ctc_adjoint": _Recursion(5, 4, forward=False),
+}
 _PADDING = 2  # a state follows itself and the two states before it
-OPS = tuple(_ROWS)
+OPS = tuple(_RECURSIONS)
 
 
 class _CTCWriter:
@@ -36,7 +48,7 @@ class _CTCWriter:
         self.dtype, self.kind = dtype, intrinsics.memory_type(dtype)
         self.w = w = LoopWriter()
         w.lines.append("entry:")
-        inputs = _INPUTS[op] + (sizes is None)
+        inputs = _RECURSIONS[op].inputs + (sizes is None)
         w.arguments(inputs + 2)
         if sizes is None:
             at = [w.at(f"%p{inputs}", 8 * k) for k in range(3)]
@@ -45,7 +57,7 @@ class _CTCWriter:
             self.steps, self.n, self.states = (literal("i64", n) for n in sizes)
         self.scratch = f"%p{inputs + 1}"
         self.row_size = self.plus(self.states, 2 * _PADDING)  # of the scratch memory
-        self.rows = _ROWS[op]
+        self.rows = _RECURSIONS[op].rows
 
     # --- numbers and addresses
 
@@ -204,13 +216,13 @@ class _CTCWriter:
 
 def _needed(op: str, sizes: Shape, dtype: DType) -> int:
     """Bytes of the scratch memory."""
-    return sizes[1] * _ROWS[op] * (sizes[2] + 2 * _PADDING) * dtype.itemsize
+    return sizes[1] * _RECURSIONS[op].rows * (sizes[2] + 2 * _PADDING) * dtype.itemsize
 
 
 @lru_cache(maxsize=1024)
 def _step(op: str, dtype: DType, sizes: Shape | None) -> Step:
     writer = _CTCWriter(op, dtype, sizes)
-    (writer.forward if op == "ctc_states" else writer.backward)()
+    (writer.forward if _RECURSIONS[op].forward else writer.backward)()
     writer.w.lines.append("  ret void")
     return Step(writer.w.module(engine().attributes), 1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
@@ -24,8 +25,25 @@ OUT, X = range(2)
 _ROWS_AT_ONCE = edge(__name__, "_ROWS_AT_ONCE", 4, "size")  # rows
 _PIECE = edge(__name__, "_PIECE", 512, "size")  # elements behind the axis per block
 _MIN_BLOCK = edge(__name__, "_MIN_BLOCK", 1 << 12, "elements")  # elements of a block
-_COMBINE = {"cumulative_sum": "add", "cumulative_prod": "mul", "recurrence": "add"}
 State = list[Value]
+
+
+class _ScanOp(NamedTuple):
+    """How a scan combines its state with an element, and whether it gives the index of the best."""
+
+    combine: str
+    is_index: bool = False
+    inputs: int = 1
+
+
+_OPS = {
+    "cumulative_sum": _ScanOp("add"),
+    "cumulative_prod": _ScanOp("mul"),
+    "cummax_index": _ScanOp("max", is_index=True),
+    "cummin_index": _ScanOp("min", is_index=True),
+    "recurrence": _ScanOp("add", inputs=2),
+}
+OPS = tuple(_OPS)
 
 
 class Scan:
@@ -33,9 +51,8 @@ class Scan:
     update by an element and its index (`move`). The last number of the state is the result."""
 
     def __init__(self, op: str, dtype: DType) -> None:
-        self.op, self.dtype = op, dtype
-        self.inputs = 2 if op == "recurrence" else 1
-        self.is_index = op.endswith("_index")
+        self.dtype = dtype
+        self.combine, self.is_index, self.inputs = _OPS[op]
         wide = dtypes.float64 if dtype.is_float else dtype
         own = dtypes.float32 if dtype.itemsize == 2 and dtype.is_float else dtype
         self.wide = own if self.is_index else wide
@@ -44,8 +61,8 @@ class Scan:
 
     def begin(self, c: VectorEmitter) -> State:
         if not self.is_index:
-            return [intrinsics.constant(self.wide, identity(_COMBINE[self.op], self.wide))]
-        worst = identity("max" if self.op == "cummax_index" else "min", self.wide)
+            return [intrinsics.constant(self.wide, identity(self.combine, self.wide))]
+        worst = identity(self.combine, self.wide)
         return [intrinsics.constant(self.wide, worst), Value("i64", "0")]
 
     def move(self, c: VectorEmitter, state: State, given: Sequence[Value], position: Int) -> State:
@@ -55,7 +72,7 @@ class Scan:
             y = intrinsics.apply(c, "add", self.wide, [rest[0], product])
             return [c.select(c.compare_ints("eq", position, 0), rest[0], y)]
         if not self.is_index:
-            return [intrinsics.apply(c, _COMBINE[self.op], self.wide, [state[0], x])]
+            return [intrinsics.apply(c, self.combine, self.wide, [state[0], x])]
         best, found = state
         better = self.better(c, x, best)
         return [c.select(better, x, best), c.select(better, c.i64(position), found)]
@@ -64,8 +81,8 @@ class Scan:
         """As good or better; NaN always is, and after a NaN only another NaN is."""
         if not self.wide.is_float:
             sign = "s" if self.wide.kind == "int" else "u"
-            return c.compare(sign + ("ge" if self.op == "cummax_index" else "le"), x, best)
-        good = c.compare("oge" if self.op == "cummax_index" else "ole", x, best)
+            return c.compare(sign + ("ge" if self.combine == "max" else "le"), x, best)
+        good = c.compare("oge" if self.combine == "max" else "ole", x, best)
         return c.op("or", good, c.compare("uno", x, x))
 
 
@@ -170,9 +187,6 @@ class _ScanWriter:
         for value, kind, pointer in zip(state, self.scan.kinds, pointers, strict=True):
             type_ = intrinsics.memory_type(kind)
             c.lines.append(f"  store {type_} {value.name}, ptr {c.at(pointer, at, type_).name}")
-
-
-OPS = ("cumulative_sum", "cumulative_prod", "cummax_index", "cummin_index", "recurrence")
 
 
 def serves(dtype: DType) -> bool:

@@ -9,6 +9,7 @@ written; where they do, by a kernel before. Channels-last images give channels-l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad import dtypes
@@ -151,11 +152,11 @@ def _finish(w: KernelWriter, at: PoolingLoop, value: str, multiprocessors: int) 
     return w.finish(grid(size_of(at.out), multiprocessors))
 
 
-def _write_largest(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
-    """The largest element of each window, or its index."""
+def _write_largest(at: PoolingLoop, multiprocessors: int, found: str = "index") -> WrittenKernel:
+    """The largest element of each window: its index, or its value."""
     w = _begin(at, "x")
     w.add(*_search(w, at, 0, "r", "q"))
-    value = "best" if at.name == "max_pool2d_value" else f"({LAYOUTS[at.dtypes[-1]].memory})found"
+    value = "best" if found == "value" else f"({LAYOUTS[at.dtypes[-1]].memory})found"
     return _finish(w, at, value, multiprocessors)
 
 
@@ -226,7 +227,7 @@ def _write_sum_spread(at: PoolingLoop, multiprocessors: int) -> WrittenKernel:
 
 _WRITERS: dict[str, Callable[[PoolingLoop, int], WrittenKernel]] = {
     "max_pool2d_index": _write_largest,
-    "max_pool2d_value": _write_largest,
+    "max_pool2d_value": partial(_write_largest, found="value"),
     "max_pool2d_place": _write_largest,
     "max_pool2d_spread": _write_max_spread,
     "max_pool2d_cells_spread": _write_max_cells,

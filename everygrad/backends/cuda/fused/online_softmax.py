@@ -16,23 +16,25 @@ def pairs(members: dict[Value, Member]) -> dict[Value, Value]:
     found: dict[Value, Value] = {}
     for v, m in members.items():
         exponential = members.get(m.refs[0]) if isinstance(m.refs[0], Value) else None
-        if m.role != "reduce" or v.name != "sum" or not _is(exponential, "exp"):
+        if m.role != "reduce" or not v.op.is_sum or not _is(exponential, "exp"):
             continue
         difference = members.get(exponential.refs[0])  # type: ignore[union-attr]  # it is "exp"
-        if not _is(difference, "subtract"):
+        if not _is(difference, "sub"):
             continue
-        x, top = difference.refs  # type: ignore[union-attr]  # it is "subtract"
+        x, top = difference.refs  # type: ignore[union-attr]  # it is "sub"
         maximum = members.get(top) if isinstance(top, Value) else None
-        if maximum is None or maximum.role != "reduce" or maximum.value.name != "max":
+        if maximum is None or maximum.role != "reduce" or maximum.value.op.combine != "max":
             continue
         if maximum.refs[0] == x and maximum.value not in found.values():
             found[v] = maximum.value
     return found
 
 
-def _is(m: Member | None, name: str) -> bool:
-    """Whether a member is this op on float32."""
-    return m is not None and m.value.name == name and m.value.dtype is dtypes.float32
+def _is(m: Member | None, intrinsic: str) -> bool:
+    """Whether a member is this scalar function of float32."""
+    if m is None or m.value.dtype is not dtypes.float32:
+        return False
+    return bool(m.value.op.intrinsic() == intrinsic)
 
 
 def update(top: str, total: str, high: str) -> list[str]:

@@ -24,8 +24,6 @@ from everygrad.compile.thresholds import edge
 from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape, size_of
 
-# of these, halves are computed by functions accurate to 20 bits, not to all 24
-_SMOOTH = {"gelu", "gelu.d0"}
 _LOW = re.compile(r"\b(normcdf|exp)\(")
 # elements that a thread retains from one pass to the next, prefetched ones included
 _MAX_RETAINED = edge(__name__, "_MAX_RETAINED", 64, "size")
@@ -236,7 +234,7 @@ class Values:
         if isinstance(r, Load):
             return ()
         refs = self.members[r].refs
-        return refs[1:] if r.name == "take" else refs
+        return refs[1:] if r.op.indexed_load else refs
 
     def start_pass(self, k: int) -> None:
         """From here on, `outer` and `inner` collect the lines of pass k."""
@@ -325,7 +323,7 @@ class Values:
 
     def _one_hot_condition(self, v: Value) -> str:
         m = self.members[v]
-        if v.name != "equal" or m.role != "full":
+        if m.role != "full" or v.op.intrinsic() != "eq":
             return ""
         for index, counted in (m.refs, m.refs[::-1]):
             o = self.operands.get(counted)
@@ -349,8 +347,8 @@ class Values:
         return m.value.op.combine == "add" and isinstance(chosen, Number) and chosen.value == 0
 
     def _chosen(self, ref: Any) -> Any:
-        """What a `where` by a comparison that is false selects."""
-        if isinstance(ref, Value) and ref.name == "where" and self.never:
+        """What a selection by a comparison that is false gives."""
+        if isinstance(ref, Value) and ref.op.selects and self.never:
             condition, _, other = self.members[ref].refs
             if condition in self.never and ref.args[2].dtype is ref.dtype:
                 return self._chosen(other)
@@ -363,7 +361,7 @@ class Values:
         if (other := self._chosen(v)) is not v:
             return self.get(other, v)
         register = LAYOUTS[v.dtype].register
-        if v.name == "take":
+        if v.op.indexed_load:
             self._gather(m, name)
             return name
         inputs = {i: self.get(r, a) for i, (r, a) in enumerate(zip(m.refs, v.args, strict=True))}
@@ -372,7 +370,7 @@ class Values:
         made = "result"
         if v.dtype in HALVES:  # rounded as a store would round it
             made = cast("result", dtypes.float32, v.dtype)
-            if v.name in _SMOOTH:
+            if v.op.coarse_halves:
                 lines = [_LOW.sub(r"\1_low(", line) for line in lines]
         self.inner.append(f"{register} {name}; {{")
         self.inner += [f"  {line}" for line in lines]

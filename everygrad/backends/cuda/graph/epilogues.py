@@ -18,7 +18,7 @@ as PyTorch's is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,7 @@ from everygrad.backends.cuda.gemm.matmul import (
 )
 from everygrad.backends.cuda.graph.rewriting import BackendOp
 from everygrad.backends.group_sums import fusable
+from everygrad.compile.facts import Gemm, Move, OpFacts
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import view_of
 from everygrad.core.shapes import Shape, size_of
@@ -59,8 +60,8 @@ COSTS = {
 }
 LAUNCH = 8 << 20  # bytes that are moved while a kernel starts and ends
 
-_ACTIVATIONS = {"relu": "relu", "gelu_tanh": "gelu"}  # cuBLASLt's gelu is the one with tanh
-_DERIVATIVE = "gelu_tanh.d0"  # of a gradient and gelu's input
+_ACTIVATIONS = ("relu", "gelu")  # epilogues that are ops; cuBLASLt's gelu is the one with tanh
+_WITH_AUX = ("gelu",)  # those whose derivative reads what the product stored
 
 
 def _cost(epilogue: str, v: Value) -> float:
@@ -118,14 +119,14 @@ class EpilogueFinder:
 
     def run(self) -> dict[Value, GemmEpilogue]:
         for v in self.live:
-            if v.name in _ACTIVATIONS and v.kind == "elementwise":
+            if v.facts.epilogue in _ACTIVATIONS:
                 self.activation(v)
         for v in self.live:
-            if v.name == "add":
+            if v.facts.intrinsic() == "add":
                 self.bias(v)
         done = {e.sums for e in self.found.values()}
         for v in self.live:
-            if v.name == "sum" and v not in done:
+            if v.facts.is_sum and v not in done:
                 self.sums(v)
         return self.found
 
@@ -159,12 +160,13 @@ class EpilogueFinder:
 
     def product(self, v: Value) -> GemmNode | None:
         """v as a product that can have an epilogue."""
-        if v.name not in ("linear", "matmul") or v.dtype not in WITH_EPILOGUES or v in self.taken:
+        gemm = v.facts.gemm
+        if gemm is None or v.dtype not in WITH_EPILOGUES or v in self.taken:
             return None
         x, y = v.args
         if len(y.shape) != 2 or not v.size or not x.size or v.dtype is not x.dtype:
             return None
-        transposed = v.name == "linear"
+        transposed = gemm is Gemm.TRANSPOSED
         left = _operand(x, _rows(x))
         right = _operand(y, y.shape)
         if left is None or right is None:
@@ -180,7 +182,7 @@ class EpilogueFinder:
         p = self.product(v)
         if p is not None:
             return p, None
-        if v.name != "add":
+        if v.facts.intrinsic() != "add":
             return None
         for first, bias in (v.args, v.args[::-1]):
             p = self.product(first)
@@ -199,18 +201,18 @@ class EpilogueFinder:
     def activation(self, v: Value) -> None:
         """relu or gelu of a product, and derivatives that read its aux."""
         (before,) = v.args
-        kind = _ACTIVATIONS[v.name]
+        epilogue = v.facts.epilogue
         found = self.with_bias(before)
         derivatives = [
             u
             for u in self.users[before]
-            if kind == "gelu" and u.name == _DERIVATIVE and u.args[0] is not before
+            if epilogue in _WITH_AUX and u.facts.derivative_of is v.op and u.args[0] is not before
         ]
         sole_reader = self.is_read_by(before, v, *derivatives)
         if found is None or not sole_reader or not self.is_stored(v) or v.dtype is not before.dtype:
             return
         product, bias = found
-        fused = GemmEpilogue(product, kind if bias is None else f"{kind}_bias", bias)
+        fused = GemmEpilogue(product, epilogue if bias is None else f"{epilogue}_bias", bias)
         best = self.with_aux(v, fused, derivatives) if derivatives else self.plain(v, fused)
         if best.cost < 0:
             self.accept(best)
@@ -245,7 +247,7 @@ class EpilogueFinder:
         alike = g.shape == v.shape == d.shape and g.dtype is d.dtype is v.dtype
         if p is None or not alike or not self.is_read_by(g, d) or not self.is_stored(d):
             return _NEVER
-        sums = [u for u in self.users[d] if u.name == "sum" and _sums_rows(u)]
+        sums = [u for u in self.users[d] if u.facts.is_sum and _sums_rows(u)]
         apart = _cost("dgelu", d) + sum(self.cost_of_sums(s) for s in sums)
         candidates = [Candidate(apart, {d: GemmEpilogue(p, "dgelu", aux_of=v)})]
         for s in sums if self.may_hold(sums, d) else ():
@@ -345,9 +347,21 @@ def _transposed(a: MatrixOperand) -> MatrixOperand:
 # --- the new graph -------------------------------------------------------------------------------
 
 
-_RESHAPE = BackendOp("reshape", shape=lambda old, shape: shape)
-_SLICE = BackendOp("slice", shape=lambda old, slices: tuple(n for _, n, _ in slices))
-_PERMUTE = BackendOp("permute_dims", shape=lambda old, axes: tuple(old[a] for a in axes))
+class LayoutOp(OpFacts):
+    """A movement, as much of its record as a graph needs."""
+
+    family = "movement"
+    rearranges = True
+
+    def __init__(self, move: Move, shape: Callable[..., Shape]) -> None:
+        self.name = move.value
+        self.move = move
+        self.shape = shape
+
+
+_RESHAPE = LayoutOp(Move.RESHAPE, lambda old, shape: shape)
+_SLICE = LayoutOp(Move.SLICE, lambda old, slices: tuple(n for _, n, _ in slices))
+_PERMUTE = LayoutOp(Move.PERMUTE, lambda old, axes: tuple(old[a] for a in axes))
 
 
 def _epilogue_result(x: Any, y: Any, *others: Any, epilogue: str) -> tuple[Shape, Any]:
@@ -356,7 +370,7 @@ def _epilogue_result(x: Any, y: Any, *others: Any, epilogue: str) -> tuple[Shape
     return (sizes if where.is_one else (where.size,)), x.dtype
 
 
-MATMUL_EPILOGUE = BackendOp("matmul_epilogue", result=_epilogue_result)
+MATMUL_EPILOGUE = BackendOp("matmul_epilogue", _epilogue_result)
 
 
 class EpilogueBuilder:

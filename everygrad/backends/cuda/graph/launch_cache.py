@@ -13,8 +13,8 @@ from everygrad.backends.cuda.array import CudaArray, layout_of
 from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.strided_array import span
+from everygrad.compile.facts import OpFacts
 from everygrad.core.config import config
-from everygrad.core.protocols import OpFacts
 from everygrad.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from everygrad.backends.cuda.graph.recording import RecordingCuda
 
 _MOST = 1 << 12
-_UNCACHED = ("to",)  # what they do depends on more than layouts
 _NEVER, _ONCE = object(), object()
 
 
@@ -140,6 +139,6 @@ class LaunchCache:
 def _is_plain(op: OpFacts, arrays: Sequence[CudaArray]) -> bool:
     """Whether launches on such arrays can be cached: all have elements, and none is before the
     first."""
-    if op.name in _UNCACHED or not arrays:
+    if op.transfers or not arrays:  # a transfer depends on more than layouts
         return False
     return all(a.storage is not None and min(a.strides, default=0) >= 0 for a in arrays)

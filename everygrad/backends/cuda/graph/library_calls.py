@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 # elements of a row up to which the portable network sorts it
 _NETWORK = edge(__name__, "_NETWORK", 1024, "size")
-_UNROLLED = (
-    *("cholesky", "solve", "inv", "det", "slogdet"),
-    *("lu_factor", "solve_triangular", "qr", "qr_complete"),
-)
+# ops that portable definitions unroll over columns: whether the library has a batched routine
+_UNROLLED = {
+    **dict.fromkeys(("cholesky", "solve", "inv", "det", "slogdet"), True),
+    **dict.fromkeys(("solve_triangular", "qr", "qr_complete"), True),
+    "lu_factor": False,
+}
 _FEW = 4  # columns up to which their portable definitions are used
 _FEWER = 3  # the same, where the library call stays inside the graph
 _MANY = 64  # the same, where a library has no batched routine: as many as are unrolled
@@ -58,19 +60,19 @@ def serves(dev: Cuda, op: str, given: Sequence[Any], params: dict[str, Any]) -> 
     """Whether a library computes an op on values of these shapes inside a compiled function; None:
     no library has the op. The portable definition is faster where it is a few kernels, which are
     fused with their neighbours."""
-    called = op in solver.FUNCTIONS or op == "argsort"
+    called = op in solver.LIBRARY or op in sort.KERNELS
     if not called or not all(size_of(v.shape) for v in given):
         return None
     if factorisations.serves(dev, op, given[0].shape):
         return min(given[0].shape[-2:]) > _FEWER
     if not has_libraries(dev):
         return None
-    if op == "argsort":
+    if op in sort.KERNELS:
         return bool(given[0].shape[params["axis"]] > _NETWORK)
     if op in _UNROLLED:
         *batch, m, n = given[0].shape
         columns = min(m, n)
-        one_by_one = op == "lu_factor" and columns < size_of(tuple(batch))
+        one_by_one = not _UNROLLED[op] and columns < size_of(tuple(batch))
         return columns > (_MANY if one_by_one else _FEW)
     return True
 
@@ -81,7 +83,7 @@ def record(dev: Cuda, rec: RecordingCuda, v: Value, arrays: Sequence[CudaArray])
         return cufft.record(dev, rec, arrays[0], v)
     if factorisations.serves(rec, v.name, arrays[0].shape):
         return factorisations.compute(rec, v.name, *arrays, **v.params)
-    if v.name == "argsort":
+    if v.name in sort.KERNELS:
         arrays = [sort.sortable(rec, arrays[0])]
         work: Work = partial(_sorted, v.params)
     else:

@@ -12,44 +12,28 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.cuda.attention.flash import lse_size
+from everygrad.compile.facts import Move, OpFacts
 from everygrad.compile.ir import Graph, Value, in_order, reachable
 from everygrad.compile.views import View, apply_move, is_whole, view_of, whole
 from everygrad.core.shapes import Shape
 
 if TYPE_CHECKING:
-    from everygrad.compile.expr import Program
     from everygrad.dtypes import DType
 
 _ATTENTION = ("attention", "attention_masked")
 _DERIVATIVES = ("attention_grads", "attention_masked_grads")
-_MOVES = ("permute_dims", "reshape", "slice")
+_MOVES = (Move.PERMUTE, Move.RESHAPE, Move.SLICE)
 _HEADS_APART = (0, 2, 1, 3)  # (batch, tokens, heads, width) to (batch, heads, tokens, width)
 
 
-class BackendOp:
-    """An op that this backend puts into a graph: a kernel that only it has, of which `result` gives
-    the shape and dtype, or a view op known by its name, of which `shape` gives the shape."""
+class BackendOp(OpFacts):
+    """An op that only this backend has."""
 
-    recompute = ""
-    index_input: int | None = None
-    flops = None
-    # facts of families that it never belongs to
-    program: Callable[[Sequence[DType], dict[str, Any]], Program]
-    combine: str
-    mean: bool
+    family = "kernel"
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        result: Callable[..., tuple[Shape, DType]] | None = None,
-        shape: Callable[..., Shape] | None = None,
-    ) -> None:
+    def __init__(self, name: str, result: Callable[..., tuple[Shape, DType]]) -> None:
         self.name = name
-        self.family = "kernel" if shape is None else "movement"
         self.result = result
-        if shape is not None:
-            self.shape = shape
 
 
 def _saved(q: Any, *others: Any, **params: Any) -> tuple[Shape, Any]:
@@ -64,8 +48,8 @@ def _side_by_side(g: Any, q: Any, *others: Any, **params: Any) -> tuple[Shape, A
     return (batch, tokens, 3, heads, width), q.dtype
 
 
-SAVED = BackendOp("attention_saved", result=_saved)
-SAVED_GRADS = BackendOp("attention_saved_grads", result=_side_by_side)
+SAVED = BackendOp("attention_saved", _saved)
+SAVED_GRADS = BackendOp("attention_saved_grads", _side_by_side)
 
 
 class Rewriter:
@@ -79,7 +63,7 @@ class Rewriter:
         for v in self.live:
             for a in v.args:
                 self.users.setdefault(a, []).append(v)
-        self.moves = {v.name: v.op for v in self.live if v.kind == "movement"}
+        self.moves = {v.move: v.op for v in self.live if v.move is not None}
         self.saved: dict[Any, Value] = {}  # by arguments and settings: what a forward saved
         self.packed: dict[Value, Value] = {}  # by old value: derivatives, and slices of them
         self.rules: dict[str, Callable[[Value, list[Value]], Value | None]] = {
@@ -110,22 +94,22 @@ class Rewriter:
             found = self.graph.call(v.op, args, v.params, v.where, v.generation)
         return found
 
-    def move(self, name: str, x: Value, **params: Any) -> Value:
-        return self.graph.call(self.moves[name], [x], params)
+    def moved(self, move: Move, x: Value, **params: Any) -> Value:
+        return self.graph.call(self.moves[move], [x], params)
 
     # --- attention -------------------------------------------------------------------------------
 
     def attention(self, v: Value, args: list[Value]) -> Value | None:
         q, k, values, *_ = args
         alike = len(q.shape) == 4 and q.shape == k.shape == values.shape
-        if not alike or any(name not in self.moves for name in _MOVES):
+        if not alike or any(move not in self.moves for move in _MOVES):
             return None
         saved = self.graph.call(SAVED, args, v.params, v.where, v.generation)
         self.saved[_key(args, v.params)] = saved
         batch, heads, tokens, width = q.shape
-        flat = self.move("slice", saved, slices=((0, q.size, 1),))
-        joined = self.move("reshape", flat, shape=(batch, tokens, heads, width))
-        return self.move("permute_dims", joined, axes=_HEADS_APART)
+        flat = self.moved(Move.SLICE, saved, slices=((0, q.size, 1),))
+        joined = self.moved(Move.RESHAPE, flat, shape=(batch, tokens, heads, width))
+        return self.moved(Move.PERMUTE, joined, axes=_HEADS_APART)
 
     def derivatives(self, v: Value, args: list[Value]) -> Value | None:
         g, *inputs = args
@@ -143,13 +127,13 @@ class Rewriter:
         third = v.size // 3
         pieces = self.users.get(v, [])
         expected = [((i * third, third, 1),) for i in range(3)]
-        cut = all(p.name == "slice" and p.params["slices"] in expected for p in pieces)
+        cut = all(p.move is Move.SLICE and p.params["slices"] in expected for p in pieces)
         shaped = [u for p in pieces for u in self.users.get(p, [])]
         outputs = {*self.old.outputs}
         return (
             cut
             and not outputs & {v, *pieces}
-            and all(u.name == "reshape" and u.shape == shape for u in shaped)
+            and all(u.move is Move.RESHAPE and u.shape == shape for u in shaped)
         )
 
     def piece(self, v: Value, args: list[Value]) -> Value | None:
@@ -158,7 +142,7 @@ class Rewriter:
         whole = args[0].shape
         at = v.params["slices"][0][0] // v.size
         slices = tuple((at, 1, 1) if i == 2 else (0, n, 1) for i, n in enumerate(whole))
-        found = self.packed[v] = self.move("slice", args[0], slices=slices)
+        found = self.packed[v] = self.moved(Move.SLICE, args[0], slices=slices)
         return found
 
     def heads(self, v: Value, args: list[Value]) -> Value | None:
@@ -166,8 +150,8 @@ class Rewriter:
         if v.args[0] not in self.packed:
             return None
         batch, tokens, _, heads, width = args[0].shape
-        joined = self.move("reshape", args[0], shape=(batch, tokens, heads, width))
-        return self.move("permute_dims", joined, axes=_HEADS_APART)
+        joined = self.moved(Move.RESHAPE, args[0], shape=(batch, tokens, heads, width))
+        return self.moved(Move.PERMUTE, joined, axes=_HEADS_APART)
 
     # --- copies that become views ----------------------------------------------------------------
 
@@ -187,9 +171,9 @@ class Rewriter:
             if view is None or view[:1] + view[2:] != (first.base, first.strides, at):
                 return None
             at += a.shape[axis] * first.strides[axis]
-        if not is_whole(v.shape, first.strides, first.offset) or "reshape" not in self.moves:
+        if not is_whole(v.shape, first.strides, first.offset) or Move.RESHAPE not in self.moves:
             return None
-        return self.move("reshape", first.base, shape=v.shape)
+        return self.moved(Move.RESHAPE, first.base, shape=v.shape)
 
 
 def _key(args: Sequence[Value], params: dict[str, Any]) -> Any:
@@ -199,12 +183,12 @@ def _key(args: Sequence[Value], params: dict[str, Any]) -> Any:
 def _looked_through(v: Value) -> View | None:
     """A value as a view, ignoring copies between; None where strides cannot express it."""
     chain = []
-    while v.kind == "movement" or v.name == "copy":
+    while v.kind == "movement" or v.facts.copies:
         chain.append(v)
         v = v.args[0]
     view: View | None = whole(v)
     for move in reversed(chain):
-        if view is not None and move.name != "copy":
+        if view is not None and move.move is not None:
             view = apply_move(view, move)
     return view
 

@@ -57,7 +57,7 @@ def record(dev: Cuda, rec: RecordingCuda, x: CudaArray, v: Value) -> CudaArray:
     """The result on placeholder arrays: the axis is permuted to the end, and back."""
     axis, last = v.params["axis"], len(x.shape) - 1
     axes = (*(a for a in range(last + 1) if a != axis), axis)
-    backwards = v.name == "half_dft"
+    backwards = not v.dtype.is_complex  # complex-to-real
     moved = strided_views.permute_dims(rec, x, axes)
     # complex-to-real overwrites its input, and real inputs are read in aligned pairs
     own = backwards or moved.offset

@@ -308,16 +308,27 @@ def _qr(dev: Cuda, x: CudaArray, complete: bool) -> CudaArray:
     return _by_columns(memory, (*x.shape[:-2], rows, columns))
 
 
-_DIRECT: dict[str, Callable[..., Any]] = {
-    "cholesky": cholesky,
-    "lu_factor": lu_factor,
-    "solve": solve,
-    "inv": inv,
-    "det": partial(_determinant, logs=False),
-    "slogdet": partial(_determinant, logs=True),
-    "solve_triangular": solve_triangular,
-    "qr": partial(_qr, complete=False),
-    "qr_complete": partial(_qr, complete=True),
+class _Factorisation(NamedTuple):
+    """How an op is computed, and of which matrices the library takes a batch at once."""
+
+    compute: Callable[..., Any]
+    batches: str = "all"  # or "square", or "none"
+
+    def loops(self, m: int, n: int) -> bool:
+        """Whether matrices of this size are computed one by one."""
+        return self.batches == "none" or (self.batches == "square" and m != n)
+
+
+_DIRECT = {
+    "cholesky": _Factorisation(cholesky),
+    "lu_factor": _Factorisation(lu_factor, batches="square"),
+    "solve": _Factorisation(solve),
+    "inv": _Factorisation(inv),
+    "det": _Factorisation(partial(_determinant, logs=False)),
+    "slogdet": _Factorisation(partial(_determinant, logs=True)),
+    "solve_triangular": _Factorisation(solve_triangular),
+    "qr": _Factorisation(partial(_qr, complete=False), batches="none"),
+    "qr_complete": _Factorisation(partial(_qr, complete=True), batches="none"),
 }
 
 
@@ -326,11 +337,10 @@ def serves(dev: Cuda, op: str, shape: Shape) -> bool:
     if op not in _DIRECT or dev.gpu.driver.cusolver is None:
         return False
     *batch, m, n = shape
-    one_by_one = op in ("qr", "qr_complete") or (op == "lu_factor" and m != n)
-    return not one_by_one or size_of(tuple(batch)) <= _LOOP
+    return not _DIRECT[op].loops(m, n) or size_of(tuple(batch)) <= _LOOP
 
 
 def compute(dev: Cuda, op: str, *arrays: CudaArray, **params: Any) -> CudaArray:
     """The result of a supported op, computed now or when the recording runs."""
-    out: CudaArray = _DIRECT[op](dev, *arrays, **params)
+    out: CudaArray = _DIRECT[op].compute(dev, *arrays, **params)
     return out

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -59,20 +59,15 @@ def _kernel(op: str) -> Callable[..., Any]:
 
 # --- failures ------------------------------------------------------------------------------------
 
-_ITERATING = (
-    *("eigh", "eigvalsh", "eig", "eigvals"),
-    *("svd", "svd_complete", "svdvals"),
-)
-
 
 def computed(dev: Cuda, op: str, arrays: Sequence[Any], params: dict[str, Any], cupy: Any) -> Any:
     """An op by its library, on CuPy's arrays. Failures are ArgumentErrors, as on the CPU: a kernel
     checks, and the next read raises it. Iterative ops wait, and may raise at once."""
-    function = FUNCTIONS[op]
-    if not records.by_name[op].failure:
+    function, succeeded, iterates = LIBRARY[op]
+    if succeeded is None:
         return function(cupy, *arrays, **params)
     message = records.failure(op.removesuffix("_complete"))
-    if op in _ITERATING:
+    if iterates:
         with import_module("cupyx").errstate(linalg="raise"):
             try:
                 out = function(cupy, *arrays, **params)
@@ -80,24 +75,33 @@ def computed(dev: Cuda, op: str, arrays: Sequence[Any], params: dict[str, Any], 
                 raise ArgumentError(message) from None
     else:
         out = function(cupy, *arrays, **params)
-    ok = _succeeded(cupy, op, arrays, params, out)
+    ok = succeeded(cupy, arrays, params, out)
     check_true(dev, _from_cupy(dev, cupy, ok.reshape(-1)), message, ArgumentError)
     return out
 
 
-def _succeeded(cupy: Any, op: str, arrays: Sequence[Any], params: dict[str, Any], out: Any) -> Any:
-    """Which matrices have a result. cuSOLVER leaves NaN or the number itself on the diagonal where
-    it would take the root of a negative one, and dividing by a pivot of 0 is not finite."""
-    if op == "cholesky":
-        return (cupy.diagonal(out, 0, -2, -1).real > 0).all(axis=-1)
-    if op == "solve_triangular":
-        return (cupy.diagonal(arrays[0], 0, -2, -1) != 0).all(axis=-1) | params["unit"]
-    finite = [cupy.isfinite(x).all(axis=(-2, -1)) for x in arrays]
-    if op in _ITERATING:
-        return finite[0]
+# which matrices have a result
+
+
+def _positive(cupy: Any, arrays: Sequence[Any], params: dict[str, Any], out: Any) -> Any:
+    """cuSOLVER leaves NaN or the number itself on the diagonal where it would take the root of a
+    negative one."""
+    return (cupy.diagonal(out, 0, -2, -1).real > 0).all(axis=-1)
+
+
+def _without_zeros(cupy: Any, arrays: Sequence[Any], params: dict[str, Any], out: Any) -> Any:
+    return (cupy.diagonal(arrays[0], 0, -2, -1) != 0).all(axis=-1) | params["unit"]
+
+
+def _finite_input(cupy: Any, arrays: Sequence[Any], params: dict[str, Any], out: Any) -> Any:
+    return cupy.isfinite(arrays[0]).all(axis=(-2, -1))
+
+
+def _finite_result(cupy: Any, arrays: Sequence[Any], params: dict[str, Any], out: Any) -> Any:
+    """Dividing by a pivot of 0 is not finite."""
     ok = cupy.isfinite(out).all(axis=(-2, -1))
-    for given in finite:  # NaN from NaN is not a failure
-        ok = ok | ~given
+    for x in arrays:  # NaN from NaN is not a failure
+        ok = ok | ~cupy.isfinite(x).all(axis=(-2, -1))
     return ok
 
 
@@ -186,28 +190,47 @@ def _half_dft(cupy: Any, x: Any, axis: int, size: int) -> Any:
     return cupy.fft.irfft(x, size, axis=axis, norm="forward")
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {  # called with CuPy, its arrays, and the parameters
-    "solve_triangular": _solve_triangular,
-    "lu_factor": _lu_factor,
-    "solve": lambda cupy, a, b: cupy.linalg.solve(a, b),
-    "inv": lambda cupy, x: cupy.linalg.inv(x),
-    "det": lambda cupy, x: cupy.linalg.det(x),
-    "slogdet": _slogdet,
-    "cholesky": lambda cupy, x: cupy.linalg.cholesky(x),
-    "qr": lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x), axis=-2),
-    "qr_complete": lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x, mode="complete"), axis=-1),
-    "eigh": _eigh,
-    "eigvalsh": lambda cupy, x: cupy.linalg.eigvalsh(x),
-    "eig": _eig,
-    "eigvals": lambda cupy, x: _complex(x, cupy.linalg.eigvals(x)),
-    "svd": _svd,
-    "svd_complete": _svd_complete,
-    "svdvals": lambda cupy, x: cupy.linalg.svd(x, compute_uv=False),
-    "dft": _dft,
-    "real_dft": _real_dft,
-    "half_dft": _half_dft,
+class LibraryOp(NamedTuple):
+    """`function` is called with CuPy, its arrays, and the parameters. `succeeded` says which
+    matrices have a result; the op's record says what is wrong with one that has none."""
+
+    function: Callable[..., Any]
+    succeeded: Callable[..., Any] | None = None
+    iterates: bool = False  # waits for the result, and may raise at once
+
+
+def _solving(function: Callable[..., Any]) -> LibraryOp:
+    return LibraryOp(function, _finite_result)
+
+
+def _iterating(function: Callable[..., Any]) -> LibraryOp:
+    return LibraryOp(function, _finite_input, iterates=True)
+
+
+LIBRARY: dict[str, LibraryOp] = {
+    "solve_triangular": LibraryOp(_solve_triangular, _without_zeros),
+    "lu_factor": LibraryOp(_lu_factor),
+    "solve": _solving(lambda cupy, a, b: cupy.linalg.solve(a, b)),
+    "inv": _solving(lambda cupy, x: cupy.linalg.inv(x)),
+    "det": LibraryOp(lambda cupy, x: cupy.linalg.det(x)),
+    "slogdet": LibraryOp(_slogdet),
+    "cholesky": LibraryOp(lambda cupy, x: cupy.linalg.cholesky(x), _positive),
+    "qr": LibraryOp(lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x), axis=-2)),
+    "qr_complete": LibraryOp(
+        lambda cupy, x: cupy.concatenate(cupy.linalg.qr(x, mode="complete"), axis=-1)
+    ),
+    "eigh": _iterating(_eigh),
+    "eigvalsh": _iterating(lambda cupy, x: cupy.linalg.eigvalsh(x)),
+    "eig": _iterating(_eig),
+    "eigvals": _iterating(lambda cupy, x: _complex(x, cupy.linalg.eigvals(x))),
+    "svd": _iterating(_svd),
+    "svd_complete": _iterating(_svd_complete),
+    "svdvals": _iterating(lambda cupy, x: cupy.linalg.svd(x, compute_uv=False)),
+    "dft": LibraryOp(_dft),
+    "real_dft": LibraryOp(_real_dft),
+    "half_dft": LibraryOp(_half_dft),
 }
 KERNELS: dict[str, Callable[..., Any]] = {
-    **{op: _kernel(op) for op in FUNCTIONS},
+    **{op: _kernel(op) for op in LIBRARY},
     "lexsort_rows": matrix_kernels.lexsort_rows,
 }

@@ -52,7 +52,7 @@ class Values:
 
     def _find_vec4_inputs(self) -> set[Value]:
         """The inputs that are read as vec4: every load of such an input must allow it."""
-        indices = {m.refs[0]: m.refs[1] for m in self.members.values() if m.value.name == "take"}
+        indices = {m.refs[0]: m.refs[1] for m in self.members.values() if m.value.op.indexed_load}
         others = {
             r.value
             for r, o in self.operands.items()
@@ -149,7 +149,7 @@ class Values:
 
     def _member(self, v: Value, u: int | None) -> str:
         m, name = self.members[v], f"m{self.numbers[v]}" + ("" if u is None else f"_{u}")
-        if v.name == "take":
+        if v.op.indexed_load:
             return self._picked(m, name, u)
         inputs = {i: self.get(r, a, u) for i, (r, a) in enumerate(zip(m.refs, v.args, strict=True))}
         program = v.op.program([a.dtype for a in v.args], v.params)

@@ -5,6 +5,7 @@ image is never unfolded in memory). `choose_kernel` chooses the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -284,6 +285,14 @@ def _value(reader: OperandReader, buffer: str, at: str) -> str:
     return f"  let p = {at};\n{reader.scalar(buffer)}"
 
 
+class ConvForm(Enum):
+    """What a convolution's product gives, by the op that asks for it."""
+
+    RESULT = "conv2d"
+    INPUT = "conv2d_input"
+    WEIGHT = "conv2d_weight"
+
+
 # two arrays of four axes: the image or the result, and the kernel or the result
 _FIRST, _SECOND = HEAD, HEAD + 5
 _CONV_PARAMS = HEAD + 10 + len(Geometry._fields)
@@ -291,7 +300,7 @@ _CONV_PARAMS = HEAD + 10 + len(Geometry._fields)
 
 @lru_cache(maxsize=512)
 def _conv_operands(
-    form: str, reader: OperandReader, bindings: tuple[int, int], window: tuple[int, ...]
+    form: ConvForm, reader: OperandReader, bindings: tuple[int, int], window: tuple[int, ...]
 ) -> GemmOperands:
     s = _sizes(HEAD + 10, window)
     head = f"-> {reader.register} {{\n"
@@ -309,13 +318,13 @@ def _conv_operands(
     )
     which = f"  let u = b % {s['groups']};\n  let at = b / {s['groups']};\n"
     near = "tile"
-    if form == "conv2d":  # rows: results, columns: places, terms: channels and taps
+    if form is ConvForm.RESULT:  # rows: results, columns: places, terms: channels and taps
         text = f"fn left(b: u32, o: u32, k: u32) {head}{which}" + split.format(k="k", name="c")
         text += _value(reader, b1, address(_SECOND, [result, "c", "i", "j"]))
         text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="c")
         text += f"  let x = n % {s['ow']};\n  let y = n / {s['ow']};\n{image}"
         text += _value(reader, b0, address(_FIRST, ["at", channel, "row", "col"]))
-    elif form == "conv2d_input":  # rows: channels, columns: pixels, terms: results and taps
+    elif form is ConvForm.INPUT:  # rows: channels, columns: pixels, terms: results and taps
         text = f"fn left(b: u32, c: u32, k: u32) {head}{which}" + split.format(k="k", name="o")
         text += _value(reader, b1, address(_SECOND, [result, "c", "i", "j"]))
         text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="o")
@@ -328,7 +337,7 @@ def _conv_operands(
             f"{{ return {reader.zero}; }}\n"
         )
         text += _value(reader, b0, address(_FIRST, ["at", result, "y", "z"]))
-    else:  # conv2d_weight; rows: results, columns: channels and taps, terms: places of all images
+    else:  # WEIGHT; rows: results, columns: channels and taps, terms: places of all images
         near = "terms"
         place = (
             f"  let x = k % {s['ow']};\n  let y = (k / {s['ow']}) % {s['oh']};\n"
@@ -345,7 +354,7 @@ def _conv_operands(
 
 def _convolve(
     dev: WebGPU,
-    form: str,
+    form: ConvForm,
     a: WebGPUArray,
     b: WebGPUArray,
     geometry: Geometry,
@@ -361,13 +370,13 @@ def _convolve(
     window = tuple(getattr(geometry, name) for name in _WINDOW)
     reader = _reader(dev, kind, dtype)
     operands = _conv_operands(form, reader, (bindings[0], bindings[1]), window)
-    return Product(form, kind, operands, [a, b], params, sizes, dtype, shape)
+    return Product(form.value, kind, operands, [a, b], params, sizes, dtype, shape)
 
 
 def convolution(dev: WebGPU, x: WebGPUArray, w: WebGPUArray, window: Any) -> Product | None:
     g = _geometry(window, x.shape, w.shape[0])
     sizes = (g.images * g.groups, g.outer, g.oh * g.ow, g.inner * g.kh * g.kw)
-    return _convolve(dev, "conv2d", x, w, g, sizes, (g.images, w.shape[0], g.oh, g.ow))
+    return _convolve(dev, ConvForm.RESULT, x, w, g, sizes, (g.images, w.shape[0], g.oh, g.ow))
 
 
 def input_gradient(
@@ -375,7 +384,7 @@ def input_gradient(
 ) -> Product | None:
     g = _geometry(window, image, w.shape[0])._replace(oh=y.shape[2], ow=y.shape[3])
     sizes = (g.images * g.groups, g.inner, g.height * g.width, g.outer * g.kh * g.kw)
-    return _convolve(dev, "conv2d_input", y, w, g, sizes, image)
+    return _convolve(dev, ConvForm.INPUT, y, w, g, sizes, image)
 
 
 def weight_gradient(
@@ -383,7 +392,7 @@ def weight_gradient(
 ) -> Product | None:
     g = _geometry(window, x.shape, weight[0])._replace(oh=y.shape[2], ow=y.shape[3])
     sizes = (g.groups, g.outer, g.inner * g.kh * g.kw, g.images * g.oh * g.ow)
-    return _convolve(dev, "conv2d_weight", x, y, g, sizes, weight)
+    return _convolve(dev, ConvForm.WEIGHT, x, y, g, sizes, weight)
 
 
 def conv2d(dev: WebGPU, x: WebGPUArray, w: WebGPUArray, window: Any) -> WebGPUArray:

@@ -60,7 +60,7 @@ def _is_elementwise_over(group: Group, v: Value) -> bool:
     if group.size != v.size:
         return False
     for m in group.members.values():
-        if m.role != "full" or m.value.name == "take":
+        if m.role != "full" or m.value.op.indexed_load:
             return False
         for r in m.refs:
             of_v = isinstance(r, Load) and r.value is v
