@@ -10,7 +10,8 @@ from numpy import ndarray
 
 from everygrad._jit.pipeline import compiled
 from everygrad._jit.record import Record
-from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.ir import Graph, Value, reachable
+from everygrad.compile.rewrite import Rewriter
 from everygrad.core.tensor import Tensor
 
 
@@ -49,9 +50,7 @@ def split(record: Record) -> tuple[Graph, HostPart | None]:
             instead[t.output] = min(leaves, key=lambda v: v.number)
     if not instead:
         return graph, None
-    rest = Graph()
-    rest.values, rest.inputs = graph.values, graph.inputs
-    rest.outputs = [instead.get(k, v) for k, v in enumerate(graph.outputs)]
+    rest = graph.with_outputs([instead.get(k, v) for k, v in enumerate(graph.outputs)])
     return rest, HostPart(graph, list(instead))
 
 
@@ -62,19 +61,7 @@ def _is_near(t: Tensor | None) -> bool:
 
 def _cut_out(graph: Graph, wanted: Sequence[Value]) -> tuple[Graph, list[int]]:
     """A graph of the wanted values alone, and the numbers of the inputs that it takes."""
-    part, numbers = Graph(), {v: i for i, v in enumerate(graph.inputs)}
-    made: dict[Value, Value] = {}
-    inputs = []
-    for v in in_order(reachable(wanted)):
-        if v.kind == "input":
-            inputs.append(numbers[v])
-            made[v] = part.input(v.shape, v.dtype, v.where)
-        elif v.kind == "full":
-            made[v] = part.full(v.shape, v.params["value"], v.dtype)
-        elif v.kind == "constant":
-            made[v] = part.constant(v.params["array"], v.dtype)
-        else:
-            args = [made[a] for a in v.args]
-            made[v] = part.call(v.op, args, v.params, v.where, v.generation)
-    part.outputs = [made[v] for v in wanted]
-    return part, inputs
+    rewriter = Rewriter()
+    part = rewriter.copy(wanted)
+    numbers = {v: i for i, v in enumerate(graph.inputs)}
+    return part, [numbers[v] for v in rewriter.made if v.kind == "input"]

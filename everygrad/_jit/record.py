@@ -13,6 +13,7 @@ from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import recording
 from everygrad.autograd.trees import flatten, unflatten
 from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.rewrite import Rewriter
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import user_line
 from everygrad.errors import TraceError
@@ -298,8 +299,7 @@ class _Builder:
         seeds = graph.inputs[inputs : inputs + len(self.roots)]
         del graph.inputs[inputs : inputs + len(self.roots)]
         first_seen = {*graph.inputs[inputs:]}  # tensors that only backward touches: forward's too
-        back = Graph()
-        made: dict[Value, Value] = {}
+        back = Rewriter()
         residuals: list[int] = []
         given = {*seeds, *first_seen}
         later = [v for v in in_order(live) if v.number >= border and v not in given]
@@ -309,18 +309,8 @@ class _Builder:
             if outside and v.kind not in ("full", "constant"):
                 graph.outputs.append(v)
                 residuals.append(len(graph.outputs) - 1)
-                made[v] = back.input(v.shape, v.dtype, v.where)
+                back.made[v] = back.input(v)
         for s in seeds:
-            made[s] = back.input(s.shape, s.dtype, s.where)
-        for v in in_order({*later, *needed}):
-            if v in made:
-                continue
-            if v.kind == "full":
-                made[v] = back.full(v.shape, v.params["value"], v.dtype)
-            elif v.kind == "constant":
-                made[v] = back.constant(v.params["array"], v.dtype)
-            else:
-                args = [made[a] for a in v.args]
-                made[v] = back.call(v.op, args, v.params, v.where, v.generation)
-        back.outputs = [made[v] for _, v in grads]
-        return Gradients(back, residuals, [i for i, _, _ in self.roots], [i for i, _ in grads])
+            back.made[s] = back.input(s)
+        made = back.copy([v for _, v in grads])
+        return Gradients(made, residuals, [i for i, _, _ in self.roots], [i for i, _ in grads])

@@ -91,7 +91,7 @@ def _run_stepwise(
         return []
     replay = _stepwise.get(graph)
     if replay is None:
-        replay = _stepwise[graph] = compiled(_part(graph, steps), device)
+        replay = _stepwise[graph] = compiled(graph.with_outputs(steps), device)
     return values_of(replay.run_on([base.get(device).from_numpy(a) for a in inputs]))
 
 
@@ -172,18 +172,12 @@ def first_difference(
     return ordered[low] if low < len(ordered) else None
 
 
-def _part(graph: Graph, values: Sequence[Value]) -> Graph:
-    part = Graph()
-    part.values, part.inputs, part.outputs = graph.values, graph.inputs, list(values)
-    return part
-
-
 def outputs_of(
     graph: Graph, device: str, inputs: Sequence[Any], values: Sequence[Value]
 ) -> list[Any]:
     """These values of a graph, compiled on their own."""
     given = [base.get(device).from_numpy(a) for a in inputs]
-    return values_of(compiled(_part(graph, values), device).run_on(given))
+    return values_of(compiled(graph.with_outputs(values), device).run_on(given))
 
 
 def values_of(arrays: Sequence[Any]) -> list[Any]:

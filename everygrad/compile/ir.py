@@ -55,6 +55,13 @@ class Value:
         self.generation = generation  # equal calls of different generations stay apart
         self.view: Any = None  # see views.view_of
 
+    def copy_of(self, *args: Value) -> Value:
+        """The same call of other arguments, outside the order of a graph."""
+        return Value(
+            self.kind, self.name, self.op, args, self.params, self.shape, self.dtype, self.number,
+            self.where,
+        )  # fmt: skip
+
     @property
     def facts(self) -> OpFacts:
         """What the op's record says; of a leaf, nothing special."""
@@ -163,6 +170,12 @@ class Graph:
             )
             found = self._known[key] = self._add(made)
         return found
+
+    def with_outputs(self, outputs: Sequence[Value]) -> Graph:
+        """The same values, which give other outputs."""
+        made = Graph()
+        made.values, made.inputs, made.outputs = self.values, self.inputs, list(outputs)
+        return made
 
     def __str__(self) -> str:
         lines = [str(v) for v in self.values]

@@ -106,9 +106,7 @@ class Recompute:
                     bases.append(base)
             if any(r is None for r in refs) or w.size != group.size:
                 return None
-            remat = Value(
-                w.kind, w.name, w.op, w.args, w.params, w.shape, w.dtype, w.number, w.where
-            )
+            remat = w.copy_of(*w.args)
             remats[w] = remat
             members[remat] = self.member(remat, "full", w.shape, tuple(refs))
         fits = self.fuser.fits(members.values(), group) and self.fuser.clear(group, bases)
@@ -228,5 +226,4 @@ def _moved(a: Value, old: Value, new: Value) -> Value:
         return new
     if a.kind != "movement" or view_of(a).base is not old:
         return a
-    args = (_moved(a.args[0], old, new),)
-    return Value(a.kind, a.name, a.op, args, a.params, a.shape, a.dtype, a.number, a.where)
+    return a.copy_of(_moved(a.args[0], old, new))

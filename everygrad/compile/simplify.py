@@ -14,7 +14,8 @@ import numpy as np
 
 from everygrad.compile import accumulate
 from everygrad.compile.facts import Move, Neutral, OpFacts
-from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.ir import Graph, Value
+from everygrad.compile.rewrite import Rewriter
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import View, apply_move, view_of
 from everygrad.core.shapes import size_of
@@ -25,35 +26,22 @@ Evaluate = Callable[[Any, Sequence[Any], dict[str, Any]], Any]  # (op, arrays, p
 FOLDED = edge(__name__, "FOLDED", 1 << 20, "elements")
 
 
-class Simplifier:
+class Simplifier(Rewriter):
     """Builds the new graph. `evaluate` computes an op on NumPy arrays."""
 
     def __init__(self, evaluate: Evaluate, moves: dict[str, Any]) -> None:
-        self.graph = Graph()
+        super().__init__()
         self.evaluate = evaluate
         self.moves = moves  # records of the layout moves and of `copy`, which rules build with
+        self.rules = {
+            "kernel": self.kernel,
+            "reduction": self.reduction,
+            "movement": self.movement,
+            "elementwise": self.elementwise,
+        }
 
-    def run(self, old: Graph) -> Graph:
-        live = reachable(old.outputs)
-        made: dict[Value, Value] = {}
-        for v in old.inputs:  # all of them: their numbers are the caller's
-            made[v] = self.graph.input(v.shape, v.dtype, v.where)
-        for v in in_order(live):
-            if v not in made:
-                made[v] = self.rebuild(v, [made[a] for a in v.args])
-        self.graph.outputs = [made[v] for v in old.outputs]
-        return self.graph
-
-    def rebuild(self, v: Value, args: list[Value]) -> Value:
-        if v.kind == "full":
-            return self.graph.full(v.shape, v.params["value"], v.dtype)
-        if v.kind == "constant":
-            return self.graph.constant(v.params["array"], v.dtype)
-        rule = getattr(self, v.kind)
-        found: Value | None = self.folded(v, args) or rule(v, args)
-        if found is None:
-            found = self.graph.call(v.op, args, v.params, v.where, v.generation)
-        return found
+    def replacement(self, v: Value, args: list[Value]) -> Value | None:
+        return self.folded(v, args) or self.rules[v.kind](v, args)
 
     def folded(self, v: Value, args: list[Value]) -> Value | None:
         """A value of constants alone, computed now."""
@@ -128,7 +116,7 @@ class Simplifier:
         if v.move is not Move.RESHAPE:
             return None
         view: View = view_of(x)
-        if view.base is x or apply_move(view, _as_move(v, x)) is not None:
+        if view.base is x or apply_move(view, v.copy_of(x)) is not None:
             return None
         copied = self.graph.call(self.moves["copy"], [x], {}, v.where)
         return self.graph.call(v.op, [copied], v.params, v.where)
@@ -153,10 +141,6 @@ class Simplifier:
         if kept.kind == "full":
             return self.graph.full(v.shape, kept.params["value"], v.dtype)
         return self.graph.call(self.moves["broadcast_to"], [kept], {"shape": v.shape}, v.where)
-
-
-def _as_move(v: Value, x: Value) -> Value:
-    return Value(v.kind, v.name, v.op, (x,), v.params, v.shape, v.dtype, -1, v.where)
 
 
 def _array(v: Value, shape: tuple[int, ...]) -> Any:

@@ -76,10 +76,7 @@ def export_web(fn: Callable[..., Any], example_inputs: Any, folder: str | Path) 
 
 def _forward(record: Record) -> Graph:
     """The graph of what the function returns alone, simplified."""
-    whole = Graph()
-    whole.values, whole.inputs = record.graph.values, record.graph.inputs
-    whole.outputs = record.graph.outputs[: record.results]
-    return prepared(whole)
+    return prepared(record.graph.with_outputs(record.graph.outputs[: record.results]))
 
 
 def _give_values(record: Record, tensors: Sequence[Tensor]) -> None:

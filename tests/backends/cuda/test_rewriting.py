@@ -166,7 +166,7 @@ def attention_step(**how: Any) -> Callable[..., Any]:
 
 
 def names(graph: Graph) -> list[str]:
-    return [v.name for v in rewriting.Rewriter(graph).live]
+    return [v.name for v in rewriting.AttentionRewriter(graph).live]
 
 
 INPUTS = (rand(BATCH, TOKENS, 5), rand(5, 3 * HEADS * WIDTH, seed=1))

@@ -34,6 +34,7 @@ from everygrad.backends.cuda.graph.rewriting import BackendOp
 from everygrad.backends.group_sums import fusable
 from everygrad.compile.facts import Gemm, Move, OpFacts
 from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.rewrite import Rewriter
 from everygrad.compile.views import view_of
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import reshape_strides
@@ -373,14 +374,12 @@ def _epilogue_result(x: Any, y: Any, *others: Any, epilogue: str) -> tuple[Shape
 MATMUL_EPILOGUE = BackendOp("matmul_epilogue", _epilogue_result)
 
 
-class EpilogueBuilder:
+class EpilogueBuilder(Rewriter):
     """Builds the graph with epilogues in place of what they compute."""
 
-    def __init__(self, old: Graph, epilogues: dict[Value, GemmEpilogue]) -> None:
-        self.old = old
-        self.graph = Graph()
+    def __init__(self, epilogues: dict[Value, GemmEpilogue]) -> None:
+        super().__init__()
         self.epilogues = epilogues
-        self.made: dict[Value, Value] = {}
         self.calls: dict[Value, Value] = {}  # by the value that an epilogue replaces
         self.owners: dict[Value, Value] = {}  # side results: by whose epilogue they are stored
         self.gone: set[Value] = set()
@@ -389,31 +388,17 @@ class EpilogueBuilder:
             sides = (fused.before, fused.sums)
             self.owners |= {side: v for side in sides if side is not None}
 
-    def run(self) -> Graph:
-        self.made = {v: self.graph.input(v.shape, v.dtype, v.where) for v in self.old.inputs}
-        for v in in_order(reachable(self.old.outputs)):
-            if v not in self.made and v not in self.gone and v not in self.owners:
-                self.made[v] = self.rebuilt(v)
-        self.graph.outputs = [self.get(v) for v in self.old.outputs]
-        return self.graph
-
-    def get(self, v: Value) -> Value:
-        """v in the new graph. Side results are made with their owner. The owner may come later in
-        the old graph; what it reads does not."""
-        if v not in self.made and v in self.owners:
-            self.made[v] = self.side(v)
-        if v not in self.made:
-            self.made[v] = self.rebuilt(v)
-        return self.made[v]
+    def is_late(self, v: Value) -> bool:
+        """Side results are made with their owner. The owner may come later in the old graph; what
+        it reads does not."""
+        return v in self.gone or v in self.owners
 
     def rebuilt(self, v: Value) -> Value:
-        if v.kind == "full":
-            return self.graph.full(v.shape, v.params["value"], v.dtype)
-        if v.kind == "constant":
-            return self.graph.constant(v.params["array"], v.dtype)
+        if v in self.owners:
+            return self.side(v)
         if v in self.epilogues:
             return self.shaped(self.result(v, "product"), v.shape)
-        return self.graph.call(v.op, [self.get(a) for a in v.args], v.params, v.where, v.generation)
+        return super().rebuilt(v)
 
     def side(self, v: Value) -> Value:
         owner = self.owners[v]
@@ -456,4 +441,4 @@ def with_epilogues(dev: Cuda, graph: Graph) -> Graph:
     if dev.gpu.driver.lt is None:
         return graph
     epilogues = EpilogueFinder(dev, graph).run()
-    return EpilogueBuilder(graph, epilogues).run() if epilogues else graph
+    return EpilogueBuilder(epilogues).run(graph) if epilogues else graph

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from everygrad.backends.cuda.attention.flash import lse_size
 from everygrad.compile.facts import Move, OpFacts
 from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compile.rewrite import Rewriter
 from everygrad.compile.views import View, apply_move, is_whole, view_of, whole
 from everygrad.core.shapes import Shape
 
@@ -52,12 +53,12 @@ SAVED = BackendOp("attention_saved", _saved)
 SAVED_GRADS = BackendOp("attention_saved_grads", _side_by_side)
 
 
-class Rewriter:
-    """Builds the new graph, in order."""
+class AttentionRewriter(Rewriter):
+    """Attention and its derivative by the ops of this backend, and copies that become views."""
 
     def __init__(self, old: Graph) -> None:
+        super().__init__()
         self.old = old
-        self.graph = Graph()
         self.live = list(in_order(reachable(old.outputs)))
         self.users: dict[Value, list[Value]] = {}
         for v in self.live:
@@ -71,28 +72,13 @@ class Rewriter:
             **dict.fromkeys(_DERIVATIVES, self.derivatives),
             "slice": self.piece,
             "reshape": self.heads,
-            "copy": self.copy,
+            "copy": self.contiguous,
             "concat": self.concat,
         }
 
-    def run(self) -> Graph:
-        made = {v: self.graph.input(v.shape, v.dtype, v.where) for v in self.old.inputs}
-        for v in self.live:
-            if v not in made:
-                made[v] = self.rebuild(v, [made[a] for a in v.args])
-        self.graph.outputs = [made[v] for v in self.old.outputs]
-        return self.graph
-
-    def rebuild(self, v: Value, args: list[Value]) -> Value:
-        if v.kind == "full":
-            return self.graph.full(v.shape, v.params["value"], v.dtype)
-        if v.kind == "constant":
-            return self.graph.constant(v.params["array"], v.dtype)
+    def replacement(self, v: Value, args: list[Value]) -> Value | None:
         rule = self.rules.get(v.name)
-        found = None if rule is None else rule(v, args)
-        if found is None:
-            found = self.graph.call(v.op, args, v.params, v.where, v.generation)
-        return found
+        return None if rule is None else rule(v, args)
 
     def moved(self, move: Move, x: Value, **params: Any) -> Value:
         return self.graph.call(self.moves[move], [x], params)
@@ -155,7 +141,7 @@ class Rewriter:
 
     # --- copies that become views ----------------------------------------------------------------
 
-    def copy(self, v: Value, args: list[Value]) -> Value | None:
+    def contiguous(self, v: Value, args: list[Value]) -> Value | None:
         (x,) = args
         view = view_of(x)
         return x if is_whole(*view[1:]) else None
@@ -196,4 +182,4 @@ def _looked_through(v: Value) -> View | None:
 def rewritten(graph: Graph) -> Graph:
     """The same outputs, by ops of this backend where these are better; a new graph, which the fuser
     may change."""
-    return Rewriter(graph).run()
+    return AttentionRewriter(graph).run(graph)
