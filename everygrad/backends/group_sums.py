@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from everygrad.compile.fuse import Group, Member, final_strides
+from everygrad.compile.groups import Group, Member, final_strides
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.walk import Walk, walk
 from everygrad.core.shapes import Shape

@@ -9,15 +9,13 @@ hand what it is made of. It costs the copy's being written; the value's memory i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from everygrad.compile.groups import Group, Grouping, Load, Member, Ref
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole, view_of
 from everygrad.core.shapes import size_of
-
-if TYPE_CHECKING:
-    from everygrad.compile.fuse import Fuser, Group, Load, Member, Ref
 
 LARGE = edge(__name__, "LARGE", 1 << 20, "bytes")  # bytes of a value that is worth it
 LARGE_LATE = edge(__name__, "LARGE_LATE", 1 << 22, "bytes")  # the same of one that is written twice
@@ -39,33 +37,32 @@ class RematPlan(NamedTuple):
 
 
 class Recompute:
-    """Works on the groups of a fuser before they are put in order."""
+    """Works on groups before they are put in order. `stored`: the values that are in memory."""
 
-    def __init__(self, fuser: Fuser, stored: set[Value], load: type[Load], member: type[Member]):
-        self.fuser = fuser
+    def __init__(self, grouping: Grouping, stored: set[Value]) -> None:
+        self.grouping = grouping
         self.stored = stored
-        self.load, self.member = load, member
         self.remats: dict[int, dict[Value, Value]] = {}  # by the number of a group
         self.readers: dict[Value, list[Group]] = {}
         self.kernels: dict[Value, list[Value]] = {}  # that read a value whole
-        for group in fuser.groups:
+        for group in grouping.groups:
             if group.opaque is not None:
                 for base in {view_of(a).base for a in group.opaque.args}:
                     self.kernels.setdefault(base, []).append(group.opaque)
             for base in {r.value for m in group.members.values() for r in self.loads(m)}:
                 self.readers.setdefault(base, []).append(group)
-        self.outputs = {view_of(v).base for v in fuser.graph.outputs}
+        self.outputs = {view_of(v).base for v in grouping.graph.outputs}
         self.pinned = {*self.kernels, *self.outputs}
 
     def loads(self, m: Member) -> list[Load]:
-        return [r for r in m.refs if isinstance(r, self.load)]
+        return [r for r in m.refs if isinstance(r, Load)]
 
     def run(self) -> None:
-        for group in self.fuser.groups:
+        for group in self.grouping.groups:
             for v in [v for v in group.members if v in self.stored]:
                 if v.nbytes >= LARGE and v not in self.pinned:
                     self.cheap(v, group)
-        for group in self.fuser.groups:
+        for group in self.grouping.groups:
             for v in [v for v in group.members if v in self.kernels]:
                 if v.nbytes >= LARGE_LATE and v not in self.outputs:
                     self.late(v, group)
@@ -100,16 +97,16 @@ class Recompute:
             refs: list[Ref] = []
             for a in w.args:
                 base = view_of(a).base
-                ref = remats.get(base) or self.fuser.ref(a, w.shape, group, "full")
+                ref = remats.get(base) or self.grouping.ref(a, w.shape, group, "full")
                 refs.append(ref)
-                if isinstance(ref, self.load):
+                if isinstance(ref, Load):
                     bases.append(base)
             if any(r is None for r in refs) or w.size != group.size:
                 return None
             remat = w.copy_of(*w.args)
             remats[w] = remat
-            members[remat] = self.member(remat, "full", w.shape, tuple(refs))
-        fits = self.fuser.fits(members.values(), group) and self.fuser.clear(group, bases)
+            members[remat] = Member(remat, "full", w.shape, tuple(refs))
+        fits = self.grouping.fits(members.values(), group) and self.grouping.clear(group, bases)
         return RematPlan(group, remats, members, bases) if fits else None
 
     def read_whole(self, group: Group) -> set[Value]:
@@ -126,11 +123,11 @@ class Recompute:
         others = {v: group.members[v] for v in old}
         group.members = {**remats, **plan.members, **others}
         for m in plan.members.values():
-            self.fuser.enter(m, group)
+            self.grouping.enter(m, group)
             for r in self.loads(m):
                 known = self.readers.setdefault(r.value, [])
                 known += [] if group in known else [group]
-        self.fuser.wait_for(group, plan.bases)
+        self.grouping.wait_for(group, plan.bases)
         self.stored |= {*plan.bases}
         self.pinned |= {*plan.bases}
 
@@ -158,7 +155,7 @@ class Recompute:
             self.readers[v] = []
 
     def is_load_of(self, ref: Ref, v: Value) -> bool:
-        return isinstance(ref, self.load) and ref.value is v
+        return isinstance(ref, Load) and ref.value is v
 
     def is_read_in_step(self, v: Value, reader: Group) -> bool:
         """Whether every load of v wants the element that the walk is at."""
@@ -188,28 +185,28 @@ class Recompute:
             return
         for reader in self.makers(v, chain, group):
             plan = self.planned(chain, reader)
-            behind = [self.fuser.of[u] for u in far]
+            behind = [self.grouping.of[u] for u in far]
             if plan is None or not self.has_at_hand(v, plan):
                 continue
-            if any(self.fuser.waits(reader, g) or g is reader for g in behind):
+            if any(self.grouping.waits(reader, g) or g is reader for g in behind):
                 continue
             self.enter(plan)
             remat = plan.remats[v]
             self.stored.add(remat)
             for u in far:
                 u.args = tuple(_moved(a, v, remat) for a in u.args)
-                self.fuser.wait_for(self.fuser.of[u], [remat])
+                self.grouping.wait_for(self.grouping.of[u], [remat])
             return
 
     def place(self, v: Value) -> int:
-        return self.fuser.of[v].number
+        return self.grouping.of[v].number
 
     def makers(self, v: Value, chain: Sequence[Value], group: Group) -> list[Group]:
         """Much later groups that read what the chain begins with, the last one first. What
         begins with an input alone, such as a weight's cast, is not looked at: an input may be
         written over."""
         refs = [r for w in chain for r in group.members[w].refs]
-        ends = [r.value if isinstance(r, self.load) else r for r in refs if r not in chain]
+        ends = [r.value if isinstance(r, Load) else r for r in refs if r not in chain]
         large = [e for e in ends if isinstance(e, Value) and e.size == v.size and e.kind != "input"]
         found = self.readers.get(large[0], []) if large else []
         later = [g for g in found if g.number - self.place(v) > FAR and g.size == v.size]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from everygrad.compile.fuse import Group, Load, Member, final_strides
+from everygrad.compile.groups import Group, Load, Member, final_strides
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import Shape, size_of

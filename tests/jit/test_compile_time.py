@@ -22,6 +22,7 @@ from everygrad._jit.pipeline import prepared
 from everygrad.backends.webgpu.graph.placeholders import shared
 from everygrad.compile import fuse, memory
 from everygrad.compile.dependencies import Dependencies
+from everygrad.compile.groups import Load
 from everygrad.compile.ir import in_order, reachable
 from everygrad.compile.memory import Lifetime, peak, plan
 from tests.conftest import DEVICES
@@ -202,7 +203,7 @@ def test_groups_are_in_an_order_that_holds() -> None:
             for n, g in enumerate(groups):
                 for v in g.members:
                     for r in g.members[v].refs:
-                        source = r.value if isinstance(r, fuse.Load) else r
+                        source = r.value if isinstance(r, Load) else r
                         if source in where:
                             assert where[source] < n or source in g.members
             computed = [v for v in in_order(reachable(graph.outputs)) if v.kind == "elementwise"]

@@ -20,7 +20,8 @@ from everygrad.backends.cuda.graph.rewriting import SAVED, SAVED_GRADS, rewritte
 from everygrad.backends.cuda.graph.runner import Runner
 from everygrad.backends.group_sums import fusable
 from everygrad.compile import recompute
-from everygrad.compile.fuse import Group, Load, Number, fuse, used_outside
+from everygrad.compile.fuse import fuse
+from everygrad.compile.groups import Group, Load, Number, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.views import view_of
 from everygrad.ops.record.spec import REGISTRY

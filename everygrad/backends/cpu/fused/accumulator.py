@@ -9,7 +9,7 @@ from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value as Reg, literal
 from everygrad.compile import accumulate
-from everygrad.compile.fuse import trailing
+from everygrad.compile.groups import trailing
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of

@@ -15,7 +15,7 @@ from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
 from everygrad.backends.cpu.llvm.work import Step, Work
 from everygrad.compile.expr import Program
-from everygrad.compile.fuse import Group, Load, Member, Number
+from everygrad.compile.groups import Group, Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.compile.walk import Place, Walk, walk

@@ -17,7 +17,7 @@ from everygrad.backends.cpu.fused.fused import GRAIN, MAX_BLOCKS, FusedKernelWri
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
 from everygrad.backends.cpu.llvm.work import Step
-from everygrad.compile.fuse import Group, Load
+from everygrad.compile.groups import Group, Load
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole

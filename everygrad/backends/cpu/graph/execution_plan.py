@@ -20,7 +20,8 @@ from everygrad.backends.cpu.graph import lowering
 from everygrad.backends.cpu.kernels import copy_index
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.compile.facts import ValueCheck
-from everygrad.compile.fuse import Group, Load, fuse, used_outside
+from everygrad.compile.fuse import fuse
+from everygrad.compile.groups import Group, Load, used_outside
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.memory import Lifetime, Memory, Plan, plan
 from everygrad.compile.views import View, is_whole, view_of

@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 from everygrad.backends.cuda.fused.row_kernel import FusedKernel, FusedKernelWriter
 from everygrad.backends.cuda.fused.values import KernelTask
 from everygrad.backends.group_sums import finals, is_by_rows, kind_of, needed, walked
-from everygrad.compile.fuse import Group, Load, Member, is_chain
+from everygrad.compile.groups import Group, Load, Member, is_chain
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole

@@ -7,7 +7,7 @@ Elements are taken a vector at a time. Rows too long for registers are so read o
 from __future__ import annotations
 
 from everygrad import dtypes
-from everygrad.compile.fuse import Member
+from everygrad.compile.groups import Member
 from everygrad.compile.ir import Value
 
 

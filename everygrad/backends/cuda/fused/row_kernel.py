@@ -19,7 +19,7 @@ from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.reduction import ReductionLayout
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.writer import BLOCK, KernelWriter, WrittenKernel
-from everygrad.compile.fuse import Load, Member, Number
+from everygrad.compile.groups import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 

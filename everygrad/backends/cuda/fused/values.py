@@ -18,7 +18,7 @@ from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator_
 from everygrad.backends.cuda.source.render import body, cast, constant
 from everygrad.backends.cuda.source.writer import is_wide
 from everygrad.compile.accumulate import identity
-from everygrad.compile.fuse import Load, Member, Number
+from everygrad.compile.groups import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.compile.walk import Place

@@ -18,7 +18,7 @@ from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
 from everygrad.backends.webgpu.fused.row_kernel import PartialSums, RowKernelTask, RowKernelWriter
 from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
-from everygrad.compile.fuse import Group, Load
+from everygrad.compile.groups import Group, Load
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
-from everygrad.compile.fuse import Group, Load
+from everygrad.compile.groups import Group, Load
 from everygrad.compile.ir import Graph, Value
 from everygrad.compile.views import is_whole, view_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everygrad.compile.fuse import Load
+from everygrad.compile.groups import Load
 from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import collapse

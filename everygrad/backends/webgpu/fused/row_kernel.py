@@ -18,7 +18,7 @@ from everygrad.backends.webgpu.fused.thread_mapping import WORKGROUP, ThreadMapp
 from everygrad.backends.webgpu.fused.values import Values
 from everygrad.backends.webgpu.source.render import MAIN, with_library
 from everygrad.backends.webgpu.source.word_layout import layout
-from everygrad.compile.fuse import Load, Member
+from everygrad.compile.groups import Load, Member
 from everygrad.compile.ir import Value
 from everygrad.compile.thresholds import edge
 from everygrad.compile.walk import Place

@@ -12,7 +12,7 @@ from typing import Any
 from everygrad.backends.webgpu.fused.operands import FusedOperand, total, vec4_type
 from everygrad.backends.webgpu.source.render import body, cast, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
-from everygrad.compile.fuse import Load, Member, Number
+from everygrad.compile.groups import Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape

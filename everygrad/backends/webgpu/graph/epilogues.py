@@ -16,7 +16,7 @@ from everygrad.backends.webgpu.gemm.operand_reads import PRODUCTS
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
 from everygrad.backends.webgpu.source.render import body, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
-from everygrad.compile.fuse import Group, Load, Member, Number
+from everygrad.compile.groups import Group, Load, Member, Number
 from everygrad.compile.ir import Value
 from everygrad.compile.views import is_whole, view_of
 from everygrad.compile.walk import Walk, walk

@@ -28,7 +28,8 @@ from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.backends.webgpu.graph import epilogues
 from everygrad.backends.webgpu.graph.placeholders import PlaceholderBlock, PlaceholderPool, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
-from everygrad.compile.fuse import Group, fuse, used_outside
+from everygrad.compile.fuse import fuse
+from everygrad.compile.groups import Group, used_outside
 from everygrad.compile.ir import Graph, Value, index_bound
 from everygrad.compile.memory import Lifetime, Memory
 from everygrad.compile.thresholds import edge
