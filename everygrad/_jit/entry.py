@@ -60,20 +60,20 @@ class Entry:
         self.replay = compiled(graph, record.device, donated)
         self.backward: Any = None
         self.verify = verify
-        self.sources = record.sources
+        self.origins = record.origins
         self.outside = [
             (i, s.tensor, s.tensor._node is None)
-            for i, s in enumerate(record.sources)
+            for i, s in enumerate(record.origins)
             if s.tensor is not None and not s.grad
         ]
         self.hooks = [(t, _hooks(t)) for _, t, plain in self.outside if not plain]
         self.modules_seen = -1
         self.known = {id(t) for _, t, _ in self.outside}
-        self.others = [(i, s) for i, s in enumerate(record.sources) if s.tensor is None or s.grad]
+        self.others = [(i, s) for i, s in enumerate(record.origins) if s.tensor is None or s.grad]
         self.facts = [(v.shape, v.dtype.np) for v in record.graph.inputs]
         self.devices = {i: device_of(t._data) for i, t, _ in self.outside}
         self.targets = record.targets
-        read = {id(s.tensor) for s in record.sources if s.grad}
+        read = {id(s.tensor) for s in record.origins if s.grad}
         own = self.replay.own_memory()
         self.elsewhere = record.device != "cpu"
         self.replaced = [  # gradients that the function never looks at, and makes anew: a slot each
@@ -135,9 +135,9 @@ class Entry:
                 return f"a tensor from outside is no longer {dtype}{list(shape)}"
             if (t._node is None) is not plain:
                 return "a tensor from outside requires grad now, or no longer does"
-        for i, source in self.others:
-            if source.grad:
-                grad = getattr(_whose(source, tensors), "_grad", None)
+        for i, origin in self.others:
+            if origin.grad:
+                grad = getattr(_whose(origin, tensors), "_grad", None)
                 if grad is None or not self.suits(i, grad._data):
                     return "a gradient it read is gone, or another one"
         for guard in self.record.grad_guards:
@@ -184,9 +184,9 @@ class Entry:
                 if not self.suits(i, array):
                     raise TraceError("jit: a tensor was changed by another thread; call it again")
                 replay.put(i, aligned(array))
-        for i, source in self.others:
-            found: Any = _whose(source, tensors)
-            replay.put(i, aligned((found.grad if source.grad else found)._data))
+        for i, origin in self.others:
+            found: Any = _whose(origin, tensors)
+            replay.put(i, aligned((found.grad if origin.grad else found)._data))
 
     def call(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
         """The results for these arguments, of which `tensors` are the tensors."""
@@ -345,7 +345,7 @@ class Entry:
 
 
 def _whose(what: Any, tensors: Sequence[Tensor]) -> Tensor:
-    """The tensor that a source, a target or a guard is about."""
+    """The tensor that an origin, a target or a guard is about."""
     t: Tensor = what.tensor if what.argument is None else tensors[what.argument]
     return t
 

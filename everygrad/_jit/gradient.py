@@ -32,8 +32,8 @@ def attach(
 ) -> None:
     """Give the results their place in the graph. `leaves`: all arguments, `tensors` among them."""
     gradients = entry.record.gradients
-    sources = [entry.sources[i] for i in gradients.wanted]
-    parents = [(tensors[s.argument] if s.argument is not None else s.tensor)._node for s in sources]
+    origins = [entry.origins[i] for i in gradients.wanted]
+    parents = [(tensors[s.argument] if s.argument is not None else s.tensor)._node for s in origins]
     residuals = [outputs[i] for i in gradients.residuals]
     given = [(x._data, x._node) if isinstance(x, Tensor) else (x, _STATIC) for x in leaves]
     outside = [(t, t._data) for _, t, _ in entry.outside]

@@ -38,7 +38,7 @@ def split(record: Record) -> tuple[Graph, HostPart | None]:
         return graph, None
     near = {
         v
-        for v, s in zip(graph.inputs, record.sources, strict=True)
+        for v, s in zip(graph.inputs, record.origins, strict=True)
         if not s.grad and _is_near(s.tensor)
     }
     instead: dict[int, Value] = {}

@@ -170,7 +170,7 @@ class Jitted:
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         if escaped:  # state that the function made: it must be what a call would have made it
-            arrays = [_input(s, tensors) for s in record.sources]
+            arrays = [_input(s, tensors) for s in record.origins]
             made = [t for t in record.targets if t.new]
             values = [record.graph.outputs[t.output or 0] for t in made]
             known = interpreted(record.graph, arrays, values)
@@ -222,10 +222,10 @@ class Bound:
         return self.jitted.memory()
 
 
-def _input(source: Any, tensors: Sequence[Tensor]) -> Any:
+def _input(origin: Any, tensors: Sequence[Tensor]) -> Any:
     """The array an input would have."""
-    t = source.tensor if source.argument is None else tensors[source.argument]
-    return (t.grad if source.grad else t)._data
+    t = origin.tensor if origin.argument is None else tensors[origin.argument]
+    return (t.grad if origin.grad else t)._data
 
 
 def _watched() -> bool:

@@ -56,7 +56,7 @@ def aligned(array: Any) -> Any:
 def donations_of(record: Record) -> list[tuple[int, int]]:
     """(input, output) pairs of tensors that are read and given a new value."""
     inputs = {
-        id(s.tensor): i for i, s in enumerate(record.sources) if s.tensor is not None and not s.grad
+        id(s.tensor): i for i, s in enumerate(record.origins) if s.tensor is not None and not s.grad
     }
     return [
         (inputs[id(t.tensor)], t.output)

@@ -39,7 +39,7 @@ from everygrad._jit.inspection import (
     known_in,
     of_the_package,
 )
-from everygrad._jit.sources import CONTAINERS, Places
+from everygrad._jit.locations import CONTAINERS, Locations
 from everygrad.core.tensor import Tensor
 from everygrad.errors import TraceError
 
@@ -55,8 +55,8 @@ _ITERATING: frozenset[Any] = frozenset(
 )
 
 
-class Reads(Places):
-    """The reads of one trace: places, and what calls look at."""
+class Reads(Locations):
+    """The reads of one trace: locations, and what calls look at."""
 
     # --- calls -----------------------------------------------------------------------------------
 

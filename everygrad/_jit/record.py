@@ -19,7 +19,7 @@ from everygrad.dispatch import user_line
 from everygrad.errors import TraceError
 
 
-class Source(NamedTuple):
+class InputOrigin(NamedTuple):
     """Where an input's value is found at each call: an argument, or a tensor from outside.
 
     `grad`: not the tensor itself but its gradient.
@@ -65,7 +65,7 @@ class Record(NamedTuple):
     """One trace."""
 
     graph: Graph
-    sources: list[Source]
+    origins: list[InputOrigin]
     targets: list[Target]
     results: int
     tree: Any
@@ -203,9 +203,9 @@ class _Builder:
     def value(self, payload: Any) -> Value:
         return self.tracer.value_of(wrap(payload))
 
-    def sources(self) -> list[Source]:
+    def origins(self) -> list[InputOrigin]:
         return [
-            Source(*self.whose(c.tensor if c.owner is None else c.owner), c.owner is not None)
+            InputOrigin(*self.whose(c.tensor if c.owner is None else c.owner), c.owner is not None)
             for c in self.inputs()
         ]
 
@@ -227,7 +227,7 @@ class _Builder:
         self.roots = []
         return Record(
             graph,
-            self.sources(),
+            self.origins(),
             self.targets,
             len(self.returned),
             self.tree,

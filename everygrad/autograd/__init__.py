@@ -1,4 +1,4 @@
-"""Differentiation: the graph, the engine that walks it, and the transformations built on both."""
+"""Differentiation: the graph, its traversal, and the transformations built on both."""
 
 from __future__ import annotations
 

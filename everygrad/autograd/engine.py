@@ -1,4 +1,4 @@
-"""Reverse mode: walks the graph from a root and sums gradients. Knows no op and no device.
+"""Reverse mode: traverses the graph from a root and sums gradients. Knows no op and no device.
 
 Iterative and linear: one pass counts how often each node is used, a second runs every node once
 its gradient is complete. A gradient is dropped as soon as it has been used. Contributions are
@@ -224,12 +224,12 @@ class Pass:
             if self.create_graph or self.keep_mode or policy() is not None:
                 usual, dtypes = self.modes()
                 with usual, dtypes:
-                    self.walk()
+                    self.traverse()
                 return
             before = recording()
             try:  # the usual mode, without an object for it
                 set_recording(OFF)
-                self.walk()
+                self.traverse()
             finally:
                 set_recording(before)
         except BaseException:
@@ -243,7 +243,7 @@ class Pass:
             return map(set_grad, self.changed, self.held)
         return map(setattr, self.changed, _GRAD, self.held)
 
-    def walk(self) -> None:
+    def traverse(self) -> None:
         """Every node, once its gradient is complete. The loop is hot: every name in it is local.
 
         A gradient that is complete waits beside its node in `ready`; `grads` holds the others. The

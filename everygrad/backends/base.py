@@ -154,8 +154,8 @@ def opened() -> list[Backend]:
 
 
 def open_now(name: str) -> Backend:
-    """Open the backend called `name`. A tracer looks away meanwhile: what drivers and their
-    bindings do is not the traced function's doing."""
+    """Open the backend called `name`. Tracers ignore what happens meanwhile: what drivers
+    and their bindings do is not the traced function's doing."""
     kind = kind_of(name)
     module = import_module(_MODULES[kind])
     if kind not in _SEVERAL:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from everygrad.compile.groups import Group, Member, final_strides
 from everygrad.compile.ir import Graph, Value
-from everygrad.compile.walk import Walk, walk
+from everygrad.compile.loop_nest import LoopNest, nest_of
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import collapse
 
@@ -98,10 +98,10 @@ def without_strays(groups: Sequence[Group], longest: float = math.inf) -> list[G
     return made
 
 
-def walked(group: Group, members: dict[Value, Member], row: int) -> Walk:
+def nest_of_members(group: Group, members: dict[Value, Member], row: int) -> LoopNest:
     """The loops over some members of a group, in rows of so many elements; 0: the group's own."""
     like = Group(group.number, group.size)
     like.members, like.cuts, like.row = members, group.cuts, group.row
     if row:
         like.row, like.cuts = row, group.cuts | {row}
-    return walk(like)
+    return nest_of(like)

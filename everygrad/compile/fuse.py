@@ -1,13 +1,13 @@
 """Values gathered into groups, each to become one kernel over one space of elements.
 
-A group walks `size` elements in order. Its members are elementwise values of all elements ("full"),
-reductions along rows of the last `row` elements ("reduce") and elementwise values of rows ("row"),
-which full members may use again: a softmax is one group. Reductions of any other shape ("final")
-may end a group but are not used inside it. What no group can hold (matrix products, gathers) is a
-group of its own.
+A group is a loop over `size` elements in order. Its members are elementwise values of all elements
+("full"), reductions along rows of the last `row` elements ("reduce") and elementwise values of rows
+("row"), which full members may use again: a softmax is one group. Reductions of any other shape
+("final") may end a group but are not used inside it. What no group can hold (matrix products,
+gathers) is a group of its own.
 
 Values join greedily, in order. A value may join a group if everything it takes from the group lies
-where the walk is at that moment, and if nothing it takes from outside waits for the group. A long
+where the loop is at that moment, and if nothing it takes from outside waits for the group. A long
 group ends where the program begins to repeat itself, as an unrolled loop does: groups that begin
 alike become the same code, which is compiled once.
 """
@@ -47,7 +47,7 @@ ALIKE = 8  # values in a row that must be made alike for that
 FEW = edge(__name__, "FEW", 1 << 15, "elements")
 SIBLINGS = 8  # groups that one more is compared with
 MOST_SIBLINGS = 32  # members of groups that are one for no other reason than to be few
-# rows from which walking them one by one keeps every thread busy
+# rows from which a loop over them keeps every thread busy
 ROWS = edge(__name__, "ROWS", 16, "size")
 
 
@@ -180,7 +180,7 @@ class Fuser(Grouping):
         return True
 
     def merge(self, group: Group, other: Group) -> bool:
-        """Take the other group's members in, if the two can be one walk."""
+        """Take the other group's members in, if the two can be one loop nest."""
         if not self.mergeable(group, other):
             return False
         both = Group(group.number, group.size)
@@ -221,7 +221,7 @@ class Fuser(Grouping):
     def joined(self, ref: Ref, member: Member, both: Group) -> Ref | None:
         """A reference as it is once two groups are one."""
         if isinstance(ref, Load) and ref.value in both.members:
-            if ref.step is not None:  # an index may ask for what the walk has not reached
+            if ref.step is not None:  # an index may ask for what the loop has not reached
                 return None
             view = View(ref.value, ref.shape, ref.strides, ref.offset)
             found = both.members[ref.value]

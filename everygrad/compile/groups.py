@@ -56,7 +56,7 @@ class Member(NamedTuple):
 
 
 class Group:
-    """Members by value, in order. `opaque` groups hold one kernel and have no walk."""
+    """Members by value, in order. `opaque` groups hold one kernel and have no loops."""
 
     def __init__(self, number: int, size: int = 0) -> None:
         self.number = number
@@ -157,7 +157,7 @@ class Grouping:
         return self.most_loads < 1 << 30 and len(set().union(*loads)) > self.most_loads
 
     def fits(self, members: Iterable[Member], group: Group) -> bool:
-        """Whether more members of all elements can be computed on a group's walk."""
+        """Whether more members of all elements can be computed in a group's loops."""
         more = list(members)
         cuts = group.cuts.union(*(cuts_of(m.shape) for m in more))
         weight = group.weight + sum(self.text_weight(m.value) for m in more)
@@ -183,7 +183,7 @@ def loads_of(member: Member) -> set[Value]:
 
 
 def is_aligned(view: View, member: Member, group: Group, level: str) -> bool:
-    """Whether the walk has the member's element at hand where the view asks for it."""
+    """Whether the loop has the member's element at hand where the view asks for it."""
     if member.role == "final":
         return False
     if member.role == "full":

@@ -87,7 +87,7 @@ class Recompute:
         return [w for w in group.members if w in found] if len(found) <= _LONGEST else None
 
     def planned(self, chain: Sequence[Value], group: Group) -> RematPlan | None:
-        """Copies of a chain as members of a group; None where they do not fit into its walk."""
+        """Copies of a chain as members of a group; None where they do not fit into its loops."""
         remats = dict(self.remats.get(group.number, {}))
         members: dict[Value, Member] = {}
         bases: list[Value] = []
@@ -158,7 +158,7 @@ class Recompute:
         return isinstance(ref, Load) and ref.value is v
 
     def is_read_in_step(self, v: Value, reader: Group) -> bool:
-        """Whether every load of v wants the element that the walk is at."""
+        """Whether every load of v wants the element that the loop is at."""
         members = [(m, r) for m in reader.members.values() for r in m.refs if self.is_load_of(r, v)]
         return all(
             m.level == "full"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from safetensors.numpy import save
 
 from everygrad._jit.pipeline import prepared
-from everygrad._jit.record import Record, Source, Target, trace
+from everygrad._jit.record import InputOrigin, Record, Target, trace
 from everygrad._jit.verify import interpreted, values_of
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
@@ -85,17 +85,17 @@ def _give_values(record: Record, tensors: Sequence[Tensor]) -> None:
     if not made:
         return
     wanted = [record.graph.outputs[t.output or 0] for t in made]
-    given = values_of([_payload(s, tensors) for s in record.sources])
+    given = values_of([_payload(s, tensors) for s in record.origins])
     known = interpreted(record.graph, given, wanted)
     for t, value in zip(made, wanted, strict=True):
         assert t.tensor is not None
         t.tensor.rebind(base.get(record.device).from_numpy(known[value]), None)
 
 
-def _payload(source: Source, tensors: Sequence[Tensor]) -> Any:
+def _payload(origin: InputOrigin, tensors: Sequence[Tensor]) -> Any:
     """The array an input has now."""
-    t: Any = source.tensor if source.argument is None else tensors[source.argument]
-    return (t.grad if source.grad else t)._data
+    t: Any = origin.tensor if origin.argument is None else tensors[origin.argument]
+    return (t.grad if origin.grad else t)._data
 
 
 def _name(fn: Callable[..., Any]) -> str:
@@ -135,7 +135,7 @@ def _changes(record: Record) -> Iterator[str]:
     if kept:
         lines = {record.graph.outputs[t.output].where for t in kept if t.output is not None}
         yield f"it keeps tensors that it makes at {_places(lines)}; return them instead"
-    read = [names.get(id(s.tensor), "an input") for s in record.sources if s.grad and not s.tensor]
+    read = [names.get(id(s.tensor), "an input") for s in record.origins if s.grad and not s.tensor]
     if read:
         yield f"it reads the gradient of {', '.join(read)}; hand it over as an input"
 
@@ -173,7 +173,7 @@ def _interface(record: Record, graph: Graph) -> Iterator[str]:
     """Inputs and outputs that no typed array of JavaScript holds; no outputs at all."""
     if not graph.outputs:
         yield "it returns nothing; return the tensors that the page shall show"
-    given = [v for v, s in zip(graph.inputs, record.sources, strict=True) if s.argument is not None]
+    given = [v for v, s in zip(graph.inputs, record.origins, strict=True) if s.argument is not None]
     for word, cure, values in (
         ("input", "hand over float32 and convert it inside", given),
         ("output", "return it with astype('float32')", graph.outputs),
@@ -222,7 +222,7 @@ def _fill(
     made.name = _name(fn)
     names, arguments = _names(record), _input_names(fn, len(tensors))
     order: list[tuple[int, Value]] = []
-    for v, s in zip(made.graph.inputs, record.sources, strict=True):
+    for v, s in zip(made.graph.inputs, record.origins, strict=True):
         if s.argument is not None:
             order.append((s.argument, v))
         else:

@@ -61,7 +61,7 @@ class Rule:
 
 
 def descent(g: Any, p: Any, weight_decay: float, maximize: bool) -> Any:
-    """The direction to walk against: the gradient, negated to maximise, plus decay."""
+    """The direction to step against: the gradient, negated to maximise, plus decay."""
     g = -g if maximize else g
     return g + p * weight_decay if weight_decay else g
 
@@ -74,7 +74,7 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
     return call("select", condition, yes, no)
 
 
-# A copy of the gradient becomes the direction to walk against, for rules that need it after p moved
+# A copy of the gradient becomes the direction to step against, for rules that need it after p moved
 DIRECTION = Update(
     "optim.direction",
     lambda d, p, *, weight_decay, maximize: descent(d, p, weight_decay, maximize),

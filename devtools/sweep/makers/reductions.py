@@ -225,6 +225,7 @@ SECTION = OpSection(
     (
         "accumulator",
         "fused",
+        "loop_nest",
         "loop_writer",
         "numpy_reduce",
         "reduction",
@@ -235,7 +236,6 @@ SECTION = OpSection(
         "second_stage",
         "single_op",
         "thread_mapping",
-        "walk",
     ),
     {
         "sum": (3, sums),

@@ -184,6 +184,7 @@ SECTION = OpSection(
         "accumulator",
         "cross_entropy",
         "fused",
+        "loop_nest",
         "loop_writer",
         "losses",
         "numpy_reduce",
@@ -194,7 +195,6 @@ SECTION = OpSection(
         "row_loops",
         "rows",
         "thread_mapping",
-        "walk",
     ),
     {
         "softmax": (3, softmax),

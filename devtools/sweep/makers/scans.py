@@ -88,7 +88,7 @@ def integers(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "scans",
-    ("ordering", "registry", "scan", "single_op", "sort", "walk"),
+    ("loop_nest", "ordering", "registry", "scan", "single_op", "sort"),
     {
         "cumsum": (2, cumsum),
         "cumprod": (1, cumprod),

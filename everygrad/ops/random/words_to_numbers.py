@@ -1,6 +1,6 @@
 """Random words as numbers: what one element of a draw is, given its 32 or 64 random bits.
 
-Each is one elementwise op, so that a draw is the bits and one walk over them, eager too.
+Each is one elementwise op, so that a draw is the bits and one pass over them, eager too.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def test_memory_that_is_reached_through_a_list_is_planned(fake: FakeCusolver) ->
     plan = eg.jit(lambda x: linalg.solve(x, x)).lower(eg.ones((3, 40, 40), device=DRY)).plan
     named = {s.what.name: s.slots for s in plan.steps_ if isinstance(s.what, cusolver.Routine)}
     placed = [s for s in plan.steps_ if s.title == "placed"]
-    matrices, right = (step.places[-1].slot for step in placed)
+    matrices, right = (step.relocations[-1].slot for step in placed)
     assert matrices in named["getrfBatched"]
     assert {matrices, right} <= named["getrsBatched"]
 

@@ -17,8 +17,8 @@ from everygrad.backends.cpu.llvm.work import Step, Work
 from everygrad.compile.expr import Program
 from everygrad.compile.groups import Group, Load, Member, Number
 from everygrad.compile.ir import Value
+from everygrad.compile.loop_nest import LoopNest, StridedAccess, nest_of
 from everygrad.compile.thresholds import edge
-from everygrad.compile.walk import Place, Walk, walk
 from everygrad.dtypes import int64
 
 COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -53,7 +53,7 @@ class FusedKernelWriter:
     def __init__(self, group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> None:
         self.group = group
         self.bounds = bounds  # the rows at which blocks begin, if the caller decides
-        self.walk: Walk = walk(group, bounds[-1] if bounds else 0)
+        self.nest: LoopNest = nest_of(group, bounds[-1] if bounds else 0)
         members = group.members
         self.outputs = [v for v in members if v in stored]
         loads = [r for m in members.values() for r in m.refs if isinstance(r, Load)]
@@ -110,7 +110,7 @@ class FusedKernelWriter:
                 if self.stages[v] < k:
                     if v in self.outputs or v in cached:
                         continue
-                    cost = self.walk.length * v.dtype.itemsize
+                    cost = self.nest.length * v.dtype.itemsize
                     if cost <= budget and self.is_expensive(v):
                         cached[v] = len(cached)
                         budget -= cost
@@ -145,7 +145,7 @@ class FusedKernelWriter:
         return [r for r in m.refs if isinstance(r, Value)]
 
     def choose_blocks(self) -> None:
-        rows = self.walk.row_count
+        rows = self.nest.row_count
         if self.bounds:
             self.blocks = len(self.bounds) - 1
             self.allocate_partials()
@@ -176,11 +176,11 @@ class FusedKernelWriter:
 
     # --- addresses -------------------------------------------------------------------------------
 
-    def base(self, pointer: str, place: Place, key: Any) -> str:
+    def base(self, pointer: str, access: StridedAccess, key: Any) -> str:
         """Where the current row begins in an operand."""
         found = self.row_bases.get(key)
         if found is None:
-            found = self.w.offset(pointer, place.offset, place.rows, self.row_index, key[1])
+            found = self.w.offset(pointer, access.offset, access.rows, self.row_index, key[1])
             self.row_bases[key] = found
         return found
 
@@ -188,19 +188,19 @@ class FusedKernelWriter:
         return f"%p{self.outputs.index(v)}"
 
     def load_base(self, r: Load) -> str:
-        place = self.walk.loads[r]._replace(offset=0)  # the argument includes the offset
+        access = self.nest.loads[r]._replace(offset=0)  # the argument includes the offset
         number = len(self.outputs) + self.inputs.index((r.value, r.offset))
-        return self.base(f"%p{number}", place, (r, r.value.dtype))
+        return self.base(f"%p{number}", access, (r, r.value.dtype))
 
     # --- values ----------------------------------------------------------------------------------
 
     def load(self, r: Load, memo: MEMO) -> Reg:
         """A load from memory, once per row if it does not vary along the columns."""
-        place = self.walk.loads[r]
-        if not place.follows_columns:
+        access = self.nest.loads[r]
+        if not access.follows_columns:
             return self.row_loads[r]
         if r not in memo:
-            at = self.w.element(self.load_base(r), place.columns, self.w.columns, r.value.dtype)
+            at = self.w.element(self.load_base(r), access.columns, self.w.columns, r.value.dtype)
             memo[r] = self.w.load(at, r.value.dtype, grouped=True)
         return memo[r]
 
@@ -241,7 +241,7 @@ class FusedKernelWriter:
         if base is None:
             index = self.operand(where, m.value.args[1], memo, k)
             base = self.picked_base(r, index, m.value.args[1])
-        at = self.w.element(base, self.walk.loads[r].columns, self.w.columns, r.value.dtype)
+        at = self.w.element(base, self.nest.loads[r].columns, self.w.columns, r.value.dtype)
         return self.w.load(at, r.value.dtype, grouped=True)
 
     def picked_base(self, r: Load, index: Reg, arg: Value) -> str:
@@ -249,21 +249,21 @@ class FusedKernelWriter:
         return self.w.offset(self.load_base(r), 0, (r.step or 0,), [wide], r.value.dtype)
 
     def full_address(self, v: Value) -> str:
-        place = self.walk.full
-        base = self.base(self.pointer(v), place, (v, v.dtype))
-        return self.w.element(base, place.columns, self.w.columns, v.dtype)
+        access = self.nest.full
+        base = self.base(self.pointer(v), access, (v, v.dtype))
+        return self.w.element(base, access.columns, self.w.columns, v.dtype)
 
     def cached_address(self, v: Value) -> str:
-        place = self.walk.full
-        return self.w.element(f"%cached{self.cached[v]}", place.columns, self.w.columns, v.dtype)
+        access = self.nest.full
+        return self.w.element(f"%cached{self.cached[v]}", access.columns, self.w.columns, v.dtype)
 
     # --- one row -----------------------------------------------------------------------------
 
     def row(self) -> None:
         self.rows, self.row_loads, self.row_bases = {}, {}, {}
-        for r in self.walk.loads:
+        for r in self.nest.loads:
             base = self.load_base(r)
-            if r.step is None and not self.walk.loads[r].follows_columns:
+            if r.step is None and not self.nest.loads[r].follows_columns:
                 self.row_loads[r] = self.w.load(base, r.value.dtype, grouped=False)
         self.picked_rows = {
             v: self.picked_base(m.refs[0], self.row_loads[m.refs[1]], v.args[1])
@@ -272,7 +272,7 @@ class FusedKernelWriter:
         }
         for v in self.outputs:
             if self.group.members[v].role == "full":
-                self.base(self.pointer(v), self.walk.full, (v, v.dtype))
+                self.base(self.pointer(v), self.nest.full, (v, v.dtype))
         for m in self.finals:
             self.final_base(m)
         for k in range(self.passes + 1):
@@ -291,7 +291,7 @@ class FusedKernelWriter:
         for v in self.outputs:
             m = self.group.members[v]
             if m.role in ("row", "reduce"):
-                base = self.base(self.pointer(v), self.walk.row, (v, v.dtype))
+                base = self.base(self.pointer(v), self.nest.row, (v, v.dtype))
                 self.w.store(self.rows[v], base, v.dtype, grouped=False)
             elif m.role == "final" and m.level == "row":
                 acc = self.partial_accumulator(m)
@@ -299,9 +299,9 @@ class FusedKernelWriter:
                 self.accumulate(acc, acc.load(self.w.e, found), self.final_base(m))
 
     def final_base(self, m: Member) -> str:
-        place, v = self.walk.finals[m.value], m.value
+        access, v = self.nest.finals[m.value], m.value
         return self.base(
-            f"%part{self.finals.index(m)}", place, (v, self.partial_accumulator(m).dtype)
+            f"%part{self.finals.index(m)}", access, (v, self.partial_accumulator(m).dtype)
         )
 
     def accumulate(self, acc: Accumulator, new: Reg, address: str, grouped: bool = False) -> None:
@@ -351,7 +351,7 @@ class FusedKernelWriter:
                     )
 
         totals = self.w.column_loops(
-            self.walk.columns, self.length, sums, through, body, after_inner
+            self.nest.columns, self.length, sums, through, body, after_inner
         )
         for (m, c), total, whole in zip(carried, totals, through, strict=True):
             if m.role == "reduce":
@@ -360,27 +360,27 @@ class FusedKernelWriter:
                 self.accumulate(self.partial_accumulator(m), total, self.final_base(m))
 
     def follows_last(self, m: Member) -> bool:
-        return self.walk.finals[m.value].columns[-1] != 0
+        return self.nest.finals[m.value].columns[-1] != 0
 
     def follows_outer(self, m: Member) -> bool:
-        return any(self.walk.finals[m.value].columns[:-1])
+        return any(self.nest.finals[m.value].columns[:-1])
 
     def final_address(self, m: Member, outer: bool = False) -> str:
-        place = self.walk.finals[m.value]
-        strides = (*place.columns[:-1], 0) if outer else place.columns
+        access = self.nest.finals[m.value]
+        strides = (*access.columns[:-1], 0) if outer else access.columns
         dtype = self.partial_accumulator(m).dtype
         return self.w.element(self.final_base(m), strides, self.w.columns, dtype)
 
     # --- the whole ---------------------------------------------------------------------------
 
     def text(self) -> str:
-        w, walk = self.w, self.walk
+        w, nest = self.w, self.nest
         count = len(self.outputs) + len(self.inputs) + bool(self.scratch)
         w.lines.append("entry:")
         w.arguments(count)
         for v, i in self.cached.items():
             memory = intrinsics.memory_type(v.dtype)
-            w.lines.append(f"  %cached{i} = alloca [{walk.length} x {memory}], align 64")
+            w.lines.append(f"  %cached{i} = alloca [{nest.length} x {memory}], align 64")
         with w.counted("b", "%lo", "%hi") as block:
             for i, m in enumerate(self.finals):
                 c = self.partial_accumulator(m)
@@ -389,11 +389,11 @@ class FusedKernelWriter:
                 w.fill(f"%part{i}", c.type, c.start, m.value.size)
             first, end = self.rows_of(block)
             with w.counted("r", first.name, end.name) as row:
-                self.row_index = w.indices(row, walk.rows)
-                self.length = str(walk.columns[-1])
-                if walk.tail:
-                    last = w.e.compare("eq", row, Reg("i64", str(walk.row_count - 1)))
-                    pair = (Reg("i64", str(walk.tail)), Reg("i64", self.length))
+                self.row_index = w.indices(row, nest.rows)
+                self.length = str(nest.columns[-1])
+                if nest.tail:
+                    last = w.e.compare("eq", row, Reg("i64", str(nest.row_count - 1)))
+                    pair = (Reg("i64", str(nest.tail)), Reg("i64", self.length))
                     self.length = w.e.select(last, *pair).name
                 self.row()
         if self.blocks == 1:
@@ -410,8 +410,8 @@ class FusedKernelWriter:
             return w.table("bounds", self.bounds, block), w.table("bounds", self.bounds, after)
         first = w.e.op("mul", block, Reg("i64", str(self.rows_a_block)))
         end = w.e.op("add", first, Reg("i64", str(self.rows_a_block)))
-        if self.blocks * self.rows_a_block != self.walk.row_count:
-            end = w.smallest(end, self.walk.row_count)
+        if self.blocks * self.rows_a_block != self.nest.row_count:
+            end = w.smallest(end, self.nest.row_count)
         return first, end
 
     def combine_partials(self, m: Member, lo: str, hi: str) -> None:
@@ -499,7 +499,7 @@ def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> Fus
 
 def can_split_by_rows(group: Group, rows: int) -> bool:
     """Whether the loops of the group can be split into this many equal rows."""
-    found = walk(group, rows)
+    found = nest_of(group, rows)
     return found.row_count == rows and not found.tail
 
 

@@ -83,7 +83,7 @@ class _MultiTensorWriter(FusedKernelWriter):
                     at = f"getelementptr inbounds {memory}, ptr {pointer.name}, i64 {start.name}"
                     w.lines.append(f"  %p{i} = {at}")
             self.length = w.e.op("sub", end, start).name
-            self.row_index = [Reg("i64", "0")] * len(self.walk.rows)
+            self.row_index = [Reg("i64", "0")] * len(self.nest.rows)
             self.row()
         w.lines.append("  ret void")
         return w.module(engine().attributes)

@@ -98,7 +98,7 @@ class _RowKernelWriter:
         type_ = self.type if combine == "add" else self.word
         return literal(type_, identity(combine, kind)).name
 
-    def walk(self, k: int, one: Pass) -> None:
+    def traverse(self, k: int, one: Pass) -> None:
         """The loops of pass k, over strips and their elements: before{k} -> strip{k} -> loop{k} ->
         combined{k} -> after{k}. A pass that reduces nothing is one strip, and so is a short row."""
         e, several = self.e, bool(one.reduce) and self.long
@@ -201,7 +201,7 @@ class _RowKernelWriter:
                 f"  {row} = getelementptr inbounds {self.memory}, ptr {pointer}, i64 %offset"
             )
         for k, one in enumerate(self.passes):
-            self.walk(k, one)
+            self.traverse(k, one)
         lines += [
             "  br label %rows.end",
             "rows.end:",

@@ -11,12 +11,12 @@ from collections.abc import Sequence, Set
 
 from everygrad.backends.cuda.fused.row_kernel import FusedKernel, FusedKernelWriter
 from everygrad.backends.cuda.fused.values import KernelTask
-from everygrad.backends.group_sums import finals, is_by_rows, kind_of, needed, walked
+from everygrad.backends.group_sums import finals, is_by_rows, kind_of, needed, nest_of_members
 from everygrad.compile.groups import Group, Load, Member, is_chain
 from everygrad.compile.ir import Value
+from everygrad.compile.loop_nest import StridedAccess
 from everygrad.compile.thresholds import edge
 from everygrad.compile.views import is_whole
-from everygrad.compile.walk import Place
 from everygrad.core.strides import collapse
 
 # elements of a row whose column sums fit into registers
@@ -97,7 +97,7 @@ def _task(
     row: int,
 ) -> KernelTask:
     """The task of looping over rows of so many elements; 0: all are columns of one row."""
-    found = walked(group, members, row)
+    found = nest_of_members(group, members, row)
     if row:
         return KernelTask(members, wanted, found.rows, found.columns, found.loads, kinds)
     loads = list(found.loads)
@@ -107,10 +107,11 @@ def _task(
     sizes, steps = collapse((*found.rows, *found.columns), [*strides, ordered])
     if len(sizes) == 1:
         sizes = (group.size,)
-    places = {
-        r: Place((), s, found.loads[r].offset) for r, s in zip(loads, steps[:-1], strict=True)
+    accesses = {
+        r: StridedAccess((), s, found.loads[r].offset)
+        for r, s in zip(loads, steps[:-1], strict=True)
     }
-    return KernelTask(members, wanted, (), sizes, places, kinds)
+    return KernelTask(members, wanted, (), sizes, accesses, kinds)
 
 
 def read_in_place(group: Group, v: Value) -> bool:

@@ -62,7 +62,7 @@ def vector_of(task: KernelTask, flat: bool) -> int:
     written whole, if the row length divides."""
     last, whole = task.columns[-1], task.row_count * task.length
     sizes = [v.dtype.itemsize for v in task.wanted if task.members[v].role == "full"]
-    sizes += [r.value.dtype.itemsize for r in task.places if r.value.size == whole]
+    sizes += [r.value.dtype.itemsize for r in task.accesses if r.value.size == whole]
     count = _BYTES // max(sizes, default=4)
     ends_anywhere = flat and len(task.columns) == 1
     while count > 1 and last % count and not (ends_anywhere and last > count):

@@ -20,8 +20,8 @@ from everygrad.backends.cuda.source.writer import is_wide
 from everygrad.compile.accumulate import identity
 from everygrad.compile.groups import Load, Member, Number
 from everygrad.compile.ir import Value
+from everygrad.compile.loop_nest import StridedAccess
 from everygrad.compile.thresholds import edge
-from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape, size_of
 
 _LOW = re.compile(r"\b(normcdf|exp)\(")
@@ -31,14 +31,15 @@ _MAX_RETAINED = edge(__name__, "_MAX_RETAINED", 64, "size")
 
 class KernelTask(NamedTuple):
     """What a kernel computes: `wanted` of the group's members. `rows` and `columns` are the sizes
-    of the loops, `places` say where loads are, `kinds` what each final is. `pieces`: into how many
-    rows one was split. `exact`: values that must have the same bits wherever they are computed."""
+    of the loops, `accesses` say which element each load reads, `kinds` what each final is.
+    `pieces`: into how many rows one was split. `exact`: values that must have the same bits
+    wherever they are computed."""
 
     members: dict[Value, Member]
     wanted: list[Value]
     rows: Shape
     columns: Shape
-    places: dict[Load, Place]
+    accesses: dict[Load, StridedAccess]
     kinds: dict[Value, str]
     pieces: int = 1
     exact: Set[Value] = frozenset()
@@ -107,15 +108,15 @@ def accumulator_of(m: Member) -> Accumulator:
 class LoadOperand:
     """A load, and how the loops address it."""
 
-    def __init__(self, number: int, load: Load, place: Place, vector: int) -> None:
+    def __init__(self, number: int, load: Load, access: StridedAccess, vector: int) -> None:
         self.number = number
         self.load = load
-        self.place = place
+        self.access = access
         self.lay = LAYOUTS[load.value.dtype]
         self.progression = progression(load)
-        self.step = place.columns[-1] if place.columns else 0
-        self.is_of_row = not any(place.columns) and load.step is None
-        others = (*place.rows, *place.columns[:-1], place.offset)
+        self.step = access.columns[-1] if access.columns else 0
+        self.is_of_row = not any(access.columns) and load.step is None
+        others = (*access.rows, *access.columns[:-1], access.offset)
         aligned = all(s % vector == 0 for s in others)
         in_order = self.step == 1 and aligned and load.step is None
         self.is_pack = vector > 1 and in_order and self.progression is None
@@ -156,7 +157,9 @@ class Values:
             r for m in task.members.values() for r in m.refs if isinstance(r, Load)
         )
         self.inputs = list(dict.fromkeys(r.value for r in loads if progression(r) is None))
-        self.operands = {r: LoadOperand(n, r, task.places[r], vector) for n, r in enumerate(loads)}
+        self.operands = {
+            r: LoadOperand(n, r, task.accesses[r], vector) for n, r in enumerate(loads)
+        }
         sizes = [_reach(task, o) for o in self.operands.values()]
         self.index = "i64" if is_wide(task.row_count * task.length, *sizes) else "i32"
         self.of_row: dict[Any, str] = {}
@@ -180,8 +183,8 @@ class Values:
         """Where the row begins in each operand, and the values that a row has one of."""
         lines, names = split(row, self.task.rows, "r", self.index)
         for r, o in self.operands.items():
-            offset = f" + {o.place.offset}" if o.place.offset else ""
-            lines.append(f"const {self.index} b{o.number} = {total(names, o.place.rows)}{offset};")
+            offset = f" + {o.access.offset}" if o.access.offset else ""
+            lines.append(f"const {self.index} b{o.number} = {total(names, o.access.rows)}{offset};")
             if o.is_of_row:
                 value = o.element(self.source(r), f"b{o.number}")
                 lines.append(f"const {o.lay.register} x{o.number} = {value};")
@@ -287,7 +290,7 @@ class Values:
 
     def _column(self, o: LoadOperand) -> str:
         names = [f"c{k}" for k in range(len(self.task.columns))]
-        return f"b{o.number} + {total(names, o.place.columns)}"
+        return f"b{o.number} + {total(names, o.access.columns)}"
 
     def _read(self, r: Load) -> str:
         o = self.operands[r]
@@ -330,9 +333,9 @@ class Values:
             if o is None or o.progression is None or index not in self.of_row:
                 continue
             start, step = o.progression
-            place = o.place
-            if step == 1 and place.columns == (1,) and not any(place.rows):
-                first = f"(i64)c + {start + place.offset}"
+            access = o.access
+            if step == 1 and access.columns == (1,) and not any(access.rows):
+                first = f"(i64)c + {start + access.offset}"
                 return f"(u64)((i64){self.of_row[index]} - ({first})) < {self.vector}u"
         return ""
 
@@ -401,5 +404,5 @@ def stored(v: Value, value: str) -> str:
 
 def _reach(task: KernelTask, o: LoadOperand) -> int:
     """How far an operand's elements lie from its first."""
-    pairs = zip((*task.rows, *task.columns), (*o.place.rows, *o.place.columns), strict=True)
-    return o.place.offset + sum((n - 1) * abs(s) for n, s in pairs)
+    pairs = zip((*task.rows, *task.columns), (*o.access.rows, *o.access.columns), strict=True)
+    return o.access.offset + sum((n - 1) * abs(s) for n, s in pairs)

@@ -50,12 +50,12 @@ class CachedLaunch(NamedTuple):
             if checks:
                 gpu.faults()
             for step in steps:
-                what, arguments, places, words = step
+                what, arguments, relocations, words = step
                 if words:
                     given = step.filled(addresses)
                 else:
                     given = list(arguments)
-                    for where, number, offset in places:
+                    for where, number, offset in relocations:
                         given[where] = addresses[number] + offset
                 if type(what) is Kernel:
                     gpu.launch(what, *given)

@@ -129,7 +129,7 @@ def recorder(dev: Cuda) -> RecordingCuda:
     return made
 
 
-class Place(NamedTuple):
+class Relocation(NamedTuple):
     """An address in a command: which argument, which placeholder, and the offset into it."""
 
     at: int
@@ -142,8 +142,10 @@ class Step(NamedTuple):
 
     what: Any
     arguments: tuple[Any, ...]
-    places: tuple[Place, ...]
-    words: tuple[tuple[int, tuple[Place, ...]], ...]  # by argument: addresses inside a structure
+    relocations: tuple[Relocation, ...]
+    words: tuple[
+        tuple[int, tuple[Relocation, ...]], ...
+    ]  # by argument: addresses inside a structure
 
     @property
     def title(self) -> str:
@@ -158,18 +160,18 @@ class Step(NamedTuple):
 
     @property
     def slots(self) -> set[int]:
-        inside = {p.slot for _, places in self.words for p in places}
-        return {p.slot for p in self.places} | inside
+        inside = {p.slot for _, relocations in self.words for p in relocations}
+        return {p.slot for p in self.relocations} | inside
 
     def filled(self, addresses: Sequence[int]) -> list[Any]:
         """The arguments, with real addresses by slot."""
         made = list(self.arguments)
-        for at, slot, offset in self.places:
+        for at, slot, offset in self.relocations:
             made[at] = addresses[slot] + offset
-        for at, places in self.words:
+        for at, relocations in self.words:
             params = type(made[at].params).from_buffer_copy(made[at].params)
             words = _words(params)
-            for word, slot, offset in places:
+            for word, slot, offset in relocations:
                 words[word] = addresses[slot] + offset
             flash.remap(params)
             made[at] = made[at]._replace(params=params)
@@ -187,20 +189,22 @@ def steps_of(gpu: Recorder) -> list[Step]:
     """The recorded commands as steps, with the addresses in them found."""
     placeholders = gpu.placeholders
 
-    def place(at: int, address: int) -> Place:
+    def relocation(at: int, address: int) -> Relocation:
         slot = placeholders.find(address)
-        return Place(at, slot, address - placeholders.starts[slot])
+        return Relocation(at, slot, address - placeholders.starts[slot])
 
     made = []
     for what, arguments in gpu.commands:
-        places, words = [], []
+        relocations, words = [], []
         for i, a in enumerate(arguments):
             if isinstance(a, int) and placeholders.holds(a):
-                places.append(place(i, a))
+                relocations.append(relocation(i, a))
             elif isinstance(a, flash.FlashLaunch):
                 found = [
-                    place(k, w) for k, w in enumerate(_words(a.params)) if placeholders.holds(w)
+                    relocation(k, w)
+                    for k, w in enumerate(_words(a.params))
+                    if placeholders.holds(w)
                 ]
                 words.append((i, tuple(found)))
-        made.append(Step(what, arguments, tuple(places), tuple(words)))
+        made.append(Step(what, arguments, tuple(relocations), tuple(words)))
     return made

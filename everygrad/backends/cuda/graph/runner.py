@@ -162,7 +162,7 @@ class Runner:
             product = step.arguments[0] if step.arguments else None
             if not (isinstance(product, GemmPlan) and product.is_worth_tuning):
                 continue
-            out = {p.slot for p in step.places if p.at == _TARGET}
+            out = {p.slot for p in step.relocations if p.at == _TARGET}
             if out <= self.plan.offsets.keys():
                 driver.enter()
                 _, *arguments = step.filled(self.addresses)

@@ -43,7 +43,7 @@ def group_host_calls(steps: Sequence[Step], inputs: set[int], donated: set[int])
                 order += [*calls, *behind]
                 calls, behind, awaited, touched = [], [], set(donated), set()
             calls.append(k)
-            awaited.add(step.places[-1].slot)  # the result's
+            awaited.add(step.relocations[-1].slot)  # the result's
         elif behind or (calls and step.slots & awaited):
             behind.append(k)
             touched |= step.slots - inputs

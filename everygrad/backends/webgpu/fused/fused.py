@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from everygrad.backends.group_sums import Kind, finals, is_by_rows, kind_of, needed, walked
+from everygrad.backends.group_sums import Kind, finals, is_by_rows, kind_of, needed, nest_of_members
 from everygrad.backends.webgpu.fused import second_stage, thread_mapping
 from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
 from everygrad.backends.webgpu.fused.row_kernel import PartialSums, RowKernelTask, RowKernelWriter
@@ -20,7 +20,7 @@ from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
 from everygrad.compile.groups import Group, Load
 from everygrad.compile.ir import Value
-from everygrad.compile.walk import Place
+from everygrad.compile.loop_nest import StridedAccess
 from everygrad.core.shapes import Shape
 
 _A_VALUE = 8  # lines of library functions that count as much as one plain value
@@ -106,16 +106,16 @@ def task_of(group: Group, wanted: list[Value], software: bool) -> RowKernelTask:
         mapping = choose(group.size // row, row, software)
     else:
         row, mapping = 0, thread_mapping.flat(group.size, software, "total" in has)
-    rows, columns, places = _load_layout(group, row)
-    return RowKernelTask(members, wanted, mapping, (rows, columns), places, names)
+    rows, columns, accesses = _load_layout(group, row)
+    return RowKernelTask(members, wanted, mapping, (rows, columns), accesses, names)
 
 
-def _load_layout(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, Place]]:
+def _load_layout(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, StridedAccess]]:
     """The sizes of the axes of rows and of columns, and where loads are; row 0: all are columns."""
-    found = walked(group, group.members, row)
+    found = nest_of_members(group, group.members, row)
     if row:
         return found.rows, found.columns, found.loads
-    flat = {r: Place((), (*p.rows, *p.columns), p.offset) for r, p in found.loads.items()}
+    flat = {r: StridedAccess((), (*p.rows, *p.columns), p.offset) for r, p in found.loads.items()}
     return (), (*found.rows, *found.columns), flat
 
 

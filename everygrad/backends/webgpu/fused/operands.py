@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everygrad.compile.groups import Load
-from everygrad.compile.walk import Place
+from everygrad.compile.loop_nest import StridedAccess
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import collapse
 from everygrad.dtypes import DType
@@ -50,15 +50,15 @@ class FusedOperand:
     """A load, number `n`, of a kernel whose lanes take `vector` columns at a time."""
 
     def __init__(
-        self, n: int, load: Load, place: Place, sizes: tuple[Shape, Shape], vector: int
+        self, n: int, load: Load, access: StridedAccess, sizes: tuple[Shape, Shape], vector: int
     ) -> None:
         self.n = n
         self.load = load
         self.dtype = load.value.dtype
-        self.place = place
+        self.access = access
         self.rows, self.columns = sizes
         self.vector = vector
-        merged, (steps,) = collapse(self.columns, [place.columns])
+        merged, (steps,) = collapse(self.columns, [access.columns])
         # whether the columns of one take are the last stride apart
         self.has_one_stride = vector == 1 or len(merged) == 1 or merged[-1] % vector == 0
         self.step = steps[-1]
@@ -66,7 +66,7 @@ class FusedOperand:
     @property
     def is_of_row(self) -> bool:
         """Whether all columns have the same element."""
-        return self.load.step is None and not any(self.place.columns)
+        return self.load.step is None and not any(self.access.columns)
 
     @property
     def is_steady(self) -> bool:
@@ -79,13 +79,13 @@ class FusedOperand:
             return False
         if self.load.step is not None and (self.load.step % 4 or not steady_index):
             return False
-        _, (steps,) = collapse(self.columns, [self.place.columns])
-        _, (over,) = collapse(self.rows, [self.place.rows])
-        return not any(s % 4 for s in (*steps[:-1], *over, self.place.offset))
+        _, (steps,) = collapse(self.columns, [self.access.columns])
+        _, (over,) = collapse(self.rows, [self.access.rows])
+        return not any(s % 4 for s in (*steps[:-1], *over, self.access.offset))
 
     def base(self) -> str:
         """The address at which the row begins."""
-        return total(terms("r", self.rows, self.place.rows), self.place.offset)
+        return total(terms("r", self.rows, self.access.rows), self.access.offset)
 
     def column(self, index: str) -> list[str]:
-        return terms(index, self.columns, self.place.columns)
+        return terms(index, self.columns, self.access.columns)

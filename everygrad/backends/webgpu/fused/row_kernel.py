@@ -20,8 +20,8 @@ from everygrad.backends.webgpu.source.render import MAIN, with_library
 from everygrad.backends.webgpu.source.word_layout import layout
 from everygrad.compile.groups import Load, Member
 from everygrad.compile.ir import Value
+from everygrad.compile.loop_nest import StridedAccess
 from everygrad.compile.thresholds import edge
-from everygrad.compile.walk import Place
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType
 
@@ -38,7 +38,7 @@ class RowKernelTask(NamedTuple):
     wanted: list[Value]
     mapping: ThreadMapping
     sizes: tuple[Shape, Shape]
-    places: dict[Load, Place]
+    accesses: dict[Load, StridedAccess]
     kinds: dict[Value, str]
 
 
@@ -63,7 +63,7 @@ class RowKernelWriter:
         self.task = task
         self.mapping = task.mapping
         self.members = task.members
-        self.values = Values(task.members, task.places, task.sizes, task.mapping.vector)
+        self.values = Values(task.members, task.accesses, task.sizes, task.mapping.vector)
         self.reducer = BlockReducer(shared_bytes)
         finals = [m for m in task.members.values() if m.role == "final"]
         self.finals = {m.value: m for m in finals}

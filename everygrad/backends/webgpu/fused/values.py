@@ -14,7 +14,7 @@ from everygrad.backends.webgpu.source.render import body, cast, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.groups import Load, Member, Number
 from everygrad.compile.ir import Value
-from everygrad.compile.walk import Place
+from everygrad.compile.loop_nest import StridedAccess
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import int64
 
@@ -30,7 +30,7 @@ class Values:
     def __init__(
         self,
         members: dict[Value, Member],
-        places: dict[Load, Place],
+        accesses: dict[Load, StridedAccess],
         sizes: tuple[Shape, Shape],
         vector: int,
     ) -> None:
@@ -40,7 +40,7 @@ class Values:
         loads = dict.fromkeys(r for m in members.values() for r in m.refs if isinstance(r, Load))
         self.inputs = list(dict.fromkeys(r.value for r in loads))
         self.operands = {
-            r: FusedOperand(n, r, places[r], sizes, vector) for n, r in enumerate(loads)
+            r: FusedOperand(n, r, accesses[r], sizes, vector) for n, r in enumerate(loads)
         }
         self.lines: list[str] = []
         self.of_row: dict[Any, str] = {}

@@ -18,8 +18,8 @@ from everygrad.backends.webgpu.source.render import body, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compile.groups import Group, Load, Member, Number
 from everygrad.compile.ir import Value
+from everygrad.compile.loop_nest import LoopNest, nest_of
 from everygrad.compile.views import is_whole, view_of
-from everygrad.compile.walk import Walk, walk
 
 if TYPE_CHECKING:
     from everygrad.backends.webgpu.device import WebGPU
@@ -81,7 +81,7 @@ class EpilogueWriter:
         self.wanted = wanted
         self.first = first
         self.members = list(group.members.values())
-        self.walk: Walk = walk(group)
+        self.nest: LoopNest = nest_of(group)
         loads = [r for m in self.members for r in m.refs if isinstance(r, Load)]
         self.loads = list(dict.fromkeys(r for r in loads if r.value is not v))
         self.inputs = list(dict.fromkeys(r.value for r in self.loads))
@@ -105,22 +105,22 @@ class EpilogueWriter:
 
     def coordinates(self) -> list[str]:
         """i0, i1, ...: the coordinates of element e, if an operand needs them."""
-        full = self.walk.full
-        if all(self.walk.loads[r]._replace(offset=0) == full for r in self.loads):
+        full = self.nest.full
+        if all(self.nest.loads[r]._replace(offset=0) == full for r in self.loads):
             return []
-        sizes = (*self.walk.rows, *self.walk.columns)
+        sizes = (*self.nest.rows, *self.nest.columns)
         lines = ["  var rest = e;"]
         for k in range(len(sizes) - 1, 0, -1):
             lines.append(f"  let i{k} = rest % {sizes[k]}u;\n  rest = rest / {sizes[k]}u;")
         return [*lines, "  let i0 = rest;"]
 
     def loaded(self, n: int, r: Load) -> list[str]:
-        place = self.walk.loads[r]
-        terms = [f"{place.offset}u"]
-        if place._replace(offset=0) == self.walk.full:
+        access = self.nest.loads[r]
+        terms = [f"{access.offset}u"]
+        if access._replace(offset=0) == self.nest.full:
             terms.append("e")
         else:  # a negative stride wraps around, and so does the sum, to the right value
-            steps = enumerate((*place.rows, *place.columns))
+            steps = enumerate((*access.rows, *access.columns))
             terms += [f"i{k} * {step % (1 << 32)}u" for k, step in steps if step]
         dtype = r.value.dtype
         value = load(dtype, f"a{self.first + self.inputs.index(r.value)}", f"p{n}")

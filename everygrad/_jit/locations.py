@@ -1,6 +1,6 @@
-"""Places that a traced function reads: names, attributes, items, containers, memory.
+"""Locations that a traced function reads: names, attributes, items, containers, memory.
 
-Each becomes a guard, if what it is a place of comes from outside.
+Each becomes a guard, if the object it belongs to comes from outside.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _MOST_KNOWN = 256  # objects that one value may be
 _FIELD = type(vars(namedtuple("_Field", "x"))["x"])  # the descriptor of a field of a named tuple
 
 
-class Places(Follower):
+class Locations(Follower):
     """The reads of one trace. `met(module)` tells the tracer that a module matters."""
 
     def __init__(self, fn: Callable[..., Any], arguments: Sequence[Any], met: Any) -> None:
@@ -152,7 +152,7 @@ class Places(Follower):
         return type(held).__name__ if found is None else found[1]
 
     def note(self, guard: Guard, key: Any) -> Any:
-        """Keep a guard, unless there is one for that place already; returns the value."""
+        """Keep a guard, unless there is one for that location already; returns the value."""
         kept = self.guards.setdefault((type(guard), id(guard.held), key), guard)
         if kept is guard:
             self.mark(guard.value, guard.text)

@@ -1,8 +1,8 @@
-"""How a group is walked: rows, and along each row the elements, with strides for everyone.
+"""The loop nest of a group: over rows, and along each row, with strides for every operand.
 
 The axes of all members, cut as finely as any of them needs, are merged again where every operand
 allows. `rows` are the sizes of the outer axes, `columns` those of the inner ones; a group without
-row reductions walks its last axis as columns, in pieces if it is long.
+row reductions has its last axis as columns, in pieces if it is long.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from everygrad.core.strides import row_major
 CHUNK = edge(__name__, "CHUNK", 4096, "size")
 
 
-class Place(NamedTuple):
-    """Where an operand's element is: offset + row index * rows + column index * columns."""
+class StridedAccess(NamedTuple):
+    """Which element of an operand is accessed: offset + row index * rows + column index *
+    columns."""
 
     rows: Shape
     columns: Shape
@@ -32,16 +33,16 @@ class Place(NamedTuple):
         return any(self.columns)
 
 
-class Walk(NamedTuple):
+class LoopNest(NamedTuple):
     """`tail`: elements of the last row where it is shorter than the others, else 0."""
 
     rows: Shape
     columns: Shape
     tail: int
-    loads: dict[Load, Place]
-    finals: dict[Value, Place]
-    full: Place  # of a result stored in order
-    row: Place  # of a result that has one element a row
+    loads: dict[Load, StridedAccess]
+    finals: dict[Value, StridedAccess]
+    full: StridedAccess  # of a result stored in order
+    row: StridedAccess  # of a result that has one element a row
 
     @property
     def row_count(self) -> int:
@@ -67,8 +68,8 @@ def _refined(shape: Shape, strides: Shape, dims: Shape, scale: int) -> list[int]
     return made
 
 
-def walk(group: Group, rows_wanted: int = 0) -> Walk:
-    """The walk of a group; where there is a choice, in `rows_wanted` rows."""
+def nest_of(group: Group, rows_wanted: int = 0) -> LoopNest:
+    """The loop nest of a group; where there is a choice, in `rows_wanted` rows."""
     ordered = sorted(group.cuts | {1, group.size}, reverse=True)
     dims = tuple(a // b for a, b in pairwise(ordered)) or (1,)
     row = group.row or 1
@@ -94,17 +95,17 @@ def walk(group: Group, rows_wanted: int = 0) -> Walk:
         sizes, split, tail = _pieces(sizes, tables, rows_wanted)
     rows, columns = tuple(sizes[:split]), tuple(sizes[split:])
 
-    def place(strides: list[int], offset: int) -> Place:
-        return Place(tuple(strides[:split]), tuple(strides[split:]), offset)
+    def access(strides: list[int], offset: int) -> StridedAccess:
+        return StridedAccess(tuple(strides[:split]), tuple(strides[split:]), offset)
 
-    return Walk(
+    return LoopNest(
         rows,
         columns,
         tail,
-        {r: place(*s) for r, s in loads.items()},
-        {v: place(*s) for v, s in finals.items()},
-        place(full, 0),
-        Place(row_major(rows), (0,) * len(columns), 0),
+        {r: access(*s) for r, s in loads.items()},
+        {v: access(*s) for v, s in finals.items()},
+        access(full, 0),
+        StridedAccess(row_major(rows), (0,) * len(columns), 0),
     )
 
 
