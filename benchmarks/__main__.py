@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks import report as text
-from benchmarks.gather import gather, say
-from benchmarks.longchain import long_chains
-from benchmarks.machine import describe
-from benchmarks.measure import Plan
-from benchmarks.overhead import overhead
+from benchmarks.harness.gather import gather, say
+from benchmarks.harness.machine import describe
+from benchmarks.harness.measure import Plan
+from benchmarks.harness.process import ROOT, PeerError, Setup
 from benchmarks.peers import COMPILED, EAGER, MODULES, WEBGPU_MODULES
-from benchmarks.process import ROOT, PeerError, Setup
+from benchmarks.probes.longchain import long_chains
+from benchmarks.probes.overhead import overhead
+from benchmarks.probes.startup import import_times
 from benchmarks.report import Report
-from benchmarks.startup import import_times
 from benchmarks.workloads import WORKLOADS, Workload, select
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.measure import Result
+from benchmarks.harness.measure import Result
 from benchmarks.peers import FLOOR
 from benchmarks.workloads import Workload
 

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.gather import say
-from benchmarks.machine import describe
+from benchmarks.harness.gather import say
+from benchmarks.harness.machine import describe
+from benchmarks.harness.process import ROOT, Peer, PeerError, Setup
 from benchmarks.peers import CUDA_MODULES
 from benchmarks.peers.everygrad_cuda import device, missing
-from benchmarks.process import ROOT, Peer, PeerError, Setup
 from benchmarks.report import ms, table, yes
 from benchmarks.workloads import CUDA_WORKLOADS, CURVE, Workload
 

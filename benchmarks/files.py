@@ -27,7 +27,7 @@ import safetensors.numpy
 import torch
 
 import everygrad as eg
-from benchmarks import load, machine
+from benchmarks.harness import load, machine
 
 PAGE = Path(__file__).parent / "FILES.md"
 PARTS = 64

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from benchmarks import longchain
 from benchmarks.compare import COPY, Match, judge, matches
-from benchmarks.longchain import ChainTimes
-from benchmarks.measure import Result, Start
-from benchmarks.overhead import ALLOWED_S as CALL_S, CASES, OURS, Overhead
+from benchmarks.harness.measure import Result, Start
 from benchmarks.peers import FLOOR
-from benchmarks.startup import ALLOWED_S, ImportTimes
+from benchmarks.probes import longchain
+from benchmarks.probes.longchain import ChainTimes
+from benchmarks.probes.overhead import ALLOWED_S as CALL_S, CASES, OURS, Overhead
+from benchmarks.probes.startup import ALLOWED_S, ImportTimes
 
 Rows = list[list[str]]
 # A second step this many times the third one still compiles, and is worth a line.

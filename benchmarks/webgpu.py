@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from benchmarks import report as text
 from benchmarks.compare import WEBGPU, judge
-from benchmarks.gather import gather, say
-from benchmarks.machine import describe
-from benchmarks.measure import Plan
+from benchmarks.harness.gather import gather, say
+from benchmarks.harness.machine import describe
+from benchmarks.harness.measure import Plan
+from benchmarks.harness.process import Setup
 from benchmarks.peers import WEBGPU_MODULES, everygrad_jit
 from benchmarks.peers.everygrad_webgpu import DEVICE, VERSIONS, gpu, missing
-from benchmarks.process import Setup
-from benchmarks.rates import Rate, Sizes, rates, timed
+from benchmarks.probes.rates import Rate, Sizes, rates, timed
 from benchmarks.report import Report
 from benchmarks.workloads import WORKLOADS, Workload, select
 from everygrad.backends.webgpu.driver.timing import FEATURE, device_time, device_times

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import __main__ as program, measure, report as text
-from benchmarks.agree import disagreements
+from benchmarks import __main__ as program, report as text
 from benchmarks.compare import COPY, EAGER, JIT, judge, matches
-from benchmarks.measure import Plan, Result, Start
-from benchmarks.overhead import CASES, OURS, Overhead
+from benchmarks.harness import measure
+from benchmarks.harness.agree import disagreements
+from benchmarks.harness.measure import Plan, Result, Start
+from benchmarks.harness.process import Peer, PeerError, Setup
 from benchmarks.peers import MODULES, everygrad_eager, everygrad_jit
-from benchmarks.process import Peer, PeerError, Setup
+from benchmarks.probes.overhead import CASES, OURS, Overhead
 from benchmarks.report import Report
 from benchmarks.workloads import WORKLOADS
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cuda, worker
-from benchmarks.agree import disagreements
+from benchmarks import cuda
 from benchmarks.cuda import EAGER, GPT2, JIT, TORCH, Found, Trial
+from benchmarks.harness import worker
+from benchmarks.harness.agree import disagreements
 from benchmarks.peers import everygrad_eager, everygrad_jit, torch_eager
 from benchmarks.workloads import CUDA_WORKLOADS, CURVE, CURVES, Workload
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import rates, webgpu
-from benchmarks.agree import disagreements
+from benchmarks import webgpu
 from benchmarks.compare import WEBGPU, judge, matches
-from benchmarks.measure import Plan, Result
+from benchmarks.harness.agree import disagreements
+from benchmarks.harness.measure import Plan, Result
+from benchmarks.harness.process import ROOT, Setup
 from benchmarks.peers import WEBGPU_MODULES, everygrad_eager, everygrad_jit
-from benchmarks.process import ROOT, Setup
-from benchmarks.rates import Rate, Sizes
+from benchmarks.probes import rates
+from benchmarks.probes.rates import Rate, Sizes
 from benchmarks.report import Report
 from benchmarks.workloads import WORKLOADS
 from tests.conftest import DEVICES

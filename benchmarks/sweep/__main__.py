@@ -1,10 +1,10 @@
 """Every public op beside PyTorch on the CPU, eager and compiled: python -m benchmarks.sweep.
 
 Each op is called on large arrays, forward, and forward and backward where it has a derivative.
-What is called how is `benchmarks.sweepcalls`; an op that has no line there and needs one is named
+What is called how is `benchmarks.sweep.calls`; an op that has no line there and needs one is named
 at the end. The table is sorted by the worst of an op's ratios, ours over PyTorch's. With `--cpu`
 seconds are the processor's, of all our threads and of PyTorch on one: what a busy machine can tell.
-`--more` times what is no op by itself instead: see `benchmarks.sweepmore`.
+`--more` times what is no op by itself instead: see `benchmarks.sweep.more`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 import everygrad as eg
-from benchmarks.sweepcalls import CALLS, THEIRS, UNTIMED, Call, F, I, Spec, arguments, is_spec
-from benchmarks.sweepmore import Pair, pairs, tensors
+from benchmarks.sweep.calls import CALLS, THEIRS, UNTIMED, Call, F, I, Spec, arguments, is_spec
+from benchmarks.sweep.more import Pair, pairs, tensors
 from everygrad import ops
 from everygrad.ops.record.spec import REGISTRY, Op
 
@@ -224,7 +224,7 @@ def line(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
     parser.add_argument("--only", help="ops whose names contain this; several with commas")
     parser.add_argument("--part", default="1/1", help="i/n: every n-th op from the i-th on")
     parser.add_argument("--more", action="store_true", help="random numbers, casts, other dtypes")

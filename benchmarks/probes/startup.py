@@ -9,9 +9,9 @@ from functools import partial
 from statistics import median
 from tempfile import gettempdir
 
-from benchmarks.load import Mark
-from benchmarks.measure import Plan, Round, take_rounds
-from benchmarks.process import ROOT, PeerError, Setup
+from benchmarks.harness.load import Mark
+from benchmarks.harness.measure import Plan, Round, take_rounds
+from benchmarks.harness.process import ROOT, PeerError, Setup
 
 ALLOWED_S = 0.1
 # Packages that drive a device, generate code or are a peer: none belongs in a plain import.

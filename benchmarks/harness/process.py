@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.peers import ALL_MODULES, CACHES, PYTHONS
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class PeerError(Exception):
@@ -81,7 +81,7 @@ class Peer:
             environment[CACHES[self.name]] = str(self.cache)
         try:
             self._process = subprocess.Popen(
-                [python, "-m", "benchmarks.worker", self.name],
+                [python, "-m", "benchmarks.harness.worker", self.name],
                 env=environment, cwd=ROOT, text=True, bufsize=1,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip

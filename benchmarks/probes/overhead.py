@@ -1,6 +1,6 @@
 """What a call of a compiled function costs that has nothing to do; run in the peer's process.
 
-`python -m benchmarks.overhead everygrad.jit` prints one JSON object.
+`python -m benchmarks.probes.overhead everygrad.jit` prints one JSON object.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from benchmarks.load import QUIET, Mark
+from benchmarks.harness.load import QUIET, Mark
+from benchmarks.harness.process import Setup
 from benchmarks.peers import COMPILED, MODULES
-from benchmarks.process import Setup
 
 OURS, ALLOWED_S = "everygrad.jit", 10e-6
 BATCHES, CALLS = 15, 1000
@@ -73,7 +73,7 @@ def measure(peer: str) -> Overhead:
 
 def overhead(peer: str, setup: Setup) -> Overhead:
     """The same in a new process of that peer's interpreter."""
-    return Overhead(**json.loads(setup.run_module(peer, "benchmarks.overhead", peer)))
+    return Overhead(**json.loads(setup.run_module(peer, "benchmarks.probes.overhead", peer)))
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks.load import Mark
+from benchmarks.harness.load import Mark
 from benchmarks.peers import ALL_MODULES, Step
 from benchmarks.workloads import EVERY, WORKLOADS, Array
 

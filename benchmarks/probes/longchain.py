@@ -1,6 +1,6 @@
 """A chain of a million ops: built, taken backward, deleted; run as a module in its own process.
 
-`python -m benchmarks.longchain everygrad 1000000` prints one JSON object.
+`python -m benchmarks.probes.longchain everygrad 1000000` prints one JSON object.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.load import Mark
+from benchmarks.harness.load import Mark
+from benchmarks.harness.process import Setup
 from benchmarks.peers import EAGER, MODULES
-from benchmarks.process import Setup
 from benchmarks.workloads import Array
 
 # Near 1, so that a million factors neither overflow nor vanish, but each one tells.
@@ -100,7 +100,7 @@ def time_chain(peer: str, length: int) -> ChainTimes:
 
 def long_chains(peer: str, setup: Setup, lengths: tuple[int, ...] = LENGTHS) -> list[ChainTimes]:
     """One fresh process a length, so that neither inherits the other's memory."""
-    module = "benchmarks.longchain"
+    module = "benchmarks.probes.longchain"
     found = [setup.run_module(peer, module, peer, str(length)) for length in lengths]
     return [ChainTimes(**json.loads(text)) for text in found]
 

@@ -6,9 +6,9 @@ import sys
 from contextlib import ExitStack
 
 from benchmarks import report as text
-from benchmarks.measure import Plan, measure
+from benchmarks.harness.measure import Plan, measure
+from benchmarks.harness.process import Peer, PeerError, Setup
 from benchmarks.peers import FLOOR
-from benchmarks.process import Peer, PeerError, Setup
 from benchmarks.report import Report
 from benchmarks.workloads import Workload
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks.agree import disagreements, load
-from benchmarks.load import QUIET
+from benchmarks.harness.agree import disagreements, load
+from benchmarks.harness.load import QUIET
+from benchmarks.harness.process import Peer, PeerError
 from benchmarks.peers import CACHES, FLOOR
-from benchmarks.process import Peer, PeerError
 from benchmarks.workloads import Array, Workload
 
 # A thread pool spins a while before it sleeps; the next peer starts when it has.

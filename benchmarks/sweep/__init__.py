@@ -1,0 +1,1 @@
+"""Every public op beside PyTorch: `python -m benchmarks.sweep`."""
