@@ -321,12 +321,13 @@ def test_matrices_without_a_solution() -> None:
         linalg.matrix_exp(ones * float("inf"))
 
 
-ZERO, NAN = np.zeros((2, 2)), np.full((2, 2), np.nan)
+ZERO, NAN = np.zeros((3, 3)), np.full((3, 3), np.nan)
 FAILING: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "solve": (lambda x: linalg.solve(x, x), ZERO),
     "inv": (linalg.inv, ZERO),
     "solve_triangular": (lambda x: linalg.solve_triangular(x, x, upper=True), ZERO),
-    "cholesky": (linalg.cholesky, -np.eye(2)),
+    "cholesky": (linalg.cholesky, -np.eye(3)),
+    "eigh": (linalg.eigh, NAN),
     "eig": (linalg.eig, NAN),
     "eigvals": (linalg.eigvals, NAN),
     "svd": (linalg.svd, NAN),
@@ -335,12 +336,21 @@ FAILING: dict[str, tuple[Callable[[Any], Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", FAILING)
-def test_a_kernel_fails_in_the_words_of_the_record(name: str) -> None:
+def test_a_kernel_fails_in_the_words_of_the_record(name: str, compiled: bool) -> None:
     fn, bad = FAILING[name]
     with pytest.raises(ArgumentError) as raised:
-        fn(eg.tensor(bad))
+        (eg.jit(fn) if compiled else fn)(eg.tensor(bad))
     assert str(raised.value) == f"{name}: {REGISTRY[name].failure}"
+
+
+@pytest.mark.parametrize("full_matrices", [False, True])
+def test_both_forms_of_svd_fail_in_the_same_words(full_matrices: bool) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        linalg.svd(eg.tensor(NAN[:, :2]), full_matrices=full_matrices)
+    assert REGISTRY["svd_complete"].failure == REGISTRY["svd"].failure
+    assert str(raised.value) == f"svd: {REGISTRY['svd'].failure}"
 
 
 @pytest.mark.parametrize("name", [n for n in FAILING if n not in ("eig", "eigvals", "svdvals")])
@@ -353,8 +363,8 @@ def test_a_definition_fails_in_the_words_of_the_record(name: str) -> None:
 
 def test_every_record_that_fails_is_among_them() -> None:
     failing = {name for name, op in REGISTRY.items() if op.failure}
-    # LAPACK's eigh takes NaN; svd's other form has its name
-    assert failing == {*FAILING, "eigh", "eigvalsh", "svd_complete"}
+    # LAPACK's eigvalsh gives NaN; svd's other form has its name
+    assert failing == {*FAILING, "eigvalsh", "svd_complete"}
 
 
 def test_loops_are_unrolled_so_far() -> None:

@@ -16,8 +16,10 @@ from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver import cusolver, nvrtc
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.graph import library_calls
+from everygrad.backends.cuda.solver.solver import LIBRARY
 from everygrad.backends.cuda.source.prelude import with_library
 from everygrad.errors import ArgumentError, DeviceError, OutOfRangeError
+from everygrad.ops.record.spec import REGISTRY
 from tests.conftest import DEVICES
 from tests.support.fake_cusolver import FakeCusolver, install_kernels
 
@@ -55,6 +57,12 @@ def transposed(a: Any, device: str) -> Any:
 
 
 # --- without a GPU -------------------------------------------------------------------------------
+
+
+def test_results_are_checked_where_the_record_states_a_failure() -> None:
+    checked = {name for name, row in LIBRARY.items() if row.succeeded is not None}
+    assert checked == {name for name in LIBRARY if REGISTRY[name].failure}
+    assert {"solve", "cholesky", "svd"} <= checked
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, fake: FakeCusolver) -> Any:
