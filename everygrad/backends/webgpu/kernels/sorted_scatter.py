@@ -6,7 +6,7 @@ their order, and with it the last digits, from run to run.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from everygrad import dtypes
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
@@ -26,6 +26,9 @@ from everygrad.compile.expr import Inst
 from everygrad.compile.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.device import WebGPU
 
 CHUNK = edge(__name__, "CHUNK", 1024, "size")  # pairs that one workgroup sorts: 8 KiB
 _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # of a workgroup that sums whole slices
@@ -106,7 +109,7 @@ def _step_text() -> str:
     return frame(0, 3, text)
 
 
-def _sort(dev: Any, op: str, keys: WebGPUArray, capacity: int) -> None:
+def _sort(dev: WebGPU, op: str, keys: WebGPUArray, capacity: int) -> None:
     """Sort pairs in place; their number is a power of two, and at least a chunk."""
     dev.launch(op, _sort_text(True), [], keys, [0, capacity], capacity // CHUNK * 256)
     size = 2 * CHUNK
@@ -213,7 +216,7 @@ def _targets_text(
 
 
 def add_sorted(
-    dev: Any,
+    dev: WebGPU,
     op: str,
     out: WebGPUArray,
     index: WebGPUArray,
