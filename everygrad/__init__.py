@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from everygrad import amp as amp, autograd as autograd
-from everygrad.amp.autocast import autocast as autocast
+from everygrad.amp.policy import autocast as autocast
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
 from everygrad.autograd.modes import (
     detect_anomaly as detect_anomaly,
@@ -42,8 +42,6 @@ from everygrad.ops.python.conversion import VERSIONS as _VERSIONS
 from everygrad.ops.random import generators as _random
 from everygrad.ops.record.lazy_index import FUNCTIONS as _NAMES
 from everygrad.ops.record.spec import REGISTRY as _REGISTRY
-
-amp.autocast = autocast  # `eg.amp.autocast` is the class, as in PyTorch, not the module it is in
 
 __version__ = "0.1.0"
 
@@ -147,7 +145,7 @@ def __getattr__(name: str) -> Any:
 def compile(model: Any = None, **options: Any) -> Any:
     """`jit` under PyTorch's name; its options choose nothing here, and are taken as they are.
 
-    In this place it hides the folder `everygrad/compile`, which is found as a module all the same.
+    In this place it hides the folder `everygrad/compiler`, which is found as a module all the same.
     """
     return import_module("everygrad._jit.torch_compile").compile(model, **options)
 

@@ -23,7 +23,7 @@ from everygrad import (
 )
 from everygrad._jit.jit import jit as jit
 from everygrad._jit.torch_compile import compile as compile
-from everygrad.amp.autocast import autocast as autocast
+from everygrad.amp.policy import autocast as autocast
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
 from everygrad.autograd.modes import (
     detect_anomaly as detect_anomaly,

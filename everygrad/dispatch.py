@@ -17,12 +17,12 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes
-from everygrad.amp.autocast import cast_to, converted, policy, uncast
+from everygrad.amp.policy import cast_to, converted, policy, uncast
 from everygrad.autograd.graph import MarkedNode, Node
 from everygrad.autograd.modes import CAREFUL, anomaly_enabled, no_grad, recording
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
-from everygrad.compile.expr import Expr
+from everygrad.compiler.expr import Expr
 from everygrad.core.context import fast_limit, intercepted, profiling, tracing, watcher
 from everygrad.core.op import ElementwiseOp, Op
 from everygrad.core.tensor import Tensor, Wrapped, wrap

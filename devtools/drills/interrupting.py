@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everygrad.amp.autocast import policy
+from everygrad.amp.policy import policy
 from everygrad.autograd import api, modes, randomness
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.core.context import fast_limit, profiling, tracing, watcher

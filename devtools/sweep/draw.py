@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from devtools.sweep.problem import LAYOUTS, Given
-from everygrad.compile import thresholds
+from everygrad.compiler import thresholds
 from everygrad.core.config import config
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any
 from everygrad._jit.lowered import described
 from everygrad._jit.pipeline import aligned
 from everygrad._jit.verify import check
-from everygrad.amp.autocast import policy, under
+from everygrad.amp.policy import policy, under
 from everygrad.autograd.engine import Pass
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad

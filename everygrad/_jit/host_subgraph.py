@@ -10,8 +10,8 @@ from numpy import ndarray
 
 from everygrad._jit.pipeline import compiled
 from everygrad._jit.record import Record
-from everygrad.compile.ir import Graph, Value, reachable
-from everygrad.compile.rewrite import Rewriter
+from everygrad.compiler.ir import Graph, Value, reachable
+from everygrad.compiler.rewrite import Rewriter
 from everygrad.core.tensor import Tensor
 
 

@@ -19,13 +19,13 @@ from everygrad._jit.lowered import Lowered
 from everygrad._jit.record import trace
 from everygrad._jit.trace import Elsewhere, is_array
 from everygrad._jit.verify import interpreted
-from everygrad.amp.autocast import policy
+from everygrad.amp.policy import policy
 from everygrad.autograd.modes import recording
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
 from everygrad.backends.code_cache import code_cache
-from everygrad.compile.memory import Memory
+from everygrad.compiler.memory import Memory
 from everygrad.core.config import config
 from everygrad.core.context import intercepted, tracing, watcher
 from everygrad.core.tensor import Tensor

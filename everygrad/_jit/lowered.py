@@ -9,9 +9,9 @@ from everygrad._jit.pipeline import donations_of, prepared
 from everygrad._jit.record import Record
 from everygrad.backends import base
 from everygrad.backends.cpu.graph.execution_plan import ExecutionPlan, HostStep, NativeStep, build
-from everygrad.compile import costs
-from everygrad.compile.ir import Graph
-from everygrad.compile.memory import Memory
+from everygrad.compiler import costs
+from everygrad.compiler.ir import Graph
+from everygrad.compiler.memory import Memory
 
 
 class Lowered:

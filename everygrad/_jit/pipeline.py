@@ -9,10 +9,10 @@ import numpy as np
 
 from everygrad._jit.record import Record
 from everygrad.backends import base
-from everygrad.compile.expr import call
-from everygrad.compile.facts import OpFacts
-from everygrad.compile.ir import Graph
-from everygrad.compile.simplify import simplify
+from everygrad.compiler.expr import call
+from everygrad.compiler.facts import OpFacts
+from everygrad.compiler.ir import Graph
+from everygrad.compiler.simplify import simplify
 from everygrad.core.protocols import Compiled
 from everygrad.ops.record.families import Elementwise
 from everygrad.ops.record.spec import REGISTRY

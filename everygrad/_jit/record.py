@@ -12,8 +12,8 @@ from everygrad.autograd.engine import Pass
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import recording
 from everygrad.autograd.trees import flatten, unflatten
-from everygrad.compile.ir import Graph, Value, in_order, reachable
-from everygrad.compile.rewrite import Rewriter
+from everygrad.compiler.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.rewrite import Rewriter
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import user_line
 from everygrad.errors import TraceError

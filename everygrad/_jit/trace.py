@@ -25,8 +25,8 @@ from everygrad._jit.guards import Count, Guard, Kept
 from everygrad.autograd.graph import Leaf
 from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
-from everygrad.compile.facts import OpFacts
-from everygrad.compile.ir import Graph, Value, index_bound
+from everygrad.compiler.facts import OpFacts
+from everygrad.compiler.ir import Graph, Value, index_bound
 from everygrad.core.context import tracing
 from everygrad.core.op import Op
 from everygrad.core.ownership import refcount

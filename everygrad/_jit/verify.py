@@ -19,7 +19,7 @@ import numpy as np
 from everygrad._jit.pipeline import compiled, evaluate
 from everygrad.backends import base
 from everygrad.backends.reference.tolerance import Accuracy, is_exact, unit
-from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.ir import Graph, Value, in_order, reachable
 from everygrad.errors import CompileError
 
 TOLERANCE = {8: 1e-9, 4: 2e-4, 2: 2e-2, 1: 2e-1}  # by the size of a number in bytes

@@ -1,6 +1,6 @@
-"""Mixed precision: which ops run in a half dtype (`autocast`), and losses scaled for it (`scaler`).
+"""Mixed precision: which ops run in a half dtype (`policy`), and losses scaled for it (`scaler`).
 
-`autocast` stands below `dispatch`, which asks it; `scaler` is written in ops, and is loaded when
+`policy` stands below `dispatch`, which asks it; `scaler` is written in ops, and is loaded when
 `GradScaler` is asked for.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-autocast: Any  # the class: `everygrad` puts it here, in the place of the module of that name
+from everygrad.amp.policy import autocast as autocast
 
 
 def __getattr__(name: str) -> Any:

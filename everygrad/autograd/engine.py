@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from typing import Any
 
-from everygrad.amp.autocast import policy, uncast
+from everygrad.amp.policy import policy, uncast
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import (
     OFF,

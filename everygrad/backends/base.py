@@ -8,7 +8,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Protocol
 
-from everygrad.compile.facts import OpFacts
+from everygrad.compiler.facts import OpFacts
 from everygrad.core.context import intercepted, tracing
 from everygrad.core.protocols import Compiled, UpdateRule
 from everygrad.core.shapes import Shape

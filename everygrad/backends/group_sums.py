@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from everygrad.compile.groups import Group, Member, final_strides
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.loop_nest import LoopNest, nest_of
+from everygrad.compiler.groups import Group, Member, final_strides
+from everygrad.compiler.ir import Graph, Value
+from everygrad.compiler.loop_nest import LoopNest, nest_of
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import collapse
 

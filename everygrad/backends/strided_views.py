@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everygrad.backends.strided_array import StridedArray
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, reshape_strides
 from everygrad.dtypes import FROM_NP

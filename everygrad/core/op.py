@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from everygrad.compile.facts import OpFacts
+from everygrad.compiler.facts import OpFacts
 
 if TYPE_CHECKING:
     from everygrad.core.tensor import Tensor

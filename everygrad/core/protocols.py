@@ -10,8 +10,8 @@ from everygrad.errors import TraceError
 
 if TYPE_CHECKING:
     from everygrad.backends.base import Backend
-    from everygrad.compile.facts import OpFacts
-    from everygrad.compile.memory import Memory
+    from everygrad.compiler.facts import OpFacts
+    from everygrad.compiler.memory import Memory
     from everygrad.core.op import Op
     from everygrad.core.tensor import Tensor
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from everygrad import dtypes
 from everygrad.autograd.modes import no_grad
-from everygrad.compile.expr import call
+from everygrad.compiler.expr import call
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.distributions import constraints

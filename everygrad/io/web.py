@@ -15,7 +15,7 @@ from everygrad._jit.verify import interpreted, values_of
 from everygrad.autograd.trees import flatten
 from everygrad.backends import base
 from everygrad.backends.webgpu.source.word_layout import LAYOUTS
-from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.ir import Graph, Value, in_order, reachable
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.io.files import replace

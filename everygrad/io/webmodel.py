@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from everygrad.compile.facts import ValueCheck
-from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.facts import ValueCheck
+from everygrad.compiler.ir import Graph, Value, in_order, reachable
 from everygrad.core.scopes import Scope
 from everygrad.errors import CompileError, OutOfMemoryError
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.trees import leaves_of
 from everygrad.backends import base
-from everygrad.compile import costs
+from everygrad.compiler import costs
 from everygrad.core.context import profiling, watcher
 from everygrad.core.scopes import Scope, Settings
 from everygrad.core.tensor import Tensor

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compile.expr import call
+from everygrad.compiler.expr import call
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.ops.elementwise.basic import maximum

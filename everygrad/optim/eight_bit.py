@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.compile.expr import call
+from everygrad.compiler.expr import call
 from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply

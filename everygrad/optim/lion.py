@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compile.expr import call
+from everygrad.compiler.expr import call
 from everygrad.core.tensor import Tensor
 from everygrad.optim.group import Group, State
 from everygrad.optim.optimizer import Optimizer, Switches

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from everygrad.backends import base
-from everygrad.compile.expr import call
+from everygrad.compiler.expr import call
 from everygrad.core.context import intercepted
 from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor, shared, wrap

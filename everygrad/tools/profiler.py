@@ -18,8 +18,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from everygrad.backends import base
-from everygrad.compile import costs
-from everygrad.compile.ir import Graph, Value
+from everygrad.compiler import costs
+from everygrad.compiler.ir import Graph, Value
 from everygrad.core.context import profiling
 from everygrad.core.op import Op
 from everygrad.core.scopes import Scope, Settings

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from everygrad._jit.jit import jit
-from everygrad.amp.autocast import autocast
+from everygrad.amp.policy import autocast
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.trees import leaves_of, map_leaves
 from everygrad.core.tensor import Tensor

@@ -13,7 +13,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import errors
-from everygrad.compile import costs
+from everygrad.compiler import costs
 from everygrad.core.context import fast_limit, profiling
 from everygrad.ops.record.spec import REGISTRY
 from everygrad.tools import Profile, profile

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import everygrad as eg
-from everygrad.amp.autocast import policy
+from everygrad.amp.policy import policy
 from everygrad.autograd.api import _leaf_ready, leaf_ready_hook
 from everygrad.autograd.modes import anomaly_enabled, detect_anomaly, in_inference_mode
 from everygrad.core.context import intercepted, watcher

@@ -20,11 +20,11 @@ import pytest
 import everygrad as eg
 from everygrad._jit.pipeline import prepared
 from everygrad.backends.webgpu.graph.placeholders import shared
-from everygrad.compile import fuse, memory
-from everygrad.compile.dependencies import Dependencies
-from everygrad.compile.groups import Load
-from everygrad.compile.ir import in_order, reachable
-from everygrad.compile.memory import Lifetime, peak, plan
+from everygrad.compiler import fuse, memory
+from everygrad.compiler.dependencies import Dependencies
+from everygrad.compiler.groups import Load
+from everygrad.compiler.ir import in_order, reachable
+from everygrad.compiler.memory import Lifetime, peak, plan
 from tests.conftest import DEVICES
 
 GROWTH = 2.5  # calls that a program of twice the size may take, for each one
@@ -239,7 +239,7 @@ def test_groups_are_the_same_each_time() -> None:
 @pytest.mark.parametrize("window", [4, 64, 4096])
 def test_dependencies_against_a_search(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups that wait are told so, by whatever way; far ones may be said to wait."""
-    module = sys.modules[Dependencies.__module__]  # `everygrad.compile` is a function by name
+    module = sys.modules[Dependencies.__module__]
     monkeypatch.setattr(module, "WINDOW", window)
     for seed in range(30):
         draw = random.Random(seed)

@@ -13,8 +13,8 @@ from everygrad._jit.record import trace
 from everygrad._jit.verify import interpreted
 from everygrad.autograd.transforms.checkpoint import checkpoint
 from everygrad.autograd.trees import flatten
-from everygrad.compile.ir import Graph, Value, in_order, reachable
-from everygrad.compile.rewrite import Rewriter
+from everygrad.compiler.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.rewrite import Rewriter
 from everygrad.nn import functional as F
 
 X, W = np.linspace(-1, 1, 12).reshape(3, 4), np.linspace(0, 1, 8).reshape(2, 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ import pytest
 
 import everygrad as eg
 from everygrad import errors
+from everygrad.amp import policy as rules
 from everygrad.backends import base
 from everygrad.core.context import fast_limit
 from everygrad.ops.record.spec import REGISTRY
 
 PAGE = Path(__file__).parents[2] / "docs/mixed-precision.md"
-rules = import_module("everygrad.amp.autocast")
+
 HALVES = ("bfloat16", "float16")
 
 

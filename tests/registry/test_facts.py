@@ -9,8 +9,8 @@ import pytest
 
 import everygrad as eg
 from everygrad import ops
-from everygrad.compile import expr
-from everygrad.compile.facts import FACTS, Move, OpFacts
+from everygrad.compiler import expr
+from everygrad.compiler.facts import FACTS, Move, OpFacts
 from everygrad.ops.record.families import Elementwise
 from everygrad.ops.record.spec import REGISTRY, Op
 

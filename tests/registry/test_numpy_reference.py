@@ -21,7 +21,7 @@ from everygrad.backends.cpu.gemm import eager_matmul, gemm
 from everygrad.backends.cpu.kernels import numpy_render
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.reference import evaluate
-from everygrad.compile.ir import infer
+from everygrad.compiler.ir import infer
 from everygrad.core.scopes import intercepting
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError

@@ -1,6 +1,6 @@
 """Zeros have signs: every reduction gives the same one whatever its size, axes, way and device.
 
-What it is stands in `everygrad/compile/accumulate.py`, and is counted here a second time, from the
+What it is stands in `everygrad/compiler/accumulate.py`, and is counted here a second time, from the
 sign bits alone.
 """
 

@@ -12,7 +12,7 @@ import everygrad as eg
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
-CORE = ("core", "ops/record", "autograd", "compile")
+CORE = ("core", "ops/record", "autograd", "compiler")
 
 
 def words_of(page: Path) -> list[str]:
@@ -47,7 +47,7 @@ def test_commands_exist() -> None:
 
 
 def test_the_core_is_as_long_as_the_readme_says() -> None:
-    found = re.search(r"`compile/`\) are ([\d,]+) lines", (ROOT / "README.md").read_text())
+    found = re.search(r"`compiler/`\) are ([\d,]+) lines", (ROOT / "README.md").read_text())
     assert found
     package = ROOT / "everygrad"
     files = [package / "dispatch.py", *(p for part in CORE for p in (package / part).rglob("*.py"))]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from everygrad import ops
-from everygrad.compile.facts import FACTS
+from everygrad.compiler.facts import FACTS
 from everygrad.ops.record.spec import REGISTRY
 from tests.repo.test_packaging import PACKAGE, SOURCES
 
@@ -106,7 +106,7 @@ def test_only_records_know_ops_by_name() -> None:
             continue
         for found in comparisons(path.read_text(encoding="utf-8"), names):
             known = [k for k in REMAINING if k[0] == part and found.startswith(k[1])]
-            assert known, f"{part}: {found}: make it a fact of the record (compile/facts.py)"
+            assert known, f"{part}: {found}: make it a fact of the record (compiler/facts.py)"
             left[known[0]] += 1
     assert {*left.values()} == {1}, f"each is there once: {left}"
 

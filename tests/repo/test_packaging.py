@@ -50,6 +50,7 @@ DEVICES = ("cpu", "cuda", "webgpu")
 IN_A_BACKEND = re.compile(rf"everygrad\.backends\.({'|'.join(DEVICES)})\.")
 MAY_LOAD_LATE = {
     "everygrad": "eg.nn, eg.optim and the like load on first use",
+    "everygrad.optim": "GradScaler knows optimisers, and loads after them",
     "everygrad.amp": "eg.amp.GradScaler: optimisers load when they are first asked for",
     "everygrad.autograd": "eg.autograd.grad; its modules import this package first",
     "everygrad.autograd.api": "the thread pool loads with the first parallel pass",

@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from contextvars import ContextVar, copy_context
 from typing import Any, NamedTuple
 
-from everygrad.amp.autocast import uncast
+from everygrad.amp.policy import uncast
 from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import (
     OFF,

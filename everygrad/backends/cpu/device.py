@@ -14,7 +14,7 @@ from everygrad.backends.cpu.kernels import single_op
 from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.registry import KERNELS, REDUCERS
 from everygrad.backends.cpu.runtime.pool import empty, rewritable
-from everygrad.compile.facts import OpFacts
+from everygrad.compiler.facts import OpFacts
 from everygrad.core.config import config
 from everygrad.core.protocols import Compiled
 from everygrad.core.shapes import Shape

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from everygrad.compile.expr import Program
+from everygrad.compiler.expr import Program
 from everygrad.core.protocols import Compiled
 
 

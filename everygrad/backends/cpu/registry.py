@@ -19,9 +19,9 @@ from everygrad.backends.cpu.kernels.numpy_reduce import by_ufunc
 from everygrad.backends.cpu.kernels.random_bits import advanced, philox
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.backends.cpu.solver import lapack
-from everygrad.compile import expr
-from everygrad.compile.expr import Expr
-from everygrad.compile.thresholds import edge
+from everygrad.compiler import expr
+from everygrad.compiler.expr import Expr
+from everygrad.compiler.thresholds import edge
 from everygrad.core.config import config
 from everygrad.core.shapes import Shape, reduced, size_of
 from everygrad.errors import OutOfRangeError

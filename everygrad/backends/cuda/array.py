@@ -16,7 +16,7 @@ import numpy as np
 from everygrad.backends import base
 from everygrad.backends.cuda.driver.memory import SmallStorage, Storage
 from everygrad.backends.strided_array import StridedArray
-from everygrad.compile.facts import OpFacts
+from everygrad.compiler.facts import OpFacts
 from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import row_major

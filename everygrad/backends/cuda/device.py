@@ -32,8 +32,8 @@ from everygrad.backends.cuda.source.render import used_inputs
 from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.gpu import GpuBackend
 from everygrad.backends.strided_array import span
-from everygrad.compile.expr import Program
-from everygrad.compile.facts import OpFacts
+from everygrad.compiler.expr import Program
+from everygrad.compiler.facts import OpFacts
 from everygrad.core import shapes
 from everygrad.core.config import config
 from everygrad.core.protocols import UpdateRule

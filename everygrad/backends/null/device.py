@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everygrad.backends.base import Backend
-from everygrad.compile.facts import OpFacts
+from everygrad.compiler.facts import OpFacts
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType, bool_, complex_of

@@ -23,7 +23,7 @@ from everygrad.backends.reference.tolerance import (
     unit,
     wide,
 )
-from everygrad.compile.expr import Inst, Program
+from everygrad.compiler.expr import Inst, Program
 
 _ROOT_HALF = math.sqrt(0.5)
 _erf = np.frompyfunc(math.erf, 1, 1)

@@ -17,7 +17,7 @@ from everygrad.backends.reference.tolerance import (
     difference,
     rounded,
 )
-from everygrad.compile.facts import OpFacts
+from everygrad.compiler.facts import OpFacts
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError
 

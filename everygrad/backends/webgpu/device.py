@@ -26,9 +26,9 @@ from everygrad.backends.webgpu.graph.replay import Replay
 from everygrad.backends.webgpu.kernels import chunked, copy_kernels, reduction, vec4
 from everygrad.backends.webgpu.source import render
 from everygrad.backends.webgpu.source.word_layout import byte_size, layout, thread_count
-from everygrad.compile.expr import Program
-from everygrad.compile.facts import OpFacts
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Program
+from everygrad.compiler.facts import OpFacts
+from everygrad.compiler.thresholds import edge
 from everygrad.core import shapes
 from everygrad.core.scopes import Attribute
 from everygrad.core.shapes import Shape, size_of

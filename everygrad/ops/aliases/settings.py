@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everygrad.amp.autocast import policy
+from everygrad.amp.policy import policy
 from everygrad.autograd.modes import anomaly_enabled, in_inference_mode
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile.expr import call
+from everygrad.compiler.expr import call
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply, binary

@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.compile.expr import Expr, as_expr, call
-from everygrad.compile.facts import Neutral
+from everygrad.compiler.expr import Expr, as_expr, call
+from everygrad.compiler.facts import Neutral
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply, binary, operands
 from everygrad.errors import DtypeError, ShapeError

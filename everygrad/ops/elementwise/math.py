@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile.expr import call
-from everygrad.compile.facts import Neutral
+from everygrad.compiler.expr import call
+from everygrad.compiler.facts import Neutral
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError

@@ -14,7 +14,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.compile.facts import ValueCheck
+from everygrad.compiler.facts import ValueCheck
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap

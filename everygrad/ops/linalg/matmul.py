@@ -9,9 +9,9 @@ import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes
-from everygrad.amp.autocast import policy, whole
-from everygrad.compile import costs
-from everygrad.compile.facts import Gemm
+from everygrad.amp.policy import policy, whole
+from everygrad.compiler import costs
+from everygrad.compiler.facts import Gemm
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, shared, wrap
 from everygrad.dispatch import apply, operands

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile.expr import call
+from everygrad.compiler.expr import call
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import abs, clamp, maximum, sign, where

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.compile import costs
+from everygrad.compiler import costs
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from everygrad.amp.autocast import whole
-from everygrad.compile import costs
+from everygrad.amp.policy import whole
+from everygrad.compiler import costs
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply, operands

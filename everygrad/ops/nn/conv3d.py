@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from everygrad.compile import costs
+from everygrad.compiler import costs
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from everygrad.amp.autocast import whole
+from everygrad.amp.policy import whole
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply, operands

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from everygrad.compile.accumulate import identity
+from everygrad.compiler.accumulate import identity
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError

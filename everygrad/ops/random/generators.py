@@ -16,7 +16,7 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.randomness import batches, wrap_draw
-from everygrad.compile.expr import call
+from everygrad.compiler.expr import call
 from everygrad.core import shapes
 from everygrad.core.scopes import Setting
 from everygrad.core.tensor import Tensor

@@ -18,9 +18,9 @@ from numpy import ndarray
 from everygrad import dtypes
 from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.registry import broadcast_to
-from everygrad.compile import expr
-from everygrad.compile.expr import Expr, Program
-from everygrad.compile.facts import Move
+from everygrad.compiler import expr
+from everygrad.compiler.expr import Expr, Program
+from everygrad.compiler.facts import Move
 from everygrad.core import shapes
 from everygrad.core.context import fast_limit, intercepted
 from everygrad.core.op import ElementwiseOp

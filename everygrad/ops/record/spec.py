@@ -25,9 +25,9 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
-from everygrad.amp.autocast import whole
+from everygrad.amp.policy import whole
 from everygrad.autograd.modes import recording
-from everygrad.compile.facts import FACTS
+from everygrad.compiler.facts import FACTS
 from everygrad.core.context import records
 from everygrad.core.op import Op as CoreOp
 from everygrad.core.tensor import Tensor, Wrapped, shared, stand_in, wrap

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile.facts import Move
+from everygrad.compiler.facts import Move
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, view

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile.expr import Expr, call
+from everygrad.compiler.expr import Expr, call
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError

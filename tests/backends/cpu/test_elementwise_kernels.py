@@ -16,7 +16,7 @@ from everygrad import dtypes
 from everygrad.backends import thread_pool
 from everygrad.backends.cpu.kernels import elementwise
 from everygrad.backends.cpu.llvm.compiler import engine
-from everygrad.compile.expr import Expr, call, lower
+from everygrad.compiler.expr import Expr, call, lower
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 

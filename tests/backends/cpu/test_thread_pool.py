@@ -14,7 +14,7 @@ import pytest
 from everygrad import dtypes
 from everygrad.backends import thread_pool
 from everygrad.backends.cpu.kernels import elementwise
-from everygrad.compile.expr import Expr, call, lower
+from everygrad.compiler.expr import Expr, call, lower
 from everygrad.errors import ArgumentError
 
 

@@ -19,7 +19,7 @@ from everygrad.backends.cuda.gemm import matmul
 from everygrad.backends.cuda.graph import epilogues
 from everygrad.backends.cuda.graph.epilogues import MATMUL_EPILOGUE, with_epilogues
 from everygrad.backends.cuda.graph.rewriting import rewritten
-from everygrad.compile.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.ir import Graph, Value, in_order, reachable
 from tests.conftest import DEVICES
 
 DRY = "cuda:dry"

@@ -24,7 +24,7 @@ from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.source.prelude import with_library
 from everygrad.backends.cuda.source.render import TABLE
 from everygrad.backends.cuda.source.writer import KernelText
-from everygrad.compile.expr import INTRINSICS
+from everygrad.compiler.expr import INTRINSICS
 from everygrad.dtypes import DType
 from everygrad.errors import (
     CompileError,

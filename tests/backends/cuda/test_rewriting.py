@@ -19,11 +19,11 @@ from everygrad.backends.cuda.graph import rewriting
 from everygrad.backends.cuda.graph.rewriting import SAVED, SAVED_GRADS, rewritten
 from everygrad.backends.cuda.graph.runner import Runner
 from everygrad.backends.group_sums import fusable
-from everygrad.compile import recompute
-from everygrad.compile.fuse import fuse
-from everygrad.compile.groups import Group, Load, Number, used_outside
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.views import view_of
+from everygrad.compiler import recompute
+from everygrad.compiler.fuse import fuse
+from everygrad.compiler.groups import Group, Load, Number, used_outside
+from everygrad.compiler.ir import Graph, Value
+from everygrad.compiler.views import view_of
 from everygrad.ops.record.spec import REGISTRY
 from tests.conftest import DEVICES
 

@@ -21,8 +21,8 @@ from everygrad.backends import base
 from everygrad.backends.group_sums import fusable, without_strays
 from everygrad.backends.webgpu.fused import fused
 from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
-from everygrad.compile.fuse import fuse
-from everygrad.compile.groups import used_outside
+from everygrad.compiler.fuse import fuse
+from everygrad.compiler.groups import used_outside
 from everygrad.errors import DeviceError
 from tests.api import test_export_web as web
 from tests.jit.test_compile_time import PROGRAMS, step_of

@@ -35,7 +35,7 @@ from everygrad.backends.cpu.kernels.half_conversions import converted, widened
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.backends.cpu.runtime.pool import empty
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 
 SMALL = edge(__name__, "SMALL", 1 << 14, "products")  # multiply-adds below which NumPy is as fast

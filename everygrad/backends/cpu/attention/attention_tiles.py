@@ -18,7 +18,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm.compiler import engine, literal
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType
 
 LOG2E = math.log2(math.e)

@@ -20,7 +20,7 @@ from everygrad.backends.cpu.llvm.vector_emitter import (
     positions_of,
 )
 from everygrad.backends.cpu.llvm.work import Step
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType
 
 

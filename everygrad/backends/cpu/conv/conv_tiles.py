@@ -24,7 +24,7 @@ from everygrad.backends.cpu.llvm.vector_emitter import (
     positions_of,
 )
 from everygrad.backends.cpu.llvm.work import Step
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType
 
 Tap = tuple[int, int]  # offsets from a position's own element: in the image, in the kernel

@@ -34,7 +34,7 @@ from everygrad.backends.cpu.llvm.vector_emitter import (
 )
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.backends.cpu.runtime.pool import empty
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType, int64
 

@@ -7,7 +7,7 @@ from typing import Any
 from everygrad.backends.cpu.llvm.compiler import Value
 from everygrad.backends.cpu.llvm.vector_emitter import FIRST, OUT, Int, VectorEmitter
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 
 _UNROLLED = edge(__name__, "_UNROLLED", 9, "count")  # taps; larger windows are loops
 _LANES = edge(__name__, "_LANES", 8, "size")  # int64 results fill 64 bytes

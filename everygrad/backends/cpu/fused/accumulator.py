@@ -8,10 +8,10 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value as Reg, literal
-from everygrad.compile import accumulate
-from everygrad.compile.groups import trailing
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
+from everygrad.compiler import accumulate
+from everygrad.compiler.groups import trailing
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 

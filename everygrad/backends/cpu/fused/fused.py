@@ -14,11 +14,11 @@ from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
 from everygrad.backends.cpu.llvm.work import Step, Work
-from everygrad.compile.expr import Program
-from everygrad.compile.groups import Group, Load, Member, Number
-from everygrad.compile.ir import Value
-from everygrad.compile.loop_nest import LoopNest, StridedAccess, nest_of
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Program
+from everygrad.compiler.groups import Group, Load, Member, Number
+from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import LoopNest, StridedAccess, nest_of
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import int64
 
 COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})

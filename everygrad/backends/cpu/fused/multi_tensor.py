@@ -17,10 +17,10 @@ from everygrad.backends.cpu.fused.fused import GRAIN, MAX_BLOCKS, FusedKernelWri
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
 from everygrad.backends.cpu.llvm.work import Step
-from everygrad.compile.groups import Group, Load
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
-from everygrad.compile.views import is_whole
+from everygrad.compiler.groups import Group, Load
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
+from everygrad.compiler.views import is_whole
 
 _ENTRY = 3  # words of the table per block: number of its first argument, first element, end
 _LINE = edge(__name__, "_LINE", 64, "size")  # blocks begin at multiples of this many elements

@@ -10,7 +10,7 @@ import numpy as np
 
 from everygrad.backends.cpu.fused.row_loops import Pass, Row, run
 from everygrad.backends.cpu.kernels.half_conversions import is_half
-from everygrad.compile.expr import Expr, call
+from everygrad.compiler.expr import Expr, call
 from everygrad.core.shapes import Shape, size_of
 
 

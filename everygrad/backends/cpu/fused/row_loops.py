@@ -17,9 +17,9 @@ from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
 from everygrad.backends.cpu.llvm.loops import program_body
 from everygrad.backends.cpu.runtime.parallel_for import spread
 from everygrad.backends.cpu.runtime.pool import empty
-from everygrad.compile.accumulate import identity
-from everygrad.compile.expr import Expr, lower
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.expr import Expr, lower
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import FROM_NP, DType, float32, float64, int32, int64
 
 Body = Callable[["Row"], Expr]

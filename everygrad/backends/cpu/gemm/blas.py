@@ -19,8 +19,8 @@ import numpy as np
 
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.backends.thread_pool import num_threads, parallel_for
-from everygrad.compile.accumulate import identity
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.thresholds import edge
 from everygrad.core.scopes import Scope
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import float64

@@ -31,7 +31,7 @@ from everygrad.backends.cpu.gemm.gemm_tile import (
 )
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType, float32, float64
 from everygrad.errors import ArgumentError
 

@@ -19,12 +19,12 @@ from everygrad.backends.cpu.fused.fused import FusedWork, can_split_by_rows, fus
 from everygrad.backends.cpu.graph import lowering
 from everygrad.backends.cpu.kernels import copy_index
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
-from everygrad.compile.facts import ValueCheck
-from everygrad.compile.fuse import fuse
-from everygrad.compile.groups import Group, Load, used_outside
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.memory import Lifetime, Memory, Plan, plan
-from everygrad.compile.views import View, is_whole, view_of
+from everygrad.compiler.facts import ValueCheck
+from everygrad.compiler.fuse import fuse
+from everygrad.compiler.groups import Group, Load, used_outside
+from everygrad.compiler.ir import Graph, Value
+from everygrad.compiler.memory import Lifetime, Memory, Plan, plan
+from everygrad.compiler.views import View, is_whole, view_of
 
 
 class NativeStep(NamedTuple):

@@ -19,8 +19,8 @@ from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.kernels.ordering import SHORT
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Work, contiguous
 from everygrad.backends.cpu.registry import KERNELS, REDUCERS
-from everygrad.compile.facts import Gemm
-from everygrad.compile.ir import Value
+from everygrad.compiler.facts import Gemm
+from everygrad.compiler.ir import Value
 from everygrad.core.shapes import size_of
 from everygrad.errors import CompileError
 

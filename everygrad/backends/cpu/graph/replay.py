@@ -24,9 +24,9 @@ from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.runtime import native_threads
 from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, is_sole_owner
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.memory import Memory
-from everygrad.compile.views import View, is_whole
+from everygrad.compiler.ir import Graph, Value
+from everygrad.compiler.memory import Memory
+from everygrad.compiler.views import View, is_whole
 from everygrad.core.shapes import size_of
 from everygrad.errors import OutOfRangeError
 

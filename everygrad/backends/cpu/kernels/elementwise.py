@@ -5,7 +5,7 @@ loops after mergeable dimensions are merged, and how each operand moves along th
 Sizes and strides are arguments.
 
 >>> from everygrad import dtypes
->>> from everygrad.compile.expr import Expr, lower
+>>> from everygrad.compiler.expr import Expr, lower
 >>> x, y = Expr.inputs(2)
 >>> a = np.arange(4, dtype=np.float32)
 >>> out = np.empty((3, 4), np.float32)
@@ -29,8 +29,8 @@ from everygrad.backends.cpu.llvm import intrinsics, loop_order
 from everygrad.backends.cpu.llvm.compiler import Address, engine
 from everygrad.backends.cpu.llvm.loops import Loops, Pattern, operand_dtypes
 from everygrad.backends.cpu.runtime.parallel_for import spread
-from everygrad.compile.expr import Program
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Program
+from everygrad.compiler.thresholds import edge
 from everygrad.errors import ArgumentError, DtypeError
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ import numpy as np
 
 from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.runtime.pool import empty
-from everygrad.compile.expr import Expr, Program, lower
+from everygrad.compiler.expr import Expr, Program, lower
 from everygrad.core.config import config
 from everygrad.dtypes import FROM_NP, DType, rounded
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends.thread_pool import parallel_for
-from everygrad.compile.accumulate import identity
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, reduced, size_of
 from everygrad.dtypes import float64
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.kernels import complex_functions
-from everygrad.compile.expr import Expr, Inst, Program, lower
+from everygrad.compiler.expr import Expr, Inst, Program, lower
 from everygrad.dtypes import FROM_NP, DType, bfloat16, rounded
 
 UFUNCS: dict[str, Callable[..., Any]] = {

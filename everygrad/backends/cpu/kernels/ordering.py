@@ -10,8 +10,8 @@ import numpy as np
 from everygrad.backends.cpu.kernels import single_op
 from everygrad.backends.cpu.kernels.half_conversions import widened
 from everygrad.backends.cpu.runtime.threaded_numpy import in_slabs
-from everygrad.compile.accumulate import identity
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import bfloat16, float64, rounded
 
 SHORT = edge(__name__, "SHORT", 128, "size")  # elements of a row up to which NumPy sorts as fast

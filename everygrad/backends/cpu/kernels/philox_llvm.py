@@ -8,7 +8,7 @@ from typing import Any
 from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
 from everygrad.backends.cpu.runtime.parallel_for import spread
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.context import records
 
 GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # blocks per task

@@ -8,7 +8,7 @@ from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 
 _GRAIN = edge(__name__, "_GRAIN", 1 << 13, "elements")  # values of a block
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends.cpu import lazy_native
-from everygrad.compile.facts import OpFacts
-from everygrad.compile.ir import Graph
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.facts import OpFacts
+from everygrad.compiler.ir import Graph
+from everygrad.compiler.thresholds import edge
 from everygrad.core.context import records
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP

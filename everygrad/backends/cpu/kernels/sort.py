@@ -13,7 +13,7 @@ from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value, literal
 from everygrad.backends.cpu.llvm.vector_emitter import Int, VectorEmitter
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Work
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 

@@ -11,7 +11,7 @@ from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.backends.cpu.runtime.pool import empty
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 
 _UNROLLED = edge(__name__, "_UNROLLED", 8, "size")  # terms up to which their loop is unrolled

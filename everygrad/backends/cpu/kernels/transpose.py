@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
 from everygrad.backends.cpu.llvm.work import Step
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 
 GRAIN = edge(__name__, "GRAIN", 1 << 15, "elements")  # elements of a block

@@ -13,7 +13,7 @@ from typing import Any
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import trigonometry, vecinverse, vecmath, vecnormal
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value, literal
-from everygrad.compile.expr import INTRINSICS
+from everygrad.compiler.expr import INTRINSICS
 from everygrad.dtypes import DType
 
 _FLOAT_TYPES = {dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double"}

@@ -10,8 +10,8 @@ from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value as Reg, literal
 from everygrad.backends.cpu.llvm.loops import program_body
-from everygrad.compile.expr import Program
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Program
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType
 

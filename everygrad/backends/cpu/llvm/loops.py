@@ -7,7 +7,7 @@ from typing import NamedTuple
 from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
-from everygrad.compile.expr import Program
+from everygrad.compiler.expr import Program
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError
 

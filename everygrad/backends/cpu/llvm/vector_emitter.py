@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine
 from everygrad.backends.cpu.llvm.work import Step
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType
 
 Int = Value | int  # an i64: a constant of the generator, or a value at run time

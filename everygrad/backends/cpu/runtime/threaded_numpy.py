@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everygrad.backends import thread_pool
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 
 # elements of a slab that are worth waking a thread
 _MIN_BLOCK = edge(__name__, "_MIN_BLOCK", 1 << 15, "elements")

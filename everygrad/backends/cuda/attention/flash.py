@@ -30,7 +30,7 @@ from everygrad.backends.cuda.attention import (
     flash_gradients,
     flash_parts,
 )
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError

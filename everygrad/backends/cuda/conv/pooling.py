@@ -25,8 +25,8 @@ from everygrad.backends.cuda.source.writer import (
     extent,
     is_wide,
 )
-from everygrad.compile.accumulate import identity
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import row_major
 from everygrad.dtypes import FROM_NP, DType

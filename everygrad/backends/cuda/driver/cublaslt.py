@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from everygrad import dtypes
 from everygrad.backends import disk_cache
 from everygrad.backends.cuda.driver.nvrtc import candidates
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType
 from everygrad.errors import (
     ArgumentError,

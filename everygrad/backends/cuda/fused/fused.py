@@ -12,11 +12,11 @@ from collections.abc import Sequence, Set
 from everygrad.backends.cuda.fused.row_kernel import FusedKernel, FusedKernelWriter
 from everygrad.backends.cuda.fused.values import KernelTask
 from everygrad.backends.group_sums import finals, is_by_rows, kind_of, needed, nest_of_members
-from everygrad.compile.groups import Group, Load, Member, is_chain
-from everygrad.compile.ir import Value
-from everygrad.compile.loop_nest import StridedAccess
-from everygrad.compile.thresholds import edge
-from everygrad.compile.views import is_whole
+from everygrad.compiler.groups import Group, Load, Member, is_chain
+from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import StridedAccess
+from everygrad.compiler.thresholds import edge
+from everygrad.compiler.views import is_whole
 from everygrad.core.strides import collapse
 
 # elements of a row whose column sums fit into registers

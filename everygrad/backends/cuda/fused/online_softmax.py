@@ -7,8 +7,8 @@ Elements are taken a vector at a time. Rows too long for registers are so read o
 from __future__ import annotations
 
 from everygrad import dtypes
-from everygrad.compile.groups import Member
-from everygrad.compile.ir import Value
+from everygrad.compiler.groups import Member
+from everygrad.compiler.ir import Value
 
 
 def pairs(members: dict[Value, Member]) -> dict[Value, Value]:

@@ -19,9 +19,9 @@ from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.reduction import ReductionLayout
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.writer import BLOCK, KernelWriter, WrittenKernel
-from everygrad.compile.groups import Load, Member, Number
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.groups import Load, Member, Number
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
 
 _BYTES = 16  # of one load or store
 # elements of a row that a thread retains, over all values

@@ -19,8 +19,8 @@ from everygrad.backends.cuda.kernels.reduction import (
 )
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
 
 _COLUMNS = edge(__name__, "_COLUMNS", 32, "size")  # side by side in a block
 _COLUMN_THREADS = edge(__name__, "_COLUMN_THREADS", 32, "size")  # threads that share a column

@@ -17,11 +17,11 @@ from everygrad.backends.cuda.kernels.reduction import combined
 from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import body, cast, constant
 from everygrad.backends.cuda.source.writer import is_wide
-from everygrad.compile.accumulate import identity
-from everygrad.compile.groups import Load, Member, Number
-from everygrad.compile.ir import Value
-from everygrad.compile.loop_nest import StridedAccess
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.groups import Load, Member, Number
+from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import StridedAccess
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 
 _LOW = re.compile(r"\b(normcdf|exp)\(")

@@ -21,8 +21,8 @@ from everygrad.backends.cuda.source.writer import (
     is_wide,
 )
 from everygrad.backends.strided_views import permute_dims, reshape
-from everygrad.compile.expr import Inst
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Inst
+from everygrad.compiler.thresholds import edge
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, collapse

@@ -13,7 +13,7 @@ from everygrad.backends.cuda.array import CudaArray, layout_of
 from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.strided_array import span
-from everygrad.compile.facts import OpFacts
+from everygrad.compiler.facts import OpFacts
 from everygrad.core.config import config
 from everygrad.errors import DeviceError
 

@@ -16,8 +16,8 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cupy_interop import as_cupy, has_libraries, on_our_stream
 from everygrad.backends.cuda.kernels import sort
 from everygrad.backends.cuda.solver import cufft, factorisations, solver
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 
 if TYPE_CHECKING:

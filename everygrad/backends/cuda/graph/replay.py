@@ -32,12 +32,12 @@ from everygrad.backends.cuda.graph.runner import Prepare, Runner, RunPlan
 from everygrad.backends.cuda.graph.segments import group_host_calls, is_hosted, segment_names
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.backends.group_sums import fusable, under_extremes, without_strays
-from everygrad.compile.fuse import fuse
-from everygrad.compile.groups import Group, used_outside
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.memory import Lifetime, Memory, plan
-from everygrad.compile.thresholds import edge
-from everygrad.compile.views import is_whole, view_of
+from everygrad.compiler.fuse import fuse
+from everygrad.compiler.groups import Group, used_outside
+from everygrad.compiler.ir import Graph, Value
+from everygrad.compiler.memory import Lifetime, Memory, plan
+from everygrad.compiler.thresholds import edge
+from everygrad.compiler.views import is_whole, view_of
 from everygrad.errors import CompileError
 
 if TYPE_CHECKING:

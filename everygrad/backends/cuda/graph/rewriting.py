@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.cuda.attention.flash import lse_size
-from everygrad.compile.facts import Move, OpFacts
-from everygrad.compile.ir import Graph, Value, in_order, reachable
-from everygrad.compile.rewrite import Rewriter
-from everygrad.compile.views import View, apply_move, is_whole, view_of, whole
+from everygrad.compiler.facts import Move, OpFacts
+from everygrad.compiler.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.rewrite import Rewriter
+from everygrad.compiler.views import View, apply_move, is_whole, view_of, whole
 from everygrad.core.shapes import Shape
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import RAW
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_views import Slices
-from everygrad.compile.expr import Inst, Program
+from everygrad.compiler.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 

@@ -15,7 +15,7 @@ from everygrad.backends.cuda.kernels.losses import WHAT
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
 from everygrad.backends.strided_views import permute_dims
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType
 

@@ -19,8 +19,8 @@ from everygrad.backends.cuda.source.writer import (
     extent,
     is_wide,
 )
-from everygrad.compile.expr import Program
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Program
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import DType

@@ -11,7 +11,7 @@ from everygrad.backends.cuda.kernels.copy_kernels import packed_strides, unit
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, RAW
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
-from everygrad.compile.expr import Inst, Program
+from everygrad.compiler.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP

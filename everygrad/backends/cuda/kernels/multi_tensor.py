@@ -19,7 +19,7 @@ from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.render import body
 from everygrad.backends.cuda.source.writer import BLOCK, KernelText, WrittenKernel
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.protocols import UpdateRule
 from everygrad.core.shapes import Shape, size_of

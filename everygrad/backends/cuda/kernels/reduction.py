@@ -19,9 +19,9 @@ from everygrad.backends.cuda.source.writer import (
     extent,
     is_wide,
 )
-from everygrad.compile.accumulate import COMBINATIONS, identity, of_nothing
-from everygrad.compile.expr import Inst
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import COMBINATIONS, identity, of_nothing
+from everygrad.compiler.expr import Inst
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, reduced, size_of
 from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType

@@ -17,8 +17,8 @@ from everygrad.backends.cuda.kernels.gather import check_range, index_line, noth
 from everygrad.backends.cuda.source.c_types import LAYOUTS, accumulator_dtype
 from everygrad.backends.cuda.source.render import cast, constant, instruction
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
-from everygrad.compile.expr import Inst
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Inst
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError

@@ -11,8 +11,8 @@ from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cupy_interop import as_cupy, is_eager, on_our_stream
 from everygrad.backends.cuda.kernels import copy_kernels
-from everygrad.compile import expr
-from everygrad.compile.expr import Expr, Program
+from everygrad.compiler import expr
+from everygrad.compiler.expr import Expr, Program
 from everygrad.dtypes import FROM_NP, DType
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from everygrad.backends import strided_views
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cupy_interop import on_our_stream
 from everygrad.backends.cuda.kernels import copy_kernels
-from everygrad.compile.ir import Value
+from everygrad.compiler.ir import Value
 from everygrad.core.shapes import size_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS
-from everygrad.compile.expr import Inst, Program
+from everygrad.compiler.expr import Inst, Program
 from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from everygrad.backends.cuda.source.prelude import with_library
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape
 
 BLOCK = edge(__name__, "BLOCK", 256, "size")

@@ -31,7 +31,7 @@ from everygrad.backends.webgpu.kernels.reduction import as_dtype
 from everygrad.backends.webgpu.kernels.row_kernels import exp_low, floating
 from everygrad.backends.webgpu.source.render import address, frame, slot, split_index
 from everygrad.backends.webgpu.source.word_layout import load
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 
 TILE = edge(__name__, "TILE", 64, "size")
 SLICE = edge(__name__, "SLICE", 16, "size")  # terms, or columns, in workgroup memory at a time

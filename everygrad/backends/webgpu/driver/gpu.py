@@ -29,7 +29,7 @@ from everygrad.backends.webgpu.driver.messages import first_words, numbered
 from everygrad.backends.webgpu.driver.readback import STAGED, ByteRange, Fetch, Readback
 from everygrad.backends.webgpu.driver.submit import CommandRow, Recorder, recorder
 from everygrad.backends.webgpu.driver.wgpu_native import by_classes, direct
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.errors import (
     CompileError,
     DeviceError,

@@ -16,10 +16,10 @@ from everygrad.backends.webgpu.fused.thread_mapping import WORKGROUP
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, combined, total_of
 from everygrad.backends.webgpu.source.render import cast, constant, instruction
 from everygrad.backends.webgpu.source.word_layout import layout
-from everygrad.compile.accumulate import identity
-from everygrad.compile.expr import Inst
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.expr import Inst
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 

@@ -18,9 +18,9 @@ from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
 from everygrad.backends.webgpu.fused.row_kernel import PartialSums, RowKernelTask, RowKernelWriter
 from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
-from everygrad.compile.groups import Group, Load
-from everygrad.compile.ir import Value
-from everygrad.compile.loop_nest import StridedAccess
+from everygrad.compiler.groups import Group, Load
+from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import StridedAccess
 from everygrad.core.shapes import Shape
 
 _A_VALUE = 8  # lines of library functions that count as much as one plain value

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
-from everygrad.compile.groups import Group, Load
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.views import is_whole, view_of
+from everygrad.compiler.groups import Group, Load
+from everygrad.compiler.ir import Graph, Value
+from everygrad.compiler.views import is_whole, view_of
 
 Pairs = dict[Value, Value]  # by input: the result that overwrites it
 

@@ -11,8 +11,8 @@ from everygrad.backends.webgpu.fused.fused import Buffer, FusedKernel
 from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
 from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter, framed
 from everygrad.backends.webgpu.source.render import MAIN, with_library
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
 
 MOST_LINES = 6000  # of one kernel: what a driver compiles quickly
 # buffers that one kernel binds, whatever the device allows

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everygrad.compile.groups import Load
-from everygrad.compile.loop_nest import StridedAccess
+from everygrad.compiler.groups import Load
+from everygrad.compiler.loop_nest import StridedAccess
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import collapse
 from everygrad.dtypes import DType

@@ -18,10 +18,10 @@ from everygrad.backends.webgpu.fused.thread_mapping import WORKGROUP, ThreadMapp
 from everygrad.backends.webgpu.fused.values import Values
 from everygrad.backends.webgpu.source.render import MAIN, with_library
 from everygrad.backends.webgpu.source.word_layout import layout
-from everygrad.compile.groups import Load, Member
-from everygrad.compile.ir import Value
-from everygrad.compile.loop_nest import StridedAccess
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.groups import Load, Member
+from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import StridedAccess
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 
 WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")
 MOST_HELD = edge(__name__, "MOST_HELD", 16, "size")  # elements of a row in one thread's registers

@@ -12,9 +12,9 @@ from typing import Any
 from everygrad.backends.webgpu.fused.operands import FusedOperand, total, vec4_type
 from everygrad.backends.webgpu.source.render import body, cast, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
-from everygrad.compile.groups import Load, Member, Number
-from everygrad.compile.ir import Value
-from everygrad.compile.loop_nest import StridedAccess
+from everygrad.compiler.groups import Load, Member, Number
+from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import StridedAccess
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import int64
 

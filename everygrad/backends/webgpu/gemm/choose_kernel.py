@@ -25,8 +25,8 @@ from everygrad.backends.webgpu.source.render import (
     slot,
 )
 from everygrad.backends.webgpu.source.word_layout import layout
-from everygrad.compile.expr import Inst
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Inst
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType, float32
 

@@ -29,7 +29,7 @@ from everygrad.backends.webgpu.gemm.gemm import (
 )
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue, bindings, plain, stored
 from everygrad.backends.webgpu.source.render import with_library
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType
 from everygrad.errors import CompileError
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue, bindings, stored
 from everygrad.backends.webgpu.source.render import slot, with_library
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 
 TERMS = edge(__name__, "TERMS", 16, "size")  # parts of the terms are multiples of this
 HEAD = 6  # words of every uniform: rows, columns, terms, first, matrices, terms of a part

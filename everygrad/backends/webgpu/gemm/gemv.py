@@ -14,7 +14,7 @@ from typing import NamedTuple
 from everygrad.backends.webgpu.gemm.gemm import COLUMNS, ROWS, GemmOperands, Side, call, where
 from everygrad.backends.webgpu.gemm.result_writes import bindings, plain
 from everygrad.backends.webgpu.source.render import with_library
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import float32
 
 FEW = edge(__name__, "FEW", 8, "size")  # rows or columns from which tiles are better

@@ -19,7 +19,7 @@ from everygrad.backends.webgpu.gemm.result_writes import Epilogue
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype
 from everygrad.backends.webgpu.source.render import address, cast, constant, slot, split_index
 from everygrad.backends.webgpu.source.word_layout import layout, load
-from everygrad.compile.expr import Inst, Program
+from everygrad.compiler.expr import Inst, Program
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, collapse

@@ -16,10 +16,10 @@ from everygrad.backends.webgpu.gemm.operand_reads import PRODUCTS
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
 from everygrad.backends.webgpu.source.render import body, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
-from everygrad.compile.groups import Group, Load, Member, Number
-from everygrad.compile.ir import Value
-from everygrad.compile.loop_nest import LoopNest, nest_of
-from everygrad.compile.views import is_whole, view_of
+from everygrad.compiler.groups import Group, Load, Member, Number
+from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import LoopNest, nest_of
+from everygrad.compiler.views import is_whole, view_of
 
 if TYPE_CHECKING:
     from everygrad.backends.webgpu.device import WebGPU

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from everygrad.backends.webgpu.driver.memory import Block, Pool, Storage
-from everygrad.compile.memory import MOST_COMPARED, Lifetime
+from everygrad.compiler.memory import MOST_COMPARED, Lifetime
 
 
 class PlaceholderBlock(Block):

@@ -28,12 +28,12 @@ from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.backends.webgpu.graph import epilogues
 from everygrad.backends.webgpu.graph.placeholders import PlaceholderBlock, PlaceholderPool, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
-from everygrad.compile.fuse import fuse
-from everygrad.compile.groups import Group, used_outside
-from everygrad.compile.ir import Graph, Value, index_bound
-from everygrad.compile.memory import Lifetime, Memory
-from everygrad.compile.thresholds import edge
-from everygrad.compile.views import view_of
+from everygrad.compiler.fuse import fuse
+from everygrad.compiler.groups import Group, used_outside
+from everygrad.compiler.ir import Graph, Value, index_bound
+from everygrad.compiler.memory import Lifetime, Memory
+from everygrad.compiler.thresholds import edge
+from everygrad.compiler.views import view_of
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import CompileError, DeviceError

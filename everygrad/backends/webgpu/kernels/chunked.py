@@ -15,8 +15,8 @@ from everygrad.backends.strided_array import span
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.memory import Block, Storage
-from everygrad.compile.expr import Program
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Program
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.core.strides import broadcast_strides, collapse, row_major
 from everygrad.errors import OutOfMemoryError

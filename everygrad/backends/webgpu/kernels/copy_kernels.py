@@ -16,7 +16,7 @@ from everygrad.backends.webgpu.source.render import (
     split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, raw, thread_count
-from everygrad.compile.expr import Inst, Program
+from everygrad.compiler.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 

@@ -24,8 +24,8 @@ from everygrad.backends.webgpu.source.render import (
     split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, raw, thread_count
-from everygrad.compile.expr import Inst, Program
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Inst, Program
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType

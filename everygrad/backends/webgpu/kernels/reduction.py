@@ -26,9 +26,9 @@ from everygrad.backends.webgpu.source.render import (
     split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load
-from everygrad.compile.accumulate import COMBINATIONS, identity, of_nothing
-from everygrad.compile.expr import Inst, Program
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import COMBINATIONS, identity, of_nothing
+from everygrad.compiler.expr import Inst, Program
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, reduced, size_of
 from everygrad.core.strides import collapse
 from everygrad.dtypes import FROM_NP, DType

@@ -29,8 +29,8 @@ from everygrad.backends.webgpu.source.render import (
     split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
-from everygrad.compile.accumulate import identity
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType

@@ -22,8 +22,8 @@ from everygrad.backends.webgpu.source.render import (
     split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load
-from everygrad.compile.expr import Inst
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.expr import Inst
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from everygrad import dtypes
 from everygrad.backends.webgpu.source.render import MAIN, THREAD, body, slot, with_library
 from everygrad.backends.webgpu.source.word_layout import layout
-from everygrad.compile.expr import Program
+from everygrad.compiler.expr import Program
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import DType
 

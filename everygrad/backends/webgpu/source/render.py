@@ -15,7 +15,7 @@ from everygrad.backends.webgpu.source.intlib import INTEGER_FUNCTIONS
 from everygrad.backends.webgpu.source.mathlib import FLOAT_FUNCTIONS
 from everygrad.backends.webgpu.source.normallib import NORMAL_FUNCTIONS
 from everygrad.backends.webgpu.source.word_layout import layout, load, store
-from everygrad.compile.expr import Inst, Program
+from everygrad.compiler.expr import Inst, Program
 from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everygrad.compile.ir import Graph, Value, in_order
+from everygrad.compiler.ir import Graph, Value, in_order
 
 
 class Rewriter:

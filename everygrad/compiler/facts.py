@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from everygrad.core.shapes import Shape
 
 if TYPE_CHECKING:
-    from everygrad.compile.expr import Program
+    from everygrad.compiler.expr import Program
     from everygrad.dtypes import DType
 
 Flops = Callable[[Shape, Sequence[Shape], dict[str, Any]], int]

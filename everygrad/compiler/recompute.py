@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from everygrad.compile.groups import Group, Grouping, Load, Member, Ref
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
-from everygrad.compile.views import is_whole, view_of
+from everygrad.compiler.groups import Group, Grouping, Load, Member, Ref
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
+from everygrad.compiler.views import is_whole, view_of
 from everygrad.core.shapes import size_of
 
 LARGE = edge(__name__, "LARGE", 1 << 20, "bytes")  # bytes of a value that is worth it

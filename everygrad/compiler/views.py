@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from everygrad.compile.facts import Move
-from everygrad.compile.ir import Value
+from everygrad.compiler.facts import Move
+from everygrad.compiler.ir import Value
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import is_row_major, reshape_strides, row_major
 

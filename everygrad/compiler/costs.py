@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everygrad.compile.facts import OpFacts
-from everygrad.compile.ir import Value
+from everygrad.compiler.facts import OpFacts
+from everygrad.compiler.ir import Value
 from everygrad.core.shapes import Shape, size_of
 
 

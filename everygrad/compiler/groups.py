@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from everygrad.compile.dependencies import Dependencies
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.thresholds import edge
-from everygrad.compile.views import View, expand, is_whole, view_of
+from everygrad.compiler.dependencies import Dependencies
+from everygrad.compiler.ir import Graph, Value
+from everygrad.compiler.thresholds import edge
+from everygrad.compiler.views import View, expand, is_whole, view_of
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import row_major
 

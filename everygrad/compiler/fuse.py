@@ -19,8 +19,8 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from everygrad.compile.facts import ValueCheck
-from everygrad.compile.groups import (
+from everygrad.compiler.facts import ValueCheck
+from everygrad.compiler.groups import (
     MOST_MEMBERS,
     Group,
     Grouping,
@@ -34,10 +34,10 @@ from everygrad.compile.groups import (
     trailing,
     used_outside,
 )
-from everygrad.compile.ir import LEAVES, Graph, Value, in_order, reachable
-from everygrad.compile.recompute import Recompute
-from everygrad.compile.thresholds import edge
-from everygrad.compile.views import View, view_of
+from everygrad.compiler.ir import LEAVES, Graph, Value, in_order, reachable
+from everygrad.compiler.recompute import Recompute
+from everygrad.compiler.thresholds import edge
+from everygrad.compiler.views import View, view_of
 from everygrad.core.shapes import Shape, size_of
 
 # members from which on a group ends where the program begins to repeat itself

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compile import accumulate
-from everygrad.compile.facts import Move, Neutral, OpFacts
-from everygrad.compile.ir import Graph, Value
-from everygrad.compile.rewrite import Rewriter
-from everygrad.compile.thresholds import edge
-from everygrad.compile.views import View, apply_move, view_of
+from everygrad.compiler import accumulate
+from everygrad.compiler.facts import Move, Neutral, OpFacts
+from everygrad.compiler.ir import Graph, Value
+from everygrad.compiler.rewrite import Rewriter
+from everygrad.compiler.thresholds import edge
+from everygrad.compiler.views import View, apply_move, view_of
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from everygrad.compile.facts import NO_FACTS, Move, OpFacts
+from everygrad.compiler.facts import NO_FACTS, Move, OpFacts
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType, bfloat16, bool_, rounded

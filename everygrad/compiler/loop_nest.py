@@ -10,9 +10,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from everygrad.compile.groups import Group, Load, Member, final_strides
-from everygrad.compile.ir import Value
-from everygrad.compile.thresholds import edge
+from everygrad.compiler.groups import Group, Load, Member, final_strides
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import row_major
 
