@@ -1,9 +1,9 @@
-"""Names that differ between two sides, each with the nearest one of the other side."""
+"""Names that are not there, answered with the nearest that are."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 
 _COMPARED = 20_000  # pairs of names, some tenths of a second
 
@@ -30,8 +30,34 @@ def nearest(name: str, among: Iterable[str]) -> str | None:
     >>> nearest("wieght", ["bias", "weight"])
     'weight'
     """
-    close = difflib.get_close_matches(name, [*among], n=1, cutoff=0.6)
-    return close[0] if close else None
+    return next(iter(_close(name, among, 1)), None)
+
+
+def no_attribute(module: str, name: str, known: Iterable[str], cure: str = "") -> AttributeError:
+    """The error for a name that a module does not have: the cure if one is known, else what is
+    nearest.
+
+    >>> no_attribute("eg", "cumsom", ["cumsum", "exp"])
+    AttributeError("eg has no 'cumsom'; the nearest is 'cumsum'")
+    """
+    if name.startswith("__"):  # Python asks for these itself
+        return AttributeError(f"{module} has no {name!r}")
+    near = "" if cure else _nearest_in_words(name, known)
+    return AttributeError(f"{module} has no {name!r}{cure or near}")
+
+
+def _nearest_in_words(name: str, known: Iterable[str]) -> str:
+    best = [repr(n) for n in _close(name, (n for n in known if not n.startswith("_")), 2)]
+    if not best:
+        return ""
+    return f"; the nearest {'is' if len(best) == 1 else 'are'} {' and '.join(best)}"
+
+
+def _close(name: str, among: Iterable[str], count: int) -> list[str]:
+    difflib = import_module("difflib")  # only a mistake pays for it
+    names = {n.lower(): n for n in among}
+    found = difflib.get_close_matches(name.lower(), list(names), n=count, cutoff=0.6)
+    return [names[n] for n in found]
 
 
 def _with_nearest(names: Sequence[str], among: Sequence[str]) -> list[str]:

@@ -6,8 +6,9 @@ The `AttributeError` of `nn.Container` and the like says it; `docs/from-pytorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Any
+
+from everygrad.core.nearest import no_attribute
 
 _SCALED = "products of scaled 8-bit floats; use matmul on float16 or bfloat16"
 
@@ -50,11 +51,6 @@ def missing(here: str, there: str, known: Callable[[], Iterable[str]]) -> Callab
 
     def answer(name: str) -> Any:
         reason = ABSENT.get(there, {}).get(name)
-        if reason is None:
-            names = [n for n in known() if not n.startswith("_")]
-            lower = {n.lower(): n for n in names}
-            near = [lower[n] for n in get_close_matches(name.lower(), lower, 3, 0.6)]
-            reason = f"nearest: {', '.join(near)}" if near else ""
-        raise AttributeError(f"{here} has no {name!r}" + (f"; {reason}" if reason else ""))
+        raise no_attribute(here, name, known(), f"; {reason}" if reason else "")
 
     return answer

@@ -9,7 +9,8 @@ docs/from-pytorch.md is made from these tables.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
+
+from everygrad.core.nearest import no_attribute
 
 # Another name -> the taught one, of everygrad itself or of the part before the dot.
 _SAME_BOTH = {
@@ -301,22 +302,6 @@ def cure(name: str, names: dict[str, str]) -> str:
 DISTRIBUTIONS_ABSENT: dict[str, str] = {}
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The names most like one that is not there, as the end of a sentence; "" if none is.
-
-    >>> nearest("cumsom", ["cumsum", "cumprod", "sum"])
-    "; the nearest is 'cumsum'"
-    """
-    difflib = import_module("difflib")  # only a mistake pays for it
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
-    best = [repr(n) for n in close[:2]]
-    if not best:
-        return ""
-    return f"; the nearest {'is' if len(best) == 1 else 'are'} {' and '.join(best)}"
-
-
 def missing(module: str, name: str, known: Iterable[str], cures: dict[str, str]) -> AttributeError:
     """The error for a name that a module does not have: the cure, or what is nearest."""
-    if name.startswith("__"):  # Python asks for these itself
-        return AttributeError(f"{module} has no {name!r}")
-    return AttributeError(f"{module} has no {name!r}{cure(name, cures) or nearest(name, known)}")
+    return no_attribute(module, name, known, cure(name, cures))

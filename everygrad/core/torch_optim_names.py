@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
+
+from everygrad.core.nearest import no_attribute
 
 # by the module that has them, there and here
 ABSENT: dict[str, dict[str, str]] = {
@@ -34,10 +35,4 @@ SPELLINGS = {
 def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
     """The error for a name that `everygrad.<module>` does not have: what to use, or the nearest."""
     use = ABSENT[module].get(name) or SPELLINGS.get(name)
-    if use is not None:
-        return AttributeError(f"everygrad.{module} has no {name!r}; use {use}")
-    names = {n.lower(): n for n in known if not n.startswith("_")}
-    difflib = import_module("difflib")  # only a mistake pays for it
-    close = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.6)
-    near = f"; the nearest is {names[close[0]]!r}" if close else ""
-    return AttributeError(f"everygrad.{module} has no {name!r}{near}")
+    return no_attribute(f"everygrad.{module}", name, known, "" if use is None else f"; use {use}")

@@ -1,8 +1,8 @@
 """Datasets, samplers and loaders in PyTorch's names, readers of files, and transforms."""
 
-from difflib import get_close_matches as _get_close_matches
 from typing import Any as _Any
 
+from everygrad.core.nearest import no_attribute as _no_attribute
 from everygrad.core.torch_data_names import ABSENT as _ABSENT
 from everygrad.data import transforms as transforms
 from everygrad.data.collate import (
@@ -65,8 +65,5 @@ _register()  # tensors may be arguments and messages of multiprocessing
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _ABSENT:
-        raise AttributeError(f"everygrad.data has no {name!r}: {_ABSENT[name]}")
-    near = _get_close_matches(name, [n for n in globals() if not n.startswith("_")], 1)
-    cure = f"; did you mean {near[0]!r}?" if near else ""
-    raise AttributeError(f"everygrad.data has no {name!r}{cure}")
+    reason = _ABSENT.get(name)
+    raise _no_attribute("everygrad.data", name, globals(), f": {reason}" if reason else "")

@@ -2,7 +2,7 @@
 
 from typing import Any as _Any
 
-from everygrad.core.nearest import nearest as _nearest
+from everygrad.core.nearest import no_attribute as _no_attribute
 from everygrad.distributions import constraints as constraints, kl_pairs as _kl_pairs  # noqa: F401  # fills the table
 from everygrad.distributions.choices import (
     Categorical as Categorical,
@@ -166,6 +166,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    near = _nearest(name, __all__)
-    cure = f"; did you mean {near!r}?" if near else ""
-    raise AttributeError(f"everygrad.distributions has no {name!r}{cure}")
+    raise _no_attribute("everygrad.distributions", name, __all__)

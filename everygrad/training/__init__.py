@@ -2,7 +2,7 @@
 
 from typing import Any as _Any
 
-from everygrad.core.nearest import nearest as _nearest
+from everygrad.core.nearest import no_attribute as _no_attribute
 from everygrad.training import metrics as metrics
 from everygrad.training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping
 from everygrad.training.logs import (
@@ -30,6 +30,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    near = _nearest(name, __all__)
-    cure = f"; did you mean {near!r}?" if near else ""
-    raise AttributeError(f"everygrad.training has no {name!r}{cure}")
+    raise _no_attribute("everygrad.training", name, __all__)

@@ -50,7 +50,7 @@ def test_arguments_have_pytorchs_names_and_order(name: str) -> None:
 def test_missing_names_say_why_or_what_is_nearest() -> None:
     with pytest.raises(AttributeError, match="pandas"):
         eg.data.DFIterDataPipe  # noqa: B018
-    with pytest.raises(AttributeError, match="did you mean 'DataLoader'"):
+    with pytest.raises(AttributeError, match=r"the nearest (is|are) 'DataLoader'"):
         eg.data.Dataloader  # noqa: B018
 
 

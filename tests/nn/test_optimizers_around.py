@@ -477,10 +477,10 @@ def test_what_pytorch_has_is_there_or_explained(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "answer"),
     [
-        (optim, "AdmW", "everygrad.optim has no 'AdmW'; the nearest is 'AdamW'"),
+        (optim, "AdmW", "everygrad.optim has no 'AdmW'; the nearest are 'AdamW' and 'Adam'"),
         (optim, "SparseAdam", "has no 'SparseAdam'; use Adam: gradients are dense here"),
         (optim, "EMA", "use swa_utils.AveragedModel with get_ema_multi_avg_fn"),
-        (optim.lr_scheduler, "CosineLR", "the nearest is 'CosineAnnealingLR'"),
+        (optim.lr_scheduler, "CosineLR", "the nearest are 'CosineAnnealingLR'"),
         (optim.lr_scheduler, "get_wsd_schedule", "use lr_scheduler.WarmupStableDecay"),
         (optim.swa_utils, "update_batchnorm", "has no 'update_batchnorm'"),
     ],

@@ -397,7 +397,7 @@ REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: fitted([], epochs=1, validate_every=2), ArgumentError, "validate_every needs a"),
     (lambda: made().find_lr([], min_lr=1.0, max_lr=0.1), ArgumentError, "0 < min_lr < max_lr"),
     (lambda: eg.training.EarlyStopping(patience=-1), ArgumentError, "patience must be an integer"),
-    (lambda: eg.training.Trainr, AttributeError, "did you mean 'Trainer'?"),
+    (lambda: eg.training.Trainr, AttributeError, "the nearest is 'Trainer'"),
     (lambda: eg.training.CSVLog("x.csv", ["loss"]), ArgumentError, 'columns must have "step"'),
 ]  # fmt: skip
 
