@@ -392,9 +392,11 @@ class FusedKernelWriter:
                 self.row_index = w.indices(row, nest.rows)
                 self.length = str(nest.columns[-1])
                 if nest.tail:
-                    last = w.e.compare("eq", row, Reg("i64", str(nest.row_count - 1)))
-                    pair = (Reg("i64", str(nest.tail)), Reg("i64", self.length))
-                    self.length = w.e.select(last, *pair).name
+                    # the smallest of two: LLVM splits a select between constants into two tests in
+                    # the loop where the tail is 1, which then has no trip count to vectorise by
+                    done = w.e.op("mul nsw", row, Reg("i64", self.length))
+                    left = w.e.op("sub nsw", Reg("i64", str(self.group.size)), done)
+                    self.length = w.smallest(left, nest.columns[-1]).name
                 self.row()
         if self.blocks == 1:
             for m in self.finals:
