@@ -10,7 +10,7 @@ export EVERYGRAD_TEST_DEVICES ?= cpu,webgpu
 help:  ## list the targets (the default)
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: venv-demo  ## train a small network on handwritten digits; pictures go to demo-output/
+demo: venv-demo  ## train a small network on handwritten digits; demo-output/digits.png shows it
 	@$(PY) examples/digits.py $(ARGS)
 
 gpt: venv-demo  ## train a small GPT on Python's help texts (ARGS="--device webgpu")

@@ -17,8 +17,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 
-from safetensors.numpy import load_file
-
 import everygrad as eg
 from everygrad import nn
 from everygrad.io import export_web
@@ -34,13 +32,10 @@ def trained(weights: Path) -> nn.Module:
     eg.manual_seed(0)
     model: nn.Module = demo.network()
     if weights.exists():
-        shapes = {k: t.shape for k, t in model.state_dict().items()}
-        saved = {k: v.reshape(shapes.get(k, v.shape)) for k, v in load_file(weights).items()}
-        model.load_state_dict({k: eg.tensor(v) for k, v in saved.items()})
+        eg.load(weights, into=model)
         return model
     print(f"{weights} is not there (make demo writes it): training for {EPOCHS} epochs")
-    train_x, train_y, _, _ = demo.load("cpu")
-    demo.train(model, train_x, train_y, EPOCHS)
+    demo.fit(demo.make_trainer(model, EPOCHS), *demo.load(), EPOCHS)
     return model
 
 

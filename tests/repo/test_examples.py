@@ -34,12 +34,12 @@ def gpt_curve(device: str, jit: bool) -> list[float]:
 def digits_curve(device: str, jit: bool) -> tuple[list[float], float]:
     """The losses of six steps on part of the digits, and the accuracy on others."""
     eg.manual_seed(0)
-    train_x, train_y, test_x, test_y = digits.load(device)
+    train, held_out = digits.load()
     model = digits.network().to(device)
-    part = slice(3 * digits.BATCH)
-    losses = digits.train(model, train_x[part], train_y[part], epochs=2, jit=jit)
-    guesses = digits.predict(model, test_x).argmax(axis=1)
-    return losses, float((guesses == test_y.to("cpu").numpy()).mean())
+    trainer = digits.make_trainer(model, 2, jit=jit, log_every=1, progress="none")
+    part = eg.data.Subset(train, range(3 * digits.BATCH))
+    history = digits.fit(trainer, part, held_out, epochs=2)
+    return [row["loss"] for row in history if "loss" in row], history[-1]["val_accuracy"]
 
 
 @pytest.mark.parametrize("jit", [False, True])
