@@ -14,7 +14,7 @@ demo: venv-demo  ## train a small network on handwritten digits; demo-output/dig
 	@$(PY) examples/digits.py $(ARGS)
 
 gpt: venv-demo  ## train a small GPT on Python's help texts (ARGS="--device webgpu")
-	@$(PY) examples/gpt.py --jit $(ARGS)
+	@$(PY) examples/gpt.py $(ARGS)
 
 test: venv-dev  ## run all tests (EVERYGRAD_TEST_DEVICES=cpu,... ARGS="-k name")
 	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,14 +22,23 @@ SIZES = {"layers": 2, "heads": 2, "width": 32, "tokens": 16, "batch": 4, "steps"
 TINY = [word for name, size in SIZES.items() for word in (f"--{name}", str(size))]
 
 
-def options(device: str, jit: bool) -> list[str]:
-    return ["--device", device, *(["--jit"] if jit else [])]
+@lru_cache
+def text() -> gpt.Text:
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return gpt.Text(Path(folder.name))
+
+
+def gpt_run(device: str = "cpu", jit: bool = True, *more: str) -> gpt.Run:
+    how = ["--device", device, "--jit" if jit else "--no-jit"]
+    return gpt.Run(text(), gpt.arguments([*TINY, *how, *more]))
 
 
 @lru_cache
 def gpt_curve(device: str, jit: bool) -> list[float]:
-    given, text = gpt.arguments([*TINY, *options(device, jit)]), gpt.Text()
-    return gpt.train(gpt.build(text, given), text, given)
+    run = gpt_run(device, jit)
+    gpt.train(run, until=20)
+    return run.losses
 
 
 @lru_cache
@@ -61,23 +72,49 @@ def test_the_digits_are_learnt_as_on_the_cpu(device: str, jit: bool) -> None:
 
 
 def test_a_seed_gives_the_same_weights_and_batches_on_every_device(device: str) -> None:
-    text = gpt.Text()
-    here, there = (
-        gpt.build(text, gpt.arguments([*TINY, "--device", d])).state_dict() for d in ("cpu", device)
-    )
-    assert {value.device for value in there.values()} == {device}
-    for name, value in here.items():
-        np.testing.assert_array_equal(there[name].to("cpu").numpy(), value.numpy())
-    first, again, other = (next(gpt.batches(text.learnt, 4, 16, seed)) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+    here, there = gpt_run("cpu"), gpt_run(device)
+    weights = there.model.state_dict()
+    assert {value.device for value in weights.values()} == {device}
+    for name, value in here.model.state_dict().items():
+        np.testing.assert_array_equal(weights[name].to("cpu").numpy(), value.numpy())
+    other = gpt_run(device, True, "--seed", "4")
+    (first, _), (again, _), (else_, _) = (next(iter(r.loader)) for r in (here, there, other))
+    assert again.device == device
+    np.testing.assert_array_equal(first.numpy(), again.to("cpu").numpy())
+    assert (first.numpy() != else_.to("cpu").numpy()).any()
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_gpt_goes_on_from_its_checkpoint_bit_by_bit(
+    device: str, jit: bool, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "last.safetensors"
+    whole, begun, rest = (gpt_run(device, jit) for _ in range(3))
+    gpt.train(whole, until=12)
+    gpt.train(begun, until=7, checkpoint=checkpoint)
+    rest.resume(checkpoint)
+    assert len(rest.losses) == 7
+    gpt.train(rest, until=12)
+    assert rest.losses == whole.losses
+    one, other = (run.average.state_dict() for run in (whole, rest))
+    for name, value in one.items():
+        np.testing.assert_array_equal(other[name].to("cpu").numpy(), value.to("cpu").numpy())
+    assert rest.schedule.get_last_lr() == whole.schedule.get_last_lr()
+
+
+def test_a_gpt_is_one_compiled_function() -> None:
+    """Clipping, the schedule and the average change from step to step, and nothing is traced."""
+    run = gpt_run("cpu", True)
+    gpt.train(run, until=6)
+    assert run.step.count == 1
+    weight, mean = run.model.head.weight, run.average.module.head.weight
+    assert np.abs(weight.detach().numpy() - mean.detach().numpy()).max() > 0
 
 
 def test_a_causal_model_does_not_see_what_follows() -> None:
     """`write` fills the window with letters behind the last one: they must change nothing."""
-    text, given = gpt.Text(), gpt.arguments(TINY)
-    model = gpt.build(text, given)
-    window = text.learnt[None, :16].copy()
+    model = gpt_run().model
+    window = np.array(eg.data.read_tokens(text().learnt)[None, :16], np.int64)
     before = model(eg.tensor(window)).detach().numpy()
     window[0, 9:] = 0
     after = model(eg.tensor(window)).detach().numpy()
@@ -106,7 +143,7 @@ def run(script: str, *given: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_gpt_as_a_program(tmp_path: Path) -> None:
-    result = run("gpt.py", *TINY, "--jit", "--sample", "30", "--out", str(tmp_path))
+    result = run("gpt.py", *TINY, "--sample", "30", "--out", str(tmp_path))
     assert result.returncode == 0, result.stderr
     assert "100%|" in result.stderr  # the progress bar reached its end
     before, sample = result.stdout.split("sample:\n")
