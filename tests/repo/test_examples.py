@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import everygrad as eg
-from examples import digits, gpt
+from examples import digits, gpt, lstm, resnet, vae
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"layers": 2, "heads": 2, "width": 32, "tokens": 16, "batch": 4, "steps": 20, "seed": 3}
@@ -134,6 +135,82 @@ def test_an_embedding_of_many_letters_has_the_cpus_gradient(device: str) -> None
         assert table.grad is not None
         found.append(table.grad.to("cpu").numpy())
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+
+
+# short enough for every device: what to call, and how many steps that makes
+SHORT = {
+    "resnet": (resnet, ["--small", "--epochs", "1", "--images", "128"], 4),
+    "lstm": (lstm, ["--small", "--steps", "5"], 5),
+    "vae": (vae, ["--small", "--epochs", "1"], 15),
+}
+
+
+@lru_cache
+def short_run(name: str, device: str, jit: bool) -> tuple[int, dict[str, float]]:
+    """The steps of a short run, and the numbers at its end."""
+    example, given, _ = SHORT[name]
+    how = ["--device", device, "--jit" if jit else "--no-jit"]
+    trainer = example.train(example.arguments([*given, *how]))
+    numbers = {k: v for row in trainer.history for k, v in row.items() if "loss" in k}
+    return trainer.step, numbers
+
+
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("jit", [False, True])
+def test_an_example_learns_as_on_the_cpu(name: str, device: str, jit: bool) -> None:
+    steps, numbers = short_run(name, device, jit)
+    _, expected = short_run(name, "cpu", False)
+    assert steps == SHORT[name][2]
+    assert "val_loss" in numbers
+    assert {k: pytest.approx(v, rel=1e-3) for k, v in expected.items()} == numbers
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "low", "high"),
+    [
+        ("resnet.py", "held-out accuracy: ", 25.0, 100.0),  # chance: 12.5
+        ("lstm.py", "accuracy on unseen strings: ", 85.0, 100.0),  # chance: 50
+        ("vae.py", "bound on unseen digits: ", 50.0, 300.0),  # 530 before the first step
+    ],
+)
+def test_an_example_as_a_program(
+    script: str, said: str, low: float, high: float, tmp_path: Path
+) -> None:
+    result = run(script, "--small", "--out", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    number = re.match(r"[\d.]+", result.stdout.split(said)[1])
+    assert number is not None
+    assert low <= float(number[0]) <= high
+    picture = matplotlib.image.imread((tmp_path / script).with_suffix(".png"))
+    assert min(picture.shape[:2]) >= 400
+    assert picture[..., :3].std() > 0.05  # something is drawn
+
+
+@pytest.mark.parametrize("script", ["digits.py", "gpt.py", "lstm.py", "resnet.py", "vae.py"])
+def test_an_example_says_how_it_is_called(script: str) -> None:
+    result = run(script, "--help")
+    assert result.returncode == 0, result.stderr
+    assert all(f"--{name}" in result.stdout for name in ("device", "jit", "out"))
+
+
+def test_brackets_are_balanced_or_not() -> None:
+    """By the definition: take matching neighbours away until nothing changes."""
+    stream = iter(lstm.Strings(20, seed=0))
+    seen = []
+    for tokens, count, good in (next(stream) for _ in range(300)):
+        left = "".join(lstm.BRACKETS[t - 1] for t in tokens[:count])
+        for _ in range(count):
+            left = left.replace("()", "").replace("[]", "").replace("{}", "")
+        assert (left == "") == bool(good)
+        assert not tokens[count:].any()
+        seen.append(good)
+    assert 100 < sum(seen) < 200
+
+
+def test_a_resnet_18_has_its_parameters() -> None:
+    names = dict(resnet.ResNet18(1000).named_parameters())
+    assert sum(p.size for p in names.values()) == 11_689_512
+    assert names["layer2.0.downsample.0.weight"].shape == (128, 64, 1, 1)
 
 
 def run(script: str, *given: str) -> subprocess.CompletedProcess[str]:
