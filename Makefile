@@ -30,6 +30,7 @@ check: venv-dev  ## lint, formatting and types
 bench: venv-bench  ## time ours against PyTorch, torch.compile and JAX, side by side
 	@$(PY) -m benchmarks --peers all --first $(ARGS)
 	@$(PY) -m benchmarks.loader
+	@$(PY) -m benchmarks.gpt_training
 
 bench-webgpu: venv-bench  ## what a GPU does through WebGPU, and the MLP step beside tinygrad
 	@$(PY) -m benchmarks.webgpu $(ARGS)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import __main__ as program, report as text
+from benchmarks import __main__ as program, gpt_training, report as text
 from benchmarks.compare import COPY, EAGER, JIT, judge, matches
 from benchmarks.harness import measure
 from benchmarks.harness.agree import disagreements
@@ -18,6 +19,7 @@ from benchmarks.peers import MODULES, everygrad_eager, everygrad_jit
 from benchmarks.probes.overhead import CASES, OURS, Overhead
 from benchmarks.report import Report
 from benchmarks.workloads import WORKLOADS
+from examples import gpt
 
 GPT, POINTWISE = WORKLOADS["gpt"], WORKLOADS["pointwise"]
 
@@ -151,3 +153,17 @@ def test_the_jitted_step_is_the_eager_one(name: str, monkeypatch: pytest.MonkeyP
         eager.run()
         jitted.run()
     assert not disagreements(jitted.outputs(), eager.outputs(), 1e-6)
+
+
+def test_the_training_benchmark_trains_the_same_model_everywhere(tmp_path: Path) -> None:
+    """Loader, clipping, schedule and average in PyTorch are those of the example."""
+    sizes = {"steps": 30, "layers": 2, "heads": 2, "width": 32, "tokens": 16, "batch": 4}
+    options = gpt.arguments([word for k, v in sizes.items() for word in (f"--{k}", str(v))])
+    letters = gpt.Text(tmp_path)
+    ours = islice(gpt_training.everygrad_steps(letters, options), 20)
+    theirs = islice(gpt_training.torch_steps(letters, options, ""), 20)
+    losses = {"ours": [x.item() for x in ours], "theirs": [x.item() for x in theirs]}
+    assert len(losses["ours"]) == 20
+    gpt_training.agree(losses)
+    with pytest.raises(RuntimeError, match="theirs gives"):
+        gpt_training.agree({**losses, "theirs": [x * 1.001 for x in losses["theirs"]]})
