@@ -222,7 +222,7 @@ class SentenceEncoder:
         """A unit vector for each sentence, as a NumPy array (sentences, width)."""
         numbers = [self.tokens(sentence) for sentence in sentences]
         order = sorted(range(len(numbers)), key=lambda i: len(numbers[i]))  # so little is padding
-        found = np.zeros((len(numbers), self.model.norm.weight.size), np.float32)
+        found = np.zeros((len(numbers), self.model.words.embedding_dim), np.float32)
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
             found[chosen] = self.encode_tokens([numbers[i] for i in chosen])
