@@ -11,8 +11,8 @@ through the solver.
 Prints how far the learnt motion is from the true one over the whole time, started from the first
 point, and from a start that was never seen.
 
-At full size the mean distance from the first point falls from 3.37 to 0.089 on a path that begins
-at distance 2, and is 0.13 from the unseen start. 4000 steps take 37 s on two cores.
+At full size the mean distance from the first point falls from 3.37 to 0.065 on a path that begins
+at distance 2, and is 0.092 from the unseen start. 4000 steps take 22 s on two cores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from everygrad import nn, optim
 TRUE = np.array([[-0.1, 2.0], [-2.0, -0.1]])  # A
 START, UNSEEN = (2.0, 0.0), (1.2, 1.2)
 TIMES, INTERVAL = 500, 0.02  # of what is seen: ten units of time
-RATE = 3e-3
+RATE = 1e-2
 
 Motion = Callable[[eg.Tensor], eg.Tensor]
 
