@@ -9,14 +9,10 @@ from everygrad import dtypes
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value as Reg, literal
 from everygrad.compiler import accumulate
-from everygrad.compiler.groups import trailing
 from everygrad.compiler.ir import Value
-from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 
-# terms of a column from which it is summed in float64
-LONG = edge(__name__, "LONG", 1 << 15, "size")
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
@@ -80,7 +76,7 @@ class Accumulator:
 
 
 class LongSum(Accumulator):
-    """Sums down long columns, one term after another: float64, since float32 would lose digits."""
+    """Sums of many float32 numbers in float64, since float32 would lose digits."""
 
     def __init__(self, combine: str, source: DType) -> None:
         super().__init__(combine, source)
@@ -160,9 +156,4 @@ def long_sum(source: DType) -> Accumulator:
 
 def accumulator_of(v: Value) -> Accumulator:
     """The accumulator of a reduction."""
-    x = v.args[0]
-    terms = x.size // max(1, v.size)
-    narrow_sum = v.op.combine == "add" and x.dtype.is_float and x.dtype.bits < 64
-    if narrow_sum and terms > LONG and not trailing(x.shape, v.params["axes"]):
-        return long_sum(x.dtype)
-    return _accumulator(v.op.combine, x.dtype)
+    return _accumulator(v.op.combine, v.args[0].dtype)

@@ -7,9 +7,11 @@ the row if it is expensive (exp), and otherwise recomputed.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from everygrad.backends.cpu.fused.accumulator import Accumulator, accumulator_of, long_sum
+from everygrad.backends.cpu.fused.column_sums import ColumnSums, stretch_loops
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
@@ -148,7 +150,7 @@ class FusedKernelWriter:
         rows = self.nest.row_count
         if self.bounds:
             self.blocks = len(self.bounds) - 1
-            self.allocate_partials()
+            self.allocate_partials(max(b - a for a, b in pairwise(self.bounds)))
             return
         blocks = max(1, min(rows, MAX_BLOCKS, self.group.size * max(1, self.passes) // GRAIN))
         width = sum(m.value.size for m in self.finals)
@@ -158,20 +160,34 @@ class FusedKernelWriter:
                 blocks = min(blocks, max(1, self.group.size // (4 * width)))
         self.rows_a_block = -(-rows // blocks)
         self.blocks = -(-rows // self.rows_a_block)
-        self.allocate_partials()
+        self.allocate_partials(self.rows_a_block)
 
     def partial_accumulator(self, m: Member) -> Accumulator:
         """The accumulator of a block's partial result. One that a whole loop over the last columns
-        is added to is updated rarely, so float64 costs nothing there."""
+        or a stretch of rows is added to is updated rarely, so float64 costs nothing there."""
         c = accumulator_of(m.value)
-        return long_sum(c.source) if c.is_widened and not self.follows_last(m) else c
+        is_wide = not self.follows_last(m) or m.value in self.sums.wide
+        return long_sum(c.source) if c.is_widened and is_wide else c
 
-    def allocate_partials(self) -> None:
+    def row_accumulator(self, m: Member) -> Accumulator:
+        """The accumulator in memory that each row is added to."""
+        v = m.value
+        return accumulator_of(v) if v in self.sums.counts else self.partial_accumulator(m)
+
+    def allocate_partials(self, rows: int) -> None:
+        """Lays out the scratch memory for blocks of at most so many rows."""
+        narrow = [m.value for m in self.finals if accumulator_of(m.value).is_widened]
+        places = {v: p for v, p in self.nest.finals.items() if v in narrow and p.columns[-1]}
+        self.sums = ColumnSums(self.nest, places, rows)
         at = 0
         self.partials: dict[Value, int] = {}  # byte offsets in the scratch
         for m in self.finals:
             self.partials[m.value] = at
-            at += -(-self.blocks * m.value.size * self.partial_accumulator(m).itemsize // 64) * 64
+            at += _lines(self.blocks * m.value.size * self.partial_accumulator(m).itemsize)
+        self.column_sums: dict[Value, tuple[int, int]] = {}  # byte offset, bytes of a block
+        for v, count in self.sums.counts.items():
+            self.column_sums[v] = at, _lines(count * accumulator_of(v).itemsize)
+            at += self.blocks * self.column_sums[v][1]
         self.scratch = at
 
     # --- addresses -------------------------------------------------------------------------------
@@ -299,10 +315,10 @@ class FusedKernelWriter:
                 self.accumulate(acc, acc.load(self.w.e, found), self.final_base(m))
 
     def final_base(self, m: Member) -> str:
-        access, v = self.nest.finals[m.value], m.value
-        return self.base(
-            f"%part{self.finals.index(m)}", access, (v, self.partial_accumulator(m).dtype)
-        )
+        place, pointer = self.nest.finals[m.value], f"%part{self.finals.index(m)}"
+        if m.value in self.sums.counts:
+            place, pointer = self.sums.within(place), f"%sums{self.finals.index(m)}"
+        return self.base(pointer, place, (m.value, self.row_accumulator(m).dtype))
 
     def accumulate(self, acc: Accumulator, new: Reg, address: str, grouped: bool = False) -> None:
         held = self.w.load_raw(address, acc.type, grouped)
@@ -339,7 +355,7 @@ class FusedKernelWriter:
             for v, value, address in found:
                 self.w.store(value, address, v.dtype, grouped=True)
             for m, x in added:
-                c = accumulator_of(m.value)
+                c = self.row_accumulator(m)
                 self.accumulate(c, c.load(self.w.e, x), self.final_address(m), True)
             return made
 
@@ -366,9 +382,9 @@ class FusedKernelWriter:
         return any(self.nest.finals[m.value].columns[:-1])
 
     def final_address(self, m: Member, outer: bool = False) -> str:
-        access = self.nest.finals[m.value]
-        strides = (*access.columns[:-1], 0) if outer else access.columns
-        dtype = self.partial_accumulator(m).dtype
+        place = self.nest.finals[m.value]
+        strides = (*place.columns[:-1], 0) if outer else place.columns
+        dtype = self.row_accumulator(m).dtype
         return self.w.element(self.final_base(m), strides, self.w.columns, dtype)
 
     # --- the whole ---------------------------------------------------------------------------
@@ -385,24 +401,52 @@ class FusedKernelWriter:
             for i, m in enumerate(self.finals):
                 c = self.partial_accumulator(m)
                 at = self.partials[m.value]
-                w.partial(i, f"%p{count - 1}", at, m.value.size * c.itemsize, block)
+                w.partial(f"%part{i}", f"%p{count - 1}", at, m.value.size * c.itemsize, block)
                 w.fill(f"%part{i}", c.type, c.start, m.value.size)
+                if m.value in self.sums.counts:
+                    c = self.row_accumulator(m)
+                    w.partial(f"%sums{i}", f"%p{count - 1}", *self.column_sums[m.value], block)
+                    w.fill(f"%sums{i}", c.type, c.start, self.sums.counts[m.value])
             first, end = self.rows_of(block)
-            with w.counted("r", first.name, end.name) as row:
-                self.row_index = w.indices(row, nest.rows)
-                self.length = str(nest.columns[-1])
-                if nest.tail:
-                    # the smallest of two: LLVM splits a select between constants into two tests in
-                    # the loop where the tail is 1, which then has no trip count to vectorise by
-                    done = w.e.op("mul nsw", row, Reg("i64", self.length))
-                    left = w.e.op("sub nsw", Reg("i64", str(self.group.size)), done)
-                    self.length = w.smallest(left, nest.columns[-1]).name
-                self.row()
+            if self.sums.stretch is None:
+                self.row_loop(first, end)
+            else:
+                with stretch_loops(w, self.sums.stretch, first, end) as (outer, start, after):
+                    self.row_loop(start, after)
+                    self.add_column_sums(w.indices(outer, nest.rows[: self.sums.stretch.axis]))
         if self.blocks == 1:
             for m in self.finals:
                 self.combine_partials(m, "0", str(m.value.size))
         w.lines.append("  ret void")
         return w.module(engine().attributes)
+
+    def row_loop(self, first: Reg, end: Reg) -> None:
+        """Writes the loop over rows [first, end)."""
+        w, nest = self.w, self.nest
+        with w.counted("r", first.name, end.name) as row:
+            self.row_index = w.indices(row, nest.rows)
+            self.length = str(nest.columns[-1])
+            if nest.tail:
+                # the smallest of two: LLVM splits a select between constants into two tests in
+                # the loop where the tail is 1, which then has no trip count to vectorise by
+                done = w.e.op("mul nsw", row, Reg("i64", self.length))
+                left = w.e.op("sub nsw", Reg("i64", str(self.group.size)), done)
+                self.length = w.smallest(left, nest.columns[-1]).name
+            self.row()
+
+    def add_column_sums(self, outer: list[Reg]) -> None:
+        """Adds the sums of a stretch to the block's partial results, and clears them."""
+        w = self.w
+        for i, m in enumerate(self.finals):
+            if m.value in self.sums.counts:
+                wide, c = self.partial_accumulator(m), self.row_accumulator(m)
+                strides = self.nest.finals[m.value].rows[: len(outer)]
+                part = w.element(f"%part{i}", strides, outer, wide.dtype)
+                with w.counted("a", "0", str(self.sums.counts[m.value]), parallel=True) as k:
+                    at = w.indexed(f"%sums{i}", k, c.type)
+                    total = w.load_raw(at, c.type, True)
+                    self.accumulate(wide, total, w.indexed(part, k, wide.type), True)
+                    w.store_raw(Reg(c.type, c.start), at, True)
 
     def rows_of(self, block: Reg) -> tuple[Reg, Reg]:
         """The first row of a block, and the row after its last."""
@@ -455,6 +499,11 @@ class FusedKernelWriter:
                 self.combine_partials(m, start.name, end.name)
         w.lines.append("  ret void")
         return first, Step(w.module(engine().attributes), -(-largest // piece))
+
+
+def _lines(nbytes: int) -> int:
+    """Bytes in whole cache lines."""
+    return -(-nbytes // 64) * 64
 
 
 def _operands(m: Member) -> Any:

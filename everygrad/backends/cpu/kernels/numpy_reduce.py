@@ -28,6 +28,7 @@ PARALLEL = edge(__name__, "PARALLEL", 1 << 17, "elements")
 _ADD: Any = np.add  # NumPy's types know no tuple of axes
 _OR: Any = np.logical_or
 _START = identity("add", float64)
+_WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype("complex64"): np.dtype("complex128")}
 
 
 def _runs(axes: Shape) -> list[tuple[int, int]]:
@@ -60,7 +61,8 @@ def _sum_rows(x: Any) -> Any:
 
 
 def _sum_columns(x: Any) -> Any:
-    """(outer, n, inner) -> (outer, inner), in blocks: a running sum loses three digits by 1e6."""
+    """(outer, n, inner) -> (outer, inner), in blocks: a running sum loses three digits by 1e6.
+    The sums of blocks are added in a wider dtype, and so is the result."""
     while (n := x.shape[1]) > BLOCK and x.size:
         whole = n - n % BLOCK
         outer, _, inner = x.shape
@@ -68,7 +70,7 @@ def _sum_columns(x: Any) -> Any:
         if whole < n:
             rest = np.add.reduce(x[:, whole:], axis=1)[:, None]
             blocks = np.concatenate([blocks, rest], axis=1)
-        x = blocks
+        x = blocks.astype(_WIDER.get(x.dtype, x.dtype), copy=False)
     return _ADD.reduce(x, 1, initial=_START)
 
 

@@ -286,13 +286,11 @@ class LoopWriter:
             self.globals.append(line)
         return self.load_raw(self.indexed(f"@{name}", index, "i64"), "i64", False)
 
-    def partial(self, number: int, scratch: str, at: int, nbytes: int, block: Reg) -> None:
-        """%part<number>: the part of the scratch memory that belongs to a block."""
+    def partial(self, name: str, scratch: str, at: int, nbytes: int, block: Reg) -> None:
+        """`name`: the part of the scratch memory that belongs to a block."""
         far = self.e.op("mul", block, literal("i64", nbytes))
         far = self.e.op("add", far, literal("i64", at))
-        self.lines.append(
-            f"  %part{number} = getelementptr inbounds i8, ptr {scratch}, i64 {far.name}"
-        )
+        self.lines.append(f"  {name} = getelementptr inbounds i8, ptr {scratch}, i64 {far.name}")
 
     # --- the whole ---------------------------------------------------------------------------
 
