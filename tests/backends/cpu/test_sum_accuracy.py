@@ -115,7 +115,9 @@ PLANS: dict[str, tuple[Any, ...]] = {
     "kept rows inside": ((9000, 3, 8), (1, 3, 1), [(0,)], False, 1, 0, 0),
     "two alike": ((9000, 24), (24,), [(0,), (0,)], False, 2, 0, 0),
     "two that differ": ((3, 513, 8, 8), (1, 1, 8, 8), [(0, 1), (1, 2)], False, 1, 1, 1),
-    "long rows": ((33, 300, 8), (33, 300, 8), [(1, 2), (0, 1)], True, 0, None, 1),
+    "long rows": ((33, 300, 8), (33, 300, 8), [(1, 2), (0, 1)], True, 1, None, 0),
+    "all, and an axis inside": ((7, 513, 3), (1, 1, 3), [(0, 1, 2), (1,)], False, 1, None, 0),
+    "kept axes inside": ((513, 3, 8), (513, 3, 1), [(0, 1, 2), (0,)], False, 1, None, 0),
 }
 
 

@@ -11,16 +11,17 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from everygrad.backends.cpu.fused.accumulator import Accumulator, accumulator_of, long_sum
-from everygrad.backends.cpu.fused.column_sums import ColumnSums, stretch_loops
+from everygrad.backends.cpu.fused.column_sums import ColumnSums, stretch_ends, stretch_loops
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, engine
-from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
+from everygrad.backends.cpu.llvm.loop_writer import LoopWriter, whole_lines
 from everygrad.backends.cpu.llvm.work import Step, Work
 from everygrad.compiler.expr import Program
 from everygrad.compiler.groups import Group, Load, Member, Number
 from everygrad.compiler.ir import Value
-from everygrad.compiler.loop_nest import LoopNest, StridedAccess, nest_of
 from everygrad.compiler.thresholds import edge
+from everygrad.compiler.loop_nest import StridedAccess, LoopNest, walk
+from everygrad.core.shapes import Shape
 from everygrad.dtypes import int64
 
 COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -183,10 +184,10 @@ class FusedKernelWriter:
         self.partials: dict[Value, int] = {}  # byte offsets in the scratch
         for m in self.finals:
             self.partials[m.value] = at
-            at += _lines(self.blocks * m.value.size * self.partial_accumulator(m).itemsize)
+            at += whole_lines(self.blocks * m.value.size * self.partial_accumulator(m).itemsize)
         self.column_sums: dict[Value, tuple[int, int]] = {}  # byte offset, bytes of a block
         for v, count in self.sums.counts.items():
-            self.column_sums[v] = at, _lines(count * accumulator_of(v).itemsize)
+            self.column_sums[v] = at, whole_lines(count * accumulator_of(v).itemsize)
             at += self.blocks * self.column_sums[v][1]
         self.scratch = at
 
@@ -315,10 +316,13 @@ class FusedKernelWriter:
                 self.accumulate(acc, acc.load(self.w.e, found), self.final_base(m))
 
     def final_base(self, m: Member) -> str:
-        place, pointer = self.nest.finals[m.value], f"%part{self.finals.index(m)}"
-        if m.value in self.sums.counts:
-            place, pointer = self.sums.within(place), f"%sums{self.finals.index(m)}"
-        return self.base(pointer, place, (m.value, self.row_accumulator(m).dtype))
+        pointer = f"%{'sums' if m.value in self.sums.counts else 'part'}{self.finals.index(m)}"
+        return self.base(pointer, self.final_place(m), (m.value, self.row_accumulator(m).dtype))
+
+    def final_place(self, m: Member) -> StridedAccess:
+        """Where rows are added to: the accumulators of a stretch, or a block's partial result."""
+        place = self.nest.finals[m.value]
+        return self.sums.within(m.value, place) if m.value in self.sums.counts else place
 
     def accumulate(self, acc: Accumulator, new: Reg, address: str, grouped: bool = False) -> None:
         held = self.w.load_raw(address, acc.type, grouped)
@@ -365,6 +369,9 @@ class FusedKernelWriter:
                     self.accumulate(
                         self.partial_accumulator(m), total, self.final_address(m, outer=True)
                     )
+            for m in roots:
+                if m.value in self.sums.outer_columns:
+                    self.after_outer_columns(m)
 
         totals = self.w.column_loops(
             self.nest.columns, self.length, sums, through, body, after_inner
@@ -382,7 +389,7 @@ class FusedKernelWriter:
         return any(self.nest.finals[m.value].columns[:-1])
 
     def final_address(self, m: Member, outer: bool = False) -> str:
-        place = self.nest.finals[m.value]
+        place = self.final_place(m)
         strides = (*place.columns[:-1], 0) if outer else place.columns
         dtype = self.row_accumulator(m).dtype
         return self.w.element(self.final_base(m), strides, self.w.columns, dtype)
@@ -413,7 +420,10 @@ class FusedKernelWriter:
             else:
                 with stretch_loops(w, self.sums.stretch, first, end) as (outer, start, after):
                     self.row_loop(start, after)
-                    self.add_column_sums(w.indices(outer, nest.rows[: self.sums.stretch.axis]))
+                    self.row_index = w.indices(outer, nest.rows[: self.sums.stretch.axis])
+                    for m in self.finals:
+                        if m.value in self.sums.counts and m.value not in self.sums.outer_columns:
+                            self.add_column_sums(m, nest.finals[m.value].rows, self.row_index)
         if self.blocks == 1:
             for m in self.finals:
                 self.combine_partials(m, "0", str(m.value.size))
@@ -434,19 +444,23 @@ class FusedKernelWriter:
                 self.length = w.smallest(left, nest.columns[-1]).name
             self.row()
 
-    def add_column_sums(self, outer: list[Reg]) -> None:
-        """Adds the sums of a stretch to the block's partial results, and clears them."""
-        w = self.w
-        for i, m in enumerate(self.finals):
-            if m.value in self.sums.counts:
-                wide, c = self.partial_accumulator(m), self.row_accumulator(m)
-                strides = self.nest.finals[m.value].rows[: len(outer)]
-                part = w.element(f"%part{i}", strides, outer, wide.dtype)
-                with w.counted("a", "0", str(self.sums.counts[m.value]), parallel=True) as k:
-                    at = w.indexed(f"%sums{i}", k, c.type)
-                    total = w.load_raw(at, c.type, True)
-                    self.accumulate(wide, total, w.indexed(part, k, wide.type), True)
-                    w.store_raw(Reg(c.type, c.start), at, True)
+    def after_outer_columns(self, m: Member) -> None:
+        """Adds the column sums to the partial result where a stretch of outer columns ends."""
+        place, stretch = self.nest.finals[m.value], self.sums.outer_columns[m.value]
+        with self.w.when(stretch_ends(self.w, stretch, self.nest.columns[:-1])):
+            fixed = [*self.row_index, *self.w.columns[: stretch.axis]]
+            self.add_column_sums(m, (*place.rows, *place.columns), fixed)
+
+    def add_column_sums(self, m: Member, strides: Shape, fixed: list[Reg]) -> None:
+        """Adds the sums of a stretch to the block's partial result, and clears them."""
+        w, i = self.w, self.finals.index(m)
+        wide, c = self.partial_accumulator(m), self.row_accumulator(m)
+        part = w.element(f"%part{i}", strides[: len(fixed)], fixed, wide.dtype)
+        with w.counted("a", "0", str(self.sums.counts[m.value]), parallel=True) as k:
+            at = w.indexed(f"%sums{i}", k, c.type)
+            total = w.load_raw(at, c.type, True)
+            self.accumulate(wide, total, w.indexed(part, k, wide.type), True)
+            w.store_raw(Reg(c.type, c.start), at, True)
 
     def rows_of(self, block: Reg) -> tuple[Reg, Reg]:
         """The first row of a block, and the row after its last."""
@@ -499,11 +513,6 @@ class FusedKernelWriter:
                 self.combine_partials(m, start.name, end.name)
         w.lines.append("  ret void")
         return first, Step(w.module(engine().attributes), -(-largest // piece))
-
-
-def _lines(nbytes: int) -> int:
-    """Bytes in whole cache lines."""
-    return -(-nbytes // 64) * 64
 
 
 def _operands(m: Member) -> Any:

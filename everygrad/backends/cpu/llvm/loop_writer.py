@@ -34,6 +34,11 @@ class CarriedAccumulator(Protocol):
     def narrow(self, e: Emitter, held: Reg) -> Reg: ...
 
 
+def whole_lines(nbytes: int) -> int:
+    """Bytes of the cache lines that hold so many."""
+    return -(-nbytes // 64) * 64
+
+
 class LoopWriter:
     """Writes one function. Loops test before each iteration, so they may be empty."""
 
@@ -102,6 +107,17 @@ class LoopWriter:
         index, mark = self._open(name, lo, hi, ())
         yield index
         self._close(name, mark, (), parallel)
+
+    @contextmanager
+    def when(self, condition: Reg) -> Iterator[None]:
+        """What runs only if `condition` holds; it must leave its results in memory."""
+        name = self._fresh("w")
+        branch = f"label %{name}.yes, label %{name}.end"
+        self.lines.append(f"  br i1 {condition.name}, {branch}")
+        self.label(f"{name}.yes")
+        yield
+        self.lines.append(f"  br label %{name}.end")
+        self.label(f"{name}.end")
 
     def column_loops(
         self,
