@@ -220,6 +220,7 @@ SECTION = OpSection(
     "chains",
     (
         "accumulator",
+        "column_sums",
         "copy_index",
         "copy_kernels",
         "epilogues",

@@ -224,6 +224,7 @@ SECTION = OpSection(
     "reductions",
     (
         "accumulator",
+        "column_sums",
         "fused",
         "loop_nest",
         "loop_writer",

@@ -182,6 +182,7 @@ SECTION = OpSection(
     "rows",
     (
         "accumulator",
+        "column_sums",
         "cross_entropy",
         "fused",
         "loop_nest",
