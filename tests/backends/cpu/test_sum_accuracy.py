@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from everygrad.compile import walk
 
 import everygrad as eg
 from everygrad.backends import thread_pool
 from everygrad.backends.cpu.fused import column_sums, fused, row_loops
 from everygrad.backends.cpu.kernels import numpy_reduce
 from everygrad.backends.cpu.llvm import loop_writer
-from everygrad.compile import walk
 
 EPSILON = 2.0**-23
 MOST = 64 * EPSILON

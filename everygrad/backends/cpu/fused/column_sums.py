@@ -14,8 +14,8 @@ from typing import NamedTuple
 from everygrad.backends.cpu.llvm.compiler import Value as Reg, literal
 from everygrad.backends.cpu.llvm.loop_writer import LoopWriter
 from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import LoopNest, StridedAccess
 from everygrad.compiler.thresholds import edge
-from everygrad.compiler.loop_nest import StridedAccess, LoopNest
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import row_major
 

@@ -19,8 +19,8 @@ from everygrad.backends.cpu.llvm.work import Step, Work
 from everygrad.compiler.expr import Program
 from everygrad.compiler.groups import Group, Load, Member, Number
 from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import LoopNest, StridedAccess, nest_of
 from everygrad.compiler.thresholds import edge
-from everygrad.compiler.loop_nest import StridedAccess, LoopNest, walk
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import int64
 
