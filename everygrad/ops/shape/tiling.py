@@ -74,15 +74,7 @@ _REPEATING: dict[str, Any] = {
 }
 
 
-@composite(
-    **{
-        **_REPEATING,
-        "refuses": (
-            *_REPEATING["refuses"],
-            refuse(ArgumentError, r"repeat\(2, 1\) is tile\(x, \(2, 1\)\)", s.real(3), 2, 1),
-        ),
-    }
-)
+@composite(**_REPEATING)
 def repeat(
     x: Tensor, repeats: int | Sequence[int] | Tensor, *more: int, axis: int | None = None
 ) -> Tensor:

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from everygrad.compile import walk
 
 import everygrad as eg
 from everygrad.backends import thread_pool
 from everygrad.backends.cpu.fused import column_sums, fused, row_loops
 from everygrad.backends.cpu.kernels import numpy_reduce
 from everygrad.backends.cpu.llvm import loop_writer
+from everygrad.compiler import loop_nest
 
 EPSILON = 2.0**-23
 MOST = 64 * EPSILON
 EDGES = {
     column_sums.SHORT,
-    walk.CHUNK,
+    loop_nest.CHUNK,
     loop_writer.STRETCH,
     row_loops.STRIP,
     fused.GRAIN,
@@ -33,7 +33,7 @@ EDGES = {
     numpy_reduce.PARALLEL,
     numpy_reduce.BLOCK**2,
 }
-SIZES = sorted({n for e in EDGES for n in (e, e + 1)} | {8 * walk.CHUNK + 1})
+SIZES = sorted({n for e in EDGES for n in (e, e + 1)} | {8 * loop_nest.CHUNK + 1})
 WIDTH = 5  # different constants, and different random numbers
 LAYOUTS: dict[str, tuple[Any, tuple[int, ...]]] = {  # (n, WIDTH) -> array, and the axes summed
     "all": (lambda x: x[:, 0], (0,)),
