@@ -7,7 +7,8 @@ The network is the one of "Deep Residual Learning for Image Recognition" (He et 
 torchvision's names of parameters. Images are cropped, flipped and recoloured anew each time
 they are seen: the transforms are ops, so they run on the device, in the compiled step.
 
-FULL_RESULT
+At full size (11.2 million parameters, 500 steps of 16 images): 86.5 % of 400 unseen images right,
+where chance is 12.5 %; 130 seconds of processor time.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_an_embedding_of_many_letters_has_the_cpus_gradient(device: str) -> None
 
 # short enough for every device: what to call, and how many steps that makes
 SHORT = {
-    "resnet": (resnet, ["--small", "--epochs", "1", "--images", "128"], 4),
+    "resnet": (resnet, ["--small", "--epochs", "1", "--images", "64"], 4),
     "lstm": (lstm, ["--small", "--steps", "5"], 5),
     "vae": (vae, ["--small", "--epochs", "1"], 15),
 }
