@@ -202,7 +202,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jit", action=yes_or_no, default=True, help="compile the step")
     parser.add_argument("--small", action="store_true", help="sizes that run in seconds")
     sizes = {  # at full size, and with --small
-        "epochs": (5, 5, "passes over the images"),
+        "epochs": (5, 12, "passes over the images"),
         "images": (1600, 512, "to learn from; a quarter as many are held out"),
         "size": (32, 32, "pixels of a side"),
         "width": (64, 8, "channels of the first layer"),
