@@ -133,13 +133,19 @@ def measure(names: list[str], rounds: int, steps: int, threads: int) -> dict[str
                 begun = peer.ask(CHECKED)  # traces and compiles
                 found[peer.name] = {"losses": begun["losses"], "first": begun["seconds"]}
                 found[peer.name] |= {"wall": [], "busy": []}
-                print(f"{peer.name}: first steps {begun['seconds']:.1f} s", file=sys.stderr)
+                print(
+                    f"{peer.name}: first steps {begun['seconds']:.1f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
             agree({name: found[name]["losses"] for name in names})
-            for _ in range(rounds):
+            for count in range(rounds):
                 for peer in peers:
                     answer = peer.ask(steps)
                     for key, value in (("wall", answer["seconds"]), ("busy", answer["busy"])):
                         found[peer.name][key].append(1e3 * value / steps)
+                last = ", ".join(f"{name} {found[name]['wall'][-1]:.0f} ms" for name in names)
+                print(f"round {count + 1}: {last}", file=sys.stderr, flush=True)
         finally:
             for peer in peers:
                 peer.close()
