@@ -91,16 +91,22 @@ def serve(name: str, folder: Path) -> None:
 # --- the parent ----------------------------------------------------------------------------------
 
 
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 class Peer:
     """A process that makes steps when asked."""
 
-    def __init__(self, name: str, folder: Path, threads: int) -> None:
-        count = str(threads)
+    def __init__(self, name: str, folder: Path, threads: int, passive: bool) -> None:
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        settings = dict.fromkeys(names, str(threads))
+        if passive:
+            settings["OMP_WAIT_POLICY"] = "PASSIVE"
         self.name = name
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.gpt_training", "--serve", name, str(folder)],
-            env=os.environ | dict.fromkeys(names, count),
+            env=os.environ | settings,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -123,11 +129,14 @@ class Peer:
         self.process.wait(timeout=60)
 
 
-def measure(names: list[str], rounds: int, steps: int, threads: int) -> dict[str, Any]:
+def measure(
+    names: list[str], rounds: int, steps: int, threads: int, passive: bool
+) -> dict[str, Any]:
     """For each peer its first losses, and the milliseconds a step of every round."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        peers = [Peer(name, Path(folder) / str(i), threads) for i, name in enumerate(names)]
+        folders = [Path(folder) / str(i) for i in range(len(names))]
+        peers = [Peer(n, f, threads, passive) for n, f in zip(names, folders, strict=True)]
         try:
             for peer in peers:
                 begun = peer.ask(CHECKED)  # traces and compiles
@@ -145,7 +154,7 @@ def measure(names: list[str], rounds: int, steps: int, threads: int) -> dict[str
                     for key, value in (("wall", answer["seconds"]), ("busy", answer["busy"])):
                         found[peer.name][key].append(1e3 * value / steps)
                 last = ", ".join(f"{name} {found[name]['wall'][-1]:.0f} ms" for name in names)
-                print(f"round {count + 1}: {last}", file=sys.stderr, flush=True)
+                say(f"round {count + 1}: {last}")
         finally:
             for peer in peers:
                 peer.close()
@@ -172,16 +181,17 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def page(found: dict[str, Any], rounds: int, steps: int, threads: int) -> str:
+def page(found: dict[str, Any], args: argparse.Namespace) -> str:
     torch: Any = import_module("torch")
+    how = " --passive" if args.passive else ""
     about = "\n".join(f"- {name}: {PEERS[name]}" for name in found)
     return (
         "# The GPT example's training loop\n\n"
         "4 layers, width 128, 16 x 128 letters a step: loader, forward, backward, clipping, AdamW, "
-        "warm-up and cosine, EMA. By `python -m benchmarks.gpt_training --write`: "
-        f"{rounds} rounds of {steps} steps, the peers in turn, each in a process of its own with "
-        f"{threads} threads, from the same weights on the same windows; the losses of the first "
-        f"{CHECKED} steps agree to 2e-4.\n\n"
+        f"warm-up and cosine, EMA. By `python -m benchmarks.gpt_training{how} --write`: "
+        f"{args.rounds} rounds of {args.steps} steps, the peers in turn, each in a process of its "
+        f"own with {args.threads} threads, from the same weights on the same windows; the losses "
+        f"of the first {CHECKED} steps agree to 2e-4.\n\n"
         f"{cpu()}, {os.cpu_count()} cores, shared with other work (load average at the end "
         f"{os.getloadavg()[0]:.1f}); Python {platform.python_version()}, torch "
         f"{torch.__version__}.\n\n{table(found)}\n\n{about}\n"
@@ -193,6 +203,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=10, help="steps a round (default: 10)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--passive",
+        action="store_true",
+        help="OpenMP's threads sleep at barriers: for a machine that others keep busy, where one "
+        "that spins takes the core from the one it waits for",
+    )
     parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--serve", nargs=2, metavar=("PEER", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
@@ -200,10 +216,10 @@ def main() -> None:
     if args.serve is not None:
         serve(args.serve[0], Path(args.serve[1]))
         return
-    found = measure(args.only, args.rounds, args.steps, args.threads)
+    found = measure(args.only, args.rounds, args.steps, args.threads, args.passive)
     print(table(found))
     if args.write:
-        TABLE.write_text(page(found, args.rounds, args.steps, args.threads), encoding="utf-8")
+        TABLE.write_text(page(found, args), encoding="utf-8")
 
 
 if __name__ == "__main__":
