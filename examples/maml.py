@@ -11,7 +11,8 @@ and `vmap` runs them for all tasks at once.
 Prints the mean squared error on unseen tasks, before and after they are adapted to.
 
 At full size the error is 2.82 before, 0.31 after one step, 0.098 after five and 0.080 after ten,
-though training only ever took one. 15,000 steps of 25 tasks take 27 s on two cores.
+though training only ever took one; with seeds 1 and 2, 0.33 and 0.31 after one step. 15,000 steps
+of 25 tasks take 27 s on two cores.
 """
 
 from __future__ import annotations

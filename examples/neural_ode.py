@@ -12,7 +12,8 @@ Prints how far the learnt motion is from the true one over the whole time, start
 point, and from a start that was never seen.
 
 At full size the mean distance from the first point falls from 3.37 to 0.065 on a path that begins
-at distance 2, and is 0.092 from the unseen start. 4000 steps take 22 s on two cores.
+at distance 2, and is 0.092 from the unseen start; with seeds 1 and 2 it ends at 0.12 and 0.13, and
+at 0.13 and 0.18 from the unseen start. 4000 steps take 22 s on two cores.
 """
 
 from __future__ import annotations
