@@ -117,7 +117,7 @@ for wrong in (lambda: x.zero_, lambda: eg.cumsom):
 (4, 3) (3, 1)
 [2.0, 5.0] [2, 2]
 Tensor has no 'zero_'; in place of PyTorch's zero_ use x[...] = 0
-everygrad has no 'cumsom'; the nearest is 'cumsum'
+everygrad has no 'cumsom'; the nearest are 'cumsum' and 'cummin'
 ```
 
 A nanoGPT with its training loop runs unchanged with `torch` standing for everygrad, a Llama with

@@ -211,7 +211,7 @@ def _write(state: State, i: str, value: Tensor, shared: Shared) -> None:
     codes = state[f"state{i}"]
     flat = value.reshape((value.size,)).astype(dtypes.float32)
     blocks = pad(flat, [(0, codes.size - value.size)]).reshape(codes.shape)
-    largest = abs(blocks).max(1, keepdims=True)
+    largest = abs(blocks).max(axis=1, keepdims=True)
     scaled = blocks / where(largest > 0.0, largest, 1.0)
     middles = _constant("middles", i == "1", value.device, shared)
     put(codes, searchsorted(middles, scaled).astype(dtypes.uint8))

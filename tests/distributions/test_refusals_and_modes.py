@@ -98,7 +98,7 @@ REFUSALS: list[tuple[Any, type[Exception], str]] = [
      "set_default_validate_args: takes True or False, got 3"),
     (lambda: D.Poisson(1.0).rsample(), NotImplementedError, "Poisson.rsample: draws of Poisson"),
     (lambda: D.Norml, AttributeError,
-     "everygrad.distributions has no 'Norml'; did you mean 'Normal'?"),
+     "everygrad.distributions has no 'Norml'; the nearest are 'Normal'"),
     (lambda: D.StudentT(1.0).cdf(0.0), NotImplementedError, "StudentT has no cdf"),
 ]  # fmt: skip
 

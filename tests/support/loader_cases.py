@@ -201,6 +201,8 @@ def held() -> tuple[set[int], set[str], int]:
 
 
 if __name__ == "__main__":  # a program of its own, for the test of Ctrl-C and of endings
+    # whoever started the tests may ignore it (nohup, a job in the background), and so would we
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     loader = eg.data.DataLoader(
         Failing("endless" if sys.argv[1] != "breaks" else "nothing"),
         batch_size=4,

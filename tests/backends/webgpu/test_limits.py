@@ -78,7 +78,10 @@ def tiny(monkeypatch: Any) -> Iterator[None]:
 
 
 # samples that touch more than 32 windows
-NEEDS_MORE = {"conv2d", "attention_grads", "gammainc", "gammaincc"}
+NEEDS_MORE = {
+    *("conv2d", "attention_grads", "gammainc", "gammaincc"),
+    *("rnn_sequence", "rnn_reserve", "rnn_grads"),  # a state for each step
+}
 
 
 @pytest.mark.parametrize("name", WITH_SAMPLES)
