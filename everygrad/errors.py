@@ -18,6 +18,7 @@ keeps working for people who never import this module::
     │   ├── FreedGraphError               the graph was used up by an earlier backward
     │   ├── FunctionError                 a user-defined function returned something unusable
     │   └── AnomalyError                  a NaN appeared while anomaly mode was on
+    ├── MissingOpsError   (NotImplementedError)  ops of another library's program not known here
     ├── WorkerError       (RuntimeError)  a loader's worker died, or took too long
     ├── TraceError        (RuntimeError)  a value was needed while only shapes are known
     ├── CompileError      (RuntimeError)  a fault of the compiler itself
@@ -84,6 +85,15 @@ class FunctionError(GradientError):
 
 class AnomalyError(GradientError):
     """A NaN appeared while anomaly mode was on."""
+
+
+class MissingOpsError(EverygradError, NotImplementedError):
+    """Another library's program uses ops that are not known here; all of them are named."""
+
+    def __init__(self, program: str, lacking: dict[str, list[str]]) -> None:
+        self.lacking = lacking
+        names = "; ".join(f"{op} (at {', '.join(at[:4])})" for op, at in sorted(lacking.items()))
+        super().__init__(f"{program}: no op here for {len(lacking)}: {names}")
 
 
 class WorkerError(EverygradError, RuntimeError):
