@@ -370,7 +370,7 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
             return slow(x, y)
         limit = fast_limit()
         if a_size > limit or b_size > limit:
-            if type(a) is ndarray or limit < 0:
+            if type(a) is ndarray or limit < 0 or (op.checks_integers and dtype not in op.floats):
                 return slow(x, y)
             out = a.direct(op, a, b)  # the shortest way a device knows
             if out is None:

@@ -76,6 +76,9 @@ class Follower:
         sys._getframe().f_trace_opcodes = True
         sys.settrace(tracer)
         sys._getframe().f_trace_opcodes = False
+        if sys.version_info >= (3, 12):
+            # code that was followed before, and ran under a profiler since, would stay silent
+            sys.monitoring.restart_events()
 
     def end(self) -> None:
         """Raise what went wrong in our own bookkeeping."""

@@ -53,6 +53,7 @@ class ElementwiseOp(Op):
 
     body: Callable[..., Any]
     floats: frozenset[Any]  # NumPy's dtypes of inputs that need no conversion
+    checks_integers = False  # whether `promote` looks at the values of integers
     keeps: tuple[bool, ...]  # which of (out, *inputs) some rule needs
     keep_table: tuple[tuple[bool, ...] | None, ...]  # of two inputs: by which want a gradient
 

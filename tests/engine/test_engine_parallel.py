@@ -211,7 +211,7 @@ def test_parallel_from_many_threads(device: str) -> None:
 
 def test_parallel_carries_modes(device: str) -> None:
     """What is in force where backward is called is in force in every worker (FT-15)."""
-    seen: list[tuple[Any, str]] = []
+    seen: list[tuple[Any, int]] = []
     lock = threading.Lock()
     mine: ContextVar[str] = ContextVar("mine", default="lost")
 
@@ -225,7 +225,7 @@ def test_parallel_carries_modes(device: str) -> None:
             time.sleep(0.002)  # so that every worker gets its share
             with lock:
                 mode = (eg.is_grad_enabled(), anomaly_enabled(), mine.get())
-                seen.append((mode, threading.current_thread().name))
+                seen.append((mode, threading.get_ident()))
             return g * 2
 
     for create in (False, True):

@@ -332,6 +332,27 @@ def test_a_tracer_of_another_tool_goes_on() -> None:
 _turns = [0]
 
 
+def test_a_profiler_that_ran_meanwhile_hides_nothing() -> None:
+    """Code that was followed once, then ran under a profiler, is followed again."""
+    held, x = {"scale": 3.0}, eg.ones(2)
+
+    def scaled(x: eg.Tensor) -> eg.Tensor:
+        return sum(map(lambda v: v * held["scale"], [x, x]), eg.zeros(2))  # noqa: C417
+
+    assert eg.jit(scaled)(x).tolist() == [6.0, 6.0]
+    before, seen = sys.getprofile(), []
+    for during in (True, False):
+        compiled = eg.jit(scaled)
+        for scale in (3.0, 4.0):
+            held["scale"] = scale
+            sys.setprofile((lambda *_: None) if during else before)
+            try:
+                seen.append(compiled(x).tolist()[0])
+            finally:
+                sys.setprofile(before)
+    assert seen == [6.0, 8.0, 6.0, 8.0]
+
+
 def test_what_runs_between_instructions_is_not_the_functions_doing() -> None:
     """Callbacks of the collector, and finalizers, change what they like while a function is
     traced."""

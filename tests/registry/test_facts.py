@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from everygrad.compiler import expr
 from everygrad.compiler.facts import FACTS, Move, OpFacts
 from everygrad.ops.record.families import Elementwise
 from everygrad.ops.record.spec import REGISTRY, Op
+from everygrad.optim import __path__ as PATH
+from everygrad.optim.rule import Update
 
 ops.load_all()
 X = np.array([-2.5, -0.0, 0.0, 1.0, 3.25])
@@ -100,3 +104,15 @@ def test_a_misspelt_fact_is_refused() -> None:
         Op("x", is_random=True)
     assert "random" in FACTS
     assert not OpFacts().random
+
+
+def test_rules_of_optimisers_are_asked_like_ops() -> None:
+    """Compilers ask every elementwise op of a graph for its intrinsic, updates included."""
+    found = [
+        update
+        for module in (import_module(f"everygrad.optim.{m.name}") for m in iter_modules(PATH))
+        for update in vars(module).values()
+        if isinstance(update, Update)
+    ]
+    assert len(found) > 30
+    assert {update.intrinsic() for update in found} >= {"", "max"}

@@ -116,7 +116,8 @@ class Elementwise(Op, ElementwiseOp):
         if self._intrinsic is None:
             code = self.body.__code__
             found = ""
-            alone = code.co_argcount == len(self.inputs) and not code.co_kwonlyargcount
+            parameters = code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS
+            alone = code.co_argcount == len(self.inputs) and not parameters
             if alone and self.derivative_of is None:
                 root = expr.trace(self.body, len(self.inputs))
                 places = [a.value if a.fn == "input" else None for a in root.args]
