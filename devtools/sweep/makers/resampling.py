@@ -27,8 +27,9 @@ def _interpolated(x: torch.Tensor, wanted: tuple[int, ...], mode: str, align: bo
             above = np.clip(above, 0, (n - 1) * below)
         low, t = above // below, above % below / below
         if "cubic" in mode:
-            near = [1.25 * u**3 - 2.25 * u**2 + 1 for u in (t, 1 - t)]
-            far = [-0.75 * (u**3 - 5 * u**2 + 8 * u - 4) for u in (1 + t, 2 - t)]
+            # as products: the cubic's zeros at whole distances keep their digits
+            near = [(1 - u) * (1 + u - 1.25 * u**2) for u in (t, 1 - t)]
+            far = [-0.75 * u * (1 - u) ** 2 for u in (t, 1 - t)]
             taps = [(-1, far[0]), (0, near[0]), (1, near[1]), (2, far[1])]
         else:
             taps = [(0, 1 - t), (1, t)]

@@ -233,6 +233,7 @@ RNN_RESERVE: Kernel = Kernel(
     ("gx", "start", "w", "b"),
     result=lambda gx, start, w, b, mode: _rows_of(mode, "kept", gx, w),
     flops=_flops,
+    constants={"modes": MODES},
 )
 RNN_SEQUENCE: _RnnSequence = _RnnSequence(
     "rnn_sequence",

@@ -246,6 +246,7 @@ def test_what_begins_at_an_odd_element_is_copied(recording: Any, which: int, nam
 # --- cuBLASLt ------------------------------------------------------------------------------------
 
 SIMPLE = cublaslt.GemmProblem(2, 3, 4, dtypes.float32, lda=4, ldb=3, ldd=3)
+LARGE = cublaslt.GemmProblem(1024, 1024, 1024, dtypes.float32, lda=1024, ldb=1024, ldd=1024)
 
 
 class FakeLibrary:
@@ -311,7 +312,7 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 def test_the_fastest_answer_is_stored(no_files: dict[str, bytes]) -> None:
     library = FakeLibrary(answers=3)
     products = cublaslt.CublasLt(library)
-    plan = products.plan(SIMPLE)
+    plan = products.plan(LARGE)
     times = iter([3.0, 1.0, 2.0])
 
     def timer(work: Callable[[], None]) -> float:
@@ -325,13 +326,28 @@ def test_the_fastest_answer_is_stored(no_files: dict[str, bytes]) -> None:
     def never(work: Callable[[], None]) -> float:
         raise AssertionError("what was found is on disk")
 
-    again = cublaslt.CublasLt(library).plan(SIMPLE)
+    again = cublaslt.CublasLt(library).plan(LARGE)
     assert not again.tuned
     cublaslt.CublasLt(library).tune(again, "a GPU", never, 0, 16, 16, 0, 16)
     assert again.tuned
     assert bytes(again.chosen.algorithm) == bytes(plan.answers[1].algorithm)
     with pytest.raises(AssertionError, match="on disk"):
         cublaslt.CublasLt(library).tune(again, "another GPU", never, 0, 16, 16, 0, 16)
+
+
+@pytest.mark.parametrize(("times", "chosen"), [((3.0, 1.0), 1), ((3.0, 2.5), 0), ((1.0, 3.0), 0)])
+def test_a_small_product_changes_its_algorithm_only_if_that_pays(
+    no_files: dict[str, bytes], times: tuple[float, ...], chosen: int
+) -> None:
+    """And never to one that needs more memory than the heuristic's first."""
+    library = FakeLibrary(answers=3)
+    products = cublaslt.CublasLt(library)
+    plan = products.plan(SIMPLE)
+    plan.answers[1].workspace = 50
+    waiting = iter(times)
+    products.tune(plan, "a GPU", lambda work: next(waiting), 0, 16, 16, 0, 16)
+    assert bytes(plan.chosen.algorithm) == bytes(plan.answers[chosen].algorithm)
+    assert not list(waiting)
 
 
 @pytest.mark.parametrize("saved", [b"too short", b"1" * 64])

@@ -35,8 +35,11 @@ from everygrad.errors import (
 
 WORKSPACE = 32 << 20  # bytes; as much as pays on Hopper, and algorithms may use less
 ANSWERS = 16  # how many algorithms to ask the heuristic for
-# operations of a product from which on algorithms are timed
+# operations of a product from which on the fastest algorithm is taken, whatever memory it needs
 WORTH = edge(__name__, "WORTH", 1 << 30, "products")
+# below, a launch takes as long as the product: another algorithm must be faster by as much. The
+# heuristic's first one may take ten times as long as the second
+_MARGIN = 0.7
 BIAS_ALIGNMENT = edge(__name__, "BIAS_ALIGNMENT", 16, "size")
 
 # cudaDataType of elements
@@ -213,9 +216,9 @@ class GemmPlan:
         self.workspace = answer.workspace
 
     @property
-    def is_worth_tuning(self) -> bool:
+    def is_large(self) -> bool:
         p = self.problem
-        return not self.tuned and 2 * p.m * p.n * p.k * p.batch >= WORTH
+        return 2 * p.m * p.n * p.k * p.batch >= WORTH
 
 
 def _scalar(problem: GemmProblem, value: complex) -> Any:
@@ -346,11 +349,15 @@ class CublasLt:
         stored = disk_cache.get(key.hexdigest())
         if stored is not None and self._recall(plan, stored):
             return
-        times = []
-        for answer in plan.answers:
+        first = plan.answers[0]
+        most = self.workspace if plan.is_large else first.workspace
+        times: list[tuple[float, int, _Answer]] = []
+        for answer in (a for a in plan.answers if a.workspace <= most):
             plan.choose(answer)
-            times.append(timer(lambda: self.run(plan, *args)))
-        plan.choose(plan.answers[min(range(len(times)), key=times.__getitem__)])
+            times.append((timer(lambda: self.run(plan, *args)), len(times), answer))
+        taken, _, best = min(times)
+        pays = plan.is_large or taken < _MARGIN * times[0][0]
+        plan.choose(best if pays else first)
         disk_cache.put(key.hexdigest(), bytes(plan.chosen.algorithm))
 
     def _recall(self, plan: GemmPlan, stored: bytes) -> bool:
@@ -367,7 +374,8 @@ class CublasLt:
             ctypes.byref(found),
         )
         answer.workspace = found.workspace
-        if status or found.state or answer.workspace > self.workspace:
+        most = self.workspace if plan.is_large else plan.workspace
+        if status or found.state or answer.workspace > most:
             return False
         plan.choose(answer)
         return True

@@ -188,7 +188,8 @@ def _put(
     """Launch one product of cuBLASLt on these addresses."""
     lt = dev.gpu.driver.lt
     plan = lt.plan(problem)
-    may_need = plan.workspace or plan.is_worth_tuning  # tuning may still choose another algorithm
+    # tuning may still choose another algorithm
+    may_need = plan.workspace or (plan.is_large and not plan.tuned)
     space = dev.gpu.workspace(lt.workspace) if may_need else 0
     dev.gpu.call(lt.run, plan, dev.gpu.driver.stream, x, y, 0, out, bias, aux, space)
 

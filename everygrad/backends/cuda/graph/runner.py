@@ -153,14 +153,14 @@ class Runner:
             self.copy(small.ptr, self.memory[1].ptr, self.tiny_bytes)
 
     def tune(self) -> None:
-        """Find the fastest algorithm for each large product that writes into the arena, before the
-        arena holds anything."""
+        """Find the fastest algorithm for each product that writes into the arena, before the arena
+        holds anything."""
         self.tuned = True
         driver = self.gpu.driver
         timer = partial(timed, driver)
         for step in self.plan.steps:
             product = step.arguments[0] if step.arguments else None
-            if not (isinstance(product, GemmPlan) and product.is_worth_tuning):
+            if not isinstance(product, GemmPlan) or product.tuned:
                 continue
             out = {p.slot for p in step.relocations if p.at == _TARGET}
             if out <= self.plan.offsets.keys():
