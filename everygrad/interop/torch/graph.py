@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import Node as FxNode
+from torch.fx import GraphModule, Node as FxNode
 from torch.utils import _pytree as pytree
 
 from everygrad import dtypes
+from everygrad.autograd.modes import set_grad_enabled
 from everygrad.core.tensor import Tensor
 from everygrad.errors import MissingOpsError
 from everygrad.interop.torch.aten.registry import Result
@@ -26,65 +28,161 @@ DTYPES: dict[torch.dtype, dtypes.DType] = {
 # Where a result lies in memory, and on which device, is not said to this library op by op.
 _DROPPED = frozenset(("device", "layout", "memory_format", "pin_memory", "non_blocking"))
 # Python's own functions among the nodes, which need no handler: items of tuples, sums of sizes.
-_PLAIN = frozenset(getattr(operator, name) for name in operator.__all__) | {min, max}
+_PLAIN = frozenset(getattr(operator, name) for name in operator.__all__) | {
+    min,
+    max,
+    abs,
+    round,
+    pow,
+    math.floor,
+    math.ceil,
+    math.trunc,
+    math.sqrt,
+    math.pow,
+}
+# A graph inside a graph: what it takes for granted, then the graph, then its inputs.
+_WITH_GRAD, _WITH_AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
 
 def overload(target: Any) -> str:
     """The name of a node's target in the table, such as "aten::add.Tensor"."""
     if isinstance(target, torch._ops.OpOverload):
         return f"{target._schema.name}.{target._overloadname}"
-    return getattr(target, "__name__", str(target))
+    name = getattr(target, "__name__", str(target))
+    return f"torch::{name}" if getattr(target, "__module__", "").startswith("torch") else name
+
+
+def _inner(target: Any) -> str:
+    """The name of an op that runs a graph it is given, or nothing."""
+    name = getattr(target, "__name__", "") or getattr(target, "_name", "")
+    return name if name in (_WITH_GRAD, _WITH_AUTOCAST) else ""
 
 
 def missing(graph: Graph) -> dict[str, list[str]]:
-    """Overloads of a graph that the table lacks, each with the names of its nodes."""
+    """Overloads of a graph that the table lacks or refuses, each with the names of its nodes."""
     lacking: dict[str, list[str]] = {}
     for node in graph.nodes:
-        if node.op == "call_function" and node.target not in _PLAIN:
-            name = overload(node.target)
-            if name not in HANDLERS:
-                lacking.setdefault(name, []).append(node.name)
+        if node.op == "get_attr":
+            held = _attribute(graph.owning_module, node.target)
+            if isinstance(held, GraphModule):
+                for name, at in missing(held.graph).items():
+                    lacking.setdefault(name, []).extend(f"{node.name}.{a}" for a in at)
+        if node.op != "call_function" or node.target in _PLAIN or _inner(node.target):
+            continue
+        name = overload(node.target)
+        handler = HANDLERS.get(name)
+        if handler is None:
+            lacking.setdefault(name, []).append(node.name)
+        elif handler.refused:
+            lacking.setdefault(f"{name}: {handler.refused}", []).append(node.name)
     return lacking
 
 
-def result_of(value: Any) -> Any:
+def _attribute(module: Any, path: str) -> Any:
+    return operator.attrgetter(path)(module)
+
+
+class Sizes:
+    """The numbers that a graph's symbolic sizes stand for, found from its inputs' shapes."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, int] = {}
+
+    def bind(self, said: Any, given: Any) -> None:
+        """Note what the symbols in the example of an input are in the value given for it."""
+        if isinstance(said, torch.Tensor):
+            for size, number in zip(said.shape, given.shape, strict=True):
+                self.bind(size, number)
+        elif isinstance(said, torch.SymInt):
+            expression = said.node.expr
+            if expression.is_Symbol:
+                self.known[expression] = int(given)
+
+    def __call__(self, value: Any) -> int:
+        """A size as a number: symbols by what is bound, else by the example's own."""
+        if isinstance(value, torch.SymInt):
+            found = value.node.expr.subs(self.known)
+            return int(found) if found.is_Integer else int(value)
+        return int(value)
+
+
+def result_of(value: Any, size: Sizes | None = None) -> Any:
     """What a node gives, from the value PyTorch keeps beside it."""
+    size = size or Sizes()
     if isinstance(value, torch.Tensor):
-        strides = value.stride() if value.layout is torch.strided else ()
-        return Result(tuple(map(int, value.shape)), DTYPES[value.dtype], tuple(map(int, strides)))
+        strided = value.layout is torch.strided
+        strides = value.stride() if strided else ()
+        offset = size(value.storage_offset()) if strided else 0
+        shape = tuple(map(size, value.shape))
+        return Result(shape, DTYPES[value.dtype], tuple(map(size, strides)), offset)
     if isinstance(value, (tuple, list)):
-        return [result_of(v) for v in value]
+        return [result_of(v, size) for v in value]
     return None
 
 
-def argument(value: Any) -> Any:
-    """An argument of a node that is no node: PyTorch's dtypes become ours."""
+def argument(value: Any, size: Sizes | None = None) -> Any:
+    """An argument of a node that is no node: PyTorch's dtypes become ours, sizes numbers."""
     if isinstance(value, torch.dtype):
         return DTYPES[value]
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise TypeError("a graph with symbolic sizes is made for one set of sizes at a time")
+    if isinstance(value, torch.SymInt):
+        return (size or Sizes())(value)
+    if isinstance(value, (torch.SymFloat, torch.SymBool)):
+        raise TypeError("a graph with symbolic numbers is made for one set of sizes at a time")
     return value
 
 
 class Step:
     """One node, made ready: which values it reads, its handler, and what PyTorch says it gives."""
 
-    __slots__ = ("arguments", "common", "function", "name", "result", "target", "wants_result")
+    __slots__ = (
+        *("arguments", "common", "extra", "function", "name", "result", "target"),
+        *("wants_device", "wants_result"),
+    )
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, size: Sizes | None = None) -> None:
+        size = size or Sizes()
         self.name = node.name
         self.target = overload(node.target)
         kwargs = {k: v for k, v in node.kwargs.items() if k not in _DROPPED}
-        self.arguments = pytree.tree_map(argument, (node.args, kwargs))
-        self.result = result_of(node.meta.get("val"))
+        self.arguments = pytree.tree_map(lambda v: argument(v, size), (node.args, kwargs))
+        self.result = result_of(node.meta.get("val"), size)
         self.common: dtypes.DType | None = None
-        self.wants_result = False
+        self.extra: dict[str, Any] = {}
+        self.wants_device = self.wants_result = False
         self.function: Callable[..., Any] = node.target  # type: ignore[assignment]
-        if node.target not in _PLAIN:
+        if _inner(node.target):
+            self.function = _run_with_grad if _inner(node.target) == _WITH_GRAD else _run_inner
+        elif node.target not in _PLAIN:
             handler = HANDLERS[self.target]
             self.function, self.wants_result = handler.function, handler.wants_result
+            self.wants_device = handler.wants_device
+            if handler.wants_result:
+                self.extra["result"] = self.result
+            if handler.wants_inputs:
+                read = (result_of(a.meta.get("val"), size) for a in node.all_input_nodes)
+                self.extra["inputs"] = [r for r in read if r]
             if handler.promotes:
-                self.common = common_dtype(node)
+                self.common = self._common(node)
+
+    def _common(self, node: Node) -> dtypes.DType:
+        found = common_dtype(node)
+        given = self.result
+        # a function of integers that gives floats computes in the dtype that it gives
+        if isinstance(given, Result) and given.dtype.is_differentiable > found.is_differentiable:
+            return given.dtype
+        return found
+
+
+def _run_with_grad(enabled: bool, program: Program, *values: Any, device: str = "cpu") -> Any:
+    with set_grad_enabled(enabled):
+        return program(values, program.held, device)
+
+
+def _run_inner(*args: Any, device: str = "cpu") -> Any:
+    # what precision autocast chose stands in the graph as casts already
+    at = next(i for i, a in enumerate(args) if isinstance(a, Program))
+    program: Program = args[at]
+    return program(args[at + 1 :], program.held, device)
 
 
 def common_dtype(node: Node) -> dtypes.DType:
@@ -115,28 +213,47 @@ def _example(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 class Program:
-    """A graph made ready to run: call it with the values of its placeholders."""
+    """A graph made ready to run: call it with the values of its placeholders.
 
-    def __init__(self, module: torch.fx.GraphModule) -> None:
+    `sizes`: of a graph with symbolic sizes, the numbers that this program is made for.
+    """
+
+    def __init__(self, module: GraphModule, sizes: Sizes | None = None) -> None:
         lacking = missing(module.graph)
         if lacking:
             raise MissingOpsError("PyTorch graph", lacking)
         self.inputs: list[str] = []
         self.constants: dict[str, torch.Tensor] = {}
+        self.held: dict[str, Any] = {}  # graphs inside this one, by name
         self.steps: list[Step] = []
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 self.inputs.append(node.name)
             elif node.op == "get_attr":
-                self.constants[node.name] = operator.attrgetter(node.target)(module)
+                found = _attribute(module, node.target)
+                if isinstance(found, GraphModule):
+                    self.held[node.name] = Program(found, sizes)
+                else:
+                    self.constants[node.name] = found
             elif node.op == "call_function":
-                self.steps.append(Step(node))
+                self.steps.append(Step(node, sizes))
             else:
                 self.outputs = node.args[0]
 
-    def __call__(self, values: Sequence[Any], constants: dict[str, Any]) -> Any:
-        """The graph's outputs; `constants`: by name, the tensors that the graph itself holds."""
-        held: dict[str, Any] = dict(zip(self.inputs, values, strict=True)) | constants
+    def __call__(
+        self, values: Sequence[Any], constants: Mapping[str, Any], device: str | None = None
+    ) -> Any:
+        """The graph's outputs; `constants`: by name, the tensors that the graph itself holds.
+
+        `device`: where tensors are made from nothing; that of the first tensor given, if not said.
+        """
+        held: dict[str, Any] = {
+            **dict(zip(self.inputs, values, strict=True)),
+            **self.held,
+            **constants,
+        }
+        if device is None:
+            device = next((v.device for v in held.values() if isinstance(v, Tensor)), "cpu")
 
         def read(value: Any) -> Any:
             return held[value.name] if isinstance(value, FxNode) else value
@@ -145,9 +262,9 @@ class Program:
             args, kwargs = pytree.tree_map(read, step.arguments)
             if step.common is not None:
                 args = pytree.tree_map(lambda v, to=step.common: _cast(v, to), args)
-            if step.wants_result:
-                kwargs["result"] = step.result
-            held[step.name] = _as_said(step.function(*args, **kwargs), step.result)
+            if step.wants_device:
+                kwargs["device"] = device
+            held[step.name] = _as_said(step.function(*args, **kwargs, **step.extra), step.result)
         return pytree.tree_map(read, self.outputs)
 
 
