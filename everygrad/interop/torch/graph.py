@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node as FxNode
-from torch.utils import _pytree as pytree
 
 from everygrad import dtypes
 from everygrad.autograd.modes import set_grad_enabled
@@ -40,14 +39,16 @@ _PLAIN = frozenset(getattr(operator, name) for name in operator.__all__) | {
     math.sqrt,
     math.pow,
 }
+_OVERLOAD = type(torch.ops.aten.add.Tensor)
 # A graph inside a graph: what it takes for granted, then the graph, then its inputs.
 _WITH_GRAD, _WITH_AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
 
 def overload(target: Any) -> str:
     """The name of a node's target in the table, such as "aten::add.Tensor"."""
-    if isinstance(target, torch._ops.OpOverload):
-        return f"{target._schema.name}.{target._overloadname}"
+    if isinstance(target, _OVERLOAD):
+        whole: str = target.name()
+        return whole if "." in whole else f"{whole}.default"
     name = getattr(target, "__name__", str(target))
     return f"torch::{name}" if getattr(target, "__module__", "").startswith("torch") else name
 
@@ -56,6 +57,25 @@ def _inner(target: Any) -> str:
     """The name of an op that runs a graph it is given, or nothing."""
     name = getattr(target, "__name__", "") or getattr(target, "_name", "")
     return name if name in (_WITH_GRAD, _WITH_AUTOCAST) else ""
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """A function of every leaf of a node's arguments, in the same containers."""
+    if isinstance(value, tuple):
+        return tuple([_mapped(function, v) for v in value])
+    if isinstance(value, list):
+        return [_mapped(function, v) for v in value]
+    if isinstance(value, dict):
+        return {k: _mapped(function, v) for k, v in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_mapped(function, v) for v in (value.start, value.stop, value.step)))
+    return function(value)
+
+
+def _leaves(value: Any) -> list[Any]:
+    found: list[Any] = []
+    _mapped(found.append, value)
+    return found
 
 
 def missing(graph: Graph) -> dict[str, list[str]]:
@@ -67,6 +87,8 @@ def missing(graph: Graph) -> dict[str, list[str]]:
             if isinstance(held, GraphModule):
                 for name, at in missing(held.graph).items():
                     lacking.setdefault(name, []).extend(f"{node.name}.{a}" for a in at)
+        for dtype in _strange(node.meta.get("val")):
+            lacking.setdefault(f"dtype {dtype}", []).append(node.name)
         if node.op != "call_function" or node.target in _PLAIN or _inner(node.target):
             continue
         name = overload(node.target)
@@ -76,6 +98,12 @@ def missing(graph: Graph) -> dict[str, list[str]]:
         elif handler.refused:
             lacking.setdefault(f"{name}: {handler.refused}", []).append(node.name)
     return lacking
+
+
+def _strange(value: Any) -> list[torch.dtype]:
+    """Dtypes of a node's results that do not exist here."""
+    found = [v.dtype for v in _leaves(value) if isinstance(v, torch.Tensor)]
+    return [d for d in found if d not in DTYPES]
 
 
 def _attribute(module: Any, path: str) -> Any:
@@ -144,7 +172,7 @@ class Step:
         self.name = node.name
         self.target = overload(node.target)
         kwargs = {k: v for k, v in node.kwargs.items() if k not in _DROPPED}
-        self.arguments = pytree.tree_map(lambda v: argument(v, size), (node.args, kwargs))
+        self.arguments = _mapped(lambda v: argument(v, size), (node.args, kwargs))
         self.result = result_of(node.meta.get("val"), size)
         self.common: dtypes.DType | None = None
         self.extra: dict[str, Any] = {}
@@ -188,7 +216,7 @@ def _run_inner(*args: Any, device: str = "cpu") -> Any:
 def common_dtype(node: Node) -> dtypes.DType:
     """The dtype PyTorch computes a node in, by its rule: tensors with axes come first, then 0-d
     tensors, then numbers; who comes later counts only if its kind (int, float) is a wider one."""
-    read = [a.meta["val"] if isinstance(a, FxNode) else a for a in pytree.tree_leaves(node.args)]
+    read = [a.meta["val"] if isinstance(a, FxNode) else a for a in _leaves(node.args)]
     tensors = [v for v in read if isinstance(v, torch.Tensor)]
     numbers = [v for v in read if isinstance(v, (bool, int, float, complex))]
     with_axes = _widest(t.dtype for t in tensors if t.dim())
@@ -259,13 +287,13 @@ class Program:
             return held[value.name] if isinstance(value, FxNode) else value
 
         for step in self.steps:
-            args, kwargs = pytree.tree_map(read, step.arguments)
+            args, kwargs = _mapped(read, step.arguments)
             if step.common is not None:
-                args = pytree.tree_map(lambda v, to=step.common: _cast(v, to), args)
+                args = _mapped(lambda v, to=step.common: _cast(v, to), args)
             if step.wants_device:
                 kwargs["device"] = device
             held[step.name] = _as_said(step.function(*args, **kwargs, **step.extra), step.result)
-        return pytree.tree_map(read, self.outputs)
+        return _mapped(read, self.outputs)
 
 
 def _cast(value: Any, dtype: dtypes.DType) -> Any:

@@ -9,6 +9,13 @@ from everygrad import dtypes
 from everygrad.interop.torch.aten.registry import Result, Tensor, aten
 
 
+def fitting(value: Any, dtype: dtypes.DType) -> Any:
+    """A number as the dtype holds it: 2.7 in an integer's place is 2, as in PyTorch."""
+    if dtype.kind == "bool":
+        return bool(value)
+    return int(value) if dtype.is_integer and not isinstance(value, complex) else value
+
+
 @aten(
     *("full.default", "new_full.default", "full_like.default", "scalar_tensor.default"),
     wants_result=True,
@@ -21,9 +28,7 @@ def full(*args: Any, result: Result, device: str, **_: Any) -> Tensor:
 def _filled(result: Result, value: Any, device: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.astype(result.dtype).broadcast_to(result.shape)
-    if not isinstance(value, complex):  # 2.7 in an integer's place is 2, as in PyTorch
-        value = {"bool": bool, "int": int, "uint": int}.get(result.dtype.kind, lambda v: v)(value)
-    return eg.full(result.shape, value, result.dtype, device)
+    return eg.full(result.shape, fitting(value, result.dtype), result.dtype, device)
 
 
 # Memory without values is zeros here: what nobody may rely on is at least the same each time.

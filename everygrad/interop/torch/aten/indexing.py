@@ -151,6 +151,16 @@ def _scattered(
     if at.size == 0:
         return eg.clone(x).reshape(shape)
     at = at.astype(dtypes.int64)
+    if reduce is not None and x.dtype is dtypes.bool_:  # sums and extremes of 0 and 1
+        number = _scattered(
+            x.astype(dtypes.int64), dim, at, source.astype(dtypes.int64), reduce, include_self
+        )
+        return (number != 0).reshape(shape)
+    if reduce == "mean" and not x.dtype.is_differentiable:
+        count = eg.full(x.shape, int(include_self), x.dtype, x.device)
+        count = eg.scatter_add(count, at, eg.ones(at.shape, x.dtype, x.device), axis=dim)
+        total = _scattered(x, dim, at, source, "add", include_self)
+        return (total.reshape(x.shape) // eg.maximum(count, 1)).reshape(shape)
     if reduce == "add" and include_self:
         return eg.scatter_add(x, at, source, axis=dim).reshape(shape)
     out = eg.scatter(x, at, source, axis=dim, reduce=reduce, include_self=include_self)
@@ -231,8 +241,8 @@ def index_reduce(
     x: Tensor, dim: int, at: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     whole, axis, at, source = _slices(x, dim, at, source.astype(x.dtype))
-    name = {"multiply": "prod"}.get(reduce, reduce)
-    out = eg.index_reduce(whole, axis, at, source, name, include_self=include_self)
+    spread = at.reshape((-1,) + (1,) * (whole.ndim - axis - 1)).broadcast_to(source.shape)
+    out = _scattered(whole, axis, spread, source, _COMBINED[reduce], include_self)
     return out.reshape(x.shape)
 
 

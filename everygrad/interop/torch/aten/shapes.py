@@ -10,6 +10,7 @@ import numpy as np
 
 import everygrad as eg
 from everygrad.errors import ShapeError
+from everygrad.interop.torch.aten.creation import fitting
 from everygrad.interop.torch.aten.registry import Result, Tensor, aten
 
 # --- the same elements, arranged in another way --------------------------------------------------
@@ -227,7 +228,7 @@ def constant_pad_nd(x: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
     widths = tuple((max(low, 0), max(high, 0)) for low, high in pairs)
     if not any(low or high for low, high in widths):
         return eg.clone(x)
-    return eg.pad(x, widths, value=value)
+    return eg.pad(x, widths, value=fitting(value, x.dtype))
 
 
 @aten("tril.default")

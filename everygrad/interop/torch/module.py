@@ -1,0 +1,469 @@
+"""`eg.from_torch`: a PyTorch model as a Module here, with the same names and the same weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import RLock
+from typing import Any, NamedTuple
+
+import torch
+
+from everygrad.autograd import trees
+from everygrad.core.tensor import Tensor
+from everygrad.errors import ArgumentError, DtypeError, MissingOpsError, ShapeError, TraceError
+from everygrad.interop.torch.aten.table import HANDLERS
+from everygrad.interop.torch.exchange import from_tensor
+from everygrad.interop.torch.graph import DTYPES, Program, Sizes, overload
+from everygrad.interop.torch.versions import torch_name
+from everygrad.nn.module import Module
+from everygrad.nn.parameter import Parameter
+
+pytree: Any = torch_name("torch.utils._pytree")
+InputKind: Any = torch_name("torch.export.graph_signature.InputKind")
+OutputKind: Any = torch_name("torch.export.graph_signature.OutputKind")
+_TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
+
+
+class TorchPart(Module):
+    """A module inside a PyTorch model: its weights and parts under PyTorch's names.
+
+    A list of modules or of parameters is indexed as PyTorch's is. It runs only as a part of the
+    whole model.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses: only the whole model was exported."""
+        raise ArgumentError(
+            f"{self._kind}: a part of a PyTorch model runs within the whole; give this part to "
+            f"from_torch by itself"
+        )
+
+    def extra_repr(self) -> str:
+        """PyTorch's class."""
+        return self._kind
+
+    def _items(self) -> list[Any]:
+        held = vars(self)
+        names = [n for n in held if n.isdecimal()]
+        return [held[n] for n in sorted(names, key=int)]
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._items()[index]
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items())
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Exported(NamedTuple):
+    """One exported graph, made ready, with what its inputs and outputs are."""
+
+    program: Program
+    inputs: list[tuple[Any, str]]  # kind and name
+    outputs: list[tuple[Any, str]]
+    structure: Any  # of the outputs
+    constants: dict[str, Tensor]
+    held: dict[str, Tensor]  # constants of the graph itself
+
+
+class _Source:
+    """Where programs come from: PyTorch's module, or one exported program. Shared by copies."""
+
+    def __init__(self, whole: Any, dynamic: bool) -> None:
+        self.whole = whole
+        self.dynamic = dynamic
+        self.programs: dict[Any, _Exported] = {}
+        self.lock = RLock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Source:
+        return self
+
+
+class TorchModule(TorchPart):
+    """What `from_torch` gives: a PyTorch model whose graph runs on this library's ops.
+
+    Each mode (train, eval) and each set of input shapes has a program of its own, exported when it
+    is first needed; `programs` counts them.
+    """
+
+    def __init__(self, source: _Source, kind: str) -> None:
+        super().__init__(kind)
+        self._source = source
+
+    @property
+    def programs(self) -> int:
+        """How many programs were exported: one for each mode and set of input shapes."""
+        return len(self._source.programs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's outputs, in the containers that PyTorch's module gives them in."""
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        exported = self._exported(leaves, structure)
+        return self._run(exported, leaves)
+
+    def _exported(self, leaves: list[Any], structure: Any) -> _Exported:
+        flags = tuple(m.training for m in self.modules())
+        key = (flags, repr(structure), tuple(map(_kind_of, leaves)))
+        source = self._source
+        found = source.programs.get(key)
+        if found is None:
+            with source.lock:
+                if not isinstance(source.whole, torch.nn.Module):
+                    found = _of_program(source.whole, leaves, structure)
+                else:
+                    if source.programs and not source.dynamic:
+                        self._refuse_shapes(key)
+                    found = self._export(leaves, structure)
+                source.programs[key] = found
+        return found
+
+    def _refuse_shapes(self, key: Any) -> None:
+        known = next(iter(self._source.programs))
+        if known[1:] != key[1:]:
+            raise ShapeError(
+                f"from_torch: the model was exported for inputs {list(known[2])}, got "
+                f"{list(key[2])}; pass dynamic=True to export it for every shape it is called with"
+            )
+
+    def _export(self, leaves: list[Any], structure: Any) -> _Exported:
+        whole = self._source.whole
+        examples = [_example(v) if isinstance(v, Tensor) else v for v in leaves]
+        args, kwargs = pytree.tree_unflatten(examples, structure)
+        modes = {name: part.training for name, part in self._walk()}
+        with _modes(whole, modes):
+            exported = _export(whole, args, kwargs)
+        return _ready(exported, Sizes())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for at, module in self._walk():
+            held = vars(module)
+            own = (*(n for n, v in held.items() if isinstance(v, Parameter)), *module._buffers)
+            found |= {f"{at}.{n}" if at else n: held[n] for n in own}
+        return found
+
+    def _run(self, exported: _Exported, leaves: list[Any]) -> Any:
+        tensors = self._tensors()
+        device = next((t.device for t in (*tensors.values(), *leaves) if isinstance(t, Tensor)), "")
+        given = iter(leaves)
+        values: list[Any] = []
+        for kind, name in exported.inputs:
+            if kind is InputKind.USER_INPUT:
+                values.append(next(given))
+            elif kind is InputKind.CONSTANT_TENSOR:
+                values.append(_placed(exported.constants, name, device))
+            else:
+                values.append(tensors[name])
+        held = {name: _placed(exported.held, name, device) for name in exported.held}
+        results = exported.program(values, held, device or "cpu")
+        outputs: list[Any] = []
+        for (kind, name), value in zip(exported.outputs, results, strict=True):
+            if kind is OutputKind.BUFFER_MUTATION:
+                tensors[name].rebind(value.detach()._data, None)
+            elif kind is OutputKind.USER_INPUT_MUTATION:
+                at = exported.program.inputs.index(name)
+                values[at][...] = value
+            else:
+                outputs.append(value)
+        return pytree.tree_unflatten(outputs, exported.structure)
+
+
+def _placed(constants: dict[str, Tensor], name: str, device: str) -> Tensor:
+    """A constant on the device where the weights are now."""
+    held = constants[name]
+    if device and held.device != device:
+        held = constants[name] = held.to(device)
+    return held
+
+
+def _kind_of(value: Any) -> Any:
+    """What a program is made for: the shape and dtype of a tensor, any other value itself."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype.name
+    if isinstance(value, torch.Tensor):
+        raise ArgumentError(
+            "from_torch: the model takes everygrad's tensors now; convert with eg.from_dlpack(x)"
+        )
+    if value is None or isinstance(value, bool | int | float | complex | str):
+        return type(value).__name__, value
+    raise ArgumentError(
+        f"from_torch: the model takes tensors, numbers, text and containers of them, got "
+        f"{type(value).__name__}; convert arrays with eg.asarray(x)"
+    )
+
+
+def _example(value: Tensor) -> torch.Tensor:
+    if value.dtype not in _TORCH_DTYPES:
+        raise DtypeError(f"from_torch: PyTorch has no {value.dtype}")
+    return torch.zeros(value.shape, dtype=_TORCH_DTYPES[value.dtype])
+
+
+# --- exporting -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _modes(whole: torch.nn.Module, modes: Mapping[str, bool]) -> Iterator[None]:
+    """PyTorch's modules in the modes that the parts here are in."""
+    before = [(module, module.training) for module in whole.modules()]
+    try:
+        for name, module in whole.named_modules():
+            module.training = modes.get(name, module.training)
+        yield
+    finally:
+        for module, flag in before:
+            module.training = flag
+
+
+def _export(whole: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """torch.export, with ops kept whole that are one op here too."""
+    export = torch_name("torch.export.export")
+    fast = torch_name("torch.backends.mha.get_fastpath_enabled")()
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        # kernels of PyTorch's own, which would hide a whole layer from the graph
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        try:
+            exported = export(whole, tuple(args), dict(kwargs))
+            return _decomposed(exported)
+        except Exception as error:
+            first = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
+            raise TraceError(
+                f"from_torch: torch.export cannot make one graph of {type(whole).__name__}: "
+                f"{type(error).__name__}: {first}"
+            ) from error
+
+
+def _decomposed(exported: Any) -> Any:
+    """The program in functional ops: those that have a handler here stay as they are."""
+    table = torch_name("torch.export.default_decompositions")()
+    for op in list(table):
+        handler = HANDLERS.get(overload(op))
+        if handler is not None and not handler.refused:
+            table.pop(op)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return exported.run_decompositions(table)
+
+
+def _ready(exported: Any, sizes: Sizes) -> _Exported:
+    signature = exported.graph_signature
+    refused = [s.kind.name for s in signature.input_specs if s.kind not in _INPUTS]
+    refused += [s.kind.name for s in signature.output_specs if s.kind not in _OUTPUTS]
+    if refused:
+        names = ", ".join(sorted(set(refused)))
+        raise MissingOpsError("from_torch", {f"exported {names}": refused})
+    program = Program(exported.graph_module, sizes)
+    inputs = [(s.kind, s.target or s.arg.name) for s in signature.input_specs]
+    outputs = [(s.kind, s.target or "") for s in signature.output_specs]
+    constants = {
+        name: from_tensor(value, copy=True)
+        for name, value in exported.constants.items()
+        if isinstance(value, torch.Tensor)
+    }
+    held = {name: from_tensor(value, copy=True) for name, value in program.constants.items()}
+    structure = exported.call_spec.out_spec
+    _register(structure)
+    return _Exported(program, inputs, outputs, structure, constants, held)
+
+
+_INPUTS = frozenset(
+    (InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+)
+_OUTPUTS = frozenset(
+    (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+)
+_PLAIN = (tuple, list, dict, type(None))
+_registered: set[type] = set()
+
+
+def _register(structure: Any) -> None:
+    """Let this library's transformations look into the containers that PyTorch was told about."""
+    for part in structure.children():
+        _register(part)
+    kind = structure.type
+    if kind is None or structure.is_leaf() or kind in _PLAIN or kind in _registered:
+        return
+    _registered.add(kind)
+    if issubclass(kind, tuple):  # a namedtuple: known without being told
+        return
+
+    def flatten_one(value: Any) -> Any:
+        return pytree.tree_flatten(value, is_leaf=lambda v: v is not value)
+
+    def unflatten_one(spec: Any, children: Sequence[Any]) -> Any:
+        return pytree.tree_unflatten(list(children), spec)
+
+    try:
+        trees.register(kind, flatten_one, unflatten_one)
+    except ValueError:  # somebody else has told it already
+        return
+
+
+# --- exported programs ---------------------------------------------------------------------------
+
+
+def _of_program(exported: Any, leaves: list[Any], structure: Any) -> _Exported:
+    """An ExportedProgram for the sizes given; what it was not exported for is refused."""
+    wanted = exported.call_spec.in_spec
+    if repr(wanted) != repr(structure):
+        raise ArgumentError(
+            f"from_torch: the program takes arguments {wanted}, got {structure}; pass them as "
+            f"torch.export was given them"
+        )
+    sizes = Sizes()
+    nodes = [n for n in exported.graph.nodes if n.op == "placeholder"]
+    kinds = exported.graph_signature.input_specs
+    users = [n for n, s in zip(nodes, kinds, strict=True) if s.kind is InputKind.USER_INPUT]
+    for node, value in zip(users, leaves, strict=True):
+        said = node.meta.get("val")
+        if isinstance(said, torch.Tensor):
+            _fits(node.name, said, value)
+        sizes.bind(said, value)
+    for node, value in zip(users, leaves, strict=True):
+        said = node.meta.get("val")
+        if isinstance(said, torch.Tensor) and tuple(map(sizes, said.shape)) != value.shape:
+            raise ShapeError(
+                f"from_torch: {node.name} must be {tuple(said.shape)}, got {value.shape}; export "
+                f"with dynamic_shapes to leave sizes open"
+            )
+    return _ready(exported, sizes)
+
+
+def _fits(name: str, said: torch.Tensor, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise ArgumentError(f"from_torch: {name} must be a Tensor, got {type(value).__name__}")
+    if value.ndim != said.dim():
+        raise ShapeError(f"from_torch: {name} must be {tuple(said.shape)}, got {value.shape}")
+    if DTYPES[said.dtype] is not value.dtype:
+        raise DtypeError(
+            f"from_torch: {name} must be {DTYPES[said.dtype]}, got {value.dtype}; use astype()"
+        )
+
+
+# --- weights and names ---------------------------------------------------------------------------
+
+
+class _Weights:
+    """PyTorch's tensors as ours, one for each storage: what was tied stays tied."""
+
+    def __init__(self, copy: bool) -> None:
+        self.copy = copy
+        self.made: dict[Any, Tensor] = {}
+
+    def parameter(self, value: torch.Tensor) -> Parameter:
+        def make() -> Tensor:
+            floats = value.dtype.is_floating_point or value.dtype.is_complex
+            return Parameter(from_tensor(value, self.copy), value.requires_grad and floats)
+
+        return self._once(value, make)  # type: ignore[return-value]
+
+    def buffer(self, value: torch.Tensor) -> Tensor:
+        # always a copy: PyTorch's module writes its statistics in place whenever it runs
+        return self._once(value, lambda: from_tensor(value, copy=True))
+
+    def _once(self, value: torch.Tensor, make: Any) -> Tensor:
+        place = value.data_ptr() if value.numel() else id(value)
+        key = (place, value.shape, value.stride(), value.dtype, str(value.device))
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+
+def _grow(root: TorchModule, whole: torch.nn.Module, copy: bool) -> None:
+    """The tree of names below a module, with its weights."""
+    weights, parts = _Weights(copy), {id(whole): root}
+    kept = whole.state_dict().keys()
+    for path, module in whole.named_modules(remove_duplicate=False):
+        first = id(module) not in parts
+        part = parts.setdefault(id(module), TorchPart(type(module).__name__))  # type: ignore[arg-type]
+        if path:
+            before, _, name = path.rpartition(".")
+            above = root.get_submodule(before)
+            above.add_module(name, part)
+        if not first and path:
+            continue
+        part.training = module.training
+        for name, p in module._parameters.items():
+            part.register_parameter(name, None if p is None else weights.parameter(p))
+        for name, b in module._buffers.items():
+            whole_name = f"{path}.{name}" if path else name
+            value = None if b is None else weights.buffer(b)
+            part.register_buffer(name, value, persistent=whole_name in kept)
+
+
+def _grow_from_names(root: TorchModule, exported: Any, copy: bool) -> None:
+    """The tree of names of an exported program, with its weights."""
+    weights = _Weights(copy)
+    signature = exported.graph_signature
+    everything = {**exported.constants, **exported.state_dict}
+    for name in dict.fromkeys((*exported.state_dict, *signature.buffers)):
+        value = everything[name]
+        *path, last = name.split(".")
+        part: Module = root
+        for step in path:
+            if step not in vars(part):
+                part.add_module(step, TorchPart("Module"))
+            part = vars(part)[step]
+        if isinstance(value, torch.nn.Parameter):
+            part.register_parameter(last, weights.parameter(value))
+        else:
+            persistent = name not in signature.non_persistent_buffers
+            part.register_buffer(last, weights.buffer(value), persistent)
+
+
+def from_torch(
+    model: Any,
+    example_inputs: Any = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: bool = True,
+    copy: bool = False,
+) -> TorchModule:
+    """A PyTorch module, or an ExportedProgram, as a Module: to run, train, differentiate and ship.
+
+    `example_inputs` are a tuple of positional arguments (a tensor alone stands for one), as
+    PyTorch's or this library's tensors. The Module has PyTorch's names and shares its weights
+    (`copy` copies them). It is exported in the modes its parts are in, again after `train()` or
+    `eval()`, and, where `dynamic`, for every set of input shapes it is called with. An
+    ExportedProgram keeps the mode it was exported in, and has the sizes that it says.
+
+    >>> import everygrad as eg, torch
+    >>> model = eg.from_torch(torch.nn.Linear(3, 2), torch.zeros(1, 3))
+    >>> model(eg.ones((4, 3))).shape, [name for name, p in model.named_parameters()]
+    ((4, 2), ['weight', 'bias'])
+    """
+    exported = isinstance(model, torch_name("torch.export.ExportedProgram"))
+    if not exported and not isinstance(model, torch.nn.Module):
+        raise ArgumentError(
+            f"from_torch: takes a torch.nn.Module or an ExportedProgram, got {type(model).__name__}"
+        )
+    args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
+    source = _Source(_decomposed(model) if exported else model, dynamic)
+    root = TorchModule(source, type(model).__name__)
+    if exported:
+        _grow_from_names(root, model, copy)
+        if not example_inputs and not example_kwargs:
+            args, example_kwargs = model.example_inputs or ((), {})
+    else:
+        _grow(root, model, copy)
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(example_kwargs or {})))
+    root._exported([_as_ours(v) for v in leaves], structure)
+    return root
+
+
+def _as_ours(value: Any) -> Any:
+    return from_tensor(value, copy=False) if isinstance(value, torch.Tensor) else value
