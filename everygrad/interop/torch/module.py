@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -108,9 +109,12 @@ class TorchModule(TorchPart):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs, in the containers that PyTorch's module gives them in."""
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        exported = self._exported(leaves, structure)
-        return self._run(exported, leaves)
+        with _unwatched():
+            leaves, structure = pytree.tree_flatten((args, kwargs))
+            exported = self._exported(leaves, structure)
+        outputs = self._run(exported, leaves)
+        with _unwatched():
+            return pytree.tree_unflatten(outputs, exported.structure)
 
     def _exported(self, leaves: list[Any], structure: Any) -> _Exported:
         flags = tuple(m.training for m in self.modules())
@@ -153,7 +157,7 @@ class TorchModule(TorchPart):
             found |= {f"{at}.{n}" if at else n: held[n] for n in own}
         return found
 
-    def _run(self, exported: _Exported, leaves: list[Any]) -> Any:
+    def _run(self, exported: _Exported, leaves: list[Any]) -> list[Any]:
         tensors = self._tensors()
         device = next((t.device for t in (*tensors.values(), *leaves) if isinstance(t, Tensor)), "")
         given = iter(leaves)
@@ -176,7 +180,7 @@ class TorchModule(TorchPart):
                 values[at][...] = value
             else:
                 outputs.append(value)
-        return pytree.tree_unflatten(outputs, exported.structure)
+        return outputs
 
 
 def _placed(constants: dict[str, Tensor], name: str, device: str) -> Tensor:
@@ -207,6 +211,18 @@ def _example(value: Tensor) -> torch.Tensor:
     if value.dtype not in _TORCH_DTYPES:
         raise DtypeError(f"from_torch: PyTorch has no {value.dtype}")
     return torch.zeros(value.shape, dtype=_TORCH_DTYPES[value.dtype])
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """PyTorch's own functions run here without `eg.jit` following them frame by frame: no result
+    depends on what they read."""
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 # --- exporting -----------------------------------------------------------------------------------
