@@ -5,7 +5,23 @@ from everygrad.interop.torch.aten import (
     creation as creation,
     elementwise as elementwise,
     indexing as indexing,
+    matrices as matrices,
+    optimisers as optimisers,
+    products as products,
+    random as random,
     reductions as reductions,
     shapes as shapes,
+    transforms as transforms,
+)
+from everygrad.interop.torch.aten.nn import (
+    activations as activations,
+    attention as attention,
+    convolution as convolution,
+    embedding_bags as embedding_bags,
+    losses as losses,
+    norms as norms,
+    pooling as pooling,
+    recurrent as recurrent,
+    resampling as resampling,
 )
 from everygrad.interop.torch.aten.registry import HANDLERS as HANDLERS

@@ -1,0 +1,161 @@
+"""Runs PyTorch's graphs node by node, each node by PyTorch and by us on the same values."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+import everygrad as eg
+from everygrad import dtypes
+from everygrad.interop.torch.aten.table import HANDLERS
+from everygrad.interop.torch.graph import DTYPES, Program, missing, overload
+
+# What an error may be, in units of the largest element: of one op, which both round in their way.
+TOLERANCES = {
+    torch.float64: 1e-10,
+    torch.complex128: 1e-10,
+    torch.float32: 3e-5,
+    torch.complex64: 3e-5,
+    torch.bfloat16: 1.6e-2,
+    torch.float16: 2e-3,
+}
+# Memory that nobody has written yet has no values to compare.
+UNWRITTEN = ("empty", "new_empty", "prims::empty")
+# Both are right, but a basis may be any other of the same space.
+BASES = {"_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_qr"}
+
+
+def ours(value: Any) -> Any:
+    """PyTorch's tensor as one of ours, its values copied."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    plain = value.detach().resolve_conj().resolve_neg()
+    if plain.dtype is torch.bfloat16:
+        return eg.asarray(plain.float().numpy().copy()).astype(dtypes.bfloat16)
+    return eg.asarray(plain.numpy().copy(order="C"))
+
+
+def theirs(value: eg.Tensor) -> torch.Tensor:
+    """Our tensor as one of PyTorch's."""
+    if value.dtype is dtypes.bfloat16:
+        return torch.from_numpy(value.astype("float32").numpy().copy()).to(torch.bfloat16)
+    return torch.from_numpy(np.array(value.numpy()))
+
+
+def program_of(node: Node, values: dict[Node, Any]) -> Program:
+    """The node alone, as a program whose inputs are what the node reads."""
+    graph, made = Graph(), {}
+    for read in node.all_input_nodes:
+        made[read] = graph.placeholder(read.name)
+        made[read].meta["val"] = read.meta.get("val", values[read])
+    copied = graph.node_copy(node, lambda n: made[n])
+    copied.meta = dict(node.meta)
+    graph.output(copied)
+    return Program(SimpleNamespace(graph=graph))  # type: ignore[arg-type]
+
+
+class Log:
+    """What was checked, what is missing, and what was wrong."""
+
+    def __init__(self) -> None:
+        self.checked: Counter[str] = Counter()
+        self.drawn: Counter[str] = Counter()
+        self.missing: defaultdict[str, set[str]] = defaultdict(set)
+        self.wrong: list[str] = []
+        self.untraced: Counter[str] = Counter()
+        self.sample = ""
+
+    def add(self, other: Log) -> None:
+        self.checked.update(other.checked)
+        self.drawn.update(other.drawn)
+        self.untraced.update(other.untraced)
+        self.wrong += other.wrong
+        for name, samples in other.missing.items():
+            self.missing[name] |= samples
+
+
+class NodeByNode(Interpreter):
+    """PyTorch's interpreter, which has us compute each node too, and compares."""
+
+    def __init__(self, module: GraphModule, log: Log) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.log = log
+
+    def run_node(self, n: Node) -> Any:
+        name = overload(n.target) if n.op == "call_function" else ""
+        if "::" not in name:
+            return super().run_node(n)
+        handler = HANDLERS.get(name)
+        if handler is None or handler.refused:
+            self.log.missing[name].add(self.log.sample)
+            return super().run_node(n)
+        # before PyTorch runs the node, which may write into what it reads
+        given = {read: self.env[read] for read in n.all_input_nodes}
+        values = [pytree.tree_map(ours, v) for v in given.values()]
+        expected = super().run_node(n)
+        self.check(n, name, given, values, expected)
+        return expected
+
+    def check(
+        self, n: Node, name: str, given: dict[Node, Any], values: list[Any], expected: Any
+    ) -> None:
+        if "val" not in n.meta:
+            n.meta["val"] = expected
+        try:
+            found = program_of(n, given)(values, {})
+        except Exception as error:
+            self.log.wrong.append(f"{name} ({self.log.sample}): {type(error).__name__}: {error}")
+            return
+        drawn = torch.Tag.nondeterministic_seeded in n.target.tags  # type: ignore[union-attr]
+        short = name.partition("::")[2].rpartition(".")[0]
+        valued = not drawn and not short.startswith(UNWRITTEN) and short not in BASES
+        fault = difference(expected, found, valued)
+        (self.log.drawn if drawn else self.log.checked)[name] += 1
+        if fault:
+            shown = ", ".join(str(n.meta.get("val")) for n in given)
+            self.log.wrong.append(f"{name} ({self.log.sample}): {fault}; args {n.args}: {shown}")
+
+
+def difference(expected: Any, found: Any, valued: bool = True) -> str:
+    """What is wrong with what we found, or nothing."""
+    if isinstance(expected, (tuple, list)):
+        if not isinstance(found, (tuple, list)) or len(found) != len(expected):
+            return f"{len(expected)} results expected"
+        faults = (difference(e, f, valued) for e, f in zip(expected, found, strict=True))
+        return next((f"result {i}: {fault}" for i, fault in enumerate(faults) if fault), "")
+    if not isinstance(expected, torch.Tensor):
+        same = expected is None or found == expected or expected != expected
+        return "" if same else f"{found!r} instead of {expected!r}"
+    if not isinstance(found, eg.Tensor):
+        return f"{found!r} instead of a tensor {tuple(expected.shape)}"
+    if found.shape != tuple(expected.shape) or found.dtype is not DTYPES[expected.dtype]:
+        return f"{found.dtype}{list(found.shape)} instead of {expected.dtype}{list(expected.shape)}"
+    return far(expected.detach().resolve_conj().resolve_neg(), theirs(found)) if valued else ""
+
+
+def far(expected: torch.Tensor, found: torch.Tensor) -> str:
+    """How far the elements are apart, if that is too far."""
+    tolerance = TOLERANCES.get(expected.dtype)
+    if tolerance is None:
+        wrong = int((expected != found).sum())
+        return f"{wrong} of {expected.numel()} elements differ" if wrong else ""
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    a, b = expected.to(wide), found.to(wide)
+    same = (a == b) | (a.isnan() & b.isnan())
+    if bool(same.all()):
+        return ""
+    finite = a.isfinite() & b.isfinite()
+    if not bool((same | finite).all()):
+        return f"not finite in other places: {found.flatten()[:8]} for {expected.flatten()[:8]}"
+    scale = max(1.0, float(a[finite].abs().max()))
+    error = float((a - b)[finite].abs().max()) / scale
+    return f"an error of {error:.2g}" if error > tolerance else ""
+
+
+__all__ = ["Log", "NodeByNode", "difference", "far", "missing", "ours", "program_of", "theirs"]

@@ -1,0 +1,193 @@
+"""Losses, with the backwards that PyTorch names. Reductions are numbers there: 0 none, 1 mean,
+2 sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from everygrad.core.tensor import Tensor
+from everygrad.interop.torch.aten.derivatives import pulled, wide
+from everygrad.interop.torch.aten.registry import aten
+from everygrad.nn import functional as F
+from everygrad.ops.elementwise.basic import where
+from everygrad.ops.index.gather import take, take_along_axis
+from everygrad.ops.index.scatter import scatter
+from everygrad.ops.python.creation import ones, zeros
+
+Maybe = Tensor | None
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+def _reduced(x: Tensor, reduction: int) -> Tensor:
+    return x if not reduction else x.mean() if reduction == 1 else x.sum()
+
+
+def _pointwise(name: str, function: Callable[..., Any], last: str | None = None) -> None:
+    """A loss of (input, target), `reduction` and perhaps one more number, and its backward."""
+
+    def run(x: Tensor, target: Tensor, reduction: int = 1, more: Any = None) -> Tensor:
+        options = {} if last is None or more is None else {last: more}
+        x, target = wide(x), wide(target)
+        out: Tensor = function(x, target, reduction=_REDUCTIONS[reduction], **options)
+        return out
+
+    def forward(x: Tensor, target: Tensor, reduction: int = 1, *more: Any, **named: Any) -> Tensor:
+        return run(x, target, reduction, *more, *named.values())
+
+    def backward(g: Tensor, x: Tensor, target: Tensor, reduction: int, more: Any = None) -> Tensor:
+        (found,) = pulled(lambda x: run(x, target, reduction, more), wide(g), wide(x))
+        return found
+
+    aten(f"{name}.default")(forward)
+    if name != "l1_loss":  # which PyTorch differentiates through its parts
+        aten(f"{name}_backward.default")(backward)
+
+
+_pointwise("mse_loss", F.mse_loss)
+_pointwise("l1_loss", F.l1_loss)
+_pointwise("smooth_l1_loss", F.smooth_l1_loss, "beta")
+_pointwise("huber_loss", F.huber_loss, "delta")
+_pointwise("soft_margin_loss", F.soft_margin_loss)
+
+
+@aten("kl_div.default")
+def kl_div(x: Tensor, target: Tensor, reduction: int = 1, *, log_target: bool = False) -> Tensor:
+    out: Tensor = F.kl_div(wide(x), wide(target), _REDUCTIONS[reduction], log_target)
+    return out
+
+
+@aten("binary_cross_entropy.default")
+def binary_cross_entropy(
+    x: Tensor, target: Tensor, weight: Maybe = None, reduction: int = 1
+) -> Tensor:
+    how = _REDUCTIONS[reduction]
+    out: Tensor = F.binary_cross_entropy(wide(x), wide(target), wide(weight), how)
+    return out
+
+
+@aten("binary_cross_entropy_backward.default")
+def binary_cross_entropy_backward(
+    g: Tensor, x: Tensor, target: Tensor, weight: Maybe = None, reduction: int = 1
+) -> Tensor:
+    """PyTorch divides by x (1 - x), but never by less than 1e-12."""
+    g, x, target = wide(g), wide(x), wide(target)
+    room = (1 - x) * x
+    found = g * (x - target) / where(room < 1e-12, 1e-12, room)
+    found = found if weight is None else found * wide(weight)
+    return found / max(1, x.size) if reduction == 1 else found
+
+
+@aten("binary_cross_entropy_with_logits.default")
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    target: Tensor,
+    weight: Maybe = None,
+    pos_weight: Maybe = None,
+    reduction: int = 1,
+) -> Tensor:
+    out: Tensor = F.binary_cross_entropy_with_logits(
+        wide(x), wide(target), wide(weight), _REDUCTIONS[reduction], wide(pos_weight)
+    )
+    return out
+
+
+@aten("multi_margin_loss.default")
+def multi_margin_loss(
+    x: Tensor,
+    target: Tensor,
+    p: float = 1,
+    margin: float = 1,
+    weight: Maybe = None,
+    reduction: int = 1,
+) -> Tensor:
+    how = _REDUCTIONS[reduction]
+    out: Tensor = F.multi_margin_loss(x, target, int(p), float(margin), weight, how)
+    return out
+
+
+@aten("multi_margin_loss_backward.default")
+def multi_margin_loss_backward(
+    g: Tensor,
+    x: Tensor,
+    target: Tensor,
+    p: float,
+    margin: float,
+    weight: Maybe = None,
+    reduction: int = 1,
+) -> Tensor:
+    options = (target, p, margin, weight, reduction)
+    (found,) = pulled(lambda x: multi_margin_loss(x, *options), g, x)
+    return found
+
+
+@aten("multilabel_margin_loss_forward.default")
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """The second is 1 for the classes that are among the labels, which end at the first -1."""
+    named = ((target < 0).astype("int64").cumulative_sum(axis=-1) == 0).astype(x.dtype)
+    nothing = zeros(target.shape, x.dtype, x.device)
+    places = where(target < 0, 0, target)
+    is_target = scatter(nothing, places, named, axis=-1, reduce="amax")
+    out: Tensor = F.multilabel_margin_loss(x, target, _REDUCTIONS[reduction])
+    return out, is_target
+
+
+@aten("multilabel_margin_loss_backward.default")
+def multilabel_margin_loss_backward(
+    g: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor
+) -> Tensor:
+    how = _REDUCTIONS[reduction]
+    (found,) = pulled(lambda x: F.multilabel_margin_loss(x, target, how), g, x)
+    return found
+
+
+# --- the class that was right --------------------------------------------------------------------
+
+
+def _weights(x: Tensor, target: Tensor, weight: Maybe, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """What each target weighs, 0 if it is ignored, and targets that all name a class."""
+    counted = target != ignore_index
+    safe: Tensor = where(counted, target, 0)
+    each = ones(target.shape, x.dtype, x.device)
+    if weight is not None:
+        each = take(wide(weight).astype(x.dtype), safe, axis=0)
+    return where(counted, each, 0.0), safe
+
+
+@aten("nll_loss_forward.default", "nll_loss2d_forward.default")
+def nll_loss(
+    x: Tensor, target: Tensor, weight: Maybe, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """The loss, and the sum of the weights that a mean divides by."""
+    x = wide(x)
+    axis = 0 if x.ndim == 1 else 1
+    each, safe = _weights(x, target, weight, ignore_index)
+    found = take_along_axis(x, safe.expand_dims(axis), axis=axis).squeeze(axis)
+    # where, not a product: an ignored class may be minus infinity
+    lost: Tensor = where(each == 0, 0.0, -found * each)
+    total = each.sum()
+    if reduction == 0:
+        nothing = zeros((), x.dtype, x.device)
+        return lost, (total if x.ndim == 1 else nothing)
+    return (lost.sum() / total if reduction == 1 else lost.sum()), total
+
+
+@aten("nll_loss_backward.default", "nll_loss2d_backward.default")
+def nll_loss_backward(
+    g: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Maybe,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    g, x = wide(g), wide(x)
+    axis = 0 if x.ndim == 1 else 1
+    each, safe = _weights(x, target, weight, ignore_index)
+    if reduction == 1:
+        g = g / wide(total_weight)
+    slopes: Tensor = where(each == 0, 0.0, -(each * g))
+    nothing = zeros(x.shape, x.dtype, x.device)
+    at, slopes = safe.expand_dims(axis), slopes.expand_dims(axis)
+    return scatter(nothing, at, slopes, axis=axis)
