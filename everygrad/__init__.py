@@ -88,6 +88,7 @@ _LATER = {
         ("binomial", "categorical", "gumbel_softmax", "multinomial", "permutation", "poisson"),
         "everygrad.ops.random.discrete",
     ),
+    "from_torch": "everygrad.interop.torch.module",
     "load": "everygrad.io.loading",
     "load_latest": "everygrad.io.checkpoints",
     "save": "everygrad.io.saving",

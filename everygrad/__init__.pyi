@@ -68,6 +68,7 @@ from everygrad.dtypes import (
     isdtype as isdtype,
     result_type as result_type,
 )
+from everygrad.interop.torch.module import from_torch as from_torch
 from everygrad.io.checkpoints import load_latest as load_latest
 from everygrad.io.loading import load as load
 from everygrad.io.saving import save as save

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import torch
 
 from everygrad.autograd import trees
+from everygrad.core.context import intercepted, tracing
 from everygrad.core.tensor import Tensor
+from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, MissingOpsError, ShapeError, TraceError
 from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.exchange import from_tensor
@@ -71,7 +73,7 @@ class _Exported(NamedTuple):
     """One exported graph, made ready, with what its inputs and outputs are."""
 
     program: Program
-    inputs: list[tuple[Any, str]]  # kind and name
+    inputs: list[tuple[Any, str, DType | None]]  # kind, name, and the dtype of a weight
     outputs: list[tuple[Any, str]]
     structure: Any  # of the outputs
     constants: dict[str, Tensor]
@@ -81,9 +83,10 @@ class _Exported(NamedTuple):
 class _Source:
     """Where programs come from: PyTorch's module, or one exported program. Shared by copies."""
 
-    def __init__(self, whole: Any, dynamic: bool) -> None:
+    def __init__(self, whole: Any, dynamic: bool, mode: bool | None = None) -> None:
         self.whole = whole
         self.dynamic = dynamic
+        self.mode = mode  # of an exported program that does different things in train and eval
         self.programs: dict[Any, _Exported] = {}
         self.lock = RLock()
 
@@ -117,9 +120,8 @@ class TorchModule(TorchPart):
             return pytree.tree_unflatten(outputs, exported.structure)
 
     def _exported(self, leaves: list[Any], structure: Any) -> _Exported:
-        flags = tuple(m.training for m in self.modules())
+        source, flags = self._source, self._flags()
         key = (flags, repr(structure), tuple(map(_kind_of, leaves)))
-        source = self._source
         found = source.programs.get(key)
         if found is None:
             with source.lock:
@@ -131,6 +133,22 @@ class TorchModule(TorchPart):
                     found = self._export(leaves, structure)
                 source.programs[key] = found
         return found
+
+    def _flags(self) -> tuple[bool, ...]:
+        """The modes of all parts."""
+        source, parts = self._source, list(self.modules())
+        tracer = tracing.get() if intercepted() else None
+        if tracer is not None:  # the parts do not run themselves, but are read
+            for part in parts:
+                tracer.met(part)
+        flags = tuple([part.training for part in parts])
+        if source.mode is not None and any(f is not source.mode for f in flags):
+            was, cure = ("train", "train") if source.mode else ("eval", "eval")
+            raise ArgumentError(
+                f"from_torch: the program was exported in {was} mode and has no other; call "
+                f"{cure}(), or give from_torch the module itself"
+            )
+        return flags
 
     def _refuse_shapes(self, key: Any) -> None:
         known = next(iter(self._source.programs))
@@ -162,12 +180,17 @@ class TorchModule(TorchPart):
         device = next((t.device for t in (*tensors.values(), *leaves) if isinstance(t, Tensor)), "")
         given = iter(leaves)
         values: list[Any] = []
-        for kind, name in exported.inputs:
+        for kind, name, dtype in exported.inputs:
             if kind is InputKind.USER_INPUT:
                 values.append(next(given))
             elif kind is InputKind.CONSTANT_TENSOR:
                 values.append(_placed(exported.constants, name, device))
             else:
+                if tensors[name].dtype is not dtype:
+                    raise DtypeError(
+                        f"from_torch: {name} was {dtype} when the model was exported and is "
+                        f"{tensors[name].dtype} now; change PyTorch's module and call from_torch"
+                    )
                 values.append(tensors[name])
         held = {name: _placed(exported.held, name, device) for name in exported.held}
         results = exported.program(values, held, device or "cpu")
@@ -283,7 +306,12 @@ def _ready(exported: Any, sizes: Sizes) -> _Exported:
         names = ", ".join(sorted(set(refused)))
         raise MissingOpsError("from_torch", {f"exported {names}": refused})
     program = Program(exported.graph_module, sizes)
-    inputs = [(s.kind, s.target or s.arg.name) for s in signature.input_specs]
+    nodes = [n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"]
+    dtypes = [DTYPES.get(n.dtype) if isinstance(n, torch.Tensor) else None for n in nodes]
+    inputs = [
+        (s.kind, s.target or s.arg.name, dtype)
+        for s, dtype in zip(signature.input_specs, dtypes, strict=True)
+    ]
     outputs = [(s.kind, s.target or "") for s in signature.output_specs]
     constants = {
         name: from_tensor(value, copy=True)
@@ -357,6 +385,27 @@ def _of_program(exported: Any, leaves: list[Any], structure: Any) -> _Exported:
                 f"with dynamic_shapes to leave sizes open"
             )
     return _ready(exported, sizes)
+
+
+# Ops that do different things in train and eval, and which argument says so.
+_MODES = {
+    **{"aten::dropout.default": 2, "aten::native_dropout.default": 2},
+    **{"aten::feature_dropout.default": 2, "aten::alpha_dropout.default": 2},
+    **{"aten::batch_norm.default": 5, "aten::_native_batch_norm_legit.default": 5},
+    "aten::_native_batch_norm_legit_functional.default": 5,
+}
+
+
+def _mode_of(exported: Any) -> bool | None:
+    """Whether a program was exported in train mode; None where nothing in it says so."""
+    found: set[bool] = set()
+    for node in exported.graph.nodes:
+        name = overload(node.target) if node.op == "call_function" else ""
+        if name in _MODES:
+            found.add(bool(node.args[_MODES[name]]))
+        elif "batch_norm_legit_no_training" in name:
+            found.add(False)
+    return found.pop() if len(found) == 1 else None
 
 
 def _fits(name: str, said: torch.Tensor, value: Any) -> None:
@@ -452,10 +501,10 @@ def from_torch(
     """A PyTorch module, or an ExportedProgram, as a Module: to run, train, differentiate and ship.
 
     `example_inputs` are a tuple of positional arguments (a tensor alone stands for one), as
-    PyTorch's or this library's tensors. The Module has PyTorch's names and shares its weights
-    (`copy` copies them). It is exported in the modes its parts are in, again after `train()` or
-    `eval()`, and, where `dynamic`, for every set of input shapes it is called with. An
-    ExportedProgram keeps the mode it was exported in, and has the sizes that it says.
+    PyTorch's or this library's tensors; without any, it is exported at its first call. It has
+    PyTorch's names and shares its weights (`copy` copies them). It is exported in the modes its
+    parts are in, again after `train()` or `eval()`, and, where `dynamic`, for every set of input
+    shapes it is called with. An ExportedProgram keeps its mode, and the sizes that it says.
 
     >>> import everygrad as eg, torch
     >>> model = eg.from_torch(torch.nn.Linear(3, 2), torch.zeros(1, 3))
@@ -468,16 +517,20 @@ def from_torch(
             f"from_torch: takes a torch.nn.Module or an ExportedProgram, got {type(model).__name__}"
         )
     args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
-    source = _Source(_decomposed(model) if exported else model, dynamic)
-    root = TorchModule(source, type(model).__name__)
+    kwargs = dict(example_kwargs or {})
     if exported:
+        mode = _mode_of(model)
+        root = TorchModule(_Source(_decomposed(model), dynamic, mode), "ExportedProgram")
         _grow_from_names(root, model, copy)
-        if not example_inputs and not example_kwargs:
-            args, example_kwargs = model.example_inputs or ((), {})
+        root.train(bool(mode))
+        if not args and not kwargs:
+            args, kwargs = model.example_inputs or ((), {})
     else:
+        root = TorchModule(_Source(model, dynamic), type(model).__name__)
         _grow(root, model, copy)
-    leaves, structure = pytree.tree_flatten((tuple(args), dict(example_kwargs or {})))
-    root._exported([_as_ours(v) for v in leaves], structure)
+    if args or kwargs:
+        leaves, structure = pytree.tree_flatten((tuple(args), kwargs))
+        root._exported([_as_ours(v) for v in leaves], structure)
     return root
 
 
