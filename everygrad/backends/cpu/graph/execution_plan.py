@@ -57,6 +57,7 @@ class ExecutionPlan(NamedTuple):
 
     steps: list[NativeStep | HostStep]
     inputs: list[int]  # their slots
+    input_values: list[Value]
     constants: dict[int, Any]  # arrays by slot
     outputs: dict[int, Value]  # what gets memory for each call, by slot
     results: list[Result]
@@ -416,6 +417,7 @@ class Planner:
         return ExecutionPlan(
             self.steps,
             inputs,
+            self.graph.inputs,
             self.constants,
             self.outputs,
             results,

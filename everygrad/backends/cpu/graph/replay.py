@@ -28,7 +28,7 @@ from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.memory import Memory
 from everygrad.compiler.views import View, is_whole
 from everygrad.core.shapes import size_of
-from everygrad.errors import OutOfRangeError
+from everygrad.errors import OutOfRangeError, TraceError
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 _A_VALUE = 4096  # estimated bytes of the Python objects of a value and its step
@@ -63,6 +63,14 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def array_at(address: int, v: Value) -> Any:
+    """The C-contiguous array at an address; whoever owns the memory must outlive it."""
+    if not v.size:
+        return np.empty(v.shape, v.dtype.np)
+    memory = (ctypes.c_char * v.nbytes).from_address(address)
+    return np.frombuffer(memory, v.dtype.np).reshape(v.shape)
 
 
 class Replay:
@@ -253,6 +261,49 @@ class Replay:
         if interrupted is not None:
             raise interrupted
         return made
+
+    def run_at(self, inputs: Sequence[int], results: Sequence[int]) -> None:
+        """Compute on memory of others: addresses of C-contiguous inputs, and of a buffer for each
+        output of the graph, which must all have memory of their own."""
+        with self.lock:
+            if self.running:
+                raise TraceError("jit: called again, by a signal handler or __del__, while it runs")
+            self.running = True
+            try:
+                self.compute_at(inputs, results)
+            finally:
+                self.running = False
+
+    def compute_at(self, inputs: Sequence[int], results: Sequence[int]) -> None:
+        slots, program = self.slots, self.program
+        if program.offsets:
+            for slot, address in zip(program.inputs, inputs, strict=True):
+                self.point(slot, address)
+            for r, address in zip(program.results, results, strict=True):
+                self.point(r.slot, address)
+        else:
+            for slot, address in zip(program.inputs, inputs, strict=True):
+                slots[slot] = address
+            for r, address in zip(program.results, results, strict=True):
+                slots[r.slot] = address
+        known = self.arrays_at(inputs, results) if self.has_host_steps else {}
+        error = self.error
+        error[0] = 0  # a call that was interrupted may have left one
+        for segment in self.segments:
+            segment(known)
+            if error[0]:
+                self.refuse()
+
+    def arrays_at(self, inputs: Sequence[int], results: Sequence[int]) -> dict[int, Any]:
+        """The memory of others as NumPy arrays by slot, for host steps."""
+        program = self.program
+        known = {
+            r.slot: array_at(address, program.outputs[r.slot])
+            for r, address in zip(program.results, results, strict=True)
+        }
+        for slot, address, v in zip(program.inputs, inputs, program.input_values, strict=True):
+            known[slot] = array_at(address, v)
+        return known
 
     def single_steps(self) -> list[tuple[range, Segment]]:
         """The steps one by one, linked ones as one: their range, and the call that runs them."""

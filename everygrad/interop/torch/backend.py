@@ -1,0 +1,249 @@
+"""`torch.compile(model, backend="everygrad")`: graphs of forward and backward on our compiler.
+
+Experimental. aot_autograd makes graphs of ATen ops without mutations, of which each is compiled as
+a whole. Nodes without a handler stay with PyTorch, and what lies between them is compiled.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch._decomp import core_aten_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
+
+from everygrad.errors import ArgumentError, MissingOpsError
+from everygrad.interop.torch.aten.table import HANDLERS
+from everygrad.interop.torch.compiled import CompiledGraph
+from everygrad.interop.torch.graph import _PLAIN, DTYPES, overload
+from everygrad.interop.torch.sizes import is_symbolic, sizes_of, with_sizes
+
+log = logging.getLogger("everygrad.torch")
+MOST_SIZES = 64  # sets of sizes that one graph is kept compiled for
+_OPTIONS = {"fullgraph": bool}
+_named: set[str] = set()  # ops that a warning named
+
+
+def everygrad(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+    dynamic: bool | None = None,
+) -> Callable[..., Any]:
+    """The backend that `torch.compile` finds by its name.
+
+    options  {"fullgraph": True}: ops that are not known here are an error, not left to PyTorch
+    """
+    chosen = _checked(options, mode)
+
+    def compiler(graph: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        return compiled(graph, chosen["fullgraph"])
+
+    with without_onednn():
+        return aot_autograd(
+            fw_compiler=compiler,
+            bw_compiler=compiler,
+            inference_compiler=compiler,
+            decompositions=decompositions(),
+            partition_fn=min_cut_rematerialization_partition,
+        )(module, inputs)
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """A block in which PyTorch makes no ops of oneDNN: with them an LSTM is one node, whose weights
+    are in a layout that nobody else reads."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def _checked(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, Any]:
+    if mode is not None:
+        raise ArgumentError(f"torch.compile: backend everygrad has no modes, got {mode!r}")
+    given = dict(options or {})
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            raise ArgumentError(
+                f"torch.compile: backend everygrad has no option {name!r}; it has "
+                f"{', '.join(_OPTIONS)}"
+            )
+        if not isinstance(value, _OPTIONS[name]):
+            raise ArgumentError(
+                f"torch.compile: the option {name} must be a {_OPTIONS[name].__name__}, "
+                f"got {value!r}"
+            )
+    return {"fullgraph": False, **given}
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """How ops are taken apart into others: the core ATen table, without what is known here whole."""
+    table = core_aten_decompositions()
+    return {op: rule for op, rule in table.items() if overload(op) not in HANDLERS}
+
+
+# --- what runs here, and what does not -----------------------------------------------------------
+
+
+def compiled(module: GraphModule, whole: bool = False) -> Callable[[list[Any]], Any]:
+    """A graph as a function of a list of PyTorch's tensors; `whole`: with no node left over."""
+    if is_symbolic(module):
+        return BySize(module, whole)
+    return compiled_once(module, whole)
+
+
+def compiled_once(module: GraphModule, whole: bool) -> Callable[[list[Any]], Any]:
+    """The same for a graph with known sizes."""
+    device = device_of(module)
+    support = Support(device)
+    left = support.lacking(module)
+    if not left:
+        return CompiledGraph(module, device)
+    if whole:
+        raise MissingOpsError('torch.compile(backend="everygrad")', left)
+    warn(left)
+    return Partitioned(module, device, support)
+
+
+def device_of(module: GraphModule) -> str:
+    """The device of a graph: its tensors', where they have one; else the CPU's ("cpu")."""
+    values = pytree.tree_leaves([n.meta.get("val") for n in module.graph.nodes])
+    found = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}
+    if not found:
+        return "cpu"
+    first = min(found, key=str)
+    return f"cuda:{first.index or 0}"
+
+
+class Support(OperatorSupportBase):
+    """Which nodes can run here."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+
+    def is_node_supported(self, submodules: Mapping[str, Any], node: Node) -> bool:
+        if node.op == "get_attr":
+            return False
+        return node.op == "call_function" and self.why_not(node) is None
+
+    def why_not(self, node: Node) -> str | None:
+        """What stands against a node, by name: its op, or a value that it gives or reads."""
+        name = overload(node.target)
+        if node.target not in _PLAIN and name not in HANDLERS:
+            return name
+        for n in (node, *node.all_input_nodes):
+            for value in pytree.tree_leaves(n.meta.get("val")):
+                if isinstance(value, torch.Tensor) and not self.takes(value):
+                    return f"{name} on {value.layout} {value.dtype} {value.device.type}"
+        return None
+
+    def takes(self, value: torch.Tensor) -> bool:
+        return (
+            value.layout is torch.strided
+            and value.dtype in DTYPES
+            and (value.device == self.device or not value.dim() and value.device.type == "cpu")
+        )
+
+    def lacking(self, module: GraphModule) -> dict[str, list[str]]:
+        """What stands against nodes of a graph, with the nodes' names."""
+        found: dict[str, list[str]] = {}
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                why = self.why_not(node)
+                if why is not None:
+                    found.setdefault(why, []).append(node.name)
+        return found
+
+
+def warn(left: Mapping[str, Sequence[str]]) -> None:
+    """Say once in a process which ops stay with PyTorch."""
+    new = sorted(set(left) - _named)
+    if new:
+        _named.update(new)
+        warnings.warn(
+            f'torch.compile(backend="everygrad"): PyTorch itself runs {", ".join(new)}, which are '
+            f'not known here; options={{"fullgraph": True}} makes this an error',
+            stacklevel=2,
+        )
+
+
+class Partitioned:
+    """A graph with nodes that PyTorch runs, and compiled parts between them."""
+
+    def __init__(self, module: GraphModule, device: str, support: Support) -> None:
+        self._boxed_call = True
+        parts = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True)
+        self.module = parts.partition_and_fuse()
+        for name, part in list(self.module.named_children()):
+            if isinstance(part, GraphModule) and name.startswith("fused_"):
+                setattr(self.module, name, _Part(CompiledGraph(part, device)))
+
+    def __call__(self, args: list[Any]) -> Any:
+        given = list(args)
+        args.clear()
+        return self.module(*given)
+
+
+class _Part(torch.nn.Module):
+    """A compiled part, as a module of the graph around it."""
+
+    def __init__(self, function: CompiledGraph) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        out = self.function(list(args))
+        return out[0] if self.function.single else out
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+class BySize:
+    """A graph with symbolic sizes: compiled for each set of sizes it is called with."""
+
+    def __init__(self, module: GraphModule, whole: bool) -> None:
+        self._boxed_call = True
+        self.module, self.whole = module, whole
+        self.made: OrderedDict[Any, Callable[[list[Any]], Any]] = OrderedDict()
+        self.count = 0
+        self.lock = threading.Lock()
+
+    def __call__(self, args: list[Any]) -> Any:
+        sizes = sizes_of(args)
+        found = self.made.get(sizes)
+        if found is None:
+            with self.lock:
+                found = self.made.get(sizes) or self.compile(sizes, args)
+        return found(args)
+
+    def compile(self, sizes: Any, args: list[Any]) -> Callable[[list[Any]], Any]:
+        found = self.made[sizes] = compiled_once(with_sizes(self.module, args), self.whole)
+        self.count += 1
+        numbers = [a for a in args if isinstance(a, int)]
+        log.info("torch.compile: a graph is compiled for sizes %s, its %d.", numbers, self.count)
+        if len(self.made) > MOST_SIZES:
+            self.made.popitem(last=False)
+            if self.count == MOST_SIZES + 1:
+                log.warning(
+                    "torch.compile: a graph was compiled for %d sets of sizes; older code is "
+                    "dropped, here and from now on: pad inputs to few sizes",
+                    self.count,
+                )
+        return found

@@ -1,0 +1,70 @@
+"""PyTorch's tensors on NVIDIA GPUs as ours, and back: the one place that knows of CUDA.
+
+Work of ours runs on our stream, since the default stream of PyTorch cannot be captured as a CUDA
+graph. Around each call the streams wait for each other, on the GPU: what PyTorch launched on its
+current stream before the call comes first, and what it launches afterwards comes last. The host
+waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from everygrad._jit.buffers import BufferFunction
+from everygrad.backends import base
+from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.dlpack import capsule
+from everygrad.backends.cuda.driver.memory import Storage
+from everygrad.interop.torch.graph import DTYPES
+
+
+def _nothing() -> None:
+    """The streams are ordered at the next call."""
+
+
+def run(
+    function: BufferFunction,
+    inputs: Sequence[torch.Tensor],
+    state: torch.Tensor | None,
+    device: str,
+    made: Sequence[Any],
+) -> list[torch.Tensor]:
+    """The results of a compiled function as PyTorch's tensors, with the strides that `made` says.
+
+    `state`: four words of a random generator, on the CPU.
+    """
+    backend: Any = base.get(device)
+    driver = backend.gpu.driver
+    theirs = torch.cuda.current_stream(driver.index).cuda_stream or DEFAULT_STREAM
+    payloads: list[Any] = [
+        payload(backend, t, b) for t, b in zip(inputs, function.inputs, strict=False)
+    ]
+    if state is not None:
+        payloads.append(state.numpy().view("uint32"))
+    driver.order(theirs, driver.stream)
+    results = function.on_payloads(payloads)
+    driver.order(driver.stream, theirs)
+    return [tensor(backend, a, m) for a, m in zip(results, made, strict=True)]
+
+
+DEFAULT_STREAM = 1  # CUDA's handle of the legacy default stream, which PyTorch calls 0
+
+
+def payload(backend: Any, t: torch.Tensor, buffer: Any) -> CudaArray:
+    """A buffer of ours on a tensor's memory, which it holds."""
+    dtype = buffer.dtype.np
+    if not t.numel():
+        return CudaArray(backend.device, buffer.shape, dtype, None)
+    size = t.untyped_storage().nbytes() - t.storage_offset() * dtype.itemsize
+    storage = Storage(backend.gpu, t, t.data_ptr(), size)
+    return CudaArray(backend.device, buffer.shape, dtype, storage)
+
+
+def tensor(backend: Any, array: CudaArray, made: Any) -> torch.Tensor:
+    """A result as PyTorch's tensor, which holds its memory."""
+    dtype = DTYPES[made.dtype]
+    shared = torch.utils.dlpack.from_dlpack(capsule(array, dtype, backend.dlpack_device, _nothing))
+    return torch.as_strided(shared, made.size, made.stride)
