@@ -93,7 +93,7 @@ def _checked(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, A
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """How ops are taken apart into others: the core ATen table, without what is known here whole."""
+    """How ops are taken apart: the core ATen table, without what is known here whole."""
     table = core_aten_decompositions()
     return {op: rule for op, rule in table.items() if overload(op) not in HANDLERS}
 
@@ -157,7 +157,7 @@ class Support(OperatorSupportBase):
         return (
             value.layout is torch.strided
             and value.dtype in DTYPES
-            and (value.device == self.device or not value.dim() and value.device.type == "cpu")
+            and (value.device == self.device or (not value.dim() and value.device.type == "cpu"))
         )
 
     def lacking(self, module: GraphModule) -> dict[str, list[str]]:

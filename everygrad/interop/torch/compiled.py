@@ -80,6 +80,8 @@ class CompiledGraph:
         outputs: Any = nodes[-1].args[0]
         self.single = not isinstance(outputs, (tuple, list))
         self.results = self.sort_results((outputs,) if self.single else outputs)
+        self.direct = not self.single and list(outputs) == [m.node for m in self.made]
+        self.spread = [k for k, m in enumerate(self.made) if not m.exact]
         self.function = self.compile([*values, *self.held])
         self.kept = [_readable(t) for t in self.held]
         self.kept_at = [t.data_ptr() for t in self.kept]
@@ -166,10 +168,9 @@ class CompiledGraph:
                 addresses.append(state.data_ptr())
             new = [_empty(m.size, m.stride, m.dtype) for m in self.made]
             self.function(addresses, [t.data_ptr() for t in new])
-        for k, m in enumerate(self.made):
-            if not m.exact:
-                new[k] = spread(new[k], m.node.meta["val"])
-        out = [find(args, new) for find in self.results]
+        for k in self.spread:
+            new[k] = spread(new[k], self.made[k].node.meta["val"])
+        out = new if self.direct else [find(args, new) for find in self.results]
         args.clear()
         return out
 

@@ -7,6 +7,7 @@ too: sorted by stride, its axes are those of a buffer, some of them only in part
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from everygrad.core.shapes import Shape, size_of
@@ -63,7 +64,7 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout | None:
         return Layout(shape, (1,), (), False)
     sizes = [shape[axis] for axis in order]
     steps = [strides[axis] for axis in order]
-    inner = [outer // step for outer, step in zip(steps, steps[1:], strict=False)]
+    inner = [outer // step for outer, step in pairwise(steps)]
     for outer, step, n in zip(steps, steps[1:], sizes[1:], strict=False):
         if outer % step or outer < n * step:
             return None
