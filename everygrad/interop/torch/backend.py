@@ -145,8 +145,12 @@ class Support(OperatorSupportBase):
     def why_not(self, node: Node) -> str | None:
         """What stands against a node, by name: its op, or a value that it gives or reads."""
         name = overload(node.target)
-        if node.target not in _PLAIN and name not in HANDLERS:
-            return name
+        if node.target not in _PLAIN:
+            handler = HANDLERS.get(name)
+            if handler is None:
+                return name
+            if handler.refused:
+                return f"{name} ({handler.refused})"
         for n in (node, *node.all_input_nodes):
             for value in pytree.tree_leaves(n.meta.get("val")):
                 if isinstance(value, torch.Tensor) and not self.takes(value):

@@ -142,10 +142,10 @@ class CompiledGraph:
             given[i] = t
         held = dict(zip(self.held_names, tensors[count:], strict=True))
         if state is None:
-            made = self.program(given, held)
+            made = self.program(given, held, self.device)
         else:
             with scoped_generator(_Drawing(state)):
-                made = self.program(given, held)
+                made = self.program(given, held, self.device)
         return [m.layout.arranged(t) for m, t in zip(self.made, made, strict=True)]
 
     # --- a call ----------------------------------------------------------------------------------

@@ -28,9 +28,7 @@ def _has_symbols(value: Any) -> bool:
 
 def sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:
     """What decides every size in a graph with these arguments."""
-    return tuple(
-        [(a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in args]
-    )
+    return tuple([(a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in args])
 
 
 def with_sizes(module: GraphModule, args: Sequence[Any]) -> GraphModule:
