@@ -11,6 +11,7 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.autograd.transform_scope import check_in_force
 from everygrad.backends import base
+from everygrad.backends.dlpack_capsule import exported
 from everygrad.core import shapes
 from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
@@ -312,6 +313,9 @@ def __dlpack__(  # noqa: N807
     """
     if self._node is not None:
         raise GradientError("__dlpack__: this tensor requires grad; export detach() instead")
+    values = shared(self)
+    if type(values) is np.ndarray and (flags := values.flags).writeable and flags.c_contiguous:
+        return exported(values, stream, max_version, dl_device, copy)
     backend = base.get(self.device)
     wanted = backend.dlpack_device if dl_device is None else tuple(dl_device)
     if wanted == backend.dlpack_device != CPU:
@@ -323,12 +327,12 @@ def __dlpack__(  # noqa: N807
         if copy is False:
             raise BufferError("__dlpack__: copy=False, but this layout cannot be shared as it is")
         values = values.copy()
-    return values.__dlpack__(
-        stream=stream, max_version=max_version, dl_device=dl_device, copy=copy or None
-    )
+    return exported(values, stream, max_version, dl_device, copy)
 
 
 def __dlpack_device__(self: Tensor) -> tuple[int, int]:  # noqa: N807
+    if type(self._data) is np.ndarray:
+        return CPU
     return base.get(self.device).dlpack_device
 
 

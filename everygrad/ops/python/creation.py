@@ -12,6 +12,7 @@ from everygrad import dtypes
 from everygrad.autograd.modes import in_inference_mode
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
+from everygrad.backends.dlpack_capsule import imported, quick_way
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, shared, wrap
 from everygrad.dispatch import refuse_masked
@@ -205,6 +206,13 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
 
     The other library must not write to it afterwards, unless `copy` is True: tensors never change.
     """
+    try:
+        way = quick_way(type(x))
+        quick = None if way is None else way(x)
+    except (TypeError, RuntimeError) as error:
+        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
+    if quick is not None and device is copy is None and quick.dtype in dtypes.FROM_NP:
+        return wrap(quick)
     if isinstance(x, Tensor):
         return asarray(x, device=device, copy=copy)
     kind, index = getattr(x, "__dlpack_device__", lambda: (1, 0))()
@@ -215,7 +223,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     if copy is False and device not in (None, "cpu"):
         raise ArgumentError(f"from_dlpack: copy=False, but moving to {device!r} needs a copy")
     try:
-        array = np.from_dlpack(x)
+        array = imported(x) if quick is None else quick
     except (BufferError, TypeError, AttributeError, RuntimeError) as error:
         raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
     dtypes.as_dtype(array.dtype)
