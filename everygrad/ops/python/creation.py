@@ -211,7 +211,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         quick = None if way is None else way(x)
     except (TypeError, RuntimeError) as error:
         raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
-    if quick is not None and device is copy is None and quick.dtype in dtypes.FROM_NP:
+    if quick is not None and device is None and copy is None and quick.dtype in dtypes.FROM_NP:
         return wrap(quick)
     if isinstance(x, Tensor):
         return asarray(x, device=device, copy=copy)
