@@ -62,7 +62,7 @@ def assert_same(got, want, tolerance=1e-10):
 
 
 class TiedGPT(nn.Module):
-    def __init__(self, vocabulary=40, width=16, heads=2, layers=2, context=8):
+    def __init__(self, vocabulary=40, width=16, heads=2, layers=1, context=8):
         super().__init__()
         self.heads = heads
         self.tokens = nn.Embedding(vocabulary, width, padding_idx=0)
@@ -343,20 +343,24 @@ AUTOCAST = {
 
 
 @pytest.mark.parametrize("name", AUTOCAST)
-def test_autocast(name):
+def test_autocast_is_as_exact_as_eager(name):
     model = AUTOCAST[name]()
     x = torch.randn(5, 8) * 10
-    outs, grads = [], []
-    for call in (model, compiled(model)):
+
+    def trained(call, x, enabled=True):
         model.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
             out = call(x)
-        out.float().pow(2).sum().backward()
-        outs.append(out)
-        grads.append([p.grad.clone() for p in model.parameters()])
-    assert_same(outs[1], outs[0], 2e-2)
-    for got, want in zip(grads[1], grads[0], strict=True):
-        assert float((got - want).norm()) <= 2e-2 * float(want.norm())
+        out.to(x.dtype).pow(2).sum().backward()
+        return out.detach(), [p.grad.double() for p in model.parameters()]
+
+    eager, eager_grads = trained(model, x)
+    mine, my_grads = trained(compiled(model), x)
+    _, exact = trained(model.double(), x.double(), enabled=False)
+    assert_same(mine, eager, 2e-2)
+    for got, want, true in zip(my_grads, eager_grads, exact, strict=True):
+        # both round to eight bits, at other places: neither is the measure of the other
+        assert float((got - true).norm()) <= 2 * float((want - true).norm()) + 1e-6
 
 
 # --- randomness ----------------------------------------------------------------------------------
