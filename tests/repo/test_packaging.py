@@ -25,7 +25,7 @@ LONGEST_FILE = 600  # lines; generated .pyi files do not count
 IMPORT_BUDGET = 0.1  # seconds of CPU on top of NumPy's import
 LOADED_WHEN_USED = {
     *("torch", "llvmlite", "wgpu", "cupy", "scipy", "sklearn", "matplotlib", "tqdm"),
-    *("safetensors", "mpi4py"),
+    *("safetensors", "mpi4py", "onnx"),
     *("pathlib", "tempfile", "shutil", "random", "urllib"),  # Python's own: 8 ms
 }
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
@@ -54,6 +54,7 @@ MAY_LOAD_LATE = {
     "everygrad.amp": "eg.amp.GradScaler: optimisers load when they are first asked for",
     "everygrad.autograd": "eg.autograd.grad; its modules import this package first",
     "everygrad.autograd.api": "the thread pool loads with the first parallel pass",
+    "everygrad.io": "eg.io.load_onnx: what other libraries' files need lies above, in interop",
     "everygrad.backends.base": "a device's modules load when the device is first used",
     "everygrad.backends.cpu.lazy_native": "llvmlite loads with the first kernel",
     "everygrad.ops": "ops that few programs use load when they are first asked for",
