@@ -70,6 +70,7 @@ class Body:
         self._run = run
         self.inputs: Sequence[str] = program.inputs
         self.outputs: Sequence[str] = program.outputs
+        self.declared = program.declared
 
     def __call__(self, *given: Any) -> list[Any]:
         held = {name: self._outer[name] for name in self._program.captured}
@@ -298,6 +299,7 @@ class Program:
         made = {*self.inputs, *stored, *(o for s in self.steps for o in s.outputs)}
         used = {n for s in self.steps for n in (*s.inputs, *s.captured()) if n} | {*self.outputs}
         self.captured = sorted(used - made)
+        self.declared: list[tuple[Any, Any]] = []  # dtype and sizes of outputs, where they are said
         self.static = self._static()
         self.known: dict[str, Any] = {}  # arrays that stay NumPy's
         self.held: dict[str, str] = {}  # names of weights, and what the module calls them
@@ -317,7 +319,9 @@ class Program:
             stored[sparse.values.name] = read_sparse(sparse, source.what, source.folder)
         inputs = [v.name for v in graph.input if v.name not in stored]
         outputs = [v.name for v in graph.output]
-        return cls(graph.node, inputs, outputs, stored, scope)
+        program = cls(graph.node, inputs, outputs, stored, scope)
+        program.declared = [_declared(v) for v in graph.output]
+        return program
 
     def _static(self) -> set[str]:
         """Names whose values decide shapes, followed back from the operators that say so."""
@@ -379,7 +383,15 @@ class Program:
                     held[name] = value
             for name in step.dies:
                 held.pop(name, None)
-        return [held[name] for name in self.outputs]
+        # the body of an operator may leave out a result that the node does not want
+        return [held.get(name) for name in self.outputs]
+
+
+def _declared(info: onnx.ValueInfoProto) -> tuple[Any, Any]:
+    """The dtype and the sizes that a file says of a value, None where it does not."""
+    said = info.type.tensor_type
+    shape = [d.dim_value if d.HasField("dim_value") else None for d in said.shape.dim]
+    return values.NP_DTYPES.get(said.elem_type), shape if said.HasField("shape") else None
 
 
 def _constant(step: Step) -> Any:

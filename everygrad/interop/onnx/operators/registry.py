@@ -16,6 +16,7 @@ class Body(Protocol):
 
     inputs: Sequence[str]
     outputs: Sequence[str]
+    declared: Sequence[tuple[Any, Any]]  # dtype and sizes of its outputs, None where open
 
     def __call__(self, *values: Any) -> list[Any]: ...
 
