@@ -1,4 +1,4 @@
-"""Files: objects of tensors saved and loaded, checkpoints, compiled functions as web pages, ONNX."""
+"""Files: objects of tensors saved and loaded, checkpoints, functions as web pages, ONNX."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

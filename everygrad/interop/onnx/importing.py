@@ -86,7 +86,7 @@ class Declared(NamedTuple):
             value = asarray(value)
         if self.dtype is not None and values.dtype_of(value) != self.dtype:
             given = values.dtype_of(value)
-            text = self.dtype == object and given.kind in "UO"
+            text = self.dtype.kind == "O" and given.kind in "UO"
             if not text:
                 raise DtypeError(
                     f"input {self.name!r}: the file says {self.dtype}, got {given}; "
@@ -176,7 +176,8 @@ def _result(value: Any, device: str) -> Any:
 def _put(module: Module, weight: Weight) -> tuple[str, str, str]:
     """Hang a weight into the tree of modules that the dots in its name say, or beside it."""
     steps = weight.name.split(".")
-    home, at = module, []
+    home = module
+    at: list[str] = []
     for step in steps[:-1]:
         child = vars(home).get(step)
         if not isinstance(child, Module):

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
+from everygrad import dtypes
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, FileError
 from everygrad.interop.onnx import checks, values
@@ -88,7 +89,7 @@ class Step:
         self.version = scope.opsets.get(self.domain, 1)
         self.inputs = list(node.input)
         self.outputs = list(node.output)
-        self.node = node
+        self.node = _bound(node, scope)
         self.attributes = attributes_of(node, scope, self.name)
         self.programs = {
             name: Program.of_graph(graph, scope) for name, graph in checks.graphs_of(node)
@@ -97,10 +98,11 @@ class Step:
         self.called: Program | None = None
         self.dies: list[str] = []
         self._bodies: dict[Any, Program] = {}
+        self._opsets = scope.opsets
         key = (self.domain, self.op, node.overload)
         if key in scope.source.functions:
             self.called = function_program(
-                scope.source.functions[key], self.attributes, scope.source, node
+                scope.source.functions[key], self.attributes, scope.source, node, scope.opsets
             )
         else:
             self.handler = handler_for(self.domain, self.op, self.version)
@@ -139,7 +141,9 @@ class Step:
         bodies = {name: Body(program, held, run) for name, program in self.programs.items()}
         call = Call(
             *(self.name, self.op, self.version, self.attributes, self.outputs),
-            *(str(device), run.training, bodies),
+            str(device),
+            run.training,
+            bodies,
         )
         found = self._handle(self.handler, call, given)
         return found if isinstance(found, tuple) else (found,)
@@ -168,7 +172,7 @@ class Step:
             }
             source = Source(self.name)
             bound = {n: _plain(v) for n, v in defaults.items()} | self.attributes
-            self._bodies[key] = function_program(function, bound, source, self.node)
+            self._bodies[key] = function_program(function, bound, source, self.node, self._opsets)
             if source.lacking:
                 raise FileError(f"{self.op}: its body needs {', '.join(source.lacking)}")
         return self._bodies[key]
@@ -240,6 +244,23 @@ def attributes_of(node: NodeProto, scope: Scope, where: str) -> dict[str, Any]:
                 found[attribute.name] = scope.bound[attribute.ref_attr_name]
         elif attribute.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
             found[attribute.name] = _value(attribute, scope, where)
+    return found
+
+
+def _bound(node: NodeProto, scope: Scope) -> NodeProto:
+    """A node of a function's body with a call's attributes in the place of references."""
+    if not any(a.ref_attr_name for a in node.attribute):
+        return node
+    found = NodeProto()
+    found.CopyFrom(node)
+    del found.attribute[:]
+    for a in node.attribute:
+        if not a.ref_attr_name:
+            found.attribute.append(a)
+        elif a.ref_attr_name in scope.bound:
+            value = scope.bound[a.ref_attr_name]
+            stored = onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+            found.attribute.append(onnx.helper.make_attribute(a.name, stored))
     return found
 
 
@@ -359,8 +380,8 @@ class Program:
                 self.known[name] = array
                 continue
             saved = name in stored
-            state = bool(uses.get(name)) and all(uses[name])
-            trained = saved and values.dtypes.FROM_NP[array.dtype].is_float and not state
+            is_state = bool(uses.get(name)) and all(uses[name])
+            trained = saved and dtypes.FROM_NP[array.dtype].is_float and not is_state
             at = scope.source.unique(name)
             scope.source.weights[at] = Weight(at, array, trained, saved)
             self.held[name] = at
@@ -403,7 +424,11 @@ def _constant(step: Step) -> Any:
 
 
 def function_program(
-    function: FunctionProto, given: Mapping[str, Any], source: Source, node: NodeProto
+    function: FunctionProto,
+    given: Mapping[str, Any],
+    source: Source,
+    node: NodeProto,
+    opsets: Mapping[str, int],
 ) -> Program:
     """A function's body with a call's attributes in their places."""
     if len(node.input) > len(function.input) or len(node.output) > len(function.output):
@@ -412,5 +437,5 @@ def function_program(
             f"{len(function.output)}; {node.name!r} has {len(node.input)} and {len(node.output)}"
         )
     bound = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in function.attribute_proto}
-    scope = Scope(source, checks.opsets_of(function), {**bound, **given}, False)
+    scope = Scope(source, {**opsets, **checks.opsets_of(function)}, {**bound, **given}, False)
     return Program(function.node, list(function.input), list(function.output), {}, scope)

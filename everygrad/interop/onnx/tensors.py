@@ -13,8 +13,7 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 from everygrad.errors import FileError, MissingFileError
 from everygrad.interop.onnx.values import NP_DTYPES, dtype_name
 
-_BITS = {"2": 2, "4": 4}  # of packed dtypes, by the digit in their names
-_FIELD_OF = {  # where elements lie that are not in raw_data
+_FIELD_OF: dict[int, str] = {  # where elements lie that are not in raw_data
     TensorProto.FLOAT: "float_data",
     TensorProto.COMPLEX64: "float_data",
     TensorProto.DOUBLE: "double_data",

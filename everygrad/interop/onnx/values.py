@@ -52,7 +52,7 @@ def tensor_of(value: Any, device: str) -> Any:
     """A value as handlers compute with it: an array as a tensor on `device`."""
     if isinstance(value, np.ndarray):
         if value.dtype not in dtypes.FROM_NP:
-            kind = "text" if value.dtype == object else str(value.dtype)
+            kind = "text" if value.dtype.kind == "O" else str(value.dtype)
             raise DtypeError(f"no tensor holds {kind}; Cast or DequantizeLinear it first")
         return asarray(value, device=device)
     return value

@@ -59,14 +59,16 @@ def cast(x: Any, to: int, saturate: bool = True, round_mode: str = "up") -> Any:
     if ours is not None and isinstance(x, Tensor):
         return x if x.dtype is ours else eg.astype(x, ours)
     known = array_of(x)
-    if is_foreign(known) and known.dtype == object and dtype != object:
+    if is_foreign(known) and known.dtype.kind == "O" and dtype.kind != "O":
         return _from_text(known, dtype)
     if ours is None:
         return to_foreign(known, to, saturate, round_mode)
     with np.errstate(over="ignore", invalid="ignore"):
         if is_foreign(known):
-            return known.astype(np.float32).astype(dtype) if dtype.kind != "f" else (
-                known.astype(dtype)
+            return (
+                known.astype(np.float32).astype(dtype)
+                if dtype.kind != "f"
+                else (known.astype(dtype))
             )
         return known.astype(dtype)
 
@@ -82,14 +84,14 @@ def _cast(call: Call, x: Any) -> Any:
 @onnx_op("CastLike", raw=True)
 def _cast_like(call: Call, x: Any, like: Any) -> Any:
     dtype = dtype_of(like)
-    to = TensorProto.STRING if dtype == object else helper.np_dtype_to_tensor_dtype(dtype)
+    to = TensorProto.STRING if dtype.kind == "O" else helper.np_dtype_to_tensor_dtype(dtype)
     return cast(x, to, bool(call("saturate", 1)), call("round_mode", "up"))
 
 
 @onnx_op("BitCast", raw=True)
 def _bit_cast(call: Call, x: Any) -> Any:
     dtype = np_dtype(call("to"))
-    known = np.ascontiguousarray(array_of(x))  # no op of ours reads bits as another dtype
-    if dtype == object or known.dtype == object or known.dtype.itemsize != dtype.itemsize:
+    known = np.array(array_of(x), order="C")  # no op of ours reads bits as another dtype
+    if "O" in (dtype.kind, known.dtype.kind) or known.dtype.itemsize != dtype.itemsize:
         raise DtypeError(f"BitCast: {known.dtype} and {dtype} are not of one width")
     return known.view(dtype).reshape(known.shape)

@@ -7,6 +7,7 @@ asking for it is refused, and the error names the node.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,10 @@ def _loop(call: Call, limit: Any, condition: Any, *start: Any) -> Any:
             row.append(value)
         if condition is not None or turns is None:
             going = _scalar(found[0], bool, True)
-    return (*carried, *(_joined_rows(call, body, i + 1 + len(carried), r) for i, r in enumerate(rows)))
+    return (
+        *carried,
+        *(_joined_rows(call, body, i + 1 + len(carried), r) for i, r in enumerate(rows)),
+    )
 
 
 def _joined_rows(call: Call, body: Body, output: int, rows: list[Any]) -> Any:
@@ -135,9 +139,7 @@ def _scan_by_example(call: Call, lengths: Any, *inputs: Any) -> Any:
         own = [x[n] for x in inputs]
         steps = None if sizes is None else int(sizes[n])
         backwards = call("directions", [0] * count)
-        found.append(
-            _scanned(call, body, own[:split], own[split:], [0] * count, backwards, steps)
-        )
+        found.append(_scanned(call, body, own[:split], own[split:], [0] * count, backwards, steps))
     return tuple(stacked(call, column) for column in zip(*found, strict=True))
 
 
@@ -201,7 +203,7 @@ def _split_to_sequence(call: Call, x: Any, split: Any = None) -> Any:
         parts = [int(s) for s in split]
     ends = np.cumsum([0, *parts])
     before = (slice(None),) * axis
-    found = [x[(*before, slice(int(a), int(b)))] for a, b in zip(ends, ends[1:], strict=False)]
+    found = [x[(*before, slice(int(a), int(b)))] for a, b in pairwise(ends)]
     if split is None and not call("keepdims", 1):
         return [v.reshape((*v.shape[:axis], *v.shape[axis + 1 :])) for v in found]
     return found

@@ -70,7 +70,7 @@ def _scatter_nd(call: Call, x: Tensor, index: Tensor, updates: Tensor) -> Tensor
     return found.reshape(x.shape)
 
 
-_REDUCE = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+_REDUCE = {"add": "sum", "mul": "mul", "max": "amax", "min": "amin"}
 
 
 def _scattered(call: Call, rows: Tensor, index: Tensor, updates: Tensor) -> Tensor:
@@ -85,7 +85,9 @@ def _put(call: Call, x: Tensor, index: Tensor, updates: Tensor, axis: int) -> Te
     if how == "none":
         return eg.scatter(x, index, updates, axis=axis)
     if how not in _REDUCE:
-        raise ArgumentError(f"{call.op}: reduction {how!r} is not one of none, {', '.join(_REDUCE)}")
+        raise ArgumentError(
+            f"{call.op}: reduction {how!r} is not one of none, {', '.join(_REDUCE)}"
+        )
     if how == "add":
         return eg.scatter_add(x, index, updates, axis=axis)
     return eg.scatter(x, index, updates, axis=axis, reduce=_REDUCE[how], include_self=True)

@@ -91,8 +91,8 @@ def _group_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
 def _group_norm_by_group(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     groups = call("num_groups")
     each = x.shape[1] // groups
-    wide = [eg.repeat(v, each) if v.shape[0] == groups else v for v in (scale, bias)]
-    return eg.group_norm(x, groups, *wide, call("epsilon", 1e-5))
+    w, b = (eg.repeat(v, each) if v.shape[0] == groups else v for v in (scale, bias))
+    return eg.group_norm(x, groups, w, b, call("epsilon", 1e-5))
 
 
 @onnx_op("LpNormalization")
@@ -111,9 +111,7 @@ def _lrn(call: Call, x: Tensor) -> Tensor:
     size = call("size")
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     squares = x * x
-    zeros = [
-        eg.zeros((x.shape[0], n, *x.shape[2:]), x.dtype, x.device) for n in (before, after)
-    ]
+    zeros = [eg.zeros((x.shape[0], n, *x.shape[2:]), x.dtype, x.device) for n in (before, after)]
     wide = eg.concat([zeros[0], squares, zeros[1]], axis=1)
     total = wide[:, : x.shape[1]]
     for k in range(1, size):

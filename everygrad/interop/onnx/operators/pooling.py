@@ -124,7 +124,7 @@ def _max_pool(call: Call, x: Tensor) -> Any:
 
 def _flat_indices(call: Call, index: Tensor, x: Tensor, whole: Tensor, w: Windows) -> Tensor:
     """Places in the padded image as places in the whole unpadded tensor."""
-    at = []
+    at: list[Tensor] = []
     rest = index.astype(eg.int64)
     for size, (before, _) in zip(reversed(whole.shape[2:]), reversed(w.pads), strict=True):
         at.insert(0, eg.remainder(rest, size) - before)

@@ -120,10 +120,16 @@ def _conv(
     return {"Relu": eg.relu, "Sigmoid": eg.sigmoid, "Tanh": eg.tanh}[activation](out)
 
 
+def _halves(total: int, upper: bool) -> tuple[int, int]:
+    """Padding that makes a result of a given size; what is missing is added at the end."""
+    if total < 0:
+        return 0, total
+    small = total // 2
+    return (small, total - small) if upper else (total - small, small)
+
+
 @onnx_op("ConvTranspose")
-def _conv_transpose(
-    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> Tensor:
+def _conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     count = x.ndim - 2
     if count not in _CONV_TRANSPOSE:
         raise ShapeError(f"ConvTranspose: 1 to 3 spatial axes, got x of shape {x.shape}")
@@ -139,10 +145,7 @@ def _conv_transpose(
         wanted = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
     if wanted is not None:
         totals = [w + e - n for w, e, n in zip(whole, extra, wanted[-count:], strict=True)]
-        # half of it before, and what is left over on the side that the mode says
-        pads = [(t - t // 2, t // 2) if mode != "SAME_UPPER" else (t // 2, t - t // 2) for t in totals]
-        if mode == "NOTSET":
-            pads = [(t // 2, t - t // 2) for t in totals]
+        pads = [_halves(t, mode == "SAME_UPPER") for t in totals]
     else:
         pads = window_pads(call, x.shape[2:], weight.shape[2:], strides, dilations)
     out = _CONV_TRANSPOSE[count](
@@ -178,6 +181,5 @@ def _col2im(call: Call, x: Tensor, image: Any, block: Any) -> Tensor:
     out = eg.index_add(zero, eg.asarray(flat, device=x.device), columns, axis=2)
     out = out.reshape((n, channels, *whole))
     return out[
-        (slice(None),) * 2
-        + tuple(slice(pads[i], w - pads[count + i]) for i, w in enumerate(whole))
+        (slice(None),) * 2 + tuple(slice(pads[i], w - pads[count + i]) for i, w in enumerate(whole))
     ]

@@ -23,7 +23,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     if dtype.kind in "iu":
         return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     if "int" in dtype.name:
-        info: Any = ml_dtypes.iinfo(dtype)
+        info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
         return int(info.min), int(info.max)
     return None
 
@@ -275,4 +275,3 @@ def _integer_product(
     total = eg.matmul(shifted(a, a_zero, -2), shifted(b, b_zero, -1)).astype(eg.float32)
     out = total * (a_scale.reshape(()) * _along(b_scale, total.ndim, -1))
     return out if bias is None else out + bias
-

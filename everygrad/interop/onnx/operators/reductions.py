@@ -18,8 +18,7 @@ Axes = tuple[int, ...]
 def _extreme(function: Callable[..., Tensor], lowest: bool) -> Callable[..., Tensor]:
     def reduced(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
         if x.dtype is eg.bool:
-            wide = function(x.astype(eg.uint8), axis=axis, keepdims=keepdims)
-            return wide.astype(eg.bool)
+            return reduced(x.astype(eg.uint8), axis, keepdims).astype(eg.bool)
         if all(x.shape[a] for a in axis):
             return function(x, axis=axis, keepdims=keepdims)
         # of nothing: the value that every other one replaces

@@ -308,12 +308,19 @@ def _padded(call: Call, x: Any, pads: Any, fill: Any, axes: Any) -> Any:
     if isinstance(x, np.ndarray):
         if mode == "constant":
             return np.pad(x[cuts], grow, constant_values=fill)
-        return np.pad(x[cuts], grow, {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}[mode])
+        return np.pad(x[cuts], grow, _way(mode))
     found = x[cuts]
     for axis, (before, after) in enumerate(grow):
         if before or after:
             found = _grown(found, axis, before, after, mode, fill)
     return found
+
+
+def _way(mode: str) -> Any:
+    """NumPy's name for a way to pad, which is ONNX's."""
+    if mode not in ("reflect", "edge", "wrap"):
+        raise ArgumentError(f"Pad: mode is 'constant', 'reflect', 'edge' or 'wrap', got {mode!r}")
+    return mode
 
 
 def _grown(x: Tensor, axis: int, before: int, after: int, mode: str, fill: Any) -> Tensor:
@@ -324,10 +331,7 @@ def _grown(x: Tensor, axis: int, before: int, after: int, mode: str, fill: Any) 
             for n in (before, after)
         ]
         return eg.concat([parts[0], x, parts[1]], axis=axis)
-    kinds = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
-    if mode not in kinds:
-        raise ArgumentError(f"Pad: mode is 'constant', 'reflect', 'edge' or 'wrap', got {mode!r}")
-    index = np.pad(np.arange(x.shape[axis]), (before, after), kinds[mode])
+    index = np.pad(np.arange(x.shape[axis]), (before, after), _way(mode))
     return eg.take(x, eg.asarray(index, device=x.device), axis=axis)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def _regex_full_match(call: Call, x: Any) -> Any:
 @onnx_op("StringNormalizer", raw=True)
 def _string_normalizer(call: Call, x: Any) -> Any:
     case = call("case_change_action", "NONE")
-    change = {"UPPER": str.upper, "LOWER": str.lower, "NONE": str}[case]
+    change: Any = {"UPPER": str.upper, "LOWER": str.lower, "NONE": str}[case]
     sensitive = bool(call("is_case_sensitive", 0))
     stops = {w if sensitive else w.lower() for w in call("stopwords", [])}
     rows = x if x.ndim == 2 else x[None]
@@ -66,7 +67,7 @@ def _tf_idf_vectorizer(call: Call, x: Any) -> Any:
     pool = call("pool_strings") or call("pool_int64s")
     starts = [*call("ngram_counts"), len(pool)]
     places: dict[tuple[Any, ...], int] = {}
-    for n, (first, last) in enumerate(zip(starts, starts[1:], strict=False), start=1):
+    for n, (first, last) in enumerate(pairwise(starts), start=1):
         for at in range(first, last, n):
             places[tuple(pool[at : at + n])] = len(places)
     index = call("ngram_indexes")
@@ -81,7 +82,8 @@ def _tf_idf_vectorizer(call: Call, x: Any) -> Any:
                 reach = (n - 1) * skip
                 for at in range(len(words) - reach):
                     gram = tuple(
-                        v if isinstance(v, str) else int(v) for v in words[at : at + reach + 1 : skip]
+                        v if isinstance(v, str) else int(v)
+                        for v in words[at : at + reach + 1 : skip]
                     )
                     if gram in places:
                         found[places[gram]] += 1
