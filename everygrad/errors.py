@@ -88,12 +88,15 @@ class AnomalyError(GradientError):
 
 
 class MissingOpsError(EverygradError, NotImplementedError):
-    """Another library's program uses ops that are not known here; all of them are named."""
+    """A program uses ops that this library, or the format it is written in, has no form for; all of
+    them are named."""
 
-    def __init__(self, program: str, lacking: dict[str, list[str]]) -> None:
+    def __init__(
+        self, program: str, lacking: dict[str, list[str]], what: str = "no op here for"
+    ) -> None:
         self.lacking = lacking
         names = "; ".join(f"{op} (at {', '.join(at[:4])})" for op, at in sorted(lacking.items()))
-        super().__init__(f"{program}: no op here for {len(lacking)}: {names}")
+        super().__init__(f"{program}: {what} {len(lacking)}: {names}")
 
 
 class WorkerError(EverygradError, RuntimeError):

@@ -82,13 +82,18 @@ class Record(NamedTuple):
 
 
 def trace(
-    fn: Callable[..., Any], leaves: list[Any], tree: Any, escapes: bool
+    fn: Callable[..., Any],
+    leaves: list[Any],
+    tree: Any,
+    escapes: bool,
+    tracer: Tracer | None = None,
 ) -> tuple[Record, list[Tensor]]:
     """Run fn with traced payloads in the tensors among `leaves`.
 
     `escapes`: tensors made inside may be kept outside. They are returned with the record.
+    `tracer`: one that takes other ops apart than the device's compiler wants.
     """
-    tracer = Tracer()
+    tracer = Tracer() if tracer is None else tracer
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     args, kwargs = unflatten(tree, leaves)
     reads = Reads(fn, leaves, tracer.met)

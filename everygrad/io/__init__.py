@@ -9,12 +9,16 @@ from everygrad.io.saving import save as save
 from everygrad.io.web import export_web as export_web
 
 if TYPE_CHECKING:
+    from everygrad.interop.onnx.exporting.saving import save_onnx as save_onnx
     from everygrad.interop.onnx.importing import load_onnx as load_onnx
 
-__all__ = ["Checkpoints", "export_web", "load", "load_latest", "load_onnx", "save"]
+__all__ = ["Checkpoints", "export_web", "load", "load_latest", "load_onnx", "save", "save_onnx"]
 
 # What other libraries' files need lies in a part above this one, and loads when it is asked for.
-_LATER = {"load_onnx": "everygrad.interop.onnx.importing"}
+_LATER = {
+    "load_onnx": "everygrad.interop.onnx.importing",
+    "save_onnx": "everygrad.interop.onnx.exporting.saving",
+}
 
 
 def __getattr__(name: str) -> Any:

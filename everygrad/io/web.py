@@ -122,7 +122,7 @@ def _inputs(leaves: Sequence[Any]) -> Iterator[str]:
 
 def _changes(record: Record) -> Iterator[str]:
     """Tensors that are given new values; a random state is named as randomness instead."""
-    names = _names(record)
+    names = parameter_names(record)
     random = any(v.facts.random for v in record.graph.values)
     lasting = [t for t in record.targets if not (random and _is_random_state(t))]
     kept = [t for t in lasting if t.new]
@@ -192,7 +192,7 @@ def _places(lines: set[str]) -> str:
 # --- names ---------------------------------------------------------------------------------------
 
 
-def _names(record: Record) -> dict[int, str]:
+def parameter_names(record: Record) -> dict[int, str]:
     """Parameters and buffers by id, each under its longest name: that of the outermost module."""
     found: dict[int, str] = {}
     for module, _ in record.modules:
@@ -202,7 +202,7 @@ def _names(record: Record) -> dict[int, str]:
     return found
 
 
-def _input_names(fn: Callable[..., Any], count: int) -> list[str]:
+def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
     """As the function calls them, where that is known."""
     try:
         parameters = inspect.signature(getattr(fn, "forward", fn)).parameters.values()
@@ -220,7 +220,7 @@ def _fill(
 ) -> None:
     """Inputs and captured tensors: what the graph's inputs are for."""
     made.name = _name(fn)
-    names, arguments = _names(record), _input_names(fn, len(tensors))
+    names, arguments = parameter_names(record), argument_names(fn, len(tensors))
     order: list[tuple[int, Value]] = []
     for v, s in zip(made.graph.inputs, record.origins, strict=True):
         if s.argument is not None:
