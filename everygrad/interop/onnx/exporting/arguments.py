@@ -12,8 +12,8 @@ from everygrad.errors import ArgumentError, MissingFileError
 from everygrad.interop.onnx.exporting.writer import ONNX_TYPES
 from everygrad.io.files import as_path
 
-# by how much the sizes are multiplied in each trace; no two names change alike
-MULTIPLES = ((1, 2, 3), (1, 3, 2), (2, 1, 3), (2, 3, 1), (3, 1, 2), (3, 2, 1))
+# what is added to sizes in the traces after the first; no two names change alike
+CHANGES = ((1, 3), (3, 1), (2, 5), (5, 2), (1, 4), (4, 1))
 
 
 def target_of(path: Any) -> Path:
@@ -101,8 +101,8 @@ def symbols_of(dynamic: Any, names: Sequence[str], tensors: Sequence[Tensor]) ->
                     f"sizes that differ names that differ"
                 )
             known.places.append((at, axis % len(shape)))
-    if len(found) > len(MULTIPLES):
+    if len(found) > len(CHANGES):
         raise ArgumentError(
-            f"save_onnx: dynamic has {len(found)} names; at most {len(MULTIPLES)} can be told apart"
+            f"save_onnx: dynamic has {len(found)} names; at most {len(CHANGES)} can be told apart"
         )
     return found

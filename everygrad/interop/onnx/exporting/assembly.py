@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import TensorProto, checker, helper, shape_inference
+from onnx import AttributeProto, TensorProto, checker, helper, shape_inference
 
 from everygrad import dtypes
 from everygrad.dtypes import DType
@@ -39,18 +39,38 @@ def finish(w: Writer, found: Sequence[str], wanted: Sequence[str]) -> None:
             renamed[name] = output
         else:  # an input, a constant, or a second output of the same value
             w.nodes.append(helper.make_node("Identity", [name], [output], f"node_{output}"))
-    for node in w.nodes:
-        for field in (node.input, node.output):
-            for i, name in enumerate(field):
-                if name in renamed:
-                    field[i] = renamed[name]
     needed, kept = {*wanted}, []
+    for node in w.nodes:
+        _rename(node, renamed)
     for node in reversed(w.nodes):
         if needed & {*node.output}:
-            needed |= {*node.input}
+            needed |= _reads(node)
             kept.append(node)
     w.nodes = kept[::-1]
     w.weights = {name: array for name, array in w.weights.items() if name in needed}
+
+
+def _bodies(node: Any) -> list[Any]:
+    return [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
+
+
+def _rename(node: Any, names: dict[str, str]) -> None:
+    for field in (node.input, node.output):
+        for i, name in enumerate(field):
+            if name in names:
+                field[i] = names[name]
+    for body in _bodies(node):
+        for inner in body.node:
+            _rename(inner, names)
+
+
+def _reads(node: Any) -> set[str]:
+    """The tensors a node reads, in the graphs inside it too."""
+    found = {*node.input}
+    for body in _bodies(node):
+        for inner in body.node:
+            found |= _reads(inner)
+    return found
 
 
 def model_of(
@@ -114,7 +134,7 @@ def write(model: Any, large: dict[str, Any], path: Path, external_above: int) ->
         for name, array in large.items():
             offset = -(-offset // _PAGE) * _PAGE
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            write_at(file, memoryview(data), offset)
+            write_at(file, data.data, offset)
             model.graph.initializer.append(_outside(name, array, beside.name, offset))
             offset += array.nbytes
     replace(path, model.SerializeToString())

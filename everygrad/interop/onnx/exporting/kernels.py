@@ -13,6 +13,7 @@ from everygrad import dtypes
 from everygrad.compiler.ir import Value
 from everygrad.core import shapes
 from everygrad.dtypes import DType
+from everygrad.interop.onnx.exporting import recurrent
 from everygrad.interop.onnx.exporting.writer import Write, Writer, static
 
 Result = Callable[..., tuple[Any, DType]]
@@ -133,6 +134,15 @@ def _inside(x: Any, window: Any) -> bool:
     """ONNX pads by less than the window."""
     reach = zip(window.padding, window.size, strict=True)
     return _floats(x) and all(p < k for p, k in reach) and not window.misses(x.shape)
+
+
+def _pool_index(w: Writer, v: Value) -> str:
+    """ONNX counts the places through all images, here each begins at 0."""
+    (x,) = v.args
+    height, width = x.shape[-2:]
+    _, index = w.nodes_of("MaxPool", [w.name(x)], 2, **_places(v.params["window"]))
+    size = height * width
+    return w.node("Mod", index, w.ints([size], (x,)))
 
 
 def _sum_pool(w: Writer, v: Value) -> str:
@@ -317,6 +327,7 @@ KERNELS: dict[str, Form] = {
     "conv2d_input": Form(_conv_input, _fits),
     "convolve3d_input": Form(_conv_input, _fits),
     "max_pool2d_value": Form(_max_pool, _inside),
+    "max_pool2d_index": Form(_pool_index, _inside),
     "sum_pool2d": Form(_sum_pool, _sums),
     "softmax": Form(_along("Softmax"), _floats, _like_first),
     "log_softmax": Form(_along("LogSoftmax"), _floats, _like_first),
@@ -331,6 +342,8 @@ KERNELS: dict[str, Form] = {
     "scatter_prod": Form(_scatter("mul"), _with_self),
     "index_add": Form(_index_add, _wide_enough),
     "concat": Form(_concat),
+    "rnn_reserve": Form(recurrent.reserve, _floats),
+    "rnn_sequence": Form(recurrent.sequence, _floats),
     "argsort": Form(_argsort, _orders),
     "sort": Form(_sort, _orders),
     "top_index": Form(_top_index, _orders),

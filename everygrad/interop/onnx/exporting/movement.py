@@ -11,7 +11,7 @@ from everygrad import dtypes
 from everygrad.compiler.facts import Move
 from everygrad.compiler.ir import Value
 from everygrad.interop.onnx.exporting.sizes import Dim, Size, is_static
-from everygrad.interop.onnx.exporting.writer import Write, Writer, static
+from everygrad.interop.onnx.exporting.writer import Write, Writer, sizes_of, static
 
 _END = np.iinfo(np.int64).max
 _BEGIN = np.iinfo(np.int64).min
@@ -97,8 +97,10 @@ def sliced(w: Writer, name: str, shape: Sequence[Size], slices: Any, near: Seque
 def _unslice(w: Writer, v: Value) -> str:
     """Zeros around, and between for a step."""
     (x,) = v.args
-    name, before, after = w.name(x), [], []
-    sizes = list(x.shape)
+    name = w.name(x)
+    before: list[Size] = []
+    after: list[Size] = []
+    sizes = [*sizes_of(x)]
     for axis, ((start, count, step), n) in enumerate(
         zip(v.params["slices"], v.params["shape"], strict=True)
     ):
@@ -114,7 +116,7 @@ def _unslice(w: Writer, v: Value) -> str:
             sizes[axis] = count
         before.append(start)
         after.append(n - start - count)
-    return padded(w, name, before, after, v.dtype, (x,))
+    return padded(w, name, before, after, (x,))
 
 
 def _spread(
@@ -126,7 +128,7 @@ def _spread(
     name = reshaped(w, name, sizes, apart, near)
     zeros = [0] * len(apart)
     more = [step - 1 if i == axis + 1 else 0 for i in range(len(apart))]
-    name = padded(w, name, zeros, more, None, near)
+    name = padded(w, name, zeros, more, near)
     wide = [*sizes[:axis], count * step, *sizes[axis + 1 :]]
     name = reshaped(w, name, [*sizes[: axis + 1], step, *sizes[axis + 1 :]], wide, near)
     whole: list[Any] = [(0, m, 1) for m in wide]
@@ -135,7 +137,7 @@ def _spread(
 
 
 def padded(
-    w: Writer, name: str, before: list[Size], after: list[Size], dtype: Any, near: Sequence[Value]
+    w: Writer, name: str, before: Sequence[Size], after: Sequence[Size], near: Sequence[Value]
 ) -> str:
     """Zeros before and after along each axis."""
     if not before or all(b == 0 for b in (*before, *after)):

@@ -152,8 +152,10 @@ class Export:
             if random and _is_random_state(t):
                 continue
             where = "" if t.output is None else record.graph.outputs[t.output].where
-            what = "keeping tensors that it makes" if t.new else f"changing {_described(t, names)}"
-            self.lacks(f"{what}; use model.eval(), or return them", where or "its end")
+            if t.new:
+                self.lacks("tensors that it makes and keeps; return them", where or "its end")
+            else:
+                self.lacks("new values of tensors; use model.eval()", _described(t, names))
         if not record.results:
             raise ArgumentError(f"save_onnx: {self.program} returns nothing; return tensors")
 
@@ -236,6 +238,8 @@ class Export:
     def value(self, v: Value) -> None:
         """Write one call; what cannot be is noted, and the rest is looked at all the same."""
         self.w.names[v] = "?"
+        if v.facts.random:  # said already
+            return
         if v.dtype not in ONNX_TYPES:
             self.lacks(f"{v.name} of {v.dtype}", v.where)
             return

@@ -139,8 +139,9 @@ class Merged:
             raise _differ(group)
         else:
             params = {k: _merged([v.params[k] for v in group], group) for k in first.params}
+        sizes: Any = shape  # a Dim is no number, on purpose
         return Value(
-            first.kind, first.name, first.op, args, params, shape, first.dtype, first.number,
+            first.kind, first.name, first.op, args, params, sizes, first.dtype, first.number,
             first.where,
         )  # fmt: skip
 
@@ -177,7 +178,7 @@ class Progression(NamedTuple):
 
     start: Any
     step: Any
-    count: Size
+    length: Size
 
 
 def _constant(group: Sequence[Value]) -> dict[str, Any]:
@@ -188,24 +189,23 @@ def _constant(group: Sequence[Value]) -> dict[str, Any]:
     if first.ndim == 1 and FROM_NP[first.dtype].kind in ("int", "uint", "float"):
         found = [_progression(a) for a in arrays]
         if all(f is not None for f in found):
-            starts, steps, _ = zip(*found, strict=True)  # type: ignore[arg-type]  # none is None
-            if len(set(starts)) == 1 and len(set(steps)) == 1:
-                return {
-                    "range": Progression(starts[0], steps[0], size_of([len(a) for a in arrays]))
-                }
+            starts, steps = {f[0] for f in found if f}, {f[1] for f in found if f}
+            if len(starts) == 1 and len(steps) == 1:
+                length = size_of([len(a) for a in arrays])
+                return {"range": Progression(starts.pop(), steps.pop(), length)}
     raise Mismatch(
         "a constant array differs from size to size and is no arange; make it of the inputs",
         _place(group),
     )
 
 
-def _progression(array: Any) -> tuple[Any, Any, int] | None:
+def _progression(array: Any) -> tuple[Any, Any] | None:
     if len(array) < 2:
         return None
     wide = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
     step = wide[1] - wide[0]
     again = wide[0] + step * np.arange(len(array))
-    return (wide[0].item(), step.item(), len(array)) if np.array_equal(again, wide) else None
+    return (wide[0].item(), step.item()) if np.array_equal(again, wide) else None
 
 
 # --- sizes found again ---------------------------------------------------------------------------
@@ -250,9 +250,10 @@ def _terms(wanted: tuple[int, ...], known: Sequence[tuple[int, ...]]) -> Iterato
 
 def _linear(wanted: Sequence[int], given: Sequence[int]) -> tuple[int, int, int] | None:
     """(factor, divisor, offset) that fit every trace."""
-    pairs = [(g, w) for g, w in zip(given, wanted, strict=True)]
-    (g0, w0), (g1, w1) = pairs[0], next((p for p in pairs if p[0] != pairs[0][0]), (None, None))
-    if g1 is None or g0 == g1 or w0 == w1:
+    pairs = list(zip(given, wanted, strict=True))
+    g0, w0 = pairs[0]
+    g1, w1 = next((p for p in pairs if p[0] != g0), pairs[0])
+    if g0 == g1 or w0 == w1:
         return None
     rise, run = w1 - w0, g1 - g0
     if rise % run == 0:
@@ -272,13 +273,14 @@ def of_number(number: Number, tolerance: float) -> tuple[str, Size] | None:
     values = number.values
     if any(not np.isfinite(v) or v <= 0 for v in values):
         return None
-    for how, undo in (
-        ("", lambda v: v),
-        ("reciprocal", lambda v: 1.0 / v),
-        ("sqrt", lambda v: v * v),
-        ("rsqrt", lambda v: 1.0 / (v * v)),
-    ):
-        found = [undo(v) for v in values]
+    inverse = [1.0 / v for v in values]
+    ways = {
+        "": list(values),
+        "reciprocal": inverse,
+        "sqrt": [v * v for v in values],
+        "rsqrt": [v * v for v in inverse],
+    }
+    for how, found in ways.items():
         near = [round(f) for f in found]
         if all(abs(f - n) <= tolerance * n for f, n in zip(found, near, strict=True)):
             return how, size_of(near)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from everygrad._jit.record import InputOrigin, Record, trace
@@ -14,8 +14,8 @@ from everygrad.compiler.ir import Value, in_order, reachable
 from everygrad.core.op import Op
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import apply, user_line
-from everygrad.errors import ArgumentError, EverygradError
-from everygrad.interop.onnx.exporting.arguments import MULTIPLES, Symbol
+from everygrad.errors import ArgumentError
+from everygrad.interop.onnx.exporting.arguments import CHANGES, Symbol
 from everygrad.interop.onnx.exporting.kernels import KERNELS
 from everygrad.interop.onnx.exporting.sizes import TRACES
 from everygrad.ops.record.spec import REGISTRY
@@ -36,6 +36,12 @@ _whole: dict[str, Whole] = {}
 
 class ExportTracer(Tracer):
     """Decides by the table of ONNX forms, not by a device's kernels, what is taken apart."""
+
+    def backend(self, real: Any) -> Any:
+        """ONNX's forms are the kernels that functions ask a device about."""
+        found = super().backend(real)
+        found.kernels = {**real.kernels, **KERNELS}
+        return found
 
     def call(self, op: Op, inputs: Sequence[Tensor], params: dict[str, Any]) -> Any:
         form = KERNELS.get(op.name)
@@ -73,21 +79,29 @@ def traces_of(
     """One trace, or with sizes that stay open one for each of several sizes."""
     if not symbols:
         return [_traced(fn, tensors, tree)]
-    made = []
-    for k in range(TRACES):
-        sizes = {
-            name: max(2, s.size) * multiples[k]
-            for (name, s), multiples in zip(symbols.items(), MULTIPLES, strict=False)
-        }
+    first: Exception | None = None
+    for attempt in attempts(symbols):
         try:
-            made.append(_traced(fn, _at_sizes(tensors, symbols, sizes), tree))
-        except EverygradError as error:
-            shown = ", ".join(f"{name}={n}" for name, n in sizes.items())
-            raise ArgumentError(
-                f"save_onnx: with dynamic sizes the function is traced at several; at {shown} it "
-                f"raises {type(error).__name__}: {error}"
-            ) from error
-    return made
+            return [_traced(fn, _at_sizes(tensors, symbols, sizes), tree) for sizes in attempt]
+        except Exception as error:  # the function does not take these sizes
+            first = first or error
+    assert first is not None
+    tried = ", ".join(f"{name}={n}" for name, n in next(attempts(symbols))[1].items())
+    raise ArgumentError(
+        f"save_onnx: a function with dynamic sizes is traced at several; at such as {tried} it "
+        f"raises {type(first).__name__}: {first}"
+    ) from first
+
+
+def attempts(symbols: dict[str, Symbol]) -> Iterator[list[dict[str, int]]]:
+    """The sizes of each trace, in the order they are tried: somewhat larger ones, which share no
+    factor; smaller ones, where there is a largest; multiples, where there are blocks."""
+    sizes = {name: max(2, s.size) for name, s in symbols.items()}
+    pairs = dict(zip(symbols, CHANGES, strict=False))
+    yield [{n: sizes[n] + (0, *pairs[n])[k] for n in symbols} for k in range(TRACES)]
+    if all(size > max(pairs[name]) + 1 for name, size in sizes.items()):
+        yield [{n: sizes[n] - (0, *pairs[n])[k] for n in symbols} for k in range(TRACES)]
+    yield [{n: sizes[n] * (1 + (0, *pairs[n])[k]) for n in symbols} for k in range(TRACES)]
 
 
 def _at_sizes(

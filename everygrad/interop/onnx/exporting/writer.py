@@ -129,7 +129,7 @@ class Writer:
             (self.names[v], axis, s.values)
             for v in near
             if v in self.names
-            for axis, s in enumerate(v.shape)
+            for axis, s in enumerate(sizes_of(v))
             if isinstance(s, Dim)
         ]
         term = expressed(dim, [values for _, _, values in known])
@@ -209,14 +209,19 @@ class Writer:
         return self.node("Reciprocal", one) if how in ("reciprocal", "rsqrt") else one
 
     def progression(self, v: Value) -> str:
-        start, step, count = v.params["range"]
-        assert isinstance(count, Dim)
-        length = self.node("Squeeze", self.size(count), self.ints([0]))
-        out = self.node("Range", self.scalar(0, dtypes.int64), length, self.scalar(1, dtypes.int64))
+        start, step, length = v.params["range"]
+        assert isinstance(length, Dim)
+        count = self.node("Squeeze", self.size(length), self.ints([0]))
+        out = self.node("Range", self.scalar(0, dtypes.int64), count, self.scalar(1, dtypes.int64))
         out = self.cast(out, v.dtype)
         if step != 1:
             out = self.node("Mul", out, self.scalar(step, v.dtype))
         return self.node("Add", out, self.scalar(start, v.dtype)) if start else out
+
+
+def sizes_of(v: Value) -> tuple[Size, ...]:
+    """The shape of a value, in which sizes may change."""
+    return v.shape
 
 
 def static(what: str, thing: Any) -> Any:
