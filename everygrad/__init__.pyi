@@ -9,6 +9,7 @@ from everygrad import (
     autograd as autograd,
     cuda as cuda,
     data as data,
+    distributed as distributed,
     distributions as distributions,
     dtypes as dtypes,
     errors as errors,

@@ -20,6 +20,8 @@ keeps working for people who never import this module::
     │   └── AnomalyError                  a NaN appeared while anomaly mode was on
     ├── MissingOpsError   (NotImplementedError)  ops of another library's program not known here
     ├── WorkerError       (RuntimeError)  a loader's worker died, or took too long
+    ├── PeerLost          (RuntimeError, ConnectionError)  another rank died, hung, raised or ended
+    ├── CollectiveMismatchError (RuntimeError)  ranks that call different collectives
     ├── TraceError        (RuntimeError)  a value was needed while only shapes are known
     ├── CompileError      (RuntimeError)  a fault of the compiler itself
     └── FileError         (ValueError)    a file that is damaged, or holds what is refused
@@ -101,6 +103,25 @@ class MissingOpsError(EverygradError, NotImplementedError):
 
 class WorkerError(EverygradError, RuntimeError):
     """A DataLoader's worker died, took too long, or raised what cannot be raised here."""
+
+
+class PeerLost(EverygradError, RuntimeError, ConnectionError):  # noqa: N818  # a rank, not a fault
+    """Another rank died, hung, raised or ended while this one waited for it in a collective.
+
+    `rank` is the one that is lost, `collective` what this rank waited in, and `step` the number of
+    that collective, counted from the start of the program.
+    """
+
+    def __init__(self, rank: int, collective: str, step: int, reason: str = "is lost") -> None:
+        self.rank = rank
+        self.collective = collective
+        self.step = step
+        self.reason = reason
+        super().__init__(f"rank {rank} {reason}, while this one waited in {collective} (#{step})")
+
+
+class CollectiveMismatchError(EverygradError, RuntimeError):
+    """Ranks that must call the same collectives in the same order call different ones."""
 
 
 class TraceError(EverygradError, RuntimeError):

@@ -113,7 +113,7 @@ class _Call(Op):
             made = replay.run_on(inputs)
         if entry.verify:
             check(gradients.graph, entry.record.device, inputs, made)
-        return [wrap(a) for a in made]
+        return [wrap(a) for a in made[: len(gradients.wanted)]]
 
     def recorded(self, node: Any, g: Any) -> Sequence[Any]:
         """The gradients as ops that can be differentiated again: the function runs uncompiled."""

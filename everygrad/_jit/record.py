@@ -228,6 +228,8 @@ class _Builder:
     def record(self, guards: list[Guard], once: bool, read_arguments: bool) -> Record:
         graph = self.tracer.graph
         graph.outputs = [*self.returned, *self.values]
+        if self.tracer.latest_call is not None:  # what communicates is done, whoever uses it
+            graph.outputs.append(self.tracer.latest_call)
         gradients = self.gradients() if self.roots else None
         self.roots = []
         return Record(
@@ -277,6 +279,7 @@ class _Builder:
             return None
         inputs = len(graph.inputs)
         tracer.rewind()
+        tracer.latest_call = None  # backward begins when all of forward is done
         targets = [node for _, node in wanted]
         with tracer.active():
             seeds = [
@@ -300,7 +303,10 @@ class _Builder:
     def cut(
         self, graph: Graph, border: int, inputs: int, grads: list[tuple[int, Value]]
     ) -> Gradients:
-        live = reachable(v for _, v in grads)
+        wanted = [v for _, v in grads]
+        if self.tracer.latest_call is not None:
+            wanted.append(self.tracer.latest_call)
+        live = reachable(wanted)
         seeds = graph.inputs[inputs : inputs + len(self.roots)]
         del graph.inputs[inputs : inputs + len(self.roots)]
         first_seen = {*graph.inputs[inputs:]}  # tensors that only backward touches: forward's too
@@ -308,7 +314,7 @@ class _Builder:
         residuals: list[int] = []
         given = {*seeds, *first_seen}
         later = [v for v in in_order(live) if v.number >= border and v not in given]
-        needed = {a for v in later for a in v.args} | {v for _, v in grads}
+        needed = {a for v in later for a in v.args} | {*wanted}
         for v in in_order(needed):
             outside = v in first_seen or (v.number < border and v not in given)
             if outside and v.kind not in ("full", "constant"):
@@ -317,5 +323,5 @@ class _Builder:
                 back.made[v] = back.input(v)
         for s in seeds:
             back.made[s] = back.input(s)
-        made = back.copy([v for _, v in grads])
+        made = back.copy(wanted)
         return Gradients(made, residuals, [i for i, _, _ in self.roots], [i for i, _ in grads])

@@ -137,6 +137,7 @@ class Tracer:
         self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()
         self.generation = 0
         self.checks: dict[Value, Value] = {}  # of indices: the latest check of each
+        self.latest_call: Value | None = None  # of an op that communicates
         self.proxies: dict[str, _Backend] = {}
 
     # --- the context -----------------------------------------------------------------------------
@@ -336,12 +337,26 @@ class Tracer:
             return self.traced(t._data.value, params["device"])
         backend_of(op.name, [t._data for t in inputs])  # refuses more than one device
         device = inputs[0]._data.device
+        if op.communicates:
+            return self.communicating(op, inputs[0]._data, params)
         if op.family == "kernel" and self.expands(op, inputs, params, device):
             plain = [wrap(t._data) for t in self.checked(op, inputs, params, device)]
             return op.portable(*plain, **params)._data
         values = [t._data.value for t in self.checked(op, inputs, params, device)]
         made = self.graph.call(op, values, params, user_line(), self.generation)
         return self.traced(made, device)
+
+    def communicating(self, op: Op, x: Any, params: dict[str, Any]) -> Traced:
+        """A call that waits for the one before it: the order is that of the program, and what none
+        uses is done all the same, since the last one is an output of the graph."""
+        if not base.get(x.device).communicates:
+            raise TraceError(
+                f"{op.name}: {x.device} has no collectives in compiled functions; call it outside"
+            )
+        before = [] if self.latest_call is None else [self.latest_call]
+        made = self.graph.call(op, [x.value, *before], params, user_line(), self.generation)
+        self.latest_call = made
+        return self.traced(made, x.device)
 
     def expands(
         self, op: Op, inputs: Sequence[Tensor], params: dict[str, Any], device: str
@@ -458,6 +473,7 @@ class _Backend(base.Backend):
         self.device = device
         self.name = real.name
         self.kernels = real.kernels
+        self.communicates = real.communicates
 
     def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
         return bool(self.real.serves(op, given, params))

@@ -99,6 +99,8 @@ def _judge(steps: Sequence[Value], known: dict[Value, Any], accuracy: Accuracy) 
     """Raise unless every value is what its op makes of its arguments."""
     ways = import_module("everygrad.backends.reference.evaluate")  # few functions are verified
     for v in steps:
+        if v.facts.communicates:  # other processes made it
+            continue
         arrays = [known[a] for a in v.args]
         errors = [_unrounded(a, known[a]) if accuracy.contracts else 0.0 for a in v.args]
         found = ways.fault(v.op, arrays, v.params, known[v], errors, accuracy)

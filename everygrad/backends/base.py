@@ -43,6 +43,7 @@ class Backend:
     name: str
     kernels: Mapping[str, Callable[..., Any]]
     checks_later = False  # True: a bad index raises when a result is read, and nothing waits
+    communicates = False  # True: compiled functions may hold ops that communicate
 
     def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         """The result of `op` as a payload of this device; NotImplemented where the kernel does not

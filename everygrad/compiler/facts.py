@@ -113,6 +113,11 @@ class OpFacts:
     transfers: bool = False
     # random numbers are made of it, and nothing else is
     random: bool = False
+    # it exchanges its input with other processes: in a graph every such call waits for the one
+    # before it, which is one more input of it, and none is dropped, merged or computed again
+    communicates: bool = False
+    # of an op that communicates: what the host calls, of NumPy arrays and its parameters
+    host: Callable[..., Any] | None = None
 
     # --- fusion ----------------------------------------------------------------------------------
     # a loop of a fused group can compute it

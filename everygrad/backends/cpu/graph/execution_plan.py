@@ -445,7 +445,7 @@ class Planner:
             self.group(group)
         elif v.facts.value_check is ValueCheck.RANGE:
             self.check(v)
-        elif not v.size:
+        elif not v.size and not v.facts.communicates:
             self.slot(v)
         else:
             lowering.lower(self, v)

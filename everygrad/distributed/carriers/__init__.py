@@ -1,0 +1,1 @@
+"""What carries bytes between ranks: threads of one process, MPI, NCCL."""

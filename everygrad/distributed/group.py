@@ -1,0 +1,192 @@
+"""Ranks that communicate with each other, and the collectives as algorithms on arrays.
+
+Everything is made of one primitive of the carrier, `swap`: each rank of a group gives every other
+one an array and gets one from it. An all_reduce is two of them: each rank sums one part of the
+array, in the order of the ranks, and gives its part to all. That moves as few bytes as a ring, and
+the order of summation depends on nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from everygrad.distributed.calls import Call, around_first_difference, digest
+from everygrad.distributed.sums import combined
+from everygrad.errors import CollectiveMismatchError, PeerLost
+
+if TYPE_CHECKING:
+    from everygrad.distributed.world import World
+
+SMALL = 1 << 13  # bytes up to which one exchange with everybody is faster than two of parts
+_HEADER = 32  # bytes: the number of the collective in its group, the length of its text, its digest
+
+
+class Group:
+    """Some ranks of a world, in an order. `name` is the same on all of them."""
+
+    def __init__(self, world: World, name: str, ranks: tuple[int, ...]) -> None:
+        self.world = world
+        self.name = name
+        self.ranks = ranks
+        self.index = ranks.index(world.rank)
+        self.size = len(ranks)
+        self.count = 0  # collectives so far
+        self.rounds = 0  # swaps so far
+        self.pairs: dict[tuple[int, int], int] = {}  # messages so far, by sender and receiver
+        self.trusted = 0  # collectives of a compiled step that were agreed on as a whole
+        self.lock = threading.Lock()
+
+    # --- agreement -------------------------------------------------------------------------------
+
+    def agree(self, text: str, entry: dict[str, Any]) -> None:
+        """Raise on all ranks unless all of them are about to do the same."""
+        self.count += 1
+        if self.size == 1:
+            return
+        encoded = text.encode()
+        head = self.count.to_bytes(8, "little") + len(encoded).to_bytes(8, "little") + digest(text)
+        mine = np.frombuffer(head, np.uint8)
+        heads = self.swap([mine] * self.size, [((_HEADER,), mine.dtype)] * self.size, entry, True)
+        said = [h.tobytes() for h in heads]
+        if all(s == head for s in said):
+            return
+        lengths = [int.from_bytes(s[8:16], "little") for s in said]
+        whole = np.frombuffer(encoded, np.uint8)
+        likes = [((n,), mine.dtype) for n in lengths]
+        texts = self.swap([whole] * self.size, likes, entry, True)
+        lists = {
+            rank: t.tobytes().decode(errors="replace").split("\n")
+            for rank, t in zip(self.ranks, texts, strict=True)
+        }
+        numbers = [int.from_bytes(s[:8], "little") for s in said]
+        counted = "" if len(set(numbers)) == 1 else f" (calls so far: {numbers})"
+        path = self.world.ring.write("the ranks call different collectives")
+        raise CollectiveMismatchError(
+            f"the ranks of {self.name} call different collectives{counted}; the latest calls of "
+            f"rank {self.world.rank} are in {path}\n{around_first_difference(lists)}"
+        )
+
+    def trust(self, calls: Sequence[Call]) -> None:
+        """Agree on the collectives of a compiled step as a whole: none of them asks again."""
+        own = [str(c) for c in calls]
+        if not own or self.size == 1:
+            return
+        entry = self.world.ring.begin(f"agreement on {len(own)} collectives over {self.name}")
+        self.guarded(entry, lambda: self.agree("\n".join(own), entry))
+
+    # --- collectives on arrays -------------------------------------------------------------------
+
+    def run(self, call: Call, array: Any, trusted: bool = False, **params: Any) -> Any:
+        """One collective: noted in the ring, agreed on, carried out."""
+        entry = self.world.ring.begin(str(call))
+        with self.lock:
+
+            def work() -> Any:
+                if not trusted and call.kind not in ("send", "recv"):
+                    self.agree(str(call), entry)
+                return getattr(self, call.kind)(array, entry, **params)
+
+            return self.guarded(entry, work)
+
+    def guarded(self, entry: dict[str, Any], work: Any) -> Any:
+        """What `work` gives; what it raises is noted, and the ring written."""
+        try:
+            made = work()
+        except (PeerLost, CollectiveMismatchError) as error:
+            self.world.ring.end(entry, type(error).__name__)
+            self.world.ring.write(str(error))
+            raise
+        except BaseException as error:
+            self.world.ring.end(entry, type(error).__name__)
+            raise
+        self.world.ring.end(entry)
+        return made
+
+    def swap(
+        self,
+        parts: Sequence[Any],
+        likes: Sequence[tuple[tuple[int, ...], Any]],
+        entry: dict[str, Any],
+        header: bool = False,
+    ) -> list[Any]:
+        """Give part i to rank i of the group; get an array like `likes[i]` from each."""
+        self.rounds += 1
+        return self.world.carrier.swap(self, parts, likes, entry, header)
+
+    def all_reduce(self, x: Any, entry: dict[str, Any], how: str) -> Any:
+        if self.size == 1:
+            return x.copy()
+        if x.nbytes <= SMALL:
+            likes = [(x.shape, x.dtype)] * self.size
+            return combined(self.swap([x] * self.size, likes, entry), how)
+        flat = np.ascontiguousarray(x).reshape(-1)
+        bounds = [flat.size * i // self.size for i in range(self.size + 1)]
+        parts = [flat[a:b] for a, b in pairwise(bounds)]
+        own = parts[self.index]
+        mine = combined(self.swap(parts, [(own.shape, x.dtype)] * self.size, entry), how)
+        likes = [(p.shape, x.dtype) for p in parts]
+        out = np.empty(flat.shape, x.dtype)
+        gathered = self.swap([mine] * self.size, likes, entry)
+        for a, part in zip(bounds, gathered, strict=False):
+            out[a : a + part.size] = part
+        return out.reshape(x.shape)
+
+    def all_gather(self, x: Any, entry: dict[str, Any], dim: int) -> Any:
+        parts = self.swap([x] * self.size, [(x.shape, x.dtype)] * self.size, entry)
+        return np.concatenate(parts, axis=dim)
+
+    def reduce_scatter(self, x: Any, entry: dict[str, Any], dim: int) -> Any:
+        parts = np.split(x, self.size, axis=dim)
+        like = (parts[0].shape, x.dtype)
+        return combined(self.swap(parts, [like] * self.size, entry), "sum")
+
+    def all_to_all(self, x: Any, entry: dict[str, Any], split_dim: int, concat_dim: int) -> Any:
+        parts = np.split(x, self.size, axis=split_dim)
+        like = (parts[0].shape, x.dtype)
+        return np.concatenate(self.swap(parts, [like] * self.size, entry), axis=concat_dim)
+
+    def broadcast(self, x: Any, entry: dict[str, Any], source: int) -> Any:
+        nothing = np.empty((0,), x.dtype)
+        gives = self.index == source
+        parts = [x if gives else nothing] * self.size
+        likes = [(x.shape if i == source else (0,), x.dtype) for i in range(self.size)]
+        return self.swap(parts, likes, entry)[source].copy()
+
+    def reduce(self, x: Any, entry: dict[str, Any], source: int) -> Any:
+        """The sum on one rank, and zeros on the others."""
+        nothing = np.empty((0,), x.dtype)
+        takes = self.index == source
+        parts = [x if i == source else nothing for i in range(self.size)]
+        likes = [(x.shape if takes else (0,), x.dtype)] * self.size
+        found = self.swap(parts, likes, entry)
+        return combined(found, "sum") if takes else np.zeros_like(x)
+
+    def barrier(self, x: Any, entry: dict[str, Any]) -> Any:
+        """Agreement is all there is to it; a compiled step, which agreed already, waits here."""
+        self.swap([x] * self.size, [(x.shape, x.dtype)] * self.size, entry)
+        return x.copy()
+
+    def send(self, x: Any, entry: dict[str, Any], to: int, text: str) -> Any:
+        key = (self.index, to)
+        self.pairs[key] = self.pairs.get(key, 0) + 1
+        self.world.carrier.send(self, to, np.ascontiguousarray(x), text, self.pairs[key], entry)
+        return np.zeros((), x.dtype)
+
+    def recv(self, x: Any, entry: dict[str, Any], source: int, text: str) -> Any:
+        key = (source, self.index)
+        self.pairs[key] = self.pairs.get(key, 0) + 1
+        number = self.pairs[key]
+        out = np.empty(x.shape, x.dtype)
+        said = self.world.carrier.receive(self, source, out, text, number, entry)
+        if said != text:
+            path = self.world.ring.write("a message is not what was expected")
+            raise CollectiveMismatchError(
+                f"rank {self.world.rank} receives {text} from rank {self.ranks[source]}, which "
+                f"sends {said} (message {number} between them); the latest calls are in {path}"
+            )
+        return out
