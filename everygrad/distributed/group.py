@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.distributed.calls import Call, around_first_difference, digest
 from everygrad.distributed.sums import combined
 from everygrad.errors import CollectiveMismatchError, PeerLost
@@ -50,15 +51,11 @@ class Group:
             return
         encoded = text.encode()
         head = self.count.to_bytes(8, "little") + len(encoded).to_bytes(8, "little") + digest(text)
-        mine = np.frombuffer(head, np.uint8)
-        heads = self.swap([mine] * self.size, [((_HEADER,), mine.dtype)] * self.size, entry, True)
-        said = [h.tobytes() for h in heads]
+        said = [h.tobytes() for h in self.told(head, [_HEADER] * self.size, entry)]
         if all(s == head for s in said):
             return
         lengths = [int.from_bytes(s[8:16], "little") for s in said]
-        whole = np.frombuffer(encoded, np.uint8)
-        likes = [((n,), mine.dtype) for n in lengths]
-        texts = self.swap([whole] * self.size, likes, entry, True)
+        texts = self.told(encoded, lengths, entry)
         lists = {
             rank: t.tobytes().decode(errors="replace").split("\n")
             for rank, t in zip(self.ranks, texts, strict=True)
@@ -70,6 +67,12 @@ class Group:
             f"the ranks of {self.name} call different collectives{counted}; the latest calls of "
             f"rank {self.world.rank} are in {path}\n{around_first_difference(lists)}"
         )
+
+    def told(self, own: bytes, lengths: Sequence[int], entry: dict[str, Any]) -> list[Any]:
+        """What each rank says, in bytes."""
+        outs = [np.empty(n, np.uint8) for n in lengths]
+        self.swap([np.frombuffer(own, np.uint8)] * self.size, outs, entry, header=True)
+        return outs
 
     def trust(self, calls: Sequence[Call]) -> None:
         """Agree on the collectives of a compiled step as a whole: none of them asks again."""
@@ -108,67 +111,76 @@ class Group:
         return made
 
     def swap(
-        self,
-        parts: Sequence[Any],
-        likes: Sequence[tuple[tuple[int, ...], Any]],
-        entry: dict[str, Any],
-        header: bool = False,
-    ) -> list[Any]:
-        """Give part i to rank i of the group; get an array like `likes[i]` from each."""
+        self, parts: Sequence[Any], outs: Sequence[Any], entry: dict[str, Any], header: bool = False
+    ) -> None:
+        """Give part i to rank i of the group, and fill outs[i] with what it gives. `header`: small
+        messages that show who is there; what follows them cannot wait for long."""
         self.rounds += 1
-        return self.world.carrier.swap(self, parts, likes, entry, header)
+        own = self.index
+        if outs[own] is not parts[own]:
+            np.copyto(outs[own], parts[own])
+        if self.size > 1:
+            self.world.carrier.swap(self, parts, outs, entry, header)
+
+    def gathered(self, x: Any, entry: dict[str, Any]) -> list[Any]:
+        """x of every rank."""
+        outs = [x if i == self.index else empty(x.shape, x.dtype) for i in range(self.size)]
+        self.swap([x] * self.size, outs, entry)
+        return outs
+
+    def exchanged(self, parts: Sequence[Any], entry: dict[str, Any]) -> list[Any]:
+        """The part that every rank has for this one; all parts are of one shape."""
+        own = parts[self.index]
+        outs = [own if i == self.index else empty(own.shape, own.dtype) for i in range(self.size)]
+        self.swap(parts, outs, entry)
+        return outs
 
     def all_reduce(self, x: Any, entry: dict[str, Any], how: str) -> Any:
-        if self.size == 1:
-            return x.copy()
-        if x.nbytes <= SMALL:
-            likes = [(x.shape, x.dtype)] * self.size
-            return combined(self.swap([x] * self.size, likes, entry), how)
+        if x.nbytes <= SMALL or self.size == 1:
+            return combined(self.gathered(x, entry), how)
         flat = np.ascontiguousarray(x).reshape(-1)
         bounds = [flat.size * i // self.size for i in range(self.size + 1)]
         parts = [flat[a:b] for a, b in pairwise(bounds)]
-        own = parts[self.index]
-        mine = combined(self.swap(parts, [(own.shape, x.dtype)] * self.size, entry), how)
-        likes = [(p.shape, x.dtype) for p in parts]
-        out = np.empty(flat.shape, x.dtype)
-        gathered = self.swap([mine] * self.size, likes, entry)
-        for a, part in zip(bounds, gathered, strict=False):
-            out[a : a + part.size] = part
+        mine = combined(self.exchanged(parts, entry), how)
+        out = empty(flat.shape, x.dtype)
+        self.swap([mine] * self.size, [out[a:b] for a, b in pairwise(bounds)], entry)
         return out.reshape(x.shape)
 
     def all_gather(self, x: Any, entry: dict[str, Any], dim: int) -> Any:
-        parts = self.swap([x] * self.size, [(x.shape, x.dtype)] * self.size, entry)
-        return np.concatenate(parts, axis=dim)
+        if any(n != 1 for n in x.shape[:dim]):
+            return np.concatenate(self.gathered(x, entry), axis=dim)
+        out = empty((*x.shape[:dim], x.shape[dim] * self.size, *x.shape[dim + 1 :]), x.dtype)
+        self.swap([x] * self.size, np.split(out, self.size, axis=dim), entry)
+        return out
 
     def reduce_scatter(self, x: Any, entry: dict[str, Any], dim: int) -> Any:
-        parts = np.split(x, self.size, axis=dim)
-        like = (parts[0].shape, x.dtype)
-        return combined(self.swap(parts, [like] * self.size, entry), "sum")
+        return combined(self.exchanged(np.split(x, self.size, axis=dim), entry), "sum")
 
     def all_to_all(self, x: Any, entry: dict[str, Any], split_dim: int, concat_dim: int) -> Any:
         parts = np.split(x, self.size, axis=split_dim)
-        like = (parts[0].shape, x.dtype)
-        return np.concatenate(self.swap(parts, [like] * self.size, entry), axis=concat_dim)
+        return np.concatenate(self.exchanged(parts, entry), axis=concat_dim)
 
     def broadcast(self, x: Any, entry: dict[str, Any], source: int) -> Any:
         nothing = np.empty((0,), x.dtype)
-        gives = self.index == source
-        parts = [x if gives else nothing] * self.size
-        likes = [(x.shape if i == source else (0,), x.dtype) for i in range(self.size)]
-        return self.swap(parts, likes, entry)[source].copy()
+        parts = [x if self.index == source else nothing] * self.size
+        out = empty(x.shape, x.dtype)
+        self.swap(parts, [out if i == source else nothing for i in range(self.size)], entry)
+        return out
 
     def reduce(self, x: Any, entry: dict[str, Any], source: int) -> Any:
         """The sum on one rank, and zeros on the others."""
         nothing = np.empty((0,), x.dtype)
-        takes = self.index == source
         parts = [x if i == source else nothing for i in range(self.size)]
-        likes = [(x.shape if takes else (0,), x.dtype)] * self.size
-        found = self.swap(parts, likes, entry)
-        return combined(found, "sum") if takes else np.zeros_like(x)
+        if self.index != source:
+            self.swap(parts, [nothing] * self.size, entry)
+            return np.zeros_like(x)
+        outs = [x if i == source else empty(x.shape, x.dtype) for i in range(self.size)]
+        self.swap(parts, outs, entry)
+        return combined(outs, "sum")
 
     def barrier(self, x: Any, entry: dict[str, Any]) -> Any:
-        """Agreement is all there is to it; a compiled step, which agreed already, waits here."""
-        self.swap([x] * self.size, [(x.shape, x.dtype)] * self.size, entry)
+        """Nothing but an exchange: who has everyone's array knows that everyone is here."""
+        self.gathered(x, entry)
         return x.copy()
 
     def send(self, x: Any, entry: dict[str, Any], to: int, text: str) -> Any:

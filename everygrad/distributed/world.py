@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
 from typing import Any, Protocol
 
 from everygrad.distributed.calls import Ring
+from everygrad.distributed.carriers import mpi
 from everygrad.distributed.carriers.local import TIMEOUT, Board, LocalCarrier
 from everygrad.distributed.group import Group
 from everygrad.errors import ArgumentError, PeerLost
@@ -23,12 +25,12 @@ class Carrier(Protocol):
         self,
         group: Group,
         parts: Sequence[Any],
-        likes: Sequence[tuple[tuple[int, ...], Any]],
+        outs: Sequence[Any],
         entry: dict[str, Any],
         header: bool,
-    ) -> list[Any]:
-        """Give part i to member i of the group; get an array like `likes[i]` from each. `header`:
-        the exchange shows who is there; what follows it cannot wait for long."""
+    ) -> None:
+        """Give part i to member i of the group; fill outs[i], which is contiguous, with what it
+        gives. This rank's own is in its place already. `header`: as in `Group.swap`."""
 
     def send(
         self, group: Group, to: int, x: Any, text: str, number: int, entry: dict[str, Any]
@@ -67,15 +69,24 @@ class World:
 
 _here: ContextVar[World | None] = ContextVar("everygrad_world", default=None)
 _process: World | None = None
+_CARRIERS = ("mpi", "nccl")
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")  # what mpiexec tells its processes
 
 
 def world() -> World:
     """The world that this thread, or else this process, belongs to."""
-    global _process
     found = _here.get() or _process
-    if found is None:
-        found = _process = World(LocalCarrier(Board(1, TIMEOUT), 0))
-    return found
+    return _joined(None) if found is None else found
+
+
+def _joined(carrier: str | None) -> World:
+    """The process's world, joined through a carrier; None: what the environment says."""
+    global _process
+    if carrier is None:
+        sizes = (os.environ.get(name, "") for name in _SIZES)
+        carrier = "mpi" if any(s.isdecimal() and int(s) > 1 for s in sizes) else "local:1"
+    _process = World(mpi.start() if carrier == "mpi" else LocalCarrier(Board(1, TIMEOUT), 0))
+    return _process
 
 
 def rank() -> int:
@@ -101,8 +112,9 @@ def world_size() -> int:
 def init(carrier: str | None = None) -> None:
     """Join the other ranks. Needed only where the carrier is to be chosen: `Mesh` does it too.
 
-    carrier  "local:N": the N ranks that `run_local` started; None: what the launcher or
-             mpiexec set up, else this process by itself
+    carrier  "local:N": the N ranks that `run_local` started; "mpi": the processes of mpiexec;
+             "nccl": the same, whose GPUs talk to each other directly; None: the processes of
+             the launcher or of mpiexec where there are any, else this process by itself
 
     >>> import everygrad as eg
     >>> eg.distributed.init()
@@ -111,11 +123,24 @@ def init(carrier: str | None = None) -> None:
         world()
         return
     kind, _, count = carrier.partition(":") if isinstance(carrier, str) else ("", "", "")
-    if kind != "local" or not count.isdecimal():
-        raise ArgumentError(f'init: carrier must be "local:N", got {carrier!r}')
-    if world().size != int(count):
+    if not (carrier in _CARRIERS or (kind == "local" and count.isdecimal())):
+        raise ArgumentError(f'init: carrier must be "local:N", "mpi" or "nccl", got {carrier!r}')
+    here = _here.get() or _process
+    if carrier in _CARRIERS:
+        if here is None:
+            _joined(carrier)
+        elif not isinstance(here.carrier, mpi.MpiCarrier):
+            raise ArgumentError(
+                f"init: {carrier!r}, and this program has {here.size} simulated ranks already; "
+                f"call init() first of all"
+            )
+        return
+    if here is None and count == "1":
+        here = _joined(carrier)
+    size = 1 if here is None else here.size
+    if size != int(count):
         raise ArgumentError(
-            f"init: {carrier!r}, and there are {world().size} ranks here; start them with "
+            f"init: {carrier!r}, and there are {size} ranks here; start them with "
             f"run_local(main, {count})"
         )
 
