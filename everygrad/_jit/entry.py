@@ -242,7 +242,7 @@ class Entry:
                 return replay.run(given, prepare)
             interrupted = None
             if profiler is not None:
-                shown = partial(described, replay, record.graph)
+                shown = partial(described, replay, record.graph, record.device)
                 outputs = profiler.replay(self.name, shown, record.device, replay)
             else:
                 outputs, interrupted = replay.run(given)

@@ -106,8 +106,8 @@ class _Call(Op):
         ]
         inputs = [aligned(a) for a in (*node.saved, *seeds)]
         if intercepted() and (profiler := profiling.get()) is not None:
-            shown = partial(described, replay, gradients.graph)
             name, device = f"{entry.name}, backward", entry.record.device
+            shown = partial(described, replay, gradients.graph, device)
             made = profiler.replay_on(name, shown, device, replay, inputs)
         else:
             made = replay.run_on(inputs)

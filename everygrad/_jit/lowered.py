@@ -22,7 +22,7 @@ class Lowered:
         self.name = getattr(fn, "__qualname__", str(fn))
         self.record = record
         self.graph: Graph = record.graph
-        self.simplified: Graph = prepared(record.graph)
+        self.simplified: Graph = prepared(record.graph, record.device)
         # recorded, or built, but not run
         self.plan: Any = (
             Native(build(self.simplified, donations_of(record)), self.simplified)
@@ -127,7 +127,7 @@ def _slot_sizes(program: ExecutionPlan, graph: Graph) -> dict[int, int]:
     return sizes
 
 
-def described(replay: Any, graph: Graph) -> tuple[Any, Graph]:
+def described(replay: Any, graph: Graph, device: str) -> tuple[Any, Graph]:
     """The steps of something compiled, as `Lowered` shows them, and the graph they compute."""
-    simplified = prepared(graph)
+    simplified = prepared(graph, device)
     return Native(replay.program, simplified) if hasattr(replay, "program") else replay, simplified

@@ -12,6 +12,7 @@ from everygrad.backends import base
 from everygrad.compiler.expr import call
 from everygrad.compiler.facts import OpFacts
 from everygrad.compiler.ir import Graph
+from everygrad.compiler.overlap import overlapped
 from everygrad.compiler.simplify import simplify
 from everygrad.core.protocols import Compiled
 from everygrad.ops.record.families import Elementwise
@@ -26,6 +27,8 @@ MOVES = {
     "add": REGISTRY["add"],
     "reshape": REGISTRY["reshape"],
     "broadcast_to": REGISTRY["broadcast_to"],
+    "slice": REGISTRY["slice"],
+    "concat": REGISTRY["concat"],
 }
 
 
@@ -36,13 +39,16 @@ def evaluate(op: OpFacts, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
     return base.get("cpu").run(op, list(arrays), params)
 
 
-def prepared(graph: Graph) -> Graph:
+def prepared(graph: Graph, device: str) -> Graph:
+    """The graph as a backend compiles it."""
+    if base.get(device).overlaps:
+        graph = overlapped(graph, MOVES)
     return simplify(graph, evaluate, MOVES)
 
 
 def compiled(graph: Graph, device: str, donated: Sequence[tuple[int, int]] = ()) -> Compiled:
     """A traced graph, simplified and compiled for a device."""
-    return base.get(device).compile(prepared(graph), donated)
+    return base.get(device).compile(prepared(graph, device), donated)
 
 
 def aligned(array: Any) -> Any:

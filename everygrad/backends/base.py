@@ -44,6 +44,7 @@ class Backend:
     kernels: Mapping[str, Callable[..., Any]]
     checks_later = False  # True: a bad index raises when a result is read, and nothing waits
     communicates = False  # True: compiled functions may hold ops that communicate
+    overlaps = False  # True: the host carries these out while the device goes on
 
     def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         """The result of `op` as a payload of this device; NotImplemented where the kernel does not

@@ -57,6 +57,16 @@ class Neutral(NamedTuple):
     both: bool
 
 
+class SplitCall(NamedTuple):
+    """A collective as two ops: one that starts it, and one that waits for its result."""
+
+    start: OpFacts
+    wait: OpFacts
+    agree: OpFacts  # before the first one of a graph: all ranks are about to do the same
+    describe: Callable[[Any, Shape], Any]  # (value, shape of what it takes) -> what all must see
+    bucket: Callable[[Any], Any]  # those of equal keys may be one, of flat arrays; None: alone
+
+
 class OpFacts:
     """The facts, with what holds for an op that states none."""
 
@@ -118,6 +128,10 @@ class OpFacts:
     communicates: bool = False
     # of an op that communicates: what the host calls, of NumPy arrays and its parameters
     host: Callable[..., Any] | None = None
+    # of an op that communicates: how `compiler.overlap` makes two of it
+    split: SplitCall | None = None
+    # which of the groups that could run next does: below 0, sooner than others; above, later
+    priority: int = 0
 
     # --- fusion ----------------------------------------------------------------------------------
     # a loop of a fused group can compute it

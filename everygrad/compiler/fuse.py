@@ -249,10 +249,12 @@ class Fuser(Grouping):
         left = [g for g in self.groups if g.values]
         early = self.wanted_early()
         waiting: dict[int, int] = {}  # how many groups each still waits for
-        keys: dict[int, tuple[bool, int, int, int]] = {}
+        keys: dict[int, tuple[bool, int, int, int, int]] = {}
         for g in left:
             numbers = [v.number for v in g.values]
-            keys[g.number] = (g.number not in early, max(numbers), min(numbers), g.number)
+            priority = 0 if g.opaque is None else g.opaque.facts.priority
+            late = g.number not in early
+            keys[g.number] = (late, priority, max(numbers), min(numbers), g.number)
             g.before = self.dependencies.before[g.number]
             waiting[g.number] = len(g.before)
         ready = [keys[n] for n, count in waiting.items() if not count]

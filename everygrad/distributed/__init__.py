@@ -1,6 +1,7 @@
 """Many processes: meshes of ranks, collectives as ops, and training across them."""
 
 from everygrad.distributed.collectives import (
+    Work as Work,
     all_gather as all_gather,
     all_reduce as all_reduce,
     all_to_all as all_to_all,
@@ -10,6 +11,7 @@ from everygrad.distributed.collectives import (
     reduce as reduce,
     reduce_scatter as reduce_scatter,
     send as send,
+    start_all_reduce as start_all_reduce,
 )
 from everygrad.distributed.mesh import Mesh as Mesh
 from everygrad.distributed.world import (
@@ -21,6 +23,7 @@ from everygrad.distributed.world import (
 
 __all__ = [
     "Mesh",
+    "Work",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -33,5 +36,6 @@ __all__ = [
     "reduce_scatter",
     "run_local",
     "send",
+    "start_all_reduce",
     "world_size",
 ]

@@ -9,23 +9,30 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy import ndarray
 
 from everygrad.backends import base
+from everygrad.compiler.facts import OpFacts, SplitCall
+from everygrad.core.context import intercepted
 from everygrad.core.shapes import Shape, axis_index
 from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dispatch import apply
+from everygrad.distributed.background import Pending
 from everygrad.distributed.calls import Call
+from everygrad.distributed.group import MESSAGES, Agreement, Group
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.world import world
-from everygrad.dtypes import FROM_NP, DType
+from everygrad.dtypes import FROM_NP, DType, int64
 from everygrad.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from everygrad.ops.python.creation import zeros
 from everygrad.ops.record.families import Kernel
 
 __all__ = [
+    "Work",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -35,9 +42,80 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "send",
+    "start_all_reduce",
 ]
 
 _OPS = ("sum", "mean", "max", "min")
+
+
+class _Start(OpFacts):
+    """The first half of a collective in a graph: its result is the number that `_Wait` asks for."""
+
+    family = "kernel"
+    priority = -1
+
+    def __init__(self, whole: Collective) -> None:
+        self.name = f"{whole.name}.start"
+        self.whole = whole
+        self.state(communicates=True, host=self.on_host)
+
+    def result(self, *given: Any, **params: Any) -> tuple[Shape, DType]:
+        return (1,), int64
+
+    def on_host(self, x: Any, *after: Any, mesh: Mesh, **params: Any) -> Any:
+        # x stays as it is until `_Wait`, which takes it too, has run
+        work = partial(self.whole.on_host, x, mesh=mesh, inline=True, **params)
+        return np.array([mesh.background.start(work)])
+
+
+class _Wait(OpFacts):
+    """The second half: gives the result of the collective."""
+
+    family = "kernel"
+    priority = 1
+
+    def __init__(self, whole: Collective) -> None:
+        self.name = f"{whole.name}.wait"
+        self.whole = whole
+        self.state(communicates=True, host=self.on_host)
+
+    def result(self, ticket: Any, x: Any, *after: Any, **params: Any) -> tuple[Shape, DType]:
+        return self.whole.infer(x, **params)
+
+    def on_host(self, ticket: Any, *given: Any, mesh: Mesh, **params: Any) -> Any:
+        return mesh.background.finish(int(ticket[0]))
+
+
+class _Agree(OpFacts):
+    """Stands before the first collective of a graph: the ranks compare their lists."""
+
+    family = "kernel"
+    name = "agree"
+    priority = -1
+
+    def __init__(self) -> None:
+        self.state(communicates=True, host=self.on_host)
+
+    def result(self, x: Any, **params: Any) -> tuple[Shape, DType]:
+        return x.shape, x.dtype
+
+    def on_host(self, x: Any, owner: Any) -> Any:
+        """`owner`: the calls of the graph, each with its mesh and axis."""
+        texts: dict[Group, list[str]] = {}
+        for mesh, axis, call in owner:
+            if call.kind not in MESSAGES:
+                texts.setdefault(mesh.group(axis), []).append(str(call))
+        background = owner[0][0].background
+        for group, calls in texts.items():
+            listed = Agreement("\n".join(calls), len(calls))
+            if background.busy:
+                background.submit(partial(group.trust, listed)).result()
+            else:
+                group.trust(listed)
+        return x
+
+
+AGREE = _Agree()
 
 
 class Collective(Kernel):
@@ -63,6 +141,8 @@ class Collective(Kernel):
             communicates=True,
             host=self.on_host,
         )
+        halves = (_Start(self), _Wait(self), AGREE)
+        self.state(split=SplitCall(*halves, self.compared, self.bucket))
         self.shape_of = shape
         self.detail = tuple(detail)
         self.moved = tuple(moved)  # parameters that are axes of x
@@ -74,11 +154,22 @@ class Collective(Kernel):
         return Call(self.name, mesh.group(axis).name, str(dtype), tuple(shape), detail)
 
     def on_host(
-        self, x: Any, *after: Any, mesh: Mesh, axis: str | None, trusted: bool = False, **more: Any
+        self,
+        x: Any,
+        *after: Any,
+        mesh: Mesh,
+        axis: str | None,
+        trusted: bool = False,
+        inline: bool = False,
+        **more: Any,
     ) -> Any:
-        """The collective on a NumPy array. `after`: in a graph, the one before it."""
+        """The collective on a NumPy array. `after`: in a graph, the one before it; `trusted`: the
+        ranks have agreed on it; `inline`: this is the communication thread."""
         call = self.describe(x.shape, FROM_NP[x.dtype], {"mesh": mesh, "axis": axis, **more})
-        return mesh.group(axis).run(call, x, trusted, **self.arguments(call, **more))
+        group, given = mesh.group(axis), self.arguments(call, **more)
+        if inline:
+            return group.now(call, x, trusted, given)
+        return group.run(call, x, trusted, **given)
 
     def arguments(self, call: Call, **more: Any) -> dict[str, Any]:
         """What the group's method takes beside the array."""
@@ -98,6 +189,17 @@ class Collective(Kernel):
         """Inside vmap: the same collective of all examples, whose axis comes first."""
         later = {k: params[k] + 1 for k in self.moved}
         return apply(self, *values, **{**params, **later})
+
+    def compared(self, v: Any, shape: Shape) -> Any:
+        """Where a call of a graph takes place, and what all ranks there must see of it."""
+        mesh, axis = v.params["mesh"], v.params["axis"]
+        return mesh, axis, self.describe(shape, v.dtype, v.params)
+
+    def bucket(self, v: Any) -> Any:
+        """Sums over the same ranks and of one dtype may be one sum of one array."""
+        if self is not ALL_REDUCE:
+            return None
+        return v.params["mesh"], v.params["axis"], v.params["how"], v.dtype
 
     def infer(
         self, x: Any, *after: Any, mesh: Mesh, axis: str | None, **more: Any
@@ -256,6 +358,50 @@ def all_reduce(x: Tensor, mesh: Mesh, axis: str | None, op: str = "sum") -> Tens
         return apply(ALL_REDUCE, x, mesh=mesh, axis=axis, how="sum") / size
     record = ALL_REDUCE if op == "sum" else ALL_EXTREME
     return apply(record, x, mesh=mesh, axis=axis, how=op)
+
+
+class Work:
+    """An all_reduce that was started; `wait` gives its result."""
+
+    def __init__(self, pending: Pending, divisor: int) -> None:
+        self._pending = pending
+        self._divisor = divisor
+
+    def wait(self) -> Tensor:
+        """The result, once it is there; raises what the collective raised."""
+        out = wrap(self._pending.result())
+        return out if self._divisor == 1 else out / self._divisor
+
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._pending.done.is_set()
+
+
+def start_all_reduce(x: Tensor, mesh: Mesh, axis: str | None, op: str = "sum") -> Work:
+    """An all_reduce in the background: the rank's communication thread carries it out, after all
+    that was started before it, while the program goes on. It has no derivative; gradients that are
+    ready while backward goes on are what it is for. Inside `jit` it is an all_reduce, which the
+    compiler overlaps, and on a GPU it is done at once.
+
+    >>> import everygrad as eg
+    >>> mesh = eg.distributed.Mesh({"data": 1})
+    >>> work = eg.distributed.start_all_reduce(eg.ones((2,)), mesh, "data")
+    >>> work.wait()
+    tensor([1., 1.])
+    """
+    size = _checked("start_all_reduce", x, mesh, axis)
+    if op not in ("sum", "mean") or not x.dtype.is_differentiable:
+        raise ArgumentError(
+            f"start_all_reduce: takes floats and op sum or mean, got {x.dtype} and {op!r}"
+        )
+    payload = x._data
+    divisor = size if op == "mean" else 1
+    if type(payload) is not ndarray or intercepted():
+        made = Pending(lambda: apply(ALL_REDUCE, x.detach(), mesh=mesh, axis=axis, how="sum")._data)
+        made.run()
+        return Work(made, divisor)
+    work = partial(ALL_REDUCE.on_host, payload, mesh=mesh, axis=axis, how="sum", inline=True)
+    return Work(mesh.background.submit(work), divisor)
 
 
 def all_gather(x: Tensor, mesh: Mesh, axis: str | None, dim: int = 0) -> Tensor:

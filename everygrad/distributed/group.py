@@ -8,10 +8,9 @@ the order of summation depends on nothing.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +23,15 @@ if TYPE_CHECKING:
     from everygrad.distributed.world import World
 
 SMALL = 1 << 13  # bytes up to which one exchange with everybody is faster than two of parts
+MESSAGES = ("send", "recv")  # which two ranks agree on, when they meet
 _HEADER = 32  # bytes: the number of the collective in its group, the length of its text, its digest
+
+
+class Agreement(NamedTuple):
+    """What the ranks of a group must all have: the collectives of a compiled step among them."""
+
+    text: str
+    calls: int
 
 
 class Group:
@@ -39,8 +46,6 @@ class Group:
         self.count = 0  # collectives so far
         self.rounds = 0  # swaps so far
         self.pairs: dict[tuple[int, int], int] = {}  # messages so far, by sender and receiver
-        self.trusted = 0  # collectives of a compiled step that were agreed on as a whole
-        self.lock = threading.Lock()
 
     # --- agreement -------------------------------------------------------------------------------
 
@@ -74,27 +79,31 @@ class Group:
         self.swap([np.frombuffer(own, np.uint8)] * self.size, outs, entry, header=True)
         return outs
 
-    def trust(self, calls: Sequence[Call]) -> None:
+    def trust(self, listed: Agreement) -> None:
         """Agree on the collectives of a compiled step as a whole: none of them asks again."""
-        own = [str(c) for c in calls]
-        if not own or self.size == 1:
-            return
-        entry = self.world.ring.begin(f"agreement on {len(own)} collectives over {self.name}")
-        self.guarded(entry, lambda: self.agree("\n".join(own), entry))
+        if self.size > 1:
+            entry = self.world.ring.begin(f"agreement on {listed.calls} calls over {self.name}")
+            self.guarded(entry, lambda: self.agree(listed.text, entry))
 
     # --- collectives on arrays -------------------------------------------------------------------
 
     def run(self, call: Call, array: Any, trusted: bool = False, **params: Any) -> Any:
-        """One collective: noted in the ring, agreed on, carried out."""
+        """One collective: noted in the ring, agreed on, carried out. What was started before it is
+        carried out first."""
+        background = self.world.background
+        if background.busy:
+            return background.submit(lambda: self.now(call, array, trusted, params)).result()
+        return self.now(call, array, trusted, params)
+
+    def now(self, call: Call, array: Any, trusted: bool, params: dict[str, Any]) -> Any:
         entry = self.world.ring.begin(str(call))
-        with self.lock:
 
-            def work() -> Any:
-                if not trusted and call.kind not in ("send", "recv"):
-                    self.agree(str(call), entry)
-                return getattr(self, call.kind)(array, entry, **params)
+        def work() -> Any:
+            if not trusted and call.kind not in MESSAGES:
+                self.agree(str(call), entry)
+            return getattr(self, call.kind)(array, entry, **params)
 
-            return self.guarded(entry, work)
+        return self.guarded(entry, work)
 
     def guarded(self, entry: dict[str, Any], work: Any) -> Any:
         """What `work` gives; what it raises is noted, and the ring written."""

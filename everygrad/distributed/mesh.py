@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from everygrad.distributed.background import Background
 from everygrad.distributed.group import Group
 from everygrad.distributed.world import init, world
 from everygrad.errors import ArgumentError
@@ -85,6 +86,11 @@ class Mesh:
             name = f"{self!r}.{axis or 'all axes'}"
             found = self._groups[axis] = self._world.group(name, ranks)
         return found
+
+    @property
+    def background(self) -> Background:
+        """This rank's communication thread."""
+        return self._world.background
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.axes.items())

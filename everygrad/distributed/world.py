@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
 from typing import Any, Protocol
 
+from everygrad.distributed.background import Background
 from everygrad.distributed.calls import Ring
 from everygrad.distributed.carriers import mpi
 from everygrad.distributed.carriers.local import TIMEOUT, Board, LocalCarrier
@@ -54,6 +55,7 @@ class World:
         self.rank = carrier.rank
         self.size = carrier.size
         self.ring = Ring(self.rank)
+        self.background = Background(f"everygrad-communication-{self.rank}")
         self.groups: dict[tuple[str, tuple[int, ...]], Group] = {}
         self.meshes = 0  # made so far: ranks make them in the same order
         self.everyone = self.group("all ranks", tuple(range(self.size)))

@@ -26,7 +26,7 @@ class CPU(Backend):
     """The CPU backend; its payloads are NumPy arrays."""
 
     name = "cpu"
-    communicates = True
+    communicates = overlaps = True
 
     def __init__(self) -> None:
         self.kernels: dict[str, Callable[..., Any]] = dict(KERNELS)

@@ -107,7 +107,7 @@ class Server(Control):
             sock.settimeout(max(0.01, until - time.monotonic()))
             peer = Peer(sock)
             said = (peer.read() or [{}])[0]
-            number = said.get("rank")
+            number: Any = said.get("rank")
             if said.get("secret") != secret or number not in range(1, self.size):
                 sock.close()
                 continue

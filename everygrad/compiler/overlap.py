@@ -1,0 +1,163 @@
+"""Collectives of a graph overlapped with what does not need them: two passes.
+
+The first gathers neighbours in the chain of collectives into buckets: sums over the same ranks, in
+one dtype, none of which needs the result of another. The second makes two values of each: `start`,
+which hands it to the communication thread, and `wait`, which gives its result. Starts are chained
+in the order of the program, and so are waits. In the order of the groups (`fuse`) a start then goes
+as early and a wait as late as what they take and give allow.
+
+Ahead of all stands an agreement: the ranks compare their lists of collectives, once for each run,
+and none of the collectives need ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from everygrad.compiler.facts import SplitCall
+from everygrad.compiler.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.rewrite import Rewriter
+from everygrad.core.shapes import size_of
+from everygrad.dtypes import float32
+
+MOST = 25 << 20  # bytes of a bucket
+FEWEST = 1 << 20  # bytes up to which more of them do not help
+BUCKETS = 8  # that the bytes of a graph are shared among, within these limits
+
+
+def overlapped(graph: Graph, moves: dict[str, Any]) -> Graph:
+    """The same graph with its collectives in buckets, and split into start and wait."""
+    calls = [v for v in in_order(reachable(graph.outputs)) if v.facts.communicates]
+    if len(calls) < 2:  # nothing to order, and little to overlap with: it is asked about eagerly
+        return graph
+    return _Splitter(buckets_of(calls), moves).run(graph)
+
+
+def buckets_of(calls: Sequence[Value]) -> list[list[Value]]:
+    """The calls in their order, those that may be one in one list."""
+    total = sum(v.args[0].nbytes for v in calls)
+    limit = min(MOST, max(FEWEST, total // BUCKETS))
+    needs = _latest_needed(calls)
+    found: list[list[Value]] = []
+    first, taken, key = 0, 0, None
+    for i, v in enumerate(calls):
+        own = _split_of(v).bucket(v)
+        size = v.args[0].nbytes
+        joins = own is not None and own == key and taken + size <= limit and needs[v] < first
+        if joins:
+            found[-1].append(v)
+            taken += size
+        else:
+            found.append([v])
+            first, taken, key = i, size, own
+    return found
+
+
+def _latest_needed(calls: Sequence[Value]) -> dict[Value, int]:
+    """For each call: the number of the latest other one whose result it is made of, or -1."""
+    numbers = {v: i for i, v in enumerate(calls)}
+    latest: dict[Value, int] = {}
+    for v in in_order(reachable(calls)):
+        data = v.args[:1] if v in numbers else v.args  # the others say the order alone
+        latest[v] = max((max(latest[a], numbers.get(a, -1)) for a in data), default=-1)
+    return {v: latest[v] for v in calls}
+
+
+def _split_of(v: Value) -> SplitCall:
+    assert v.facts.split is not None, v.name
+    return v.facts.split
+
+
+class _Splitter(Rewriter):
+    """Builds the new graph. `buckets` are in the order of the chain."""
+
+    def __init__(self, buckets: list[list[Value]], moves: dict[str, Any]) -> None:
+        super().__init__()
+        self.buckets = buckets
+        self.moves = moves
+        self.number = {v: i for i, bucket in enumerate(buckets) for v in bucket}
+        self.last_start: Value | None = None
+        self.last_wait: Value | None = None
+
+    def copy(self, outputs: Sequence[Value]) -> Graph:
+        for v in self.order(outputs):
+            if v in self.made:
+                continue
+            if v in self.number:
+                self.emit(self.buckets[self.number[v]])
+            else:
+                self.get(v)
+        self.graph.outputs = [self.made[v] for v in outputs]
+        return self.graph
+
+    def needs(self, v: Value) -> list[Value]:
+        """What must be there before v: of a call all that its bucket takes, and the one before."""
+        at = self.number.get(v)
+        if at is None:
+            return list(v.args)
+        before = [self.buckets[at - 1][0]] if at else []
+        return [*(member.args[0] for member in self.buckets[at]), *before]
+
+    def order(self, outputs: Sequence[Value]) -> list[Value]:
+        """All live values, each after what it needs, else as written."""
+        done: set[Value] = set()
+        order: list[Value] = []
+        for root in in_order(reachable(outputs)):
+            todo = [root]
+            while todo:
+                v = todo[-1]
+                left = [] if v in done else [a for a in self.needs(v) if a not in done]
+                if left:
+                    todo += left
+                else:
+                    todo.pop()
+                    if v not in done:
+                        done.add(v)
+                        order.append(v)
+        return order
+
+    def emit(self, bucket: list[Value]) -> None:
+        """Start and wait of a bucket, and the result of each of its members."""
+        v = bucket[0]
+        split = _split_of(v)
+        xs = [self.made[member.args[0]] for member in bucket]
+        x = xs[0] if len(xs) == 1 else self.joined(xs, v)
+        if self.last_start is None:
+            self.last_start = self.agreement(split)
+        params = {**v.params, "trusted": True}
+        start = self.graph.call(split.start, [x, self.last_start], params, v.where)
+        behind = [] if self.last_wait is None else [self.last_wait]
+        wait = self.graph.call(split.wait, [start, x, *behind], params, v.where)
+        self.last_start, self.last_wait = start, wait
+        if len(bucket) == 1:
+            self.made[v] = wait
+            return
+        at = 0
+        for member in bucket:
+            piece = {"slices": ((at, member.size, 1),)}
+            part = self.graph.call(self.moves["slice"], [wait], piece, v.where)
+            self.made[member] = self.reshaped(part, member.shape, v)
+            at += member.size
+
+    def joined(self, xs: Sequence[Value], v: Value) -> Value:
+        flat = [self.reshaped(x, (x.size,), v) for x in xs]
+        params = {"axis": 0, "sizes": tuple(x.size for x in flat)}
+        return self.graph.call(self.moves["concat"], flat, params, v.where)
+
+    def reshaped(self, x: Value, shape: tuple[int, ...], v: Value) -> Value:
+        if x.shape == shape:
+            return x
+        return self.graph.call(self.moves["reshape"], [x], {"shape": shape}, v.where)
+
+    def agreement(self, split: Any) -> Value:
+        """The value that stands before the first start."""
+        first = self.graph.full((1,), 0.0, float32)
+        calls = []
+        for bucket in self.buckets:
+            v = bucket[0]
+            shape = v.args[0].shape
+            if len(bucket) > 1:
+                shape = (sum(size_of(member.args[0].shape) for member in bucket),)
+            calls.append(_split_of(v).describe(v, shape))
+        return self.graph.call(split.agree, [first], {"owner": tuple(calls)})
