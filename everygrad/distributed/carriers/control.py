@@ -172,7 +172,8 @@ class Server(Control):
         self.note_state(0, self.waiting)
         here = [n for n in range(self.size) if n not in self.ended and n not in self.lost]
         states = [self.states.get(n, (None, now)) for n in here]
-        if self.stuck is None and here and all(w and now - t > STUCK for w, t in states):
+        waits = not self.lost and all(w and now - t > STUCK for w, t in states)
+        if self.stuck is None and here and waits:
             lines = [
                 f"rank {n} in {w[1]} (#{w[0]})" for n, (w, _) in zip(here, states, strict=True)
             ]

@@ -1,0 +1,223 @@
+"""Starts the ranks through mpiexec, shows what they print, starts again, and leaves nothing behind.
+
+A start that fails is ended as a whole: ranks that are left are told by the control channel and end
+by themselves, and what does not end within `PATIENCE` seconds is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from everygrad.errors import ArgumentError, DeviceError
+
+PATIENCE = 10.0  # seconds that the other ranks have to end after one failed
+_TAG = re.compile(rb"^\[\d+,(\d+)\]<std(?:out|err)>: ?")  # Open MPI's, of each line
+# what costs a second at start, or twice the bytes, in Open MPI's wheel; clusters override it
+_SETTINGS = {
+    "OMPI_MCA_mtl": "^ofi",
+    "OMPI_MCA_btl": "^ofi,uct",
+    "OMPI_MCA_coll_libnbc_iallreduce_algorithm": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Job(NamedTuple):
+    """What to start."""
+
+    ranks: int
+    script: str
+    arguments: Sequence[str]
+    hosts: str | None = None
+    max_restarts: int = 0
+
+
+def find_mpiexec() -> str | None:
+    """mpiexec of the wheel beside this Python, or the one in PATH."""
+    beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+    for folder in beside:
+        if (folder / "mpiexec").is_file():
+            return str(folder / "mpiexec")
+    return shutil.which("mpiexec")
+
+
+def options(mpiexec: str, job: Job) -> list[str]:
+    """mpiexec's options for this job, by whose mpiexec it is."""
+    said = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False)
+    given = ["-n", str(job.ranks)]
+    if "Open MPI" in said.stdout or "OpenRTE" in said.stdout:
+        # the others live on when a rank dies: they say who it was
+        given += ["--runtime-options", "recoverable,continuous", "--output", "tag"]
+        given += ["--oversubscribe", "--bind-to", "none"]
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            given.append("--allow-run-as-root")
+        return [*given, *(["--hostfile", job.hosts] if job.hosts else [])]
+    given += ["-prepend-rank", "-disable-auto-cleanup"]
+    return [*given, *(["-f", job.hosts] if job.hosts else [])]
+
+
+def first_host(hosts: str) -> str:
+    """The host of rank 0: the first that the file names."""
+    for line in Path(hosts).read_text(encoding="utf-8").splitlines():
+        words = line.split("#")[0].split()
+        if words:
+            return words[0].split(":")[0]
+    raise ArgumentError(f"launch: {hosts} names no host")
+
+
+def environment(job: Job, folder: str, attempt: int) -> dict[str, str]:
+    """What the ranks find in their environment; what is set already stays."""
+    env = dict(os.environ)
+    for name, value in _SETTINGS.items():
+        env.setdefault(name, value)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if job.hosts is None:
+        for name in _THREADS:
+            env.setdefault(name, str(max(1, (cores or 1) // job.ranks)))
+    else:
+        env.setdefault("EVERYGRAD_CONTROL_ADDRESS", first_host(job.hosts))
+    env["EVERYGRAD_LAUNCH_DIR"] = folder
+    env["EVERYGRAD_ATTEMPT"] = str(attempt)
+    return env
+
+
+class Start:
+    """One start of all ranks."""
+
+    def __init__(self, job: Job, command: Sequence[str], attempt: int) -> None:
+        self.job = job
+        self.folder = tempfile.mkdtemp(prefix="everygrad-launch-")
+        self.process = subprocess.Popen(
+            command,
+            env=environment(job, self.folder, attempt),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        streams = ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
+        self.readers = [
+            threading.Thread(target=show, args=(source, target), daemon=True)
+            for source, target in streams
+        ]
+        for reader in self.readers:
+            reader.start()
+
+    def noted(self, state: str) -> dict[int, str]:
+        """What the ranks left word of, by rank."""
+        return {
+            int(path.name.rpartition("-")[2]): path.read_text(encoding="utf-8")
+            for path in Path(self.folder).glob(f"{state}-*")
+        }
+
+    def wait(self) -> str | None:
+        """Wait for the end; what went wrong, or None."""
+        failing: float | None = None
+        while self.process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.2)
+            if failing is None and self.noted("failed"):
+                failing = time.monotonic()
+            if failing is not None and time.monotonic() - failing > PATIENCE:
+                break
+        self.end()
+        failed, done = self.noted("failed"), self.noted("done")
+        missing = [r for r in range(self.job.ranks) if r not in done]
+        if not missing:
+            return None
+        # who lost a peer is not the cause
+        causes = [r for r in missing if not failed.get(r, "").startswith("PeerLost")]
+        rank = (causes or missing)[0]
+        return f"rank {rank}: {failed.get(rank, 'died without a word')}"
+
+    def end(self) -> None:
+        """End everything that this start began."""
+        for number, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
+            if self.process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(patience)
+        if self.job.hosts is None:
+            for rank, pid in self.noted("pid").items():
+                if pid.isdecimal() and _is_ours(int(pid), self.folder, rank):
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+        for reader in self.readers:
+            reader.join(3.0)
+
+    def forget(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _is_ours(pid: int, folder: str, rank: int) -> bool:
+    """Whether a process is the rank that this start began, not another one of the same number."""
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"EVERYGRAD_LAUNCH_DIR={folder}".encode() in environ
+
+
+def show(source: IO[bytes] | None, target: Any) -> None:
+    """Print the lines of all ranks, each with its rank in front."""
+    assert source is not None
+    for line in source:
+        shown = _TAG.sub(lambda m: b"[%s] " % m.group(1), line)
+        target.write(shown.decode(errors="replace"))
+        target.flush()
+
+
+def run(job: Job) -> int:
+    """Start, start again as often as is allowed, and return the exit status."""
+    if not Path(job.script).is_file():
+        raise ArgumentError(f"launch: there is no script {job.script}")
+    mpiexec = find_mpiexec()
+    if mpiexec is None and (job.ranks > 1 or job.hosts):
+        raise DeviceError('launch: found no mpiexec; pip install "everygrad[mpi]"')
+    worker = str(Path(__file__).with_name("worker.py"))  # as a file: it need not import everygrad
+    ranks = [sys.executable, worker, job.script, *job.arguments]
+    command = ranks if mpiexec is None else [mpiexec, *options(mpiexec, job), *ranks]
+    for attempt in range(job.max_restarts + 1):
+        start = Start(job, command, attempt)
+        ended = _forwarding(start)
+        try:
+            wrong = start.wait()
+        finally:
+            start.end()
+            start.forget()
+        if wrong is None:
+            return 0
+        print(f"launch: {wrong}", file=sys.stderr, flush=True)
+        if ended:
+            return 128 + ended[0]
+        if attempt < job.max_restarts:
+            print(f"launch: start {attempt + 2} of {job.max_restarts + 1}", file=sys.stderr)
+    return 1
+
+
+def _forwarding(start: Start) -> list[int]:
+    """Ctrl-C and SIGTERM end the ranks; the list gets the signal's number."""
+    got: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        got.append(number)
+        with suppress(ProcessLookupError):
+            os.killpg(start.process.pid, signal.SIGTERM)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+    return got
