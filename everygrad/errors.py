@@ -19,6 +19,7 @@ keeps working for people who never import this module::
     │   ├── FunctionError                 a user-defined function returned something unusable
     │   └── AnomalyError                  a NaN appeared while anomaly mode was on
     ├── MissingOpsError   (NotImplementedError)  ops of another library's program not known here
+    ├── PlacementError    (ValueError)    a placement that an op, a mesh or a file does not take
     ├── WorkerError       (RuntimeError)  a loader's worker died, or took too long
     ├── PeerLost          (RuntimeError, ConnectionError)  another rank died, hung, raised or ended
     ├── CollectiveMismatchError (RuntimeError)  ranks that call different collectives
@@ -99,6 +100,10 @@ class MissingOpsError(EverygradError, NotImplementedError):
         self.lacking = lacking
         names = "; ".join(f"{op} (at {', '.join(at[:4])})" for op, at in sorted(lacking.items()))
         super().__init__(f"{program}: {what} {len(lacking)}: {names}")
+
+
+class PlacementError(EverygradError, ValueError):
+    """A placement that an op does not take, or that does not fit a mesh."""
 
 
 class WorkerError(EverygradError, RuntimeError):

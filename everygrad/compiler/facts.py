@@ -153,6 +153,13 @@ class OpFacts:
     # it checks values, which it returns
     value_check: ValueCheck | None = None
 
+    # --- in shards -------------------------------------------------------------------------------
+    # kernel: (inputs' shapes, parameters) -> the ways to compute it in shards; None: as its
+    # definition says (`ops.record.sharding`)
+    splits: Callable[..., Sequence[Any]] | None = None
+    # the sets of inputs that it is linear in, all of a set at once
+    linear_in: tuple[tuple[int, ...], ...] = ()
+
     # --- shared by its definition and the kernels of every device --------------------------------
     # said after its name of values that it cannot compute with
     failure: str = ""

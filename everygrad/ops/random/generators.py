@@ -163,13 +163,25 @@ class Generator:
 
     def bits(self, count: int, device: str = "cpu") -> Tensor:
         """`count` random uint32; the stream moves on."""
+        return self.stretches(count, ((0, count),), device)[0]
+
+    def stretches(
+        self, count: int, wanted: Sequence[tuple[int, int]], device: str = "cpu"
+    ) -> list[Tensor]:
+        """Of `count` random uint32 those from each start to its stop, and no others are drawn; the
+        stream moves on as if all were."""
         state = self.state
+        made = []
         with no_grad():
-            # the few words of the state move, the many that are drawn do not
-            drawn: Tensor = apply(BITS, state.to(device), count=count)
+            for start, stop in wanted:
+                blocks, rest = divmod(start, 4)
+                # the few words of the state move, the many that are drawn do not
+                here = state if not blocks else apply(ADVANCE, state, blocks=blocks)
+                drawn: Tensor = apply(BITS, here.to(device), count=stop - start + rest)
+                made.append(drawn[rest:] if rest else drawn)
             advanced = apply(ADVANCE, state, blocks=-(-count // 4))
             state.rebind(advanced._data, None, drawn=True)
-            return drawn
+        return made
 
 
 def _words(seed: int) -> Any:
@@ -189,6 +201,58 @@ def scoped_generator(generator: Generator) -> Setting:
     return Setting(_scoped, generator)
 
 
+class Rows(NamedTuple):
+    """The part of a draw that is made here: `rows` of an axis of `whole`, from `start` on."""
+
+    axis: int
+    start: int
+    rows: int
+    whole: int
+
+
+_sharded: ContextVar[tuple[Rows, ...]] = ContextVar("everygrad_sharded_draws", default=())
+
+
+def sharded_draws(axis: int, start: int, rows: int, whole: int) -> Setting:
+    """A block in which random tensors that have `rows` along `axis` are rows `start` and on of what
+    would be drawn with `whole` rows: shards get the numbers that the whole would get.
+
+    >>> import everygrad as eg
+    >>> from everygrad.ops.random.generators import sharded_draws
+    >>> whole = eg.rand((4, 3), generator=eg.Generator(7))
+    >>> with sharded_draws(0, 2, 2, 4):
+    ...     part = eg.rand((2, 3), generator=eg.Generator(7))
+    >>> bool((part == whole[2:]).all())
+    True
+    """
+    return Setting(_sharded, (*_sharded.get(), Rows(axis, start, rows, whole)))
+
+
+def _drawn_in_shards(
+    sizes: shapes.Shape, words: int, parts: Sequence[Rows], generator: Generator, device: str
+) -> list[Tensor]:
+    """What `draw` gives where the tensor is a part of a larger one."""
+    whole = list(sizes)
+    for part in parts:
+        whole[part.axis] = part.whole
+    count = shapes.size_of(tuple(whole))
+    first = parts[0]
+    if len(parts) == 1 and first.axis == 0:  # a stretch of the numbers
+        row = shapes.size_of(sizes[1:])
+        starts = [i * count + first.start * row for i in range(words)]
+        wanted = [(at, at + first.rows * row) for at in starts]
+        return [t.reshape(sizes) for t in generator.stretches(count * words, wanted, device)]
+    flat = generator.bits(count * words, device)
+    made = []
+    for i in range(words):
+        t = flat[i * count : (i + 1) * count].reshape(tuple(whole))
+        for part in parts:
+            before = (slice(None),) * part.axis
+            t = t[(*before, slice(part.start, part.start + part.rows))]
+        made.append(t)
+    return made
+
+
 def manual_seed(seed: int) -> Generator:
     """Seed the generator that random functions use when none is given; returns it."""
     return (_scoped.get() or default_generator).manual_seed(seed)
@@ -200,8 +264,13 @@ def draw(shape: Any, words: int, generator: Generator | None, device: str) -> li
     if any(n < 0 for n in size):
         raise ArgumentError(f"random: sizes must not be negative, got {size}")
     sizes = (*batches(), *size)
+    chosen = generator or _scoped.get() or default_generator
+    if parts := _sharded.get():
+        parts = tuple(p for p in parts if p.axis < len(size) and size[p.axis] == p.rows)
+        if parts and sizes == size:
+            return _drawn_in_shards(size, words, parts, chosen, device)
     count = shapes.size_of(sizes)
-    flat = (generator or _scoped.get() or default_generator).bits(count * words, device)
+    flat = chosen.bits(count * words, device)
     if words == 1:
         return [wrap_draw(flat if len(sizes) == 1 else flat.reshape(sizes))]
     return [wrap_draw(flat[i * count : (i + 1) * count].reshape(sizes)) for i in range(words)]

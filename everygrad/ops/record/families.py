@@ -193,8 +193,12 @@ class Elementwise(Op, ElementwiseOp):
 
 
 def _is_plain(payload: Any) -> bool:
-    """Whether a payload is the CPU's, or stands for one while a function is traced."""
-    return type(payload) is ndarray or getattr(payload, "plain", False)
+    """Whether a payload is the CPU's, or takes fused ops as the CPU's do: a tracer's, a shard."""
+    return (
+        type(payload) is ndarray
+        or getattr(payload, "plain", False)
+        or getattr(payload, "fuses", False)
+    )
 
 
 def _has_complex(saved: Sequence[Any]) -> bool:

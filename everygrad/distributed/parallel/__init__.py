@@ -1,0 +1,1 @@
+"""Training over a mesh: data parallel, ZeRO, tensor parallel and pipelines."""

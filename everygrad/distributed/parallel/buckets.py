@@ -1,0 +1,166 @@
+"""Gradients in buckets: each is reduced by one collective, as soon as all of it is there.
+
+Buckets begin with the last parameters, whose gradients come first, and start in one order on all
+ranks. In eager mode a thread of its own communicates while backward goes on; in a compiled function
+the collectives are ops like all others, and the compiler moves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, NamedTuple
+
+from everygrad.autograd.modes import no_grad
+from everygrad.core.context import tracing
+from everygrad.core.tensor import Tensor
+from everygrad.errors import ArgumentError
+from everygrad.nn.parameter import Parameter
+
+BUCKET_BYTES = 25 * 2**20
+
+
+class Named(NamedTuple):
+    """A parameter and its name in the module."""
+
+    name: str
+    parameter: Parameter
+
+
+class Bucket:
+    """Parameters of one dtype and device whose gradients travel together."""
+
+    def __init__(self, held: Sequence[Named]) -> None:
+        self.held = tuple(held)
+        self.ready: set[int] = set()  # ids of parameters whose gradient is complete
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.ready) == len(self.held)
+
+
+def make_buckets(named: Sequence[Named], limit: int) -> list[Bucket]:
+    """The parameters, last ones first, in buckets of at most `limit` bytes; a larger parameter has
+    one for itself."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ArgumentError(f"bucket_bytes must be a positive integer, got {limit!r}")
+    made: list[Bucket] = []
+    group: list[Named] = []
+    nbytes = 0
+    for held in reversed(named):
+        p = held.parameter
+        size = p.size * p.dtype.itemsize
+        fits = not group or (
+            nbytes + size <= limit
+            and p.dtype is group[0].parameter.dtype
+            and p.device == group[0].parameter.device
+        )
+        if not fits:
+            made.append(Bucket(group))
+            group, nbytes = [], 0
+        group.append(held)
+        nbytes += size
+    return [*made, Bucket(group)] if group else made
+
+
+class Lane:
+    """One thread that communicates, in the order in which it is asked."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._pool: ThreadPoolExecutor | None = None
+
+    def start(self, work: Callable[[], Any]) -> Future[Any]:
+        """Run `work` in this context's name; now, where a function is traced."""
+        if tracing.get() is not None:
+            done: Future[Any] = Future()
+            done.set_result(work())
+            return done
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self.name)
+        return self._pool.submit(copy_context().run, work)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+
+class Reduction:
+    """The buckets of one module, and how far a backward pass has come with them.
+
+    reduce  (bucket) -> what all ranks make of its gradients; runs on the communicating thread
+    finish  (bucket, that) -> None; gives the parameters their gradients, when all are there
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        prepare: Callable[[Bucket], Any],
+        reduce: Callable[[Bucket, Any], Any],
+        finish: Callable[[Bucket, Any], None],
+    ) -> None:
+        self.buckets = list(buckets)
+        self.prepare = prepare
+        self.reduce = reduce
+        self.finish = finish
+        self.lane = Lane("everygrad-gradients")
+        self.home = {id(h.parameter): b for b in self.buckets for h in b.held}
+        self.armed = False
+        self.started: list[tuple[Bucket, Future[Any]]] = []
+
+    def arm(self, unused: Sequence[Parameter]) -> None:
+        """Expect one backward pass, in which these parameters get no gradient."""
+        self.reset()
+        self.armed = True
+        for p in unused:
+            self.home[id(p)].ready.add(id(p))
+
+    def reset(self) -> None:
+        self.armed = False
+        for bucket in self.buckets:
+            bucket.ready.clear()
+        for _, future in self.started:
+            future.cancel()
+        self.started = []
+
+    def note(self, p: Tensor) -> None:
+        """The gradient of a parameter is complete."""
+        bucket = self.home[id(p)]
+        bucket.ready.add(id(p))
+        self.advance()
+
+    def advance(self) -> None:
+        """Start what can start, in order; after the last bucket, wait and finish."""
+        for bucket in self.buckets[len(self.started) :]:
+            if not bucket.is_complete:
+                return
+            with no_grad():
+                flat = self.prepare(bucket)
+            self.started.append((bucket, self.lane.start(self.reducing(bucket, flat))))
+        started, self.started = self.started, []
+        self.armed = False
+        for bucket in self.buckets:
+            bucket.ready.clear()
+        with no_grad():
+            for bucket, made in [(b, future.result()) for b, future in started]:
+                self.finish(bucket, made)
+
+    def reducing(self, bucket: Bucket, flat: Any) -> Callable[[], Any]:
+        def work() -> Any:
+            with no_grad():
+                return self.reduce(bucket, flat)
+
+        return work
+
+
+def pieces(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> Iterator[Tensor]:
+    """A vector cut into tensors of these shapes."""
+    at = 0
+    for shape in shapes:
+        n = 1
+        for size in shape:
+            n *= size
+        yield flat[at : at + n].reshape(shape)
+        at += n

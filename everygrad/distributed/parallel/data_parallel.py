@@ -1,0 +1,317 @@
+"""Data parallel training: every rank has the module and its share of the batch, and gradients are
+averaged while backward runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from everygrad.autograd.engine import uses
+from everygrad.autograd.modes import is_grad_enabled, no_grad
+from everygrad.autograd.trees import flatten
+from everygrad.core.context import tracing
+from everygrad.core.tensor import Tensor, stand_in
+from everygrad.distributed.collectives import all_reduce, broadcast
+from everygrad.distributed.mesh import Mesh
+from everygrad.distributed.parallel.buckets import (
+    BUCKET_BYTES,
+    Bucket,
+    Named,
+    Reduction,
+    make_buckets,
+    pieces,
+)
+from everygrad.distributed.placements import extent
+from everygrad.errors import ArgumentError, GradientError, ShapeError
+from everygrad.nn.module import Module
+from everygrad.nn.parameter import Parameter
+from everygrad.ops.python.creation import ones, tensor, zeros, zeros_like
+from everygrad.ops.random.generators import sharded_draws
+from everygrad.ops.shape.joining import concat
+
+
+class _State:
+    """What changes from step to step; not an attribute of the module itself, which a compiled
+    function takes for granted."""
+
+    def __init__(self) -> None:
+        self.syncs = True
+        self.joining = False
+        self.sizes: list[int] | None = None  # rows of each rank, inside join()
+        self.unused: tuple[str, ...] = ()
+        self.warned: set[tuple[str, ...]] = set()
+
+
+class DataParallel(Module):
+    """A module whose gradients are averaged over the ranks along an axis of a mesh.
+
+    mesh, axis         the ranks that share a batch; each has its rows of it
+    bucket_bytes       gradients travel in buckets of at most so many bytes
+    broadcast_buffers  before each forward in training mode, all ranks get the first one's buffers
+
+    The parameters and buffers of the first rank are given to all. Random functions inside draw by
+    the rows' places in the whole batch, so that masks are those of one process. Parameters that
+    the result does not depend on are named by `unused_parameters` and a warning, and count as 0;
+    those that no rank uses keep the gradient they have.
+
+    >>> import everygrad as eg
+    >>> model = eg.distributed.DataParallel(eg.nn.Linear(2, 1), eg.distributed.Mesh({"data": 1}))
+    >>> model(eg.ones((3, 2))).shape
+    (3, 1)
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        mesh: Mesh,
+        axis: str = "data",
+        bucket_bytes: int = BUCKET_BYTES,
+        broadcast_buffers: bool = True,
+    ) -> None:
+        super().__init__()
+        if not isinstance(module, Module):
+            raise ArgumentError(f"DataParallel: takes a Module, got {type(module).__name__}")
+        mesh.coordinate(axis)  # raises where there is no such axis
+        self.module = module
+        self.mesh = mesh
+        self.axis = axis
+        self.broadcast_buffers = broadcast_buffers
+        self._state_of_run = _State()
+        self._trained = [Named(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        if not self._trained:
+            raise ArgumentError("DataParallel: no parameter of the module requires grad")
+        self._everything = dict(module.named_parameters())
+        with no_grad():
+            for t in [*module.parameters(), *module.buffers()]:
+                t.rebind(broadcast(t.detach(), mesh, axis)._data, t._node)
+        self._lane_mesh = mesh.channel("gradients")
+        self._reduction = Reduction(
+            make_buckets(self._trained, bucket_bytes), self._flat, self._reduce, self._finish
+        )
+        for held in self._trained:
+            held.parameter.register_post_accumulate_grad_hook(self._ready)
+
+    # --- the batch -------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks share a batch."""
+        return self.mesh.axes[self.axis]
+
+    def local_batch(self, *batch: Tensor) -> Any:
+        """This rank's rows of a batch that every rank has whole; one tensor, or a tuple of them.
+
+        >>> import everygrad as eg
+        >>> mesh = eg.distributed.Mesh({"data": 1})
+        >>> model = eg.distributed.DataParallel(eg.nn.Linear(2, 1), mesh)
+        >>> model.local_batch(eg.ones((4, 2))).shape
+        (4, 2)
+        """
+        made = []
+        for t in batch:
+            rows = t.shape[0] if t.ndim else 0
+            if not t.ndim or (rows % self.ranks and not self._state_of_run.joining):
+                raise ShapeError(
+                    f"local_batch: {rows} rows do not divide over {self.ranks} ranks of "
+                    f"{self.axis!r}; drop or add some, or train inside `with model.join(step):`"
+                )
+            start, stop = extent(rows, self.ranks, self.mesh.coordinate(self.axis))
+            made.append(t[start:stop])
+        return made[0] if len(made) == 1 else tuple(made)
+
+    # --- forward ---------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        state = self._state_of_run
+        self._check_unchanged()
+        rows = _rows(args, kwargs)
+        trains = self.training and is_grad_enabled()
+        if state.joining and trains and state.syncs:
+            state.sizes = self._exchange(rows or 0)
+        if self.training and self.broadcast_buffers:
+            self._share_buffers()
+        scope: Any = nullcontext()
+        if rows is not None and self.ranks > 1:
+            sizes = state.sizes if state.joining else None
+            index = self.mesh.coordinate(self.axis)
+            first = index * rows if sizes is None else sum(sizes[:index])
+            whole = self.ranks * rows if sizes is None else sum(sizes)
+            scope = sharded_draws(0, first, rows, whole)
+        with scope:
+            out = self.module(*args, **kwargs)
+        if trains and state.syncs:
+            self._arm(out)
+        return out
+
+    def _check_unchanged(self) -> None:
+        now = dict(self.module.named_parameters())
+        then = self._everything
+        if now.keys() != then.keys() or any(now[k] is not then[k] for k in now):
+            names = sorted(k for k in {*now, *then} if now.get(k) is not then.get(k))
+            raise ArgumentError(
+                f"{type(self).__name__}: the module was changed after it was wrapped: "
+                f"{', '.join(names)}; change it first, or wrap it anew"
+            )
+
+    def _share_buffers(self) -> None:
+        with no_grad():
+            for b in self.module.buffers():
+                b.rebind(broadcast(b, self.mesh, self.axis)._data, None)
+
+    def _arm(self, out: Any) -> None:
+        """Expect a backward pass through `out`; note what it will not reach."""
+        leaves, _ = flatten(out)
+        nodes = [stand_in(t)._node for t in leaves if isinstance(t, Tensor)]
+        reached = uses([n for n in nodes if n is not None])
+        unused = [h for h in self._trained if stand_in(h.parameter)._node not in reached]
+        state = self._state_of_run
+        state.unused = tuple(h.name for h in unused)
+        if unused and state.unused not in state.warned:
+            state.warned.add(state.unused)
+            warnings.warn(
+                f"{type(self).__name__}: the result does not depend on {', '.join(state.unused)}; "
+                f"their gradients count as 0",
+                stacklevel=4,
+            )
+        if len(unused) < len(self._trained):
+            self._reduction.arm([h.parameter for h in unused])
+
+    @property
+    def unused_parameters(self) -> tuple[str, ...]:
+        """The names of the parameters that the latest result did not depend on, on this rank."""
+        return self._state_of_run.unused
+
+    # --- gradients -------------------------------------------------------------------------------
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within the block gradients stay on their ranks and add up; the first backward outside
+        averages the sums.
+
+        >>> import everygrad as eg
+        >>> mesh = eg.distributed.Mesh({"data": 1})
+        >>> model = eg.distributed.DataParallel(eg.nn.Linear(2, 1), mesh)
+        >>> with model.no_sync():
+        ...     model(eg.ones((3, 2))).sum().backward()
+        """
+        state = self._state_of_run
+        before, state.syncs = state.syncs, False
+        try:
+            yield
+        finally:
+            state.syncs = before
+
+    def _ready(self, p: Tensor) -> None:
+        if not self._state_of_run.syncs:
+            return
+        if not self._reduction.armed:
+            raise GradientError(
+                f"{type(self).__name__}: backward reaches {self._name(p)} without a forward of "
+                f"this wrapper in training mode, so gradients would differ by rank; call the "
+                f"wrapper, or run backward inside no_sync()"
+            )
+        self._reduction.note(p)
+
+    def _name(self, p: Tensor) -> str:
+        return next(h.name for h in self._trained if h.parameter is p)
+
+    def _weight(self) -> float:
+        """The share of this rank's mean in that of the whole batch."""
+        sizes = self._state_of_run.sizes if self._state_of_run.joining else None
+        if sizes is None:
+            return 1.0 / self.ranks
+        return sizes[self.mesh.coordinate(self.axis)] / max(1, sum(sizes))
+
+    def _flat(self, bucket: Bucket) -> Tensor:
+        """The gradients as one vector, and behind them for each whether it was used."""
+        weight = self._weight()
+        first = bucket.held[0].parameter
+        parts, flags = [], []
+        for _, p in bucket.held:
+            g = p.grad
+            used = g is not None and id(p) in bucket.ready and weight > 0
+            parts.append((g * weight if used else zeros_like(p)).reshape(-1))
+            flags.append(ones((1,), p.dtype, p.device) if used else zeros((1,), p.dtype, p.device))
+        del first
+        return concat([*parts, *flags])
+
+    def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor:
+        return all_reduce(flat, self._lane_mesh, self.axis)
+
+    def _finish(self, bucket: Bucket, flat: Tensor) -> None:
+        shapes = [p.shape for _, p in bucket.held]
+        count = len(shapes)
+        used = None if tracing.get() is not None else flat[-count:].tolist()
+        for i, (held, g) in enumerate(zip(bucket.held, pieces(flat, shapes), strict=True)):
+            if used is None or used[i]:
+                held.parameter.grad = g
+
+    # --- uneven batches --------------------------------------------------------------------------
+
+    @contextmanager
+    def join(self, step: Callable[[], Any]) -> Iterator[None]:
+        """Within the block ranks may have different numbers of rows, and of batches.
+
+        Gradients are weighted by rows, so that they are those of the mean over the whole batch. A
+        rank that leaves the block early takes part in the others' steps without rows of its own:
+        it gets their gradients and calls `step()`, what the loop does after backward.
+
+        >>> import everygrad as eg
+        >>> mesh = eg.distributed.Mesh({"data": 1})
+        >>> model = eg.distributed.DataParallel(eg.nn.Linear(2, 1), mesh)
+        >>> opt = eg.optim.SGD(model.parameters(), lr=0.1)
+        >>> with model.join(opt.step):
+        ...     model(eg.ones((3, 2))).mean().backward()
+        ...     opt.step()
+        """
+        state = self._state_of_run
+        if state.joining:
+            raise ArgumentError("join: this block is inside another join() of the same module")
+        if tracing.get() is not None:
+            raise ArgumentError("join: not inside jit, where the number of batches is not known")
+        state.joining = True
+        try:
+            yield
+            self._follow(step)
+        finally:
+            state.joining, state.sizes = False, None
+
+    def _exchange(self, rows: int) -> list[int]:
+        """The number of rows of every rank."""
+        own = np.zeros((self.ranks,), np.int64)
+        own[self.mesh.coordinate(self.axis)] = rows
+        found: list[int] = all_reduce(tensor(own), self.mesh, self.axis).tolist()
+        return found
+
+    def _follow(self, step: Callable[[], Any]) -> None:
+        """Take part in the steps of ranks that have batches left."""
+        while any(sizes := self._exchange(0)):
+            self._state_of_run.sizes = sizes
+            if self.broadcast_buffers:
+                self._share_buffers()
+            for held in self._trained:
+                held.parameter.grad = None
+            self._reduction.arm([h.parameter for h in self._trained])
+            self._reduction.advance()
+            step()
+
+    # --- the module inside -----------------------------------------------------------------------
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """That of the module inside: wrapping changes no names."""
+        return self.module.state_dict(prefix)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
+        """Give the module inside its values; every rank must load the same."""
+        return self.module.load_state_dict(state_dict, strict)
+
+
+def _rows(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
+    """The size of the first axis of the first tensor."""
+    leaves, _ = flatten((args, kwargs))
+    found = next((t for t in leaves if isinstance(t, Tensor) and t.ndim), None)
+    return None if found is None else found.shape[0]
