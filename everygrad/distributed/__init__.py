@@ -14,6 +14,23 @@ from everygrad.distributed.collectives import (
     start_all_reduce as start_all_reduce,
 )
 from everygrad.distributed.mesh import Mesh as Mesh
+from everygrad.distributed.parallel.data_parallel import DataParallel as DataParallel
+from everygrad.distributed.placed import (
+    from_local as from_local,
+    local_value as local_value,
+    place as place,
+    placements_of as placements_of,
+)
+from everygrad.distributed.placements import (
+    Partial as Partial,
+    Replicate as Replicate,
+    Shard as Shard,
+    extent as extent,
+)
+from everygrad.distributed.resharding import (
+    full_value as full_value,
+    reshard as reshard,
+)
 from everygrad.distributed.world import (
     init as init,
     rank as rank,

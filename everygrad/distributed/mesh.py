@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from math import prod
 from typing import Any
 
@@ -33,6 +34,7 @@ class Mesh:
         self.axes = dict(axes)
         self.rank = own.rank
         self.size = own.size
+        self._channel = ""
         own.meshes += 1
         self.number = own.meshes
         entry = own.ring.begin(f"{self!r}")
@@ -92,9 +94,22 @@ class Mesh:
         """This rank's communication thread."""
         return self._world.background
 
+    def channel(self, name: str) -> Mesh:
+        """The same ranks with groups of their own: what is said there may overlap what is said
+        here. Every rank must ask for the same.
+
+        >>> import everygrad as eg
+        >>> eg.distributed.Mesh({"data": 1}).channel("gradients").axes
+        {'data': 1}
+        """
+        made = copy(self)
+        made._groups = {}
+        made._channel = f"{self._channel}:{name}"
+        return made
+
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.axes.items())
-        return f"Mesh{self.number}({sizes})"
+        return f"Mesh{self.number}({sizes}){self._channel}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
         return self
