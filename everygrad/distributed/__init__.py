@@ -14,7 +14,10 @@ from everygrad.distributed.collectives import (
     start_all_reduce as start_all_reduce,
 )
 from everygrad.distributed.mesh import Mesh as Mesh
+from everygrad.distributed.parallel.clipping import clip_grad_norm_ as clip_grad_norm_
 from everygrad.distributed.parallel.data_parallel import DataParallel as DataParallel
+from everygrad.distributed.parallel.shard_parameter import ShardParameter as ShardParameter
+from everygrad.distributed.parallel.zero import shard as shard
 from everygrad.distributed.placed import (
     from_local as from_local,
     local_value as local_value,

@@ -99,9 +99,7 @@ class _Level(NamedTuple):
 def _computed(op: Op, mesh: Any, inputs: list[Tensor], params: dict[str, Any]) -> Placed:
     """The op on the local tensors, one mesh axis after the other."""
     has = [isinstance(t._data, Placed) for t in inputs]
-    local: list[Tensor] = [
-        t._data.value if p else t for t, p in zip(inputs, has, strict=True)
-    ]
+    local: list[Tensor] = [t._data.value if p else t for t, p in zip(inputs, has, strict=True)]
     shapes = [t.shape for t in inputs]
     levels: list[_Level] = []
     compute = None

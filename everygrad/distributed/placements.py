@@ -1,6 +1,6 @@
-"""Where the elements of a tensor lie along one mesh axis: in shards, on every rank, or as parts that
-add up. Shards are as even as they can be: the first ranks have one element more where the size does
-not divide, and a size smaller than the number of ranks leaves the last ones empty."""
+"""Where the elements of a tensor lie along one mesh axis: in shards, on every rank, or as parts
+that add up. Shards are as even as they can be: the first ranks have one element more where the size
+does not divide, and a size smaller than the number of ranks leaves the last ones empty."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
 """From one placement to another: the only place where placed tensors communicate.
 
-  Shard     -> Replicate  all_gather           Partial   -> Replicate  all_reduce
-  Shard     -> Shard      all_to_all           Partial   -> Shard      reduce_scatter
-  Replicate -> Shard      each keeps its own   Replicate -> Partial    the first has all
+Shard     -> Replicate  all_gather           Partial   -> Replicate  all_reduce
+Shard     -> Shard      all_to_all           Partial   -> Shard      reduce_scatter
+Replicate -> Shard      each keeps its own   Replicate -> Partial    the first has all
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, wrap

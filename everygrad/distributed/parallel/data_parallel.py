@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from everygrad.distributed.parallel.buckets import (
 from everygrad.distributed.placements import extent
 from everygrad.errors import ArgumentError, GradientError, ShapeError
 from everygrad.nn.module import Module
-from everygrad.nn.parameter import Parameter
 from everygrad.ops.python.creation import ones, tensor, zeros, zeros_like
 from everygrad.ops.random.generators import sharded_draws
 from everygrad.ops.shape.joining import concat
@@ -46,7 +45,88 @@ class _State:
         self.warned: set[tuple[str, ...]] = set()
 
 
-class DataParallel(Module):
+class BatchParallel(Module):
+    """A module on every rank along an axis of a mesh, each with its rows of a batch."""
+
+    def __init__(self, module: Module, mesh: Mesh, axis: str) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if not isinstance(module, Module):
+            raise ArgumentError(f"{name}: takes a Module, got {type(module).__name__}")
+        mesh.coordinate(axis)  # raises where there is no such axis
+        if not any(p.requires_grad for p in module.parameters()):
+            raise ArgumentError(f"{name}: no parameter of the module requires grad")
+        self.module = module
+        self.mesh = mesh
+        self.axis = axis
+        self._run = _State()
+        with no_grad():
+            for t in [*module.parameters(), *module.buffers()]:
+                t.rebind(broadcast(t.detach(), mesh, axis)._data, t._node)
+        self._everything = dict(module.named_parameters())
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks share a batch."""
+        return self.mesh.axes[self.axis]
+
+    def local_batch(self, *batch: Tensor) -> Any:
+        """This rank's rows of a batch that every rank has whole; one tensor, or a tuple of them.
+
+        >>> import everygrad as eg
+        >>> mesh = eg.distributed.Mesh({"data": 1})
+        >>> model = eg.distributed.DataParallel(eg.nn.Linear(2, 1), mesh)
+        >>> model.local_batch(eg.ones((4, 2))).shape
+        (4, 2)
+        """
+        made = []
+        for t in batch:
+            rows = t.shape[0] if t.ndim else 0
+            if not t.ndim or (rows % self.ranks and not self._run.joining):
+                raise ShapeError(
+                    f"local_batch: {rows} rows do not divide over {self.ranks} ranks of "
+                    f"{self.axis!r}; drop or add some, or train inside `with model.join(step):`"
+                )
+            start, stop = extent(rows, self.ranks, self.mesh.coordinate(self.axis))
+            made.append(t[start:stop])
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def drawing(self, rows: int | None) -> AbstractContextManager[Any]:
+        """A block in which random functions draw by the rows' places in the whole batch."""
+        if rows is None or self.ranks == 1:
+            return nullcontext()
+        sizes = self._run.sizes if self._run.joining else None
+        index = self.mesh.coordinate(self.axis)
+        first = index * rows if sizes is None else sum(sizes[:index])
+        whole = self.ranks * rows if sizes is None else sum(sizes)
+        return sharded_draws(0, first, rows, whole)
+
+    def check_unchanged(self) -> None:
+        """Refuse a module whose parameters are not those that it had."""
+        now, then = dict(self.module.named_parameters()), self._everything
+        if now.keys() != then.keys() or any(now[k] is not then[k] for k in now):
+            names = sorted(k for k in {*now, *then} if now.get(k) is not then.get(k))
+            raise ArgumentError(
+                f"{type(self).__name__}: the module was changed after it was wrapped: "
+                f"{', '.join(names)}; change it first, or wrap it anew"
+            )
+
+    def share_buffers(self) -> None:
+        """Give all ranks the first one's buffers."""
+        with no_grad():
+            for b in self.module.buffers():
+                b.rebind(broadcast(b, self.mesh, self.axis)._data, None)
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """That of the module inside: wrapping changes no names."""
+        return self.module.state_dict(prefix)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
+        """Give the module inside its values; every rank must load the same."""
+        return self.module.load_state_dict(state_dict, strict)
+
+
+class DataParallel(BatchParallel):
     """A module whose gradients are averaged over the ranks along an axis of a mesh.
 
     mesh, axis         the ranks that share a batch; each has its rows of it
@@ -72,22 +152,9 @@ class DataParallel(Module):
         bucket_bytes: int = BUCKET_BYTES,
         broadcast_buffers: bool = True,
     ) -> None:
-        super().__init__()
-        if not isinstance(module, Module):
-            raise ArgumentError(f"DataParallel: takes a Module, got {type(module).__name__}")
-        mesh.coordinate(axis)  # raises where there is no such axis
-        self.module = module
-        self.mesh = mesh
-        self.axis = axis
+        super().__init__(module, mesh, axis)
         self.broadcast_buffers = broadcast_buffers
-        self._state_of_run = _State()
         self._trained = [Named(n, p) for n, p in module.named_parameters() if p.requires_grad]
-        if not self._trained:
-            raise ArgumentError("DataParallel: no parameter of the module requires grad")
-        self._everything = dict(module.named_parameters())
-        with no_grad():
-            for t in [*module.parameters(), *module.buffers()]:
-                t.rebind(broadcast(t.detach(), mesh, axis)._data, t._node)
         self._lane_mesh = mesh.channel("gradients")
         self._reduction = Reduction(
             make_buckets(self._trained, bucket_bytes), self._flat, self._reduce, self._finish
@@ -95,72 +162,22 @@ class DataParallel(Module):
         for held in self._trained:
             held.parameter.register_post_accumulate_grad_hook(self._ready)
 
-    # --- the batch -------------------------------------------------------------------------------
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks share a batch."""
-        return self.mesh.axes[self.axis]
-
-    def local_batch(self, *batch: Tensor) -> Any:
-        """This rank's rows of a batch that every rank has whole; one tensor, or a tuple of them.
-
-        >>> import everygrad as eg
-        >>> mesh = eg.distributed.Mesh({"data": 1})
-        >>> model = eg.distributed.DataParallel(eg.nn.Linear(2, 1), mesh)
-        >>> model.local_batch(eg.ones((4, 2))).shape
-        (4, 2)
-        """
-        made = []
-        for t in batch:
-            rows = t.shape[0] if t.ndim else 0
-            if not t.ndim or (rows % self.ranks and not self._state_of_run.joining):
-                raise ShapeError(
-                    f"local_batch: {rows} rows do not divide over {self.ranks} ranks of "
-                    f"{self.axis!r}; drop or add some, or train inside `with model.join(step):`"
-                )
-            start, stop = extent(rows, self.ranks, self.mesh.coordinate(self.axis))
-            made.append(t[start:stop])
-        return made[0] if len(made) == 1 else tuple(made)
-
     # --- forward ---------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        state = self._state_of_run
-        self._check_unchanged()
-        rows = _rows(args, kwargs)
+        state = self._run
+        self.check_unchanged()
+        rows = rows_of(args, kwargs)
         trains = self.training and is_grad_enabled()
         if state.joining and trains and state.syncs:
             state.sizes = self._exchange(rows or 0)
         if self.training and self.broadcast_buffers:
-            self._share_buffers()
-        scope: Any = nullcontext()
-        if rows is not None and self.ranks > 1:
-            sizes = state.sizes if state.joining else None
-            index = self.mesh.coordinate(self.axis)
-            first = index * rows if sizes is None else sum(sizes[:index])
-            whole = self.ranks * rows if sizes is None else sum(sizes)
-            scope = sharded_draws(0, first, rows, whole)
-        with scope:
+            self.share_buffers()
+        with self.drawing(rows):
             out = self.module(*args, **kwargs)
         if trains and state.syncs:
             self._arm(out)
         return out
-
-    def _check_unchanged(self) -> None:
-        now = dict(self.module.named_parameters())
-        then = self._everything
-        if now.keys() != then.keys() or any(now[k] is not then[k] for k in now):
-            names = sorted(k for k in {*now, *then} if now.get(k) is not then.get(k))
-            raise ArgumentError(
-                f"{type(self).__name__}: the module was changed after it was wrapped: "
-                f"{', '.join(names)}; change it first, or wrap it anew"
-            )
-
-    def _share_buffers(self) -> None:
-        with no_grad():
-            for b in self.module.buffers():
-                b.rebind(broadcast(b, self.mesh, self.axis)._data, None)
 
     def _arm(self, out: Any) -> None:
         """Expect a backward pass through `out`; note what it will not reach."""
@@ -168,7 +185,7 @@ class DataParallel(Module):
         nodes = [stand_in(t)._node for t in leaves if isinstance(t, Tensor)]
         reached = uses([n for n in nodes if n is not None])
         unused = [h for h in self._trained if stand_in(h.parameter)._node not in reached]
-        state = self._state_of_run
+        state = self._run
         state.unused = tuple(h.name for h in unused)
         if unused and state.unused not in state.warned:
             state.warned.add(state.unused)
@@ -183,7 +200,7 @@ class DataParallel(Module):
     @property
     def unused_parameters(self) -> tuple[str, ...]:
         """The names of the parameters that the latest result did not depend on, on this rank."""
-        return self._state_of_run.unused
+        return self._run.unused
 
     # --- gradients -------------------------------------------------------------------------------
 
@@ -198,7 +215,7 @@ class DataParallel(Module):
         >>> with model.no_sync():
         ...     model(eg.ones((3, 2))).sum().backward()
         """
-        state = self._state_of_run
+        state = self._run
         before, state.syncs = state.syncs, False
         try:
             yield
@@ -206,7 +223,7 @@ class DataParallel(Module):
             state.syncs = before
 
     def _ready(self, p: Tensor) -> None:
-        if not self._state_of_run.syncs:
+        if not self._run.syncs:
             return
         if not self._reduction.armed:
             raise GradientError(
@@ -221,7 +238,7 @@ class DataParallel(Module):
 
     def _weight(self) -> float:
         """The share of this rank's mean in that of the whole batch."""
-        sizes = self._state_of_run.sizes if self._state_of_run.joining else None
+        sizes = self._run.sizes if self._run.joining else None
         if sizes is None:
             return 1.0 / self.ranks
         return sizes[self.mesh.coordinate(self.axis)] / max(1, sum(sizes))
@@ -229,14 +246,12 @@ class DataParallel(Module):
     def _flat(self, bucket: Bucket) -> Tensor:
         """The gradients as one vector, and behind them for each whether it was used."""
         weight = self._weight()
-        first = bucket.held[0].parameter
         parts, flags = [], []
         for _, p in bucket.held:
             g = p.grad
             used = g is not None and id(p) in bucket.ready and weight > 0
             parts.append((g * weight if used else zeros_like(p)).reshape(-1))
             flags.append(ones((1,), p.dtype, p.device) if used else zeros((1,), p.dtype, p.device))
-        del first
         return concat([*parts, *flags])
 
     def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor:
@@ -268,7 +283,7 @@ class DataParallel(Module):
         ...     model(eg.ones((3, 2))).mean().backward()
         ...     opt.step()
         """
-        state = self._state_of_run
+        state = self._run
         if state.joining:
             raise ArgumentError("join: this block is inside another join() of the same module")
         if tracing.get() is not None:
@@ -290,27 +305,17 @@ class DataParallel(Module):
     def _follow(self, step: Callable[[], Any]) -> None:
         """Take part in the steps of ranks that have batches left."""
         while any(sizes := self._exchange(0)):
-            self._state_of_run.sizes = sizes
+            self._run.sizes = sizes
             if self.broadcast_buffers:
-                self._share_buffers()
+                self.share_buffers()
             for held in self._trained:
                 held.parameter.grad = None
             self._reduction.arm([h.parameter for h in self._trained])
             self._reduction.advance()
             step()
 
-    # --- the module inside -----------------------------------------------------------------------
 
-    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
-        """That of the module inside: wrapping changes no names."""
-        return self.module.state_dict(prefix)
-
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
-        """Give the module inside its values; every rank must load the same."""
-        return self.module.load_state_dict(state_dict, strict)
-
-
-def _rows(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
+def rows_of(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
     """The size of the first axis of the first tensor."""
     leaves, _ = flatten((args, kwargs))
     found = next((t for t in leaves if isinstance(t, Tensor) and t.ndim), None)

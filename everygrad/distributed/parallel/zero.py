@@ -1,0 +1,414 @@
+"""ZeRO: ranks that share a batch also share what training keeps of each parameter.
+
+Level 1 shares the optimiser's state, level 2 the gradients too, level 3 the parameters too. An
+optimiser is given `parameters()` of what `shard` returns: for each parameter of the module its
+shard, a stretch of its elements as one vector. Rules that look at single elements (SGD, Adam and
+most others) do with shards what they do with the whole; rules that look at a parameter's norm or
+its rows (LAMB, Muon, Adafactor) do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from everygrad.autograd.graph import Node
+from everygrad.autograd.modes import CAREFUL, _Mode, _recording, is_grad_enabled, no_grad
+from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
+from everygrad.core.context import tracing
+from everygrad.core.scopes import Settings
+from everygrad.core.tensor import Tensor, shared
+from everygrad.distributed.collectives import all_gather, reduce_scatter
+from everygrad.distributed.mesh import Mesh
+from everygrad.distributed.parallel.buckets import BUCKET_BYTES, Bucket, pieces
+from everygrad.distributed.parallel.data_parallel import BatchParallel, DataParallel, rows_of
+from everygrad.distributed.parallel.shard_parameter import (
+    ShardParameter,
+    box_size,
+    stretch_boxes,
+    whole_box,
+)
+from everygrad.errors import ArgumentError, ShapeError
+from everygrad.nn.module import Module
+from everygrad.nn.parameter import Parameter
+from everygrad.ops.python.creation import tensor, zeros
+from everygrad.ops.shape.joining import concat
+
+
+class _Part(NamedTuple):
+    """A parameter of the module and the shard of it that is here; `chunk` elements on each rank,
+    the last ones padded with zeros."""
+
+    name: str
+    shard: ShardParameter
+    shape: tuple[int, ...]
+    size: int
+    chunk: int
+
+
+def _part(name: str, p: Parameter, mesh: Mesh, axis: str) -> _Part:
+    """The shard of a parameter that this rank has."""
+    ranks, index = mesh.axes[axis], mesh.coordinate(axis)
+    size = int(p.size)
+    chunk = -(-size // ranks)
+    start, stop = min(size, index * chunk), min(size, (index + 1) * chunk)
+    here = _padded(p.detach().reshape(-1)[start:stop], chunk)
+    if isinstance(p, ShardParameter):
+        if box_size(p.boxes[0]) != size or len(p.boxes) > 1:
+            raise ArgumentError(f"shard: {name} is a shard along a mesh axis already")
+        axes, whole, box = (*p.axes, axis), p.whole, p.boxes[0]
+    else:
+        axes, whole, box = (axis,), p.shape, whole_box(p.shape)
+    boxes = stretch_boxes(box, start, stop)
+    made = ShardParameter(here.clone(), mesh, axes, whole, boxes, p.requires_grad)
+    return _Part(name, made, p.shape, size, chunk)
+
+
+def _padded(x: Tensor, size: int) -> Tensor:
+    missing = size - x.shape[0]
+    return concat([x, zeros((missing,), x.dtype, x.device)]) if missing else x
+
+
+def _in_chunks(g: Tensor, part: _Part, ranks: int) -> Tensor:
+    """A tensor like the parameter as (ranks, chunk)."""
+    return _padded(g.reshape(-1), ranks * part.chunk).reshape(ranks, part.chunk)
+
+
+def _assembled(gathered: Tensor, parts: Sequence[_Part], ranks: int) -> Iterator[Tensor]:
+    """The parameters, of what all ranks have of them one after the other."""
+    rows = gathered.reshape(ranks, -1)
+    at = 0
+    for part in parts:
+        flat = rows[:, at : at + part.chunk].reshape(-1)
+        yield flat[: part.size].reshape(part.shape)
+        at += part.chunk
+
+
+def _checked_values(
+    parts: Sequence[_Part], module: Module, state_dict: Any, strict: bool
+) -> dict[str, Tensor]:
+    """The values of `state_dict` for the whole parameters; raises before anything is changed."""
+    known = {part.name: part for part in parts}
+    own = {**{name: part.shape for name, part in known.items()}}
+    own |= {n: b.shape for n, b in module.named_buffers() if n in module.state_dict()}
+    missing = sorted(set(own) - set(state_dict))
+    unexpected = sorted(set(state_dict) - set(own))
+    if strict and (missing or unexpected):
+        raise ArgumentError(
+            f"load_state_dict: missing {', '.join(missing) or 'nothing'}; unexpected "
+            f"{', '.join(unexpected) or 'nothing'}"
+        )
+    for name in own:
+        if name in state_dict and tuple(state_dict[name].shape) != own[name]:
+            shape = tuple(state_dict[name].shape)
+            raise ShapeError(f"load_state_dict: {name} has shape {shape}, not {own[name]}")
+    return {name: state_dict[name] for name in own if name in state_dict}
+
+
+class ShardedState(DataParallel):
+    """Levels 1 and 2: every rank has all parameters, and the optimiser's state of its shards.
+
+    Level 1 sums gradients on all ranks and keeps a rank's share of them; level 2 sums each share
+    on its rank alone and drops a gradient once its bucket is on its way.
+    """
+
+    def __init__(
+        self, module: Module, mesh: Mesh, axis: str, level: int, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        super().__init__(module, mesh, axis, bucket_bytes)
+        self.level = level
+        self._parts = {id(p): _part(name, p, mesh, axis) for name, p in self._trained}
+        self._fresh = _Fresh()
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """The shards, under the names of their parameters: what an optimiser takes."""
+        dot = f"{prefix}." if prefix else ""
+        for name, p in self.module.named_parameters():
+            part = self._parts.get(id(p))
+            yield dot + name, p if part is None else part.shard
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.refresh()
+        return super().forward(*args, **kwargs)
+
+    def refresh(self) -> None:
+        """Give the module's parameters the values of the shards, where those have moved on."""
+        traced = tracing.get() is not None
+        if not (traced or self._fresh.stale):
+            return
+        self._fresh.stale = False
+        with no_grad():
+            for bucket in self._reduction.buckets:
+                parts = [self._parts[id(p)] for _, p in bucket.held]
+                here = concat([part.shard.detach() for part in parts])
+                gathered = all_gather(here, self.mesh, self.axis)
+                wholes = _assembled(gathered, parts, self.ranks)
+                for (_, p), part, whole in zip(bucket.held, parts, wholes, strict=True):
+                    p.rebind(shared(whole), p._node)
+                    if not traced and part.size == self.ranks * part.chunk:
+                        self._share_memory(p, part)
+
+    def _share_memory(self, p: Parameter, part: _Part) -> None:
+        """Let the shard be a view of the whole, which has its values until the next step."""
+        start = self.mesh.coordinate(self.axis) * part.chunk
+        here = p.detach().reshape(-1)[start : start + part.chunk]
+        part.shard.rebind(here._data, part.shard._node)
+
+    def _flat(self, bucket: Bucket) -> Tensor:
+        if self.level == 1:
+            return super()._flat(bucket)
+        weight = self._weight()
+        rows = []
+        for _, p in bucket.held:
+            g, part = p.grad, self._parts[id(p)]
+            used = g is not None and id(p) in bucket.ready and weight > 0
+            like = g * weight if used and g is not None else zeros(p.shape, p.dtype, p.device)
+            rows.append(_in_chunks(like, part, self.ranks))
+            p.grad = None
+        return concat(rows, 1).reshape(-1)
+
+    def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor:
+        if self.level == 1:
+            return super()._reduce(bucket, flat)
+        return reduce_scatter(flat, self._lane_mesh, self.axis)
+
+    def _finish(self, bucket: Bucket, flat: Tensor) -> None:
+        self._fresh.moved()
+        parts = [self._parts[id(p)] for _, p in bucket.held]
+        if self.level == 1:
+            whole = pieces(flat, [part.shape for part in parts])
+            index = self.mesh.coordinate(self.axis)
+            found = [
+                _in_chunks(g, part, self.ranks)[index] for g, part in zip(whole, parts, strict=True)
+            ]
+        else:
+            found = list(pieces(flat, [(part.chunk,) for part in parts]))
+        for (_, p), part, g in zip(bucket.held, parts, found, strict=True):
+            held = part.shard.grad
+            part.shard.grad = g if held is None else held + g
+            p.grad = None
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """The whole values under the module's own names; all ranks must call it."""
+        self.refresh()
+        return super().state_dict(prefix)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
+        """Give the module and the shards their values; every rank must load the same."""
+        loaded = super().load_state_dict(state_dict, strict)
+        for p in self.module.parameters():
+            if (part := self._parts.get(id(p))) is not None:
+                rows = _in_chunks(p.detach(), part, self.ranks)
+                here = rows[self.mesh.coordinate(self.axis)].clone()
+                part.shard.rebind(here._data, part.shard._node)
+        self._fresh.stale = False
+        return loaded
+
+
+class _Fresh:
+    """Whether the shards have moved on since the module's parameters were given their values."""
+
+    stale = False
+
+    def moved(self) -> None:
+        """The optimiser is about to move the shards; in a compiled function, at each call."""
+        if (tracer := tracing.get()) is None:
+            self.stale = True
+        elif not tracer.acts_after(self):
+            tracer.after(self, self.moved)
+
+
+# --- level 3 -------------------------------------------------------------------------------------
+
+
+class _Layer:
+    """A module with parameters of its own, and how to gather them."""
+
+    def __init__(self, owner: ShardedParameters, module: Module, parts: Sequence[_Part]) -> None:
+        self.owner = owner
+        self.module = module
+        self.parts = tuple(parts)
+        self.inside = module.forward
+
+    def gather(self) -> list[Tensor]:
+        """The whole parameters; their gradients are summed into the shards."""
+        owner = self.owner
+        here = concat([part.shard for part in self.parts])
+        gathered = all_gather(here, owner.mesh, owner.axis)
+        return list(_assembled(gathered, self.parts, owner.ranks))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward, with whole parameters in place of the shards."""
+        wholes = self.gather()
+        names = [part.name for part in self.parts]
+        held = vars(self.module)
+        shards = {name: held[name] for name in names}
+        held.update(zip(names, wholes, strict=True))
+        try:
+            if not is_grad_enabled() or tracing.get() is not None or recorder.get() is not None:
+                return self.inside(*args, **kwargs)
+            with _dropping(self, wholes):
+                return self.inside(*args, **kwargs)
+        finally:
+            held.update(shards)
+
+    def again(self) -> list[Any]:
+        """The payloads of the whole parameters, gathered again for backward."""
+        found = self.owner.latest.get(self)
+        if found is None:
+            with no_grad():
+                found = [t._data for t in self.gather()]
+            self.owner.latest.clear()
+            self.owner.latest[self] = found  # of one layer at a time
+        return found
+
+
+class _Dropped:
+    """Stands in a node for saved values of which some are parameters to be gathered again."""
+
+    __slots__ = ("layer", "places", "values")
+
+    def __init__(self, layer: _Layer, values: tuple[Any, ...], places: dict[int, int]) -> None:
+        self.layer = layer
+        self.values = values
+        self.places = places
+
+    def fulfil(self, node: Node) -> None:
+        found = self.layer.again()
+        node.saved = tuple(
+            found[self.places[i]] if i in self.places else v for i, v in enumerate(self.values)
+        )
+
+
+class _Dropper(Recorder):
+    """Keeps the whole parameters of a layer out of the graph."""
+
+    __slots__ = ("layer", "numbers", "wholes")
+
+    def __init__(self, layer: _Layer, wholes: Sequence[Tensor]) -> None:
+        self.layer = layer
+        self.wholes = wholes  # so that no id is given to another
+        self.numbers = {id(t._data): i for i, t in enumerate(wholes)}
+
+    def saving(self, node: Node, values: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
+        places = {i: self.numbers[id(v)] for i, v in enumerate(values) if id(v) in self.numbers}
+        if not places:
+            return values
+        kept = tuple(None if i in places else v for i, v in enumerate(values))
+        return _Dropped(self.layer, kept, places)
+
+
+class _dropping(_Mode):  # noqa: N801  # a context manager, read as a phrase
+    def __init__(self, layer: _Layer, wholes: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.by = _Dropper(layer, wholes)
+
+    def settings(self) -> Settings:
+        return ((recorder, self.by), (_recording, CAREFUL))
+
+
+class ShardedParameters(BatchParallel):
+    """Level 3: at rest a rank has its shards alone. A layer gathers its parameters when it is
+    called, drops them, and gathers them again for its backward; gradients are summed into shards.
+
+    In a compiled function a layer's parameters are gathered once and dropped after their last use.
+    """
+
+    def __init__(
+        self, module: Module, mesh: Mesh, axis: str, broadcast_buffers: bool = True
+    ) -> None:
+        super().__init__(module, mesh, axis)
+        self.level = 3
+        self.broadcast_buffers = broadcast_buffers
+        self.latest: dict[_Layer, list[Any]] = {}
+        made: dict[int, _Part] = {}
+        self._parts: list[_Part] = []
+        for prefix, owner in list(module.named_modules()):
+            own = [(n, v) for n, v in vars(owner).items() if isinstance(v, Parameter)]
+            parts = []
+            for name, p in own:
+                if id(p) not in made:
+                    made[id(p)] = _part(name, p, mesh, axis)
+                    p_shard = made[id(p)].shard
+                    if p.requires_grad:
+                        p_shard.register_hook(partial(self._mean, self.ranks))
+                    full = f"{prefix}.{name}" if prefix else name
+                    self._parts.append(made[id(p)]._replace(name=full))
+                parts.append(made[id(p)]._replace(name=name))
+                vars(owner)[name] = parts[-1].shard
+            if parts:
+                layer = _Layer(self, owner, parts)
+                vars(owner)["forward"] = layer.forward
+        Module.changes += 1
+        self._everything = dict(module.named_parameters())
+
+    @staticmethod
+    def _mean(ranks: int, g: Tensor) -> Tensor:
+        return g * (1.0 / ranks)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.check_unchanged()
+        self.latest.clear()
+        if self.training and self.broadcast_buffers:
+            self.share_buffers()
+        with self.drawing(rows_of(args, kwargs)):
+            return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients are summed into the shards at every backward: there is nothing to put off."""
+        yield
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """The whole values under the module's own names; all ranks must call it."""
+        found = self.module.state_dict()
+        with no_grad():
+            for part in self._parts:
+                gathered = all_gather(part.shard.detach(), self.mesh, self.axis)
+                (found[part.name],) = _assembled(gathered, [part], self.ranks)
+        return {prefix + name: t for name, t in found.items()}
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+        """Give the shards and buffers their values; every rank must load the same."""
+        values = _checked_values(self._parts, self.module, state_dict, strict)
+        for part in self._parts:
+            if part.name in values:
+                given = tensor(values[part.name], part.shard.dtype, part.shard.device)
+                here = _in_chunks(given, part, self.ranks)[self.mesh.coordinate(self.axis)]
+                part.shard.rebind(here.clone()._data, part.shard._node)
+        for name, b in self.module.named_buffers():
+            if name in values:
+                b.rebind(tensor(values[name], b.dtype, b.device)._data, None)
+
+
+def shard(
+    module: Module,
+    mesh: Mesh,
+    axis: str = "data",
+    level: int = 1,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> ShardedState | ShardedParameters:
+    """The module with what training keeps of it shared by the ranks along an axis of the mesh.
+
+    level  1: the optimiser's state; 2: gradients too; 3: parameters too, gathered layer by layer
+
+    Give an optimiser `parameters()` of the result, and call the result in place of the module.
+
+    >>> import everygrad as eg
+    >>> mesh = eg.distributed.Mesh({"data": 1})
+    >>> model = eg.distributed.shard(eg.nn.Linear(3, 2), mesh, "data", level=3)
+    >>> [(name, p.shape) for name, p in model.named_parameters()]
+    [('module.weight', (6,)), ('module.bias', (2,))]
+    """
+    if level not in (1, 2, 3) or isinstance(level, bool):
+        raise ArgumentError(f"shard: level must be 1, 2 or 3, got {level!r}")
+    if level == 3:
+        return ShardedParameters(module, mesh, axis)
+    return ShardedState(module, mesh, axis, level, bucket_bytes)
+
+
+__all__ = ["ShardedParameters", "ShardedState", "shard"]
