@@ -89,11 +89,11 @@ class Block(nn.Module):
     def attention(self, x: eg.Tensor) -> eg.Tensor:
         """Every letter looks at those before it, in `heads` ways at once."""
         batch, tokens, width = x.shape
-        shape = (batch, tokens, self.heads, width // self.heads)
-        parts = self.qkv(x).split(width, axis=-1)
+        shape = (batch, tokens, -1, width // self.heads)  # a rank may have some of the heads only
+        parts = self.qkv(x).chunk(3, axis=-1)
         q, k, v = (part.reshape(shape).permute_dims((0, 2, 1, 3)) for part in parts)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: eg.Tensor = self.mix(mixed.permute_dims((0, 2, 1, 3)).reshape(batch, tokens, width))
+        out: eg.Tensor = self.mix(mixed.permute_dims((0, 2, 1, 3)).reshape(batch, tokens, -1))
         return out
 
     def forward(self, x: eg.Tensor) -> eg.Tensor:

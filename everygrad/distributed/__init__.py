@@ -17,6 +17,14 @@ from everygrad.distributed.mesh import Mesh as Mesh
 from everygrad.distributed.parallel.clipping import clip_grad_norm_ as clip_grad_norm_
 from everygrad.distributed.parallel.data_parallel import DataParallel as DataParallel
 from everygrad.distributed.parallel.shard_parameter import ShardParameter as ShardParameter
+from everygrad.distributed.parallel.tensor_parallel import (
+    ColumnParallelLinear as ColumnParallelLinear,
+    ParallelEmbedding as ParallelEmbedding,
+    RowParallelLinear as RowParallelLinear,
+    parallel_cross_entropy as parallel_cross_entropy,
+    parallelize as parallelize,
+    sequence_parallel as sequence_parallel,
+)
 from everygrad.distributed.parallel.zero import shard as shard
 from everygrad.distributed.placed import (
     from_local as from_local,

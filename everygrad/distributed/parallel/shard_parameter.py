@@ -95,6 +95,17 @@ def stretch_boxes(box: Box, start: int, stop: int) -> list[Box]:
     return made
 
 
+def stretch_of_all(boxes: Sequence[Box], start: int, stop: int) -> list[Box]:
+    """Elements `start` to `stop` of boxes, one behind the other."""
+    made: list[Box] = []
+    at = 0
+    for box in boxes:
+        size = box_size(box)
+        made += stretch_boxes(box, max(0, start - at), min(size, stop - at))
+        at += size
+    return made
+
+
 def replicas(p: Tensor, mesh: Mesh, split_over: Iterable[str] = ()) -> int:
     """How many ranks of the mesh have the same elements of a parameter."""
     axes = p.axes if isinstance(p, ShardParameter) else ()

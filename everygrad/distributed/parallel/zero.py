@@ -27,7 +27,7 @@ from everygrad.distributed.parallel.data_parallel import BatchParallel, DataPara
 from everygrad.distributed.parallel.shard_parameter import (
     ShardParameter,
     box_size,
-    stretch_boxes,
+    stretch_of_all,
     whole_box,
 )
 from everygrad.errors import ArgumentError, ShapeError
@@ -56,12 +56,12 @@ def _part(name: str, p: Parameter, mesh: Mesh, axis: str) -> _Part:
     start, stop = min(size, index * chunk), min(size, (index + 1) * chunk)
     here = _padded(p.detach().reshape(-1)[start:stop], chunk)
     if isinstance(p, ShardParameter):
-        if box_size(p.boxes[0]) != size or len(p.boxes) > 1:
-            raise ArgumentError(f"shard: {name} is a shard along a mesh axis already")
-        axes, whole, box = (*p.axes, axis), p.whole, p.boxes[0]
+        if axis in p.axes or sum(map(box_size, p.boxes)) != size:
+            raise ArgumentError(f"shard: {name} is in shards along {', '.join(p.axes)} already")
+        axes, whole, boxes = (*p.axes, axis), p.whole, p.boxes
     else:
-        axes, whole, box = (axis,), p.shape, whole_box(p.shape)
-    boxes = stretch_boxes(box, start, stop)
+        axes, whole, boxes = (axis,), p.shape, (whole_box(p.shape),)
+    boxes = tuple(stretch_of_all(boxes, start, stop))
     made = ShardParameter(here.clone(), mesh, axes, whole, boxes, p.requires_grad)
     return _Part(name, made, p.shape, size, chunk)
 
