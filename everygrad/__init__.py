@@ -96,8 +96,8 @@ _LATER = {
 }
 _OPS_LATER = frozenset(n for names in _NAMES.values() for n in names)
 _PARTS = (
-    *("cuda", "data", "distributed", "distributions", "fft", "io", "linalg", "nn", "optim"),
-    *("special", "tools", "training"),
+    *("cuda", "data", "distributed", "distributions", "fft", "io", "linalg", "models", "nn"),
+    *("optim", "special", "tools", "training"),
 )
 
 # What other libraries call things: it works, but is not what is taught.

@@ -16,6 +16,7 @@ from everygrad import (
     fft as fft,
     io as io,
     linalg as linalg,
+    models as models,
     nn as nn,
     optim as optim,
     special as special,

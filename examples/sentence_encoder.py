@@ -5,8 +5,8 @@
                                         [--query "How do I learn?"] ["a sentence" ...]
 
 Prints how similar the sentences are to each other, as cosines, or ranks them by their similarity
-to `--query`. Nothing but everygrad and NumPy is needed: the weights are read by `eg.load`, and the
-tokenizer is written out below.
+to `--query`. Nothing but everygrad and NumPy is needed: the network is `eg.models.Bert`, made from
+the folder, and the tokenizer is written out below.
 
 The three sentences that sentence-transformers shows in its documentation get its table:
 
@@ -22,7 +22,6 @@ differs by more than 1.3e-7 from what sentence-transformers computes in float64.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import unicodedata
@@ -126,87 +125,19 @@ def is_chinese(letter: str) -> bool:
 # --- from tokens to a vector -----------------------------------------------------------------
 
 
-class Block(nn.Module):
-    """Attention, then two layers for each token; each is added to its input and normalised."""
-
-    def __init__(self, width: int, heads: int, inner: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
-        self.mix = nn.Linear(width, width)
-        self.norm1 = nn.LayerNorm(width, eps=1e-12)
-        self.up = nn.Linear(width, inner)
-        self.down = nn.Linear(inner, width)
-        self.norm2 = nn.LayerNorm(width, eps=1e-12)
-
-    def attention(self, x: eg.Tensor, real: eg.Tensor) -> eg.Tensor:
-        """Every token looks at all tokens that are no padding, in `heads` ways at once."""
-        batch, tokens, width = x.shape
-        shape = (batch, tokens, self.heads, width // self.heads)
-        parts = (self.query(x), self.key(x), self.value(x))
-        q, k, v = (part.reshape(shape).permute_dims((0, 2, 1, 3)) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v, real[:, None, None, :])
-        out: eg.Tensor = self.mix(mixed.permute_dims((0, 2, 1, 3)).reshape(x.shape))
-        return out
-
-    def forward(self, x: eg.Tensor, real: eg.Tensor) -> eg.Tensor:
-        x = self.norm1(x + self.attention(x, real))
-        out: eg.Tensor = self.norm2(x + self.down(F.gelu(self.up(x))))
-        return out
-
-
 class Encoder(nn.Module):
     """Tokens (batch, tokens), and which of them are real, in; a unit vector for each row out."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, bert: eg.models.Bert) -> None:
         super().__init__()
-        width = config["hidden_size"]
-        self.words = nn.Embedding(config["vocab_size"], width)
-        self.places = nn.Embedding(config["max_position_embeddings"], width)
-        self.kinds = nn.Embedding(config["type_vocab_size"], width)  # of sentences: here all first
-        self.norm = nn.LayerNorm(width, eps=1e-12)
-        sizes = (width, config["num_attention_heads"], config["intermediate_size"])
-        self.layer = nn.ModuleList(Block(*sizes) for _ in range(config["num_hidden_layers"]))
+        self.bert = bert
 
     def forward(self, tokens: eg.Tensor, real: eg.Tensor) -> eg.Tensor:
-        places = self.places(eg.arange(tokens.shape[1], device=tokens.device))
-        x = self.norm(self.words(tokens) + places + self.kinds.weight[0])
-        for block in self.layer:
-            x = block(x, real)
+        x = self.bert(tokens, real).last_hidden_state
         weight = real.astype(x.dtype)[:, :, None]
         mean = (x * weight).sum(axis=1) / weight.sum(axis=1)
         out: eg.Tensor = F.normalize(mean, axis=1)
         return out
-
-
-# What the file calls a part, and what it is called here.
-NAMES = {
-    "embeddings.word_embeddings": "words",
-    "embeddings.position_embeddings": "places",
-    "embeddings.token_type_embeddings": "kinds",
-    "embeddings.LayerNorm": "norm",
-    "encoder.": "",
-    "attention.self.": "",
-    "attention.output.dense": "mix",
-    "attention.output.LayerNorm": "norm1",
-    "intermediate.dense": "up",
-    "output.dense": "down",
-    "output.LayerNorm": "norm2",
-}
-UNUSED = ("embeddings.position_ids", "pooler.")  # of BERT's own training
-
-
-def renamed(name: str) -> str:
-    for there, here in NAMES.items():
-        name = name.replace(there, here)
-    return name
-
-
-def load_encoder(folder: Path, device: str = "cpu") -> Encoder:
-    model = Encoder(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    weights = eg.load(folder / "model.safetensors")
-    model.load_state_dict({renamed(k): v for k, v in weights.items() if not k.startswith(UNUSED)})
-    return model.to(device).eval()
 
 
 class SentenceEncoder:
@@ -214,7 +145,7 @@ class SentenceEncoder:
 
     def __init__(self, folder: Path, device: str = "cpu", jit: bool = False) -> None:
         self.tokens = WordPiece(folder / "vocab.txt")
-        self.model = load_encoder(folder, device)
+        self.model = Encoder(eg.models.Bert.from_pretrained(folder, device=device))
         self.forward = eg.jit(self.model) if jit else self.model
         self.device = device
 
@@ -222,7 +153,7 @@ class SentenceEncoder:
         """A unit vector for each sentence, as a NumPy array (sentences, width)."""
         numbers = [self.tokens(sentence) for sentence in sentences]
         order = sorted(range(len(numbers)), key=lambda i: len(numbers[i]))  # so little is padding
-        found = np.zeros((len(numbers), self.model.words.embedding_dim), np.float32)
+        found = np.zeros((len(numbers), self.model.bert.config["hidden_size"]), np.float32)
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
             found[chosen] = self.encode_tokens([numbers[i] for i in chosen])

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from everygrad.io.checkpoints import Checkpoints as Checkpoints, load_latest as load_latest
+from everygrad.io.hugging_face import load_safetensors as load_safetensors
 from everygrad.io.loading import load as load
 from everygrad.io.saving import save as save
 from everygrad.io.web import export_web as export_web
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
     from everygrad.interop.onnx.exporting.saving import save_onnx as save_onnx
     from everygrad.interop.onnx.importing import load_onnx as load_onnx
 
-__all__ = ["Checkpoints", "export_web", "load", "load_latest", "load_onnx", "save", "save_onnx"]
+__all__ = [
+    *("Checkpoints", "export_web", "load", "load_latest", "load_onnx", "load_safetensors"),
+    *("save", "save_onnx"),
+]
 
 # What other libraries' files need lies in a part above this one, and loads when it is asked for.
 _LATER = {

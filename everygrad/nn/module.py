@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from everygrad import dtypes
@@ -443,6 +444,27 @@ class Module:
         for t, new in news:
             t.rebind(new._data, t._node)
         return LoadedKeys(faults.missing, faults.unexpected)
+
+    def load_hf(
+        self, folder: Any, rename: Any = None, *, strict: bool = True, dtype: Any = None
+    ) -> Self:
+        """Take the weights from a Hugging Face folder, or a safetensors file; returns the module.
+
+        `rename` says what the folder's names are called here: a table of beginnings and parts of
+        names (None leaves entries out), or a function of a name. Values are cast to the dtypes
+        here, to `dtype`, or not at all with dtype="file". All that does not fit is named at once,
+        and then nothing has changed.
+
+        >>> import everygrad as eg, tempfile
+        >>> file = tempfile.mkdtemp() + "/model.safetensors"
+        >>> eg.save(file, {"head.kernel": eg.ones((2, 3)), "head.bias": eg.ones((2,))})
+        >>> layer = eg.nn.Linear(3, 2).load_hf(file, {"head.": "", "kernel": "weight"})
+        >>> layer(eg.ones((3,))).tolist()
+        [4.0, 4.0]
+        """
+        files = import_module("everygrad.io.hugging_face")
+        files.load_hf(self, folder, rename, strict=strict, dtype=dtype)
+        return self
 
     def state_faults(self, state_dict: Mapping[str, Any]) -> StateFaults:
         """All that keeps `load_state_dict` from taking `state_dict`, found without a change.

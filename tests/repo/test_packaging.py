@@ -57,6 +57,7 @@ MAY_LOAD_LATE = {
     "everygrad.io": "eg.io.load_onnx: what other libraries' files need lies above, in interop",
     "everygrad.backends.base": "a device's modules load when the device is first used",
     "everygrad.backends.cpu.lazy_native": "llvmlite loads with the first kernel",
+    "everygrad.nn.module": "files load when weights are first asked of one",
     "everygrad.ops": "ops that few programs use load when they are first asked for",
     "everygrad.ops.record.keywords": "what PyTorch means otherwise loads with the first such call",
     "everygrad.ops.record.spec": "the same, through the registry and as methods",

@@ -1,0 +1,1 @@
+"""Forty architectures of other libraries, each trained by PyTorch and by everygrad: `make zoo`."""
