@@ -39,7 +39,7 @@ class BufferFunction:
     """
 
     def __init__(self, tracer: Tracer, inputs: Sequence[Buffer], outputs: Sequence[Value]) -> None:
-        graph = prepared(tracer.graph.with_outputs(outputs))
+        graph = prepared(tracer.graph.with_outputs(outputs), tracer.device)
         self.device = tracer.device
         self.results = [Buffer(v.shape, v.dtype) for v in graph.outputs]
         self.constants, self.aliases = _undecided(graph), _aliases(graph)
