@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from everygrad.compiler.facts import OpFacts
 from everygrad.core.context import intercepted, tracing
 from everygrad.core.protocols import Compiled, UpdateRule
 from everygrad.core.shapes import Shape
 from everygrad.errors import DeviceError
+
+if TYPE_CHECKING:
+    from everygrad.compiler.ir import Graph
 
 
 class Pending(Protocol):
@@ -67,7 +70,7 @@ class Backend:
     def warm_up(self) -> None:
         """Load what compiling needs: a function may be compiled here soon."""
 
-    def compile(self, graph: Any, donated: Any = ()) -> Compiled:
+    def compile(self, graph: Graph, donated: Any = ()) -> Compiled:
         """Something that computes the graph's outputs again and again: `put` inputs and `run`, or
         `run_on` them all; `run_apart`, where it can run its steps one by one for a profiler, with
         `steps()` and `step_bytes()` about them. `donated` pairs inputs with outputs that may

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from everygrad.core.protocols import Compiled
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import FROM_NP, DType, bfloat16, rounded
 from everygrad.errors import ArgumentError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from everygrad.compiler.ir import Graph
 
 
 class CPU(Backend):
@@ -88,7 +91,7 @@ class CPU(Backend):
     def warm_up(self) -> None:
         lazy_native.warm_up()
 
-    def compile(self, graph: Any, donated: Any = ()) -> Compiled:
+    def compile(self, graph: Graph, donated: Any = ()) -> Compiled:
         return lazy_native.compiled(graph, donated)
 
     def from_numpy(self, array: Any) -> Any:

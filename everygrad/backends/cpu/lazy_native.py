@@ -6,10 +6,13 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everygrad.compiler.expr import Program
 from everygrad.core.protocols import Compiled
+
+if TYPE_CHECKING:
+    from everygrad.compiler.ir import Graph
 
 
 @cache
@@ -48,7 +51,7 @@ def warm_up() -> None:
     import_module("everygrad.backends.cpu.graph.replay").engine()
 
 
-def compiled(graph: Any, donated: Any) -> Compiled:
+def compiled(graph: Graph, donated: Any) -> Compiled:
     """A graph, planned and compiled."""
     return import_module("everygrad.backends.cpu.graph.replay").compiled(graph, donated)
 

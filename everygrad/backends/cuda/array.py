@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from everygrad.core.shapes import Shape
 from everygrad.core.strides import row_major
 from everygrad.dtypes import FROM_NP
 from everygrad.errors import DtypeError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.driver.gpu import Gpu
 
 _LAYOUTS_MOST = 1 << 14
 _PLANS_MOST = 1 << 14
@@ -39,7 +42,7 @@ class Layout:
 class LaunchPlan(NamedTuple):
     """An elementwise op that reads one to three arrays of certain layouts, ready to be launched."""
 
-    gpu: Any
+    gpu: Gpu
     kernel: Any
     waiting: list[tuple[Any, int]]  # cached blocks of the result's size; always empty if large
     lock: Any

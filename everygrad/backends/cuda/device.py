@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
+
+if TYPE_CHECKING:
+    from everygrad.compiler.ir import Graph
 
 _PLANS = 1 << 14  # kernels that are cached with their shapes
 _HEAD_START = 200_000  # cycles, about 100 us: as long as launching what is timed takes
@@ -201,7 +204,7 @@ class Cuda(GpuBackend):
     ) -> Sequence[dict[int, Any] | None]:
         return multi_tensor.rewrite(self, rule, given)
 
-    def compile(self, graph: Any, donated: Any = ()) -> Replay:
+    def compile(self, graph: Graph, donated: Any = ()) -> Replay:
         return Replay(self, graph, donated)
 
     def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from everygrad.compiler.ir import Graph
 
 _MAX_KERNELS = 1 << 14  # kernels cached with their shapes
 MOST_ELEMENTS = edge(__name__, "MOST_ELEMENTS", (1 << 31) - 1, "elements")
@@ -156,7 +159,7 @@ class WebGPU(GpuBackend):
         groups = -(-threads // WORKGROUP)
         out.storage.gpu.dispatch(name, source, inputs, [out.storage], params, groups)
 
-    def compile(self, graph: Any, donated: Any = ()) -> Replay:
+    def compile(self, graph: Graph, donated: Any = ()) -> Replay:
         return Replay(self, graph, donated)
 
     def cooperative_matrices(self) -> str:

@@ -69,7 +69,7 @@ def array_at(address: int, v: Value) -> Any:
     """The C-contiguous array at an address; whoever owns the memory must outlive it."""
     if not v.size:
         return np.empty(v.shape, v.dtype.np)
-    memory = (ctypes.c_char * v.nbytes).from_address(address)
+    memory: Any = (ctypes.c_char * v.nbytes).from_address(address)
     return np.frombuffer(memory, v.dtype.np).reshape(v.shape)
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import sys
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad.core.ownership import calibrated, refcount
 from everygrad.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from everygrad.backends.cuda.driver.gpu import Gpu
 
 LARGE = 1 << 20  # bytes from which the allocating line is recorded
 _UNIT = 512  # bytes: blocks are multiples of it, and start at multiples of it
@@ -42,8 +45,10 @@ class Storage:
 
     __slots__ = ("__weakref__", "gpu", "holder", "ptr", "size")
 
-    def __init__(self, gpu: Any, holder: Any, ptr: int, size: int) -> None:
-        self.gpu = gpu
+    gpu: Gpu  # None where the memory is not ours: nothing is returned to a pool
+
+    def __init__(self, gpu: Gpu | None, holder: Any, ptr: int, size: int) -> None:
+        self.gpu = gpu  # type: ignore[assignment]
         self.holder = holder  # owns the memory; CuPy's, or the dry driver's
         self.ptr = ptr
         self.size = size
@@ -70,7 +75,7 @@ class SmallStorage(Storage):
     __slots__ = ("waiting",)
 
     def __init__(
-        self, gpu: Any, holder: Any, ptr: int, size: int, waiting: list[tuple[Any, int]]
+        self, gpu: Gpu, holder: Any, ptr: int, size: int, waiting: list[tuple[Any, int]]
     ) -> None:
         self.gpu = gpu
         self.holder = holder
@@ -116,7 +121,7 @@ def user_line() -> SourceLine:
 class Memory:
     """The storages of one device, taken from the driver's pool."""
 
-    def __init__(self, gpu: Any) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.large: dict[int, tuple[int, SourceLine]] = {}  # by address: size, allocating line
         self.recycles: bool = gpu.driver.recycles  # free small blocks are cached

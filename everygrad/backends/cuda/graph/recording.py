@@ -23,6 +23,7 @@ from everygrad.errors import DeviceError
 
 if TYPE_CHECKING:
     from everygrad.backends.cuda.device import Cuda
+    from everygrad.backends.cuda.driver.gpu import Gpu
 
     class RecordingCuda(Cuda):
         """What `recorder` makes. At run time its class is Cuda: it is a copy of a device."""
@@ -38,7 +39,7 @@ ALIGN = 512  # bytes; of a virtual address, as of the pool's
 class Placeholders:
     """Placeholder memory: consecutive virtual addresses without memory behind them."""
 
-    def __init__(self, gpu: Any) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.starts: list[int] = []
         self.sizes: list[int] = []

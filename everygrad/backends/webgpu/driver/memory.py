@@ -8,11 +8,14 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict, deque
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wgpu
 
 from everygrad.errors import DeviceError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.driver.gpu import Gpu
 
 _SMALLEST = 256
 _LARGE_STEP = 1 << 20  # bytes between the sizes of blocks larger than a binding
@@ -81,7 +84,7 @@ class Storage:
 
     __slots__ = ("__weakref__", "block", "gpu", "size")
 
-    def __init__(self, gpu: Any, block: Block, size: int, back: deque[Lease]) -> None:
+    def __init__(self, gpu: Gpu, block: Block, size: int, back: deque[Lease]) -> None:
         self.gpu = gpu
         self.block = block
         self.size = size  # the bytes in use
@@ -112,7 +115,7 @@ class Shelf:
     """The blocks that one result of a compiled function uses, call after call. They are few, so
     the same ones are reused, and with them the bind groups that were made for them."""
 
-    def __init__(self, gpu: Any, size: int) -> None:
+    def __init__(self, gpu: Gpu, size: int) -> None:
         self.gpu = gpu
         self.size = size
         self.blocks: deque[Lease] = deque()  # the free ones
@@ -151,7 +154,7 @@ class ShelfStorage(Storage):
 class Pool:
     """The blocks of one GPU. `limit` is the most bytes it takes; None: no limit."""
 
-    def __init__(self, gpu: Any) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         # Every block is held here too: were one part of a garbage cycle, the collector would
         # finalise its buffer along with the storage that returns the block.

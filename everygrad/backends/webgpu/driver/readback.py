@@ -10,13 +10,16 @@ from __future__ import annotations
 import ctypes
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import wgpu
 
 from everygrad.backends.webgpu.driver.mapping import Mapping
 from everygrad.backends.webgpu.driver.memory import Storage
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.driver.gpu import Gpu
 
 STAGED = 1 << 28  # bytes of one staging buffer at most
 _MAX_CACHED_BYTES = 1 << 26  # bytes up to which one is cached
@@ -109,7 +112,7 @@ class Fetch:
 class Readback:
     """The staging buffers of one GPU."""
 
-    def __init__(self, gpu: Any) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.returned: deque[_StagingBuffer] = deque()
         self._free: dict[int, list[Any]] = defaultdict(list)

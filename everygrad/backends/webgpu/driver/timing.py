@@ -7,12 +7,15 @@ commands then overlap less than they do otherwise, so the sum is an upper bound.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wgpu
 
 from everygrad.backends.webgpu.driver.wgpu_native import ticks_per_second
 from everygrad.errors import DeviceError
+
+if TYPE_CHECKING:
+    from everygrad.backends.webgpu.driver.gpu import Gpu
 
 FEATURE = "timestamp-query"
 _USAGE = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
@@ -21,7 +24,7 @@ _USAGE = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
 class Clock:
     """The times at which up to `passes` passes begin and end."""
 
-    def __init__(self, gpu: Any, passes: int) -> None:
+    def __init__(self, gpu: Gpu, passes: int) -> None:
         if FEATURE not in gpu.features:
             raise DeviceError(f"webgpu: this device has no timestamps ({FEATURE})")
         self.gpu = gpu

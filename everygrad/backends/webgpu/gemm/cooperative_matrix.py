@@ -11,7 +11,7 @@ of 32 terms in shared memory in the operands' own layout: matrices are loaded by
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import wgpu
@@ -35,6 +35,7 @@ from everygrad.errors import CompileError
 
 if TYPE_CHECKING:
     from everygrad.backends.webgpu.device import WebGPU
+    from everygrad.backends.webgpu.driver.gpu import Gpu
 
 NEEDS = {"cooperative-matrix", "shader-f16", "subgroup"}
 TILE = Tile(128, 128, 4, 8)
@@ -56,7 +57,7 @@ def serves(dev: WebGPU, sizes: tuple[int, int, int, int], dtype: DType) -> bool:
     return large and gpu.limits.shared_bytes >= SHARED and is_right(gpu)
 
 
-def state(gpu: Any) -> str:
+def state(gpu: Gpu) -> str:
     """Whether products of float16 use cooperative matrices; if not, why, in words."""
     plain_tiles = "float16 products use plain tiles"
     if "cooperative-matrix" not in gpu.adapter.features:
@@ -201,7 +202,7 @@ def kernel(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
 _CHECKED = (128, 128, 64)  # rows, columns, terms
 
 
-def is_right(gpu: Any) -> bool:
+def is_right(gpu: Gpu) -> bool:
     """Whether a small product is correct; the feature is disabled on a device where it is not."""
     if gpu.has_cooperative_matrices is None:
         try:
@@ -225,7 +226,7 @@ def _check_operands() -> GemmOperands:
     return GemmOperands(text, HEAD, ("vec4<f16>",) * 2, sides, "enable f16;\n")
 
 
-def _product_is_right(gpu: Any) -> bool:
+def _product_is_right(gpu: Gpu) -> bool:
     """Uses its own buffers and commands: a compiled function may be recording."""
     rows, columns, terms = _CHECKED
     rng = np.random.default_rng(0)

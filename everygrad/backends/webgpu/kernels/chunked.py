@@ -23,6 +23,7 @@ from everygrad.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
     from everygrad.backends.webgpu.device import WebGPU
+    from everygrad.backends.webgpu.driver.gpu import Gpu
 
 _MANY = edge(__name__, "_MANY", 64, "count")  # chunks, from which windows are faster
 
@@ -34,7 +35,7 @@ class _StorageSlice(NamedTuple):
     block: Block
 
 
-def is_needed(gpu: Any, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool:
+def is_needed(gpu: Gpu, arrays: Sequence[WebGPUArray], out: WebGPUArray) -> bool:
     """Whether a tensor is larger than a binding, and slices of it can be bound: the commands of a
     compiled function bind whole blocks."""
     most = gpu.limits.binding_size
