@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from random import Random
 
 from devtools.fuzz.check import Failure, check
 from devtools.fuzz.generate import generate
@@ -72,6 +73,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=None, help="how many; without end if absent")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
     parser.add_argument("--ways", default=",".join(WAYS), help="only these, by comma")
+    parser.add_argument("--draw", type=int, help="so many of them for each program, by its seed")
     parser.add_argument("--device", choices=tuple(DEVICES), help="there, against the CPU")
     parser.add_argument("--without", default="", help="leave out programs with these ops")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
@@ -108,7 +110,8 @@ def main(arguments: Sequence[str]) -> int:
         program = program_of(seed, narrow)
         if left_out & {s.op for s in program.steps}:
             continue
-        failures = check(program, ways)
+        few = options.draw is not None and options.draw < len(ways)
+        failures = check(program, Random(seed).sample(ways, options.draw) if few else ways)
         if failures:
             failed += 1
             if not options.no_record and not options.device:
