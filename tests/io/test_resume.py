@@ -101,7 +101,7 @@ def test_thirty_steps_are_thirteen_and_seventeen(tmp_path: Path, device: str, ji
     names = [str(tmp_path / "before"), str(tmp_path / "after"), device, str(jitted)]
     subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *names],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         cwd=ROOT,
         check=True,
         timeout=300,

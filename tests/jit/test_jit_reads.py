@@ -429,7 +429,8 @@ print(float(step(eg.ones((4, 3), device=DEVICE))))
 def test_a_device_may_first_be_used_inside(device: str) -> None:
     """What libraries do while they open it is not the function's doing."""
     code = FIRST_USE.replace("DEVICE", repr(device))
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    root = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "24.0\n1.0"), done.stderr[-2000:]

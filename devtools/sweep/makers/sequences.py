@@ -1,4 +1,4 @@
-"""Losses of sequences, and complex numbers in elementwise ops and products."""
+"""Losses and recurrences of sequences, and complex numbers in elementwise ops and products."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import everygrad as eg
 from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Problem
+from everygrad.ops.nn.recurrent import MODES, rnn_sequence
 
 
 def ctc(d: Draw) -> Problem:
@@ -91,10 +92,55 @@ def complex_products(d: Draw) -> Problem:
     return Problem(inputs, ours, theirs, floor=float(np.sqrt(k)), dtype=dtype)
 
 
+def _stepped(mode: str, x: Any, gates: Any, states: Any) -> Any:
+    """h, and c for an lstm, after one step of PyTorch's ops; `gates` is the states' part."""
+    if mode == "lstm":
+        i, f, g, o = (x + gates).chunk(4, -1)
+        c = torch.sigmoid(f) * states[1] + torch.sigmoid(i) * torch.tanh(g)
+        return [torch.sigmoid(o) * torch.tanh(c), c]
+    if mode == "gru":
+        (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), gates.chunk(3, -1)
+        n, z = torch.tanh(xn + torch.sigmoid(xr + hr) * hn), torch.sigmoid(xz + hz)
+        return [(1 - z) * n + z * states[0]]
+    return [(torch.tanh if mode == "tanh" else torch.relu)(x + gates)]
+
+
+def recurrent(d: Draw) -> Problem:
+    """A layer over a few steps; what goes round and round is rounded as often."""
+    mode, dtype = d.pick(("lstm", "lstm", "gru", "tanh", "relu")), d.dtype(halves=0)
+    gates, states, *_ = MODES[mode]
+    steps, batch, hidden = d.between(1, 5), d.size(d.pick((9, 40, 70))), d.size(d.pick((70, 600)))
+    x = d.floats((steps, batch, gates * hidden), dtype, -1, 1)
+    start = d.floats((batch, states * hidden), dtype, -1, 1)
+    w = d.floats((gates * hidden, hidden), dtype, -(hidden**-0.5), hidden**-0.5)
+    b = d.floats((gates * hidden,), dtype, -1, 1)
+
+    def theirs(x: Any, start: Any, w: Any, b: Any) -> Any:
+        now, rows = start.chunk(states, -1), []
+        for t in range(steps):
+            now = _stepped(mode, x[t], now[0] @ w.T + b, now)
+            rows.append(torch.cat(now, -1))
+        return torch.stack(rows)
+
+    return Problem(
+        (x, start, w, b),
+        lambda *given: rnn_sequence(*given, mode=mode),
+        theirs,
+        floor=float(np.sqrt(hidden)),
+        looseness=4.0,
+        dtype=dtype,
+    )
+
+
 SECTION = OpSection(
     "sequences",
-    ("complex_functions", "ctc", "scan"),
-    {"ctc_loss": (1, ctc), "complex": (1, complexes), "complex matmul": (0.5, complex_products)},
+    ("complex_functions", "ctc", "recurrent", "scan"),
+    {
+        "ctc_loss": (1, ctc),
+        "complex": (1, complexes),
+        "complex matmul": (0.5, complex_products),
+        "rnn_sequence": (1, recurrent),
+    },
     weight=0.5,
     absent={"webgpu": ("complex", "complex matmul")},
 )
