@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,7 +47,7 @@ _WITH_GRAD, _WITH_AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 def overload(target: Any) -> str:
     """The name of a node's target in the table, such as "aten::add.Tensor"."""
     if isinstance(target, _OVERLOAD):
-        whole: str = target.name()
+        whole = str(target.name())  # type: ignore[no-untyped-call]
         return whole if "." in whole else f"{whole}.default"
     name = getattr(target, "__name__", str(target))
     return f"torch::{name}" if getattr(target, "__module__", "").startswith("torch") else name
@@ -289,21 +289,21 @@ class Program:
         for step in self.steps:
             args, kwargs = _mapped(read, step.arguments)
             if step.common is not None:
-                args = _mapped(lambda v, to=step.common: _cast(v, to), args)
+                args = _mapped(partial(_cast, step.common), args)
             if step.wants_device:
                 kwargs["device"] = device
             held[step.name] = _as_said(step.function(*args, **kwargs, **step.extra), step.result)
         return _mapped(read, self.outputs)
 
 
-def _cast(value: Any, dtype: dtypes.DType) -> Any:
+def _cast(dtype: dtypes.DType, value: Any) -> Any:
     return value.astype(dtype) if isinstance(value, Tensor) and value.dtype is not dtype else value
 
 
 def _as_said(value: Any, result: Any) -> Any:
     """A node's result in the dtype that PyTorch says it has."""
     if isinstance(result, Result):
-        return _cast(value, result.dtype)
+        return _cast(result.dtype, value)
     if isinstance(result, list) and isinstance(value, (tuple, list)):
         return [_as_said(v, r) for v, r in zip(value, result, strict=False)]
     return value

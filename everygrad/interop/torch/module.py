@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -15,9 +12,9 @@ from everygrad.autograd import trees
 from everygrad.core.context import intercepted, tracing
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
-from everygrad.errors import ArgumentError, DtypeError, MissingOpsError, ShapeError, TraceError
-from everygrad.interop.torch.aten.table import HANDLERS
+from everygrad.errors import ArgumentError, DtypeError, MissingOpsError, ShapeError
 from everygrad.interop.torch.exchange import from_tensor
+from everygrad.interop.torch.export import decomposed, export, in_modes, unwatched
 from everygrad.interop.torch.graph import DTYPES, Program, Sizes, overload
 from everygrad.interop.torch.versions import torch_name
 from everygrad.nn.module import Module
@@ -112,11 +109,11 @@ class TorchModule(TorchPart):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs, in the containers that PyTorch's module gives them in."""
-        with _unwatched():
+        with unwatched():
             leaves, structure = pytree.tree_flatten((args, kwargs))
             exported = self._exported(leaves, structure)
         outputs = self._run(exported, leaves)
-        with _unwatched():
+        with unwatched():
             return pytree.tree_unflatten(outputs, exported.structure)
 
     def _exported(self, leaves: list[Any], structure: Any) -> _Exported:
@@ -163,8 +160,8 @@ class TorchModule(TorchPart):
         examples = [_example(v) if isinstance(v, Tensor) else v for v in leaves]
         args, kwargs = pytree.tree_unflatten(examples, structure)
         modes = {name: part.training for name, part in self._walk()}
-        with _modes(whole, modes):
-            exported = _export(whole, args, kwargs)
+        with in_modes(whole, modes):
+            exported = export(whole, args, kwargs)
         return _ready(exported, Sizes())
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -236,66 +233,7 @@ def _example(value: Tensor) -> torch.Tensor:
     return torch.zeros(value.shape, dtype=_TORCH_DTYPES[value.dtype])
 
 
-@contextmanager
-def _unwatched() -> Iterator[None]:
-    """PyTorch's own functions run here without `eg.jit` following them frame by frame: no result
-    depends on what they read."""
-    before = sys.gettrace()
-    sys.settrace(None)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-# --- exporting -----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _modes(whole: torch.nn.Module, modes: Mapping[str, bool]) -> Iterator[None]:
-    """PyTorch's modules in the modes that the parts here are in."""
-    before = [(module, module.training) for module in whole.modules()]
-    try:
-        for name, module in whole.named_modules():
-            module.training = modes.get(name, module.training)
-        yield
-    finally:
-        for module, flag in before:
-            module.training = flag
-
-
-def _export(whole: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-    """torch.export, with ops kept whole that are one op here too."""
-    export = torch_name("torch.export.export")
-    fast = torch_name("torch.backends.mha.get_fastpath_enabled")()
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        # kernels of PyTorch's own, which would hide a whole layer from the graph
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        try:
-            exported = export(whole, tuple(args), dict(kwargs))
-            return _decomposed(exported)
-        except Exception as error:
-            first = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
-            raise TraceError(
-                f"from_torch: torch.export cannot make one graph of {type(whole).__name__}: "
-                f"{type(error).__name__}: {first}"
-            ) from error
-
-
-def _decomposed(exported: Any) -> Any:
-    """The program in functional ops: those that have a handler here stay as they are."""
-    table = torch_name("torch.export.default_decompositions")()
-    for op in list(table):
-        handler = HANDLERS.get(overload(op))
-        if handler is not None and not handler.refused:
-            table.pop(op)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return exported.run_decompositions(table)
+# --- programs -------------------------------------------------------------------------------------
 
 
 def _ready(exported: Any, sizes: Sizes) -> _Exported:
@@ -339,11 +277,11 @@ def _register(structure: Any) -> None:
     for part in structure.children():
         _register(part)
     kind = structure.type
-    if kind is None or structure.is_leaf() or kind in _PLAIN or kind in _registered:
+    if structure.is_leaf() or not isinstance(kind, type) or kind in _PLAIN or kind in _registered:
+        return
+    if issubclass(kind, tuple):  # a namedtuple and its like: known without being told
         return
     _registered.add(kind)
-    if issubclass(kind, tuple):  # a namedtuple: known without being told
-        return
 
     def flatten_one(value: Any) -> Any:
         return pytree.tree_flatten(value, is_leaf=lambda v: v is not value)
@@ -441,6 +379,8 @@ class _Weights:
         return self._once(value, lambda: from_tensor(value, copy=True))
 
     def _once(self, value: torch.Tensor, make: Any) -> Tensor:
+        if value.layout is not torch.strided:
+            return make()  # type: ignore[no-any-return]  # which refuses it
         place = value.data_ptr() if value.numel() else id(value)
         key = (place, value.shape, value.stride(), value.dtype, str(value.device))
         if key not in self.made:
@@ -454,7 +394,7 @@ def _grow(root: TorchModule, whole: torch.nn.Module, copy: bool) -> None:
     kept = whole.state_dict().keys()
     for path, module in whole.named_modules(remove_duplicate=False):
         first = id(module) not in parts
-        part = parts.setdefault(id(module), TorchPart(type(module).__name__))  # type: ignore[arg-type]
+        part = parts.setdefault(id(module), TorchPart(type(module).__name__))
         if path:
             before, _, name = path.rpartition(".")
             above = root.get_submodule(before)
@@ -520,7 +460,7 @@ def from_torch(
     kwargs = dict(example_kwargs or {})
     if exported:
         mode = _mode_of(model)
-        root = TorchModule(_Source(_decomposed(model), dynamic, mode), "ExportedProgram")
+        root = TorchModule(_Source(decomposed(model), dynamic, mode), "ExportedProgram")
         _grow_from_names(root, model, copy)
         root.train(bool(mode))
         if not args and not kwargs:

@@ -100,7 +100,8 @@ def logspace(
 
 @aten("eye.default", "eye.m", wants_result=True, wants_device=True)
 def eye(*_: Any, result: Result, device: str, **__: Any) -> Tensor:
-    return eg.eye(*result.shape, dtype=result.dtype, device=device)
+    rows, columns = result.shape
+    return eg.eye(rows, columns, dtype=result.dtype, device=device)
 
 
 @aten("tril_indices.default", wants_device=True)

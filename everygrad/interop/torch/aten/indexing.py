@@ -364,7 +364,7 @@ def sort_stable(
 
 @aten("argsort.default")
 def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
-    return _sorted(x.detach(), dim, descending)[1]  # type: ignore[no-any-return]
+    return _sorted(x.detach(), dim, descending)[1]
 
 
 @aten("argsort.stable")
@@ -374,7 +374,7 @@ def argsort_stable(x: Tensor, *, stable: bool, dim: int = -1, descending: bool =
 
 @aten("msort.default")
 def msort(x: Tensor) -> Tensor:
-    return _sorted(x, 0, False)[0]  # type: ignore[no-any-return]
+    return _sorted(x, 0, False)[0]
 
 
 @aten("searchsorted.Tensor", "searchsorted.Scalar", wants_result=True)

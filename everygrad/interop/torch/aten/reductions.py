@@ -120,7 +120,7 @@ def _place(which: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if dim is None:
             at = which(x.reshape(-1), 0, False)
             return at.reshape((1,) * x.ndim) if keepdim else at
-        return along(which, x, dim, keepdim)  # type: ignore[no-any-return]
+        return along(which, x, dim, keepdim)
 
     return find
 
@@ -243,17 +243,17 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 
 @aten("cumsum.default", wants_result=True)
 def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None, result: Result) -> Tensor:
-    return along(eg.cumsum, x.astype(result.dtype), dim)  # type: ignore[no-any-return]
+    return along(eg.cumsum, x.astype(result.dtype), dim)
 
 
 @aten("cumprod.default", wants_result=True)
 def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None, result: Result) -> Tensor:
-    return along(eg.cumprod, x.astype(result.dtype), dim)  # type: ignore[no-any-return]
+    return along(eg.cumprod, x.astype(result.dtype), dim)
 
 
 @aten("logcumsumexp.default")
 def logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    return along(eg.logcumsumexp, x, dim)  # type: ignore[no-any-return]
+    return along(eg.logcumsumexp, x, dim)
 
 
 @aten("cummax.default")

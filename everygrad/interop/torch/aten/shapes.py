@@ -406,6 +406,11 @@ def sym_stride(x: Tensor, dim: int, *, inputs: list[Result]) -> int:
     return inputs[0].strides[dim]
 
 
+@aten("sym_is_contiguous.default", "is_contiguous.default")
+def is_contiguous(x: Tensor, *_: Any, **__: Any) -> bool:
+    return True  # of no tensor here does anything depend on its layout
+
+
 @aten("sym_storage_offset.default", wants_inputs=True)
 def sym_storage_offset(x: Tensor, *, inputs: list[Result]) -> int:
     return inputs[0].offset

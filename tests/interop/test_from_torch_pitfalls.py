@@ -1,0 +1,455 @@
+"""What brought models wrong answers elsewhere: modes, padding, masks, promotion, sizes, mutation;
+and what is refused, with its cure."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import everygrad as eg
+from everygrad.errors import (
+    ArgumentError,
+    DtypeError,
+    MissingOpsError,
+    ShapeError,
+    TraceError,
+)
+from everygrad.interop.torch import versions
+from everygrad.interop.torch.aten.table import HANDLERS
+from everygrad.interop.torch.exchange import from_tensor
+from everygrad.interop.torch.graph import overload
+
+
+class Calls(nn.Module):
+    """A module that does what a function does."""
+
+    def __init__(self, function: Any, **buffers: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs)
+
+
+def agree(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Our results, which are PyTorch's to the bit, or nearly, and of its dtypes."""
+    module = eg.from_torch(deepcopy(model), args, kwargs)
+    got = module(*[from_tensor(a, copy=True) if isinstance(a, torch.Tensor) else a for a in args])
+    want = model(*args, **kwargs)
+    pairs = list(zip(_several(got), _several(want), strict=True))
+    assert pairs
+    for g, w in pairs:
+        assert str(g.dtype) == str(w.dtype).removeprefix("torch.") and g.shape == tuple(w.shape)
+        if w.dtype is torch.bfloat16:
+            g, w = g.astype("float32"), w.float()
+        np.testing.assert_allclose(g.detach().numpy(), w.detach().numpy(), rtol=1e-6, atol=1e-6)
+    return module
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+# --- modes and random numbers --------------------------------------------------------------------
+
+
+def test_dropout_follows_the_mode_and_our_generator() -> None:
+    module = eg.from_torch(nn.Dropout(0.25), torch.ones(1, 4))
+    x = eg.ones((100, 200))
+    eg.manual_seed(3)
+    first, second = module(x), module(x)
+    eg.manual_seed(3)
+    assert np.array_equal(module(x).numpy(), first.numpy())
+    assert not np.array_equal(second.numpy(), first.numpy())
+    kept = first.numpy() != 0
+    assert abs(kept.mean() - 0.75) < 0.02 and np.allclose(first.numpy()[kept], 1 / 0.75)
+    compiled = eg.jit(module)
+    assert not np.array_equal(compiled(x).numpy(), compiled(x).numpy())
+    module.eval()
+    assert np.array_equal(module(x).numpy(), x.numpy())
+    assert np.array_equal(compiled(x).numpy(), x.numpy())  # the mode is guarded
+
+
+def test_the_mode_of_one_part() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))
+    module = eg.from_torch(model, torch.zeros(4, 3))
+    compiled, x = eg.jit(module), eg.randn((4, 3))
+    compiled(x)
+    module[1].eval()
+    before = module[0].num_batches_tracked.item()
+    out = compiled(x)
+    assert out.detach().numpy().all()  # nothing is dropped
+    assert module[0].num_batches_tracked.item() == before + 1
+    assert model.training and model[1].training and module.programs == 2
+
+
+def test_batch_norm_in_eval_uses_what_training_gathered() -> None:
+    torch.manual_seed(0)
+    model = nn.BatchNorm1d(3).double()
+    module = eg.from_torch(model, torch.zeros(8, 3).double())
+    for _ in range(3):
+        x = torch.randn(8, 3, dtype=torch.float64) * 3 + 1
+        model(x), module(from_tensor(x))
+    got = module.eval()(from_tensor(x))
+    want = model.eval()(x).detach().numpy()
+    np.testing.assert_allclose(got.detach().numpy(), want, atol=1e-12)
+    assert module.num_batches_tracked.item() == 3
+
+
+# --- gradients that came out wrong elsewhere -----------------------------------------------------
+
+
+def test_padding_gets_no_gradient() -> None:
+    table = nn.Embedding(5, 3, padding_idx=2, scale_grad_by_freq=True)
+    module = eg.from_torch(table, torch.tensor([0]))
+    words = torch.tensor([[1, 2, 2], [4, 1, 2]])
+    (table(words) ** 2).sum().backward()
+    (module(from_tensor(words)) ** 2).sum().backward()
+    assert module.weight.grad is not None and table.weight.grad is not None
+    np.testing.assert_allclose(module.weight.grad.numpy(), table.weight.grad.numpy(), rtol=1e-6)
+    assert not module.weight.grad.numpy()[2].any()
+
+
+def test_frozen_parameters_stay_frozen() -> None:
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    module = eg.from_torch(model, torch.zeros(1, 3))
+    module(eg.ones((1, 3))).sum().backward()
+    assert module.bias.grad is None and module.weight.grad is not None
+
+
+@pytest.mark.parametrize("how", ["no_grad", "detach"])
+def test_where_gradients_stop_in_a_model_they_stop_here(how: str) -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(3.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if how == "no_grad":
+                with torch.no_grad():
+                    fixed = x * self.weight
+            else:
+                fixed = (x * self.weight).detach()
+            return fixed + x * self.weight
+
+    model = Half()
+    for source in (model, torch.export.export(model, (torch.ones(2),))):
+        module = eg.from_torch(source, torch.ones(2))
+        out = module(eg.ones((2,)))
+        out.sum().backward()
+        assert out.tolist() == [6.0, 6.0]
+        assert module.weight.grad is not None
+        assert module.weight.grad.item() == 2.0
+        module.weight.grad = None
+
+
+def test_a_backward_that_a_graph_cannot_hold_is_named() -> None:
+    class Straight(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return torch.round(x)
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            return g
+
+    with pytest.warns(UserWarning, match="gradients of .*Straight are those of its forward"):
+        module = eg.from_torch(Calls(lambda s, x: Straight.apply(x)), torch.ones(2))
+    assert module(eg.full((2,), 1.2)).tolist() == [1.0, 1.0]
+    x = torch.tensor([1.2], requires_grad=True)
+    Straight.apply(x).sum().backward()
+    assert x.grad is not None and x.grad.item() == 1.0  # PyTorch's own is as it was
+
+
+# --- values --------------------------------------------------------------------------------------
+
+I, F = torch.tensor([1, 2, 3]), torch.tensor([0.5, -1.0, 2.0])
+MASK = torch.tensor([True, False, True])
+
+
+def _put(s: Any, x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+    out = x.clone()
+    out[mask] = value
+    return out
+
+
+FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "int + float number": (lambda s, x: x + 1.5, (I,)),
+    "int / int": (lambda s, x: x / x, (I,)),
+    "float32 + 0-d float64": (lambda s, x: x + torch.tensor(2.0, dtype=torch.float64), (F,)),
+    "int + 0-d float64": (lambda s, x: x + torch.tensor(2.5, dtype=torch.float64), (I,)),
+    "sum of bools": (lambda s, m: (m.sum(), m + m, m * m, m.float().mean()), (MASK,)),
+    "uint8 wraps": (lambda s, x: x.to(torch.uint8) - 2, (I,)),
+    "bfloat16 beside float32": (lambda s, x: x.bfloat16() * x, (F,)),
+    "bfloat16 alone": (lambda s, x: torch.exp(x.bfloat16()) + 1, (F,)),
+    "mask = number": (lambda s, x, m: _put(s, x, m, 7.0), (F, MASK)),
+    "mask = values": (lambda s, x, m: _put(s, x, m, torch.tensor([8.0, 9.0])), (F, MASK)),
+    "rows by mask": (
+        lambda s, x, m: _put(s, x, m, torch.tensor([1.0, 2.0])),
+        (torch.zeros(3, 2), MASK),
+    ),
+    "slice = values": (
+        lambda s, x: x.slice_scatter(torch.ones(2, 3), 0, 1, 3).select_scatter(x[0] + 1, 0, 0),
+        (torch.arange(12.0).reshape(4, 3),),
+    ),
+    "negative indices": (lambda s, x, i: x[i - 3], (F, I - 1)),
+    "a view written": (lambda s, x: x.clone().view(3, 1).t().add_(1).mul(2), (F,)),
+    "as_strided": (
+        lambda s, x: x.as_strided((2, 2), (1, 2), 1) + x.as_strided((3, 2), (2, 1))[:2],
+        (torch.arange(6.0),),
+    ),
+    "0-d": (
+        lambda s, x: (x.sum(0), x.max(-1)[0], x.cumsum(0), x.sort(0)[1], x.squeeze(0)),
+        (torch.tensor(3.0),),
+    ),
+    "empty": (lambda s, x: (x.sum(), x.sum(0), torch.cat([x, x])), (torch.zeros(0, 3),)),
+    "sorted with ties": (
+        lambda s, x: torch.sort(x, stable=True, descending=True),
+        (torch.tensor([1.0, 2, 1, 2]),),
+    ),
+    "complex rotation": (
+        lambda s, x: torch.view_as_real(
+            torch.view_as_complex(x) * torch.polar(torch.ones(2), torch.tensor([0.5, 1.0]))
+        ),
+        (torch.randn(2, 2),),
+    ),
+    "histc": (lambda s, x: torch.histc(x, 4), (torch.tensor([0.0, 1, 1, 2.5, 4]),)),
+    "constant": (lambda s, x: (torch.zeros(3), torch.arange(0, 1, 0.25), x * 1), (F,)),
+    "searchsorted": (lambda s, x: torch.bucketize(x, torch.tensor([0.0, 1.0]), right=True), (F,)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_dtypes_are_pytorchs(name: str) -> None:
+    function, args = FUNCTIONS[name]
+    module = agree(Calls(function), *args)
+    given = [from_tensor(a, copy=True) for a in args]
+    for eager, traced in zip(
+        _several(module(*given)), _several(eg.jit(module)(*given)), strict=True
+    ):
+        assert np.array_equal(eager.numpy(), traced.numpy(), equal_nan=eager.dtype.is_float)
+
+
+def test_autocast_in_the_model() -> None:
+    def function(s: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return nn.functional.layer_norm(x @ x.t(), (3,))
+
+    module = eg.from_torch(Calls(function), torch.ones(3, 3))
+    x = torch.randn(3, 3)
+    got, want = module(from_tensor(x)), function(None, x)
+    assert str(got.dtype) == str(want.dtype).removeprefix("torch.")
+    assert np.abs(got.astype("float32").numpy() - want.float().numpy()).max() < 0.05
+
+
+def test_what_a_model_writes_to_is_written_to_here() -> None:
+    def cached(s: Any, x: torch.Tensor) -> torch.Tensor:
+        s.cache.index_copy_(1, s.place.reshape(1), x.reshape(2, 1))
+        s.place += 1
+        return s.cache.sum()
+
+    model = Calls(cached, cache=torch.zeros(2, 4), place=torch.tensor(0))
+    module = eg.from_torch(model, torch.zeros(2))
+    compiled = eg.jit(module)
+    found = [compiled(eg.full((2,), float(i))).item() for i in (1, 2, 3)]
+    assert found == [2.0, 6.0, 12.0] and module.place.item() == 3
+    assert module.cache.numpy().tolist() == [[1.0, 2.0, 3.0, 0.0]] * 2
+    assert not model.cache.any() and model.place.item() == 0
+
+    written = eg.from_torch(Calls(lambda s, x: x.add_(1) * 2), torch.zeros(2))
+    x = eg.zeros((2,))
+    assert written(x).tolist() == [2.0, 2.0] and x.tolist() == [1.0, 1.0]
+
+
+def test_results_are_nobody_elses_memory() -> None:
+    module = eg.from_torch(Calls(lambda s, x: (torch.zeros(3), x * 1)), torch.ones(3))
+    x = eg.ones((3,))
+    zeros, same = module(x)
+    zeros += 5
+    same += 5
+    assert module(x)[0].tolist() == [0.0] * 3 and x.tolist() == [1.0] * 3
+
+
+# --- containers, keywords, sizes -----------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclass
+class Named:
+    loss: Any
+    scores: Any = None
+
+
+torch.export.register_dataclass(Named)
+
+
+def test_keywords_and_containers() -> None:
+    def function(s: Any, x: Any, *, more: Any, flag: bool = True) -> Any:
+        y = x["a"] + more[0] if flag else x["a"] - more[0]
+        return Named(y.sum(), OrderedDict(pair=Pair(y, [y * 2])))
+
+    model = Calls(function)
+    module = eg.from_torch(model, ({"a": torch.ones(2)},), {"more": [torch.ones(2)]})
+    given = {"a": eg.ones((2,))}
+    for run in (module, eg.jit(module)):
+        out = run(given, more=[eg.ones((2,))])
+        assert type(out) is Named and type(out.scores["pair"]) is Pair
+        assert out.loss.item() == 4.0 and out.scores["pair"].second[0].tolist() == [4.0, 4.0]
+    assert module(given, more=[eg.ones((2,))], flag=False).loss.item() == 0.0
+
+
+def test_every_set_of_shapes_is_a_program_and_is_counted() -> None:
+    module = eg.from_torch(Calls(lambda s, x: x.reshape(-1, 2).sum(0)), torch.ones(4))
+    assert module.programs == 1
+    assert [module(eg.ones((n,))).tolist() for n in (4, 6, 6)] == [[2, 2], [3, 3], [3, 3]]
+    assert module.programs == 2
+    fixed = eg.from_torch(nn.ReLU(), torch.ones(4), dynamic=False)
+    with pytest.raises(ShapeError, match=r"exported for inputs .*\(4,\).*dynamic=True"):
+        fixed(eg.ones((5,)))
+    assert fixed.eval()(eg.ones((4,))).shape == (4,) and fixed.programs == 2
+
+
+def test_without_examples_it_is_exported_when_first_called() -> None:
+    module = eg.from_torch(nn.Linear(3, 2))
+    assert module.programs == 0 and list(module.state_dict()) == ["weight", "bias"]
+    assert module(eg.ones((1, 3))).shape == (1, 2) and module.programs == 1
+
+
+# --- exported programs ---------------------------------------------------------------------------
+
+
+class Two(nn.Module):
+    """Weights below, a buffer that is not saved, sizes left open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.ModuleList([nn.Linear(3, 4), nn.Dropout(0.5)])
+        self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.block[1](self.block[0](x)) * self.scale
+        return {"y": y.reshape(x.shape[0] * 2, -1) + torch.arange(2), "n": y + x.shape[0]}
+
+
+def test_an_exported_program_with_open_sizes() -> None:
+    model = Two().eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(model, (torch.randn(4, 3),), dynamic_shapes={"x": {0: batch}})
+    module = eg.from_torch(program)
+    assert list(module.state_dict()) == list(model.state_dict())
+    assert [n for n, _ in module.named_buffers()] == ["scale"]
+    for n in (4, 7, 9):
+        x = torch.randn(n, 3)
+        got, want = module(from_tensor(x)), model(x)
+        for key, value in want.items():
+            np.testing.assert_allclose(got[key].detach().numpy(), value.detach().numpy(), atol=1e-6)
+    assert module.programs == 3
+    with pytest.raises(ShapeError, match="x must be .* got \\(4, 5\\)"):
+        module(eg.ones((4, 5)))
+    with pytest.raises(ShapeError, match="x must be"):
+        module(eg.ones((4,)))
+    with pytest.raises(DtypeError, match="x must be float32, got int64; use astype"):
+        module(eg.ones((4, 3), dtype="int64"))
+    with pytest.raises(ArgumentError, match="the program takes arguments"):
+        module(x=eg.ones((4, 3)))
+    with pytest.raises(ArgumentError, match="exported in eval mode and has no other; call eval"):
+        module.train()(eg.ones((4, 3)))
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_ops_that_are_missing_are_listed_at_once() -> None:
+    def function(s: Any, x: torch.Tensor) -> Any:
+        return x.nonzero(), torch.ops.everygrad_test.odd(x), x[x > 0]
+
+    library = torch.library.Library("everygrad_test", "DEF")
+    library.define("odd(Tensor x) -> Tensor")
+    torch.library.impl(library, "odd", "CompositeExplicitAutograd")(lambda x: x.clone())
+    torch.library.register_fake("everygrad_test::odd", lambda x: torch.empty_like(x), lib=library)
+    with pytest.raises(MissingOpsError) as raised:
+        eg.from_torch(Calls(function), torch.ones(3))
+    assert "aten::nonzero.default: the size of its result depends on values" in str(raised.value)
+    assert "everygrad_test::odd.default (at odd)" in str(raised.value)
+    assert len(raised.value.lacking) == 2
+
+
+def test_control_flow_that_needs_values_is_refused() -> None:
+    model = Calls(lambda s, x: x * 2 if x.sum() > 0 else x)
+    with pytest.raises(TraceError, match="torch.export cannot make one graph of Calls"):
+        eg.from_torch(model, torch.ones(3))
+
+
+def test_wrong_arguments_are_named() -> None:
+    module = eg.from_torch(nn.Sequential(nn.Linear(3, 2)), torch.zeros(1, 3))
+    with pytest.raises(ArgumentError, match="takes a torch.nn.Module or an ExportedProgram"):
+        eg.from_torch(lambda x: x, torch.zeros(1))
+    with pytest.raises(ArgumentError, match="takes everygrad's tensors now; .*from_dlpack"):
+        module(torch.zeros(1, 3))
+    with pytest.raises(ArgumentError, match="got ndarray; convert arrays with eg.asarray"):
+        module(np.zeros((1, 3)))
+    with pytest.raises(ArgumentError, match="Linear: a part of a PyTorch model runs within"):
+        module[0](eg.zeros((1, 3)))
+    with pytest.raises(DtypeError, match="0.weight was float32 .* is float64 now; change PyTorch"):
+        module.double()(eg.zeros((1, 3), dtype="float32"))
+    with pytest.raises(DtypeError, match="takes dense tensors, got torch.sparse_coo"):
+        eg.from_torch(Calls(lambda s, x: x, held=torch.eye(2).to_sparse()), torch.zeros(1))
+    with pytest.raises(DtypeError, match="float8_e5m2 has no dtype here"):
+        from_tensor(torch.zeros(2, dtype=torch.float8_e5m2))
+
+
+def test_names_that_moved_say_which_versions_were_tried() -> None:
+    with pytest.raises(ArgumentError, match=r"no torch.export.gone; .* tried are .*2\.13"):
+        versions.torch_name("torch.export.gone")
+    with pytest.raises(ArgumentError, match="no torch.nowhere.gone"):
+        versions.torch_name("torch.nowhere.gone")
+
+
+def test_exporting_leaves_pytorch_as_it_was() -> None:
+    model = nn.Sequential(nn.LSTM(3, 4), Calls(lambda s, x: x[0]), nn.Dropout(0.5))
+    model[0].eval()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module = eg.from_torch(model, torch.zeros(2, 3))
+    module.eval()(eg.zeros((2, 3)))
+    assert [m.training for m in model] == [False, True, True]
+    assert torch.backends.mha.get_fastpath_enabled() is fast
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert model(torch.zeros(2, 3)).shape == (2, 4)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def test_every_core_overload_is_in_the_table() -> None:
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    overloads = [getattr(p, o) for p in packets if hasattr(p, "overloads") for o in p.overloads()]
+    core = [op for op in overloads if torch.Tag.core in op.tags]
+    # a result written into memory that is given: no functional graph has it
+    lacking = [overload(op) for op in core if overload(op) not in HANDLERS]
+    assert len(core) > 180 and lacking in ([], ["aten::atan2.out"])
+    named = [name for name in HANDLERS if name.startswith("aten::")]
+    assert len(named) > 500
+    assert [name for name in named if not _exists(name)] == []
+
+
+def _exists(name: str) -> bool:
+    op, _, variant = name.removeprefix("aten::").partition(".")
+    return hasattr(torch.ops.aten, op) and variant in getattr(torch.ops.aten, op).overloads()
