@@ -19,12 +19,16 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(1)
     log, start = Log(), time.process_time()
+    shown = 0
     for name in given.only or samples.names():
+        for line in log.wrong[shown:]:
+            print(line[:600], flush=True)
+        shown = len(log.wrong)
         for core in (True, False):
             samples.check(log, name, given.samples, False, core)
             if not given.forward:
                 samples.check(log, name, given.samples, True, core)
-    for line in log.wrong:
+    for line in log.wrong[shown:]:
         print(line[:600])
     for name, at in sorted(log.missing.items()):
         print("missing", name, sorted(at)[:2])

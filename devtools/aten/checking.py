@@ -25,6 +25,8 @@ TOLERANCES = {
     torch.bfloat16: 1.6e-2,
     torch.float16: 2e-3,
 }
+# PyTorch's CPU kernel multiplies by 1/6 rounded to float32, whatever the dtype.
+LOOSER = {"aten::hardsigmoid_backward.default": 1e-7}
 # Memory that nobody has written yet has no values to compare.
 UNWRITTEN = ("empty", "new_empty", "prims::empty")
 # Both are right, but a basis may be any other of the same space.
@@ -95,6 +97,9 @@ class NodeByNode(Interpreter):
         if handler is None or handler.refused:
             self.log.missing[name].add(self.log.sample)
             return super().run_node(n)
+        if any(_open_size(read.meta.get("val")) for read in (*n.all_input_nodes, n)):
+            self.log.missing[f"behind a size that depends on values: {name}"].add(self.log.sample)
+            return super().run_node(n)
         # before PyTorch runs the node, which may write into what it reads
         given = {read: self.env[read] for read in n.all_input_nodes}
         values = [pytree.tree_map(ours, v) for v in given.values()]
@@ -115,19 +120,25 @@ class NodeByNode(Interpreter):
         drawn = torch.Tag.nondeterministic_seeded in n.target.tags  # type: ignore[union-attr]
         short = name.partition("::")[2].rpartition(".")[0]
         valued = not drawn and not short.startswith(UNWRITTEN) and short not in BASES
-        fault = difference(expected, found, valued)
+        fault = difference(expected, found, valued, LOOSER.get(name, 0.0))
         (self.log.drawn if drawn else self.log.checked)[name] += 1
         if fault:
             shown = ", ".join(str(n.meta.get("val")) for n in given)
             self.log.wrong.append(f"{name} ({self.log.sample}): {fault}; args {n.args}: {shown}")
 
 
-def difference(expected: Any, found: Any, valued: bool = True) -> str:
-    """What is wrong with what we found, or nothing."""
+def _open_size(value: Any) -> bool:
+    """Whether a size is known only when the graph runs."""
+    tensors = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+    return any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape)
+
+
+def difference(expected: Any, found: Any, valued: bool = True, looser: float = 0.0) -> str:
+    """What is wrong with what we found, or nothing. `looser`: an error that is allowed anyway."""
     if isinstance(expected, (tuple, list)):
         if not isinstance(found, (tuple, list)) or len(found) != len(expected):
             return f"{len(expected)} results expected"
-        faults = (difference(e, f, valued) for e, f in zip(expected, found, strict=True))
+        faults = (difference(e, f, valued, looser) for e, f in zip(expected, found, strict=True))
         return next((f"result {i}: {fault}" for i, fault in enumerate(faults) if fault), "")
     if not isinstance(expected, torch.Tensor):
         same = expected is None or found == expected or expected != expected
@@ -136,10 +147,11 @@ def difference(expected: Any, found: Any, valued: bool = True) -> str:
         return f"{found!r} instead of a tensor {tuple(expected.shape)}"
     if found.shape != tuple(expected.shape) or found.dtype is not DTYPES[expected.dtype]:
         return f"{found.dtype}{list(found.shape)} instead of {expected.dtype}{list(expected.shape)}"
-    return far(expected.detach().resolve_conj().resolve_neg(), theirs(found)) if valued else ""
+    plain = expected.detach().resolve_conj().resolve_neg()
+    return far(plain, theirs(found), looser) if valued else ""
 
 
-def far(expected: torch.Tensor, found: torch.Tensor) -> str:
+def far(expected: torch.Tensor, found: torch.Tensor, looser: float = 0.0) -> str:
     """How far the elements are apart, if that is too far."""
     tolerance = TOLERANCES.get(expected.dtype)
     if tolerance is None:
@@ -155,7 +167,7 @@ def far(expected: torch.Tensor, found: torch.Tensor) -> str:
         return f"not finite in other places: {found.flatten()[:8]} for {expected.flatten()[:8]}"
     scale = max(1.0, float(a[finite].abs().max()))
     error = float((a - b)[finite].abs().max()) / scale
-    return f"an error of {error:.2g}" if error > tolerance else ""
+    return f"an error of {error:.2g}" if error > max(tolerance, looser) else ""
 
 
 __all__ = ["Log", "NodeByNode", "difference", "far", "missing", "ours", "program_of", "theirs"]

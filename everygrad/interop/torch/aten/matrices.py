@@ -6,10 +6,14 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.core.tensor import Tensor
+from everygrad.interop.torch.aten.memory import row_major
 from everygrad.interop.torch.aten.registry import Result, aten
 from everygrad.ops.aliases.with_info import inv_ex, lu_factor_ex
-from everygrad.ops.python.creation import zeros
+from everygrad.ops.elementwise.basic import maximum, where
+from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.python.creation import arange, eye, zeros
 from everygrad.ops.record.spec import REGISTRY
+from everygrad.ops.shape.joining import concat
 
 
 def _op(name: str) -> Any:
@@ -107,12 +111,14 @@ def linalg_lu_factor_ex(
 def linalg_lu_solve(
     factors: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
-    if adjoint:
-        raise NotImplementedError("linalg_lu_solve: adjoint=True is not supported")
-    if not left:
-        return linalg_lu_solve(factors, pivots, b.mT).mT
-    out: Tensor = _op("lu_solve")(factors, pivots, b)
-    return out
+    """X of A X = B, of X A = B, or of these with A's conjugate transpose."""
+    if left and not adjoint:
+        out: Tensor = _op("lu_solve")(factors, pivots, b)
+        return out
+    one = eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
+    inverse = _op("lu_solve")(factors, pivots, one.broadcast_to(factors.shape))
+    inverse = inverse.mT.conj() if adjoint else inverse
+    return matmul(inverse, b) if left else matmul(b, inverse)
 
 
 @aten("_linalg_solve_ex.default", wants_result=True)
@@ -128,16 +134,66 @@ def linalg_solve_ex(
     return [out, *shaped]
 
 
-@aten("_linalg_det.default")
-def linalg_det(x: Tensor) -> list[Tensor]:
-    factors, pivots, _ = lu_factor_ex(x.mT)
-    return [_op("det")(x), factors.mT, pivots]
+def _factors(x: Tensor, inputs: list[Result]) -> list[Tensor]:
+    """PyTorch factorises the transpose of a matrix that lies in memory row by row."""
+    by_rows = row_major(inputs[0]) and not x.dtype.is_complex
+    return list(lu_factor_ex(x.mT if by_rows else x))[:2]
 
 
-@aten("_linalg_slogdet.default")
-def linalg_slogdet(x: Tensor) -> list[Tensor]:
-    factors, pivots, _ = lu_factor_ex(x.mT)
-    return [*_op("slogdet")(x), factors.mT, pivots]
+@aten("_linalg_det.default", wants_inputs=True)
+def linalg_det(x: Tensor, *, inputs: list[Result]) -> list[Tensor]:
+    return [_op("det")(x), *_factors(x, inputs)]
+
+
+@aten("_linalg_slogdet.default", wants_inputs=True)
+def linalg_slogdet(x: Tensor, *, inputs: list[Result]) -> list[Tensor]:
+    return [*_op("slogdet")(x), *_factors(x, inputs)]
+
+
+@aten("lu_unpack.default", wants_result=True)
+def lu_unpack(
+    factors: Tensor,
+    pivots: Tensor,
+    unpack_data: bool = True,
+    unpack_pivots: bool = True,
+    *,
+    result: list[Result],
+) -> list[Tensor]:
+    m, n = factors.shape[-2:]
+    least = min(m, n)
+    found = [zeros(r.shape, r.dtype, factors.device) for r in result]
+    if unpack_pivots:
+        # a matrix whose factors are identities is a permutation: solving for it turns it around
+        one = eye(m, dtype=factors.dtype, device=factors.device)
+        more = arange(least + 1, m + 1, dtype=pivots.dtype, device=pivots.device)
+        all_pivots = concat([pivots, more.broadcast_to((*pivots.shape[:-1], m - least))], axis=-1)
+        batch = one.broadcast_to((*factors.shape[:-2], m, m))
+        found[0] = _op("lu_solve")(batch, all_pivots, batch).mT
+    if unpack_data:
+        below = factors[..., :, :least].tril(-1)
+        found[1] = below + eye(m, least, dtype=factors.dtype, device=factors.device)
+        found[2] = factors[..., :least, :].triu()
+    return found
+
+
+@aten("linalg_pinv.atol_rtol_tensor")
+def linalg_pinv(
+    x: Tensor,
+    *,
+    atol: Tensor | None = None,
+    rtol: Tensor | None = None,
+    hermitian: bool = False,
+) -> Tensor:
+    """What is small beside the largest singular value counts as 0."""
+    u, s, vh = _op("svd")(x, full_matrices=False)
+    usual = max(x.shape[-2:]) * dtypes.finfo(s.dtype).eps if atol is None else 0.0
+    relative = usual if rtol is None else rtol.expand_dims(-1)
+    limit = s.max(axis=-1, keepdims=True) * relative if s.shape[-1] else s
+    if atol is not None:
+        limit = maximum(limit, atol.expand_dims(-1))
+    inverse = where(s > limit, 1 / s, 0.0)
+    found: Tensor = matmul(vh.mT.conj() * inverse.expand_dims(-2), u.mT.conj())
+    return found
 
 
 @aten("linalg_solve_triangular.default")

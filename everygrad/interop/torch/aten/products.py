@@ -29,16 +29,18 @@ def vdot(x: Tensor, y: Tensor) -> Tensor:
     return matmul(conj(x), y)
 
 
-def _scaled(x: Tensor, factor: complex) -> Tensor:
-    """x times a number, in x's dtype: PyTorch's numbers never widen an integer product."""
-    return x if factor == 1 else (x * factor).astype(x.dtype)
+def _factor(x: Tensor, factor: complex) -> complex:
+    """A number that scales x; in PyTorch it loses its fraction where x has none."""
+    return factor if x.dtype.is_differentiable else int(factor.real)
 
 
 def _sum(x: Tensor, products: Tensor, beta: complex, alpha: complex) -> Tensor:
     """beta * x + alpha * products. With beta 0, NaN in x counts for nothing, as in BLAS."""
-    found = _scaled(products, alpha)
+    beta, alpha = _factor(products, beta), _factor(products, alpha)
+    found = products if alpha == 1 else products * alpha
     if beta == 0:
-        return _scaled(x, beta) + found
+        return found
+    return (x if beta == 1 else x * beta) + found
 
 
 @aten("addmm.default", "baddbmm.default", "addmv.default")

@@ -6,6 +6,7 @@ from everygrad.interop.torch.aten import (
     elementwise as elementwise,
     indexing as indexing,
     matrices as matrices,
+    memory as memory,
     optimisers as optimisers,
     products as products,
     random as random,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from everygrad.core.tensor import Tensor
 from everygrad.interop.torch.aten.derivatives import pulled_where
 from everygrad.interop.torch.aten.registry import aten
+from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.nn.conv2d import conv2d
 from everygrad.ops.nn.conv_nd import (
     conv1d,
@@ -18,6 +20,8 @@ from everygrad.ops.nn.conv_nd import (
     conv_transpose3d,
 )
 from everygrad.ops.nn.unfold import channel_shuffle, col2im, im2col, pixel_shuffle, pixel_unshuffle
+from everygrad.ops.shape.joining import pad
+from everygrad.ops.shape.movement import put_slices, slice_axis
 
 _PLAIN = {1: conv1d, 2: conv2d, 3: conv3d}
 _TRANSPOSED = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
@@ -48,12 +52,55 @@ def convolution(
             x.expand_dims(0), weight, bias, stride, padding, dilation, transposed,
             output_padding, groups,
         ).squeeze(0)  # fmt: skip
+    if not x.dtype.is_differentiable:
+        more = _each(output_padding, count) if transposed else None
+        out = _of_integers(x, weight, one, more, groups)
+        return out if bias is None else out + bias.reshape((-1,) + (1,) * count)
     if transposed:
         more = _each(output_padding, count)
         out: Tensor = _TRANSPOSED[count](x, weight, bias, groups=groups, output_padding=more, **one)
         return out
     plain: Tensor = _PLAIN[count](x, weight, bias, groups=groups, **one)
     return plain
+
+
+def _of_integers(
+    x: Tensor, w: Tensor, one: dict[str, Any], more: tuple[int, ...] | None, groups: int
+) -> Tensor:
+    """Exact sums of products, one for each place in the kernel; `more`: of a transposed one, how
+    much longer its result is. Our kernels are for floats."""
+    stride, padding, dilation = one["stride"], one["padding"], one["dilation"]
+    size = w.shape[2:]
+    if more is not None:  # the same as a plain one of x with zeros between its elements
+        x = put_slices(
+            x,
+            (*x.shape[:2], *((n - 1) * s + 1 for n, s in zip(x.shape[2:], stride, strict=True))),
+            (*((0, n, 1) for n in x.shape[:2]),
+             *((0, n, s) for n, s in zip(x.shape[2:], stride, strict=True))),
+        )  # fmt: skip
+        reach = [d * (k - 1) for d, k in zip(dilation, size, strict=True)]
+        widths = [(r - p, r - p + m) for r, p, m in zip(reach, padding, more, strict=True)]
+        w = w.reshape((groups, w.shape[0] // groups, w.shape[1], *size)).swapaxes(1, 2)
+        w = w.flip(axis=tuple(range(3, w.ndim)))
+        stride = (1,) * len(size)
+    else:
+        widths = [(p, p) for p in padding]
+        w = w.reshape((groups, w.shape[0] // groups, w.shape[1], *size))
+    cut = [slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape[2:], widths, strict=True)]
+    around = [(max(0, a), max(0, b)) for a, b in widths]
+    x = pad(x[(..., *cut)], ((0, 0), (0, 0), *around))
+    spans = zip(x.shape[2:], size, dilation, stride, strict=True)
+    out = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in spans]
+    total: Tensor | None = None
+    for tap in itertools.product(*map(range, size)):
+        seen = x
+        for a, t in enumerate(tap):
+            seen = slice_axis(seen, a + 2, t * dilation[a], out[a], stride[a])
+        columns = seen.reshape((x.shape[0], groups, x.shape[1] // groups, -1))
+        part = matmul(w[(..., *tap)], columns)
+        total = part if total is None else total + part
+    assert total is not None
+    return total.reshape((x.shape[0], -1, *out))
 
 
 @aten("_convolution.default", "_convolution.deprecated")

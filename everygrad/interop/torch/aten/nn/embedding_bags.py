@@ -51,6 +51,8 @@ def embedding_bag(
         out = index_add(zeros((bags, rows.shape[1]), rows.dtype, rows.device), bag, shown)
         if mode == _MEAN:
             out = out / where(sizes > 0, sizes, 1).astype(out.dtype).expand_dims(1)
+        else:
+            sizes = sizes * 0  # PyTorch counts only where it divides
         origin = sizes
     asked = [out, bag, sizes, origin]
     # PyTorch leaves out what the mode at hand needs no backward for

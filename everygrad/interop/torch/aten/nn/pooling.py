@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from everygrad import dtypes
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.interop.torch.aten.derivatives import pulled, wide
 from everygrad.interop.torch.aten.registry import aten
+from everygrad.ops.elementwise.basic import trunc
 from everygrad.ops.index.gather import scatter_add
 from everygrad.ops.nn.adaptive_pooling import (
     adaptive_avg_pool1d,
@@ -221,8 +223,10 @@ def _avg_pool(
     size = _each(kernel_size, count)
     options = (size, _strides(stride, size), _each(padding, count))
     rest = (ceil_mode, count_include_pad, divisor_override)
-    out: Tensor = _batched(lambda x: _AVG[count](x, *options, *rest), wide(x), count)
-    return out
+    given = wide(x) if x.dtype.is_differentiable else x.astype(dtypes.float64)
+    out: Tensor = _batched(lambda x: _AVG[count](x, *options, *rest), given, count)
+    # a mean of integers loses its fraction
+    return out if x.dtype.is_differentiable else trunc(out)
 
 
 def _avg_pools(count: int) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.interop.torch.aten.derivatives import pulled, pulled_where
 from everygrad.interop.torch.aten.registry import aten
+from everygrad.ops.index.gather import take
 from everygrad.ops.nn.resampling import affine_grid, grid_sample, interpolate
-from everygrad.ops.python.creation import zeros
+from everygrad.ops.python.creation import asarray, zeros
 from everygrad.ops.shape.joining import pad
 
 _MODES = {
@@ -130,18 +133,21 @@ def affine_grid_generator(theta: Tensor, size: Sequence[int], align_corners: boo
 
 
 def _padded(x: Tensor, widths: Sequence[int], mode: str) -> Tensor:
-    """PyTorch takes widths below 0 too: they cut."""
-    cuts = [slice(None)] * x.ndim
-    for k in range(0, len(widths), 2):
-        axis = x.ndim - 1 - k // 2
-        before, after = max(0, -widths[k]), max(0, -widths[k + 1])
-        cuts[axis] = slice(before, x.shape[axis] - after)
-    kept = x[tuple(cuts)] if min(widths) < 0 else x
+    """PyTorch takes widths below 0 too: they cut, and what the other end adds is read from all."""
     pairs = [(0, 0)] * x.ndim
     for k in range(0, len(widths), 2):
-        pairs[x.ndim - 1 - k // 2] = (max(0, widths[k]), max(0, widths[k + 1]))
-    out: Tensor = pad(kept, tuple(pairs), mode)
-    return out
+        pairs[x.ndim - 1 - k // 2] = (widths[k], widths[k + 1])
+    if min(widths) >= 0:
+        out: Tensor = pad(x, tuple(pairs), mode)
+        return out
+    for axis, (before, after) in enumerate(pairs):
+        if before or after:
+            last = x.shape[axis] - 1
+            places = np.arange(-before, x.shape[axis] + after)
+            if mode == "reflect":
+                places = last - np.abs(last - np.abs(places))
+            x = take(x, asarray(np.clip(places, 0, last), device=x.device), axis=axis)
+    return x
 
 
 def _pad(mode: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
