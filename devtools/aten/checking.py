@@ -29,6 +29,9 @@ TOLERANCES = {
 LOOSER = {"aten::hardsigmoid_backward.default": 1e-7}
 # Memory that nobody has written yet has no values to compare.
 UNWRITTEN = ("empty", "new_empty", "prims::empty")
+DRAWN = ("aten::rand.default", "aten::randn.default", "aten::randperm.default")
+# Room that a library keeps for itself: results beyond these many mean nothing to anybody else.
+MEANT = {"aten::mkldnn_rnn_layer.default": 3}
 # Both are right, but a basis may be any other of the same space.
 BASES = {"_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_qr"}
 
@@ -60,6 +63,10 @@ def program_of(node: Node, values: dict[Node, Any]) -> Program:
     copied.meta = dict(node.meta)
     graph.output(copied)
     return Program(SimpleNamespace(graph=graph))  # type: ignore[arg-type]
+
+
+class RefusedByPyTorchError(Exception):
+    """PyTorch itself does not take these arguments."""
 
 
 class Log:
@@ -117,7 +124,7 @@ class NodeByNode(Interpreter):
         except Exception as error:
             self.log.wrong.append(f"{name} ({self.log.sample}): {type(error).__name__}: {error}")
             return
-        drawn = torch.Tag.nondeterministic_seeded in n.target.tags  # type: ignore[union-attr]
+        drawn = _drawn(n.target)
         short = name.partition("::")[2].rpartition(".")[0]
         valued = not drawn and not short.startswith(UNWRITTEN) and short not in BASES
         fault = difference(expected, found, valued, LOOSER.get(name, 0.0))
@@ -125,6 +132,53 @@ class NodeByNode(Interpreter):
         if fault:
             shown = ", ".join(str(n.meta.get("val")) for n in given)
             self.log.wrong.append(f"{name} ({self.log.sample}): {fault}; args {n.args}: {shown}")
+
+
+def check_call(log: Log, target: Any, given: tuple[Any, ...], jit: bool = False) -> None:
+    """One call of an overload: by PyTorch, by us, and by us inside `eg.jit`. A dict that comes last
+    holds arguments by name."""
+    args, kwargs = (given[:-1], given[-1]) if given and isinstance(given[-1], dict) else (given, {})
+    graph, values = Graph(), []
+
+    def placeholder(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        node = graph.placeholder(f"x{len(values)}")
+        node.meta["val"] = value.clone() if value.is_contiguous() else value
+        values.append(value)
+        return node
+
+    made = pytree.tree_map(placeholder, (args, kwargs))
+    node = graph.call_function(target, *made)
+    copies = [ours(v) for v in values]
+    try:
+        expected = target(*args, **kwargs)
+    except (RuntimeError, TypeError) as error:
+        raise RefusedByPyTorchError(str(error)) from error
+    node.meta["val"] = expected
+    graph.output(node)
+    program = Program(SimpleNamespace(graph=graph))  # type: ignore[arg-type]
+    name = overload(target)
+    valued = name not in DRAWN and not name.partition("::")[2].startswith(UNWRITTEN)
+    valued = valued and not (target is torch.ops.aten.native_dropout.default and args[2])
+    run = [lambda *v: program(v, {})]
+    if jit and not target._schema.is_mutable:
+        run.append(eg.jit(run[0]))
+    for function in run:
+        found = function(*copies)
+        if name in MEANT:
+            expected, found = expected[: MEANT[name]], found[: MEANT[name]]
+        fault = difference(expected, found, valued, LOOSER.get(name, 0.0))
+        if target._schema.is_mutable:
+            written = (difference(b, a, valued) for b, a in zip(values, copies, strict=True))
+            fault = fault or next(filter(None, written), "")
+        if fault:
+            log.wrong.append(f"{name} {given}: {fault}")
+    (log.checked if valued else log.drawn)[name] += 1
+
+
+def _drawn(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def _open_size(value: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from everygrad import dtypes
 from everygrad.core.tensor import Tensor
+from everygrad.errors import ArgumentError
 from everygrad.interop.torch.aten.memory import row_major
 from everygrad.interop.torch.aten.registry import Result, aten
 from everygrad.ops.aliases.with_info import inv_ex, lu_factor_ex
@@ -233,3 +234,17 @@ def linalg_householder_product(x: Tensor, tau: Tensor) -> Tensor:
 def linalg_cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     out: Tensor = _op("cross")(x, y, axis=dim)
     return out
+
+
+@aten("torch::with_effects")
+def with_effects(token: Any, op: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+    """An op whose effects have an order. The one that graphs hold raises where a factorisation
+    failed, which ours do by themselves."""
+    if "_linalg_check_errors" not in str(op):
+        raise ArgumentError(f"with_effects: {op} is not known here")
+    return token, None
+
+
+@aten("_linalg_check_errors.default")
+def linalg_check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
+    return None

@@ -58,7 +58,7 @@ def _adam(decoupled: bool) -> Any:
                 g = g + x * weight_decay
             m = m + (g - m) * (1 - beta1)
             v = v * beta2 + g * g * (1 - beta2)
-            t = state_steps[i]
+            t = state_steps[i].astype(x.dtype)
             most = v
             if amsgrad:
                 most = maximum(wide(max_exp_avg_sqs[i]), v)
