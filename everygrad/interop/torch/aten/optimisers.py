@@ -11,8 +11,7 @@ from typing import Any
 from everygrad.core.tensor import Tensor
 from everygrad.interop.torch.aten.derivatives import wide
 from everygrad.interop.torch.aten.registry import aten
-from everygrad.ops.elementwise.basic import maximum, minimum, where
-from everygrad.ops.elementwise.math import sqrt
+from everygrad.ops.elementwise.basic import maximum, minimum, sqrt, where
 from everygrad.ops.python.creation import zeros
 from everygrad.ops.record.spec import REGISTRY
 from everygrad.ops.reduce.norms_and_counts import norm

@@ -100,8 +100,9 @@ def _plain(name: str, function: Callable[..., Any]) -> None:
     aten(f"{name}.default")(forward)
 
 
-for _name, _function in {"celu": F.celu, "selu": F.selu, "log_sigmoid": F.logsigmoid}.items():
-    _plain(_name, _function)
+_plain("celu", F.celu)
+_plain("selu", F.selu)
+_plain("log_sigmoid", F.logsigmoid)
 
 
 @aten("sigmoid_backward.default")

@@ -54,8 +54,8 @@ def convolution(
         ).squeeze(0)  # fmt: skip
     if not x.dtype.is_differentiable:
         more = _each(output_padding, count) if transposed else None
-        out = _of_integers(x, weight, one, more, groups)
-        return out if bias is None else out + bias.reshape((-1,) + (1,) * count)
+        exact = _of_integers(x, weight, one, more, groups)
+        return exact if bias is None else exact + bias.reshape((-1,) + (1,) * count)
     if transposed:
         more = _each(output_padding, count)
         out: Tensor = _TRANSPOSED[count](x, weight, bias, groups=groups, output_padding=more, **one)

@@ -153,8 +153,9 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Tensor:
-    inner = shapes.size_of(x.shape[2:])
-    return native_group_norm(x, weight, bias, *x.shape[:2], inner, num_groups, eps)[0]
+    batch, channels, *places = x.shape
+    inner = shapes.size_of(tuple(places))
+    return native_group_norm(x, weight, bias, batch, channels, inner, num_groups, eps)[0]
 
 
 @aten("native_group_norm_backward.default")

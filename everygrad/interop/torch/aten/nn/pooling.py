@@ -191,7 +191,7 @@ def _fractional_backward(count: int) -> Any:
 def _unpool(count: int) -> Any:
     def run(x: Tensor, indices: Tensor, output_size: Sequence[int], *options: Any) -> Tensor:
         outer = x.shape[:-count]
-        flat = zeros((*outer, shapes.size_of(output_size)), x.dtype, x.device)
+        flat = zeros((*outer, shapes.size_of(tuple(output_size))), x.dtype, x.device)
         inner = (*outer, shapes.size_of(x.shape[-count:]))
         # where one place is named twice the values are the same, being those of one maximum
         found = flat.scatter(indices.reshape(inner), x.reshape(inner), axis=len(outer))
