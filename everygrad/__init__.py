@@ -89,6 +89,7 @@ _LATER = {
         "everygrad.ops.random.discrete",
     ),
     "from_torch": "everygrad.interop.torch.module",
+    "to_torch": "everygrad.interop.torch.function",
     "load": "everygrad.io.loading",
     "load_latest": "everygrad.io.checkpoints",
     "save": "everygrad.io.saving",

@@ -18,6 +18,7 @@ from everygrad.backends import base
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.dlpack import capsule
 from everygrad.backends.cuda.driver.memory import Storage
+from everygrad.interop.torch.exchange import from_tensor
 from everygrad.interop.torch.graph import DTYPES
 
 
@@ -53,9 +54,12 @@ def run(
 DEFAULT_STREAM = 1  # CUDA's handle of the legacy default stream, which PyTorch calls 0
 
 
-def payload(backend: Any, t: torch.Tensor, buffer: Any) -> CudaArray:
-    """A buffer of ours on a tensor's memory, which it holds."""
+def payload(backend: Any, t: torch.Tensor, buffer: Any) -> Any:
+    """A buffer of ours on a tensor's memory, which it holds. A number on the CPU stays there: the
+    compiled function copies it."""
     dtype = buffer.dtype.np
+    if t.device.type == "cpu":
+        return from_tensor(t)._data.reshape(buffer.shape)
     if not t.numel():
         return CudaArray(backend.device, buffer.shape, dtype, None)
     size = t.untyped_storage().nbytes() - t.storage_offset() * dtype.itemsize
@@ -67,4 +71,5 @@ def tensor(backend: Any, array: CudaArray, made: Any) -> torch.Tensor:
     """A result as PyTorch's tensor, which holds its memory."""
     dtype = DTYPES[made.dtype]
     shared = torch.utils.dlpack.from_dlpack(capsule(array, dtype, backend.dlpack_device, _nothing))
-    return torch.as_strided(shared, made.size, made.stride)
+    out = torch.as_strided(shared, made.size, made.stride)
+    return out.cpu() if made.node.meta["val"].device.type == "cpu" else out
