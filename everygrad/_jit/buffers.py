@@ -15,7 +15,7 @@ from everygrad._jit.pipeline import COPY, aligned, prepared
 from everygrad._jit.trace import Tracer, device_of
 from everygrad.autograd.modes import no_grad
 from everygrad.backends import base
-from everygrad.compiler.ir import LEAVES, Graph, Value, reachable
+from everygrad.compiler.ir import LEAVES, Graph, Value, in_order, reachable
 from everygrad.compiler.views import is_whole, view_of
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, wrap
@@ -107,9 +107,11 @@ def compile_buffers(
 
 def _undecided(graph: Graph) -> list[int]:
     """Outputs that no input is a part of."""
-    return [
-        k for k, v in enumerate(graph.outputs) if not any(r.kind == "input" for r in reachable([v]))
-    ]
+    decided: set[Value] = set()
+    for v in in_order(reachable(graph.outputs)):
+        if v.kind == "input" or not decided.isdisjoint(v.args):
+            decided.add(v)
+    return [k for k, v in enumerate(graph.outputs) if v not in decided]
 
 
 def _aliases(graph: Graph) -> dict[int, int]:

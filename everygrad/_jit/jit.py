@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from everygrad._jit.buffers import Buffer, BufferFunction, compile_buffers
 from everygrad._jit.entry import Entry
 from everygrad._jit.lowered import Lowered
 from everygrad._jit.record import trace
@@ -22,14 +23,15 @@ from everygrad._jit.verify import interpreted
 from everygrad.amp.policy import policy
 from everygrad.autograd.modes import recording
 from everygrad.autograd.saved_tensor_hooks import recorder
-from everygrad.autograd.trees import flatten
+from everygrad.autograd.trees import flatten, leaves_of
 from everygrad.backends import base
 from everygrad.backends.code_cache import code_cache
 from everygrad.compiler.memory import Memory
 from everygrad.core.config import config
 from everygrad.core.context import intercepted, tracing, watcher
+from everygrad.core.shapes import as_shape
 from everygrad.core.tensor import Tensor
-from everygrad.dtypes import DType
+from everygrad.dtypes import DType, as_dtype
 from everygrad.errors import ArgumentError, CompileError, EverygradError, OutOfMemoryError
 
 log = logging.getLogger("everygrad.jit")
@@ -178,6 +180,24 @@ class Jitted:
                 assert target.tensor is not None
                 target.tensor.rebind(known[value], None)
         return Lowered(record, self.fn)
+
+    def on_buffers(
+        self, inputs: Sequence[Buffer | tuple[Any, Any]], device: str = "cpu"
+    ) -> BufferFunction:
+        """The function compiled for a flat list of buffers, given as (shape, dtype), whose memory
+        belongs to somebody else: call the result with the addresses of C-contiguous inputs and of a
+        buffer for each result, which it says in `results`. Such a call makes no tensor, and looks
+        at nothing that the function read when it was traced.
+
+        >>> import everygrad as eg, numpy as np
+        >>> f = eg.jit(lambda x, y: (x + y, x * 1.0)).on_buffers([((2,), "float32")] * 2)
+        >>> x, y, out, same = np.float32([[1, 2], [3, 4], [0, 0], [0, 0]])
+        >>> f([x.ctypes.data, y.ctypes.data], [out.ctypes.data, same.ctypes.data])
+        >>> out, f.aliases  # result 1 holds what input 0 holds
+        (array([4., 6.], dtype=float32), {1: 0})
+        """
+        given = [Buffer(as_shape(s, "on_buffers"), as_dtype(d)) for s, d in inputs]
+        return compile_buffers(lambda xs: leaves_of(self.fn(*xs)), given, device)
 
     def memory(self) -> Memory:
         """The memory plan of the latest call."""

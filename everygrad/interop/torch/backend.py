@@ -15,9 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
-from torch._decomp import core_aten_decompositions
-from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -28,6 +25,11 @@ from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.compiled import CompiledGraph
 from everygrad.interop.torch.graph import _PLAIN, DTYPES, overload
 from everygrad.interop.torch.sizes import is_symbolic, sizes_of, with_sizes
+from everygrad.interop.torch.versions import torch_name
+
+_aot_autograd = torch_name("torch._dynamo.backends.common.aot_autograd")
+_core_decompositions = torch_name("torch._decomp.core_aten_decompositions")
+_partition = torch_name("torch._functorch.partitioners.min_cut_rematerialization_partition")
 
 log = logging.getLogger("everygrad.torch")
 MOST_SIZES = 64  # sets of sizes that one graph is kept compiled for
@@ -53,12 +55,12 @@ def everygrad(
         return compiled(graph, chosen["fullgraph"])
 
     with without_onednn():
-        return aot_autograd(
+        return _aot_autograd(
             fw_compiler=compiler,
             bw_compiler=compiler,
             inference_compiler=compiler,
             decompositions=decompositions(),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=_partition,
         )(module, inputs)
 
 
@@ -94,7 +96,7 @@ def _checked(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, A
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """How ops are taken apart: the core ATen table, without what is known here whole."""
-    table = core_aten_decompositions()
+    table = _core_decompositions()
     return {op: rule for op, rule in table.items() if overload(op) not in HANDLERS}
 
 

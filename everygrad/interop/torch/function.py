@@ -21,6 +21,7 @@ from everygrad.errors import ArgumentError
 from everygrad.interop.torch.exchange import from_tensor
 from everygrad.ops.record.spec import REGISTRY
 
+_from_dlpack: Any = torch.utils.dlpack.from_dlpack
 Flat = Callable[..., Sequence[Tensor]]  # takes tensors and gives tensors
 
 
@@ -61,12 +62,12 @@ def to_torch(function: Callable[..., Any]) -> Callable[..., Any]:
             made[:] = [tree]
             return results
 
-        results = _Call.apply(flat, *(leaves[i] for i in at))
+        results = _call(flat, *(leaves[i] for i in at))
         return unflatten(made[0], list(results))
 
     # Dynamo would trace into this library, op by op.
-    found: Callable[..., Any] = torch.compiler.disable(call)
-    return found
+    disable: Any = torch.compiler.disable
+    return disable(call)
 
 
 class _Call(torch.autograd.Function):
@@ -99,7 +100,7 @@ class _Call(torch.autograd.Function):
             return (None, *found)
         if torch.is_grad_enabled():  # create_graph=True
             derivative = _derivative(ctx.function, ctx.wanted, ctx.smooth, ctx.count)
-            made = _Call.apply(derivative, *given, *seeds)
+            made = _call(derivative, *given, *seeds)
         else:
             cotangents = [from_tensor(s) for s in seeds]
             pulled = grad(ctx.results, ctx.inputs, cotangents, retain_graph=True, allow_unused=True)
@@ -107,6 +108,9 @@ class _Call(torch.autograd.Function):
         for i, g in zip(ctx.wanted, made, strict=True):
             found[i] = g
         return (None, *found)
+
+
+_call: Any = _Call.apply
 
 
 def _derivative(function: Flat, wanted: list[int], smooth: list[int], count: int) -> Flat:
@@ -133,14 +137,14 @@ def _given_away(t: Tensor, inputs: Sequence[Tensor]) -> torch.Tensor:
     """A result as PyTorch's, who may write to it: on its own memory if nobody else sees that."""
     array = t._data
     if type(array) is not np.ndarray:
-        return torch.from_dlpack(t.detach(), copy=True)
+        return _from_dlpack(t.detach(), copy=True)
     owned = array.flags.writeable and is_sole_owner(array)
     alone = refcount(t) <= _ONE_LIST and refcount(array) <= _ONE_TENSOR
     alone = alone or _is_computed(t)
     shares = any(
         type(x._data) is np.ndarray and np.may_share_memory(array, x._data) for x in inputs
     )
-    return torch.from_dlpack(t.detach(), copy=None if owned and alone and not shares else True)
+    return _from_dlpack(t.detach(), copy=None if owned and alone and not shares else True)
 
 
 def _is_computed(t: Tensor) -> bool:
@@ -148,7 +152,8 @@ def _is_computed(t: Tensor) -> bool:
     if t._node is None or t._node.is_leaf:
         return False
     op: Any = t._node.op
-    return REGISTRY.get(op.name) is op and not op.move and not op.alias
+    known = REGISTRY.get(op.name) is op
+    return known and not op.move and not op.alias
 
 
 def _known_alone() -> tuple[int, int]:
