@@ -24,8 +24,11 @@ def load_onnx(source: Any) -> OnnxModule:
     `source` is a path, the file's bytes or an `onnx.ModelProto`. Floating-point initializers
     become parameters under their own names, running statistics and integers buffers; constants
     that decide shapes stay as they are. Inputs are given by position or by name, and checked
-    against what the file says of their dtypes and sizes. Operators and opsets that are unknown are
-    named all at once by a `MissingOpsError`; a malformed file is a `FileError`.
+    against what the file says of their dtypes and sizes; a small vector of integers that is given
+    as a NumPy array is known inside `eg.jit`, so that it may decide shapes. The module is in eval
+    mode; `train()` makes Dropout of opsets before 12 drop, later ones do as the file says.
+    Operators and opsets that are unknown are named all at once by a `MissingOpsError`; a malformed
+    file is a `FileError`.
 
     >>> import everygrad as eg, onnx
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Exp(x)}'
@@ -44,7 +47,7 @@ def load_onnx(source: Any) -> OnnxModule:
     program = Program.of_graph(model.graph, Scope(shared, opsets, {}, True))
     if shared.lacking:
         raise MissingOpsError(what, shared.lacking)
-    return OnnxModule(program, {d.name: d for d in declared}, shared.weights)
+    return OnnxModule(program, {d.name: d for d in declared}, shared.weights).eval()
 
 
 class Declared(NamedTuple):
@@ -82,7 +85,7 @@ class Declared(NamedTuple):
             return value
         if not isinstance(value, Tensor) and self.dtype not in dtypes.FROM_NP:
             value = np.asarray(value)  # text, float8: no tensor holds it
-        elif not isinstance(value, Tensor):
+        elif not isinstance(value, Tensor) and not _decides_shapes(value):
             value = asarray(value)
         if self.dtype is not None and values.dtype_of(value) != self.dtype:
             given = values.dtype_of(value)
@@ -160,6 +163,12 @@ class OnnxModule(Module):
         found = self._program(given, Run(device, self.training, weights))
         out = [_result(v, device) for v in found]
         return out[0] if len(out) == 1 else tuple(out)
+
+
+def _decides_shapes(value: Any) -> bool:
+    """Whether an array looks like sizes: it stays NumPy's, and so is known inside `eg.jit`."""
+    small = isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= 64
+    return small and value.dtype.kind in "iub"
 
 
 def _leaves(*found: dict[str, Any]) -> Iterator[Tensor]:

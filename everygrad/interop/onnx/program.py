@@ -106,7 +106,7 @@ class Step:
             )
         else:
             self.handler = handler_for(self.domain, self.op, self.version)
-            if self.handler is None and not _has_body(self.domain, self.op, self.version):
+            if self.handler is None and not has_body(self.domain, self.op, self.version):
                 home = self.domain or "ai.onnx"
                 scope.source.lacks(f"{home}::{self.op} (opset {self.version})", self.name)
 
@@ -205,7 +205,7 @@ def _schema(domain: str, op: str, version: int) -> Any:
         return None
 
 
-def _has_body(domain: str, op: str, version: int) -> bool:
+def has_body(domain: str, op: str, version: int) -> bool:
     schema = _schema(domain, op, version)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 

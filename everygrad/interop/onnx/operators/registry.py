@@ -14,9 +14,15 @@ TRAINING = "ai.onnx.preview.training"
 class Body(Protocol):
     """A graph inside a node: what If, Loop and Scan run."""
 
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    declared: Sequence[tuple[Any, Any]]  # dtype and sizes of its outputs, None where open
+    @property
+    def inputs(self) -> Sequence[str]: ...
+
+    @property
+    def outputs(self) -> Sequence[str]: ...
+
+    @property
+    def declared(self) -> Sequence[tuple[Any, Any]]:
+        """The dtype and the sizes of its outputs, None where the file leaves them open."""
 
     def __call__(self, *values: Any) -> list[Any]: ...
 

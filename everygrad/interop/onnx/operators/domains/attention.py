@@ -269,4 +269,9 @@ def _cached(past: Tensor | None, new: Tensor, at: Tensor, size: int) -> Tensor:
         parts.append(eg.zeros((n, groups, size - held, width), new.dtype, new.device))
     cache = parts[0] if len(parts) == 1 else eg.concat(parts, axis=2)
     index = eg.broadcast_to(at.reshape((n, 1, steps, 1)), new.shape)
-    return eg.scatter(cache, index, new, axis=2)
+    found = eg.scatter(cache, index, new, axis=2)
+    # behind an example's last token there is nothing, whatever the buffer held
+    valid = eg.arange(size, device=new.device).reshape((1, 1, size, 1)) <= at[:, -1].reshape(
+        (n, 1, 1, 1)
+    )
+    return eg.where(valid, found, eg.zeros_like(found))
