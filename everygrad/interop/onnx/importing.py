@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import TypeProto, ValueInfoProto
+from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from everygrad import dtypes
 from everygrad.core.tensor import Tensor
-from everygrad.errors import ArgumentError, DtypeError, FileError, MissingOpsError, ShapeError
+from everygrad.errors import (
+    ArgumentError,
+    DtypeError,
+    EverygradError,
+    FileError,
+    MissingOpsError,
+    ShapeError,
+)
 from everygrad.interop.onnx import checks, values
-from everygrad.interop.onnx.program import Program, Run, Scope, Source, Weight
+from everygrad.interop.onnx.program import MISFITS, Program, Run, Scope, Source, Weight
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.python.creation import asarray
@@ -36,6 +44,15 @@ def load_onnx(source: Any) -> OnnxModule:
     tensor([1., 1.])
     """
     model, what, folder = checks.read_model(source)
+    try:
+        return _module(model, what, folder)
+    except EverygradError:
+        raise
+    except MISFITS as error:
+        raise FileError(f"{what}: the file is malformed: {error}") from error
+
+
+def _module(model: ModelProto, what: str, folder: Path | None) -> OnnxModule:
     checks.check_model(model, what)
     opsets = checks.opsets_of(model)
     shared = Source(what, folder, checks.functions_of(model, what))

@@ -12,7 +12,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from everygrad import dtypes
 from everygrad.core.tensor import Tensor
-from everygrad.errors import ArgumentError, FileError
+from everygrad.errors import ArgumentError, EverygradError, FileError
 from everygrad.interop.onnx import checks, values
 from everygrad.interop.onnx.operators.registry import Call, Handler, handler_for
 from everygrad.interop.onnx.operators.table import HANDLERS as HANDLERS
@@ -20,6 +20,14 @@ from everygrad.interop.onnx.tensors import read_sparse, read_tensor
 
 # The results of these are known from shapes alone: what decides a shape is not looked for beyond.
 _FROM_SHAPES = frozenset(("Shape", "Size", "SequenceLength"))
+
+
+# What Python and NumPy raise of attributes and sizes that make no sense: an axis that is not there,
+# a list that is too short, a division by a step of 0.
+MISFITS = (
+    *(TypeError, ValueError, LookupError, ArithmeticError, AttributeError),
+    *(AssertionError, RuntimeError),
+)
 
 
 class Weight(NamedTuple):
@@ -126,10 +134,17 @@ class Step:
     def run(self, held: Mapping[str, Any], run: Run) -> Sequence[Any]:
         given = [held[name] if name else None for name in self.inputs]
         try:
-            return self._run(given, held, run)
-        except Exception as error:
+            found = self._run(given, held, run)
+            if any(self.outputs[len(found) :]):
+                raise ArgumentError(f"gives {len(found)} results, the file wants {self.outputs}")
+            return found
+        except EverygradError as error:
             error.add_note(f"in the ONNX node {self.name!r} ({self.op})")
             raise
+        except MISFITS as error:
+            raise ArgumentError(
+                f"ONNX node {self.name!r} ({self.op}): attributes and inputs do not fit: {error}"
+            ) from error
 
     def _run(self, given: list[Any], held: Mapping[str, Any], run: Run) -> Sequence[Any]:
         if self.called is not None:

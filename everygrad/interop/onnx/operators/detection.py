@@ -11,7 +11,7 @@ import everygrad as eg
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, FileError
 from everygrad.interop.onnx.operators.registry import Call, onnx_op
-from everygrad.interop.onnx.values import array_of
+from everygrad.interop.onnx.values import array_of, checked_size
 
 
 def _corners(boxes: Any, centred: bool) -> Any:
@@ -78,6 +78,7 @@ def _roi_align(call: Call, x: Tensor, rois: Any, images: Any) -> Tensor:
     ratio, mode = call("sampling_ratio", 0), call("mode", "avg")
     if mode not in ("avg", "max"):
         raise ArgumentError(f"RoiAlign: mode is 'avg' or 'max', got {mode!r}")
+    checked_size("RoiAlign", (*bins, max(ratio, 1), max(ratio, 1)))
     flat = x.reshape((*x.shape[:2], -1))
     out = []
     for roi, image in zip(np.asarray(rois, np.float64), np.asarray(images), strict=True):
@@ -86,6 +87,7 @@ def _roi_align(call: Call, x: Tensor, rois: Any, images: Any) -> Tensor:
             start, end = (roi[1 - axis + 2 * k] * scale - offset for k in (0, 1))
             length = end - start if half else max(end - start, 1.0)
             grid = ratio if ratio > 0 else max(int(np.ceil(length / bins[axis])), 1)
+            checked_size("RoiAlign", (bins[axis], grid))
             lines.append(_line(start, length / bins[axis], bins[axis], grid, x.shape[2 + axis]))
         out.append(_aligned(flat[int(image)], lines, x.shape[3], mode))
     if not out:

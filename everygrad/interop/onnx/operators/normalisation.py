@@ -9,6 +9,7 @@ import numpy as np
 import everygrad as eg
 from everygrad import dtypes
 from everygrad.core.tensor import Tensor
+from everygrad.errors import ArgumentError
 from everygrad.interop.onnx.operators.registry import Call, onnx_op
 from everygrad.interop.onnx.values import np_dtype
 
@@ -109,6 +110,8 @@ def _lp_normalization(call: Call, x: Tensor) -> Tensor:
 @onnx_op("LRN")
 def _lrn(call: Call, x: Tensor) -> Tensor:
     size = call("size")
+    if not 0 < size <= 2 * x.shape[1] + 1:
+        raise ArgumentError(f"LRN: size {size} for {x.shape[1]} channels")
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     squares = x * x
     zeros = [eg.zeros((x.shape[0], n, *x.shape[2:]), x.dtype, x.device) for n in (before, after)]

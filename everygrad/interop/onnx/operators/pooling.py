@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import everygrad as eg
 from everygrad.core.tensor import Tensor
 from everygrad.interop.onnx.operators.products import grown, window_pads
 from everygrad.interop.onnx.operators.registry import Call, onnx_op
-from everygrad.interop.onnx.values import sizes
+from everygrad.interop.onnx.values import checked_size, sizes
 
 _MAX = {1: eg.max_pool1d, 2: eg.max_pool2d, 3: eg.max_pool3d}
 _AVG = {1: eg.avg_pool1d, 2: eg.avg_pool2d, 3: eg.avg_pool3d}
@@ -160,7 +161,7 @@ def _max_unpool(call: Call, x: Tensor, index: Tensor, shape: Any = None) -> Tens
         for i, (n, s, k) in enumerate(zip(x.shape[2:], strides, kernel, strict=True))
     ]
     inner = (*x.shape[:2], *spatial)
-    flat = eg.zeros((int(np.prod(inner)),), x.dtype, x.device)
+    flat = eg.zeros((math.prod(checked_size("MaxUnpool", inner)),), x.dtype, x.device)
     out = eg.scatter(flat, index.reshape((-1,)).astype(eg.int64), x.reshape((-1,)), axis=0)
     out = out.reshape(inner)
     if shape is None:

@@ -11,6 +11,7 @@ import everygrad as eg
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.interop.onnx.operators.registry import Call, onnx_op
+from everygrad.interop.onnx.values import checked_size
 
 _CONV = {1: eg.conv1d, 2: eg.conv2d, 3: eg.conv3d}
 _CONV_TRANSPOSE = {1: eg.conv_transpose1d, 2: eg.conv_transpose2d, 3: eg.conv_transpose3d}
@@ -82,6 +83,10 @@ def grown(x: Tensor, pads: Sequence[tuple[int, int]], value: Any) -> Tensor:
     )
     if any(a < 0 or b < 0 for a, b in pads):
         x = x[cut]
+    checked_size(
+        "padding",
+        [s + max(0, a) + max(0, b) for s, (a, b) in zip(x.shape[first:], pads, strict=True)],
+    )
     around = [(0, 0)] * first + [(max(0, a), max(0, b)) for a, b in pads]
     flat = [n for pair in reversed(around) for n in pair]
     return eg.nn.functional.pad(x, flat, value=value) if any(flat) else x
@@ -163,6 +168,7 @@ def _col2im(call: Call, x: Tensor, image: Any, block: Any) -> Tensor:
     pads = call("pads", [0] * 2 * count)
     kernel = [int(b) for b in block]
     whole = [int(s) + pads[i] + pads[count + i] for i, s in enumerate(image)]
+    checked_size("Col2Im", whole)
     places = [
         (w - (k - 1) * d - 1) // s + 1
         for w, k, d, s in zip(whole, kernel, dilations, strides, strict=True)

@@ -38,6 +38,8 @@ def spread(v: Any, shape: tuple[int, ...], axis: int, block: int) -> Any:
         return v.reshape((-1, *(1,) * (len(shape) - axis - 1)))
     if not block:
         return v
+    if not 0 < block <= max(shape[axis], 1):
+        raise ArgumentError(f"block_size {block} on an axis of {shape[axis]}")
     wide = eg.repeat(v, block, axis=axis) if isinstance(v, Tensor) else np.repeat(v, block, axis)
     cut = (slice(None),) * axis + (slice(0, shape[axis]),)
     return wide[cut]

@@ -62,6 +62,7 @@ def _bernoulli(call: Call, x: Tensor) -> Tensor:
 def _multinomial(call: Call, x: Tensor) -> Tensor:
     dtype = eg.int32 if call("dtype") is None else _dtype(call)
     count = call("sample_size", 1)
+    checked_size("Multinomial", (x.shape[0], count))
     shares = eg.softmax(x, axis=-1)
     if call("seed") is None:
         return eg.multinomial(shares, count, replacement=True).astype(dtype)

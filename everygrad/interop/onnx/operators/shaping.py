@@ -154,7 +154,11 @@ def _split(call: Call, x: Any, split: Any = None) -> Any:
 def _parts(call: Call, x: Any, split: Any) -> Any:
     axis = call("axis", 0)
     if split is None:
-        split = equal_parts(x.shape[axis], call("num_outputs") or len(call.outputs))
+        if call("num_outputs", len(call.outputs)) != len(call.outputs):
+            raise ArgumentError(
+                f"Split: num_outputs {call('num_outputs')}, but {len(call.outputs)}"
+            )
+        split = equal_parts(x.shape[axis], len(call.outputs))
     return tuple(cut(call, x, axis, split))
 
 

@@ -43,6 +43,7 @@ def _dft(call: Call, x: Tensor, length: Any = None, axis: Any = None) -> Tensor:
 
 def _transformed(call: Call, x: Tensor, length: Any, axis: int) -> Tensor:
     axis %= x.ndim
+    checked_size("DFT", (x.size, _known(length, 1)))
     signal = _signal(x)
     one_sided = bool(call("onesided", 0))
     if call("inverse", 0):

@@ -77,8 +77,9 @@ def _tf_idf_vectorizer(call: Call, x: Any) -> Any:
     shortest, longest = call("min_gram_length"), call("max_gram_length")
     for row, words in zip(out, rows, strict=True):
         found: Counter[int] = Counter()
-        for n in range(shortest, longest + 1):
-            for skip in range(1, (call("max_skip_count") if n > 1 else 0) + 2):
+        for n in range(shortest, min(longest, len(words)) + 1):
+            skips = min(call("max_skip_count"), len(words)) if n > 1 else 0
+            for skip in range(1, skips + 2):
                 reach = (n - 1) * skip
                 for at in range(len(words) - reach):
                     gram = tuple(
