@@ -149,9 +149,9 @@ FILES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a negative input": (
         lambda: changed(
-            lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", -1)
+            lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", -2)
         ),
-        "input 'x' has size -1",
+        "input 'x' has size -2",
     ),
     "too few bytes": (
         lambda: changed(lambda m: setattr(m.graph.initializer[0], "raw_data", b"1234")),

@@ -165,6 +165,43 @@ def test_on_every_device(device: str) -> None:
 # --- shapes that are computed --------------------------------------------------------------------
 
 
+def test_one_size_taken_from_a_shape_is_known() -> None:
+    """A 0-d index gives a 0-d value, which is an array all the same."""
+    module = eg.io.load_onnx(
+        parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[N, M] x) => (float[A] y) {
+            shape = Shape (x)
+            zero = Constant <value: tensor = int64 {0}> ()
+            axes = Constant <value: tensor = int64[1] {0}> ()
+            rows = Gather (shape, zero)
+            total = Mul (rows, rows)
+            wanted = Unsqueeze (total, axes)
+            y = ConstantOfShape (wanted)
+        }
+        """)
+    )
+    assert eg.jit(module)(eg.ones((3, 2))).shape == (9,)
+
+
+def test_weights_in_constants_train() -> None:
+    """Some exporters write no initializers: then a Constant with axes is a weight."""
+    module = eg.io.load_onnx(
+        parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[?, 2] x) => (float[?, 2] y) {
+            w = Constant <value: tensor = float[2] {2.0, 3.0}> ()
+            one = Constant <value: tensor = float {1.0}> ()
+            a = Mul (x, w)
+            y = Add (a, one)
+        }
+        """)
+    )
+    module(eg.ones((3, 2))).sum().backward()
+    assert {n: p.grad.tolist() for n, p in module.named_parameters()} == {"w": [3.0, 3.0]}
+    assert list(module.state_dict()) == ["w"]
+
+
 def test_shape_arithmetic_is_known_while_tracing() -> None:
     """Halves the last axis by sizes computed from Shape, through Slice, Div, Mul and Cast."""
     module = eg.io.load_onnx(

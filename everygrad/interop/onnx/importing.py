@@ -30,13 +30,13 @@ def load_onnx(source: Any) -> OnnxModule:
     """The model in an ONNX file as a Module: its weights are parameters, its inputs arguments.
 
     `source` is a path, the file's bytes or an `onnx.ModelProto`. Floating-point initializers
-    become parameters under their own names, running statistics and integers buffers; constants
-    that decide shapes stay as they are. Inputs are given by position or by name, and checked
-    against what the file says of their dtypes and sizes; a small vector of integers that is given
-    as a NumPy array is known inside `eg.jit`, so that it may decide shapes. The module is in eval
-    mode; `train()` makes Dropout of opsets before 12 drop, later ones do as the file says.
-    Operators and opsets that are unknown are named all at once by a `MissingOpsError`; a malformed
-    file is a `FileError`.
+    (of a file that has none, its Constants) become parameters under their own names, running
+    statistics and integers buffers; constants that decide shapes stay as they are. Inputs are
+    given by position or by name, and checked against what the file says of their dtypes and sizes;
+    a small vector of integers that is given as a NumPy array is known inside `eg.jit`, so that it
+    may decide shapes. The module is in eval mode; `train()` makes Dropout of opsets before 12 drop,
+    later ones do as the file says. Operators and opsets that are unknown are named all at once by
+    a `MissingOpsError`; a malformed file is a `FileError`.
 
     >>> import everygrad as eg, onnx
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Exp(x)}'
@@ -60,6 +60,10 @@ def _module(model: ModelProto, what: str, folder: Path | None) -> OnnxModule:
         f for o in (opsets, *map(checks.opsets_of, model.functions)) for f in checks.too_new(o)
     ]:
         shared.lacks(fault, "the model")
+    shared.constants_train = not any(
+        t.data_type in values.NP_DTYPES and values.np_dtype(t.data_type).kind == "f"
+        for t in model.graph.initializer
+    )
     declared = [Declared.of(v, what, shared) for v in model.graph.input]
     program = Program.of_graph(model.graph, Scope(shared, opsets, {}, True))
     if shared.lacking:
@@ -89,11 +93,12 @@ class Declared(NamedTuple):
         shape: list[int | str | None] = []
         for dim in tensor.shape.dim:
             if dim.HasField("dim_value"):
-                if dim.dim_value < 0:
+                if dim.dim_value < -1:
                     raise FileError(f"{what}: input {info.name!r} has size {dim.dim_value}")
-                shape.append(dim.dim_value)
+                # exporters write -1 and "?" for a size that they leave open
+                shape.append(None if dim.dim_value == -1 else dim.dim_value)
             else:
-                shape.append(dim.dim_param or None)
+                shape.append(dim.dim_param if dim.dim_param not in ("", "?") else None)
         return cls(info.name, kind, dtype, tuple(shape))
 
     def check(self, value: Any, bound: dict[str, int]) -> Any:

@@ -49,6 +49,7 @@ class Source:
         self.folder = folder
         self.functions = functions or {}
         self.weights: dict[str, Weight] = {}
+        self.constants_train = False  # files without initializers keep their weights in Constants
         self.lacking: dict[str, list[str]] = {}
 
     def lacks(self, what: str, where: str) -> None:
@@ -161,7 +162,9 @@ class Step:
             bodies,
         )
         found = self._handle(self.handler, call, given)
-        return found if isinstance(found, tuple) else (found,)
+        several = found if isinstance(found, tuple) else (found,)
+        # a NumPy function of a 0-d array gives a scalar, which is no array
+        return [np.asarray(v) if isinstance(v, np.generic) else v for v in several]
 
     def _handle(self, handler: Handler, call: Call, given: list[Any]) -> Any:
         known = [values.array_of(v) if i in handler.static else v for i, v in enumerate(given)]
@@ -394,9 +397,11 @@ class Program:
             if name in self.static or values.is_foreign(array) or not scope.keeps:
                 self.known[name] = array
                 continue
-            saved = name in stored
+            kind = dtypes.FROM_NP[array.dtype]
+            is_weight = kind.is_float and array.ndim > 0 and array.size > 1
+            saved = name in stored or (scope.source.constants_train and is_weight)
             is_state = bool(uses.get(name)) and all(uses[name])
-            trained = saved and dtypes.FROM_NP[array.dtype].is_float and not is_state
+            trained = saved and kind.is_float and not is_state
             at = scope.source.unique(name)
             scope.source.weights[at] = Weight(at, array, trained, saved)
             self.held[name] = at

@@ -17,7 +17,10 @@ from everygrad.errors import ArgumentError
 from everygrad.interop.onnx.operators.registry import Body, Call, onnx_op
 from everygrad.interop.onnx.values import array_of, tensor_of
 
-MOST_TURNS = 1 << 24  # of a loop that the file gives no limit
+# A file's limit on a loop's turns counts up to here; exporters write the largest number there is
+# for "none", and then the condition must end the loop within so many turns.
+LIMITS = 1 << 24
+MOST_TURNS = 1 << 16
 
 
 @onnx_op("If", static=(0,), raw=True)
@@ -48,7 +51,7 @@ def _loop(call: Call, limit: Any, condition: Any, *start: Any) -> Any:
     rows: list[list[Any]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
     turn = 0
     while going and (turns is None or turn < turns):
-        if turn >= MOST_TURNS:
+        if turn >= MOST_TURNS and (turns is None or turns > LIMITS):
             raise ArgumentError(f"Loop: no end after {turn} turns")
         found = body(np.array(turn, np.int64), np.array(going), *carried)
         turn += 1
