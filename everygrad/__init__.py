@@ -93,6 +93,7 @@ _LATER = {
     "load": "everygrad.io.loading",
     "load_latest": "everygrad.io.checkpoints",
     "save": "everygrad.io.saving",
+    "wrap_jax": "everygrad.interop.jax",
     "__array_namespace_info__": "everygrad.ops.python.namespace_info",
 }
 _OPS_LATER = frozenset(n for names in _NAMES.values() for n in names)

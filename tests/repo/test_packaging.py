@@ -50,11 +50,12 @@ DEVICES = ("cpu", "cuda", "webgpu")
 IN_A_BACKEND = re.compile(rf"everygrad\.backends\.({'|'.join(DEVICES)})\.")
 MAY_LOAD_LATE = {
     "everygrad": "eg.nn, eg.optim and the like load on first use",
+    "everygrad.__main__": "the command that needs the onnx package",
     "everygrad.optim": "GradScaler knows optimisers, and loads after them",
     "everygrad.amp": "eg.amp.GradScaler: optimisers load when they are first asked for",
     "everygrad.autograd": "eg.autograd.grad; its modules import this package first",
     "everygrad.autograd.api": "the thread pool loads with the first parallel pass",
-    "everygrad.io": "eg.io.load_onnx: what other libraries' files need lies above, in interop",
+    "everygrad.io": "eg.io.load_onnx, save_onnx: what other libraries' files need lies above, in interop",
     "everygrad.backends.base": "a device's modules load when the device is first used",
     "everygrad.backends.cpu.lazy_native": "llvmlite loads with the first kernel",
     "everygrad.nn.module": "files load when weights are first asked of one",
