@@ -55,11 +55,13 @@ def write(w: Writer, v: Value) -> str:
     if not is_static(tuple(v.params.values())):
         raise Mismatch(f"a parameter of {v.name} changes with the sizes: {v.params}", v.where)
     names = _operands(w, v)
-    floats = all(a.dtype.is_float and a.dtype.kind == "float" for a in v.args)
+    floats = all(a.dtype.kind == "float" for a in v.args)
+    # runtimes make some of these of others, with constants in float32
+    narrow = floats and v.dtype is not dtypes.float64
     kind, least = WHOLE.get(v.name, ("", 0))
-    if kind and floats and not v.params and w.opset >= least and v.dtype is v.args[0].dtype:
+    if kind and narrow and not v.params and w.opset >= least and v.dtype is v.args[0].dtype:
         return w.node(kind, *names)
-    if v.name == _GELU_TANH and floats and w.opset >= 20:
+    if v.name == _GELU_TANH and narrow and w.opset >= 20:
         return w.node("Gelu", *names, approximate="tanh")
     if v.name in _SIGNS and floats:
         return _SIGNS[v.name](w, v.args[0].dtype, *names)
@@ -102,10 +104,12 @@ class _Body:
             return w.node((_LOGICAL if kind is dtypes.bool_ else _BITWISE)[fn], *args)
         if fn == "bits" and not kind.is_float:
             return args[0]
+        if fn == "select" and kind is dtypes.bool_:
+            return _chosen(w, *args)
         wide = self.wider(fn, kind)
         if wide is not None:
-            args = [a if d is dtypes.bool_ and i == 0 and fn == "select" else w.cast(a, wide)
-                    for i, (a, d) in enumerate(zip(args, given, strict=True))]  # fmt: skip
+            choice = 1 if fn == "select" else 0  # the condition stays
+            args = [*args[:choice], *(w.cast(a, wide) for a in args[choice:])]
             out = self.plain(fn, args, wide)
             return out if fn in _COMPARISONS else w.cast(out, dtype)
         return self.plain(fn, args, kind)
@@ -114,7 +118,7 @@ class _Body:
         """What an instruction is computed in, where runtimes lack it in the dtype itself."""
         if fn in ("shl", "shr"):
             return None
-        if dtype is dtypes.bool_ and fn in ("lt", "le", "gt", "ge", "select", "max", "min"):
+        if dtype is dtypes.bool_ and fn in ("lt", "le", "gt", "ge", "max", "min"):
             return dtypes.int32
         return _WIDER.get(dtype)
 
@@ -135,6 +139,11 @@ def _converted(w: Writer, x: str, old: DType, new: DType) -> str:
     if old.kind == "float" and new is dtypes.bool_:  # not by way of an integer: 0.5 is true
         return w.node("Not", w.node("Equal", x, w.scalar(0, old)))
     return w.cast(x, new)
+
+
+def _chosen(w: Writer, condition: str, yes: str, no: str) -> str:
+    """One of two truths; not every runtime has Where for them."""
+    return w.node("Or", w.node("And", condition, yes), w.node("And", w.node("Not", condition), no))
 
 
 # --- what takes several nodes --------------------------------------------------------------------

@@ -94,10 +94,10 @@ def _places(window: Any) -> dict[str, Any]:
     }
 
 
-def _conv(w: Writer, v: Value) -> str:
+def convolution(w: Writer, v: Value, *bias: str) -> str:
     window = v.params["window"]
     groups = static("groups", window.groups)
-    return w.node("Conv", *map(w.name, v.args), group=groups, **_places(window))
+    return w.node("Conv", *map(w.name, v.args), *bias, group=groups, **_places(window))
 
 
 def _conv_input(w: Writer, v: Value) -> str:
@@ -188,16 +188,20 @@ def _cumulative_sum(w: Writer, v: Value) -> str:
     return w.node("CumSum", w.name(v.args[0]), axis, reverse=1 if v.params["reverse"] else 0)
 
 
-def _standardize(w: Writer, v: Value) -> str:
-    """LayerNormalization with a scale of 1, which runtimes have a kernel for."""
+def layer_norm(w: Writer, v: Value, weight: str = "", *bias: str) -> str:
+    """Rows standardized, with what they are scaled and moved by; runtimes have a kernel for it."""
     (x,) = v.args
     first = min(v.params["axes"])
-    scale = w.node("Expand", w.scalar(1, v.dtype), w.ints(x.shape[first:]))
-    return w.node("LayerNormalization", w.name(x), scale, axis=first, epsilon=v.params["eps"])
+    if not weight:
+        weight = w.node("Expand", w.scalar(1, v.dtype), w.ints(x.shape[first:]))
+    given = (w.name(x), weight, *bias)
+    return w.node("LayerNormalization", *given, axis=first, epsilon=v.params["eps"])
 
 
 def _last_axes(x: Any, axes: Any, eps: float) -> bool:
-    return _floats(x) and tuple(axes) == tuple(range(len(x.shape) - len(axes), len(x.shape)))
+    """ONNX has eps as a float32: not enough for float64."""
+    narrow = _floats(x) and x.dtype is not dtypes.float64
+    return narrow and tuple(axes) == tuple(range(len(x.shape) - len(axes), len(x.shape)))
 
 
 # --- indices -------------------------------------------------------------------------------------
@@ -322,8 +326,8 @@ KERNELS: dict[str, Form] = {
     "matmul": Form(_matmul, _is_product),
     "linear": Form(_linear, _of_matrix),
     "linear_bias": Form(_linear_bias, _of_matrix, _linear_result),
-    "conv2d": Form(_conv, _floats),
-    "convolve3d": Form(_conv, _floats),
+    "conv2d": Form(convolution, _floats),
+    "convolve3d": Form(convolution, _floats),
     "conv2d_input": Form(_conv_input, _fits),
     "convolve3d_input": Form(_conv_input, _fits),
     "max_pool2d_value": Form(_max_pool, _inside),
@@ -331,7 +335,7 @@ KERNELS: dict[str, Form] = {
     "sum_pool2d": Form(_sum_pool, _sums),
     "softmax": Form(_along("Softmax"), _floats, _like_first),
     "log_softmax": Form(_along("LogSoftmax"), _floats, _like_first),
-    "standardize": Form(_standardize, _last_axes, _like_first),
+    "standardize": Form(layer_norm, _last_axes, _like_first),
     "prod": Form(_prod, _wide_enough, _prod_result),
     "cumulative_sum": Form(_cumulative_sum, _wide_enough),
     "take": Form(_picking("Gather")),

@@ -23,6 +23,7 @@ from everygrad.interop.onnx.exporting.arguments import (
     tensors_of,
 )
 from everygrad.interop.onnx.exporting.kernels import KERNELS
+from everygrad.interop.onnx.exporting.patterns import fused
 from everygrad.interop.onnx.exporting.sizes import Merged, Mismatch, is_static
 from everygrad.interop.onnx.exporting.tracing import payload_of, traces_of
 from everygrad.interop.onnx.exporting.writer import ONNX_TYPES, NoForm, Writer
@@ -254,7 +255,7 @@ class Export:
         if 0 in v.shape and is_static(v.shape):  # runtimes are not sure of arrays without elements
             return self.w.constant(np.zeros(v.shape, v.dtype.np))
         if v.kind == "elementwise":
-            return elementwise.write(self.w, v)
+            return fused(self.w, v) or elementwise.write(self.w, v)
         if v.kind == "movement":
             return movement.move(self.w, v)
         if v.kind == "reduction":

@@ -98,6 +98,7 @@ class Merged:
 
     def __init__(self) -> None:
         self.made: dict[tuple[Value, ...], Value] = {}
+        self.readers: dict[tuple[Value, ...], str] = {}  # the line that first reads a leaf
 
     def input(self, group: tuple[Value, ...]) -> Value:
         """An input that all traces have."""
@@ -116,6 +117,8 @@ class Merged:
             else:
                 todo.append((now, True))
                 todo += [(g, False) for g in self.arguments(now)]
+                for g in self.arguments(now):
+                    self.readers.setdefault(g, now[0].where)
         return self.made[group]
 
     def arguments(self, group: tuple[Value, ...]) -> list[tuple[Value, ...]]:
@@ -134,7 +137,7 @@ class Merged:
         shape = tuple(size_of(sizes) for sizes in zip(*(v.shape for v in group), strict=True))
         args = tuple(self.made[g] for g in self.arguments(group))
         if first.kind == "constant":
-            params = _constant(group)
+            params = _constant(group, self.readers.get(group, "its results"))
         elif any(v.params.keys() != first.params.keys() for v in group):
             raise _differ(group)
         else:
@@ -181,7 +184,7 @@ class Progression(NamedTuple):
     length: Size
 
 
-def _constant(group: Sequence[Value]) -> dict[str, Any]:
+def _constant(group: Sequence[Value], where: str) -> dict[str, Any]:
     arrays = [v.params["array"] for v in group]
     first = arrays[0]
     if all(a.shape == first.shape and a.tobytes() == first.tobytes() for a in arrays):
@@ -195,7 +198,7 @@ def _constant(group: Sequence[Value]) -> dict[str, Any]:
                 return {"range": Progression(starts.pop(), steps.pop(), length)}
     raise Mismatch(
         "a constant array differs from size to size and is no arange; make it of the inputs",
-        _place(group),
+        where,
     )
 
 

@@ -152,6 +152,13 @@ class Writer:
         self._sizes[dim] = out
         return out
 
+    def scalar_size(self, dim: Dim) -> str:
+        """A size that changes, as a scalar."""
+        key = ("scalar", dim)
+        if key not in self._sizes:
+            self._sizes[key] = self.node("Squeeze", self.size(dim), self.ints([0]))
+        return self._sizes[key]
+
     def axis_size(self, tensor: str, axis: int) -> str:
         key = (tensor, axis)
         if key not in self._sizes:
@@ -194,8 +201,8 @@ class Writer:
         """The number of a `full`, as a scalar."""
         value = v.params["value"]
         if isinstance(value, Dim):
-            one = self.node("Squeeze", self.size(value), self.ints([0]))
-            return self.cast(one, v.dtype)
+            one = self.scalar_size(value)
+            return one if v.dtype is dtypes.int64 else self.cast(one, v.dtype)
         if not isinstance(value, Number):
             return self.scalar(value, v.dtype)
         found = of_number(value, _TOLERANCE[v.dtype.itemsize])
@@ -203,7 +210,7 @@ class Writer:
             raise Mismatch(f"a constant is {value.values} at the sizes traced", "")
         how, size = found
         assert isinstance(size, Dim)
-        one = self.cast(self.node("Squeeze", self.size(size), self.ints([0])), v.dtype)
+        one = self.cast(self.scalar_size(size), v.dtype)
         if how in ("sqrt", "rsqrt"):
             one = self.node("Sqrt", one)
         return self.node("Reciprocal", one) if how in ("reciprocal", "rsqrt") else one
@@ -211,12 +218,18 @@ class Writer:
     def progression(self, v: Value) -> str:
         start, step, length = v.params["range"]
         assert isinstance(length, Dim)
-        count = self.node("Squeeze", self.size(length), self.ints([0]))
+        key = ("range", start, step, length, v.dtype)
+        if key in self._sizes:
+            return self._sizes[key]
+        count = self.scalar_size(length)
         out = self.node("Range", self.scalar(0, dtypes.int64), count, self.scalar(1, dtypes.int64))
-        out = self.cast(out, v.dtype)
+        out = out if v.dtype is dtypes.int64 else self.cast(out, v.dtype)
         if step != 1:
             out = self.node("Mul", out, self.scalar(step, v.dtype))
-        return self.node("Add", out, self.scalar(start, v.dtype)) if start else out
+        if start:
+            out = self.node("Add", out, self.scalar(start, v.dtype))
+        self._sizes[key] = out
+        return out
 
 
 def sizes_of(v: Value) -> tuple[Size, ...]:
