@@ -55,6 +55,8 @@ def wrap_jax(f: Callable[..., Any]) -> Callable[..., Any]:
                 given[i] = array
             moved, keywords = unflatten(tree, given)
             found, call.tree = flatten(f(*moved, **keywords))
+            if not found:
+                raise FunctionError(f"wrap_jax({name}): returns nothing; return arrays")
             return found
 
         call = _Call(jax, name, flat)
@@ -100,7 +102,7 @@ class _Call:
         return made
 
     def tensor(self, result: Any) -> Tensor:
-        array = np.array(result)  # JAX's memory stays JAX's
+        array = np.asarray(result).copy()  # JAX's memory stays JAX's
         if array.dtype not in FROM_NP:
             raise FunctionError(
                 f"wrap_jax({self.name}): a result is {type(result).__name__} of {array.dtype}; "
@@ -213,6 +215,4 @@ def _run(call: _Call, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         out, call.pull = call.jax.vjp(function, *[arrays[i] for i in call.floating])
     else:
         out = call.flat(*arrays)
-    if not out:
-        raise FunctionError(f"wrap_jax({call.name}): returns nothing; return arrays")
     return tuple(map(call.tensor, out))

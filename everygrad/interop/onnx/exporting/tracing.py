@@ -85,6 +85,7 @@ def traces_of(
             return [_traced(fn, _at_sizes(tensors, symbols, sizes), tree) for sizes in attempt]
         except Exception as error:  # the function does not take these sizes
             first = first or error
+    _traced(fn, tensors, tree)  # raises what has nothing to do with sizes
     assert first is not None
     tried = ", ".join(f"{name}={n}" for name, n in next(attempts(symbols))[1].items())
     raise ArgumentError(
