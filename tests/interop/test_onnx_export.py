@@ -419,3 +419,11 @@ def test_one_tensor_twice_is_refused(tmp_path: Path) -> None:
     x = images(2, 2)
     with pytest.raises(ArgumentError, match="inputs 0 and 1 are one tensor"):
         eg.io.save_onnx(lambda a, b: a + b, (x, x), tmp_path / "f.onnx")
+
+
+def test_the_page_counts_right() -> None:
+    """docs/models.md says how many ops are exported; the tests above are what it speaks of."""
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    said = re.search(r"Of the (\d+) ops with samples in the registry (\d+) are exported", page)
+    assert said is not None
+    assert [*map(int, said.groups())] == [len(WITH_SAMPLES), len({*WITH_SAMPLES} - {*REFUSED})]
