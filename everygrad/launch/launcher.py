@@ -23,10 +23,11 @@ from typing import IO, Any, NamedTuple
 
 from everygrad.errors import ArgumentError, DeviceError
 
-PATIENCE = 10.0  # seconds that the other ranks have to end after one failed
+PATIENCE = 4.0  # seconds that the other ranks have to end after one failed
+STOPPED = 4.0  # seconds after which a process that is stopped has failed
 _TAG = re.compile(rb"^\[\d+,(\d+)\]<std(?:out|err)>: ?")  # Open MPI's, of each line
 # what costs a second at start, or twice the bytes, in Open MPI's wheel; clusters override it
-_SETTINGS = {
+SETTINGS = {
     "OMPI_MCA_mtl": "^ofi",
     "OMPI_MCA_btl": "^ofi,uct",
     "OMPI_MCA_coll_libnbc_iallreduce_algorithm": "1",
@@ -59,8 +60,9 @@ def options(mpiexec: str, job: Job) -> list[str]:
     said = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False)
     given = ["-n", str(job.ranks)]
     if "Open MPI" in said.stdout or "OpenRTE" in said.stdout:
-        # the others live on when a rank dies: they say who it was
-        given += ["--runtime-options", "recoverable,continuous", "--output", "tag"]
+        # the others live on when a rank dies or fails: they say who it was
+        given += ["--runtime-options", "recoverable,continuous,error-nonzero-status=0"]
+        given += ["--output", "tag"]
         given += ["--oversubscribe", "--bind-to", "none"]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             given.append("--allow-run-as-root")
@@ -81,7 +83,7 @@ def first_host(hosts: str) -> str:
 def environment(job: Job, folder: str, attempt: int) -> dict[str, str]:
     """What the ranks find in their environment; what is set already stays."""
     env = dict(os.environ)
-    for name, value in _SETTINGS.items():
+    for name, value in SETTINGS.items():
         env.setdefault(name, value)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if job.hosts is None:
@@ -120,28 +122,51 @@ class Start:
         """What the ranks left word of, by rank."""
         return {
             int(path.name.rpartition("-")[2]): path.read_text(encoding="utf-8")
-            for path in Path(self.folder).glob(f"{state}-*")
+            for path in Path(self.folder).glob(f"{state}*")
+            if path.name.startswith(f"{state}-") or path.name == state
         }
 
     def wait(self) -> str | None:
         """Wait for the end; what went wrong, or None."""
         failing: float | None = None
+        stopped: dict[int, float] = {}
+        causes: dict[int, str] = {}
         while self.process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.2)
-            if failing is None and self.noted("failed"):
+            causes.update(self.lost(stopped))
+            if failing is None and (causes or self.noted("failed")):
                 failing = time.monotonic()
             if failing is not None and time.monotonic() - failing > PATIENCE:
                 break
-        self.end()
         failed, done = self.noted("failed"), self.noted("done")
+        self.end()
         missing = [r for r in range(self.job.ranks) if r not in done]
         if not missing:
             return None
         # who lost a peer is not the cause
-        causes = [r for r in missing if not failed.get(r, "").startswith("PeerLost")]
-        rank = (causes or missing)[0]
-        return f"rank {rank}: {failed.get(rank, 'died without a word')}"
+        first = [r for r in failed if not failed[r].startswith("PeerLost")]
+        rank = [*causes, *first, *missing][0]
+        reason = causes.get(rank) or failed.get(rank, "died without a word")
+        return f"rank {rank}: {reason}"
+
+    def lost(self, stopped: dict[int, float]) -> dict[int, str]:
+        """The ranks of this host whose processes are gone without a word, or stopped for long;
+        `stopped` keeps since when."""
+        found: dict[int, str] = {}
+        if self.job.hosts is not None or not Path("/proc/self/stat").exists():
+            return found
+        for rank, pid in self.noted("pid").items():
+            state = _state_of(pid)
+            if state is None:
+                time.sleep(0.05)  # it may have left word just now
+                if not self.noted(f"done-{rank}") and not self.noted(f"failed-{rank}"):
+                    found[rank] = "died without a word"
+            elif state != "T":
+                stopped.pop(rank, None)
+            elif time.monotonic() - stopped.setdefault(rank, time.monotonic()) > STOPPED:
+                found[rank] = "is stopped"
+        return found
 
     def end(self) -> None:
         """End everything that this start began."""
@@ -161,6 +186,15 @@ class Start:
 
     def forget(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _state_of(pid: str) -> str | None:
+    """The letter that /proc has for what a process does; None where it is gone, or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[0]
 
 
 def _is_ours(pid: int, folder: str, rank: int) -> bool:

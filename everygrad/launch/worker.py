@@ -37,7 +37,10 @@ def note(state: str, text: str = "") -> None:
     """Leave word for the launcher."""
     folder = os.environ.get("EVERYGRAD_LAUNCH_DIR")
     if folder:
-        (Path(folder) / f"{state}-{rank()}").write_text(text, encoding="utf-8")
+        whole = Path(folder) / f"{state}-{rank()}"
+        part = whole.with_name(f".{whole.name}")
+        part.write_text(text, encoding="utf-8")
+        part.replace(whole)
 
 
 def main() -> None:

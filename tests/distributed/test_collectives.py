@@ -116,7 +116,7 @@ def test_values_and_two_derivatives(row: Row, n: int) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", (1, 4))
+@pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_inside_jit_and_checkpoint(row: Row, n: int) -> None:
     """A compiled function gives what eager mode does, and a checkpoint changes nothing."""
@@ -181,7 +181,8 @@ def test_every_dtype(dtype: Any) -> None:
         part = dist.reduce_scatter(x, mesh, "r")
         gathered = dist.all_gather(part, mesh, "r")
         back = dist.all_to_all(dist.all_to_all(x, mesh, "r", 0, 1), mesh, "r", 1, 0)
-        assert whole.dtype is x.dtype and part.shape == (1, 2000)
+        assert whole.dtype is x.dtype
+        assert part.shape == (1, 2000)
         return [t.numpy() for t in (whole, small, gathered, back)]
 
     results = dist.run_local(main, n)
@@ -210,7 +211,9 @@ def test_two_axes() -> None:
     def main() -> Any:
         mesh = dist.Mesh({"data": 2, "model": 4})
         r = dist.rank()
-        assert mesh.size == 8 and mesh.rank == r and mesh.axes == {"data": 2, "model": 4}
+        assert mesh.size == 8
+        assert mesh.rank == r
+        assert mesh.axes == {"data": 2, "model": 4}
         assert (mesh.coordinate("data"), mesh.coordinate("model")) == divmod(r, 4)
         assert mesh.ranks_along("model") == tuple(range(r // 4 * 4, r // 4 * 4 + 4))
         assert mesh.ranks_along("data") == (r % 4, r % 4 + 4)
@@ -230,7 +233,8 @@ def test_send_and_recv_are_each_others_derivative() -> None:
             x = eg.tensor([1.0, 2.0, 3.0], requires_grad=True)
             sent = dist.send(x * x, mesh, "pipe", to=1)
             (g,) = eg.autograd.grad(sent, (x,), create_graph=True)
-            assert sent.shape == () and sent.item() == 0
+            assert sent.shape == ()
+            assert sent.item() == 0
             return g.tolist()
         like = eg.zeros((3,), requires_grad=True)
         got = dist.recv(like, mesh, "pipe", source=0)
@@ -329,7 +333,7 @@ REFUSALS = (
 )
 
 
-@pytest.mark.parametrize("error, text, call", REFUSALS, ids=[text for _, text, _ in REFUSALS])
+@pytest.mark.parametrize(("error", "text", "call"), REFUSALS, ids=[text for _, text, _ in REFUSALS])
 def test_bad_input_is_named_on_all_ranks(error: Any, text: str, call: Any) -> None:
     """The same error everywhere, nothing half done: a collective after it works."""
 
@@ -344,12 +348,14 @@ def test_bad_input_is_named_on_all_ranks(error: Any, text: str, call: Any) -> No
 
 
 def test_one_process_is_a_world() -> None:
-    assert dist.rank() == 0 and dist.world_size() == 1
+    assert dist.rank() == 0
+    assert dist.world_size() == 1
     dist.init("local:1")
     mesh = dist.Mesh({"data": 1, "model": 1})
     x = eg.tensor([1.0, 2.0], requires_grad=True)
     y = dist.all_gather(dist.all_reduce(x, mesh, "data"), mesh, "model")
     (y * y).sum().backward()
-    assert x.grad is not None and x.grad.tolist() == [2.0, 4.0]
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 4.0]
     with pytest.raises(eg.errors.ArgumentError, match="from 1 on"):
         dist.run_local(int, 0)

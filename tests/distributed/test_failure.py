@@ -62,14 +62,16 @@ def test_a_rank_that_raises() -> None:
 def test_a_rank_that_ends() -> None:
     found = outcomes(lambda x, mesh: None)
     assert [type(e) for e in found] == [PeerLost, type(None), PeerLost]
-    assert found[0].rank == 1 and found[0].reason == "has ended"
+    assert found[0].rank == 1
+    assert found[0].reason == "has ended"
 
 
 def test_a_rank_that_does_not_come() -> None:
     started = time.monotonic()
     found = outcomes(lambda x, mesh: time.sleep(1.0), timeout=0.3)
     assert time.monotonic() - started < 10
-    assert found[0].rank == 1 and found[0].reason == "did not come within 0.3 s"
+    assert found[0].rank == 1
+    assert found[0].reason == "did not come within 0.3 s"
 
 
 MISMATCHES = {
@@ -88,7 +90,8 @@ def test_ranks_that_call_different_things(kind: str) -> None:
     assert [type(e) for e in found] == [CollectiveMismatchError] * 3
     for error in found:
         assert "rank 0:\n  > 0: all_reduce float32[4] how=sum over Mesh1(data=3).data" in str(error)
-        assert "rank 1:\n" in str(error) and "rank 2:\n" in str(error)
+        assert "rank 1:\n" in str(error)
+        assert "rank 2:\n" in str(error)
 
 
 def test_a_message_that_is_not_expected() -> None:
@@ -133,7 +136,8 @@ def test_the_ring_has_the_latest_collectives(ring_folder: Path) -> None:
         content = json.loads(Path(name).read_text(encoding="utf-8"))
         calls = content["collectives"]
         assert len(calls) == LATEST == 256
-        assert calls[-1]["step"] == 302 and calls[0]["step"] == 302 - 255
+        assert calls[-1]["step"] == 302
+        assert calls[0]["step"] == 302 - 255
         assert calls[-2]["state"] == "done"
 
 

@@ -173,6 +173,8 @@ class Server(Control):
         here = [n for n in range(self.size) if n not in self.ended and n not in self.lost]
         states = [self.states.get(n, (None, now)) for n in here]
         waits = not self.lost and all(w and now - t > STUCK for w, t in states)
+        # a rank that says nothing may have moved on since it last did
+        waits = waits and all(now - self.peers[n].seen < 2 * BEAT for n in here if n)
         if self.stuck is None and here and waits:
             lines = [
                 f"rank {n} in {w[1]} (#{w[0]})" for n, (w, _) in zip(here, states, strict=True)

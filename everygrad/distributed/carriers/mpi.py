@@ -157,6 +157,9 @@ class MpiCarrier:
         control = self.control
         if control is None:
             return
+        if control.stuck is not None:
+            self.failed = control.stuck
+            raise CollectiveMismatchError(f"every rank waits for another one: {control.stuck}")
         for rank, reason in control.lost.items():
             if rank != self.rank:
                 self.failed = f"rank {rank} {reason}"
@@ -166,9 +169,6 @@ class MpiCarrier:
             if rank != self.rank and heard is not None and time.monotonic() - heard > GRACE:
                 self.failed = f"rank {rank} has ended"
                 raise PeerLost(rank, entry["call"], entry["step"], "has ended")
-        if control.stuck is not None:
-            self.failed = control.stuck
-            raise CollectiveMismatchError(f"every rank waits for another one: {control.stuck}")
 
     # --- the end ---------------------------------------------------------------------------------
 
