@@ -473,7 +473,7 @@ class _Backend(base.Backend):
         self.device = device
         self.name = real.name
         self.kernels = real.kernels
-        self.communicates = real.communicates
+        self.communicates, self.overlaps = real.communicates, real.overlaps
 
     def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
         return bool(self.real.serves(op, given, params))

@@ -54,6 +54,13 @@ class Backend:
         take these arrays, and the op's portable definition must be used."""
         raise NotImplementedError
 
+    def communicate(
+        self, work: Callable[[int, int, int], None], x: Any, shape: Shape, dtype: Any
+    ) -> Any:
+        """What `work` makes of a payload, called with the device's stream and the addresses of the
+        payload and of the result; of a device that communicates and does not overlap."""
+        raise NotImplementedError
+
     def rewrite(self, op: OpFacts, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
         """The payload of op(t, *others) in the memory of tensor `t`, or None: a backend may always
         decline, and must where anything but `t` can see that memory."""

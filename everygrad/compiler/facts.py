@@ -128,6 +128,9 @@ class OpFacts:
     communicates: bool = False
     # of an op that communicates: what the host calls, of NumPy arrays and its parameters
     host: Callable[..., Any] | None = None
+    # the same on a GPU: (input, result, parameters) -> a function of a stream and the addresses of
+    # both, which are contiguous
+    on_device: Callable[..., Callable[[int, int, int], None]] | None = None
     # of an op that communicates: how `compiler.overlap` makes two of it
     split: SplitCall | None = None
     # which of the groups that could run next does: below 0, sooner than others; above, later

@@ -43,7 +43,9 @@ from everygrad.distributed.resharding import (
     reshard as reshard,
 )
 from everygrad.distributed.world import (
+    attempt as attempt,
     init as init,
+    local_rank as local_rank,
     rank as rank,
     run_local as run_local,
     world_size as world_size,
@@ -55,9 +57,11 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "attempt",
     "barrier",
     "broadcast",
     "init",
+    "local_rank",
     "rank",
     "recv",
     "reduce",

@@ -8,7 +8,7 @@ the order of summation depends on nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +16,9 @@ import numpy as np
 
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.distributed.calls import Call, around_first_difference, digest
+from everygrad.distributed.carriers.nccl import NcclGroup
 from everygrad.distributed.sums import combined
-from everygrad.errors import CollectiveMismatchError, PeerLost
+from everygrad.errors import CollectiveMismatchError, DeviceError, PeerLost
 
 if TYPE_CHECKING:
     from everygrad.distributed.world import World
@@ -45,7 +46,16 @@ class Group:
         self.size = len(ranks)
         self.count = 0  # collectives so far
         self.rounds = 0  # swaps so far
+        self.nccl: NcclGroup | None = None  # made with the first collective on a GPU
         self.pairs: dict[tuple[int, int], int] = {}  # messages so far, by sender and receiver
+
+    def on_gpus(self, what: str) -> NcclGroup:
+        """The GPUs of these ranks."""
+        if not self.world.uses_nccl:
+            raise DeviceError(f'{what}: a tensor on a GPU; GPUs talk to each other by init("nccl")')
+        if self.nccl is None:
+            self.nccl = NcclGroup(self)
+        return self.nccl
 
     # --- agreement -------------------------------------------------------------------------------
 
@@ -94,6 +104,17 @@ class Group:
         if background.busy:
             return background.submit(lambda: self.now(call, array, trusted, params)).result()
         return self.now(call, array, trusted, params)
+
+    def run_on_gpus(self, call: Call, work: Callable[[], Any], trusted: bool) -> Any:
+        """The same of arrays of GPUs: `work` launches it."""
+        entry = self.world.ring.begin(str(call))
+
+        def agreed() -> Any:
+            if not trusted and call.kind not in MESSAGES:
+                self.agree(str(call), entry)
+            return work()
+
+        return self.guarded(entry, agreed)
 
     def now(self, call: Call, array: Any, trusted: bool, params: dict[str, Any]) -> Any:
         entry = self.world.ring.begin(str(call))

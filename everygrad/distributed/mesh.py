@@ -90,6 +90,11 @@ class Mesh:
         return found
 
     @property
+    def uses_nccl(self) -> bool:
+        """Whether GPUs talk to each other directly."""
+        return self._world.uses_nccl
+
+    @property
     def background(self) -> Background:
         """This rank's communication thread."""
         return self._world.background

@@ -50,8 +50,9 @@ class Carrier(Protocol):
 class World:
     """All ranks, as one of them sees them."""
 
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: Carrier, uses_nccl: bool = False) -> None:
         self.carrier = carrier
+        self.uses_nccl = uses_nccl  # between GPUs; what is on CPUs goes by the carrier
         self.rank = carrier.rank
         self.size = carrier.size
         self.ring = Ring(self.rank)
@@ -72,6 +73,7 @@ class World:
 _here: ContextVar[World | None] = ContextVar("everygrad_world", default=None)
 _process: World | None = None
 _CARRIERS = ("mpi", "nccl")
+_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")  # what mpiexec tells its processes
 
 
@@ -87,7 +89,10 @@ def _joined(carrier: str | None) -> World:
     if carrier is None:
         sizes = (os.environ.get(name, "") for name in _SIZES)
         carrier = "mpi" if any(s.isdecimal() and int(s) > 1 for s in sizes) else "local:1"
-    _process = World(mpi.start() if carrier == "mpi" else LocalCarrier(Board(1, TIMEOUT), 0))
+    started = any(name in os.environ for name in _SIZES)
+    alone = carrier == "local:1" or (carrier == "nccl" and not started)
+    made: Carrier = LocalCarrier(Board(1, TIMEOUT), 0) if alone else mpi.start()
+    _process = World(made, uses_nccl=carrier == "nccl")
     return _process
 
 
@@ -99,6 +104,27 @@ def rank() -> int:
     0
     """
     return world().rank
+
+
+def local_rank() -> int:
+    """The number of this rank among those of its machine: which of its GPUs is this rank's.
+
+    >>> import everygrad as eg
+    >>> eg.distributed.local_rank()
+    0
+    """
+    given = (os.environ[name] for name in _LOCAL_RANKS if name in os.environ)
+    return int(next(given, "0"))
+
+
+def attempt() -> int:
+    """How often the launcher had to start this program again.
+
+    >>> import everygrad as eg
+    >>> eg.distributed.attempt()
+    0
+    """
+    return int(os.environ.get("EVERYGRAD_ATTEMPT", "0"))
 
 
 def world_size() -> int:
@@ -131,10 +157,12 @@ def init(carrier: str | None = None) -> None:
     if carrier in _CARRIERS:
         if here is None:
             _joined(carrier)
-        elif not isinstance(here.carrier, mpi.MpiCarrier):
+        elif here.uses_nccl != (carrier == "nccl") or not (
+            here.uses_nccl or isinstance(here.carrier, mpi.MpiCarrier)
+        ):
             raise ArgumentError(
-                f"init: {carrier!r}, and this program has {here.size} simulated ranks already; "
-                f"call init() first of all"
+                f"init: {carrier!r}, and this program has {here.size} ranks of another carrier "
+                f"already; call init() first of all"
             )
         return
     if here is None and count == "1":

@@ -329,7 +329,7 @@ REFUSALS = (
     (eg.errors.ArgumentError, "needs an axis", lambda m, x: dist.Mesh({})),
     (eg.errors.ArgumentError, "carrier must be", lambda m, x: dist.init("smoke")),
     (eg.errors.ArgumentError, "run_local", lambda m, x: dist.init("local:3")),
-    (eg.errors.ArgumentError, "simulated ranks", lambda m, x: dist.init("mpi")),
+    (eg.errors.ArgumentError, "another carrier", lambda m, x: dist.init("mpi")),
 )
 
 

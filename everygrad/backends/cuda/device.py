@@ -20,6 +20,7 @@ from everygrad.backends.cuda.array import (
     layout_of,
     remember,
 )
+from everygrad.backends.cuda.cupy_interop import on_our_stream
 from everygrad.backends.cuda.driver.driver import Driver
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.driver.gpu import Gpu, Kernel, PendingRead
@@ -53,6 +54,7 @@ class Cuda(GpuBackend):
     """One GPU. `device` is its name on tensors: "cuda" for the first, then "cuda:1"..."""
 
     name = "cuda"
+    communicates = True
 
     def __init__(self, device: str, driver: Any) -> None:
         super().__init__(device)
@@ -216,6 +218,15 @@ class Cuda(GpuBackend):
         return made.run(op, [made.empty(v.shape, v.dtype) for v in given], params) is not (
             NotImplemented
         )
+
+    def communicate(
+        self, work: Callable[[int, int, int], None], x: CudaArray, shape: Shape, dtype: DType
+    ) -> CudaArray:
+        """What `work` makes of x, launched on our stream with the addresses of x and the result."""
+        x, out = self.contiguous(x), self.empty(shape, dtype)
+        with on_our_stream(self):
+            work(self.gpu.driver.stream, x.ptr, out.ptr)
+        return out
 
     # --- arrays ----------------------------------------------------------------------------------
 

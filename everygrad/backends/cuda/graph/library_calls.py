@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.cupy_interop import as_cupy, has_libraries, on_our_stream
 from everygrad.backends.cuda.kernels import sort
+from everygrad.backends.cuda.kernels.copy_kernels import contiguous
 from everygrad.backends.cuda.solver import cufft, factorisations, solver
 from everygrad.compiler.ir import Value
 from everygrad.compiler.thresholds import edge
@@ -54,6 +55,26 @@ class LibraryCall:
             pairs = zip(self._arrays, addresses, strict=True)
             *given, out = [as_cupy(cupy, array, address) for array, address in pairs]
             out[...] = self._work(given, cupy=cupy)
+
+
+class CommunicationCall(LibraryCall):
+    """A collective of GPUs, which the host launches on our stream."""
+
+    def __call__(self, *addresses: int) -> None:
+        with on_our_stream(self._dev):
+            self._work(self._dev.gpu.driver.stream, addresses[0], addresses[-1])
+
+
+def record_communication(
+    dev: Cuda, rec: RecordingCuda, v: Value, arrays: Sequence[CudaArray]
+) -> CudaArray:
+    """The result of a collective. What it waits for is among its arguments, and bound too."""
+    assert v.op.on_device is not None
+    out: CudaArray = rec.empty(v.shape, v.dtype)
+    work = v.op.on_device(v.args[0], v, v.params)
+    bound = (contiguous(rec, arrays[0]), *arrays[1:], out)
+    rec.gpu.call(CommunicationCall(dev, v.name, work, bound), *(a.ptr for a in bound))
+    return out
 
 
 def serves(dev: Cuda, op: str, given: Sequence[Any], params: dict[str, Any]) -> bool | None:

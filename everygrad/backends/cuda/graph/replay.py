@@ -160,7 +160,9 @@ class Replay:
             self.made[v] = rec.empty(v.shape, v.dtype)
             return
         arrays = [self.array(a) for a in v.args]
-        if library_calls.serves(self.dev, v.name, v.args, v.params):
+        if v.facts.communicates:
+            out = library_calls.record_communication(self.dev, rec, v, arrays)
+        elif library_calls.serves(self.dev, v.name, v.args, v.params):
             out = library_calls.record(self.dev, rec, v, arrays)
         else:
             out = rec.run(v.op, arrays, v.params)

@@ -1,0 +1,133 @@
+"""NCCL through CuPy: GPUs that talk to each other directly, on the stream of everygrad.
+
+MPI starts it and agrees on what is called; NCCL moves the arrays. It works on the leading axis of
+contiguous arrays, by their addresses; `collectives` brings tensors into that form. NCCL refuses two
+ranks on one GPU, and fixes the order of its sums for each number of ranks and size of array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from everygrad.dtypes import DType
+from everygrad.errors import DeviceError, DtypeError
+
+if TYPE_CHECKING:
+    from everygrad.distributed.group import Group
+
+_ID = 128  # bytes of a communicator's id
+_TYPES = {
+    **{n: f"NCCL_{n.upper()}" for n in ("int8", "uint8", "int32", "uint32", "int64", "uint64")},
+    **{"float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64"},
+    **{"complex64": "NCCL_FLOAT32", "complex128": "NCCL_FLOAT64"},  # sums: part by part
+}
+Work = Callable[[int, int, int], None]  # of a stream and the addresses of input and result
+
+
+def library() -> tuple[Any, Any]:
+    """CuPy's modules of NCCL and of the CUDA runtime."""
+    try:
+        from cupy.cuda import nccl, runtime
+    except ImportError:
+        nccl = None
+    if nccl is None or not getattr(nccl, "available", True):
+        raise DeviceError(
+            'the carrier "nccl" needs CuPy with NCCL: pip install "everygrad[cuda13]" '
+            "nvidia-nccl-cu13 (or cuda12 and cu12)"
+        )
+    return nccl, runtime
+
+
+class NcclGroup:
+    """The GPUs of a group of ranks."""
+
+    def __init__(self, group: Group) -> None:
+        self.nccl, runtime = library()
+        self.clear = runtime.memsetAsync
+        self.group = group
+        own = bytes(x & 0xFF for x in self.nccl.get_unique_id()) if group.index == 0 else bytes(_ID)
+        entry = group.world.ring.begin(f"NCCL over {group.name}")
+        first = group.guarded(entry, lambda: group.told(own, [_ID] * group.size, entry))[0]
+        signed = tuple(int(x) - 256 if x > 127 else int(x) for x in first)
+        self.comm = self.nccl.NcclCommunicator(group.size, signed, group.index)
+
+    def number(self, dtype: DType, what: str) -> int:
+        """NCCL's number of a dtype that is summed."""
+        name = _TYPES.get(dtype.name)
+        if name is None:
+            raise DtypeError(f"{what}: NCCL has no {dtype}; cast it with astype()")
+        found: int = getattr(self.nccl, name)
+        return found
+
+    def work(self, kind: str, x: Any, out: Any, params: dict[str, Any]) -> Work:
+        """What carries out a collective; x and out have a shape, a dtype and a size."""
+        made: Work = getattr(self, kind)(x, out, **params)
+        return made
+
+    def all_reduce(self, x: Any, out: Any, how: str) -> Work:
+        dtype = self.number(x.dtype, "all_reduce")
+        op = getattr(self.nccl, f"NCCL_{how.upper()}")
+        count = x.size * (2 if x.dtype.is_complex else 1)
+        return lambda s, a, b: self.comm.allReduce(a, b, count, dtype, op, s)
+
+    def reduce_scatter(self, x: Any, out: Any, dim: int) -> Work:
+        dtype, op = self.number(x.dtype, "reduce_scatter"), self.nccl.NCCL_SUM
+        count = out.size * (2 if x.dtype.is_complex else 1)
+        return lambda s, a, b: self.comm.reduceScatter(a, b, count, dtype, op, s)
+
+    def reduce(self, x: Any, out: Any, source: int) -> Work:
+        """The sum at one place, and zeros at the others."""
+        dtype, op = self.number(x.dtype, "reduce"), self.nccl.NCCL_SUM
+        count = x.size * (2 if x.dtype.is_complex else 1)
+
+        def work(s: int, a: int, b: int) -> None:
+            self.clear(b, 0, out.size * out.dtype.itemsize, s)
+            self.comm.reduce(a, b, count, dtype, op, source, s)
+
+        return work
+
+    # what moves elements and does not look at them moves bytes
+
+    def all_gather(self, x: Any, out: Any, dim: int) -> Work:
+        count, byte = x.size * x.dtype.itemsize, self.nccl.NCCL_UINT8
+        return lambda s, a, b: self.comm.allGather(a, b, count, byte, s)
+
+    def broadcast(self, x: Any, out: Any, source: int) -> Work:
+        count, byte = x.size * x.dtype.itemsize, self.nccl.NCCL_UINT8
+        return lambda s, a, b: self.comm.broadcast(a, b, count, byte, source, s)
+
+    def barrier(self, x: Any, out: Any) -> Work:
+        return self.all_reduce(x, out, "sum")
+
+    def all_to_all(self, x: Any, out: Any, split_dim: int, concat_dim: int) -> Work:
+        size, byte = self.group.size, self.nccl.NCCL_UINT8
+        count = x.size * x.dtype.itemsize // size
+
+        def work(s: int, a: int, b: int) -> None:
+            self.nccl.groupStart()
+            for i in range(size):
+                self.comm.send(a + i * count, count, byte, i, s)
+                self.comm.recv(b + i * count, count, byte, i, s)
+            self.nccl.groupEnd()
+
+        return work
+
+    def other(self, what: str, place: int) -> None:
+        if place == self.group.index:
+            raise DeviceError(f"{what}: NCCL takes no message from a rank to itself")
+
+    def send(self, x: Any, out: Any, to: int) -> Work:
+        count, byte = x.size * x.dtype.itemsize, self.nccl.NCCL_UINT8
+        self.other("send", to)
+
+        def work(s: int, a: int, b: int) -> None:
+            self.clear(b, 0, out.size * out.dtype.itemsize, s)  # the 0 that stands for it
+            self.comm.send(a, count, byte, to, s)
+
+        return work
+
+    def recv(self, x: Any, out: Any, source: int) -> Work:
+        count, byte = x.size * x.dtype.itemsize, self.nccl.NCCL_UINT8
+        self.other("recv", source)
+        return lambda s, a, b: self.comm.recv(b, count, byte, source, s)
