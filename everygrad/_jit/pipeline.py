@@ -12,7 +12,7 @@ from everygrad.backends import base
 from everygrad.compiler.expr import call
 from everygrad.compiler.facts import OpFacts
 from everygrad.compiler.ir import Graph
-from everygrad.compiler.overlap import overlapped
+from everygrad.compiler.overlap import agreed, overlapped
 from everygrad.compiler.simplify import simplify
 from everygrad.core.protocols import Compiled
 from everygrad.ops.record.families import Elementwise
@@ -41,8 +41,7 @@ def evaluate(op: OpFacts, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
 
 def prepared(graph: Graph, device: str) -> Graph:
     """The graph as a backend compiles it."""
-    if base.get(device).overlaps:
-        graph = overlapped(graph, MOVES)
+    graph = overlapped(graph, MOVES) if base.get(device).overlaps else agreed(graph)
     return simplify(graph, evaluate, MOVES)
 
 

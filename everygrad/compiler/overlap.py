@@ -18,7 +18,7 @@ from typing import Any
 from everygrad.compiler.facts import SplitCall
 from everygrad.compiler.ir import Graph, Value, in_order, reachable
 from everygrad.compiler.rewrite import Rewriter
-from everygrad.core.shapes import size_of
+from everygrad.core.shapes import Shape
 from everygrad.dtypes import float32
 
 MOST = 25 << 20  # bytes of a bucket
@@ -32,6 +32,13 @@ def overlapped(graph: Graph, moves: dict[str, Any]) -> Graph:
     if len(calls) < 2:  # nothing to order, and little to overlap with: it is asked about eagerly
         return graph
     return _Splitter(buckets_of(calls), moves).run(graph)
+
+
+def agreed(graph: Graph) -> Graph:
+    """The same graph with an agreement ahead of its first collective, for a device that carries
+    them out itself."""
+    calls = [v for v in in_order(reachable(graph.outputs)) if v.facts.communicates]
+    return _Agreed(calls).run(graph) if calls else graph
 
 
 def buckets_of(calls: Sequence[Value]) -> list[list[Value]]:
@@ -150,14 +157,33 @@ class _Splitter(Rewriter):
             return x
         return self.graph.call(self.moves["reshape"], [x], {"shape": shape}, v.where)
 
-    def agreement(self, split: Any) -> Value:
+    def agreement(self, split: SplitCall) -> Value:
         """The value that stands before the first start."""
-        first = self.graph.full((1,), 0.0, float32)
-        calls = []
-        for bucket in self.buckets:
-            v = bucket[0]
-            shape = v.args[0].shape
-            if len(bucket) > 1:
-                shape = (sum(size_of(member.args[0].shape) for member in bucket),)
-            calls.append(_split_of(v).describe(v, shape))
-        return self.graph.call(split.agree, [first], {"owner": tuple(calls)})
+        shapes = [
+            (sum(v.args[0].size for v in bucket),) if len(bucket) > 1 else bucket[0].args[0].shape
+            for bucket in self.buckets
+        ]
+        return _agreement(self.graph, split, [bucket[0] for bucket in self.buckets], shapes)
+
+
+class _Agreed(Rewriter):
+    """Puts the agreement in front of the first of some calls."""
+
+    def __init__(self, calls: Sequence[Value]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def replacement(self, v: Value, args: list[Value]) -> Value | None:
+        if v is not self.calls[0]:
+            return None
+        shapes = [v.args[0].shape for v in self.calls]
+        agreement = _agreement(self.graph, _split_of(v), self.calls, shapes)
+        return self.graph.call(v.op, [args[0], agreement], v.params, v.where, v.generation)
+
+
+def _agreement(
+    graph: Graph, split: SplitCall, calls: Sequence[Value], shapes: Sequence[Shape]
+) -> Value:
+    """A value that is there once all ranks have shown that they are about to make these calls."""
+    listed = [_split_of(v).describe(v, shape) for v, shape in zip(calls, shapes, strict=True)]
+    return graph.call(split.agree, [graph.full((1,), 0.0, float32)], {"owner": tuple(listed)})

@@ -74,7 +74,11 @@ class _Agree(OpFacts):
     priority = -1
 
     def __init__(self) -> None:
-        self.state(communicates=True, host=self.on_host)
+        self.state(communicates=True, host=self.on_host, on_device=self.launched)
+
+    def launched(self, x: Any, out: Any, params: dict[str, Any]) -> Any:
+        """Between two graphs of a GPU, which need not be waited for."""
+        return lambda stream, given, made: self.on_host(None, **params)
 
     def result(self, x: Any, **params: Any) -> tuple[Shape, DType]:
         return x.shape, x.dtype
