@@ -11,7 +11,7 @@ from everygrad.autograd.engine import LeafReady, Pass
 from everygrad.autograd.graph import HookHandle, Leaf, Node
 from everygrad.autograd.modes import _Mode
 from everygrad.core.scopes import Settings, drain
-from everygrad.core.tensor import Tensor, set_grad, stand_in
+from everygrad.core.tensor import Tensor, Wrapped, set_grad, stand_in
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, ShapeError
 
 _leaf_ready: ContextVar[tuple[LeafReady, ...]] = ContextVar("everygrad_leaf_ready", default=())
@@ -45,7 +45,8 @@ def seed_for(op: str, root: Tensor, gradient: Tensor | None) -> Tensor:
 
 
 def _ones_like(x: Tensor) -> Tensor:
-    return x.new_ones()
+    ones = x.new_ones()
+    return x._data.beside(ones) if isinstance(x._data, Wrapped) and x._data.is_shard else ones
 
 
 def _all_of(hooks: tuple[LeafReady, ...]) -> LeafReady | None:

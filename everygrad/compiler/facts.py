@@ -158,10 +158,12 @@ class OpFacts:
 
     # --- in shards -------------------------------------------------------------------------------
     # kernel: (inputs' shapes, parameters) -> the ways to compute it in shards; None: as its
-    # definition says (`ops.record.sharding`)
+    # definition says (`ops.record.splits`)
     splits: Callable[..., Sequence[Any]] | None = None
     # the sets of inputs that it is linear in, all of a set at once
     linear_in: tuple[tuple[int, ...], ...] = ()
+    # it is linear in all of its inputs at once, however many
+    linear_in_all: bool = False
 
     # --- shared by its definition and the kernels of every device --------------------------------
     # said after its name of values that it cannot compute with

@@ -49,10 +49,15 @@ class Wrapped:
     )
 
     plain: bool = False  # True: stands for a backend's array; there is no level below
+    is_shard: bool = False  # True: a part of a tensor; ops of several results are not for it
 
     @property
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
+        raise NotImplementedError
+
+    def beside(self, x: Tensor) -> Tensor:
+        """A tensor of a backend's array as one of this transformation: where `is_shard`."""
         raise NotImplementedError
 
     def left(self) -> Tensor | None:

@@ -3,8 +3,8 @@
 The payload of a placed tensor is a `Placed`: a mesh, a placement for each of its axes, and a local
 tensor. An op on placed tensors is computed on the local ones, by the rule of its record, and never
 communicates; where the rule does not take the placements, the op is refused by name and the refusal
-names the `reshard` that would do. A plain tensor beside a placed one counts as the same on every
-rank: of what an op needs in shards, each rank takes its own.
+names the `reshard` that would do. Of what every rank has whole (`Replicate`, and plain tensors,
+which must be the same on every rank) each takes its own where an op needs shards.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from everygrad.distributed.placements import (
     local_box,
 )
 from everygrad.errors import PlacementError, ShapeError
-from everygrad.ops.record.sharding import Split, is_linear, splits_of
+from everygrad.ops.record.sharding import is_linear, splits_of
 from everygrad.ops.record.spec import NoRule
+from everygrad.ops.record.splits import Split
 
 _WHOLE = Replicate()
 _PARTIAL = Partial()
@@ -37,7 +38,7 @@ class Placed(Wrapped):
     """The payload: `value` is the local tensor, `shape` that of the whole."""
 
     __slots__ = ("mesh", "placements", "value", "whole")
-    fuses = True  # derivatives of elementwise ops come as one op, linear in its gradient
+    is_shard = True
 
     def __init__(
         self, mesh: Any, placements: tuple[Placement, ...], value: Tensor, shape: Shape
@@ -51,6 +52,9 @@ class Placed(Wrapped):
     @property
     def inner(self) -> Tensor:
         return self.value
+
+    def beside(self, x: Tensor) -> Tensor:
+        return wrap(Placed(self.mesh, (_WHOLE,) * len(self.placements), x, x.shape))
 
     def stopped(self) -> Any:
         return self  # the tensor inside has no graph of its own
@@ -67,9 +71,11 @@ class Placed(Wrapped):
     def device(self) -> str:
         return self.value.device
 
-    def __array_ufunc__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        # dispatch's fast path takes this for a sign that it is not for these payloads
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        # beside a plain gradient, dispatch's fast path takes this for a sign that it does not serve
         raise RuntimeWarning("a placed tensor is no NumPy array")
+
+    __array_ufunc__ = __array__
 
     def interpret(self, op: Op, inputs: list[Tensor], params: dict[str, Any]) -> Any:
         placed = [t._data for t in inputs if isinstance(t._data, Placed)]
@@ -99,7 +105,7 @@ class _Level(NamedTuple):
 def _computed(op: Op, mesh: Any, inputs: list[Tensor], params: dict[str, Any]) -> Placed:
     """The op on the local tensors, one mesh axis after the other."""
     has = [isinstance(t._data, Placed) for t in inputs]
-    local: list[Tensor] = [t._data.value if p else t for t, p in zip(inputs, has, strict=True)]
+    local = [t._data.value if isinstance(t._data, Placed) else t for t in inputs]
     shapes = [t.shape for t in inputs]
     levels: list[_Level] = []
     compute = None
@@ -108,7 +114,7 @@ def _computed(op: Op, mesh: Any, inputs: list[Tensor], params: dict[str, Any]) -
         if all(h == _WHOLE for h in held):
             levels.append(_Level(_WHOLE, 0))
             continue
-        step = _Step(op, name, ranks, mesh, shapes, held, has, params)
+        step = _Step(op, name, ranks, shapes, held, params)
         if step.has_partial():
             levels.append(_Level(step.partial(), 0))
             continue
@@ -120,10 +126,13 @@ def _computed(op: Op, mesh: Any, inputs: list[Tensor], params: dict[str, Any]) -
                 continue
             size = shapes[k][axis]
             start, stop = extent(size, ranks, index)
-            if not has[k] or held[k] == _WHOLE:
+            if held[k] == _WHOLE:
                 local[k] = _cut(local[k], axis, start, stop)
             shapes[k] = (*shapes[k][:axis], stop - start, *shapes[k][axis + 1 :])
         compute = split.compute or compute
+        if index:
+            for k in split.once:
+                local[k] = local[k].new_zeros(local[k].shape)
         if split.out is None:
             levels.append(_Level(_PARTIAL, 0))
             continue
@@ -152,10 +161,8 @@ class _Step(NamedTuple):
     op: Op
     name: str
     ranks: int
-    mesh: Any
     shapes: Sequence[Shape]
     held: Sequence[Placement]
-    has: Sequence[bool]
     params: dict[str, Any]
 
     def has_partial(self) -> bool:
@@ -165,7 +172,7 @@ class _Step(NamedTuple):
         """The result of parts that add up: such parts again, where the op is linear in them."""
         parts = [i for i, h in enumerate(self.held) if isinstance(h, Partial)]
         sharded = [i for i, h in enumerate(self.held) if isinstance(h, Shard)]
-        if sharded or not is_linear(self.op, parts):
+        if sharded or not is_linear(self.op, parts, len(self.held)):
             if not sharded and self.op.family == "kernel" and self.op.splits is None:
                 raise NoRule(self.op.name)
             self.refuse(parts[0], _WHOLE)
@@ -175,27 +182,30 @@ class _Step(NamedTuple):
         found = splits_of(self.op, self.shapes, self.params)
         if found is None:
             raise NoRule(self.op.name)
-        for split in found:
-            if not self.misfits(split) and self.divides(split):
-                return split
-        nearest = sorted((s for s in found if self.divides(s)), key=lambda s: len(self.misfits(s)))
+        found = [split for split in found if self.divides(split)]
+        for cut in (False, True):  # as it is, or with what is whole cut
+            for split in found:
+                if not self.misfits(split, cut):
+                    return split
         first = next(i for i, h in enumerate(self.held) if isinstance(h, Shard))
-        if nearest and any(a is not None for a in nearest[0].inputs):
-            axis = nearest[0].inputs[self.misfits(nearest[0])[0]]
-            self.refuse(self.misfits(nearest[0])[0], _WHOLE if axis is None else Shard(axis))
-        self.refuse(first, _WHOLE)
+        if not found:
+            self.refuse(first, _WHOLE)
+        nearest = min(found, key=lambda split: len(self.misfits(split, True)))
+        which = self.misfits(nearest, True)[0]
+        axis = nearest.inputs[which]
+        self.refuse(which, _WHOLE if axis is None else Shard(axis))
 
-    def misfits(self, split: Split) -> list[int]:
-        """The inputs whose placement is not what a split takes."""
+    def misfits(self, split: Split, cut: bool) -> list[int]:
+        """The inputs whose placement is not what a split takes; `cut`: what is whole may be cut."""
         wanted = [_WHOLE if a is None else Shard(a) for a in split.inputs]
-        triples = zip(wanted, self.held, self.has, strict=True)
-        return [i for i, (want, h, has) in enumerate(triples) if has and want != h]
+        pairs = enumerate(zip(wanted, self.held, strict=True))
+        return [i for i, (want, h) in pairs if want != h and not (cut and h == _WHOLE)]
 
     def divides(self, split: Split) -> bool:
-        if not split.even:
-            return True
         sizes = [self.shapes[i][a] for i, a in enumerate(split.inputs) if a is not None]
-        return all(n % self.ranks == 0 for n in [*sizes, split.size or 0])
+        if split.filled and any(n < self.ranks for n in sizes):
+            return False
+        return not split.even or all(n % self.ranks == 0 for n in [*sizes, split.size or 0])
 
     def refuse(self, which: int, placement: Placement) -> NoReturn:
         inputs = self.op.inputs

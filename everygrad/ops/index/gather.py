@@ -25,6 +25,14 @@ from everygrad.ops.python.creation import arange, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
+from everygrad.ops.record.splits import (
+    every_axis,
+    gather_axes,
+    index_add_axes,
+    scatter_add_axes,
+    slice_axes,
+    take_axes,
+)
 from everygrad.ops.shape.piecewise_gradient import Picking, join_gathered, join_taken
 
 
@@ -156,6 +164,7 @@ TAKE: Kernel = _Take(
     ),
     index_input=1,
     indexed_load=True,
+    splits=take_axes,
 )
 CHECK_RANGE: Kernel = Kernel(
     "check_range",
@@ -166,6 +175,7 @@ CHECK_RANGE: Kernel = Kernel(
     result=lambda x, size, what: (x.shape, x.dtype),
     value_check=ValueCheck.RANGE,
     index_bound=lambda given, params: params["size"],
+    splits=every_axis,
 )
 register(
     CHECK_RANGE,
@@ -189,6 +199,8 @@ INDEX_ADD: Kernel = _IndexAdd(
     ),
     result=lambda x, index, source, axis: (x.shape, x.dtype),
     index_input=1,
+    linear_in=((0, 2),),
+    splits=index_add_axes,
 )
 
 
@@ -350,6 +362,7 @@ GATHER: Kernel = Picking(
     ),
     join=join_gathered,
     linear=(0,),
+    splits=gather_axes,
     batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
     result=lambda x, index, axis: (index.shape, x.dtype),
     index_input=1,
@@ -371,6 +384,8 @@ SCATTER_ADD: Kernel = Kernel(
     result=lambda x, index, source, axis: (x.shape, x.dtype),
     index_input=1,
     one_hot_if_single=True,
+    splits=scatter_add_axes,
+    linear_in=((0, 2),),
 )
 
 
@@ -572,6 +587,7 @@ INDEX_PUT: Kernel = Kernel(
     ("x", "index", "values"),
     (_left, None, _put),
     result=lambda x, index, values: (x.shape, x.dtype),
+    splits=slice_axes,
 )
 
 

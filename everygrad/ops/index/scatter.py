@@ -33,6 +33,7 @@ from everygrad.ops.python.creation import arange, ones, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import slice_axes
 from everygrad.ops.reduce.scans import segmented
 from everygrad.ops.shape.movement import slice_axis
 
@@ -127,6 +128,7 @@ def _extreme_kernel(name: str, largest: bool) -> Kernel:
         jvp=_extreme_jvp,
         batch=_batched(lambda: op),
         result=lambda x, index, source, include_self: (x.shape, x.dtype),
+        splits=slice_axes,
     )
     return op
 
@@ -150,6 +152,7 @@ SCATTER_PROD: Kernel = Kernel(
     ("x", "index", "source"),
     batch=_batched(lambda: SCATTER_PROD),
     result=lambda x, index, source, include_self: (x.shape, x.dtype),
+    splits=slice_axes,
 )
 
 

@@ -19,6 +19,7 @@ from everygrad.ops.python.creation import arange, ones, tensor, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import search_axes
 from everygrad.ops.shape.joining import stack
 from everygrad.ops.shape.movement import slice_axis
 
@@ -52,6 +53,7 @@ SEARCHSORTED: Kernel = Kernel(
     constant=True,
     batch=_search_batch,
     result=lambda x, values, right: (values.shape, dtypes.int64),
+    splits=search_axes,
 )
 
 

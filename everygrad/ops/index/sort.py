@@ -22,6 +22,7 @@ from everygrad.ops.python.creation import arange, full
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Elementwise, Kernel, check_kind
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import other_axes
 from everygrad.ops.record.torch_calls import ValuesAndIndices as ValuesAndIndices, in_order
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import flip, slice_axis
@@ -126,6 +127,7 @@ ARGSORT: Kernel = Kernel(
     constant=True,
     batch=lambda xs, axis, descending: apply(ARGSORT, xs[0], axis=axis + 1, descending=descending),
     result=lambda x, axis, descending: (x.shape, dtypes.int64),
+    splits=other_axes,
 )
 
 
@@ -187,6 +189,7 @@ SORT: Kernel = Kernel(
     ("x",),
     batch=lambda xs, axis, descending: apply(SORT, xs[0], axis=axis + 1, descending=descending),
     result=lambda x, axis, descending: (x.shape, x.dtype),
+    splits=other_axes,
 )
 
 
@@ -247,6 +250,7 @@ TOP_INDEX: Kernel = Kernel(
         (*x.shape[:axis], k, *x.shape[axis + 1 :]),
         dtypes.int64,
     ),
+    splits=other_axes,
 )
 register(
     TOP_INDEX,

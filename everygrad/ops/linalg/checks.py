@@ -32,6 +32,7 @@ from everygrad.ops.elementwise.basic import abs as absolute, real, where
 from everygrad.ops.python.creation import arange, full, zeros
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import refuse, register, sample
+from everygrad.ops.record.splits import every_axis
 from everygrad.ops.shape.movement import put_slices, slice_axis, take_slices
 
 UNROLLED = 64
@@ -193,6 +194,7 @@ CHECK_TRUE: Kernel = Kernel(
     batch=lambda xs, what, error: apply(CHECK_TRUE, xs[0], what=what, error=error),
     result=lambda ok, what, error: (ok.shape, ok.dtype),
     value_check=ValueCheck.TRUE,
+    splits=every_axis,
 )
 register(
     CHECK_TRUE,

@@ -36,6 +36,7 @@ from everygrad.ops.python.creation import zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import leading
 from everygrad.ops.shape.joining import concat, tril, triu
 
 # --- Cholesky ------------------------------------------------------------------------------------
@@ -94,6 +95,7 @@ CHOLESKY: Kernel = Kernel(
     batch=over_leading(lambda: CHOLESKY),
     result=lambda x: (x.shape, x.dtype),
     failure=NOT_POSITIVE,
+    splits=leading(2),
 )
 
 
@@ -244,6 +246,7 @@ QR: Kernel = Kernel(
     jvp=_qr_jvp,
     batch=over_leading(lambda: QR),
     result=lambda x: ((*x.shape[:-2], x.shape[-2] + x.shape[-1], x.shape[-1]), x.dtype),
+    splits=leading(2),
 )
 
 
@@ -289,6 +292,7 @@ QR_COMPLETE: Kernel = Kernel(
     jvp=_complete_jvp,
     batch=over_leading(lambda: QR_COMPLETE),
     result=lambda x: ((*x.shape[:-1], x.shape[-2] + x.shape[-1]), x.dtype),
+    splits=leading(2),
 )
 
 

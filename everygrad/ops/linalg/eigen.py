@@ -39,6 +39,7 @@ from everygrad.ops.python.creation import arange
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import refuse, register, sample
+from everygrad.ops.record.splits import leading
 from everygrad.ops.shape.joining import concat
 
 _REPEATED = (
@@ -140,6 +141,7 @@ EIGH: Kernel = Kernel(
     batch=over_leading(lambda: EIGH),
     result=lambda x: ((*x.shape[:-1], x.shape[-1] + 1), x.dtype),
     failure=NOT_FINITE,
+    splits=leading(2),
 )
 
 
@@ -214,6 +216,7 @@ EIGVALSH: Kernel = Kernel(
     batch=over_leading(lambda: EIGVALSH),
     result=lambda x: (x.shape[:-1], dtypes.real_of(x.dtype)),
     failure=NOT_FINITE,
+    splits=leading(2),
 )
 
 
@@ -285,6 +288,7 @@ EIG: Kernel = Kernel(
     batch=over_leading(lambda: EIG),
     result=lambda x: ((*x.shape[:-1], x.shape[-1] + 1), dtypes.complex_of(x.dtype)),
     failure=NOT_FINITE,
+    splits=leading(2),
 )
 
 
@@ -359,6 +363,7 @@ EIGVALS: Kernel = Kernel(
     batch=over_leading(lambda: EIGVALS),
     result=lambda x: (x.shape[:-1], dtypes.complex_of(x.dtype)),
     failure=NOT_FINITE,
+    splits=leading(2),
 )
 
 

@@ -19,6 +19,7 @@ from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import composite, give_methods, refuse, register, sample
+from everygrad.ops.record.splits import linear_axes, linear_weight_axes, matmul_axes
 
 
 def _portable(x: Tensor, y: Tensor) -> Tensor:
@@ -82,6 +83,7 @@ MATMUL: Kernel = _Matmul(
     precision="low",
     flops=costs.product,
     gemm=Gemm.PLAIN,
+    splits=matmul_axes,
 )
 
 
@@ -179,6 +181,7 @@ LINEAR: Kernel = Kernel(
     precision="low",
     flops=costs.product,
     gemm=Gemm.TRANSPOSED,
+    splits=linear_axes,
 )
 # v^T @ x, summed over all rows: with matmul and linear, each one's derivatives are the others
 LINEAR_WEIGHT: Kernel = Kernel(
@@ -189,6 +192,7 @@ LINEAR_WEIGHT: Kernel = Kernel(
     linear=(0, 1),
     precision="low",
     flops=costs.weight_product,
+    splits=linear_weight_axes,
 )
 
 
@@ -204,6 +208,7 @@ LINEAR_BIAS: Kernel = Kernel(
     ),
     precision="low",
     flops=costs.product,
+    splits=linear_axes,
 )
 
 

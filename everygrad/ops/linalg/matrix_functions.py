@@ -39,6 +39,7 @@ from everygrad.ops.python.creation import arange, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import leading
 from everygrad.ops.shape.joining import concat, stack
 from everygrad.ops.shape.movement import slice_axis
 
@@ -69,6 +70,7 @@ DET: Kernel = Kernel(
     ).sum(axis=(-2, -1)),
     batch=over_leading(lambda: DET),
     result=lambda x: (x.shape[:-2], x.dtype),
+    splits=leading(2),
 )
 
 
@@ -126,6 +128,7 @@ ADJUGATE: Kernel = Kernel(
     jvp=_adjugate_jvp,
     batch=over_leading(lambda: ADJUGATE),
     result=lambda x: (x.shape, x.dtype),
+    splits=leading(2),
 )
 register(
     ADJUGATE,
@@ -196,6 +199,7 @@ SLOGDET: Kernel = Kernel(
     jvp=_slogdet_jvp,
     batch=over_leading(lambda: SLOGDET),
     result=lambda x: ((*x.shape[:-2], 2), x.dtype),
+    splits=leading(2),
 )
 
 
@@ -320,6 +324,7 @@ MATRIX_EXP: Kernel = Kernel(
     result=lambda x: (x.shape, x.dtype),
     failure=NO_POWERS,
     constants={"pade": PADE, "pade_reach": PADE_REACH},
+    splits=leading(2),
 )
 
 

@@ -35,6 +35,7 @@ from everygrad.ops.python.creation import arange, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import leading, solve_axes
 from everygrad.ops.shape.joining import concat, tril, triu
 
 # --- triangular systems --------------------------------------------------------------------------
@@ -104,6 +105,7 @@ TRIANGULAR: Kernel = Kernel(
     batch=over_leading(lambda: TRIANGULAR),
     result=lambda a, b, upper, unit: (b.shape, b.dtype),
     failure=SINGULAR,
+    splits=solve_axes,
 )
 
 
@@ -326,6 +328,7 @@ LU: Kernel = Kernel(
     jvp=_lu_jvp,
     batch=over_leading(lambda: LU),
     result=lambda x: ((*x.shape[:-1], x.shape[-1] + 1), x.dtype),
+    splits=leading(2),
 )
 
 
@@ -486,6 +489,7 @@ SOLVE: Kernel = _Solve(
     batch=over_leading(lambda: SOLVE),
     result=lambda a, b: (b.shape, b.dtype),
     failure=SINGULAR,
+    splits=solve_axes,
 )
 
 
@@ -532,6 +536,7 @@ INV: Kernel = Kernel(
     batch=over_leading(lambda: INV),
     result=lambda x: (x.shape, x.dtype),
     failure=SINGULAR,
+    splits=leading(2),
 )
 
 

@@ -41,6 +41,7 @@ from everygrad.ops.python.creation import arange, full, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import leading
 from everygrad.ops.shape.joining import concat
 
 _SINGULAR = ("singular values", "singular vectors")
@@ -144,6 +145,7 @@ SVD: Kernel = Kernel(
     batch=over_leading(lambda: SVD),
     result=_svd_shape,
     failure=NOT_FINITE,
+    splits=leading(2),
 )
 
 
@@ -224,6 +226,7 @@ SVD_COMPLETE: Kernel = Kernel(
     batch=over_leading(lambda: SVD_COMPLETE),
     result=_complete_shape,
     failure=NOT_FINITE,
+    splits=leading(2),
 )
 
 
@@ -310,6 +313,7 @@ SVDVALS: Kernel = Kernel(
     batch=over_leading(lambda: SVDVALS),
     result=lambda x: ((*x.shape[:-2], min(x.shape[-2:])), dtypes.real_of(x.dtype)),
     failure=NOT_FINITE,
+    splits=leading(2),
 )
 
 
@@ -373,6 +377,7 @@ PINV: Kernel = Kernel(
     jvp=_pinv_jvp,
     batch=over_leading(lambda: PINV),
     result=lambda x, rtol: ((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype),
+    splits=leading(2, 0),
 )
 
 

@@ -24,6 +24,7 @@ from everygrad.ops.python.creation import arange, asarray, full
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Function, Kernel, check_kind, elementwise
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import at_axes
 from everygrad.ops.shape.joining import concat, stack, tril
 from everygrad.ops.shape.movement import slice_axis
 
@@ -137,12 +138,14 @@ CTC_STATES: Kernel = Kernel(
         None,
     ),
     result=lambda emitted, skips, times: (emitted.shape, emitted.dtype),
+    splits=at_axes(((1, 0, 0), 1)),
 )
 CTC_ADJOINT: Kernel = Kernel(
     "ctc_adjoint",
     _ctc_adjoint,
     ("back", "alphas", "skips", "times"),
     result=lambda back, alphas, skips, times: (alphas.shape, alphas.dtype),
+    splits=at_axes(((1, 1, 0, 0), 1)),
 )
 
 

@@ -18,6 +18,7 @@ from everygrad.ops.python.creation import zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import label_axes, label_grad_axes, summed_axes
 
 
 def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
@@ -114,6 +115,7 @@ NLL_GATHER: Kernel = Kernel(
     ),
     linear=(0,),
     precision="float32",
+    splits=label_axes,
 )
 # its transpose: minus v where the labels are, 0 elsewhere
 NLL_SCATTER: Kernel = Kernel(
@@ -127,6 +129,7 @@ NLL_SCATTER: Kernel = Kernel(
         None,
     ),
     linear=(0,),
+    splits=label_grad_axes,
 )
 
 
@@ -152,15 +155,20 @@ SOFTMAX_CROSS_ENTROPY: Kernel = Kernel(
         None,
     ),
     precision="float32",
+    splits=label_axes,
 )
 SOFTMAX_CROSS_ENTROPY_VJP: Kernel = Kernel(
-    "softmax_cross_entropy_vjp", _softmax_cross_entropy_vjp, ("g", "x", "target")
+    "softmax_cross_entropy_vjp",
+    _softmax_cross_entropy_vjp,
+    ("g", "x", "target"),
+    splits=label_grad_axes,
 )
 COUNT_LABELS: Kernel = Kernel(
     "count_labels",
     lambda target, ignore_index, dtype: (target != ignore_index).astype(dtype).sum(),
     ("target",),
     constant=True,
+    splits=summed_axes,
 )
 _SOME = np.array([0, 2, -100])
 register(

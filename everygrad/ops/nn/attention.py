@@ -32,6 +32,7 @@ from everygrad.ops.python.creation import ones
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import Sample, refuse, register, sample
+from everygrad.ops.record.splits import attention_axes
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import SLICE, sum_to
 
@@ -126,6 +127,9 @@ class _Attention(Kernel):
         _, q, k, v, *masks = self.restore(node, create_graph)
         if masks and node.parents[3] is not None:
             found = self._with_mask(g, q, k, v, masks[0], **node.params)
+        elif any(getattr(t._data, "is_shard", False) for t in (g, q, k, v)):
+            # one vector of three derivatives has no axis that is a shard's
+            found = self._with_mask(g, q, k, v, *masks, **node.params)[:3]
         else:
             flat = apply(self.grads, g, q, k, v, *masks, **node.params)
             found = _cut(flat, (q, k, v))
@@ -133,15 +137,25 @@ class _Attention(Kernel):
         return [None if parent is None else d for parent, d in pairs]
 
     def _with_mask(
-        self, g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        *,
+        scale: float,
+        causal: bool = False,
     ) -> list[Tensor]:
         """A mask's derivative is that of the scores: here they are needed as a matrix."""
         dtype = q.dtype
         if dtype.bits <= 16:
-            g, q, k, v, mask = (x.astype(dtypes.float32) for x in (g, q, k, v, mask))
-        *slopes, pairs = _parts(g, q, k, v, mask, scale, False)
+            g, q, k, v = (x.astype(dtypes.float32) for x in (g, q, k, v))
+            mask = None if mask is None else mask.astype(dtypes.float32)
+        *slopes, pairs = _parts(g, q, k, v, mask, scale, causal)
         # summed before it is rounded: a mask may be one number for all pairs
-        return [d.astype(dtype) for d in (*slopes, sum_to(pairs, mask.shape))]
+        whole = [] if mask is None else [sum_to(pairs, mask.shape)]
+        return [d.astype(dtype) for d in (*slopes, *whole)]
 
 
 def _batch_grads(op: Callable[[], Kernel]) -> Callable[..., Tensor]:
@@ -174,6 +188,7 @@ ATTENTION: _Attention = _Attention(
     precision="low",
     entry_points=("scaled_dot_product_attention",),
     flops=costs.attention,
+    splits=attention_axes,
 )
 ATTENTION_MASKED: _Attention = _Attention(
     "attention_masked",
@@ -185,6 +200,7 @@ ATTENTION_MASKED: _Attention = _Attention(
     result=_mixed,
     precision="low",
     flops=costs.attention,
+    splits=attention_axes,
 )
 ATTENTION_GRADS: Kernel = Kernel(
     "attention_grads",

@@ -20,6 +20,7 @@ from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import refuse, register, sample
+from everygrad.ops.record.splits import conv_axes, conv_input_axes, conv_weight_axes
 from everygrad.ops.shape.joining import pad, stack
 from everygrad.ops.shape.movement import put_slices, take_slices
 
@@ -288,6 +289,7 @@ CONV: Kernel = _Conv(
     ),
     precision="low",
     flops=costs.convolution,
+    splits=conv_axes,
 )
 # the image's gradient from the result's: linear in `y` (shaped like the result) and in w
 CONV_INPUT: Kernel = _Conv(
@@ -302,6 +304,7 @@ CONV_INPUT: Kernel = _Conv(
     result=lambda y, w, window, image: (image, y.dtype),
     precision="low",
     flops=costs.convolution,
+    splits=conv_input_axes,
 )
 # the kernel's gradient: linear in the image x and in `y` (shaped like the result)
 CONV_WEIGHT: Kernel = _Conv(
@@ -316,6 +319,7 @@ CONV_WEIGHT: Kernel = _Conv(
     result=lambda x, y, window, weight: (weight, x.dtype),
     precision="low",
     flops=costs.convolution_weight,
+    splits=conv_weight_axes,
 )
 
 

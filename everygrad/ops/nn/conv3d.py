@@ -17,6 +17,7 @@ from everygrad.ops.nn.conv2d import CONV, CONV_INPUT, CONV_WEIGHT, Window
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import register, sample
+from everygrad.ops.record.splits import conv_axes, conv_input_axes, conv_weight_axes
 from everygrad.ops.shape.joining import pad, stack
 from everygrad.ops.shape.movement import put_slices, slice_axis
 
@@ -112,6 +113,7 @@ VOLUME: Kernel = Kernel(
     result=lambda x, w, window: ((x.shape[0], w.shape[0], *window.out_size(x.shape)), x.dtype),
     precision="low",
     flops=costs.convolution,
+    splits=conv_axes,
 )
 # the volume's gradient from the result's: linear in `y` (shaped like the result) and in w
 VOLUME_INPUT: Kernel = Kernel(
@@ -126,6 +128,7 @@ VOLUME_INPUT: Kernel = Kernel(
     result=lambda y, w, window, image: (image, y.dtype),
     precision="low",
     flops=costs.convolution,
+    splits=conv_input_axes,
 )
 # the kernel's gradient: linear in the volume x and in `y` (shaped like the result)
 VOLUME_WEIGHT: Kernel = Kernel(
@@ -140,6 +143,7 @@ VOLUME_WEIGHT: Kernel = Kernel(
     result=lambda x, y, window, weight: (weight, x.dtype),
     precision="low",
     flops=costs.convolution_weight,
+    splits=conv_weight_axes,
 )
 _WINDOW = Volume((2, 1, 2), (2, 1, 1), (1, 0, 0), (1, 1, 2), 2)
 _X, _W, _Y = (1, 2, 3, 1, 4), (2, 1, 2, 1, 2), (1, 2, 2, 1, 2)

@@ -28,6 +28,7 @@ from everygrad.ops.python.creation import arange, asarray, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Function, Kernel, check_kind
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import image_axes
 from everygrad.ops.shape.joining import pad
 from everygrad.ops.shape.movement import put_slices, slice_axis, take_slices
 
@@ -70,6 +71,7 @@ POOL_INDEX: Kernel = Kernel(
     batch=_pool_index_batch,
     result=lambda x, window: ((*x.shape[:2], *window.out_size(x.shape)), dtypes.int64),
     index_bound=lambda given, params: shapes.size_of(given[0][2:]),
+    splits=image_axes,
 )
 register(
     POOL_INDEX,
@@ -150,6 +152,7 @@ MAX: Kernel = Kernel(
     (lambda g, x, window: apply(MAX_SPREAD, g, x.detach(), window=window),),
     batch=_images_batch(lambda: MAX),
     result=lambda x, window: (_out_shape(x, window), x.dtype),
+    splits=image_axes,
 )
 # the image's gradient: each of the result's goes to the largest element of its window in x
 MAX_SPREAD: Kernel = Kernel(
@@ -163,6 +166,7 @@ MAX_SPREAD: Kernel = Kernel(
     linear=(0,),
     batch=_images_batch(lambda: MAX_SPREAD),
     result=lambda y, x, window: (x.shape, y.dtype),
+    splits=image_axes,
 )
 
 
@@ -199,6 +203,7 @@ SUM: Kernel = Kernel(
     linear=(0,),
     batch=_images_batch(lambda: SUM),
     result=lambda x, window: (_out_shape(x, window), x.dtype),
+    splits=image_axes,
 )
 SUM_SPREAD: Kernel = Kernel(
     "sum_pool2d_spread",
@@ -208,6 +213,7 @@ SUM_SPREAD: Kernel = Kernel(
     linear=(0,),
     batch=_images_batch(lambda: SUM_SPREAD, "image"),
     result=lambda y, window, image: (image, y.dtype),
+    splits=image_axes,
 )
 _OVERLAPPING = Window((3, 2), (2, 1), (1, 1), (1, 1))
 _APART = Window((2, 2), (2, 3), (0, 0), (1, 1))

@@ -35,6 +35,7 @@ from everygrad.ops.python.creation import zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import Sample, refuse, register, sample
+from everygrad.ops.record.splits import at_axes
 from everygrad.ops.shape.joining import concat, stack
 from everygrad.ops.shape.movement import slice_axis
 
@@ -234,6 +235,7 @@ RNN_RESERVE: Kernel = Kernel(
     result=lambda gx, start, w, b, mode: _rows_of(mode, "kept", gx, w),
     flops=_flops,
     constants={"modes": MODES},
+    splits=at_axes(((1, 0, None, None), 1)),
 )
 RNN_SEQUENCE: _RnnSequence = _RnnSequence(
     "rnn_sequence",
@@ -241,6 +243,7 @@ RNN_SEQUENCE: _RnnSequence = _RnnSequence(
     ("gx", "start", "w", "b", "reserve"),
     (*(lambda g, out, gx, start, w, b, reserve: g,) * 4, None),
     result=lambda gx, start, w, b, reserve, mode: _rows_of(mode, "states", gx, w),
+    splits=at_axes(((1, 0, None, None, 1), 1)),
 )
 RNN_GRADS: Kernel = Kernel(
     "rnn_grads",
@@ -251,6 +254,7 @@ RNN_GRADS: Kernel = Kernel(
         gx.dtype,
     ),
     flops=lambda shape, inputs, params: _flops(shape, inputs[1:], params),
+    splits=at_axes(((1, 1, 0, None, None, 1), 1)),
 )
 
 

@@ -19,6 +19,7 @@ from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.keywords import cast_first, with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
+from everygrad.ops.record.splits import other_axes
 
 
 def _shifted(x: Tensor, axis: int) -> Tensor:
@@ -57,10 +58,15 @@ SOFTMAX: Kernel = Kernel(
     jvp=_symmetric(_softmax_vjp),
     batch=_rows(lambda: SOFTMAX),
     precision="float32",
+    splits=other_axes,
 )
 # no rules: differentiated again through the portable definition
 SOFTMAX_VJP: Kernel = Kernel(
-    "softmax_vjp", _softmax_vjp_portable, ("g", "out"), batch=_rows(lambda: SOFTMAX_VJP)
+    "softmax_vjp",
+    _softmax_vjp_portable,
+    ("g", "out"),
+    batch=_rows(lambda: SOFTMAX_VJP),
+    splits=other_axes,
 )
 
 
@@ -83,12 +89,14 @@ LOG_SOFTMAX: Kernel = Kernel(
     ),
     batch=_rows(lambda: LOG_SOFTMAX),
     precision="float32",
+    splits=other_axes,
 )
 LOG_SOFTMAX_VJP: Kernel = Kernel(
     "log_softmax_vjp",
     lambda g, out, axis: g - exp(out) * g.sum(axis=axis, keepdims=True),
     ("g", "out"),
     batch=_rows(lambda: LOG_SOFTMAX_VJP),
+    splits=other_axes,
 )
 
 
@@ -201,12 +209,14 @@ STANDARDIZE: Kernel = _Standardize(
     (lambda g, out, x: g,),
     batch=_axes_batch(lambda: STANDARDIZE),
     precision="float32",
+    splits=other_axes,
 )
 STANDARDIZE_VJP: Kernel = Kernel(
     "standardize_vjp",
     _standardize_vjp_portable,
     ("g", "out", "x"),
     batch=_axes_batch(lambda: STANDARDIZE_VJP),
+    splits=other_axes,
 )
 
 

@@ -20,6 +20,7 @@ from everygrad.ops.python.creation import asarray
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import register, sample
+from everygrad.ops.record.splits import table_axes
 
 
 class Table:
@@ -88,6 +89,7 @@ WEIGH: Kernel = _Weigh(
         None,
     ),
     linear=(0,),
+    splits=table_axes,
 )
 
 

@@ -21,6 +21,7 @@ from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientErr
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Elementwise, Kernel
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
+from everygrad.ops.record.splits import every_axis
 
 _TOGETHER = 1 << 28  # bytes that leave a device at once
 
@@ -111,6 +112,7 @@ COPY: Kernel = _Transfer(
     result=lambda x, device, source: (x.shape, x.dtype),
     alias=True,
     transfers=True,
+    splits=every_axis,
 )
 
 
@@ -183,6 +185,7 @@ IDENTITY: Kernel = Kernel(
     batch=lambda xs: xs[0],
     result=lambda x: (x.shape, x.dtype),
     alias=True,
+    splits=every_axis,
 )
 register(IDENTITY, _identity, reference=lambda x: x, samples=s.unary(), namespace="internal")
 

@@ -197,7 +197,7 @@ def _is_plain(payload: Any) -> bool:
     return (
         type(payload) is ndarray
         or getattr(payload, "plain", False)
-        or getattr(payload, "fuses", False)
+        or getattr(payload, "is_shard", False)
     )
 
 

@@ -8,37 +8,17 @@ inputs' shapes and the parameters, or is taken for what it is made of.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from everygrad.compiler.facts import Move
 from everygrad.core.shapes import Shape, broadcast, size_of
 from everygrad.dispatch import apply
 from everygrad.ops.record.spec import REGISTRY
+from everygrad.ops.record.splits import Params, Split, broadcast_axes, with_size
 
 if TYPE_CHECKING:
     from everygrad.core.op import Op
     from everygrad.core.tensor import Tensor
-
-Params = dict[str, Any]
-
-
-class Split(NamedTuple):
-    """One way to compute an op in shards.
-
-    inputs   the axis along which each input is sharded; None: every rank has all of it
-    out      the axis along which the results are shards; None: they add up
-    size     of the whole result along `out`, where it is not that of the inputs
-    params   (parameters, size of the result's shard) -> the parameters for a shard
-    even     only where the axis divides by the number of ranks
-    compute  (inputs, parameters) -> a shard of the result, where it is not the op itself
-    """
-
-    inputs: tuple[int | None, ...]
-    out: int | None
-    size: int | None = None
-    params: Callable[[Params, int], Params] | None = None
-    even: bool = False
-    compute: Callable[..., Tensor] | None = None
 
 
 def splits_of(op: Op, shapes: Sequence[Shape], params: Params) -> list[Split] | None:
@@ -49,11 +29,15 @@ def splits_of(op: Op, shapes: Sequence[Shape], params: Params) -> list[Split] | 
     return None if op.splits is None else list(op.splits(shapes, **params))
 
 
-def is_linear(op: Op, inputs: Sequence[int]) -> bool:
-    """Whether the op of sums of these inputs, all at once, is the sum of the op of each."""
+def is_linear(op: Op, inputs: Sequence[int], count: int) -> bool:
+    """Whether the op of sums of these of `count` inputs, all at once, is the sum of the op of
+    each."""
     given = tuple(inputs)
-    if op.derivative_of is not None:
-        return given == (0,)  # a derivative is linear in g
+    if op.linear_in_all:
+        return len(given) == count
+    if op.derivative_of is not None:  # linear in g; that of a product in the other factor too
+        product = {(0,), (1,)} <= set(op.derivative_of.linear_in)
+        return given == (0,) or (product and len(given) == 1)
     if op.family == "movement":
         return True
     if op.family == "reduction":
@@ -68,19 +52,6 @@ def is_linear(op: Op, inputs: Sequence[int]) -> bool:
 
 def _elementwise(op: Op, shapes: Sequence[Shape], params: Params) -> list[Split]:
     return broadcast_axes(shapes, broadcast(op.name, *shapes))
-
-
-def broadcast_axes(shapes: Sequence[Shape], out: Shape, trailing: int = 0) -> list[Split]:
-    """Each axis of a result whose inputs broadcast, but for the last `trailing` ones."""
-    made = []
-    for axis in range(len(out) - trailing):
-        places = [axis - len(out) + len(shape) for shape in shapes]
-        inputs = tuple(
-            p if p >= 0 and shape[p] == out[axis] else None
-            for p, shape in zip(places, shapes, strict=True)
-        )
-        made.append(Split(inputs, axis, out[axis]))
-    return made
 
 
 def _reduction(op: Op, shapes: Sequence[Shape], params: Params) -> list[Split]:
@@ -115,20 +86,10 @@ def _permute(shape: Shape, axes: Shape) -> list[Split]:
     return [Split((axis,), axes.index(axis)) for axis in range(len(shape))]
 
 
-def _with_size(name: str, at: int) -> Callable[[Params, int], Params]:
-    """Parameters whose shape `name` has the size of a shard along `at`."""
-
-    def change(params: Params, size: int) -> Params:
-        shape = params[name]
-        return {**params, name: (*shape[:at], size, *shape[at + 1 :])}
-
-    return change
-
-
 def _broadcast(old: Shape, shape: Shape) -> list[Split]:
     more = len(shape) - len(old)
     return [
-        Split((axis,), axis + more, params=_with_size("shape", axis + more))
+        Split((axis,), axis + more, params=with_size("shape", axis + more))
         for axis, size in enumerate(old)
         if size == shape[axis + more]
     ]
@@ -145,7 +106,7 @@ def _reshape(old: Shape, shape: Shape) -> list[Split]:
             same = pair[0] == pair[1]
             if same or (min(pair) > 0 and max(pair) % min(pair) == 0):
                 even = not same
-                change = _with_size("shape", j)
+                change = with_size("shape", j)
                 made.append(Split((i,), j, shape[j], change, even))
         if size_of(old[: i + 1]) <= size_of(shape[: j + 1]):
             if size_of(old[: i + 1]) == size_of(shape[: j + 1]):
@@ -166,7 +127,7 @@ def _slice(shape: Shape, slices: Any) -> list[Split]:
 
 def _unslice(old: Shape, shape: Shape, slices: Any) -> list[Split]:
     def change(axis: int) -> Callable[[Params, int], Params]:
-        sized = _with_size("shape", axis)
+        sized = with_size("shape", axis)
         return lambda params, size: {
             **sized(params, size),
             "slices": _full(params["slices"], axis, size),

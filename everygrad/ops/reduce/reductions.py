@@ -22,6 +22,7 @@ from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, Reduction, check_kind
 from everygrad.ops.record.keywords import torch_call, unbiased, with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
+from everygrad.ops.record.splits import other_axes
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import slice_axis
 
@@ -227,7 +228,7 @@ def _prod_portable(x: Tensor, axes: shapes.Shape, keepdims: bool) -> Tensor:
     return x.reshape(out_shape)
 
 
-PROD: Kernel = Kernel("prod", _prod_portable, ("x",), precision="float32")
+PROD: Kernel = Kernel("prod", _prod_portable, ("x",), precision="float32", splits=other_axes)
 
 
 def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
@@ -312,7 +313,7 @@ def _arg_kernel(name: str, extreme: Callable[..., Tensor]) -> Kernel:
     def batch(xs: list[Tensor], axis: int, keepdims: bool) -> Tensor:
         return apply(op, xs[0], axis=axis + 1, keepdims=keepdims)
 
-    op = Kernel(name, _arg_portable(extreme), ("x",), constant=True, batch=batch)
+    op = Kernel(name, _arg_portable(extreme), ("x",), constant=True, batch=batch, splits=other_axes)
     return op
 
 

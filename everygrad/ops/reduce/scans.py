@@ -25,6 +25,7 @@ from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
+from everygrad.ops.record.splits import other_axes
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import flip, slice_axis
 
@@ -125,6 +126,7 @@ CUMULATIVE_SUM: Kernel = Kernel(
     linear=(0,),
     batch=lambda xs, axis, reverse: apply(CUMULATIVE_SUM, xs[0], axis=axis + 1, reverse=reverse),
     result=lambda x, axis, reverse: (x.shape, x.dtype),
+    splits=other_axes,
 )
 
 
@@ -142,6 +144,7 @@ RECURRENCE: Kernel = Kernel(
     ("a", "b"),
     batch=lambda xs, axis: apply(RECURRENCE, *xs, axis=axis + 1),
     result=lambda a, b, axis: (b.shape, b.dtype),
+    splits=other_axes,
 )
 
 
@@ -205,6 +208,7 @@ CUMULATIVE_PROD: Kernel = Kernel(
     jvp=_prod_jvp,
     batch=lambda xs, axis: apply(CUMULATIVE_PROD, xs[0], axis=axis + 1),
     result=lambda x, axis: (x.shape, x.dtype),
+    splits=other_axes,
 )
 
 
@@ -356,6 +360,7 @@ def _index_kernel(name: str, largest: bool) -> Kernel:
         constant=True,
         batch=lambda xs, axis: apply(op, xs[0], axis=axis + 1),
         result=lambda x, axis: (x.shape, dtypes.int64),
+        splits=other_axes,
     )
     return op
 
@@ -442,6 +447,7 @@ LOGCUMSUMEXP: Kernel = Kernel(
     ("x",),
     batch=lambda xs, axis: apply(LOGCUMSUMEXP, xs[0], axis=axis + 1),
     result=lambda x, axis: (x.shape, x.dtype),
+    splits=other_axes,
 )
 
 

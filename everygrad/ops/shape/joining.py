@@ -22,6 +22,7 @@ from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import Op, composite, refuse, register, same, sample
+from everygrad.ops.record.splits import other_axes
 from everygrad.ops.shape.movement import put_slices, slice_axis
 
 _SMALL = 1 << 14  # elements of one tensor up to which NumPy has joined many at once
@@ -80,6 +81,8 @@ CONCAT: Kernel = _Concat(
         xs[0].dtype,
     ),
     rearranges=True,
+    splits=other_axes,
+    linear_in_all=True,
 )
 
 

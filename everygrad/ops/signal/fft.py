@@ -26,6 +26,7 @@ from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import composite, refuse, register, sample
+from everygrad.ops.record.splits import other_axes
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import flip, slice_axis
 
@@ -107,6 +108,7 @@ DFT: Kernel = Kernel(
     linear=(0,),
     batch=lambda xs, axis, inverse: apply(DFT, xs[0], axis=axis + 1, inverse=inverse),
     result=lambda x, axis, inverse: (x.shape, x.dtype),
+    splits=other_axes,
 )
 
 
@@ -157,6 +159,7 @@ REAL_DFT: Kernel = Kernel(
         _cut(x.shape, axis, x.shape[axis] // 2 + 1),
         dtypes.complex_of(x.dtype),
     ),
+    splits=other_axes,
 )
 HALF_DFT: Kernel = Kernel(
     "half_dft",
@@ -166,6 +169,7 @@ HALF_DFT: Kernel = Kernel(
     linear=(0,),
     batch=lambda xs, axis, size: apply(HALF_DFT, xs[0], axis=axis + 1, size=size),
     result=lambda x, axis, size: (_cut(x.shape, axis, size), dtypes.real_of(x.dtype)),
+    splits=other_axes,
 )
 register(
     DFT,
