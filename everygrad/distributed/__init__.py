@@ -1,5 +1,6 @@
 """Many processes: meshes of ranks, collectives as ops, and training across them."""
 
+from everygrad.distributed.checkpoints import load as load, save as save
 from everygrad.distributed.collectives import (
     Work as Work,
     all_gather as all_gather,

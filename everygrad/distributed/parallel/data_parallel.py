@@ -28,6 +28,7 @@ from everygrad.distributed.parallel.buckets import (
 from everygrad.distributed.placements import extent
 from everygrad.errors import ArgumentError, GradientError, ShapeError
 from everygrad.nn.module import Module
+from everygrad.nn.parameter import Parameter
 from everygrad.ops.python.creation import ones, tensor, zeros, zeros_like
 from everygrad.ops.random.generators import sharded_draws
 from everygrad.ops.shape.joining import concat
@@ -116,6 +117,19 @@ class BatchParallel(Module):
         with no_grad():
             for b in self.module.buffers():
                 b.rebind(broadcast(b, self.mesh, self.axis)._data, None)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Those of the module inside: wrapping changes no names."""
+        return self.module.named_parameters(prefix, recurse)
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Those of the module inside."""
+        return self.module.named_buffers(prefix, recurse)
+
+    def values_changed(self) -> None:
+        """The values of parameters were given from outside, as by a checkpoint."""
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """That of the module inside: wrapping changes no names."""

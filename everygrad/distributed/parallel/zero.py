@@ -135,6 +135,10 @@ class ShardedState(DataParallel):
         self.refresh()
         return super().forward(*args, **kwargs)
 
+    def values_changed(self) -> None:
+        """The shards were given values from outside: the whole parameters follow."""
+        self._fresh.stale = True
+
     def refresh(self) -> None:
         """Give the module's parameters the values of the shards, where those have moved on."""
         traced = tracing.get() is not None
@@ -402,7 +406,7 @@ def shard(
     >>> mesh = eg.distributed.Mesh({"data": 1})
     >>> model = eg.distributed.shard(eg.nn.Linear(3, 2), mesh, "data", level=3)
     >>> [(name, p.shape) for name, p in model.named_parameters()]
-    [('module.weight', (6,)), ('module.bias', (2,))]
+    [('weight', (6,)), ('bias', (2,))]
     """
     if level not in (1, 2, 3) or isinstance(level, bool):
         raise ArgumentError(f"shard: level must be 1, 2 or 3, got {level!r}")

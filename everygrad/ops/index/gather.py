@@ -1,8 +1,7 @@
 """Gathering and scattering: take, gather, scatter_add, and the kernels that getitem is made of.
 
-Indices are integer tensors. An index outside its axis raises OutOfRangeError before anything is
-read. In `x[...]`, `take` and `take_along_axis` negative indices count from the end: they are made
-positive first. Whoever knows that his are not negative calls `taken` or `taken_along`.
+An index outside its axis raises OutOfRangeError before anything is read. In `x[...]`, `take` and
+`take_along_axis` negative indices are made positive first; `taken` and `taken_along` take none.
 """
 
 from __future__ import annotations
@@ -22,17 +21,9 @@ from everygrad.dispatch import apply
 from everygrad.errors import AxisError, DtypeError, OutOfRangeError, ShapeError, TraceError
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.python.creation import arange, zeros
-from everygrad.ops.record import samples as s
+from everygrad.ops.record import samples as s, splits
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
-from everygrad.ops.record.splits import (
-    every_axis,
-    gather_axes,
-    index_add_axes,
-    scatter_add_axes,
-    slice_axes,
-    take_axes,
-)
 from everygrad.ops.shape.piecewise_gradient import Picking, join_gathered, join_taken
 
 
@@ -164,7 +155,7 @@ TAKE: Kernel = _Take(
     ),
     index_input=1,
     indexed_load=True,
-    splits=take_axes,
+    splits=splits.take_axes,
 )
 CHECK_RANGE: Kernel = Kernel(
     "check_range",
@@ -175,7 +166,6 @@ CHECK_RANGE: Kernel = Kernel(
     result=lambda x, size, what: (x.shape, x.dtype),
     value_check=ValueCheck.RANGE,
     index_bound=lambda given, params: params["size"],
-    splits=every_axis,
 )
 register(
     CHECK_RANGE,
@@ -199,8 +189,7 @@ INDEX_ADD: Kernel = _IndexAdd(
     ),
     result=lambda x, index, source, axis: (x.shape, x.dtype),
     index_input=1,
-    linear_in=((0, 2),),
-    splits=index_add_axes,
+    splits=splits.index_add_axes,
 )
 
 
@@ -362,7 +351,7 @@ GATHER: Kernel = Picking(
     ),
     join=join_gathered,
     linear=(0,),
-    splits=gather_axes,
+    splits=splits.gather_axes,
     batch=lambda xs, axis: apply(GATHER, *xs, axis=axis + 1),
     result=lambda x, index, axis: (index.shape, x.dtype),
     index_input=1,
@@ -384,8 +373,7 @@ SCATTER_ADD: Kernel = Kernel(
     result=lambda x, index, source, axis: (x.shape, x.dtype),
     index_input=1,
     one_hot_if_single=True,
-    splits=scatter_add_axes,
-    linear_in=((0, 2),),
+    splits=splits.scatter_add_axes,
 )
 
 
@@ -587,7 +575,7 @@ INDEX_PUT: Kernel = Kernel(
     ("x", "index", "values"),
     (_left, None, _put),
     result=lambda x, index, values: (x.shape, x.dtype),
-    splits=slice_axes,
+    splits=splits.slice_axes,
 )
 
 
