@@ -17,6 +17,7 @@ from everygrad.distributed.collectives import (
 from everygrad.distributed.mesh import Mesh as Mesh
 from everygrad.distributed.parallel.clipping import clip_grad_norm_ as clip_grad_norm_
 from everygrad.distributed.parallel.data_parallel import DataParallel as DataParallel
+from everygrad.distributed.parallel.pipelines import Pipeline as Pipeline, pipeline as pipeline
 from everygrad.distributed.parallel.shard_parameter import ShardParameter as ShardParameter
 from everygrad.distributed.parallel.tensor_parallel import (
     ColumnParallelLinear as ColumnParallelLinear,

@@ -236,6 +236,14 @@ class DataParallel(BatchParallel):
         finally:
             state.syncs = before
 
+    def sync_gradients(self) -> None:
+        """Average the gradients now, those that backward passes inside `no_sync()` added up."""
+        self._reduction.arm([h.parameter for h in self._trained if h.parameter.grad is None])
+        for held in self._trained:
+            if held.parameter.grad is not None:
+                self._reduction.home[id(held.parameter)].ready.add(id(held.parameter))
+        self._reduction.advance()
+
     def _ready(self, p: Tensor) -> None:
         if not self._run.syncs:
             return
