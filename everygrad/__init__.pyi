@@ -317,7 +317,7 @@ def adaptive_max_pool2d(x: Tensor, output_size: Any, return_indices: builtins.bo
 def adaptive_max_pool3d(x: Tensor, output_size: Any, return_indices: builtins.bool = False) -> Any:
     """The largest element of each of `output_size` windows that cover an axis about evenly."""
 
-def add(x: _TensorLike, y: _TensorLike) -> Tensor:
+def add(x: _TensorLike, y: _TensorLike, *, alpha: _TensorLike = 1) -> Tensor:
     """The sum x + y."""
 
 def addcdiv(x: Tensor, y: Any, z: Any, value: builtins.float = 1) -> Tensor:
@@ -1904,7 +1904,7 @@ def std_mean(
 ) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean along the axes: see `std`."""
 
-def subtract(x: _TensorLike, y: _TensorLike) -> Tensor:
+def subtract(x: _TensorLike, y: _TensorLike, *, alpha: _TensorLike = 1) -> Tensor:
     """The difference x - y."""
 
 def sum(
@@ -1996,7 +1996,7 @@ def to(
     x: Tensor, device: Any = None, dtype: Any = None, *, non_blocking: builtins.bool = False
 ) -> Tensor:
     """The same values on another device, or in another dtype, or both; or as another tensor has
-    them.
+    them. The name of a dtype in place of a device is taken for what it is.
     """
 
 def topk(

@@ -45,6 +45,7 @@ F64 = np.dtype(np.float64)
 _NOTHING = (None, None, None)
 _KEEP_Y = (False, False, True)  # the commonest: x * constant, x / constant
 _PACKAGE = __name__.split(".")[0] + "."
+_ABSENT = object()  # where a call gave no tensor
 
 
 def backend_of(op: str, payloads: list[Any]) -> base.Backend:
@@ -281,7 +282,9 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
     keep_x, keep_out = op.keeps[1], op.keeps[0]
     constant = op.constant
 
-    def call(x: Any) -> Any:
+    def call(x: Any = _ABSENT, input: Any = None) -> Any:
+        if input is not None:
+            return call(_one(op.name, "x", x, "input", input))
         try:
             a = x._data
             size = a.size
@@ -339,6 +342,8 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
             return op.body(x)
         if isinstance(x, Tensor) and x._data.dtype in op.floats:  # as it is
             return apply(op, x)
+        if x is _ABSENT:
+            raise _missing(op.name, "x")
         return apply(op, *op.promote(x))
 
     return call
@@ -355,7 +360,13 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
     )
     constant = op.constant
 
-    def call(x: Any, y: Any) -> Any:
+    def call(
+        x: Any = _ABSENT, y: Any = _ABSENT, input: Any = None, other: Any = None, alpha: Any = None
+    ) -> Any:
+        if input is not None or other is not None or alpha is not None:  # PyTorch's words
+            x = x if input is None else _one(op.name, "x", x, "input", input)
+            y = y if other is None else _one(op.name, "y", y, "other", other)
+            return call(x, y if alpha is None else _times(op, y, alpha))
         try:
             a = x._data
             b = y._data
@@ -446,6 +457,28 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
                 return call(given, y)
         elif y is None and beside_none is not None:
             return beside_none
+        if x is _ABSENT or y is _ABSENT:
+            raise _missing(op.name, "x" if x is _ABSENT else "y")
         return apply(op, *op.promote(x, y))
 
     return call
+
+
+def _one(op: str, own: str, here: Any, theirs: str, given: Any) -> Any:
+    """The tensor that a call names in PyTorch's way, unless it names it in ours as well."""
+    if here is not _ABSENT:
+        raise ArgumentError(f"{op}: {theirs} and {own} are the same parameter; give one of them")
+    return given
+
+
+def _missing(op: str, name: str) -> TypeError:
+    return TypeError(f"{op}() missing a required argument: {name!r}")
+
+
+def _times(op: ElementwiseOp, y: Any, alpha: Any) -> Any:
+    """The second operand times PyTorch's `alpha`, which sums and differences have."""
+    if not op.takes_alpha:
+        raise TypeError(f"{op.name}() takes two tensors; alpha= is for add and subtract")
+    if y is _ABSENT:
+        raise _missing(op.name, "y")
+    return y if type(alpha) is int and alpha == 1 else y * alpha

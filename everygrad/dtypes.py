@@ -107,6 +107,15 @@ _OF_TYPE = {bool: bool_, int: int64, float: float64, complex: complex128}
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
+def names_dtype(spec: Any) -> bool:
+    """Whether this is a dtype, or a dtype's name: what stands where a device may stand too.
+
+    >>> names_dtype("float64"), names_dtype("cpu")
+    (True, False)
+    """
+    return isinstance(spec, DType) or (isinstance(spec, str) and spec in BY_NAME)
+
+
 def as_dtype(spec: Any) -> DType:
     """The `DType` meant by a DType, a name, a NumPy dtype or a Python type.
 

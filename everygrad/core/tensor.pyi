@@ -188,7 +188,7 @@ class Tensor:
         """The angle in [0, pi] whose cosine is x."""
     def acosh(self) -> Tensor:
         """The inverse of cosh on x >= 1."""
-    def add(self, y: _TensorLike) -> Tensor:
+    def add(self, y: _TensorLike, *, alpha: _TensorLike = 1) -> Tensor:
         """The sum x + y."""
     def addbmm(
         self, batch1: Tensor, batch2: Tensor, *, beta: builtins.float = 1, alpha: builtins.float = 1
@@ -1592,7 +1592,7 @@ class Tensor:
         """
     def sub(self, other: Any, alpha: builtins.float = 1) -> Tensor:
         """x - alpha * other."""
-    def subtract(self, y: _TensorLike) -> Tensor:
+    def subtract(self, y: _TensorLike, *, alpha: _TensorLike = 1) -> Tensor:
         """The difference x - y."""
     def sum(
         self,
@@ -1679,7 +1679,7 @@ class Tensor:
         self, device: Any = None, dtype: Any = None, *, non_blocking: builtins.bool = False
     ) -> Tensor:
         """The same values on another device, or in another dtype, or both; or as another tensor
-        has them.
+        has them. The name of a dtype in place of a device is taken for what it is.
         """
     def to_dense(self) -> Tensor:
         """x itself: every tensor is dense."""

@@ -364,9 +364,10 @@ class Module:
     def to(self, device: Any = None, dtype: Any = None) -> Self:
         """Move everything to a device, and floating-point tensors to a dtype; returns the module.
 
-        Optimisers keep working: a parameter stays the same object.
+        A dtype, or its name, may come first. Optimisers keep working: a parameter stays the same
+        object.
         """
-        if isinstance(device, dtypes.DType):
+        if dtypes.names_dtype(device) and dtype is None:
             device, dtype = None, device
         wanted = None if dtype is None else dtypes.as_dtype(dtype)
         if wanted is not None and not wanted.is_differentiable:

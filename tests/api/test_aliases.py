@@ -385,6 +385,79 @@ def test_two_names_of_one_parameter_are_refused() -> None:
         eg.sum(x, dim=0, out=x)
 
 
+# PyTorch's words for the tensors of elementwise ops, and its factor of sums and differences
+SPELLINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "input": ("exp", {"input": X}),
+    "input, other": ("add", {"input": X, "other": Y}),
+    "an alias": ("mul", {"input": X, "other": Y}),
+    "a comparison": ("ge", {"input": X, "other": 0.5}),
+    "alpha": ("add", {"input": X, "other": Y, "alpha": 2.5}),
+    "alpha of a number": ("add", {"input": X, "other": 3, "alpha": 2}),
+    "alpha of integers": ("subtract", {"input": INTS, "other": MORE, "alpha": 2}),
+    "alpha and broadcasting": ("sub", {"input": X, "other": V, "alpha": -1}),
+}
+
+
+@pytest.mark.parametrize("case", SPELLINGS)
+def test_elementwise_ops_by_pytorchs_words(case: str) -> None:
+    name, given = SPELLINGS[case]
+    arrays = {k: v for k, v in given.items() if isinstance(v, np.ndarray)}
+    ours = given | {k: eg.tensor(v) for k, v in arrays.items()}
+    expected = getattr(torch, name)(**given | {k: torch.tensor(v) for k, v in arrays.items()})
+    for call in (getattr(eg, name), eg.jit(lambda **named: getattr(eg, name)(**named))):
+        np.testing.assert_allclose(call(**ours).numpy(), expected.numpy(), rtol=1e-12)
+
+
+def test_alpha_has_a_derivative_and_is_a_method() -> None:
+    x, y = eg.tensor(X, requires_grad=True), eg.tensor(Y, requires_grad=True)
+    (x.add(y, alpha=3) + x.subtract(y, alpha=0.5)).sum().backward()
+    assert x.grad is not None
+    assert y.grad is not None
+    assert np.unique(x.grad.numpy()).tolist() == [2.0]
+    assert np.unique(y.grad.numpy()).tolist() == [2.5]
+
+
+WRONG_WORDS = {
+    "twice": (lambda x: eg.add(x, x, input=x), ArgumentError, "input and x are the same parameter"),
+    "three": (lambda x: eg.multiply(x, x, x), ArgumentError, "the same parameter"),
+    "two of one": (lambda x: eg.exp(x, x), ArgumentError, "the same parameter"),
+    "no second": (lambda x: eg.add(x), TypeError, "missing a required argument: 'y'"),
+    "no first": (lambda x: eg.add(other=x), TypeError, "missing a required argument: 'x'"),
+    "nothing": (lambda x: eg.exp(), TypeError, "missing a required argument: 'x'"),
+    "alpha alone": (lambda x: eg.add(x, alpha=2), TypeError, "missing a required argument: 'y'"),
+    "alpha elsewhere": (lambda x: eg.multiply(x, x, alpha=2), TypeError, "alpha= is for add"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_WORDS)
+def test_words_that_do_not_fit_are_refused(case: str) -> None:
+    call, kind, message = WRONG_WORDS[case]
+    with pytest.raises(kind, match=message):
+        call(eg.tensor(X))
+
+
+def test_a_dtype_may_stand_where_a_device_does() -> None:
+    for name in ("float64", eg.float64):
+        assert eg.tensor(X, dtype="float32").to(name).dtype == eg.float64
+        assert eg.nn.Linear(2, 3).to(name).weight.dtype == eg.float64
+    both = eg.nn.Linear(2, 3).to("cpu", "float64")
+    assert (both.weight.device, both.weight.dtype) == ("cpu", eg.float64)
+    with pytest.raises(eg.errors.DeviceError, match="'float65' is not available"):
+        eg.nn.Linear(2, 3).to("float65")
+    with pytest.raises(eg.errors.DtypeError, match="parameters must be floating point"):
+        eg.nn.Linear(2, 3).to("int64")
+
+
+def test_tensordot_takes_a_number_of_axes() -> None:
+    x, y = eg.tensor(CUBE), eg.tensor(OTHER.transpose(1, 0, 2))
+    for count in (0, 1):
+        expected = torch.tensordot(
+            torch.tensor(CUBE), torch.tensor(OTHER.transpose(1, 0, 2)), count
+        )
+        for found in (eg.tensordot(x, y, count), eg.tensordot(x, y, dims=count)):
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
 def test_max_by_its_spellings() -> None:
     """axis= is the Array API's tensor; an axis by position or dim= is PyTorch's pair."""
     x = eg.tensor(X)

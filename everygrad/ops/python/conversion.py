@@ -125,13 +125,13 @@ def _named(device: Any) -> Any:
 
 def to(x: Tensor, device: Any = None, dtype: Any = None, *, non_blocking: bool = False) -> Tensor:
     """The same values on another device, or in another dtype, or both; or as another tensor has
-    them.
+    them. The name of a dtype in place of a device is taken for what it is.
 
     `non_blocking` changes nothing: what is moved cannot change meanwhile, so nobody need wait.
     """
     if non_blocking is not False:
         shapes.as_bool(non_blocking, "to", "non_blocking")
-    if isinstance(device, dtypes.DType):
+    if dtypes.names_dtype(device) and dtype is None:
         device, dtype = None, device
     elif isinstance(device, Tensor):
         device, dtype = device.device, dtype or device.dtype

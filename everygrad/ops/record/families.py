@@ -364,10 +364,12 @@ def elementwise(
     kinds: str = "numeric",
     holomorphic: bool = True,
     tangents: Sequence[Callable[..., Any] | None] | None = None,
+    takes_alpha: bool = False,
     **facts: Any,
 ) -> Callable[..., Any]:
     """Enter an elementwise op and return its function."""
     op = Elementwise(name, body, derivs, kinds=kinds, holomorphic=holomorphic, tangents=tangents)
+    op.takes_alpha = takes_alpha
     count = len(op.inputs)
     # abs, real and imag of complex numbers have real gradients: the fast path cannot tell them
     if op.rules and count <= 2 and holomorphic:
@@ -384,7 +386,8 @@ def elementwise(
         [
             inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Tensor")
             for n in op.inputs
-        ],
+        ]
+        + [inspect.Parameter("alpha", inspect.Parameter.KEYWORD_ONLY, default=1)] * takes_alpha,
         return_annotation="Tensor",
     )
     register(op, function, methods=(name,) if methods is None else methods, **facts)
