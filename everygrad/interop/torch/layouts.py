@@ -28,9 +28,15 @@ class Layout(NamedTuple):
     order: Shape
     dense: bool
 
+    @property
+    def plain(self) -> bool:
+        """Whether the tensor is its buffer. Equal shapes do not say so: a square may lie
+        transposed, or repeat as many elements as it has."""
+        return self.dense and self.buffer == self.shape and [*self.order] == sorted(self.order)
+
     def restored(self, buffer: Tensor) -> Tensor:
         """The tensor, as a view of its buffer."""
-        if self.buffer == self.shape:
+        if self.plain:
             return buffer
         sizes = [self.shape[axis] for axis in self.order]
         if self.dense:
@@ -45,7 +51,7 @@ class Layout(NamedTuple):
 
     def arranged(self, x: Tensor) -> Tensor:
         """The buffer of a dense tensor."""
-        if self.buffer == self.shape:
+        if self.plain:
             return x
         rest = [axis for axis in range(len(self.shape)) if axis not in self.order]
         return reshape(permute_dims(x, (*self.order, *rest)), self.buffer)
