@@ -70,7 +70,8 @@ from everygrad.dtypes import (
     isdtype as isdtype,
     result_type as result_type,
 )
-from everygrad.interop.torch.module import from_torch as from_torch
+from everygrad.interop.jax import wrap_jax as wrap_jax
+from everygrad.interop.torch.calls import from_torch as from_torch, to_torch as to_torch
 from everygrad.io.checkpoints import load_latest as load_latest
 from everygrad.io.loading import load as load
 from everygrad.io.saving import save as save

@@ -25,9 +25,12 @@ class Wrapped:
     level: builtins.int
     transparent: builtins.bool
     plain: builtins.bool
+    is_shard: builtins.bool
     @property
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
+    def beside(self, x: Tensor) -> Tensor:
+        """A tensor of a backend's array as one of this transformation: where `is_shard`."""
     def left(self) -> Tensor | None:
         """The tensor of the level below that stands for the whole, for a name that outlives the
         transformation; None where there is none.

@@ -48,7 +48,7 @@ __all__ = [
     "start_all_reduce",
 ]
 
-_OPS = ("sum", "mean", "max", "min")
+_REDUCTIONS = ("sum", "mean", "max", "min")
 
 
 def wider(x: Tensor) -> DType:
@@ -99,8 +99,8 @@ def all_reduce(x: Tensor, mesh: Mesh, axis: str | None, op: str = "sum") -> Tens
     tensor([1., 1.])
     """
     size = _checked("all_reduce", x, mesh, axis)
-    if op not in _OPS:
-        raise ArgumentError(f"all_reduce: op must be one of {', '.join(_OPS)}, got {op!r}")
+    if op not in _REDUCTIONS:
+        raise ArgumentError(f"all_reduce: op must be one of {', '.join(_REDUCTIONS)}, got {op!r}")
     if x.dtype.kind == "bool" or (x.dtype.is_complex and op in ("max", "min")):
         cure = "cast it to int32" if x.dtype.kind == "bool" else "take abs() first"
         raise DtypeError(f"all_reduce: does not take {x.dtype} for {op}; {cure}")

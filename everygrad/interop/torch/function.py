@@ -25,19 +25,8 @@ _from_dlpack: Any = torch.utils.dlpack.from_dlpack
 Flat = Callable[..., Sequence[Tensor]]  # takes tensors and gives tensors
 
 
-def to_torch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors here as a function of PyTorch's tensors, part of their graph.
-
-    Tensors among its arguments, in containers too, are read where they lie; everything else is
-    handed over as it is. Results are on memory of their own. PyTorch differentiates it by the
-    derivatives that we have, also twice (`create_graph=True`) and more often.
-
-    >>> import everygrad as eg, torch
-    >>> f = eg.to_torch(lambda x: (x * x).sum())
-    >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
-    >>> torch.autograd.grad(f(x), x)
-    (tensor([2., 4.]),)
-    """
+def as_torch_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `calls.to_torch` gives."""
     if not callable(function):
         raise ArgumentError(f"to_torch: takes a function, got {type(function).__name__}")
 

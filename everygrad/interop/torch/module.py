@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -430,27 +430,10 @@ def _grow_from_names(root: TorchModule, exported: Any, copy: bool) -> None:
             part.register_buffer(last, weights.buffer(value), persistent)
 
 
-def from_torch(
-    model: Any,
-    example_inputs: Any = (),
-    example_kwargs: Mapping[str, Any] | None = None,
-    *,
-    dynamic: bool = True,
-    copy: bool = False,
+def made_from(
+    model: Any, example_inputs: Any, example_kwargs: Any, *, dynamic: bool, copy: bool
 ) -> TorchModule:
-    """A PyTorch module, or an ExportedProgram, as a Module: to run, train, differentiate and ship.
-
-    `example_inputs` are a tuple of positional arguments (a tensor alone stands for one), as
-    PyTorch's or this library's tensors; without any, it is exported at its first call. It has
-    PyTorch's names and shares its weights (`copy` copies them). It is exported in the modes its
-    parts are in, again after `train()` or `eval()`, and, where `dynamic`, for every set of input
-    shapes it is called with. An ExportedProgram keeps its mode, and the sizes that it says.
-
-    >>> import everygrad as eg, torch
-    >>> model = eg.from_torch(torch.nn.Linear(3, 2), torch.zeros(1, 3))
-    >>> model(eg.ones((4, 3))).shape, [name for name, p in model.named_parameters()]
-    ((4, 2), ['weight', 'bias'])
-    """
+    """What `calls.from_torch` gives."""
     exported = isinstance(model, torch_name("torch.export.ExportedProgram"))
     if not exported and not isinstance(model, torch.nn.Module):
         raise ArgumentError(

@@ -406,7 +406,7 @@ def sym_stride(x: Tensor, dim: int, *, inputs: list[Result]) -> int:
     return inputs[0].strides[dim]
 
 
-@aten("sym_is_contiguous.default", "is_contiguous.default")
+@aten("is_contiguous.default")
 def is_contiguous(x: Tensor, *_: Any, **__: Any) -> bool:
     return True  # of no tensor here does anything depend on its layout
 
