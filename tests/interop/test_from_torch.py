@@ -41,7 +41,8 @@ def brought(case: Case) -> tuple[torch.nn.Module, TorchModule, Any, Any, dict[st
 def close(got: Any, want: torch.Tensor, tolerance: float = TOLERANCE) -> None:
     expected = want.detach().numpy()
     found = got.detach().to("cpu").numpy()
-    assert found.shape == expected.shape and found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
     np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=tolerance)
 
@@ -69,7 +70,9 @@ def test_values_gradients_and_buffers_are_pytorchs(case: Case) -> None:
     for (name, g), (same, w) in zip(
         module.named_parameters(), model.named_parameters(), strict=True
     ):
-        assert name == same and g.grad is not None and w.grad is not None
+        assert name == same
+        assert g.grad is not None
+        assert w.grad is not None
         close(g.grad, w.grad)
     buffers = dict(model.named_buffers())
     assert [n for n, _ in module.named_buffers()] == list(buffers)
@@ -196,7 +199,8 @@ def test_parts_are_reached_by_pytorchs_names() -> None:
     model, module, *_ = brought(CASES[2])
     assert isinstance(model, TiedTransformer)
     weight = module.layers.layers[1].linear1.weight
-    assert isinstance(weight, eg.nn.Parameter) and len(module.layers.layers) == 2
+    assert isinstance(weight, eg.nn.Parameter)
+    assert len(module.layers.layers) == 2
     assert [type(p).__name__ for p in module.layers.layers] == ["TorchPart"] * 2
     close(weight, model.layers.layers[1].linear1.weight)
     assert "Linear" in repr(module)
@@ -207,7 +211,8 @@ def test_tied_weights_stay_tied() -> None:
     assert module.head.weight is module.words.weight
     assert {"head.weight", "words.weight"} <= set(module.state_dict())
     names = [name for name, _ in module.named_parameters()]
-    assert "head.weight" not in names and names == [n for n, _ in model.named_parameters()]
+    assert "head.weight" not in names
+    assert names == [n for n, _ in model.named_parameters()]
 
 
 def test_weights_that_share_memory_without_being_one_parameter_are_tied_too() -> None:
@@ -221,15 +226,18 @@ def test_weights_that_share_memory_without_being_one_parameter_are_tied_too() ->
 def test_a_module_used_twice_is_one_module() -> None:
     layer = torch.nn.Linear(3, 3)
     module = eg.from_torch(torch.nn.Sequential(layer, torch.nn.ReLU(), layer), torch.zeros(1, 3))
-    assert module[0] is module[2] and len(list(module.parameters())) == 2
+    assert module[0] is module[2]
+    assert len(list(module.parameters())) == 2
 
 
 def test_nested_outputs_keep_their_containers() -> None:
     _, module, _, given, _ = brought(CASES[3])
     assert isinstance(brought(CASES[3])[0], Recurrent)
     for out in (module(*given), eg.jit(module)(*given)):
-        assert list(out) == ["out", "states", "none"] and out["none"] is None
-        assert isinstance(out["states"], tuple) and isinstance(out["states"][2], list)
+        assert list(out) == ["out", "states", "none"]
+        assert out["none"] is None
+        assert isinstance(out["states"], tuple)
+        assert isinstance(out["states"][2], list)
 
 
 def test_memory_is_shared_unless_a_copy_is_asked_for() -> None:

@@ -49,7 +49,8 @@ def agree(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     pairs = list(zip(_several(got), _several(want), strict=True))
     assert pairs
     for g, w in pairs:
-        assert str(g.dtype) == str(w.dtype).removeprefix("torch.") and g.shape == tuple(w.shape)
+        assert str(g.dtype) == str(w.dtype).removeprefix("torch.")
+        assert g.shape == tuple(w.shape)
         if w.dtype is torch.bfloat16:
             g, w = g.astype("float32"), w.float()
         np.testing.assert_allclose(g.detach().numpy(), w.detach().numpy(), rtol=1e-6, atol=1e-6)
@@ -72,7 +73,8 @@ def test_dropout_follows_the_mode_and_our_generator() -> None:
     assert np.array_equal(module(x).numpy(), first.numpy())
     assert not np.array_equal(second.numpy(), first.numpy())
     kept = first.numpy() != 0
-    assert abs(kept.mean() - 0.75) < 0.02 and np.allclose(first.numpy()[kept], 1 / 0.75)
+    assert abs(kept.mean() - 0.75) < 0.02
+    assert np.allclose(first.numpy()[kept], 1 / 0.75)
     compiled = eg.jit(module)
     assert not np.array_equal(compiled(x).numpy(), compiled(x).numpy())
     module.eval()
@@ -90,7 +92,9 @@ def test_the_mode_of_one_part() -> None:
     out = compiled(x)
     assert out.detach().numpy().all()  # nothing is dropped
     assert module[0].num_batches_tracked.item() == before + 1
-    assert model.training and model[1].training and module.programs == 2
+    assert model.training
+    assert model[1].training
+    assert module.programs == 2
 
 
 def test_batch_norm_in_eval_uses_what_training_gathered() -> None:
@@ -115,7 +119,8 @@ def test_padding_gets_no_gradient() -> None:
     words = torch.tensor([[1, 2, 2], [4, 1, 2]])
     (table(words) ** 2).sum().backward()
     (module(from_tensor(words)) ** 2).sum().backward()
-    assert module.weight.grad is not None and table.weight.grad is not None
+    assert module.weight.grad is not None
+    assert table.weight.grad is not None
     np.testing.assert_allclose(module.weight.grad.numpy(), table.weight.grad.numpy(), rtol=1e-6)
     assert not module.weight.grad.numpy()[2].any()
 
@@ -125,7 +130,8 @@ def test_frozen_parameters_stay_frozen() -> None:
     model.bias.requires_grad_(False)
     module = eg.from_torch(model, torch.zeros(1, 3))
     module(eg.ones((1, 3))).sum().backward()
-    assert module.bias.grad is None and module.weight.grad is not None
+    assert module.bias.grad is None
+    assert module.weight.grad is not None
 
 
 @pytest.mark.parametrize("how", ["no_grad", "detach"])
@@ -169,7 +175,8 @@ def test_a_backward_that_a_graph_cannot_hold_is_named() -> None:
     assert module(eg.full((2,), 1.2)).tolist() == [1.0, 1.0]
     x = torch.tensor([1.2], requires_grad=True)
     Straight.apply(x).sum().backward()
-    assert x.grad is not None and x.grad.item() == 1.0  # PyTorch's own is as it was
+    assert x.grad is not None
+    assert x.grad.item() == 1.0
 
 
 # --- values --------------------------------------------------------------------------------------
@@ -263,13 +270,16 @@ def test_what_a_model_writes_to_is_written_to_here() -> None:
     module = eg.from_torch(model, torch.zeros(2))
     compiled = eg.jit(module)
     found = [compiled(eg.full((2,), float(i))).item() for i in (1, 2, 3)]
-    assert found == [2.0, 6.0, 12.0] and module.place.item() == 3
+    assert found == [2.0, 6.0, 12.0]
+    assert module.place.item() == 3
     assert module.cache.numpy().tolist() == [[1.0, 2.0, 3.0, 0.0]] * 2
-    assert not model.cache.any() and model.place.item() == 0
+    assert not model.cache.any()
+    assert model.place.item() == 0
 
     written = eg.from_torch(Calls(lambda s, x: x.add_(1) * 2), torch.zeros(2))
     x = eg.zeros((2,))
-    assert written(x).tolist() == [2.0, 2.0] and x.tolist() == [1.0, 1.0]
+    assert written(x).tolist() == [2.0, 2.0]
+    assert x.tolist() == [1.0, 1.0]
 
 
 def test_results_are_nobody_elses_memory() -> None:
@@ -278,7 +288,8 @@ def test_results_are_nobody_elses_memory() -> None:
     zeros, same = module(x)
     zeros += 5
     same += 5
-    assert module(x)[0].tolist() == [0.0] * 3 and x.tolist() == [1.0] * 3
+    assert module(x)[0].tolist() == [0.0] * 3
+    assert x.tolist() == [1.0] * 3
 
 
 # --- containers, keywords, sizes -----------------------------------------------------------------
@@ -308,8 +319,10 @@ def test_keywords_and_containers() -> None:
     given = {"a": eg.ones((2,))}
     for run in (module, eg.jit(module)):
         out = run(given, more=[eg.ones((2,))])
-        assert type(out) is Named and type(out.scores["pair"]) is Pair
-        assert out.loss.item() == 4.0 and out.scores["pair"].second[0].tolist() == [4.0, 4.0]
+        assert type(out) is Named
+        assert type(out.scores["pair"]) is Pair
+        assert out.loss.item() == 4.0
+        assert out.scores["pair"].second[0].tolist() == [4.0, 4.0]
     assert module(given, more=[eg.ones((2,))], flag=False).loss.item() == 0.0
 
 
@@ -321,13 +334,16 @@ def test_every_set_of_shapes_is_a_program_and_is_counted() -> None:
     fixed = eg.from_torch(nn.ReLU(), torch.ones(4), dynamic=False)
     with pytest.raises(ShapeError, match=r"exported for inputs .*\(4,\).*dynamic=True"):
         fixed(eg.ones((5,)))
-    assert fixed.eval()(eg.ones((4,))).shape == (4,) and fixed.programs == 2
+    assert fixed.eval()(eg.ones((4,))).shape == (4,)
+    assert fixed.programs == 2
 
 
 def test_without_examples_it_is_exported_when_first_called() -> None:
     module = eg.from_torch(nn.Linear(3, 2))
-    assert module.programs == 0 and list(module.state_dict()) == ["weight", "bias"]
-    assert module(eg.ones((1, 3))).shape == (1, 2) and module.programs == 1
+    assert module.programs == 0
+    assert list(module.state_dict()) == ["weight", "bias"]
+    assert module(eg.ones((1, 3))).shape == (1, 2)
+    assert module.programs == 1
 
 
 # --- exported programs ---------------------------------------------------------------------------
@@ -444,7 +460,8 @@ def test_every_core_overload_is_in_the_table() -> None:
     core = [op for op in overloads if torch.Tag.core in op.tags]
     # a result written into memory that is given: no functional graph has it
     lacking = [overload(op) for op in core if overload(op) not in HANDLERS]
-    assert len(core) > 180 and lacking in ([], ["aten::atan2.out"])
+    assert len(core) > 180
+    assert lacking in ([], ["aten::atan2.out"])
     named = [name for name in HANDLERS if name.startswith("aten::")]
     assert len(named) > 500
     assert [name for name in named if not _exists(name)] == []

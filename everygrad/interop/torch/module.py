@@ -380,7 +380,7 @@ class _Weights:
 
     def _once(self, value: torch.Tensor, make: Any) -> Tensor:
         if value.layout is not torch.strided:
-            return make()  # type: ignore[no-any-return]  # which refuses it
+            return make()  # which refuses it
         place = value.data_ptr() if value.numel() else id(value)
         key = (place, value.shape, value.stride(), value.dtype, str(value.device))
         if key not in self.made:
@@ -390,7 +390,8 @@ class _Weights:
 
 def _grow(root: TorchModule, whole: torch.nn.Module, copy: bool) -> None:
     """The tree of names below a module, with its weights."""
-    weights, parts = _Weights(copy), {id(whole): root}
+    weights = _Weights(copy)
+    parts: dict[int, TorchPart] = {id(whole): root}
     kept = whole.state_dict().keys()
     for path, module in whole.named_modules(remove_duplicate=False):
         first = id(module) not in parts
