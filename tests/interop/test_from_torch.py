@@ -188,7 +188,8 @@ def test_on_a_device(case: Case, device: str) -> None:
     loss_of(want, torch.Tensor).backward()
     loss_of(got, eg.Tensor).backward()
     for (name, g), (_, w) in zip(module.named_parameters(), model.named_parameters(), strict=True):
-        assert g.grad is not None and w.grad is not None, name
+        assert g.grad is not None, name
+        assert w.grad is not None, name
         close(g.grad, w.grad, 2e-4)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
+
+import torch
 
 from everygrad.errors import ArgumentError
 
@@ -18,19 +20,9 @@ def torch_name(path: str) -> Any:
     'default_decompositions'
     """
     try:
-        found: Any = import_module("torch")
-    except ImportError:
-        raise ArgumentError("PyTorch is not installed: pip install torch") from None
-    version = found.__version__
-    done = "torch"
-    for step in path.split(".")[1:]:
-        if not hasattr(found, step):
-            try:
-                import_module(f"{done}.{step}")
-            except ImportError:
-                raise ArgumentError(
-                    f"PyTorch {version} has no {path}; the versions that were tried are "
-                    f"{', '.join(TRIED)}"
-                ) from None
-        found, done = getattr(found, step), f"{done}.{step}"
-    return found
+        return resolve_name(path)
+    except (ImportError, AttributeError):
+        raise ArgumentError(
+            f"PyTorch {torch.__version__} has no {path}; the versions that were tried are "
+            f"{', '.join(TRIED)}"
+        ) from None
