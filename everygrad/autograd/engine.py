@@ -22,7 +22,7 @@ from everygrad.autograd.modes import (
     recording,
     set_recording,
 )
-from everygrad.core.context import tracing
+from everygrad.core.context import intercepted, tracing
 from everygrad.core.scopes import drain
 from everygrad.core.tensor import Tensor, Wrapped, set_grad, shared, stand_in, wrap
 from everygrad.errors import AnomalyError, EverygradError, FreedGraphError, GradientError
@@ -204,7 +204,9 @@ class Pass:
                 if node.saved is None:
                     raise _freed(node)
         self.grads: dict[Node, Grad] = {}
-        for node, g in roots:
+        for node, given in roots:
+            # a tracer must know a seed that no op has touched yet: rules may read its payload
+            g = renamed(given) if intercepted() else given
             self.grads[node] = add(self.grads[node], g) if node in self.grads else g
         self.start = [node for node in self.grads if not self.counts[node]]
 
