@@ -343,6 +343,22 @@ ROWS: dict[str, tuple[Row, ...]] = {
 }  # fmt: skip
 
 
+FLOATS = (torch.float64, torch.float32, torch.bfloat16)
+# Where PyTorch computes otherwise in a dtype than it says it does, or what it gives means nothing.
+LEFT_OUT = {
+    ("grid_sampler_2d.default", torch.bfloat16): "weights are rounded to 8 bits on the way",
+    ("mm.default", torch.bool): "only without elements",
+    ("col2im.default", torch.bool): "sums of bools",
+}
+
+
+def dtypes_of(name: str) -> tuple[torch.dtype, ...]:
+    """The dtypes that an overload's rows are drawn in: those of derivatives in floats only."""
+    if name not in ROWS or "backward" in name:
+        return FLOATS[:2]
+    return (*FLOATS, torch.int64, torch.int32, torch.bool)
+
+
 def _floating(t: Maker) -> torch.dtype:
     return t.dtype if t.dtype.is_floating_point else torch.float32
 

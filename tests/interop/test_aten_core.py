@@ -24,7 +24,7 @@ from devtools.aten.checking import (
     theirs,
 )
 from devtools.aten.more_rows import MORE
-from devtools.aten.rows import ROWS, Maker, core_overloads
+from devtools.aten.rows import LEFT_OUT, ROWS, Maker, core_overloads, dtypes_of
 from everygrad.errors import MissingOpsError
 from everygrad.interop.torch.aten.registry import Result
 from everygrad.interop.torch.aten.table import HANDLERS
@@ -36,14 +36,6 @@ REFUSED = {
     "nonzero.default": "the size of its result depends on values",
     "_local_scalar_dense.default": "it reads a value in the graph",
     "resize_.default": "it gives memory another size, which no functional graph does",
-}
-FLOATS = (torch.float64, torch.float32, torch.bfloat16)
-DTYPES = (*FLOATS, torch.int64, torch.int32, torch.bool)
-# Where PyTorch computes otherwise in a dtype than it says it does, or what it gives means nothing.
-LEFT_OUT = {
-    ("grid_sampler_2d.default", torch.bfloat16): "weights are rounded to 8 bits on the way",
-    ("mm.default", torch.bool): "only without elements",
-    ("col2im.default", torch.bool): "sums of bools",
 }
 
 
@@ -78,8 +70,7 @@ def test_every_name_in_the_table_is_an_overload_of_pytorchs() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_core_overload(name: str) -> None:
     log = Log()
-    wanted = FLOATS[:2] if "backward" in name else DTYPES
-    for dtype in wanted:
+    for dtype in dtypes_of(name):
         for row in ROWS[name]:
             if (name, dtype) not in LEFT_OUT:
                 _try(log, CORE[name], row, dtype)
@@ -106,7 +97,7 @@ def _gives_numbers(target: Any) -> bool:
 def test_overload_that_is_not_core(name: str) -> None:
     base, _, kind = name.rpartition(".")
     log = Log()
-    for dtype in FLOATS[:2]:
+    for dtype in dtypes_of(name):
         for row in MORE[name]:
             _try(log, getattr(getattr(torch.ops.aten, base), kind), row, dtype)
     assert not log.wrong, log.wrong[0]

@@ -77,6 +77,18 @@ _UNARY: dict[str, Callable[..., Any]] = {
 for _name, _function in _UNARY.items():
     aten(f"{_name}.default", promotes=True)(_function)
 
+
+def _power(x: Any, y: Any) -> Tensor:
+    """Integers to negative powers keep their whole part in PyTorch: 0, but of 1 and -1."""
+    like = x if isinstance(x, Tensor) else y
+    if like.dtype.is_differentiable or not isinstance(y, Tensor):
+        return eg.pow(x, y)
+    whole = eg.pow(x, eg.where(y < 0, 0, y))
+    sign = eg.where(y % 2 == 0, 1, x)
+    unit = (x == 1) | (x == -1)
+    return eg.where(y < 0, eg.where(unit, sign, 0), whole)
+
+
 # Two arguments, either of which may be a number.
 _BINARY: dict[tuple[str, ...], Callable[..., Any]] = {
     ("atan2.default", "arctan2.default"): eg.atan2,
@@ -98,7 +110,7 @@ _BINARY: dict[tuple[str, ...], Callable[..., Any]] = {
     ("maximum.default", "max.other"): eg.maximum,
     ("minimum.default", "min.other"): eg.minimum,
     ("nextafter.default",): eg.nextafter,
-    ("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar"): eg.pow,
+    ("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar"): _power,
     ("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"): eg.remainder,
     ("floor_divide.default", "floor_divide.Scalar"): eg.floor_divide,
     ("xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self"): eg.xlogy,

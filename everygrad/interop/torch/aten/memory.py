@@ -31,8 +31,3 @@ def row_major(tensor: Result) -> bool:
             return 0 in tensor.shape
         expected *= size
     return True
-
-
-@aten("sym_is_contiguous.default", wants_inputs=True)
-def sym_is_contiguous(x: Tensor, *_: Any, inputs: list[Result], **__: Any) -> bool:
-    return row_major(inputs[0])

@@ -11,6 +11,7 @@ import numpy as np
 import everygrad as eg
 from everygrad.errors import ShapeError
 from everygrad.interop.torch.aten.creation import fitting
+from everygrad.interop.torch.aten.memory import row_major
 from everygrad.interop.torch.aten.registry import Result, Tensor, aten
 
 # --- the same elements, arranged in another way --------------------------------------------------
@@ -406,9 +407,9 @@ def sym_stride(x: Tensor, dim: int, *, inputs: list[Result]) -> int:
     return inputs[0].strides[dim]
 
 
-@aten("is_contiguous.default")
-def is_contiguous(x: Tensor, *_: Any, **__: Any) -> bool:
-    return True  # of no tensor here does anything depend on its layout
+@aten("sym_is_contiguous.default", "is_contiguous.default", wants_inputs=True)
+def is_contiguous(x: Tensor, *_: Any, inputs: list[Result], **__: Any) -> bool:
+    return row_major(inputs[0])
 
 
 @aten("sym_storage_offset.default", wants_inputs=True)
