@@ -7,6 +7,7 @@ on inputs of its own, and results, gradients, strides and what happened to the i
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import os
 import subprocess
@@ -20,9 +21,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import everygrad as eg
 from everygrad.errors import MissingOpsError
 from everygrad.interop.torch import backend
 from everygrad.interop.torch.backend import everygrad
+from everygrad.interop.torch.layouts import layout_of
 
 WHOLE = {"fullgraph": True}
 
@@ -218,6 +221,10 @@ FUNCTIONS = {
     "constants": (lambda x: (torch.zeros(3), torch.arange(4), x + 1), lambda: [torch.randn(3)]),
     "neutral": (lambda x: (x * 1, x + 0, x.clone(), x.contiguous()), lambda: [torch.randn(3)]),
     "transposed input": (lambda x: x.exp() @ x.t(), lambda: [torch.randn(3, 4).double().t()]),
+    "square transposed": (
+        lambda x: (x.exp(), (x + 1).t().contiguous().t()),
+        lambda: [torch.randn(4, 4).double().t()],
+    ),
     "sliced input": (lambda x: x * 2 + x.sum(1, True), lambda: [torch.randn(6, 9)[1::2, 2:8:3]]),
     "expanded input": (lambda x: x + 1, lambda: [torch.randn(3, 1).expand(3, 4)]),
     "overlapping input": (lambda x: x * 2, lambda: [torch.randn(8).unfold(0, 4, 1)]),
@@ -284,6 +291,24 @@ def test_results_are_kept_from_later_calls():
     for i, (double, more) in enumerate(held):
         assert bool((double == 2.0 * i).all())
         assert bool((more == i + 1.0).all())
+
+
+@pytest.mark.parametrize("size", [(2, 3, 4), (3, 3, 3), (2, 1, 2), (4, 4)])
+def test_every_order_of_axes_is_read_and_written(size):
+    seen = 0
+    for order in itertools.permutations(range(len(size))):
+        x = torch.randn([size[i] for i in order]).double()
+        x = x.permute([order.index(i) for i in range(len(size))])
+        layout = layout_of(tuple(x.shape), x.stride())
+        assert layout is not None
+        assert layout.dense
+        flat = x.permute(order).contiguous().view(-1).numpy()
+        buffer = eg.asarray(flat.reshape(layout.buffer))
+        assert torch.equal(torch.from_dlpack(layout.restored(buffer)), x)
+        back = layout.arranged(eg.asarray(x.contiguous().numpy()))
+        assert torch.equal(torch.from_dlpack(back).reshape(-1), torch.from_numpy(flat))
+        seen += 1
+    assert seen in (2, 6)
 
 
 def test_memory_is_shared_not_copied():
