@@ -394,11 +394,11 @@ def test_changed_structures_are_refused_or_run(kind: int) -> None:
     draw = random.Random(kind)
     refused = ran = 0
     with little_memory():
-        for _ in range(600):
+        for _ in range(200):
             try:
                 eg.io.load_onnx(restructured(data, draw))(x)
                 ran += 1
             except EverygradError:
                 refused += 1
-    assert refused > 100
+    assert refused > 50
     assert ran > 20

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import numpy as np
 from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from everygrad import dtypes
+from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor
 from everygrad.errors import (
     ArgumentError,
@@ -182,9 +185,25 @@ class OnnxModule(Module):
         given = {n: self._declared[n].check(v, bound) for n, v in {**given, **named}.items()}
         weights = dict(self._weights())
         device = next((str(v.device) for v in _leaves(given, weights)), "cpu")
-        found = self._program(given, Run(device, self.training, weights))
+        with _unwatched():
+            found = self._program(given, Run(device, self.training, weights))
         out = [_result(v, device) for v in found]
         return out[0] if len(out) == 1 else tuple(out)
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """What runs here is ours and onnx's: `eg.jit` need not follow it frame by frame, for nothing
+    that it reads can change but the module, which counts its changes."""
+    if tracing.get() is None:
+        yield
+        return
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def _decides_shapes(value: Any) -> bool:

@@ -123,18 +123,17 @@ def _lrn(call: Call, x: Tensor) -> Tensor:
     return x / eg.pow(scale, call("beta", 0.75))
 
 
-def _dropped(call: Call, x: Tensor, ratio: float) -> Any:
+def _dropped(call: Call, x: Tensor, ratio: Any) -> Any:
     """x with elements dropped, and which were kept. A seed in the file draws as ONNX's reference
     does, by NumPy; without one the draws are everygrad's."""
-    if ratio == 0.0:
-        kept = eg.ones(x.shape, eg.bool, x.device)
-    elif call("seed") is not None:
+    if call("seed") is not None:
         draws = np.random.RandomState(int(call("seed"))).uniform(0, 1, x.shape)
-        kept = eg.asarray(draws >= ratio, device=x.device)
+        kept = eg.asarray(draws.astype(np.float32), device=x.device) >= ratio
     else:
         kept = eg.rand(x.shape, device=x.device) >= ratio
-    scale = 1.0 / (1.0 - ratio) if ratio < 1.0 else 0.0
-    return (eg.where(kept, x, eg.zeros_like(x)) * scale).astype(x.dtype), kept
+    # of a ratio of 1 nothing is kept, and there is nothing to scale
+    share = eg.maximum(1.0 - ratio, 1e-30) if isinstance(ratio, Tensor) else max(1.0 - ratio, 1e-30)
+    return (eg.where(kept, x, eg.zeros_like(x)) / share).astype(x.dtype), kept
 
 
 @onnx_op("Dropout", fold=False)
@@ -146,9 +145,9 @@ def _dropout_by_attributes(call: Call, x: Tensor) -> Any:
     return _dropped(call, x, call("ratio", 0.5))
 
 
-@onnx_op("Dropout", since=12, static=(1, 2), fold=False)
-def _dropout(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
+@onnx_op("Dropout", since=12, static=(2,), fold=False)
+def _dropout(call: Call, x: Tensor, ratio: Tensor | None = None, training: Any = None) -> Any:
     on = training is not None and bool(np.asarray(training).reshape(-1)[0])
     if not on:
         return x, eg.ones(x.shape, eg.bool, x.device)
-    return _dropped(call, x, 0.5 if ratio is None else float(np.asarray(ratio).reshape(-1)[0]))
+    return _dropped(call, x, 0.5 if ratio is None else ratio.astype(eg.float32).reshape(()))

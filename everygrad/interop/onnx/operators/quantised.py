@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,7 @@ from everygrad import dtypes
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.interop.onnx.operators.casts import to_foreign
-from everygrad.interop.onnx.operators.products import convolve
+from everygrad.interop.onnx.operators.products import convolve, grown, window_pads
 from everygrad.interop.onnx.operators.registry import Call, onnx_op
 from everygrad.interop.onnx.values import array_of, is_foreign, np_dtype, tensor_of
 
@@ -152,10 +153,32 @@ def _conv_integer(
 
 
 def _whole_convolution(call: Call, x: Tensor, w: Tensor) -> Tensor:
-    """A convolution of integers: exact in float64, whose 53 bits hold such sums."""
+    """A convolution of integers: exact in float64, whose 53 bits hold such sums; as products of
+    matrices of integers where a device has none."""
     if x.device.startswith("webgpu"):
-        raise ArgumentError(f"{call.op}: webgpu has no float64 to hold sums of integers in")
+        return _by_taps(call, x, w)
     return convolve(call, x.astype(eg.float64), w.astype(eg.float64), None).astype(eg.int32)
+
+
+def _by_taps(call: Call, x: Tensor, w: Tensor) -> Tensor:
+    count = x.ndim - 2
+    kernel, groups = list(w.shape[2:]), call("group", 1)
+    strides, dilations = call("strides", [1] * count), call("dilations", [1] * count)
+    pads = window_pads(call, x.shape[2:], kernel, strides, dilations)
+    whole = grown(x, pads, 0)
+    places = [
+        (n - (k - 1) * d - 1) // s + 1
+        for n, k, d, s in zip(whole.shape[2:], kernel, dilations, strides, strict=True)
+    ]
+    taps = []
+    for at in itertools.product(*map(range, kernel)):
+        steps = zip(at, dilations, strides, places, strict=True)
+        taken = [slice(o * d, o * d + (p - 1) * s + 1, s) for o, d, s, p in steps]
+        taps.append(whole[(slice(None), slice(None), *taken)])
+    n, c = x.shape[:2]
+    columns = eg.stack(taps, axis=2).reshape((n, groups, c // groups * len(taps), -1))
+    rows = w.reshape((groups, w.shape[0] // groups, -1))
+    return eg.matmul(rows, columns).reshape((n, w.shape[0], *places))
 
 
 def _requantised(
