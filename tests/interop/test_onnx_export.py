@@ -14,6 +14,8 @@ import onnxruntime as ort
 import pytest
 
 import everygrad as eg
+from devtools.fuzz.__main__ import program_of
+from devtools.fuzz.check import case_of
 from everygrad import dtypes, nn
 from everygrad.errors import (
     ArgumentError,
@@ -120,6 +122,38 @@ HALVES = ("add", "gelu", "softmax", "layer_norm", "conv2d", "max_pool2d", "matmu
 def test_half_floats(name: str, tmp_path: Path) -> None:
     done, _ = exported(name, "float16", tmp_path / "op.onnx", least=1)
     assert done == 1
+
+
+@pytest.mark.parametrize("name", [n for n in HALVES if n in WITH_SAMPLES])
+def test_bfloat16_by_our_own_importer(name: str, tmp_path: Path) -> None:
+    """onnxruntime's CPU has few ops of it; ONNX has more, and the checker agrees."""
+    op, path = REGISTRY[name], tmp_path / "op.onnx"
+    sample = in_dtype(next(iter(op.samples())), dtypes.bfloat16)
+    function, given = as_function(op, sample), [eg.tensor(a) for a in arrays_of(sample)]
+    eg.io.save_onnx(function, tuple(given), path)
+    out, want = results(eg.io.load_onnx(path)(*given)), results(function(*given))
+    assert [o.dtype for o in out] == [w.dtype for w in want]
+    wide = [values(o.astype("float32")) for o in out], [w.astype("float32") for w in want]
+    agree(*wide, tolerance=3e-2)
+
+
+def test_random_programs(tmp_path: Path) -> None:
+    """Programs of the fuzzer, whose ops read each other's results."""
+    agreed = 0
+    for seed in range(40):
+        case = case_of(program_of(seed, narrow=True))
+        out = case.f(*case.args)
+        if any(t.dtype is dtypes.bfloat16 for t in [*case.args, *results(out)]):
+            continue
+        names = [f"x{i}" for i in range(len(case.args))]
+        try:
+            path = eg.io.save_onnx(case.f, tuple(case.args), tmp_path / "f.onnx", input_names=names)
+        except MissingOpsError as error:
+            assert [*error.lacking] == ["nextafter (the bits of a float before opset 26)"]
+            continue
+        agree(run(path, case.args), out, 3e-4)
+        agreed += 1
+    assert agreed > 30
 
 
 DOUBLES = ("add", "gelu_tanh", "softmax", "layer_norm", "matmul", "linear_bias", "instance_norm",

@@ -57,7 +57,7 @@ def write(w: Writer, v: Value) -> str:
     names = _operands(w, v)
     floats = all(a.dtype.kind == "float" for a in v.args)
     # runtimes make some of these of others, with constants in float32
-    narrow = floats and v.dtype is not dtypes.float64
+    narrow = floats and v.dtype in (dtypes.float16, dtypes.float32)
     kind, least = WHOLE.get(v.name, ("", 0))
     if kind and narrow and not v.params and w.opset >= least and v.dtype is v.args[0].dtype:
         return w.node(kind, *names)

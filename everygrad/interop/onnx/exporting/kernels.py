@@ -14,7 +14,7 @@ from everygrad.compiler.ir import Value
 from everygrad.core import shapes
 from everygrad.dtypes import DType
 from everygrad.interop.onnx.exporting import recurrent
-from everygrad.interop.onnx.exporting.writer import Write, Writer, static
+from everygrad.interop.onnx.exporting.writer import Write, Writer, in_float32, static
 
 Result = Callable[..., tuple[Any, DType]]
 
@@ -326,13 +326,13 @@ KERNELS: dict[str, Form] = {
     "matmul": Form(_matmul, _is_product),
     "linear": Form(_linear, _of_matrix),
     "linear_bias": Form(_linear_bias, _of_matrix, _linear_result),
-    "conv2d": Form(convolution, _floats),
-    "convolve3d": Form(convolution, _floats),
-    "conv2d_input": Form(_conv_input, _fits),
-    "convolve3d_input": Form(_conv_input, _fits),
-    "max_pool2d_value": Form(_max_pool, _inside),
-    "max_pool2d_index": Form(_pool_index, _inside),
-    "sum_pool2d": Form(_sum_pool, _sums),
+    "conv2d": Form(in_float32(convolution), _floats),
+    "convolve3d": Form(in_float32(convolution), _floats),
+    "conv2d_input": Form(in_float32(_conv_input), _fits),
+    "convolve3d_input": Form(in_float32(_conv_input), _fits),
+    "max_pool2d_value": Form(in_float32(_max_pool), _inside),
+    "max_pool2d_index": Form(in_float32(_pool_index), _inside),
+    "sum_pool2d": Form(in_float32(_sum_pool), _sums),
     "softmax": Form(_along("Softmax"), _floats, _like_first),
     "log_softmax": Form(_along("LogSoftmax"), _floats, _like_first),
     "standardize": Form(layer_norm, _last_axes, _like_first),

@@ -11,7 +11,7 @@ from everygrad import dtypes
 from everygrad.compiler.facts import Move
 from everygrad.compiler.ir import Value
 from everygrad.interop.onnx.exporting.sizes import Dim, Size, is_static
-from everygrad.interop.onnx.exporting.writer import Write, Writer, sizes_of, static
+from everygrad.interop.onnx.exporting.writer import Write, Writer, in_float32, sizes_of, static
 
 _END = np.iinfo(np.int64).max
 _BEGIN = np.iinfo(np.int64).min
@@ -150,7 +150,7 @@ _MOVES: dict[Move, Write] = {
     Move.PERMUTE: _permute,
     Move.BROADCAST: _broadcast,
     Move.SLICE: _slice,
-    Move.UNSLICE: _unslice,
+    Move.UNSLICE: in_float32(_unslice),
 }
 
 # --- reductions ----------------------------------------------------------------------------------
@@ -159,7 +159,12 @@ _REDUCTIONS = {"add": "ReduceSum", "mul": "ReduceProd", "max": "ReduceMax", "min
 
 
 def reduce(w: Writer, v: Value) -> str:
-    """One reduction, in an accumulator of runtimes' own choice."""
+    """One reduction. Sums of half floats are float32's, as they are here."""
+    sums = v.facts.combine in ("add", "mul")
+    return (_SUMS_OF_HALVES if sums else _OF_BFLOAT16)(w, v)
+
+
+def _reduce(w: Writer, v: Value) -> str:
     (x,) = v.args
     combine, axes = v.facts.combine, v.params["axes"]
     name = w.name(x)
@@ -174,6 +179,10 @@ def reduce(w: Writer, v: Value) -> str:
     if v.facts.mean:
         return _reduced(w, "ReduceMean", name, axes, kept)
     return _reduced(w, _REDUCTIONS[combine], name, axes, kept)
+
+
+_OF_BFLOAT16 = in_float32(_reduce)
+_SUMS_OF_HALVES = in_float32(_reduce, dtypes.float16, dtypes.bfloat16)
 
 
 def _reduced(w: Writer, kind: str, name: str, axes: Sequence[int], kept: int) -> str:

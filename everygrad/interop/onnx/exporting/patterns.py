@@ -48,7 +48,8 @@ def _convolution(w: Writer, v: Value) -> str | None:
     for conv, other in _either(v):
         if conv.name in ("conv2d", "convolve3d") and v.shape == conv.shape:
             bias = _channels(other, v)
-            if bias is not None and v.dtype is conv.dtype:
+            # one in bfloat16 is written between casts
+            if bias is not None and v.dtype is conv.dtype is not dtypes.bfloat16:
                 return kernels.convolution(w, conv, w.name(bias))
     return None
 

@@ -232,6 +232,34 @@ class Writer:
         return out
 
 
+def in_float32(write: Write, *narrow: DType) -> Write:
+    """`write` between casts for arguments of these dtypes, as our own kernels compute them.
+
+    By default bfloat16, which ONNX, or most runtimes, have no such op of.
+    """
+    halves = narrow or (dtypes.bfloat16,)
+
+    def wide(w: Writer, v: Value) -> str:
+        if all(a.dtype not in halves for a in v.args):
+            return write(w, v)
+        args = []
+        for a in v.args:
+            stand_in = a.copy_of(*a.args)
+            if a.dtype in halves:
+                stand_in.dtype = dtypes.float32
+                w.names[stand_in] = w.cast(w.name(a), dtypes.float32)
+            else:
+                w.names[stand_in] = w.name(a)
+            args.append(stand_in)
+        call = v.copy_of(*args)
+        if v.dtype not in halves:
+            return write(w, call)
+        call.dtype = dtypes.float32
+        return w.cast(write(w, call), v.dtype)
+
+    return wide
+
+
 def sizes_of(v: Value) -> tuple[Size, ...]:
     """The shape of a value, in which sizes may change."""
     return v.shape
