@@ -12,7 +12,7 @@ from onnx import AttributeProto, TensorProto, checker, helper, shape_inference
 from everygrad import dtypes
 from everygrad.dtypes import DType
 from everygrad.errors import CompileError
-from everygrad.interop.onnx.exporting.writer import ONNX_TYPES, Writer
+from everygrad.interop.onnx.exporting.writer import ONNX_TYPES, Writer, tensor_proto
 from everygrad.io.files import replace, replacing, write_at
 
 _INLINE = 1 << 10  # bytes up to which a constant stays in the file: sizes are among them
@@ -32,6 +32,7 @@ class Port(NamedTuple):
 
 def finish(w: Writer, found: Sequence[str], wanted: Sequence[str]) -> None:
     """Give the outputs their names, and drop what nothing reads."""
+    w.nodes = [*w.constants, *w.nodes]
     made = {name for node in w.nodes for name in node.output}
     renamed: dict[str, str] = {}
     for name, output in zip(found, wanted, strict=True):
@@ -79,7 +80,7 @@ def model_of(
     """The model with its small constants, checked, its shapes inferred; and the other weights."""
     small = {n: a for n, a in w.weights.items() if a.nbytes <= _INLINE}
     large = {n: a for n, a in w.weights.items() if a.nbytes > _INLINE}
-    held = [_proto(n, a) for n, a in small.items()]
+    held = [tensor_proto(n, a) for n, a in small.items()]
     given = [t.info() for t in inputs]
     # large weights take part in the checks as inputs: their values are not looked at
     stand_ins = [Port(n, _dtype(a), a.shape).info() for n, a in large.items()]
@@ -110,22 +111,11 @@ def _dtype(array: Any) -> DType:
     return dtypes.FROM_NP[array.dtype]
 
 
-def _proto(name: str, array: Any) -> Any:
-    made = TensorProto(name=name, data_type=ONNX_TYPES[_dtype(array)], dims=array.shape)
-    made.raw_data = _bytes(array)
-    return made
-
-
-def _bytes(array: Any) -> bytes:
-    """The elements as a file has them: little endian."""
-    return bytes(np.ascontiguousarray(array).view(np.uint8).tobytes()) if array.size else b""
-
-
 def write(model: Any, large: dict[str, Any], path: Path, external_above: int) -> None:
     """The file; weights of more than so many bytes in all lie beside it, in `<path>.data`."""
     total = sum(a.nbytes for a in large.values())
     if total <= external_above:
-        model.graph.initializer.extend(_proto(n, a) for n, a in large.items())
+        model.graph.initializer.extend(tensor_proto(n, a) for n, a in large.items())
         replace(path, model.SerializeToString())
         return
     beside = path.with_name(f"{path.name}.data")

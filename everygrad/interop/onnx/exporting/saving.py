@@ -59,8 +59,11 @@ def save_onnx(
     index ranges are left to the runtime. Raises a MissingOpsError that lists everything ONNX has no
     form for, with the lines of the program.
 
-    >>> import everygrad as eg
-    >>> eg.io.save_onnx(eg.nn.Linear(3, 2), eg.ones((4, 3)), path, dynamic={"x": {0: "batch"}})
+    >>> import everygrad as eg, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = eg.io.save_onnx(lambda x: x * 2, eg.ones((3,)), f"{folder}/twice.onnx")
+    ...     eg.io.load_onnx(path)(eg.ones((3,)))
+    tensor([2., 2., 2.])
     """
     target = target_of(path)
     if not callable(fn):

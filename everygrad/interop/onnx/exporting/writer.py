@@ -37,11 +37,22 @@ ONNX_TYPES = {
     dtypes.float64: TensorProto.DOUBLE,
 }
 _SMALL = 1 << 12  # bytes up to which equal constants are looked for
+_NODES = 1 << 20  # bytes up to which a constant is a node, so that nobody takes it for a weight
+    1 << 20
+)  # bytes up to which a constant is a node: what reads the file takes no weight for it
 _TOLERANCE = {8: 1e-12, 4: 1e-5, 2: 1e-2}  # of constants that change, by the size of a float
 
 
 class NoForm(Exception):  # noqa: N818  # seen by `saving` alone, which lists them all
     """A call that ONNX has no form for, and why."""
+
+
+def tensor_proto(name: str, array: Any) -> Any:
+    """An array as ONNX stores it: raw, little endian."""
+    dtype = dtypes.FROM_NP[array.dtype]
+    made = TensorProto(name=name, data_type=ONNX_TYPES[dtype], dims=array.shape)
+    made.raw_data = np.ascontiguousarray(array).tobytes()
+    return made
 
 
 class Writer:
@@ -50,7 +61,8 @@ class Writer:
     def __init__(self, opset: int) -> None:
         self.opset = opset
         self.nodes: list[Any] = []
-        self.weights: dict[str, Any] = {}  # constants and parameters, by name
+        self.constants: list[Any] = []  # nodes that stand before all others
+        self.weights: dict[str, Any] = {}  # parameters, buffers and large constants, by name
         self.names: dict[Value, str] = {}
         self.symbols: list[tuple[str, int, tuple[int, ...], str]] = []  # (input, axis, sizes, name)
         self._taken: set[str] = set()
@@ -91,12 +103,20 @@ class Writer:
     def constant(self, array: Any) -> str:
         """A constant array; equal small ones are one."""
         array = np.asarray(array)
-        if array.nbytes > _SMALL:
+        if array.nbytes > _NODES:
             return self.weight("constant", array)
+        if array.nbytes > _SMALL:
+            return self._constant(array)
         key = (array.dtype.str, array.shape, array.tobytes(), str(array.dtype))
         if key not in self._constants:
-            self._constants[key] = self.weight("constant", array)
+            self._constants[key] = self._constant(array)
         return self._constants[key]
+
+    def _constant(self, array: Any) -> str:
+        made = self.unique("constant")
+        value = tensor_proto(f"{made}_value", array)
+        self.constants.append(helper.make_node("Constant", [], [made], f"node_{made}", value=value))
+        return made
 
     def scalar(self, value: Any, dtype: DType) -> str:
         with np.errstate(over="ignore"):
