@@ -195,6 +195,9 @@ def run_parallel(work: Pass, workers: int) -> None:
     A handler of signals may raise anywhere in here: all locks are native, the pass is then closed
     to the helpers, and the caller waits for those at work, as often as it is interrupted.
     """
+    if any(node.op is not None and node.op.communicates for node in work.counts):
+        work.run()  # other processes count on the order of one thread
+        return
     shared = _Parallel(work, min(workers, _MOST, len(work.counts)))
     interrupted: BaseException | None = None
     try:

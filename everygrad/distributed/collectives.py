@@ -8,7 +8,7 @@ from typing import Any
 from numpy import ndarray
 
 from everygrad.amp.policy import HALVES
-from everygrad.core.context import intercepted
+from everygrad.core.context import intercepted, tracing
 from everygrad.core.shapes import axis_index
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import apply
@@ -30,7 +30,7 @@ from everygrad.distributed.records import (
 )
 from everygrad.distributed.world import world
 from everygrad.dtypes import DType, float32, int16, int32, uint16
-from everygrad.errors import ArgumentError, DtypeError, ShapeError
+from everygrad.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from everygrad.ops.python.creation import zeros
 from everygrad.ops.shape.joining import concat
 
@@ -279,6 +279,8 @@ def barrier(mesh: Mesh | None = None, axis: str | None = None) -> None:
     >>> eg.distributed.barrier()
     """
     if mesh is None:
+        if intercepted() and tracing.get() is not None:
+            raise TraceError("barrier: inside a jitted function it needs a mesh: barrier(mesh)")
         everyone = world().everyone
         call = Call("barrier", everyone.name, "", ())
         everyone.run(call, zeros((1,))._data)

@@ -132,7 +132,7 @@ class Group:
             made = work()
         except (PeerLost, CollectiveMismatchError) as error:
             self.world.ring.end(entry, type(error).__name__)
-            self.world.ring.write(str(error))
+            error.add_note(f"the latest collectives are in {self.world.ring.write(str(error))}")
             raise
         except BaseException as error:
             self.world.ring.end(entry, type(error).__name__)

@@ -73,6 +73,7 @@ class World:
 _here: ContextVar[World | None] = ContextVar("everygrad_world", default=None)
 _process: World | None = None
 _CARRIERS = ("mpi", "nccl")
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")  # what mpiexec tells its processes
 
@@ -94,6 +95,16 @@ def _joined(carrier: str | None) -> World:
     made: Carrier = LocalCarrier(Board(1, TIMEOUT), 0) if alone else mpi.start()
     _process = World(made, uses_nccl=carrier == "nccl")
     return _process
+
+
+def is_first() -> bool:
+    """Whether this is rank 0, as far as is known without joining the others: who writes and shows
+    what is the same on all ranks."""
+    here = _here.get() or _process
+    if here is not None:
+        return here.rank == 0
+    given = (os.environ[name] for name in _RANKS if name in os.environ)
+    return next(given, "0") == "0"
 
 
 def rank() -> int:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from everygrad.distributed.world import is_first
+
 
 def clock(seconds: float) -> str:
     """Seconds as 1:02:03, or 02:03 below an hour."""
@@ -42,6 +44,7 @@ class Progress:
         self._started = self._said = time.perf_counter()
         self._values: dict[str, Any] = {}
         self._bar: Any = None
+        show = show if is_first() else "none"  # one bar for all ranks
         self._quiet = show == "none"
         terminal = show == "auto" and self._stream.isatty()
         if show == "bar" or (terminal and importlib.util.find_spec("tqdm") is not None):

@@ -347,6 +347,38 @@ def test_bad_input_is_named_on_all_ranks(error: Any, text: str, call: Any) -> No
     assert dist.run_local(main, 2) == [2.0, 2.0]
 
 
+def test_backward_on_several_threads_keeps_the_order() -> None:
+    """Collectives of equal shape in branches that threads could take in any order."""
+
+    def main() -> Any:
+        mesh = dist.Mesh({"r": 2})
+        x = eg.tensor([1.0 + dist.rank()], requires_grad=True)
+        branches = [dist.all_reduce(x * k, mesh, "r") * (k + dist.rank()) for k in range(8)]
+        sum(branches, eg.zeros((1,))).backward(workers=4)
+        assert x.grad is not None
+        return x.grad.item()
+
+    wanted = float(sum(k * (k + k + 1) for k in range(8)))
+    assert dist.run_local(main, 2) == [wanted, wanted]
+
+
+def test_a_barrier_of_no_mesh_is_refused_inside_jit() -> None:
+    with pytest.raises(eg.errors.TraceError, match="barrier: inside a jitted function"):
+        eg.jit(lambda x: (dist.barrier(), x)[1])(eg.ones((1,)))
+
+
+def test_only_the_first_rank_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        progress = eg.training.progress.Progress(3, 0, "lines")
+        progress.EVERY = 0.0
+        progress.advance({"rank": dist.rank()})
+
+    dist.run_local(main, 3)
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 1
+    assert "rank 0" in shown[0]
+
+
 def test_one_process_is_a_world() -> None:
     assert dist.rank() == 0
     assert dist.world_size() == 1
