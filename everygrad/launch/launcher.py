@@ -137,7 +137,7 @@ class Start:
             causes.update(self.lost(stopped))
             if failing is None and (causes or self.noted("failed")):
                 failing = time.monotonic()
-            if failing is not None and time.monotonic() - failing > PATIENCE:
+            if failing is not None and time.monotonic() - failing > self.patience(causes):
                 break
         failed, done = self.noted("failed"), self.noted("done")
         self.end()
@@ -149,6 +149,11 @@ class Start:
         rank = [*causes, *first, *missing][0]
         reason = causes.get(rank) or failed.get(rank, "died without a word")
         return f"rank {rank}: {reason}"
+
+    def patience(self, causes: dict[int, str]) -> float:
+        """How long mpiexec has to end by itself: not long where every rank is accounted for."""
+        known = {*self.noted("failed"), *self.noted("done"), *causes}
+        return 0.5 if len(known) == self.job.ranks else PATIENCE
 
     def lost(self, stopped: dict[int, float]) -> dict[int, str]:
         """The ranks of this host whose processes are gone without a word, or stopped for long;
