@@ -19,6 +19,10 @@ from everygrad.distributed.parallel.clipping import clip_grad_norm_ as clip_grad
 from everygrad.distributed.parallel.data_parallel import DataParallel as DataParallel
 from everygrad.distributed.parallel.pipelines import Pipeline as Pipeline, pipeline as pipeline
 from everygrad.distributed.parallel.shard_parameter import ShardParameter as ShardParameter
+from everygrad.distributed.parallel.sync_batch_norm import (
+    SyncBatchNorm as SyncBatchNorm,
+    convert_sync_batchnorm as convert_sync_batchnorm,
+)
 from everygrad.distributed.parallel.tensor_parallel import (
     ColumnParallelLinear as ColumnParallelLinear,
     ParallelEmbedding as ParallelEmbedding,
@@ -54,7 +58,17 @@ from everygrad.distributed.world import (
 )
 
 __all__ = [
+    "ColumnParallelLinear",
+    "DataParallel",
     "Mesh",
+    "ParallelEmbedding",
+    "Partial",
+    "Pipeline",
+    "Replicate",
+    "RowParallelLinear",
+    "Shard",
+    "ShardParameter",
+    "SyncBatchNorm",
     "Work",
     "all_gather",
     "all_reduce",
@@ -62,14 +76,30 @@ __all__ = [
     "attempt",
     "barrier",
     "broadcast",
+    "clip_grad_norm_",
+    "convert_sync_batchnorm",
+    "extent",
+    "from_local",
+    "full_value",
     "init",
+    "load",
     "local_rank",
+    "local_value",
+    "parallel_cross_entropy",
+    "parallelize",
+    "pipeline",
+    "place",
+    "placements_of",
     "rank",
     "recv",
     "reduce",
     "reduce_scatter",
+    "reshard",
     "run_local",
+    "save",
     "send",
+    "sequence_parallel",
+    "shard",
     "start_all_reduce",
     "world_size",
 ]

@@ -65,15 +65,18 @@ def make_buckets(named: Sequence[Named], limit: int) -> list[Bucket]:
 
 
 class Lane:
-    """One thread that communicates, in the order in which it is asked."""
+    """One thread that communicates, in the order in which it is asked. Unlike the rank's background
+    thread it may wait for a rank that waits for this one: what is sent and what is awaited here
+    goes through channels of its own."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._pool: ThreadPoolExecutor | None = None
 
-    def start(self, work: Callable[[], Any]) -> Future[Any]:
-        """Run `work` in this context's name; now, where a function is traced."""
-        if tracing.get() is not None:
+    def start(self, work: Callable[[], Any], device: str = "cpu") -> Future[Any]:
+        """Run `work` in this context's name; at once, where a function is traced, or on a device
+        that has a queue of its own."""
+        if tracing.get() is not None or device != "cpu":
             done: Future[Any] = Future()
             done.set_result(work())
             return done
@@ -138,7 +141,7 @@ class Reduction:
                 return
             with no_grad():
                 flat = self.prepare(bucket)
-            self.started.append((bucket, self.lane.start(self.reducing(bucket, flat))))
+            self.started.append((bucket, self.lane.start(self.reducing(bucket, flat), flat.device)))
         started, self.started = self.started, []
         self.armed = False
         for bucket in self.buckets:

@@ -163,7 +163,7 @@ class Pipeline(Module):
             with no_grad():
                 send(given, channel, self.axis, to=place)
 
-        return self._lane.start(work)
+        return self._lane.start(work, given.device)
 
     def take(self, way: str, number: int, shape: Shape, dtype: Any, device: str) -> Tensor:
         """What was sent into a stage by the one before it, or behind it."""
