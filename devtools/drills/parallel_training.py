@@ -1,0 +1,55 @@
+"""50 steps of a small GPT on simulated ranks, in every way there is, beside one process.
+
+    python -m devtools.drills.parallel_training
+
+The short form is `tests/distributed/test_equal_to_one_process.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from itertools import product
+from math import prod
+from typing import Any
+
+import everygrad.distributed as dist
+from tests.distributed import small_gpt
+
+STEPS, SAME = small_gpt.STEPS, 1e-12
+
+
+def cases() -> list[tuple[str, Callable[..., list[float]], dict[str, int], tuple[Any, ...]]]:
+    """A name, the function, the mesh, and the rest of the function's arguments."""
+    made: list[Any] = []
+    meshes: list[dict[str, int]] = [
+        {"data": n, "model": m} for n, m in product((1, 2, 4, 8), (1, 2, 4)) if n * m <= 8
+    ]
+    for axes, level, jit in product(meshes, (0, 1, 2, 3), (False, True)):
+        made.append((f"ZeRO {level}, jit {jit}", small_gpt.losses, axes, (level, STEPS, jit)))
+    for data, ranks, schedule in product((1, 2), (1, 2, 4), ("gpipe", "1f1b", "interleaved")):
+        stages = max(ranks, 4) if schedule == "interleaved" else ranks
+        for level in (0, 1, 2, 3):
+            axes = {"data": data, "pipe": ranks}
+            rest = (schedule, 4, stages, level, STEPS)
+            made.append((f"{schedule}, ZeRO {level}", small_gpt.pipeline_losses, axes, rest))
+    return made
+
+
+def main() -> int:
+    want = small_gpt.losses_of_one_process(STEPS)
+    failed = 0
+    for name, run, axes, rest in cases():
+        begun = time.process_time()
+        found = dist.run_local(run, prod(axes.values()), axes, *rest)
+        gap = max(abs(a - b) for losses in found for a, b in zip(losses, want, strict=True))
+        failed += gap > SAME
+        seconds = time.process_time() - begun
+        print(f"{axes} {name}: {gap:.1e} {'' if gap <= SAME else 'WRONG'} ({seconds:.1f} s)")
+    print(f"{failed} of {len(cases())} differ by more than {SAME}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
