@@ -95,13 +95,20 @@ def _optimizer_pieces(
     names = _names_of(model, opt)
     pieces: dict[str, Piece] = {}
     values: dict[str, dict[str, Any]] = {}
+    # of a parameter of one number, the shape alone does not say whether a state is one like it
+    counts = {
+        key
+        for p, held in opt.state.items()
+        for key, value in held.items()
+        if isinstance(value, Tensor) and value.shape == () != p.shape
+    }
     for p, held in opt.state.items():
         name = names[id(p)]
         values[name] = {}
         for key, value in held.items():
             if not isinstance(value, Tensor):
                 values[name][key] = value
-            elif value.shape == p.shape:
+            elif value.shape == p.shape and key not in counts:
                 pieces[f"{_STATE}{name}/{key}"] = _piece(value, p, mesh, split)
             elif isinstance(p, ShardParameter) and value.ndim:
                 raise ArgumentError(
