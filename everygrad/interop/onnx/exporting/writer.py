@@ -38,8 +38,6 @@ ONNX_TYPES = {
 }
 _SMALL = 1 << 12  # bytes up to which equal constants are looked for
 _NODES = 1 << 20  # bytes up to which a constant is a node, so that nobody takes it for a weight
-    1 << 20
-)  # bytes up to which a constant is a node: what reads the file takes no weight for it
 _TOLERANCE = {8: 1e-12, 4: 1e-5, 2: 1e-2}  # of constants that change, by the size of a float
 
 
