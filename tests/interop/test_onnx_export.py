@@ -227,7 +227,7 @@ MODELS: dict[str, Callable[[], tuple[Any, Any, Any, Any]]] = {
                      {"tokens": BATCH_TIME, "lengths": BATCH},
                      (tokens(2, 12, below=3), eg.tensor([12, 4]))),
     "decoder": lambda: (_Decoder().eval(), (images(3, 4),), {"z": BATCH}, (images(5, 4),)),
-    "encoder": lambda: (sentence_encoder.Encoder(_BERT).eval(),
+    "encoder": lambda: (sentence_encoder.Encoder(eg.models.Bert(_BERT)).eval(),
                         (tokens(2, 6, below=30), eg.ones((2, 6), dtype="bool")),
                         {"tokens": BATCH_TIME, "real": BATCH_TIME},
                         (tokens(3, 9, below=30), eg.ones((3, 9), dtype="bool"))),

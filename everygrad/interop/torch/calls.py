@@ -33,9 +33,10 @@ def from_torch(
 
     `example_inputs` are a tuple of positional arguments (a tensor alone stands for one), as
     PyTorch's or this library's tensors; without any, it is exported at its first call. It has
-    PyTorch's names and shares its weights (`copy` copies them). It is exported in the modes its
-    parts are in, again after `train()` or `eval()`, and, where `dynamic`, for every set of input
-    shapes it is called with. An ExportedProgram keeps its mode, and the sizes that it says.
+    PyTorch's names and shares its weights, which PyTorch must not write to then (`copy` copies
+    them). It is exported in the modes its parts are in, again after `train()` or `eval()`, and,
+    where `dynamic`, for every set of input shapes it is called with. An ExportedProgram keeps its
+    mode, and the sizes that it says.
 
     >>> import everygrad as eg, torch
     >>> model = eg.from_torch(torch.nn.Linear(3, 2), torch.zeros(1, 3))

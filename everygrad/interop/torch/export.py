@@ -93,9 +93,10 @@ def export(whole: torch.nn.Module, args: Any, kwargs: Any) -> Any:
             raise
         except Exception as error:
             first = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
+            cure = "; pass use_cache=False to models of transformers" if "Cache'>" in first else ""
             raise TraceError(
                 f"from_torch: torch.export cannot make one graph of {type(whole).__name__}: "
-                f"{type(error).__name__}: {first}"
+                f"{type(error).__name__}: {first}{cure}"
             ) from error
     if functions:
         warnings.warn(

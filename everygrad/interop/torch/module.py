@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -36,6 +36,10 @@ class TorchPart(Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self._kind = kind
+
+    if TYPE_CHECKING:  # names are PyTorch's, which no checker knows
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses: only the whole model was exported."""
