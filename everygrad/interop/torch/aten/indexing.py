@@ -137,7 +137,7 @@ def gather(x: Tensor, dim: int, at: Tensor, *, sparse_grad: bool = False) -> Ten
 
 
 def _scattered(
-    x: Tensor, dim: int, at: Tensor, source: Any, reduce: str | None, include_self: bool = True
+    x: Tensor, dim: int, at: Tensor, source: Any, combine: str | None, include_self: bool = True
 ) -> Tensor:
     shape = x.shape
     if not x.ndim:
@@ -151,19 +151,19 @@ def _scattered(
     if at.size == 0:
         return eg.clone(x).reshape(shape)
     at = at.astype(dtypes.int64)
-    if reduce is not None and x.dtype is dtypes.bool_:  # sums and extremes of 0 and 1
+    if combine is not None and x.dtype is dtypes.bool_:  # sums and extremes of 0 and 1
         number = _scattered(
-            x.astype(dtypes.int64), dim, at, source.astype(dtypes.int64), reduce, include_self
+            x.astype(dtypes.int64), dim, at, source.astype(dtypes.int64), combine, include_self
         )
         return (number != 0).reshape(shape)
-    if reduce == "mean" and not x.dtype.is_differentiable:
+    if combine == "mean" and not x.dtype.is_differentiable:
         count = eg.full(x.shape, int(include_self), x.dtype, x.device)
         count = eg.scatter_add(count, at, eg.ones(at.shape, x.dtype, x.device), axis=dim)
         total = _scattered(x, dim, at, source, "add", include_self)
         return (total.reshape(x.shape) // eg.maximum(count, 1)).reshape(shape)
-    if reduce == "add" and include_self:
+    if combine == "add" and include_self:
         return eg.scatter_add(x, at, source, axis=dim).reshape(shape)
-    out = eg.scatter(x, at, source, axis=dim, reduce=reduce, include_self=include_self)
+    out = eg.scatter(x, at, source, axis=dim, reduce=combine, include_self=include_self)
     return out.reshape(shape)
 
 
