@@ -134,9 +134,11 @@ class NodeByNode(Interpreter):
             self.log.wrong.append(f"{name} ({self.log.sample}): {fault}; args {n.args}: {shown}")
 
 
-def check_call(log: Log, target: Any, given: tuple[Any, ...], jit: bool = False) -> None:
-    """One call of an overload: by PyTorch, by us, and by us inside `eg.jit`. A dict that comes last
-    holds arguments by name."""
+def check_call(
+    log: Log, target: Any, given: tuple[Any, ...], jit: bool = False, device: str = "cpu"
+) -> None:
+    """One call of an overload: by PyTorch, by us on a device, and by us inside `eg.jit`. A dict
+    that comes last holds arguments by name."""
     args, kwargs = (given[:-1], given[-1]) if given and isinstance(given[-1], dict) else (given, {})
     graph, values = Graph(), []
 
@@ -150,7 +152,7 @@ def check_call(log: Log, target: Any, given: tuple[Any, ...], jit: bool = False)
 
     made = pytree.tree_map(placeholder, (args, kwargs))
     node = graph.call_function(target, *made)
-    copies = [ours(v) for v in values]
+    copies = [ours(v).to(device) for v in values]
     try:
         expected = target(*args, **kwargs)
     except (RuntimeError, TypeError) as error:
@@ -165,16 +167,21 @@ def check_call(log: Log, target: Any, given: tuple[Any, ...], jit: bool = False)
     if jit and not target._schema.is_mutable:
         run.append(eg.jit(run[0]))
     for function in run:
-        found = function(*copies)
+        found = pytree.tree_map(_on_cpu, function(*copies))
         if name in MEANT:
             expected, found = expected[: MEANT[name]], found[: MEANT[name]]
         fault = difference(expected, found, valued, LOOSER.get(name, 0.0))
         if target._schema.is_mutable:
-            written = (difference(b, a, valued) for b, a in zip(values, copies, strict=True))
+            after = map(_on_cpu, copies)
+            written = (difference(b, a, valued) for b, a in zip(values, after, strict=True))
             fault = fault or next(filter(None, written), "")
         if fault:
             log.wrong.append(f"{name} {given}: {fault}")
     (log.checked if valued else log.drawn)[name] += 1
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.to("cpu") if isinstance(value, eg.Tensor) else value
 
 
 def _drawn(target: Any) -> bool:
