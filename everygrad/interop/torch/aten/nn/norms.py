@@ -29,6 +29,13 @@ def _affine(x: Tensor, weight: Maybe, bias: Maybe) -> Tensor:
     return x if bias is None else x + wide(bias)
 
 
+def _statistics(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The mean and the variance along axes, which stay as axes of one element."""
+    mean = x.mean(axis=axes, keepdims=True)
+    off = x - mean
+    return mean, (off * off).mean(axis=axes, keepdims=True)
+
+
 def _slope(g: Tensor, unit: Tensor, rstd: Tensor, axes: tuple[int, ...]) -> Tensor:
     """The gradient by x of (x - mean) * rstd, both taken along axes; `unit` is its value."""
     along = (g * unit).mean(axis=axes, keepdims=True)
@@ -43,9 +50,8 @@ def native_layer_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, axes = wide(x), _last(x, normalized_shape)
-    mean = x.mean(axis=axes, keepdims=True)
-    rstd = rsqrt(x.var(axis=axes, keepdims=True) + eps)
-    return _affine(standardize(x, axes, eps), weight, bias), mean, rstd
+    mean, var = _statistics(x, axes)
+    return _affine(standardize(x, axes, eps), weight, bias), mean, rsqrt(var + eps)
 
 
 @aten("layer_norm.default")
@@ -136,7 +142,7 @@ def native_group_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     shape, rows = x.shape, wide(x).reshape((batch, group, channels // group * places))
-    mean, var = rows.mean(axis=2), rows.var(axis=2)
+    mean, var = (s.squeeze(2) for s in _statistics(rows, (2,)))
     each = (channels,) + (1,) * (len(shape) - 2)
     unit = standardize(rows, 2, eps).reshape(shape)
     weight = None if weight is None else weight.reshape(each)
@@ -203,7 +209,8 @@ def _trained(
     """By the batch's own statistics: the result, the mean, the variance, 1 / the deviation."""
     x = wide(x)
     axes, channels = _over_batch(x)
-    mean, var = x.mean(axis=axes), x.var(axis=axes)
+    # with the axes kept they are the statistics inside `standardize`, which then go over x once
+    mean, var = (s.reshape(-1) for s in _statistics(x, axes))
     weight = None if weight is None else weight.reshape(channels)
     bias = None if bias is None else bias.reshape(channels)
     return _affine(standardize(x, axes, eps), weight, bias), mean, var, rsqrt(var + eps)
