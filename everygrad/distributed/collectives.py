@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy import ndarray
 
@@ -26,6 +26,7 @@ from everygrad.distributed.records import (
     REDUCE,
     REDUCE_SCATTER,
     SEND,
+    Collective,
     by_leading_axis,
 )
 from everygrad.distributed.world import world
@@ -48,7 +49,21 @@ __all__ = [
     "start_all_reduce",
 ]
 
-_REDUCTIONS = ("sum", "mean", "max", "min")
+
+class Reduction(NamedTuple):
+    """How the ranks' tensors become one: the record, its parameter, whether it is a mean."""
+
+    record: Collective
+    how: str
+    is_mean: bool = False
+
+
+_REDUCTIONS = {
+    "sum": Reduction(ALL_REDUCE, "sum"),
+    "mean": Reduction(ALL_REDUCE, "sum", is_mean=True),
+    "max": Reduction(ALL_EXTREME, "max"),
+    "min": Reduction(ALL_EXTREME, "min"),
+}
 
 
 def wider(x: Tensor) -> DType:
@@ -99,19 +114,25 @@ def all_reduce(x: Tensor, mesh: Mesh, axis: str | None, op: str = "sum") -> Tens
     tensor([1., 1.])
     """
     size = _checked("all_reduce", x, mesh, axis)
-    if op not in _REDUCTIONS:
-        raise ArgumentError(f"all_reduce: op must be one of {', '.join(_REDUCTIONS)}, got {op!r}")
-    if x.dtype.kind == "bool" or (x.dtype.is_complex and op in ("max", "min")):
+    kind = _reduction("all_reduce", op)
+    orders = kind.record is ALL_EXTREME
+    if x.dtype.kind == "bool" or (x.dtype.is_complex and orders):
         cure = "cast it to int32" if x.dtype.kind == "bool" else "take abs() first"
         raise DtypeError(f"all_reduce: does not take {x.dtype} for {op}; {cure}")
-    if op == "mean":
-        if not x.dtype.is_differentiable:
-            raise DtypeError(f"all_reduce: the mean of {x.dtype}; cast it with astype() to a float")
-        return all_reduce(x, mesh, axis) / size
-    record = ALL_REDUCE if op == "sum" else ALL_EXTREME
-    if by_leading_axis(x, mesh) and (wide := wider(x)) is not x.dtype:
-        return apply(record, x.astype(wide), mesh=mesh, axis=axis, how=op).astype(x.dtype)
-    return apply(record, x, mesh=mesh, axis=axis, how=op)
+    if kind.is_mean and not x.dtype.is_differentiable:
+        raise DtypeError(f"all_reduce: the mean of {x.dtype}; cast it with astype() to a float")
+    wide = wider(x) if by_leading_axis(x, mesh) else x.dtype
+    given = x if wide is x.dtype else x.astype(wide)
+    out = apply(kind.record, given, mesh=mesh, axis=axis, how=kind.how)
+    out = out if wide is x.dtype else out.astype(x.dtype)
+    return out / size if kind.is_mean else out
+
+
+def _reduction(name: str, op: Any) -> Reduction:
+    found = _REDUCTIONS.get(op) if isinstance(op, str) else None
+    if found is None:
+        raise ArgumentError(f"{name}: op must be one of {', '.join(_REDUCTIONS)}, got {op!r}")
+    return found
 
 
 class Work:
@@ -144,12 +165,13 @@ def start_all_reduce(x: Tensor, mesh: Mesh, axis: str | None, op: str = "sum") -
     tensor([1., 1.])
     """
     size = _checked("start_all_reduce", x, mesh, axis)
-    if op not in ("sum", "mean") or not x.dtype.is_differentiable:
+    kind = _reduction("start_all_reduce", op)
+    if kind.record is not ALL_REDUCE or not x.dtype.is_differentiable:
         raise ArgumentError(
             f"start_all_reduce: takes floats and op sum or mean, got {x.dtype} and {op!r}"
         )
     payload = x._data
-    divisor = size if op == "mean" else 1
+    divisor = size if kind.is_mean else 1
     if type(payload) is not ndarray or intercepted():
         made = Pending(lambda: apply(ALL_REDUCE, x.detach(), mesh=mesh, axis=axis, how="sum")._data)
         made.run()
