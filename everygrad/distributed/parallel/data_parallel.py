@@ -272,7 +272,8 @@ class DataParallel(BatchParallel):
         for _, p in bucket.held:
             g = p.grad
             used = g is not None and id(p) in bucket.ready and weight > 0
-            parts.append((g * weight if used else zeros_like(p)).reshape(-1))
+            part = zeros_like(p) if g is None or not used else g * weight
+            parts.append(part.reshape(-1))
             flags.append(ones((1,), p.dtype, p.device) if used else zeros((1,), p.dtype, p.device))
         return concat([*parts, *flags])
 

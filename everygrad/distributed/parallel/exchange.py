@@ -20,28 +20,28 @@ def _own(x: Tensor, mesh: Mesh, axis: str, dim: int) -> Tensor:
     return part
 
 
-_COPY = Kernel(
+_COPY: Kernel = Kernel(
     "copy_to_shards",
     lambda x, mesh, axis: x,
     ("x",),
     (lambda g, mesh, axis: apply(_SUM, g, mesh=mesh, axis=axis),),
     linear=(0,),
 )
-_SUM = Kernel(
+_SUM: Kernel = Kernel(
     "sum_of_shards",
     lambda x, mesh, axis: all_reduce(x, mesh, axis),
     ("x",),
     (lambda g, mesh, axis: apply(_COPY, g, mesh=mesh, axis=axis),),
     linear=(0,),
 )
-_GATHER = Kernel(
+_GATHER: Kernel = Kernel(
     "gather_shards",
     lambda x, mesh, axis, dim, size: gather_shards(x, mesh, axis, dim, size),
     ("x",),
     (lambda g, mesh, axis, dim: apply(_SPLIT, g, mesh=mesh, axis=axis, dim=dim),),
     linear=(0,),
 )
-_SPLIT = Kernel(
+_SPLIT: Kernel = Kernel(
     "split_to_shards",
     _own,
     ("x",),

@@ -16,6 +16,7 @@ from everygrad.core.tensor import Tensor
 from everygrad.distributed.collectives import broadcast, recv, send
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.parallel.buckets import Lane
+from everygrad.distributed.parallel.data_parallel import BatchParallel, DataParallel
 from everygrad.distributed.parallel.schedules import SCHEDULES, acts_of
 from everygrad.distributed.placements import extent
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
@@ -83,9 +84,8 @@ class Pipeline(Module):
     def values_changed(self) -> None:
         """The values of parameters were given from outside."""
         for module in self.chunks:
-            changed = getattr(module, "values_changed", None)
-            if changed is not None:
-                changed()
+            if isinstance(module, BatchParallel):
+                module.values_changed()
 
     # --- one step --------------------------------------------------------------------------------
 
@@ -112,15 +112,14 @@ class Pipeline(Module):
         )  # fmt: skip
         with ExitStack() as quiet:
             for module in self.chunks:
-                if hasattr(module, "sync_gradients"):
+                if isinstance(module, DataParallel):
                     quiet.enter_context(module.no_sync())
             for act in acts:
                 (run.forward if act.forward else run.backward)(act.chunk, act.microbatch)
         run.finish()
         for module in self.chunks:
-            sync = getattr(module, "sync_gradients", None)
-            if sync is not None:
-                sync()
+            if isinstance(module, DataParallel):
+                module.sync_gradients()
         return self._from_last(run.total if run.total is not None else zeros((), "float64"))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from everygrad.autograd.modes import no_grad
 from everygrad.core.tensor import Tensor, shared
@@ -10,13 +10,13 @@ from everygrad.distributed.collectives import all_reduce
 from everygrad.distributed.mesh import Mesh
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn.module import Module
-from everygrad.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from everygrad.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, _BatchNorm
 from everygrad.nn.parameter import Parameter
 
 _KINDS = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 
 
-class SyncBatchNorm(BatchNorm1d):
+class SyncBatchNorm(_BatchNorm):
     """A batch norm of (batch, channels, ...) over the rows of all ranks along an axis of a mesh.
 
     >>> import everygrad as eg
@@ -25,8 +25,8 @@ class SyncBatchNorm(BatchNorm1d):
     (4, 3, 2, 2)
     """
 
-    ranks = (2, 3, 4, 5)
-    places = ", ...) or (batch, channels"
+    ranks: ClassVar[tuple[int, ...]] = (2, 3, 4, 5)
+    places: ClassVar[str] = ", ..."
 
     def __init__(self, num_features: int, mesh: Mesh, axis: str = "data", **options: Any) -> None:
         super().__init__(num_features, **options)
@@ -82,7 +82,7 @@ def convert_sync_batchnorm(module: Module, mesh: Mesh, axis: str = "data") -> Mo
     if not isinstance(module, Module):
         raise ArgumentError(f"convert_sync_batchnorm: takes a Module, got {type(module).__name__}")
     mesh.coordinate(axis)
-    if isinstance(module, _KINDS) and not isinstance(module, SyncBatchNorm):
+    if isinstance(module, _KINDS):
         made = SyncBatchNorm(
             module.num_features,
             mesh,

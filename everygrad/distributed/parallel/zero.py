@@ -31,7 +31,7 @@ from everygrad.distributed.parallel.shard_parameter import (
     whole_box,
 )
 from everygrad.errors import ArgumentError, ShapeError
-from everygrad.nn.module import Module
+from everygrad.nn.module import LoadedKeys, Module
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.python.creation import tensor, zeros
 from everygrad.ops.shape.joining import concat
@@ -376,9 +376,10 @@ class ShardedParameters(BatchParallel):
                 (found[part.name],) = _assembled(gathered, [part], self.ranks)
         return {prefix + name: t for name, t in found.items()}
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> LoadedKeys:
         """Give the shards and buffers their values; every rank must load the same."""
         values = _checked_values(self._parts, self.module, state_dict, strict)
+        own = [part.name for part in self._parts]
         for part in self._parts:
             if part.name in values:
                 given = tensor(values[part.name], part.shard.dtype, part.shard.device)
@@ -387,6 +388,8 @@ class ShardedParameters(BatchParallel):
         for name, b in self.module.named_buffers():
             if name in values:
                 b.rebind(tensor(values[name], b.dtype, b.device)._data, None)
+        missing = [name for name in own if name not in values]
+        return LoadedKeys(missing, [name for name in state_dict if name not in values])
 
 
 def shard(
