@@ -1,6 +1,6 @@
 """50 steps of a small GPT on simulated ranks, in every way there is, beside one process.
 
-    python -m devtools.drills.parallel_training
+    python -m devtools.drills.parallel_training [word ...]
 
 The short form is `tests/distributed/test_equal_to_one_process.py`.
 """
@@ -37,19 +37,21 @@ def cases() -> list[tuple[str, Callable[..., list[float]], dict[str, int], tuple
     return made
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
+    """`words`: only cases whose names have all of them."""
     want = small_gpt.losses_of_one_process(STEPS)
     failed = 0
-    for name, run, axes, rest in cases():
+    chosen = [case for case in cases() if all(w in f"{case[2]} {case[0]}" for w in words)]
+    for name, run, axes, rest in chosen:
         begun = time.process_time()
         found = dist.run_local(run, prod(axes.values()), axes, *rest)
         gap = max(abs(a - b) for losses in found for a, b in zip(losses, want, strict=True))
         failed += gap > SAME
         seconds = time.process_time() - begun
         print(f"{axes} {name}: {gap:.1e} {'' if gap <= SAME else 'WRONG'} ({seconds:.1f} s)")
-    print(f"{failed} of {len(cases())} differ by more than {SAME}")
+    print(f"{failed} of {len(chosen)} differ by more than {SAME}")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -36,6 +36,7 @@ DATA: list[tuple[dict[str, int], int, int, bool]] = [
 # (mesh, schedule, microbatches, stages, level, steps)
 PIPES: list[tuple[dict[str, int], str, int, int, int, int]] = [
     ({"pipe": 1}, "gpipe", 4, 1, 0, SHORT),
+    ({"pipe": 1}, "interleaved", 4, 4, 0, SHORT),
     ({"pipe": 2}, "gpipe", 4, 2, 0, SHORT),
     ({"pipe": 2}, "1f1b", 4, 2, 0, small_gpt.STEPS),
     ({"pipe": 4}, "1f1b", 3, 4, 0, SHORT),
