@@ -78,6 +78,7 @@ def compile_buffers(
     >>> double.results, double.constants
     ([Buffer(shape=(3,), dtype=float32)], [])
     """
+    device = getattr(base.get(device), "device", device)  # as tensors name it: "cuda" for "cuda:0"
     tracer = Tracer()
     tracer.devices.add(device)
     with tracer.active(), no_grad():

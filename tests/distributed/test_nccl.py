@@ -34,8 +34,10 @@ class FakeNccl:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 
-    def get_unique_id(self) -> tuple[int, ...]:
-        return tuple(range(-64, 64))
+    unique: Any = tuple(range(-64, 64))  # of CuPy 13; 14 has bytes
+
+    def get_unique_id(self) -> Any:
+        return self.unique
 
     def NcclCommunicator(self, size: int, key: Any, rank: int) -> FakeNccl:  # noqa: N802  # CuPy's
         self.calls.append(("communicator", (size, key, rank)))
@@ -139,3 +141,12 @@ def test_without_the_library() -> None:
     else:
         said = "pip install: it is there"
     assert "pip install" in said
+
+
+@pytest.mark.parametrize("unique", [tuple(range(-64, 64)), bytes(range(128))], ids=["13", "14"])
+def test_the_id_of_a_communicator_is_of_the_kind_that_cupy_gives(
+    library: FakeNccl, unique: Any
+) -> None:
+    library.unique = unique
+    nccl.NcclGroup(eg.distributed.Mesh({"data": 1}).group("data"))
+    assert library.calls[-1] == ("communicator", (1, unique, 0))

@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 import everygrad as eg
+from everygrad._jit.buffers import Buffer, compile_buffers
+from everygrad.backends import base
+from everygrad.backends.cuda.device import Cuda
+from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.errors import ArgumentError, OutOfRangeError, TraceError
 
 KEPT = eg.tensor([1.0, 2.0, 3.0])
@@ -127,3 +131,13 @@ def test_what_cannot_be_compiled_is_refused() -> None:
         eg.jit(lambda x: (x, 2.0)).on_buffers([((2,), "float32")])
     with pytest.raises(TraceError):
         eg.jit(lambda x: x if x.sum() > 0 else -x).on_buffers([((2,), "float32")])
+
+
+def test_a_device_by_its_other_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the function makes is on "cuda", and "cuda:0" is the same device."""
+    monkeypatch.setitem(base._OPEN, "cuda", Cuda("cuda", DryDriver()))
+    for name in ("cuda", "cuda:0"):
+        function = compile_buffers(
+            lambda xs: [xs[0] + eg.ones((3,), device="cuda")], [Buffer((3,), eg.float32)], name
+        )
+        assert function.device == "cuda"

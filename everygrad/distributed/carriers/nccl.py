@@ -46,11 +46,14 @@ class NcclGroup:
         self.nccl, runtime = library()
         self.clear = runtime.memsetAsync
         self.group = group
-        own = bytes(x & 0xFF for x in self.nccl.get_unique_id()) if group.index == 0 else bytes(_ID)
+        unique = self.nccl.get_unique_id()  # bytes; before CuPy 14, a tuple of signed ones
+        own = bytes(x & 0xFF for x in unique)
         entry = group.world.ring.begin(f"NCCL over {group.name}")
         first = group.guarded(entry, lambda: group.told(own, [_ID] * group.size, entry))[0]
-        signed = tuple(int(x) - 256 if x > 127 else int(x) for x in first)
-        self.comm = self.nccl.NcclCommunicator(group.size, signed, group.index)
+        shared: Any = bytes(first)
+        if not isinstance(unique, bytes):
+            shared = tuple(x - 256 if x > 127 else x for x in shared)
+        self.comm = self.nccl.NcclCommunicator(group.size, shared, group.index)
 
     def number(self, dtype: DType, what: str) -> int:
         """NCCL's number of a dtype that is summed."""
