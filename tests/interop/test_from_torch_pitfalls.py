@@ -23,9 +23,7 @@ from everygrad.errors import (
     TraceError,
 )
 from everygrad.interop.torch import versions
-from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.exchange import from_tensor
-from everygrad.interop.torch.graph import overload
 
 
 class Calls(nn.Module):
@@ -349,6 +347,21 @@ def test_without_examples_it_is_exported_when_first_called() -> None:
     assert module.programs == 1
 
 
+def test_ops_that_are_one_here_are_kept_whole() -> None:
+    def function(s: Any, x: torch.Tensor) -> Any:
+        y, _ = s.rnn(x)
+        return nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True)
+
+    model = Calls(function)
+    model.rnn = nn.LSTM(3, 4, 2, batch_first=True)
+    module = eg.from_torch(model, torch.zeros(2, 7, 3))
+    (program,) = module._source.programs.values()
+    targets = [step.target for step in program.program.steps]
+    assert "aten::lstm.input" in targets
+    assert "aten::scaled_dot_product_attention.default" in targets
+    assert len(targets) < 20  # not unrolled step by step
+
+
 # --- exported programs ---------------------------------------------------------------------------
 
 
@@ -452,24 +465,3 @@ def test_exporting_leaves_pytorch_as_it_was() -> None:
     assert torch.backends.mha.get_fastpath_enabled() is fast
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     assert model(torch.zeros(2, 3)).shape == (2, 4)
-
-
-# --- the table -----------------------------------------------------------------------------------
-
-
-def test_every_core_overload_is_in_the_table() -> None:
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
-    overloads = [getattr(p, o) for p in packets if hasattr(p, "overloads") for o in p.overloads()]
-    core = [op for op in overloads if torch.Tag.core in op.tags]
-    # a result written into memory that is given: no functional graph has it
-    lacking = [overload(op) for op in core if overload(op) not in HANDLERS]
-    assert len(core) > 180
-    assert lacking in ([], ["aten::atan2.out"])
-    named = [name for name in HANDLERS if name.startswith("aten::")]
-    assert len(named) > 500
-    assert [name for name in named if not _exists(name)] == []
-
-
-def _exists(name: str) -> bool:
-    op, _, variant = name.removeprefix("aten::").partition(".")
-    return hasattr(torch.ops.aten, op) and variant in getattr(torch.ops.aten, op).overloads()

@@ -129,8 +129,10 @@ def _put_at(
 
 @aten("gather.default")
 def gather(x: Tensor, dim: int, at: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    if not x.ndim or not at.size:
-        return x.broadcast_to(at.shape) if at.size else eg.zeros(at.shape, x.dtype, x.device)
+    if not at.size:  # which may have any number of axes
+        return x.reshape(-1)[:0].reshape(at.shape)
+    if not x.ndim:
+        return x.broadcast_to(at.shape)
     if not at.ndim:
         return eg.gather(x, at.reshape(1), axis=dim).reshape(())
     return eg.gather(x, at.astype(dtypes.int64), axis=dim)
