@@ -23,8 +23,11 @@ def _reduced(x: Tensor, reduction: int) -> Tensor:
     return x if not reduction else x.mean() if reduction == 1 else x.sum()
 
 
-def _pointwise(name: str, function: Callable[..., Any], last: str | None = None) -> None:
-    """A loss of (input, target), `reduction` and perhaps one more number, and its backward."""
+def _pointwise(
+    name: str, function: Callable[..., Any], last: str | None = None, differentiated: bool = True
+) -> None:
+    """A loss of (input, target), `reduction` and perhaps one more number, and its backward; some
+    PyTorch differentiates through its parts instead."""
 
     def run(x: Tensor, target: Tensor, reduction: int = 1, more: Any = None) -> Tensor:
         options = {} if last is None or more is None else {last: more}
@@ -40,12 +43,12 @@ def _pointwise(name: str, function: Callable[..., Any], last: str | None = None)
         return found
 
     aten(f"{name}.default")(forward)
-    if name != "l1_loss":  # which PyTorch differentiates through its parts
+    if differentiated:
         aten(f"{name}_backward.default")(backward)
 
 
 _pointwise("mse_loss", F.mse_loss)
-_pointwise("l1_loss", F.l1_loss)
+_pointwise("l1_loss", F.l1_loss, differentiated=False)
 _pointwise("smooth_l1_loss", F.smooth_l1_loss, "beta")
 _pointwise("huber_loss", F.huber_loss, "delta")
 _pointwise("soft_margin_loss", F.soft_margin_loss)
