@@ -288,24 +288,31 @@ def test_attention_of_gpus(causal: bool, heads: int) -> None:
     )
     slopes = torch.autograd.grad(out, (q, k, v), g)
     like = Result((2, 4, 5, 8), eg.float64)
-    sums = Result((2, 4, 5), eg.float64)
     given = [ours(t) for t in (q, k, v)]
-    cases = {
-        "efficient_attention": ((None, True, 0.0, causal), (None, *(None,) * 4, 0.0, [True] * 4)),
-        "flash_attention": ((0.0, causal), None),
-        "fused_attention_overrideable": ((None, 0.0, causal), None),
+    forward = {
+        "efficient_attention": (None, True, 0.0, causal),
+        "cudnn_attention": (None, True, 0.0, causal),
+        "flash_attention": (0.0, causal),
+        "fused_attention_overrideable": (None, 0.0, causal),
     }
-    for name, (options, _) in cases.items():
+    sums = torch.logsumexp(_scores(q, k, causal), -1).detach()
+    for name, options in forward.items():
         run = HANDLERS[f"aten::_scaled_dot_product_{name}.default"].function
-        found = run(*given, *options, result=[like, sums, None, None])
+        found = run(*given, *options, result=[like, Result((2, 4, 5), eg.float64), None, None])
         assert not difference(out, found[0]), name
-        assert not difference(torch.logsumexp(_scores(q, k, causal), -1).detach(), found[1])
-    flash = HANDLERS["aten::_scaled_dot_product_flash_attention_backward.default"].function
-    rest = (None,) * 6 + (0.0, causal, None, None)
-    assert not difference(slopes, flash(ours(g), *given, *rest))
-    efficient = HANDLERS["aten::_scaled_dot_product_efficient_attention_backward.default"].function
-    rest = (None,) * 5 + (0.0, [True, True, True, False], causal)
-    assert not difference(slopes, efficient(ours(g), *given, *rest)[:3])
+        assert not difference(sums, found[1]), name
+    backward = {
+        "efficient_attention": (*(None,) * 5, 0.0, [True, True, True, False], causal),
+        "cudnn_attention": (*(None,) * 9, 0.0, causal),
+        "flash_attention": (*(None,) * 6, 0.0, causal, None, None),
+        "fused_attention_overrideable": (
+            *(None, [True, True, True, False], *(None,) * 6, 0.0, causal, None, None),
+        ),
+    }
+    for name, options in backward.items():
+        run = HANDLERS[f"aten::_scaled_dot_product_{name}_backward.default"].function
+        found = run(ours(g), *given, *options)
+        assert not difference(slopes, found[:3]), name
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:

@@ -66,6 +66,14 @@ def linalg_svd(
     return [left, _op("svdvals")(x), right]
 
 
+def _mirrored(x: Tensor, uplo: str) -> Tensor:
+    """The hermitian matrix of which x holds one half."""
+    half = x.tril() if uplo.upper() == "L" else x.triu().mT.conj()
+    below = half - _op("diag_embed")(half.diagonal(0, -2, -1))
+    found: Tensor = half + below.mT.conj()
+    return found
+
+
 @aten("_linalg_eigh.default", wants_result=True)
 def linalg_eigh(
     x: Tensor,
@@ -74,9 +82,7 @@ def linalg_eigh(
     *,
     result: list[Result],
 ) -> list[Tensor]:
-    half = x.tril() if uplo.upper() == "L" else x.triu().mT.conj()
-    below = half - _op("diag_embed")(half.diagonal(0, -2, -1))
-    whole = half + below.mT.conj()
+    whole = _mirrored(x, uplo)
     if compute_v:
         return list(_op("eigh")(whole))
     return [_op("eigvalsh")(whole), zeros(result[1].shape, result[1].dtype, x.device)]
@@ -185,8 +191,14 @@ def linalg_pinv(
     rtol: Tensor | None = None,
     hermitian: bool = False,
 ) -> Tensor:
-    """What is small beside the largest singular value counts as 0."""
-    u, s, vh = _op("svd")(x, full_matrices=False)
+    """What is small beside the largest singular value counts as 0. Of a hermitian matrix the part
+    above the diagonal is not read."""
+    if hermitian:
+        values, vectors = _op("eigh")(_mirrored(x, "L"))
+        s, u = values.abs(), vectors
+        vh = (vectors * values.sign().expand_dims(-2)).mT.conj()
+    else:
+        u, s, vh = _op("svd")(x, full_matrices=False)
     usual = max(x.shape[-2:]) * dtypes.finfo(s.dtype).eps if atol is None else 0.0
     relative = usual if rtol is None else rtol.expand_dims(-1)
     limit = s.max(axis=-1, keepdims=True) * relative if s.shape[-1] else s

@@ -196,6 +196,15 @@ def flash_backward(
     return pulled(lambda q, k, v: _attend(q, k, v, None, causal, scale), g, q, k, v)
 
 
+@aten("_scaled_dot_product_cudnn_attention_backward.default")
+def cudnn_backward(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, *given: Any, scale: float | None = None
+) -> tuple[Tensor, ...]:
+    """(out, log_sums, seed, offset, bias, 4 sizes, dropout_p, is_causal) follow the values."""
+    bias, causal = given[4], given[10]
+    return pulled(lambda q, k, v: _attend(q, k, v, bias, causal, scale), g, q, k, v)
+
+
 @aten("_scaled_dot_product_efficient_attention_backward.default")
 def efficient_backward(
     g: Tensor,
