@@ -31,7 +31,11 @@ LOOSER = {"aten::hardsigmoid_backward.default": 1e-7}
 UNWRITTEN = ("empty", "new_empty", "prims::empty")
 DRAWN = ("aten::rand.default", "aten::randn.default", "aten::randperm.default")
 # Room that a library keeps for itself: results beyond these many mean nothing to anybody else.
-MEANT = {"aten::mkldnn_rnn_layer.default": 3}
+MEANT = {
+    "aten::mkldnn_rnn_layer.default": 3,
+    "aten::_ctc_loss.default": 1,
+    "aten::_ctc_loss.Tensor": 1,
+}
 # Of values that are the same, any may be the one that is named: indices are not compared then.
 TIED = ("kthvalue", "median", "nanmedian", "mode", "sort", "topk")
 # Both are right, but a basis may be any other of the same space.
@@ -129,6 +133,8 @@ class NodeByNode(Interpreter):
         drawn = _drawn(n.target)
         short = name.partition("::")[2].rpartition(".")[0]
         valued = not drawn and not short.startswith(UNWRITTEN) and short not in BASES
+        if name in MEANT:
+            expected, found = expected[: MEANT[name]], found[: MEANT[name]]
         if short in TIED and not values[0].dtype.is_differentiable:
             expected, found = expected[0], found[0]
         fault = difference(expected, found, valued, LOOSER.get(name, 0.0))

@@ -79,6 +79,17 @@ def _sgd(t: Maker, nesterov: bool) -> tuple[Any, ...]:
     return (*lists, options | {"nesterov": nesterov, "maximize": False, "is_first_step": False})
 
 
+def _ctc(t: Maker) -> tuple[Any, ...]:
+    targets = t.index(4, 2, 3) + 1
+    return (t(6, 2, 5).log_softmax(-1), targets, [6, 5], [3, 2])
+
+
+def _ctc_backward(t: Maker) -> tuple[Any, ...]:
+    given = _ctc(t)
+    loss, alphas = torch.ops.aten._ctc_loss(*given)
+    return (t(2), *given, loss, alphas, 0)
+
+
 MORE: dict[str, tuple[Row, ...]] = {
     "lstm.input": (_recurrent(4, 2), _recurrent(4, 2, ways=2)),
     "gru.input": (_recurrent(3, 1), _recurrent(3, 1, ways=2)),
@@ -140,6 +151,8 @@ MORE: dict[str, tuple[Row, ...]] = {
         lambda t: (t(), t(4, 3), t.index(3, 4), t.unit(3), 1, 1, t.unit()),
         lambda t: (t(4), t(4, 3), t.index(3, 4), None, 0, -100, t.unit()),
     ),
+    "_ctc_loss.default": (_ctc,),
+    "_ctc_loss_backward.default": (_ctc_backward,),
     "grid_sampler_2d_backward.default": (
         lambda t: (t(1, 2, 3, 3), t(1, 2, 4, 5), t(1, 3, 3, 2), 0, 1, False, [True, True]),
     ),

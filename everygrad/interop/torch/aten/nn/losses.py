@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from everygrad.core.tensor import Tensor
 from everygrad.interop.torch.aten.derivatives import pulled, wide
-from everygrad.interop.torch.aten.registry import aten
+from everygrad.interop.torch.aten.registry import Result, aten
 from everygrad.nn import functional as F
 from everygrad.ops.elementwise.basic import where
+from everygrad.ops.elementwise.math import exp
 from everygrad.ops.index.gather import take, take_along_axis
 from everygrad.ops.index.scatter import scatter
-from everygrad.ops.python.creation import ones, zeros
+from everygrad.ops.python.creation import arange, asarray, ones, zeros
 
 Maybe = Tensor | None
 _REDUCTIONS = ("none", "mean", "sum")
@@ -194,3 +198,49 @@ def nll_loss_backward(
     nothing = zeros(x.shape, x.dtype, x.device)
     at, slopes = safe.expand_dims(axis), slopes.expand_dims(axis)
     return scatter(nothing, at, slopes, axis=axis)
+
+
+# --- connectionist temporal classification -------------------------------------------------------
+
+
+@aten("_ctc_loss.default", "_ctc_loss.Tensor", wants_result=True)
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    zero_infinity: bool = False,
+    *,
+    result: Sequence[Result],
+) -> tuple[Tensor, Tensor]:
+    """The second is what PyTorch keeps of the forward algorithm; our backward runs it again."""
+    lengths = (input_lengths, target_lengths)
+    loss = F.ctc_loss(log_probs, targets, *lengths, blank, "none", zero_infinity)
+    return loss, zeros(result[1].shape, result[1].dtype, log_probs.device)
+
+
+@aten("_ctc_loss_backward.default", "_ctc_loss_backward.Tensor")
+def ctc_loss_backward(
+    g: Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    neg_log_likelihood: Tensor,
+    log_alpha: Tensor,
+    blank: int,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """PyTorch's is that of the scores before their log_softmax, which leaves it as it is: it has
+    the probabilities more, at the times that a sequence has."""
+    rest = (targets, input_lengths, target_lengths, blank, "none", zero_infinity)
+    (found,) = pulled(lambda x: F.ctc_loss(x, *rest), g, log_probs)
+    times = input_lengths
+    if not isinstance(times, Tensor):
+        times = asarray(np.asarray(times, np.int64), device=g.device)
+    steps = arange(log_probs.shape[0], dtype=times.dtype, device=g.device).expand_dims(1)
+    lost = (neg_log_likelihood == math.inf) & zero_infinity
+    running = (steps < times) & ~lost
+    more = where(running.expand_dims(2), exp(log_probs) * g.expand_dims(1), 0.0)
+    return found + more
