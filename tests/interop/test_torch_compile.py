@@ -478,6 +478,24 @@ def _(x):
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("everygrad_tests::turned", mutates_args=())
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    return x.t().contiguous().t() * 2  # not the strides that are said below
+
+
+@_turned.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_strides_that_an_op_does_not_have():
+    x = torch.randn(3, 3).double()
+    call = compiled(lambda x: _turned(x + 1).exp() * 3, options={})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_same(call(x), ((x + 1) * 2).exp() * 3)
+
+
 def _with_unknown(x):
     y = _unknown((x * 2).t() + 1)
     return (_other(y.exp()).sin() + y, y[0] * 2, x)

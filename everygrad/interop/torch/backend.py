@@ -206,6 +206,19 @@ class Partitioned:
         return self.module(*given)
 
 
+def as_said(value: Any, node: Node) -> Any:
+    """A value that PyTorch computed, with the strides that the graph says it has: ops of others may
+    give other ones, and compiled code reads memory by what was said."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    said = node.meta["val"].stride()
+    if value.stride() == said:
+        return value
+    return torch.empty_strided(value.shape, said, dtype=value.dtype, device=value.device).copy_(
+        value
+    )
+
+
 class _Part(torch.nn.Module):
     """A compiled part, as a module of the graph around it."""
 
@@ -214,7 +227,7 @@ class _Part(torch.nn.Module):
         self.function = function
 
     def forward(self, *args: Any) -> Any:
-        out = self.function(list(args))
+        out = self.function(list(map(as_said, args, self.function.placeholders)))
         return out[0] if self.function.single else out
 
 

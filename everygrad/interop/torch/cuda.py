@@ -8,7 +8,8 @@ waits for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,6 @@ from everygrad.backends.cuda.dlpack import capsule
 from everygrad.backends.cuda.driver.memory import Storage
 from everygrad.interop.torch.exchange import from_tensor
 from everygrad.interop.torch.graph import DTYPES
-
-
-def _nothing() -> None:
-    """The streams are ordered at the next call."""
 
 
 def run(
@@ -48,7 +45,9 @@ def run(
     driver.order(theirs, driver.stream)
     results = function.on_payloads(payloads)
     driver.order(driver.stream, theirs)
-    return [tensor(backend, a, m) for a, m in zip(results, made, strict=True)]
+    # memory that PyTorch gives back may still be read by what its stream holds
+    done = partial(driver.order, theirs, driver.stream)
+    return [tensor(backend, a, m, done) for a, m in zip(results, made, strict=True)]
 
 
 DEFAULT_STREAM = 1  # CUDA's handle of the legacy default stream, which PyTorch calls 0
@@ -67,9 +66,9 @@ def payload(backend: Any, t: torch.Tensor, buffer: Any) -> Any:
     return CudaArray(backend.device, buffer.shape, dtype, storage)
 
 
-def tensor(backend: Any, array: CudaArray, made: Any) -> torch.Tensor:
-    """A result as PyTorch's tensor, which holds its memory."""
+def tensor(backend: Any, array: CudaArray, made: Any, done: Callable[[], None]) -> torch.Tensor:
+    """A result as PyTorch's tensor, which holds its memory; `done` is called when it is freed."""
     dtype = DTYPES[made.dtype]
-    shared = torch.utils.dlpack.from_dlpack(capsule(array, dtype, backend.dlpack_device, _nothing))
+    shared = torch.utils.dlpack.from_dlpack(capsule(array, dtype, backend.dlpack_device, done))
     out = torch.as_strided(shared, made.size, made.stride)
     return out.cpu() if made.node.meta["val"].device.type == "cpu" else out
