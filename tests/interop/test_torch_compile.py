@@ -158,26 +158,56 @@ def test_five_training_steps_equal_eager(name):
             assert_same(call(x), model(x), 1e-8)
 
 
-def test_no_op_of_onednn_is_traced():
+RECURRENT = {
+    "lstm": lambda: nn.LSTM(5, 6, 2, batch_first=True),
+    "gru": lambda: nn.GRU(5, 6, 2, bidirectional=True),
+    "lstm without biases": lambda: nn.LSTM(5, 6, bias=False, bidirectional=True),
+    "with dropout": lambda: nn.LSTM(5, 6, 2, dropout=0.5),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_are_one_node(name, monkeypatch):
     names = []
+    made = backend.compiled
 
-    def watched(module, inputs):
-        made = backend.compiled
+    def noted(graph, whole=False):
+        names.append([str(n.target) for n in graph.graph.nodes])
+        return made(graph, whole)
 
-        def noted(graph, whole=False):
-            names.extend(str(n.target) for n in graph.graph.nodes)
-            return made(graph, whole)
+    monkeypatch.setattr(backend, "compiled", noted)
+    model = RECURRENT[name]().double()
+    x = torch.randn(3, 4, 5).double().requires_grad_()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        found = []
+        for call in (model, compiled(model)):
+            torch.manual_seed(2)
+            model.zero_grad()
+            out, state = call(x)
+            x.grad = None
+            (out.pow(2).sum() + (state[0] if isinstance(state, tuple) else state).sum()).backward()
+            found.append([out.detach(), x.grad, *(p.grad for p in model.parameters())])
+    forward, backward = names
+    assert not any("mkldnn" in n for n in forward + backward)
+    if name == "with dropout":  # what is drawn inside must be drawn once: step by step
+        assert len(forward) > 50
+        return
+    assert_same(found[1], found[0])
+    assert sum("everygrad.recurrent" in n for n in forward) == 1
+    assert sum("everygrad.recurrent_backward" in n for n in backward) == 1
+    assert not any("mm" in n for n in forward)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(backend, "compiled", noted)
-            return everygrad(module, inputs)
 
-    model = Recurrent()
-    with torch._dynamo.config.patch(allow_rnn=True), torch.no_grad():
-        x = torch.randn(3, 4, 5)
-        assert_same(torch.compile(model, backend=watched)(x), model(x), 1e-5)
-    assert any("addmm" in n or "mm" in n for n in names)
-    assert not any("mkldnn" in n for n in names)
+def test_recurrent_ops_are_pytorchs_too():
+    x = torch.randn(3, 4, 5).double().requires_grad_()
+    model = nn.LSTM(5, 6).double()
+    state = [torch.zeros(1, 4, 6).double() for _ in range(2)]
+    params = list(model.parameters())
+    made = torch.ops.everygrad.recurrent("lstm", x, state, params, True, 1, False, False)
+    assert_same(made[0], model(x)[0])
+    got = torch.autograd.grad(made[0].sum(), [x, *params])
+    want = torch.autograd.grad(model(x)[0].sum(), [x, *params])
+    assert_same(list(got), list(want))
 
 
 # --- functions, run eagerly and compiled on equal inputs -----------------------------------------

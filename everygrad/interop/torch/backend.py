@@ -24,6 +24,7 @@ from everygrad.errors import ArgumentError, MissingOpsError
 from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.compiled import CompiledGraph
 from everygrad.interop.torch.graph import _PLAIN, DTYPES, overload
+from everygrad.interop.torch.recurrent import keep_whole
 from everygrad.interop.torch.sizes import is_symbolic, sizes_of, with_sizes
 from everygrad.interop.torch.versions import torch_name
 
@@ -54,6 +55,7 @@ def everygrad(
     def compiler(graph: GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
         return compiled(graph, chosen["fullgraph"])
 
+    keep_whole(module)
     with without_onednn():
         return _aot_autograd(
             fw_compiler=compiler,
