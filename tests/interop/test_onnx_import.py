@@ -382,10 +382,19 @@ def test_what_is_missing_is_said_at_once() -> None:
     }
     """)
     model.opset_import[0].version = 999
+    model.graph.input[0].type.tensor_type.elem_type = 98
+    model.graph.initializer.append(TensorProto(name="w", data_type=99, dims=[1]))
+    constant = helper.make_node("Constant", [], ["k"], name="fourth")
+    constant.attribute.append(helper.make_attribute("value", TensorProto(data_type=97, dims=[1])))
+    model.graph.node.append(constant)
+    model.graph.node.append(helper.make_node("Cast", ["x"], ["l"], name="fifth", to=96))
     with pytest.raises(MissingOpsError) as caught:
         eg.io.load_onnx(model)
     assert caught.value.lacking["own::Foo (opset 3)"] == ["first", "third"]
     assert caught.value.lacking["ai.onnx::Bar (opset 999)"] == ["second"]
+    types = {"data type 98": "x", "data type 99": "w", "data type 97": "fourth"}
+    for name, where in {**types, "data type 96": "fifth"}.items():
+        assert caught.value.lacking[name] == [where]
     assert any(name.startswith("opset 999 of ai.onnx") for name in caught.value.lacking)
 
 

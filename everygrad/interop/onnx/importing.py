@@ -158,7 +158,8 @@ class OnnxModule(Module):
         self._declared = declared
         self.input_names = tuple(n for n in declared if n not in program.held | program.known)
         self.output_names = tuple(program.outputs)
-        self._homes = tuple(_put(self, weight) for weight in weights.values())
+        # one by one, so that the file's copy of a weight is let go when there is ours
+        self._homes = tuple(_put(self, weights.pop(name)) for name in list(weights))
 
     def _weights(self) -> Iterator[tuple[str, Any]]:
         for name, home, attribute in self._homes:

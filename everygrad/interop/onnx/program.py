@@ -30,6 +30,9 @@ MISFITS = (
 )
 
 
+MOST_BODIES = 64  # of one node, for values of different shapes
+
+
 class Weight(NamedTuple):
     """A tensor stored in the file: `trained` unless it is state; constants are not saved."""
 
@@ -51,6 +54,7 @@ class Source:
         self.weights: dict[str, Weight] = {}
         self.constants_train = False  # files without initializers keep their weights in Constants
         self.lacking: dict[str, list[str]] = {}
+        self.called: dict[Any, Program] = {}  # functions, by what makes their bodies differ
 
     def lacks(self, what: str, where: str) -> None:
         self.lacking.setdefault(what, []).append(where)
@@ -110,14 +114,26 @@ class Step:
         self._opsets = scope.opsets
         key = (self.domain, self.op, node.overload)
         if key in scope.source.functions:
-            self.called = function_program(
-                scope.source.functions[key], self.attributes, scope.source, node, scope.opsets
-            )
+            self.called = _called_program(key, self.attributes, node, scope)
         else:
             self.handler = handler_for(self.domain, self.op, self.version)
+            self._check_dtype(scope.source)
             if self.handler is None and not has_body(self.domain, self.op, self.version):
                 home = self.domain or "ai.onnx"
                 scope.source.lacks(f"{home}::{self.op} (opset {self.version})", self.name)
+
+    def size(self) -> int:
+        """How many nodes this one is, with those inside it."""
+        inner = [*self.programs.values(), *([self.called] if self.called else [])]
+        return 1 + sum(program.size for program in inner)
+
+    def _check_dtype(self, source: Source) -> None:
+        """Note a data type that an attribute names and the onnx package does not know."""
+        named = ("to", "dtype", "output_dtype", "precision") if not self.domain else ()
+        for attribute in named:
+            wanted = self.attributes.get(attribute, 0)
+            if isinstance(wanted, int) and wanted and wanted not in values.NP_DTYPES:
+                source.lacks(values.dtype_name(wanted), self.name)
 
     def captured(self) -> set[str]:
         """Values of the graph around that graphs inside this node use."""
@@ -178,9 +194,9 @@ class Step:
 
     def _expanded(self, given: list[Any]) -> Program:
         """The body that ONNX itself gives an operator, for values of these types."""
-        types = [_type_of(v) for v in given]
-        key = tuple(types)
+        key = tuple(_kind_of(v) for v in given)
         if key not in self._bodies:
+            types = [_type_of(v) for v in given]
             schema = onnx.defs.get_schema(self.op, self.version, self.domain)
             function = _body_of(schema, self.node, types)
             defaults = {
@@ -188,6 +204,8 @@ class Step:
                 for name, a in schema.attributes.items()
                 if a.default_value.name
             }
+            if len(self._bodies) >= MOST_BODIES:
+                self._bodies.pop(next(iter(self._bodies)))
             source = Source(self.name)
             bound = {n: _plain(v) for n, v in defaults.items()} | self.attributes
             self._bodies[key] = function_program(function, bound, source, self.node, self._opsets)
@@ -238,6 +256,13 @@ def _body_of(schema: Any, node: NodeProto, types: Sequence[bytes]) -> FunctionPr
     return function
 
 
+def _kind_of(value: Any) -> Any:
+    """What a body may depend on: the dtype and the shape of each value."""
+    if isinstance(value, list):
+        return tuple(_kind_of(v) for v in value[:1])
+    return value if value is None else (values.dtype_of(value), tuple(value.shape))
+
+
 def _type_of(value: Any) -> bytes:
     """The type of a value as a TypeProto, in bytes."""
     if value is None:
@@ -285,6 +310,9 @@ def _bound(node: NodeProto, scope: Scope) -> NodeProto:
 def _value(attribute: AttributeProto, scope: Scope, where: str) -> Any:
     source = scope.source
     kind = attribute.type
+    if kind == AttributeProto.TENSOR and attribute.t.data_type not in values.NP_DTYPES:
+        source.lacks(values.dtype_name(attribute.t.data_type), where)
+        return None
     if kind == AttributeProto.TENSOR:
         return read_tensor(attribute.t, f"{source.what}: {where}", source.folder)
     if kind == AttributeProto.TENSORS:
@@ -342,6 +370,12 @@ class Program:
         self.static = self._static()
         self.known: dict[str, Any] = {}  # arrays that stay NumPy's
         self.held: dict[str, str] = {}  # names of weights, and what the module calls them
+        self.size = sum(step.size() for step in self.steps)
+        if self.size > checks.MOST_NODES:
+            raise FileError(
+                f"{scope.source.what}: more than {checks.MOST_NODES} nodes, with those of "
+                "functions at each of their calls"
+            )
         self._place(stored, scope)
         self._lifetimes()
 
@@ -436,11 +470,38 @@ def _declared(info: onnx.ValueInfoProto) -> tuple[Any, Any]:
 
 
 def _constant(step: Step) -> Any:
-    """The value of a Constant node."""
+    """The value of a Constant node, unless its dtype is among what is missing."""
     if step.op != "Constant" or step.domain or step.handler is None:
+        return None
+    if any(value is None for value in step.attributes.values()):
         return None
     call = Call(step.name, step.op, step.version, step.attributes, step.outputs, "cpu", False, {})
     return step.handler.function(call)
+
+
+def _called_program(
+    key: tuple[str, str, str], given: Mapping[str, Any], node: NodeProto, scope: Scope
+) -> Program:
+    """A function's program, one for all calls that differ in nothing but their inputs: functions
+    that call each other twice would otherwise double with every step."""
+    source = scope.source
+    plain = all(isinstance(v, int | float | str | list) for v in given.values())
+    form = (key, repr(sorted(given.items())), repr(sorted(scope.opsets.items())))
+    if not plain or form not in source.called:
+        found = function_program(source.functions[key], given, source, node, scope.opsets)
+        if not plain:
+            return found
+        source.called[form] = found
+    _check_arity(source.functions[key], node)
+    return source.called[form]
+
+
+def _check_arity(function: FunctionProto, node: NodeProto) -> None:
+    if len(node.input) > len(function.input) or len(node.output) > len(function.output):
+        raise ArgumentError(
+            f"function {function.name!r} takes {len(function.input)} values and gives "
+            f"{len(function.output)}; {node.name!r} has {len(node.input)} and {len(node.output)}"
+        )
 
 
 def function_program(
@@ -451,11 +512,7 @@ def function_program(
     opsets: Mapping[str, int],
 ) -> Program:
     """A function's body with a call's attributes in their places."""
-    if len(node.input) > len(function.input) or len(node.output) > len(function.output):
-        raise ArgumentError(
-            f"function {function.name!r} takes {len(function.input)} values and gives "
-            f"{len(function.output)}; {node.name!r} has {len(node.input)} and {len(node.output)}"
-        )
+    _check_arity(function, node)
     bound = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in function.attribute_proto}
     scope = Scope(source, {**opsets, **checks.opsets_of(function)}, {**bound, **given}, False)
     return Program(function.node, list(function.input), list(function.output), {}, scope)
