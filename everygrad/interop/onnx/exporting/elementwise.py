@@ -61,6 +61,10 @@ def write(w: Writer, v: Value) -> str:
     kind, least = WHOLE.get(v.name, ("", 0))
     if kind and narrow and not v.params and w.opset >= least and v.dtype is v.args[0].dtype:
         return w.node(kind, *names)
+    if v.name in _SHORT and narrow and not v.params:
+        short = _SHORT[v.name](w, v, names[0])
+        if short is not None:
+            return short
     if v.name == _GELU_TANH and narrow and w.opset >= 20:
         return w.node("Gelu", *names, approximate="tanh")
     if v.name in _SIGNS and floats:
@@ -294,6 +298,51 @@ _FORMS: dict[str, Form] = {
     **{"conj": _same, "real": _same, "imag": _imag, "angle": _angle},
 }
 
+
+# --- ops whose bodies are careful where a runtime is careful itself ------------------------------
+
+
+def _silu(w: Writer, v: Value, x: str) -> str:
+    return w.node("Mul", x, w.node("Sigmoid", x))
+
+
+def _softplus(w: Writer, v: Value, x: str) -> str:
+    return w.node("Softplus", x)
+
+
+def _logsigmoid(w: Writer, v: Value, x: str) -> str:
+    return w.node("Neg", w.node("Softplus", w.node("Neg", x)))
+
+
+def _selu(w: Writer, v: Value, x: str) -> str:
+    return w.node("Selu", x)
+
+
+def _hardsigmoid(w: Writer, v: Value, x: str) -> str:
+    return w.node("HardSigmoid", x, alpha=1.0 / 6.0, beta=0.5)
+
+
+def _with_slope(kind: str) -> Callable[[Writer, Value, str], str | None]:
+    """An activation whose second argument ONNX has as an attribute, if it is one number."""
+
+    def form(w: Writer, v: Value, x: str) -> str | None:
+        slope = v.args[1]
+        number = slope.params.get("value") if slope.kind == "full" else None
+        known = isinstance(number, float) and v.shape == v.args[0].shape
+        return w.node(kind, x, alpha=number) if known else None
+
+    return form
+
+
+_SHORT: dict[str, Callable[[Writer, Value, str], str | None]] = {
+    "silu": _silu,
+    "softplus": _softplus,
+    "logsigmoid": _logsigmoid,
+    "selu": _selu,
+    "hardsigmoid": _hardsigmoid,
+    "leaky_relu": _with_slope("LeakyRelu"),
+    "elu": _with_slope("Elu"),
+}
 
 # --- ops that read the bits of floats, without them ----------------------------------------------
 

@@ -25,6 +25,8 @@ def move(w: Writer, v: Value) -> str:
 
 def _reshape(w: Writer, v: Value) -> str:
     (x,) = v.args
+    while x.move is Move.RESHAPE:  # only the last one counts
+        (x,) = x.args
     return reshaped(w, w.name(x), x.shape, v.shape, near=(x,))
 
 

@@ -25,13 +25,14 @@ from everygrad.interop.onnx.exporting.arguments import (
 from everygrad.interop.onnx.exporting.kernels import KERNELS
 from everygrad.interop.onnx.exporting.patterns import fused
 from everygrad.interop.onnx.exporting.sizes import Merged, Mismatch, is_static
-from everygrad.interop.onnx.exporting.tracing import payload_of, traces_of
+from everygrad.interop.onnx.exporting.tracing import computed, payload_of, traces_of
 from everygrad.interop.onnx.exporting.writer import ONNX_TYPES, NoForm, Writer
 from everygrad.io.web import argument_names, parameter_names
 
 OLDEST = 18  # before it, axes of reductions and widths of paddings are attributes
 DEFAULT = 20
 EXTERNAL_ABOVE = 1 << 30  # a protobuf file ends at 2 GiB
+FOLDED = 1 << 20  # bytes up to which a value made of constants is written as what it is
 
 
 def save_onnx(
@@ -247,12 +248,25 @@ class Export:
         if v.dtype not in ONNX_TYPES:
             self.lacks(f"{v.name} of {v.dtype}", v.where)
             return
+        if self.foldable(v):
+            self.w.folded[v] = computed(v, self.w.folded)
+            del self.w.names[v]
+            return
         try:
             self.w.names[v] = self.written(v)
         except NoForm as error:
             self.lacks(f"{v.name} ({error})" if str(error) else v.name, v.where)
         except Mismatch as error:
             self.lacks(f"{v.name}: {error.what}", error.where or v.where)
+
+    def foldable(self, v: Value) -> bool:
+        """Whether a value is made of constants alone, the same at all sizes."""
+        return (
+            is_static(v.shape)
+            and v.nbytes <= FOLDED
+            and is_static(tuple(v.params.values()))
+            and all(a in self.w.folded or _is_constant(a) for a in v.args)
+        )
 
     def written(self, v: Value) -> str:
         if 0 in v.shape and is_static(v.shape):  # runtimes are not sure of arrays without elements
@@ -274,6 +288,12 @@ class Export:
         except Mismatch as error:
             self.lacks(error.what, error.where or "its results")
             return "?"
+
+
+def _is_constant(v: Value) -> bool:
+    """A number or an array that the program says."""
+    static = is_static(v.shape) and v.dtype in ONNX_TYPES and v.nbytes <= FOLDED
+    return static and v.kind in ("full", "constant") and is_static(v.params.get("value"))
 
 
 def _key(origin: Any) -> Any:

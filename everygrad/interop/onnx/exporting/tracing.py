@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from everygrad._jit.record import InputOrigin, Record, trace
 from everygrad._jit.trace import Tracer
+from everygrad._jit.verify import values_of
 from everygrad.autograd.modes import no_grad
 from everygrad.backends import base
 from everygrad.compiler.facts import OpFacts
@@ -150,6 +153,20 @@ def _computed(record: Record, wanted: Value, known: dict[Value, Tensor]) -> Tens
                 op: Any = REGISTRY[v.name] if isinstance(v.op, Whole) else v.op
                 known[v] = apply(op, *[known[a] for a in v.args], **v.params)
     return known[wanted]
+
+
+def computed(v: Value, known: Mapping[Value, Any]) -> Any:
+    """One call on constants, as an array."""
+    given = [wrap(known[a] if a in known else _leaf(a)) for a in v.args]
+    op: Any = REGISTRY[v.name] if isinstance(v.op, Whole) else v.op
+    with no_grad():
+        return values_of([apply(op, *given, **v.params)._data])[0]
+
+
+def _leaf(v: Value) -> Any:
+    if v.kind == "constant":
+        return v.params["array"]
+    return np.full(v.shape, v.params["value"], v.dtype.np)
 
 
 def payload_of(origin: InputOrigin, tensors: Sequence[Tensor]) -> Any:

@@ -62,6 +62,7 @@ class Writer:
         self.constants: list[Any] = []  # nodes that stand before all others
         self.weights: dict[str, Any] = {}  # parameters, buffers and large constants, by name
         self.names: dict[Value, str] = {}
+        self.folded: dict[Value, Any] = {}  # values made of constants alone, as arrays
         self.symbols: list[tuple[str, int, tuple[int, ...], str]] = []  # (input, axis, sizes, name)
         self._taken: set[str] = set()
         self._constants: dict[tuple[Any, ...], str] = {}
@@ -200,6 +201,9 @@ class Writer:
     def name(self, v: Value) -> str:
         """The tensor that a value is, whole."""
         if v in self.names:
+            return self.names[v]
+        if v in self.folded:
+            self.names[v] = self.constant(self.folded[v])
             return self.names[v]
         if v.kind == "full":
             return self.filled(v)
