@@ -76,8 +76,8 @@ def export_web(fn: Callable[..., Any], example_inputs: Any, folder: str | Path) 
 
 def _forward(record: Record) -> Graph:
     """The graph of what the function returns alone, simplified."""
-    graph = record.graph.with_outputs(record.graph.outputs[: record.results])
-    return prepared(graph, record.device)
+    returned = record.graph.with_outputs(record.graph.outputs[: record.results])
+    return prepared(returned, record.device)
 
 
 def _give_values(record: Record, tensors: Sequence[Tensor]) -> None:
