@@ -182,8 +182,8 @@ class Start:
                 with suppress(subprocess.TimeoutExpired):
                     self.process.wait(patience)
         if self.job.hosts is None:
-            for rank, pid in self.noted("pid").items():
-                if pid.isdecimal() and _is_ours(int(pid), self.folder, rank):
+            for pid in self.noted("pid").values():
+                if pid.isdecimal() and _is_ours(int(pid), self.folder):
                     with suppress(ProcessLookupError):
                         os.kill(int(pid), signal.SIGKILL)
         for reader in self.readers:
@@ -202,7 +202,7 @@ def _state_of(pid: str) -> str | None:
     return None if fields[0] in "ZX" else fields[0]
 
 
-def _is_ours(pid: int, folder: str, rank: int) -> bool:
+def _is_ours(pid: int, folder: str) -> bool:
     """Whether a process is the rank that this start began, not another one of the same number."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()

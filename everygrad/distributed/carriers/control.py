@@ -9,6 +9,7 @@ different places are told so.
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import selectors
@@ -18,8 +19,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from everygrad.errors import DeviceError
+
 BEAT = 0.5  # seconds between heartbeats
 LIMIT = float(os.environ.get("EVERYGRAD_HEARTBEAT_LIMIT", "5"))  # seconds without one
+SPEAK = 2.0  # seconds that a new connection has to say who it is
 STUCK = 2.0  # seconds that all ranks wait for headers without anyone moving
 
 
@@ -38,6 +42,15 @@ class Peer:
         data = json.dumps(message).encode() + b"\n"
         with self.lock, suppress(OSError):
             self.sock.sendall(data)
+
+    def introduced(self, secret: str) -> int:
+        """The rank that a new connection says it is, if it knows the secret; else 0."""
+        try:
+            said = (self.read() or [{}])[0]
+            known = hmac.compare_digest(str(said["secret"]), secret)
+            return int(said["rank"]) if known else 0
+        except (ValueError, KeyError, TypeError):  # not one of ours
+            return 0
 
     def read(self) -> list[dict[str, Any]] | None:
         """The messages that have come; None at the end."""
@@ -71,8 +84,8 @@ class Control:
         return {"rank": self.rank, "waiting": self.waiting}
 
     def start(self) -> None:
-        thread = threading.Thread(target=self.serve, name="everygrad-control", daemon=True)
-        thread.start()
+        self.thread = threading.Thread(target=self.serve, name="everygrad-control", daemon=True)
+        self.thread.start()
 
     def serve(self) -> None:
         raise NotImplementedError
@@ -92,28 +105,34 @@ class Server(Control):
 
     def __init__(self, size: int, address: str) -> None:
         super().__init__(0, size)
+        self.address = address
         self.listener = socket.create_server((address, 0))
         self.port: int = self.listener.getsockname()[1]
         self.peers: dict[int, Peer] = {}
         self.states: dict[int, tuple[Any, float]] = {}  # what each waits for, since when
-        self.failed: str | None = None
 
     def accept(self, secret: str, patience: float) -> None:
         """Take the connections of all others, and no other connection."""
         until = time.monotonic() + patience
-        while len(self.peers) < self.size - 1:
-            self.listener.settimeout(max(0.01, until - time.monotonic()))
-            sock, _ = self.listener.accept()
-            sock.settimeout(max(0.01, until - time.monotonic()))
-            peer = Peer(sock)
-            said = (peer.read() or [{}])[0]
-            number: Any = said.get("rank")
-            if said.get("secret") != secret or number not in range(1, self.size):
-                sock.close()
-                continue
-            sock.setblocking(False)
-            self.peers[number] = peer
-        self.listener.close()
+        with self.listener:
+            while len(self.peers) < self.size - 1:
+                self.listener.settimeout(max(0.01, until - time.monotonic()))
+                try:
+                    sock, _ = self.listener.accept()
+                except TimeoutError:
+                    missing = [n for n in range(1, self.size) if n not in self.peers]
+                    raise DeviceError(
+                        f"ranks {missing} did not reach rank 0 at {self.address} within "
+                        f"{patience:g} s; EVERYGRAD_CONTROL_ADDRESS must be an address of its host"
+                    ) from None
+                sock.settimeout(SPEAK)
+                peer = Peer(sock)
+                number = peer.introduced(secret)
+                if number in self.peers or number not in range(1, self.size):
+                    sock.close()
+                    continue
+                sock.setblocking(False)
+                self.peers[number] = peer
 
     def serve(self) -> None:
         chosen = selectors.DefaultSelector()
@@ -126,7 +145,9 @@ class Server(Control):
                 number = key.data
                 messages = open_peers[number].read()
                 if messages is None:
-                    chosen.unregister(open_peers.pop(number).sock)
+                    gone = open_peers.pop(number).sock
+                    chosen.unregister(gone)
+                    gone.close()
                     if number not in self.ended:
                         self.note_lost(number, "died")
                 for message in messages or ():
@@ -144,9 +165,9 @@ class Server(Control):
                 self.tell_all(open_peers)
             if self.closing.is_set() and all(n in self.ended or n in self.lost for n in self.peers):
                 self.over.set()
+        chosen.close()
         for peer in open_peers.values():
-            with suppress(OSError):
-                peer.sock.close()
+            peer.sock.close()
 
     def hear(self, number: int, message: dict[str, Any]) -> None:
         if "raised" in message:
@@ -217,6 +238,7 @@ class Client(Control):
             if messages is None:
                 if 0 not in self.ended:
                     self.lost.setdefault(0, "died")
+                self.peer.sock.close()
                 self.over.set()
                 return
             for m in messages:
