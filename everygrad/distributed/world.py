@@ -55,6 +55,7 @@ class World:
         self.uses_nccl = uses_nccl  # between GPUs; what is on CPUs goes by the carrier
         self.rank = carrier.rank
         self.size = carrier.size
+        self.gpu = local_rank()  # the number of this rank's GPU
         self.ring = Ring(self.rank)
         self.background = Background(f"everygrad-communication-{self.rank}")
         self.groups: dict[tuple[str, tuple[int, ...]], Group] = {}

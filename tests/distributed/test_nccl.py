@@ -1,7 +1,8 @@
-"""The NCCL carrier without a GPU: what is recorded and called, on a dry device and a fake library.
+"""Collectives on devices: all of them at world size 1 on every device of the run (with `cuda` among
+EVERYGRAD_TEST_DEVICES that is NCCL, eager, compiled and in CUDA graphs), and what is recorded and
+called for more, on a dry device with a library that notes its calls.
 
-That NCCL itself does what it is asked to needs a GPU, and more than one rank needs several: see
-docs/distributed.md for what was run."""
+More than one rank of NCCL needs more than one GPU: see docs/distributed.md for what was run."""
 
 from __future__ import annotations
 
@@ -42,6 +43,9 @@ class FakeNccl:
     def NcclCommunicator(self, size: int, key: Any, rank: int) -> FakeNccl:  # noqa: N802  # CuPy's
         self.calls.append(("communicator", (size, key, rank)))
         return self
+
+    def setDevice(self, number: int) -> None:  # noqa: N802  # CuPy's
+        assert number == 0
 
     def memsetAsync(self, *given: Any) -> None:  # noqa: N802  # CuPy's
         self.calls.append(("memset", given[1:3]))
@@ -130,6 +134,80 @@ def test_messages_to_oneself_are_refused(library: FakeNccl) -> None:
         dist.send(eg.ones((2,), device=DRY), mesh, "pipe", to=0)
     with pytest.raises(eg.errors.DtypeError, match="NCCL has no"):
         nccl.NcclGroup(mesh.group("pipe")).number(eg.float16, "all_reduce")
+
+
+# --- one rank on every device --------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_rank(device: str) -> Iterator[Any]:
+    """A mesh of one rank, whose collectives NCCL carries out if the device is a GPU of NVIDIA's."""
+    alone = worlds.World(LocalCarrier(Board(1, 5.0), 0), uses_nccl=base.kind_of(device) == "cuda")
+    token = worlds._here.set(alone)
+    yield dist.Mesh({"data": 1})
+    worlds._here.reset(token)
+
+
+NUMBERS = [d for d in eg.dtypes.ALL if d.name != "bool"]
+
+
+@pytest.mark.needs("float64")
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_one_rank_gets_back_what_it_gives(device: str, one_rank: Any, dtype: Any) -> None:
+    """Every dtype, eager and compiled; from the second call on a compiled function is a graph."""
+    x = eg.arange(12, dtype=eg.int32, device=device).reshape(2, 6).astype(dtype)
+    collect = every_sum if dtype.is_complex else everything
+    assert collect(x, one_rank).tolist() == x.tolist()
+    compiled = eg.jit(lambda x: collect(x + x, one_rank) - x)
+    for _ in range(4):
+        assert compiled(x).tolist() == x.tolist()
+
+
+def every_sum(x: Any, mesh: Any) -> Any:
+    """What complex numbers have: all but the largest."""
+    a = dist.all_reduce(x, mesh, "data")
+    b = dist.reduce_scatter(dist.all_gather(a, mesh, "data", dim=1), mesh, "data")
+    return dist.reduce(dist.broadcast(b, mesh, "data"), mesh, "data")
+
+
+def test_derivatives_of_one_rank(device: str, one_rank: Any) -> None:
+    """Eager, which goes through the host where a device has nothing of its own."""
+    x = eg.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
+    y = everything(x, one_rank)
+    (y * y * y).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[3.0, 12.0], [27.0, 48.0]]
+    assert x.grad.device == x.device
+
+
+@pytest.mark.needs("float64")
+def test_a_compiled_step_of_one_rank(device: str, one_rank: Any) -> None:
+    w = eg.tensor([1.0, -2.0], device=device, requires_grad=True)
+    sgd = eg.optim.SGD([w], lr=0.1)
+
+    @eg.jit
+    def step(x: Any) -> Any:
+        sgd.zero_grad()
+        loss = ((w * x) ** 2).sum()
+        loss.backward()
+        w.grad = dist.all_reduce(w.grad, one_rank, "data", "mean")
+        sgd.step()
+        return dist.all_reduce(loss.detach(), one_rank, "data")
+
+    losses = [step(eg.ones((2,), device=device)).item() for _ in range(4)]
+    wanted = [5.0 * 0.64**k for k in range(4)]
+    assert losses == pytest.approx(wanted, rel=1e-5)
+
+
+def test_in_a_compiled_function_of_any_device(device: str, one_rank: Any) -> None:
+    """A device without collectives of its own refuses them there, by name."""
+    f = eg.jit(lambda x: dist.all_reduce(x * 2, one_rank, "data"))
+    x = eg.ones((3,), device=device)
+    if base.get(device).communicates:
+        assert f(x).tolist() == [2.0, 2.0, 2.0]
+    else:
+        with pytest.raises(eg.errors.TraceError, match="all_reduce: .* no collectives in compiled"):
+            f(x)
 
 
 def test_without_the_library() -> None:

@@ -36,11 +36,12 @@ def trained(ws: list[Any], mesh: Any, x: Any) -> Any:
     return dist.all_reduce(loss.detach(), mesh, "data", "mean")
 
 
-def test_a_compiled_step_is_the_eager_one() -> None:
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+def test_a_compiled_step_is_the_eager_one(n: int) -> None:
     """Buckets and overlap change no bit of what ranks have in common, and nothing else much."""
 
     def main() -> Any:
-        mesh = dist.Mesh({"data": 4})
+        mesh = dist.Mesh({"data": n})
         x = eg.tensor(np.random.default_rng(dist.rank()).normal(size=(8, 64)))
         results = []
         for compile in (lambda f: f, eg.jit):
@@ -50,8 +51,8 @@ def test_a_compiled_step_is_the_eager_one() -> None:
             results.append((losses, [w.detach().numpy() for w in ws]))
         return results
 
-    ranks = dist.run_local(main, 4)
-    assert len(ranks) == 4
+    ranks = dist.run_local(main, n)
+    assert len(ranks) == n
     for eager, compiled in ranks:
         np.testing.assert_allclose(compiled[0], eager[0], rtol=1e-12)
         for a, b, first in zip(compiled[1], eager[1], ranks[0][1][1], strict=True):

@@ -50,6 +50,7 @@ class NcclGroup:
         own = bytes(x & 0xFF for x in unique)
         entry = group.world.ring.begin(f"NCCL over {group.name}")
         first = group.guarded(entry, lambda: group.told(own, [_ID] * group.size, entry))[0]
+        runtime.setDevice(group.world.gpu)  # NCCL joins the GPU that is current
         shared: Any = bytes(first)
         if not isinstance(unique, bytes):
             shared = tuple(x - 256 if x > 127 else x for x in shared)
