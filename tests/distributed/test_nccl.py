@@ -206,7 +206,9 @@ def test_in_a_compiled_function_of_any_device(device: str, one_rank: Any) -> Non
     if base.get(device).communicates:
         assert f(x).tolist() == [2.0, 2.0, 2.0]
     else:
-        with pytest.raises(eg.errors.TraceError, match="all_reduce: .* no collectives in compiled"):
+        with pytest.raises(
+            eg.errors.TraceError, match=r"all_reduce: .* no collectives in compiled"
+        ):
             f(x)
 
 
