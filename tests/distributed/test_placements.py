@@ -95,6 +95,7 @@ def test_bad_placements_are_named() -> None:
             (PlacementError, "multiply: .* Partial", lambda: partial * partial),
             (PlacementError, "placed already", lambda: dist.place(partial, mesh, {})),
             (PlacementError, "has no placement", lambda: dist.reshard(x, mesh, "d", Shard(0))),
+            (PlacementError, "spread over a mesh; take", partial.numpy),
             (PlacementError, "different meshes",
              lambda: partial + dist.place(x, dist.Mesh({"d": 2}), {})),
             (ShapeError, "has .2, 6., got",

@@ -17,7 +17,14 @@ from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply, user_line
 from everygrad.dtypes import DType
-from everygrad.errors import ArgumentError, DeviceError, DtypeError, GradientError, TraceError
+from everygrad.errors import (
+    ArgumentError,
+    DeviceError,
+    DtypeError,
+    GradientError,
+    PlacementError,
+    TraceError,
+)
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Elementwise, Kernel
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
@@ -263,6 +270,11 @@ def known_payload(x: Tensor, what: str) -> Any:
     """The payload, which must be an array: `what` asks for values."""
     payload = shared(x)
     if isinstance(payload, Wrapped):
+        if payload.is_shard:
+            raise PlacementError(
+                f"{what} at {user_line()}: this tensor {payload.shape} is spread over a mesh; take "
+                f"distributed.local_value(x), or distributed.full_value(x) on all ranks"
+            )
         check_in_force(payload, f"{what} at {user_line()}: ")
         error = TraceError(
             f"{what} at {user_line()}: the values are not known inside jit, vmap and other "

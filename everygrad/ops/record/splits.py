@@ -4,14 +4,14 @@ the result, or parts that add up to it (`Split`). `ops.record.sharding` says wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from everygrad.core.shapes import Shape
 
 Params = dict[str, Any]
 
 
-class Split(NamedTuple):
+class Split:
     """One way to compute an op in shards.
 
     inputs   the axis along which each input is sharded; None: every rank has all of it
@@ -24,14 +24,27 @@ class Split(NamedTuple):
     once     inputs that every rank has, and that would be added by each: zeros but on the first
     """
 
-    inputs: tuple[int | None, ...]
-    out: int | None
-    size: int | None = None
-    params: Callable[[Params, int], Params] | None = None
-    even: bool = False
-    compute: Callable[..., Any] | None = None
-    once: tuple[int, ...] = ()
-    filled: bool = False
+    __slots__ = ("compute", "even", "filled", "inputs", "once", "out", "params", "size")
+
+    def __init__(
+        self,
+        inputs: tuple[int | None, ...],
+        out: int | None,
+        size: int | None = None,
+        params: Callable[[Params, int], Params] | None = None,
+        even: bool = False,
+        compute: Callable[..., Any] | None = None,
+        once: tuple[int, ...] = (),
+        filled: bool = False,
+    ) -> None:
+        self.inputs = inputs
+        self.out = out
+        self.size = size
+        self.params = params
+        self.even = even
+        self.compute = compute
+        self.once = once
+        self.filled = filled
 
 
 def with_size(name: str, at: int) -> Callable[[Params, int], Params]:
