@@ -26,7 +26,7 @@ from everygrad.distributed.placements import (
     local_box,
 )
 from everygrad.errors import PlacementError, ShapeError
-from everygrad.ops.record.sharding import is_linear, splits_of
+from everygrad.distributed.sharding import is_linear, splits_of
 from everygrad.ops.record.spec import NoRule
 from everygrad.ops.record.splits import Split
 

@@ -1,5 +1,5 @@
 """What kernels state as their fact `splits`: along which axes shards of the inputs give shards of
-the result, or parts that add up to it (`Split`). `ops.record.sharding` says what it is for."""
+the result, or parts that add up to it (`Split`). `distributed.sharding` asks for them."""
 
 from __future__ import annotations
 
