@@ -25,8 +25,8 @@ from everygrad.distributed.placements import (
     extent,
     local_box,
 )
-from everygrad.errors import PlacementError, ShapeError
 from everygrad.distributed.sharding import is_linear, splits_of
+from everygrad.errors import PlacementError, ShapeError
 from everygrad.ops.record.spec import NoRule
 from everygrad.ops.record.splits import Split
 

@@ -62,14 +62,14 @@ class Partial(Placement):
     Partial('sum')
     """
 
-    op: str = "sum"
+    combine: str = "sum"
 
     def __post_init__(self) -> None:
-        if self.op != "sum":
-            raise PlacementError(f"Partial: op must be 'sum', got {self.op!r}")
+        if self.combine != "sum":
+            raise PlacementError(f"Partial: combine must be 'sum', got {self.combine!r}")
 
     def __repr__(self) -> str:
-        return f"Partial({self.op!r})"
+        return f"Partial({self.combine!r})"
 
 
 def extent(size: int, ranks: int, index: int) -> tuple[int, int]:

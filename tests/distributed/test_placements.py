@@ -90,7 +90,7 @@ def test_bad_placements_are_named() -> None:
             (PlacementError, "the tensor has 2 axes", lambda: dist.place(x, mesh, {"d": Shard(2)})),
             (PlacementError, "must be Shard", lambda: dist.place(x, mesh, {"d": 0})),
             (PlacementError, "axis must be an integer from 0", lambda: Shard(-1)),
-            (PlacementError, "op must be 'sum'", lambda: Partial("max")),
+            (PlacementError, "combine must be 'sum'", lambda: Partial("max")),
             (PlacementError, "exp: .* Partial", lambda: eg.exp(partial)),
             (PlacementError, "multiply: .* Partial", lambda: partial * partial),
             (PlacementError, "placed already", lambda: dist.place(partial, mesh, {})),
