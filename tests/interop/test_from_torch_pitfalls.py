@@ -283,6 +283,15 @@ def test_what_a_model_writes_to_is_written_to_here() -> None:
     assert x.tolist() == [1.0, 1.0]
 
 
+def test_constants_follow_the_model_also_while_it_is_traced(device: str) -> None:
+    table = torch.tensor([1.0, 2.0, 3.0])
+    model = Calls(lambda s, x: x * table + torch.tensor([5.0, 6.0, 7.0]), held=torch.ones(3))
+    module = eg.from_torch(model, torch.zeros(3)).to(device)
+    compiled, x = eg.jit(module), eg.ones((3,), device=device)
+    assert compiled(x).tolist() == module(x).tolist() == compiled(x).tolist() == [6.0, 8.0, 10.0]
+    assert module.to("cpu")(eg.ones((3,))).tolist() == [6.0, 8.0, 10.0]
+
+
 def test_results_are_nobody_elses_memory() -> None:
     module = eg.from_torch(Calls(lambda s, x: (torch.zeros(3), x * 1)), torch.ones(3))
     x = eg.ones((3,))

@@ -31,10 +31,11 @@ def from_tensor(value: torch.Tensor, copy: bool = False) -> Tensor:
     plain = value.detach().resolve_conj().resolve_neg()
     if plain.device.type != "cpu":
         return from_dlpack(plain, copy=copy)
-    return asarray(_array(plain), copy=copy)
+    return asarray(array_of(plain), copy=copy)
 
 
-def _array(value: torch.Tensor) -> Any:
+def array_of(value: torch.Tensor) -> Any:
+    """A dense tensor on the CPU as a NumPy array on the same memory."""
     if value.dtype is torch.bfloat16:  # NumPy knows it by another package: the bits are the same
         return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return np.asarray(value.numpy())

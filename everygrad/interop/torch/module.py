@@ -13,12 +13,13 @@ from everygrad.core.context import intercepted, tracing
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, MissingOpsError, ShapeError
-from everygrad.interop.torch.exchange import from_tensor
+from everygrad.interop.torch.exchange import array_of, from_tensor
 from everygrad.interop.torch.export import decomposed, export, in_modes, unwatched
 from everygrad.interop.torch.graph import DTYPES, Program, Sizes, overload
 from everygrad.interop.torch.versions import torch_name
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
+from everygrad.ops.python.creation import tensor
 
 pytree: Any = torch_name("torch.utils._pytree")
 InputKind: Any = torch_name("torch.export.graph_signature.InputKind")
@@ -70,6 +71,25 @@ class TorchPart(Module):
         return True
 
 
+class _Constants:
+    """Tensors that a graph holds: numbers, and the tensors made of them on each device."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        # arrays: a tensor that was made inside a trace, or moved there, would be no value outside
+        self.arrays = {
+            name: array_of(value.detach().cpu().resolve_conj().resolve_neg().clone())
+            for name, value in found.items()
+            if isinstance(value, torch.Tensor)
+        }
+        self.made: dict[tuple[str, str], Tensor] = {}
+
+    def on(self, device: str, name: str) -> Tensor:
+        """A constant on the device where the weights are now."""
+        if (name, device) not in self.made:
+            self.made[name, device] = tensor(self.arrays[name], device=device)
+        return self.made[name, device]
+
+
 class _Exported(NamedTuple):
     """One exported graph, made ready, with what its inputs and outputs are."""
 
@@ -77,8 +97,8 @@ class _Exported(NamedTuple):
     inputs: list[tuple[Any, str, DType | None]]  # kind, name, and the dtype of a weight
     outputs: list[tuple[Any, str]]
     structure: Any  # of the outputs
-    constants: dict[str, Tensor]
-    held: dict[str, Tensor]  # constants of the graph itself
+    constants: _Constants
+    held: _Constants  # of the graph itself
 
 
 class _Source:
@@ -178,14 +198,15 @@ class TorchModule(TorchPart):
 
     def _run(self, exported: _Exported, leaves: list[Any]) -> list[Any]:
         tensors = self._tensors()
-        device = next((t.device for t in (*tensors.values(), *leaves) if isinstance(t, Tensor)), "")
+        found = (t.device for t in (*tensors.values(), *leaves) if isinstance(t, Tensor))
+        device = next(found, "cpu")
         given = iter(leaves)
         values: list[Any] = []
         for kind, name, dtype in exported.inputs:
             if kind is InputKind.USER_INPUT:
                 values.append(next(given))
             elif kind is InputKind.CONSTANT_TENSOR:
-                values.append(_placed(exported.constants, name, device))
+                values.append(exported.constants.on(device, name))
             else:
                 if tensors[name].dtype is not dtype:
                     raise DtypeError(
@@ -193,8 +214,8 @@ class TorchModule(TorchPart):
                         f"{tensors[name].dtype} now; change PyTorch's module and call from_torch"
                     )
                 values.append(tensors[name])
-        held = {name: _placed(exported.held, name, device) for name in exported.held}
-        results = exported.program(values, held, device or "cpu")
+        held = {name: exported.held.on(device, name) for name in exported.held.arrays}
+        results = exported.program(values, held, device)
         outputs: list[Any] = []
         for (kind, name), value in zip(exported.outputs, results, strict=True):
             if kind is OutputKind.BUFFER_MUTATION:
@@ -205,14 +226,6 @@ class TorchModule(TorchPart):
             else:
                 outputs.append(value)
         return outputs
-
-
-def _placed(constants: dict[str, Tensor], name: str, device: str) -> Tensor:
-    """A constant on the device where the weights are now."""
-    held = constants[name]
-    if device and held.device != device:
-        held = constants[name] = held.to(device)
-    return held
 
 
 def _kind_of(value: Any) -> Any:
@@ -255,14 +268,9 @@ def _ready(exported: Any, sizes: Sizes) -> _Exported:
         for s, dtype in zip(signature.input_specs, dtypes, strict=True)
     ]
     outputs = [(s.kind, s.target or "") for s in signature.output_specs]
-    constants = {
-        name: from_tensor(value, copy=True)
-        for name, value in exported.constants.items()
-        if isinstance(value, torch.Tensor)
-    }
-    held = {name: from_tensor(value, copy=True) for name, value in program.constants.items()}
     structure = exported.call_spec.out_spec
     _register(structure)
+    constants, held = _Constants(exported.constants), _Constants(program.constants)
     return _Exported(program, inputs, outputs, structure, constants, held)
 
 
