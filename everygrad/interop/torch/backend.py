@@ -79,7 +79,7 @@ def without_onednn() -> Iterator[None]:
 
 
 def _checked(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, Any]:
-    if mode is not None:
+    if mode not in (None, "default"):
         raise ArgumentError(f"torch.compile: backend everygrad has no modes, got {mode!r}")
     given = dict(options or {})
     for name, value in given.items():
@@ -98,8 +98,12 @@ def _checked(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, A
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """How ops are taken apart: the core ATen table, without what is known here whole."""
-    table = _core_decompositions()
+    table = {**_core_decompositions(), **_OWN}
     return {op: rule for op, rule in table.items() if overload(op) not in HANDLERS}
+
+
+# What PyTorch's own rules leave over
+_OWN: dict[Any, Callable[..., Any]] = {torch.ops.prims.fma.default: lambda x, y, z: x * y + z}
 
 
 # --- what runs here, and what does not -----------------------------------------------------------
