@@ -53,6 +53,14 @@ MODELS: dict[str, tuple[str, dict[str, tuple[int, ...]]]] = {
         "silero-vad==6.2.3",
         {"input": (1, 576), "state": (2, 1, 128), "sr": ()},
     ),
+    "silero_vad/data/silero_vad_16k_sequence.onnx": (
+        "silero-vad==6.2.3",
+        {"input": (3, 576), "h": (1, 1, 128), "c": (1, 1, 128)},
+    ),
+    "silero_vad/data/silero_vad_openvino_16k.onnx": (
+        "silero-vad==6.2.3",
+        {"input": (1, 576), "state": (2, 1, 128)},
+    ),
     "silero_vad/data/silero_vad_half.onnx": (
         "silero-vad==6.2.3",
         {"input": (1, 576), "state": (2, 1, 128), "sr": ()},

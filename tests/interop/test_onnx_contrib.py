@@ -24,6 +24,10 @@ def u8(*shape: int) -> Any:
     return RNG.integers(0, 256, shape).astype(np.uint8)
 
 
+def i8(*shape: int) -> Any:
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
 class Case(NamedTuple):
     """A node: operator, inputs (None where one is left out), attributes, names of its outputs."""
 
@@ -157,6 +161,16 @@ CASES = {
         "DynamicQuantizeMatMul",
         [f(3, 4), u8(4, 5), np.array(0.1, np.float32), np.array(120, np.uint8)],
         {},
+    ),
+    "quantised lstm": Case(
+        "DynamicQuantizeLSTM",
+        [
+            *(f(STEPS, BATCH, 6), i8(2, 6, 16), i8(2, 4, 16), f(2, 32), None, None, None, None),
+            *(np.full(2, 0.01, np.float32), np.zeros(2, np.int8)),
+            *(np.full(2, 0.02, np.float32), np.zeros(2, np.int8)),
+        ],
+        {"hidden_size": 4, "direction": "bidirectional"},
+        CACHES,
     ),
     **{
         f"{bits} bits, {'own zero' if own else 'middle'}": Case(

@@ -10,7 +10,7 @@ import numpy as np
 import everygrad as eg
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
-from everygrad.interop.onnx.operators.registry import Call, onnx_op
+from everygrad.interop.onnx.operators.registry import MICROSOFT, Call, onnx_op
 from everygrad.ops.nn.recurrent import rnn_sequence
 
 _DEFAULTS = {
@@ -60,6 +60,7 @@ class Direction(NamedTuple):
     c: Tensor | None
     activations: list[Activation]
     plain: bool
+    rounds: bool = False  # whether the state is quantised in front of each product
 
 
 def _reordered(v: Tensor, op: str, hidden: int) -> Tensor:
@@ -106,7 +107,8 @@ def _gru_step(call: Call, gx: Tensor, d: Direction, h: Tensor, c: Any) -> tuple[
 
 def _lstm_step(call: Call, gx: Tensor, d: Direction, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     n = h.shape[-1]
-    gates = gx + eg.matmul(h, d.r.mT) + d.rb
+    seen = quantised_and_back(h) if d.rounds else h
+    gates = gx + eg.matmul(seen, d.r.mT) + d.rb
     i, o, f, g = (gates[:, k * n : (k + 1) * n] for k in range(4))
     gate, cell, out = d.activations
     if d.p is not None:
@@ -169,6 +171,57 @@ def _recurrent(
     c: Tensor | None = None,
     p: Tensor | None = None,
 ) -> Any:
+    return _layer(call, x, w, r, b, lengths, h, c, p, False)
+
+
+@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT, static=(4,))
+def _quantised_lstm(
+    call: Call,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None,
+    lengths: Any,
+    h: Tensor | None,
+    c: Tensor | None,
+    p: Tensor | None,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    r_scale: Tensor,
+    r_zero: Tensor,
+) -> Any:
+    """Weights (directions, inputs, gates) are 8-bit integers; what they are multiplied with is
+    quantised as it comes: all inputs at once, the state at each step."""
+    weights = []
+    for whole, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero)):
+        shape = (w.shape[0], 1, -1)
+        wide = whole.astype(eg.float32) - zero.reshape(shape).astype(eg.float32)
+        weights.append((wide * scale.reshape(shape)).mT)
+    call.op = "LSTM"
+    return _layer(call, quantised_and_back(x), *weights, b, lengths, h, c, p, True)
+
+
+def quantised_and_back(x: Tensor) -> Tensor:
+    """x rounded to the 256 numbers between its smallest and largest, 0 among them."""
+    low, high = eg.minimum(eg.amin(x), 0.0), eg.maximum(eg.amax(x), 0.0)
+    scale = (high - low) / 255.0
+    scale = eg.where(scale == 0, eg.ones_like(scale), scale)
+    zero = eg.round(-low / scale)
+    return (eg.clip(eg.round(x / scale) + zero, 0, 255) - zero) * scale
+
+
+def _layer(
+    call: Call,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None,
+    lengths: Any,
+    h: Tensor | None,
+    c: Tensor | None,
+    p: Tensor | None,
+    rounds: bool,
+) -> Any:
     batch_first = bool(call("layout", 0))
     if batch_first:
         x = eg.swapaxes(x, 0, 1)
@@ -182,6 +235,8 @@ def _recurrent(
     ys, hs, cs = [], [], []
     for k in range(count):
         d = _direction(call, k, w, r, b, h, c, p, (batch, hidden), x)
+        if rounds:
+            d = d._replace(plain=False, rounds=True)
         backwards = direction == "reverse" or k == 1
         seen = _reversed(x, lengths) if backwards else x
         if d.plain and lengths is None and steps:
