@@ -8,6 +8,7 @@ the order of summation depends on nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,7 +48,8 @@ class Group:
         self.count = 0  # collectives so far
         self.rounds = 0  # swaps so far
         self.nccl: NcclGroup | None = None  # made with the first collective on a GPU
-        self.pairs: dict[tuple[int, int], int] = {}  # messages so far, by sender and receiver
+        self.sent: Counter[int] = Counter()  # messages so far, by the place they went to
+        self.received: Counter[int] = Counter()
 
     def on_gpus(self, what: str) -> NcclGroup:
         """The GPUs of these ranks."""
@@ -214,15 +216,13 @@ class Group:
         return x.copy()
 
     def send(self, x: Any, entry: dict[str, Any], to: int, text: str) -> Any:
-        key = (self.index, to)
-        self.pairs[key] = self.pairs.get(key, 0) + 1
-        self.world.carrier.send(self, to, np.ascontiguousarray(x), text, self.pairs[key], entry)
+        self.sent[to] += 1
+        self.world.carrier.send(self, to, np.ascontiguousarray(x), text, self.sent[to], entry)
         return np.zeros((), x.dtype)
 
     def recv(self, x: Any, entry: dict[str, Any], source: int, text: str) -> Any:
-        key = (source, self.index)
-        self.pairs[key] = self.pairs.get(key, 0) + 1
-        number = self.pairs[key]
+        self.received[source] += 1
+        number = self.received[source]
         out = np.empty(x.shape, x.dtype)
         said = self.world.carrier.receive(self, source, out, text, number, entry)
         if said != text:

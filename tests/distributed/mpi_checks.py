@@ -70,6 +70,9 @@ def compiled() -> list[bytes]:
 def messages() -> list[bytes]:
     mesh = dist.Mesh({"pipe": dist.world_size()})
     other = 1 - mesh.rank
+    for size in (3, 20000):
+        dist.send(eg.ones((size,)), mesh, "pipe", to=mesh.rank)
+        assert dist.recv(eg.zeros((size,)), mesh, "pipe", source=mesh.rank).sum().item() == size
     x = eg.full((20000,), float(mesh.rank), requires_grad=True)
     if mesh.rank == 0:
         dist.send(x * 3, mesh, "pipe", to=other).backward()

@@ -38,6 +38,7 @@ class MpiCarrier:
         self.size: int = self.comm.Get_size()
         self.tags: dict[str, int] = {}
         self.abandoned: list[Any] = []  # what a failed transfer still points to
+        self.to_itself: list[Any] = []  # messages of this rank that it has not received yet
         self.failed: str | None = None
         self.control = self.connected()
 
@@ -107,9 +108,11 @@ class MpiCarrier:
     ) -> None:
         rank, tag = group.ranks[to], self.tag(group, 1)
         said = np.frombuffer(text.encode().ljust(256), np.uint8)
+        x = x.copy() if rank == self.rank else x
         requests = [*self.sending(said, rank, tag), *self.sending(x, rank, tag + 1)]
-        if rank == self.rank:  # to itself: whoever receives it finds it there
-            self.abandoned.append((requests, said, x.copy()))
+        if rank == self.rank:  # nobody else can receive it meanwhile: it is not waited for
+            self.to_itself = [kept for kept in self.to_itself if not self.done(kept[0])]
+            self.to_itself.append((requests, said, x))
             return
         self.finish(requests, (rank,), entry, True, (said, x))
 
@@ -124,6 +127,9 @@ class MpiCarrier:
             self.finish(self.receiving(out, rank, tag + 1), (rank,), entry, False, out)
         return got
 
+    def done(self, requests: list[Any]) -> bool:
+        return bool(self.mpi.Request.Testall(requests))
+
     def finish(
         self,
         requests: list[Any],
@@ -134,10 +140,10 @@ class MpiCarrier:
     ) -> None:
         """Ask until everything is sent and received, or somebody is found to be gone."""
         begun = time.perf_counter()
-        test, control = self.mpi.Request.Testall, self.control
+        control = self.control
         pause = 0.0
         try:
-            while not test(requests):
+            while not self.done(requests):
                 waited = time.perf_counter() - begun
                 if waited > SPIN:
                     pause = min(1e-3, pause + 2e-5)
