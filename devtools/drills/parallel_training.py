@@ -28,10 +28,11 @@ def cases() -> list[tuple[str, Callable[..., list[float]], dict[str, int], tuple
     ]
     for axes, level, jit in product(meshes, (0, 1, 2, 3), (False, True)):
         made.append((f"ZeRO {level}, jit {jit}", small_gpt.losses, axes, (level, STEPS, jit)))
-    for data, ranks, schedule in product((1, 2), (1, 2, 4), ("gpipe", "1f1b", "interleaved")):
+    schedules = ("gpipe", "1f1b", "interleaved")
+    for data, model, ranks, schedule in product((1, 2), (1, 2), (1, 2, 4), schedules):
         stages = max(ranks, 4) if schedule == "interleaved" else ranks
-        for level in (0, 1, 2, 3):
-            axes = {"data": data, "pipe": ranks}
+        for level in (0, 1, 2, 3) if data * model * ranks <= 8 else ():
+            axes = {"data": data, "pipe": ranks, "model": model}
             rest = (schedule, 4, stages, level, STEPS)
             made.append((f"{schedule}, ZeRO {level}", small_gpt.pipeline_losses, axes, rest))
     return made

@@ -110,8 +110,10 @@ class First(nn.Module):
         return self.rest(self.letters(x) + self.places(eg.arange(x.shape[1])))
 
 
-def stages(count: int) -> list[nn.Module]:
+def stages(count: int, mesh: dist.Mesh) -> list[nn.Module]:
     model = gpt()
+    if "model" in mesh.axes:
+        dist.parallelize(model, mesh, "model", SHARDS)
     blocks = list(model.blocks.children())
     end = [model.norm, model.head]
     if count == 1:
@@ -125,7 +127,7 @@ def pipeline_losses(
     axes: dict[str, int], schedule: str, microbatches: int, count: int, level: int, steps: int
 ) -> list[float]:
     mesh = dist.Mesh(axes)
-    made: list[Any] = stages(count)
+    made: list[Any] = stages(count, mesh)
     if "data" in axes:
         own = range(mesh.coordinate("pipe"), count, axes["pipe"])
         made = [wrapped(s, mesh, level) if i in own else s for i, s in enumerate(made)]
@@ -133,6 +135,8 @@ def pipeline_losses(
     opt = optimizer(pipe.parameters())
 
     def loss(scores: eg.Tensor, y: eg.Tensor) -> eg.Tensor:
+        if "model" in axes:
+            return dist.parallel_cross_entropy(scores, y, mesh, "model", classes=LETTERS)
         return F.cross_entropy(scores.reshape(-1, LETTERS), y.reshape(-1))
 
     found = []

@@ -44,6 +44,7 @@ PIPES: list[tuple[dict[str, int], str, int, int, int, int]] = [
     ({"data": 2, "pipe": 2}, "1f1b", 2, 2, 0, SHORT),
     ({"data": 2, "pipe": 2}, "1f1b", 2, 2, 2, SHORT),
     ({"data": 2, "pipe": 2}, "interleaved", 2, 4, 3, SHORT),
+    ({"data": 2, "pipe": 2, "model": 2}, "1f1b", 2, 2, 3, SHORT),
 ]
 
 
