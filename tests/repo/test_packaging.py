@@ -289,6 +289,7 @@ FIRST = [
         "nn.utils",
         "data",
         "io",
+        "models",
         "training",
     ),
     *("distributions", "tools", "autograd.transforms.vmap", "ops.nn", "cuda", "fft", "linalg"),
