@@ -25,8 +25,12 @@ TOLERANCES = {
     torch.bfloat16: 1.6e-2,
     torch.float16: 2e-3,
 }
-# PyTorch's CPU kernel multiplies by 1/6 rounded to float32, whatever the dtype.
-LOOSER = {"aten::hardsigmoid_backward.default": 1e-7}
+# Where PyTorch is further from the truth than that: its kernel multiplies by 1/6 rounded to float32,
+# and its Bessel functions agree with SciPy's to 3e-7 (ours to 1e-15).
+LOOSER = {
+    "aten::hardsigmoid_backward.default": 1e-7,
+    **{f"aten::special_bessel_{kind}.default": 1e-6 for kind in ("j0", "j1", "y0", "y1")},
+}
 # Memory that nobody has written yet has no values to compare.
 UNWRITTEN = ("empty", "new_empty", "prims::empty")
 DRAWN = ("aten::rand.default", "aten::randn.default", "aten::randperm.default")
