@@ -25,7 +25,7 @@ TOLERANCES = {
     torch.bfloat16: 1.6e-2,
     torch.float16: 2e-3,
 }
-# Where PyTorch is further from the truth than that: its kernel multiplies by 1/6 rounded to float32,
+# Where PyTorch is further from the truth than that: its kernel multiplies by 1/6 in float32,
 # and its Bessel functions agree with SciPy's to 3e-7 (ours to 1e-15).
 LOOSER = {
     "aten::hardsigmoid_backward.default": 1e-7,

@@ -260,3 +260,17 @@ def with_effects(token: Any, op: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
 @aten("_linalg_check_errors.default")
 def linalg_check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
     return None
+
+
+@aten("linalg_lu.default")
+def linalg_lu(x: Tensor, *, pivot: bool = True) -> list[Tensor]:
+    if not pivot:
+        raise ArgumentError("linalg_lu: pivot=False is not supported; rows are always exchanged")
+    return list(_op("lu")(x))
+
+
+@aten("cholesky_inverse.default")
+def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
+    one = eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    found: Tensor = _op("cholesky_solve")(one.broadcast_to(factor.shape), factor, upper)
+    return found

@@ -7,6 +7,7 @@ from typing import Any
 from everygrad.core.tensor import Tensor
 from everygrad.interop.torch.aten.registry import Result, aten
 from everygrad.ops.elementwise.math import atan2
+from everygrad.ops.python.creation import zeros
 from everygrad.ops.python.inplace import assign
 
 
@@ -21,6 +22,11 @@ def atan2_out(x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
 )
 def resize(x: Tensor, *_: Any) -> Tensor:
     return x
+
+
+@aten("zero.default")
+def zero(x: Tensor) -> Tensor:
+    return zeros(x.shape, x.dtype, x.device)
 
 
 def row_major(tensor: Result) -> bool:

@@ -1,4 +1,4 @@
-"""Fourier transforms, and distances between all pairs of rows."""
+"""Fourier transforms, distances between all pairs of rows, and rare special functions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from everygrad.interop.torch.aten.derivatives import pulled
 from everygrad.interop.torch.aten.registry import aten
 from everygrad.ops.elementwise.basic import clamp
 from everygrad.ops.loss.margins import cdist, pdist
+from everygrad.ops.record.spec import REGISTRY
 from everygrad.ops.signal.fft import as_complex, fftn, ifftn, irfftn, rfftn
 
 # PyTorch's numbers: what a transform of n elements is divided by is 1, the root of n, or n
@@ -75,3 +76,14 @@ def pdist_(x: Tensor, p: float = 2.0) -> Tensor:
 def pdist_backward(g: Tensor, x: Tensor, p: float, distances: Tensor) -> Tensor:
     (found,) = pulled(lambda x: pdist(x, p), g, x)
     return found
+
+
+# --- special functions that few models use -------------------------------------------------------
+
+for _name, _function in {
+    "igamma": "gammainc",
+    "igammac": "gammaincc",
+    "special_modified_bessel_i0": "i0",
+    "special_modified_bessel_i1": "i1",
+}.items():
+    aten(f"{_name}.default", promotes=True)(REGISTRY[_function].function)
