@@ -192,13 +192,17 @@ def _quantised_lstm(
 ) -> Any:
     """Weights (directions, inputs, gates) are 8-bit integers; what they are multiplied with is
     quantised as it comes: all inputs at once, the state at each step."""
-    weights = []
-    for whole, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero)):
-        shape = (w.shape[0], 1, -1)
-        wide = whole.astype(eg.float32) - zero.reshape(shape).astype(eg.float32)
-        weights.append((wide * scale.reshape(shape)).mT)
+    wide = _dequantised(w, w_scale, w_zero)
     call.op = "LSTM"
-    return _layer(call, quantised_and_back(x), *weights, b, lengths, h, c, p, True)
+    seen = quantised_and_back(x)
+    return _layer(call, seen, wide, _dequantised(r, r_scale, r_zero), b, lengths, h, c, p, True)
+
+
+def _dequantised(whole: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """Weights as numbers, a row for each gate; a scale is of a direction, or of each gate."""
+    shape = (whole.shape[0], 1, -1)
+    wide = whole.astype(eg.float32) - zero.reshape(shape).astype(eg.float32)
+    return (wide * scale.reshape(shape)).mT
 
 
 def quantised_and_back(x: Tensor) -> Tensor:
