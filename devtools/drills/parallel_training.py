@@ -1,7 +1,9 @@
 """50 steps of a small GPT on simulated ranks, in every way there is, beside one process.
 
     python -m devtools.drills.parallel_training [word ...]
+    mpiexec -n 2 python -m devtools.drills.parallel_training [word ...]
 
+Under mpiexec the ranks are processes, and the cases those that have as many.
 The short form is `tests/distributed/test_equal_to_one_process.py`.
 """
 
@@ -42,10 +44,14 @@ def main(words: list[str]) -> int:
     """`words`: only cases whose names have all of them."""
     want = small_gpt.losses_of_one_process(STEPS)
     failed = 0
+    ranks = dist.world_size()  # 1: they are simulated
     chosen = [case for case in cases() if all(w in f"{case[2]} {case[0]}" for w in words)]
     for name, run, axes, rest in chosen:
+        count = prod(axes.values())
+        if ranks not in (1, count):
+            continue
         begun = time.process_time()
-        found = dist.run_local(run, prod(axes.values()), axes, *rest)
+        found = [run(axes, *rest)] if ranks > 1 else dist.run_local(run, count, axes, *rest)
         gap = max(abs(a - b) for losses in found for a, b in zip(losses, want, strict=True))
         failed += gap > SAME
         seconds = time.process_time() - begun
