@@ -182,7 +182,7 @@ class DataParallel(BatchParallel):
         state = self._run
         self.check_unchanged()
         rows = rows_of(args, kwargs)
-        trains = self.training and is_grad_enabled()
+        trains = is_grad_enabled()
         if state.joining and trains and state.syncs:
             state.sizes = self._exchange(rows or 0)
         if self.training and self.broadcast_buffers:
@@ -250,7 +250,7 @@ class DataParallel(BatchParallel):
         if not self._reduction.armed:
             raise GradientError(
                 f"{type(self).__name__}: backward reaches {self._name(p)} without a forward of "
-                f"this wrapper in training mode, so gradients would differ by rank; call the "
+                f"this wrapper before it, so gradients would differ by rank; call the "
                 f"wrapper, or run backward inside no_sync()"
             )
         self._reduction.note(p)
