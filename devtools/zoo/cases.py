@@ -39,6 +39,7 @@ class Case:
     `still`: classes of modules that stay in evaluation mode, because in training they branch on a
     random number, or change what requires a gradient, which no graph can hold. `dtype`: float64
     where norms over a batch of two would turn float32's rounding into more than a fault does.
+    `tolerance`: where PyTorch itself is not as exact as its dtype.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Case:
     wanted: tuple[str, ...] = ()
     still: tuple[str, ...] = ()
     dtype: torch.dtype = torch.float32
+    tolerance: float = 0.0
 
     def network(self) -> Network:
         """The network in evaluation mode, its weights drawn from one seed, without dropout, whose

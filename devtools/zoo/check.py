@@ -186,7 +186,8 @@ def check(case: Case) -> Outcome:
     def compare(name: str, *parts: tuple[list[Any], list[Any], list[Any]]) -> None:
         """Ours, eager's and eager's in float64; parts of one check have sizes of their own."""
         exactness = max(difference(expected, truth) for _, expected, truth in parts)
-        outcome.allowed[name] = min(MOST, max(TOLERANCES[case.dtype], SLACK * exactness))
+        least = max(TOLERANCES[case.dtype], case.tolerance)
+        outcome.allowed[name] = min(MOST, max(least, SLACK * exactness))
         outcome.differences[name] = max(difference(found, expected) for found, expected, _ in parts)
 
     def attempt(name: str, work: Callable[[], None]) -> None:
