@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple
 
 LATEST = 256  # collectives that each rank remembers
@@ -77,12 +76,14 @@ class Ring:
     def write(self, reason: str) -> str:
         """Write the ring, once, and return the file's name. A failure must not raise another."""
         if self.written is None:
-            folder = os.environ.get("EVERYGRAD_RING_DIR") or tempfile.gettempdir()
-            path = Path(folder) / f"everygrad-collectives-{os.getpid()}-rank{self.rank}.json"
+            folder = os.environ.get("EVERYGRAD_RING_DIR") or None
+            name = f"everygrad-collectives-{os.getpid()}-rank{self.rank}-"
             content = {"rank": self.rank, "reason": reason, "collectives": list(self.calls)}
-            try:
-                path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-                self.written = str(path)
+            try:  # a new file of our own, whatever lies in a folder that others write to as well
+                handle, path = tempfile.mkstemp(".json", name, folder)
+                with open(handle, "w", encoding="utf-8") as file:
+                    json.dump(content, file, indent=1)
+                self.written = path
             except OSError as error:
                 self.written = f"(not written: {error})"
         return self.written
