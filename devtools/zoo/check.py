@@ -21,7 +21,7 @@ import everygrad as eg
 from devtools.zoo.cases import Case
 from everygrad.errors import MissingOpsError
 from everygrad.interop.torch.backend import everygrad as backend
-from everygrad.interop.torch.module import from_torch
+from everygrad.interop.torch.calls import from_torch
 
 TOLERANCES = {torch.float32: 2e-5, torch.float64: 1e-9}  # of the largest number of a tensor
 SLACK = 8

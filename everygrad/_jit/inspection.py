@@ -23,7 +23,8 @@ _PATHS = sysconfig.get_paths()
 _LIBRARY = tuple(_PATHS[k] + os.sep for k in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(_PATHS[k] + os.sep for k in ("purelib", "platlib"))
 _NUMPY = os.path.dirname(np.__file__) + os.sep
-# what everygrad itself calls, to open a device or to compile
+# what everygrad itself calls, to open a device or to compile; PyTorch, whose weak references clean
+# up after it at any time
 _DEPENDENCIES = (
     "cffi",
     "cupy",
@@ -32,6 +33,7 @@ _DEPENDENCIES = (
     "llvmlite",
     "ml_dtypes",
     "optree",
+    "torch",
     "wgpu",
 )
 

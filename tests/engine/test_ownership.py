@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from everygrad.core import ownership
+
 ROOT = Path(__file__).parents[2]
 STEPS = """
 import sys
@@ -67,3 +71,9 @@ def test_counts_are_read_in_one_module_only() -> None:
         if "getrefcount" in path.read_text(encoding="utf-8")
     ]
     assert found == ["everygrad/core/ownership.py"]
+
+
+def test_counts_taken_under_a_hook_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ownership.calibrated(3) == 3 or not ownership.RELIABLE or ownership.calls_are_hooked()
+    monkeypatch.setattr(ownership, "calls_are_hooked", lambda: True)
+    assert ownership.calibrated(3) < 0

@@ -11,6 +11,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import nn, optim
+from everygrad.core.ownership import calls_are_hooked
 from everygrad.errors import (
     TraceError,
 )
@@ -211,7 +212,8 @@ def test_what_nobody_else_holds_is_written_in_place(monkeypatch: Any) -> None:
     for _ in range(4):
         f()
         places.add(p.numpy().ctypes.data)
-    assert len(places) == 1
+    # PyTorch may have left its hook on: then a call holds its arguments, and two places take turns
+    assert len(places) == 1 + calls_are_hooked()
     assert p[0].item() == 32.0
 
 
