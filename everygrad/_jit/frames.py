@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from everygrad._jit.bytecode import UNKNOWN, FrameReader, Plan
-from everygrad._jit.inspection import has_attributes, is_ours
+from everygrad._jit.inspection import has_attributes, is_installed, is_ours
 from everygrad._jit.instructions import plan_of
 from everygrad.backends.base import open_now
 from everygrad.core.scopes import Scope
@@ -116,7 +116,7 @@ class Follower:
         plan = known[1]
         if event != "call" or self._aside:
             return others
-        if self.runs_aside(code):
+        if self.runs_aside(code) or (plan is not None and _cleans_up(frame)):
             self._aside += 1
             return functools.partial(self.aside, others)
         if plan is None:
@@ -191,6 +191,16 @@ def _handlers() -> dict[int, CodeType]:
                 if code is not None:
                     found[id(code)] = code
     return found
+
+
+def _cleans_up(frame: FrameType) -> bool:
+    """Whether a frame is a library's callback of a weak reference whose object is gone, as
+    PyTorch's tables by object have them."""
+    code = frame.f_code
+    if code.co_argcount != 1 or not is_installed(code.co_filename):
+        return False
+    held = frame.f_locals.get(code.co_varnames[0])
+    return isinstance(held, weakref.ref) and held() is None
 
 
 def _runs_aside(code: CodeType) -> bool:

@@ -23,8 +23,7 @@ _PATHS = sysconfig.get_paths()
 _LIBRARY = tuple(_PATHS[k] + os.sep for k in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(_PATHS[k] + os.sep for k in ("purelib", "platlib"))
 _NUMPY = os.path.dirname(np.__file__) + os.sep
-# what everygrad itself calls, to open a device or to compile; PyTorch, whose weak references clean
-# up after it at any time
+# what everygrad itself calls, to open a device or to compile
 _DEPENDENCIES = (
     "cffi",
     "cupy",
@@ -33,7 +32,6 @@ _DEPENDENCIES = (
     "llvmlite",
     "ml_dtypes",
     "optree",
-    "torch",
     "wgpu",
 )
 
@@ -60,6 +58,11 @@ def is_ours(filename: str) -> bool:
         return True
     loaded = [getattr(sys.modules.get(name), "__file__", None) for name in _DEPENDENCIES]
     return filename.startswith(tuple(os.path.dirname(f) + os.sep for f in loaded if f))
+
+
+def is_installed(filename: str) -> bool:
+    """Whether code is a library's, not the user's own."""
+    return filename.startswith(_INSTALLED)
 
 
 def of_the_package(kind: type) -> bool:

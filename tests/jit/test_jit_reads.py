@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch._dynamo.utils import ExactWeakKeyDictionary
 
 import everygrad as eg
 from everygrad import nn, optim
@@ -351,6 +353,30 @@ def test_a_profiler_that_ran_meanwhile_hides_nothing() -> None:
             finally:
                 sys.setprofile(before)
     assert seen == [6.0, 8.0, 6.0, 8.0]
+
+
+def test_what_other_libraries_read_is_guarded() -> None:
+    """The code of an installed library is followed; its callbacks of dead objects are not."""
+    bound, x = torch.nn.Hardtanh(-1.0, 2.0), eg.ones(2)
+    known = ExactWeakKeyDictionary()
+
+    def fn(x: eg.Tensor) -> eg.Tensor:
+        gc.collect()
+        return x * float(bound(torch.full((1,), 5.0)))
+
+    compiled = eg.jit(fn)
+    for most in (2.0, 3.0):
+        held = Held()
+        held.itself = held  # freed by the collector, inside of fn
+        known[held] = most
+        del held
+        bound.max_val = most
+        assert compiled(x).tolist() == [most, most]
+    assert not known.values
+
+
+class Held:
+    itself: Held
 
 
 def test_what_runs_between_instructions_is_not_the_functions_doing() -> None:
