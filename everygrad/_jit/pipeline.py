@@ -39,7 +39,7 @@ def evaluate(op: OpFacts, arrays: Sequence[Any], params: dict[str, Any]) -> Any:
     return base.get("cpu").run(op, list(arrays), params)
 
 
-def prepared(graph: Graph, device: str = "cpu") -> Graph:
+def prepared(graph: Graph, device: str) -> Graph:
     """The graph as a backend compiles it."""
     graph = overlapped(graph, MOVES) if base.get(device).overlaps else agreed(graph)
     return simplify(graph, evaluate, MOVES)

@@ -195,7 +195,7 @@ def test_groups_are_in_an_order_that_holds() -> None:
     """Whatever joined whom: every value is computed after what it is made of, once."""
     for program in PROGRAMS:
         step, _ = step_of(program, 12, "cpu")
-        graph = prepared(eg.jit(step).lower().graph)
+        graph = prepared(eg.jit(step).lower().graph, "cpu")
         for siblings in (None, 1 << 15):
             groups = fuse.fuse(graph, lambda v: True, siblings=siblings)
             where = {v: n for n, g in enumerate(groups) for v in g.values}
@@ -219,7 +219,7 @@ def test_groups_are_the_same_each_time() -> None:
         collections += phase == "stop"
 
     def grouped(program: Any) -> list[list[int]]:
-        graph = prepared(eg.jit(step_of(program, 12, "cpu")[0]).lower().graph)
+        graph = prepared(eg.jit(step_of(program, 12, "cpu")[0]).lower().graph, "cpu")
         groups = fuse.fuse(graph, lambda v: True, siblings=1 << 15)
         return [[v.number for v in g.values] for g in groups]
 

@@ -428,7 +428,7 @@ def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
     """Counts are found without writing kernels: they equal those of an exhaustive search."""
     compared = 0
     for program in PROGRAMS:
-        graph = prepared(eg.jit(step_of(program, 12, "cpu")[0]).lower().graph)
+        graph = prepared(eg.jit(step_of(program, 12, "cpu")[0]).lower().graph, "cpu")
         groups = without_strays(
             fuse(
                 graph,
