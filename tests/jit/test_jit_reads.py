@@ -27,14 +27,14 @@ import everygrad as eg
 from everygrad import nn, optim
 from everygrad._jit.bytecode import FrameReader
 from everygrad.errors import TraceError
-from tests.support import reads_by_classes, reads_by_names, reads_by_objects, reads_by_syntax
 from tests.support.checks import values
-from tests.support.reads_by_names import Case
-from tests.support.reads_by_objects import Plain, WithScale
+from tests.support.reads import by_classes, by_names, by_objects, by_syntax
+from tests.support.reads.by_names import Case
+from tests.support.reads.by_objects import Plain, WithScale
 
 CASES = [
     fn
-    for module in (reads_by_names, reads_by_objects, reads_by_classes, reads_by_syntax)
+    for module in (by_names, by_objects, by_classes, by_syntax)
     for fn in vars(module).values()
     if isinstance(fn, types.FunctionType) and fn.__annotations__.get("return") == "Case"
 ]

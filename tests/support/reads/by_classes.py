@@ -11,7 +11,7 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
-from tests.support.reads_by_names import Case
+from tests.support.reads.by_names import Case
 
 
 class Held:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import everygrad as eg
-from tests.support.reads_by_classes import Held, Slotted, set_rate
-from tests.support.reads_by_names import Case
+from tests.support.reads.by_classes import Held, Slotted, set_rate
+from tests.support.reads.by_names import Case
 
 # --- syntax ---------------------------------------------------------------------------------------
 

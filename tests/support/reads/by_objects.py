@@ -11,7 +11,7 @@ import numpy as np
 
 import everygrad as eg
 from everygrad import nn
-from tests.support.reads_by_names import Case
+from tests.support.reads.by_names import Case
 
 SPACE = types.SimpleNamespace(rate=2.0, inner=types.SimpleNamespace(rate=2.0))
 
