@@ -2065,16 +2065,16 @@ def unfold(
     x: Tensor,
     axis: Any = None,
     size: builtins.int | None = None,
-    step: builtins.int = 1,
+    step: builtins.int | None = None,
+    stride: Any = None,
     *,
     kernel_size: Any = None,
-    dilation: Any = 1,
-    padding: Any = 0,
-    stride: Any = 1,
+    dilation: Any = None,
+    padding: Any = None,
     dim: Any = ...,
     dims: Any = ...,
 ) -> Tensor:
-    """All windows of `size` elements along an axis, `step` apart, as a last axis."""
+    """All windows of `size` elements along an axis, `step` (1) apart, as a last axis."""
 
 def unique(
     x: Tensor,

@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from functools import wraps
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,12 @@ F32 = np.dtype(np.float32)
 F64 = np.dtype(np.float64)
 _NOTHING = (None, None, None)
 _KEEP_Y = (False, False, True)  # the commonest: x * constant, x / constant
+_REAL_NUMBERS = (float, int)
+_EXACT = 1 << 24  # up to which integers are exact in float32
 _PACKAGE = __name__.split(".")[0] + "."
+_PYTHON_NUMBERS = (bool, int, float, complex)
+_UNWIDENING = (int, float)  # never of a higher kind than a tensor of floats
+_NUMBERS = (*_PYTHON_NUMBERS, np.generic)
 _ABSENT = object()  # where a call gave no tensor
 
 
@@ -66,24 +73,29 @@ def backend_of(op: str, payloads: list[Any]) -> base.Backend:
 
 def execute(op: Op, inputs: tuple[Tensor, ...], params: dict[str, Any]) -> Any:
     """The payload of `op` on `inputs`: by a transformation if one wraps them, else by a backend."""
-    if intercepted() and (tracer := tracing.get()) is not None:
+    watched = intercepted()
+    if watched and (tracer := tracing.get()) is not None:
         inputs = tracer.lift(inputs)
+        if tracer.owns(inputs):
+            return tracer.call(op, inputs, params)
     payloads = [t._data for t in inputs]
     for payload in payloads:
         if type(payload) is not ndarray:
             break
     else:
         kernel = CPU.kernels.get(op.name)
-        if kernel is None or intercepted():
+        if kernel is None or watched:
             return _run_on(CPU, op, payloads, params)
         try:
             out = kernel(*payloads, **params)
         except (MemoryError, RuntimeWarning):  # the backend has an answer to both
-            return CPU.run(op, payloads, params)
+            out = CPU.run(op, payloads, params)
+        if out is NotImplemented:  # the definition serves what the kernel does not
+            return op.portable(*inputs, **params)._data
         return np.asarray(out) if isinstance(out, np.generic) else out  # 0-d results are arrays too
     wrapped = [p for p in payloads if isinstance(p, Wrapped)]
     if wrapped:
-        top = max(wrapped, key=lambda p: p.level)
+        top = max(wrapped, key=lambda p: (p.level, p.is_shard))
         return top.interpret(op, [inner(t, top.level) for t in inputs], params)
     return _run_on(backend_of(op.name, payloads), op, payloads, params)
 
@@ -105,12 +117,26 @@ def inner(t: Tensor, level: int) -> Tensor:
     return t if node is None or node.level < level else wrap(t._data)
 
 
-def user_line() -> str:
-    """The file and line of the innermost caller outside this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+def user_line(
+    known: dict[tuple[int, int], tuple[CodeType, str]] | None = None, above: int = 1
+) -> str:
+    """The file and line of the innermost caller outside this package. `known` keeps them by
+    instruction for who asks often: finding a line reads the function's table from its start.
+    `above`: how many callers are of this package in any case."""
+    frame = sys._getframe(above)
+    while frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        before = frame.f_back
+        if before is None:
+            break
+        frame = before
+    code = frame.f_code
+    if known is None:
+        return f"{code.co_filename}:{frame.f_lineno}"
+    place = (id(code), frame.f_lasti)
+    found = known.get(place)
+    if found is None:  # with the code, whose id is nobody else's as long as it is held
+        found = known[place] = (code, f"{code.co_filename}:{frame.f_lineno}")
+    return found[1]
 
 
 def record(op: Op, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, Any]) -> Tensor:
@@ -127,10 +153,12 @@ def record(op: Op, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, A
         parents = tuple([t._node for t in inputs])
     else:  # what was recorded further out belongs to the tensors inside the payload
         level = payload.level
-        nodes = (t._node for t in inputs)
-        parents = tuple([n if n is not None and n.level >= level else None for n in nodes])
-        if not any(parents):
-            return wrap(payload)
+        nodes = [t._node for t in inputs]
+        if level:
+            nodes = [n if n is not None and n.level >= level else None for n in nodes]
+            if not any(nodes):
+                return wrap(payload)
+        parents = tuple(nodes)
     if mode == CAREFUL:
         where = user_line() if anomaly_enabled() else None
         node: Node = MarkedNode(max(p.level for p in parents if p is not None), where)
@@ -151,7 +179,8 @@ def record(op: Op, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, A
 
 def apply(op: Op, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
-    if intercepted():
+    watched = intercepted()
+    if watched:
         if (chosen := policy()) is not None and not op.is_users:
             with uncast():  # what it is made of keeps the dtypes chosen here
                 return apply(op, *converted(op.name, inputs, chosen), **params)
@@ -170,7 +199,7 @@ def apply(op: Op, *inputs: Tensor, **params: Any) -> Tensor:
         op.explain(inputs, params)  # raises a named error if the inputs are at fault
         raise
     out = record(op, inputs, payload, params)
-    if (look := watcher.get()) is not None:
+    if watched and (look := watcher.get()) is not None:
         look(op, inputs, out)
     return out
 
@@ -210,7 +239,7 @@ def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:
     """A number or NumPy array as a tensor on the device of `like`."""
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, bool | int | float | complex):
+    if isinstance(value, _PYTHON_NUMBERS):
         dtype = dtype or dtypes.of_scalar(value, like.dtype)
         return wrap(base.get(like.device).full((), value, dtype))
     refuse_masked(value)
@@ -224,7 +253,7 @@ def operands(
     """Tensors of one dtype from tensors, NumPy arrays and Python numbers (which never widen).
     `ends_in`: the op whose precision holds, where `op` is the name of a function around it."""
     tensors = [v for v in values if isinstance(v, Tensor)]
-    numbers = [v for v in values if isinstance(v, bool | int | float | complex | np.generic)]
+    numbers = [v for v in values if _is_number(v)]
     others = [v for v in values if not isinstance(v, Tensor) and not _is_number(v)]
     anchor = tensors[0] if tensors else wrap(np.zeros((), np.float32))
     for v in others:
@@ -253,19 +282,32 @@ def operands(
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float | complex | np.generic)
+    return isinstance(value, _NUMBERS)
 
 
 def computed(op: Op, payloads: list[Any]) -> Any:
     """The payload of an elementwise op on payloads, outside any graph."""
     out = None
-    if not intercepted() and len(payloads) <= 3 and hasattr(payloads[0], "direct"):
-        out = payloads[0].direct(op, *payloads)
+    if not intercepted():
+        if type(payloads[0]) is ndarray:
+            if payloads[0].size > fast_limit():
+                out = CPU.direct(op, *payloads)
+        elif len(payloads) <= 3 and hasattr(payloads[0], "direct"):
+            out = payloads[0].direct(op, *payloads)
     return execute(op, tuple([wrap(p) for p in payloads]), {}) if out is None else out
 
 
 def _number(op: ElementwiseOp, payload: Any, value: float) -> Tensor | None:
-    """A number beside a float payload of a device that keeps numbers; None of any other."""
+    """A number beside a float payload of the CPU, or of a device that keeps numbers; None beside
+    any other."""
+    if type(value) is int:
+        if not -_EXACT <= value <= _EXACT:
+            return None
+        value = float(value)
+    if type(payload) is ndarray:
+        dtype = payload.dtype
+        plain = (dtype is F32 or dtype is F64) and dtype in op.floats
+        return wrap(np.asarray(value, dtype)) if plain else None
     keep = getattr(payload, "number", None)
     return None if keep is None or payload.dtype not in op.floats else wrap(keep(value))
 
@@ -293,9 +335,12 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
             return slow(x)
         if size > fast_limit():
             # the shortest way a device knows, unless something must see every op
-            if type(a) is ndarray or intercepted():
+            if intercepted():
                 return slow(x)
-            out = a.direct(op, a)
+            if type(a) is not ndarray:
+                out = a.direct(op, a)
+            else:
+                out = CPU.direct(op, a) if a.dtype in op.floats else None
             if out is None:
                 return slow(x)
         else:
@@ -381,9 +426,10 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
             return slow(x, y)
         limit = fast_limit()
         if a_size > limit or b_size > limit:
-            if type(a) is ndarray or limit < 0 or (op.checks_integers and dtype not in op.floats):
+            if limit < 0 or ((type(a) is ndarray or op.checks_integers) and dtype not in op.floats):
                 return slow(x, y)
-            out = a.direct(op, a, b)  # the shortest way a device knows
+            # the shortest way a device knows
+            out = CPU.direct(op, a, b) if type(a) is ndarray else a.direct(op, a, b)
             if out is None:
                 return slow(x, y)
         else:
@@ -444,22 +490,92 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
             dtype = x._data.dtype
             if dtype is y._data.dtype and dtype in op.floats:  # as they are
                 return apply(op, x, y)
-        limit = fast_limit()
-        if type(y) is float and isinstance(x, Tensor) and limit >= 0:
-            payload = x._data
-            if type(payload) is ndarray and payload.dtype in (F32, F64):
-                y = wrap(np.asarray(y, payload.dtype))
-                return call(x, y) if payload.size <= limit else apply(op, x, y)
-            if (given := _number(op, payload, y)) is not None:
+        if type(y) in _REAL_NUMBERS and isinstance(x, Tensor) and fast_limit() >= 0:
+            if (given := _number(op, x._data, y)) is not None:
                 return call(x, given)
-        elif type(x) is float and isinstance(y, Tensor) and limit >= 0:
+        elif type(x) in _REAL_NUMBERS and isinstance(y, Tensor) and fast_limit() >= 0:
             if (given := _number(op, y._data, x)) is not None:
                 return call(given, y)
         elif y is None and beside_none is not None:
             return beside_none
         if x is _ABSENT or y is _ABSENT:
             raise _missing(op.name, "x" if x is _ABSENT else "y")
+        if not (intercepted() and policy() is not None):  # what `promote` would make of them
+            if type(y) in _UNWIDENING and isinstance(x, Tensor) and x._data.dtype in op.floats:
+                return apply(op, x, as_tensor(y, x, x.dtype))
+            if type(x) in _UNWIDENING and isinstance(y, Tensor) and y._data.dtype in op.floats:
+                return apply(op, as_tensor(x, y, y.dtype), y)
         return apply(op, *op.promote(x, y))
+
+    return call
+
+
+def rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of an op along one axis, by default the last: small arrays go straight to the
+    kernel, everything else to `careful`, which takes what users may pass."""
+    kernel: Callable[[Any], Any] | None = None
+
+    @wraps(careful)
+    def call(x: Any = _ABSENT, axis: Any = -1, **names: Any) -> Any:
+        try:
+            a = x._data
+            small = 0 < a.size <= fast_limit()
+        except (AttributeError, TypeError):  # no tensor, or a payload that this path is not for
+            return careful(axis=axis, **names) if x is _ABSENT else careful(x, axis, **names)
+        last = len(a.shape) - 1
+        if (
+            not small
+            or names
+            or type(axis) is not int
+            or (axis != -1 and axis != last)
+            or last < 0
+            or (a.dtype is not F32 and a.dtype is not F64)
+            or op.name not in CPU.kernels
+        ):
+            return careful(x, axis, **names)
+        nonlocal kernel
+        if kernel is None:
+            kernel = CPU.small_rows(op.name)
+        out = kernel(a)
+        return careful(x, axis) if out is None else record(op, (x,), out, {"axis": last})
+
+    return call
+
+
+def scaled_rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of an op of rows along the last axis, a scale and a shift of each place in them:
+    small arrays go straight to the op, everything else to `careful`."""
+
+    @wraps(careful)
+    def call(
+        x: Any = _ABSENT,
+        normalized_shape: Any = _ABSENT,
+        weight: Any = None,
+        bias: Any = None,
+        eps: Any = 1e-5,
+        **names: Any,
+    ) -> Any:
+        try:
+            a, w, b = x._data, weight._data, bias._data
+            small = 0 < a.size <= fast_limit() and a.shape[-1:] == w.shape
+        except (AttributeError, TypeError):  # no tensors, or payloads that this path is not for
+            small = False
+        if (
+            small
+            and not names
+            and type(eps) is float
+            and type(normalized_shape) is tuple
+            and normalized_shape == w.shape == b.shape
+            and ((dtype := a.dtype) is F32 or dtype is F64)
+            and dtype is w.dtype is b.dtype
+        ):
+            return apply(op, x, weight, bias, axes=(len(a.shape) - 1,), eps=eps)
+        if x is not _ABSENT and normalized_shape is not _ABSENT:
+            return careful(x, normalized_shape, weight, bias, eps, **names)
+        for name, value in (("x", x), ("normalized_shape", normalized_shape)):
+            if value is not _ABSENT:
+                names[name] = value
+        return careful(weight=weight, bias=bias, eps=eps, **names)
 
     return call
 

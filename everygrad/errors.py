@@ -45,6 +45,8 @@ class NoAxisError(ShapeError, TypeError):
 class AxisError(EverygradError, ValueError, IndexError):
     """An axis outside the tensor's dimensions, or named twice."""
 
+    of_scalar = False  # axis 0 or -1 of a 0-d tensor: some ops take it for a row of one element
+
 
 class OutOfRangeError(EverygradError, IndexError):
     """An index outside the axis it points into."""
@@ -107,7 +109,8 @@ class PlacementError(EverygradError, ValueError):
 
 
 class WorkerError(EverygradError, RuntimeError):
-    """A DataLoader's worker died, took too long, or raised what cannot be raised here."""
+    """A DataLoader's worker died, took too long, or raised what cannot be raised here; or a process
+    ended before the tensor that it sent was taken."""
 
 
 class PeerLost(EverygradError, RuntimeError, ConnectionError):  # noqa: N818  # a rank, not a fault

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from everygrad.core.nearest import no_attribute as _no_attribute
+
 
 def __getattr__(name: str) -> Any:
     if name == "grad":
         from everygrad.autograd.api import grad
 
         return grad
-    raise AttributeError(f"everygrad.autograd has no {name!r}")
+    raise _no_attribute("everygrad.autograd", name, ("grad", *globals()))

@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import Any
 
 from everygrad.amp.policy import policy, uncast
-from everygrad.autograd.graph import Leaf, Node
+from everygrad.autograd.graph import Leaf, Node, PartNode
 from everygrad.autograd.modes import (
     OFF,
     anomaly_enabled,
@@ -213,6 +213,17 @@ class Pass:
     def needs(self, node: Node) -> bool:
         return self.wanted is None or node in self.wanted
 
+    def asked(self, node: Node) -> Node:
+        """The node as its op's rules see it: without the parents whose gradients lead nowhere, so
+        that none is computed. What has hooks shows them its gradient wherever it leads."""
+        wanted = self.wanted
+        if wanted is None:
+            return node
+        kept = tuple(
+            [p if p in wanted or (p and p.hooks is not None) else None for p in node.parents]
+        )
+        return node if kept == node.parents else PartNode(node, kept)
+
     def modes(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         """What is recorded while the pass runs; and that it is in the dtypes forward chose."""
         usual: AbstractContextManager[Any] = nullcontext()
@@ -277,7 +288,7 @@ class Pass:
                 and (plain or (simple and (usual is None or node in usual)))
             ):
                 try:
-                    results = node.op.vjp(node, g, create)
+                    results = node.op.vjp(node if plain else self.asked(node), g, create)
                 except Exception as error:
                     raise explain(node, error) from error
                 if not retain:
@@ -296,7 +307,10 @@ class Pass:
                 if grads:
                     held = grads.pop(parent, None)
                     if held is not None:
-                        c = held if c is None else add(held, c)
+                        if type(held) is Tensor is type(c):  # nearly always: without a call
+                            c = held + c
+                        else:
+                            c = held if c is None else add(held, c)
                 left = counts[parent]
                 if left > 1:
                     counts[parent] = left - 1
@@ -328,7 +342,7 @@ class Pass:
             saved = node.saved  # read once: another worker may be given values for it too
             if type(saved) is not tuple:  # such nodes have hooks, {} at least: see saving.py
                 saved.fulfil(node)
-            results: Sequence[Grad] = node.op.vjp(node, g, self.create_graph)
+            results: Sequence[Grad] = node.op.vjp(self.asked(node), g, self.create_graph)
         except Exception as error:
             raise explain(node, error) from error
         if self.anomaly:

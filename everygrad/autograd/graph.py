@@ -61,6 +61,11 @@ class Node:
     shape: tuple[int, ...]
     hooks: dict[int, Hook] | None
 
+    @property
+    def whole(self) -> Node:
+        """The node in the graph, of which a rule may be given a part (`PartNode`)."""
+        return self
+
     def add_hook(self, hook: Hook) -> HookHandle:
         """Run `hook` on the summed gradient, once for each backward pass."""
         if self.hooks is None:
@@ -82,6 +87,28 @@ class MarkedNode(Node):
     def __init__(self, level: int, where: str | None) -> None:
         self.level = level
         self.where = where
+
+
+class PartNode(Node):
+    """A node as a rule sees it where not all gradients are asked for: the other parents are None,
+    as if they wanted none. It is not in the graph: `whole` is."""
+
+    __slots__ = ("_whole", "level", "where")
+
+    def __init__(self, node: Node, parents: tuple[Node | None, ...]) -> None:
+        self.op = node.op
+        self.parents = parents
+        self.saved = node.saved
+        self.params = node.params
+        self.shape = node.shape
+        self.hooks = None
+        self.level = node.level
+        self.where = node.where
+        self._whole = node
+
+    @property
+    def whole(self) -> Node:
+        return self._whole
 
 
 class Leaf(Node):

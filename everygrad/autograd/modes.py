@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from copy import copy
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.core.decorators import decorated
 from everygrad.core.scopes import Scope, Settings
+from everygrad.errors import ArgumentError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,7 +64,29 @@ class _Mode(Scope):
         return mode
 
 
-class no_grad(_Mode):  # noqa: N801  # PyTorch's name
+class _GradMode(_Mode):
+    """A mode without arguments: `@no_grad` decorates as `@no_grad()` does."""
+
+    __slots__ = ()
+
+    @overload
+    def __new__(cls) -> Self: ...
+    @overload
+    def __new__(cls, fn: Callable[P, R]) -> Callable[P, R]: ...  # type: ignore[misc]  # PyTorch's
+
+    def __new__(cls, fn: Any = None) -> Any:
+        """The mode, or the function in it, which is no mode: `__init__` does not see it."""
+        if fn is None:
+            return object.__new__(cls)
+        if not callable(fn):
+            raise ArgumentError(
+                f"{cls.__name__}: takes nothing, or a function to decorate, got {fn!r}; "
+                f"set_grad_enabled takes a bool"
+            )
+        return cls()(fn)
+
+
+class no_grad(_GradMode):  # noqa: N801  # PyTorch's name
     """Nothing inside is recorded; results do not require grad.
 
     >>> import everygrad as eg
@@ -76,14 +99,14 @@ class no_grad(_Mode):  # noqa: N801  # PyTorch's name
     _settings = ((_recording, OFF),)
 
 
-class enable_grad(_Mode):  # noqa: N801  # PyTorch's name
+class enable_grad(_GradMode):  # noqa: N801  # PyTorch's name
     """Recording is on inside, also within `no_grad`."""
 
     def settings(self) -> Settings:
         return ((_recording, OFF if in_inference_mode() else _on()),)
 
 
-class inference_mode(_Mode):  # noqa: N801  # PyTorch's name
+class inference_mode(_GradMode):  # noqa: N801  # PyTorch's name
     """`no_grad` that `enable_grad` does not lift and in which no tensor can ask for gradients."""
 
     _settings = ((_recording, OFF), (_inference, True))

@@ -14,9 +14,10 @@ class Config:
     """The values in force. `eg.config` is the one instance.
 
     native_threshold  above this many elements an eager CPU op uses a compiled kernel instead of
-                      NumPy: below it, NumPy's call costs less than ours. Changed, it holds in the
-                      context (the thread) that changed it; EVERYGRAD_NATIVE_THRESHOLD sets it for
-                      the process
+                      NumPy: below it, NumPy's call costs less than ours. Ops of several NumPy
+                      calls, such as sigmoid, do so from fewer on, in proportion. Changed, it holds
+                      in the context (the thread) that changed it; EVERYGRAD_NATIVE_THRESHOLD sets
+                      it for the process
     matmul_precision  "highest" or "high": see `set_matmul_precision`
     code_bytes        how many bytes compiled functions and kernels that are kept for the next call
                       may take in all: beyond, those not used for longest are dropped, and compiled

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from typing import Any
 
 _COMPARED = 20_000  # pairs of names, some tenths of a second
 
@@ -44,6 +46,20 @@ def no_attribute(module: str, name: str, known: Iterable[str], cure: str = "") -
         return AttributeError(f"{module} has no {name!r}")
     near = "" if cure else _nearest_in_words(name, known)
     return AttributeError(f"{module} has no {name!r}{cure or near}")
+
+
+def answering(module: str) -> Callable[[str], Any]:
+    """A module's `__getattr__`: a name that is not there is answered with the nearest that is.
+
+    >>> answering("everygrad.core.nearest")("neerest")
+    Traceback (most recent call last):
+    AttributeError: everygrad.core.nearest has no 'neerest'; the nearest is 'nearest'
+    """
+
+    def missing(name: str) -> Any:
+        raise no_attribute(module, name, vars(sys.modules[module]))
+
+    return missing
 
 
 def _nearest_in_words(name: str, known: Iterable[str]) -> str:

@@ -47,6 +47,12 @@ class Tracer(Protocol):
     def lift(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Tensors as ops of this trace take them: those from outside become inputs."""
 
+    def owns(self, tensors: Sequence[Any]) -> bool:
+        """Whether lifted tensors are of this trace alone, with no transformation around them."""
+
+    def call(self, op: Any, inputs: Sequence[Any], params: dict[str, Any]) -> Any:
+        """The payload of an op on such tensors."""
+
     def stand_in(self, t: Any) -> Any:
         """Who holds the value and node of `t` in this trace."""
 
@@ -126,3 +132,18 @@ class Compiled(Protocol):
 
     def memory(self) -> Memory:
         """How its memory is planned."""
+
+
+class Layout(Protocol):
+    """How a tensor's part on this rank makes a payload of the whole. Equal ones make equal ones,
+    so that a compiled function may be given other parts in the same layout."""
+
+    def around(self, part: Tensor) -> Any:
+        """The payload whose part on this rank is this tensor."""
+
+    def of_gradient(self) -> Layout:
+        """That of the gradient which a result in this layout is expected to get."""
+
+    def fitted(self, g: Tensor) -> Tensor:
+        """The part on this rank of a gradient, brought to this layout; raises where that would
+        need communication."""

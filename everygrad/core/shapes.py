@@ -17,6 +17,8 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
     >>> broadcast("add", (3, 1), (4,))
     (3, 4)
     """
+    if shapes.count(shapes[0]) == len(shapes):
+        return tuple(shapes[0])
     rank = max(map(len, shapes))
     out = [1] * rank
     for shape in shapes:
@@ -55,7 +57,9 @@ def axis_index(axis: Any, ndim: int, op: str) -> int:
     index = as_int(axis, op, "axis")
     if not -ndim <= index < ndim:
         if ndim == 0:
-            raise AxisError(f"{op}: axis {index} given, but a 0-d tensor has no axes")
+            error = AxisError(f"{op}: axis {index} given, but a 0-d tensor has no axes")
+            error.of_scalar = index in (0, -1)
+            raise error
         raise AxisError(
             f"{op}: axis {index} is out of range for {ndim} dimensions ({-ndim} to {ndim - 1})"
         )

@@ -20,6 +20,7 @@ from everygrad.autograd.transform_scope import GRAD, STREAM, VALUE, inside, outl
 from everygrad.core.context import intercepted, tracing
 from everygrad.core.op import Op
 from everygrad.core.ownership import calibrated, refcount
+from everygrad.core.protocols import Layout
 from everygrad.core.shapes import Shape, axis_index, size_of
 from everygrad.core.torch_names import IN_PLACE, METHODS, cure
 from everygrad.dtypes import FROM_NP, DType
@@ -50,6 +51,7 @@ class Wrapped:
 
     plain: bool = False  # True: stands for a backend's array; there is no level below
     is_shard: bool = False  # True: a part of a tensor; ops of several results are not for it
+    layout: Layout | None = None  # where `is_shard`: what it is beside the tensor inside
 
     @property
     def inner(self) -> Tensor:

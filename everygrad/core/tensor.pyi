@@ -8,6 +8,7 @@ import numpy as np
 
 from everygrad.autograd.graph import HookHandle, Node
 from everygrad.core.op import Op
+from everygrad.core.protocols import Layout
 from everygrad.dtypes import DType
 from everygrad.ops.aliases.arithmetic import FrexpResult
 from everygrad.ops.index.search import Histogram
@@ -26,6 +27,7 @@ class Wrapped:
     transparent: builtins.bool
     plain: builtins.bool
     is_shard: builtins.bool
+    layout: Layout | None
     @property
     def inner(self) -> Tensor:
         """The tensor of the level below that holds the value."""
@@ -1750,16 +1752,16 @@ class Tensor:
         self,
         axis: Any = None,
         size: builtins.int | None = None,
-        step: builtins.int = 1,
+        step: builtins.int | None = None,
+        stride: Any = None,
         *,
         kernel_size: Any = None,
-        dilation: Any = 1,
-        padding: Any = 0,
-        stride: Any = 1,
+        dilation: Any = None,
+        padding: Any = None,
         dim: Any = ...,
         dims: Any = ...,
     ) -> Tensor:
-        """All windows of `size` elements along an axis, `step` apart, as a last axis."""
+        """All windows of `size` elements along an axis, `step` (1) apart, as a last axis."""
     def unique(
         self,
         sorted: builtins.bool = True,

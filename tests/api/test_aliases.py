@@ -513,6 +513,20 @@ def test_missing_names_answer_with_the_nearest() -> None:
         (eg.linalg, "eigvalss", "eigvals"),
         (eg.fft, "rffft", "rfft"),
         (eg.special, "digama", "digamma"),
+        (eg.autograd, "gradd", "grad"),
+        (eg.cuda, "is_availabel", "is_available"),
+        (eg.tools, "profil", "profile"),
+        (eg.io, "load_latst", "load_latest"),
+        (eg.data.transforms, "RandomCropp", "RandomCrop"),
+        (eg.distributed, "all_reduc", "all_reduce"),
+        (eg.distributions.constraints, "positiv", "positive"),
+        (eg.distributions.transforms, "ExpTransfrom", "ExpTransform"),
+        (eg.nn.utils.rnn, "pad_sequnce", "pad_sequence"),
+        (eg.nn.utils.parametrize, "is_parametrised", "is_parametrized"),
+        (eg.nn.utils.parametrizations, "weight_nrom", "weight_norm"),
+        (eg.nn.utils.prune, "l1_unstructurd", "l1_unstructured"),
+        (eg.nn.utils.stateless, "functional_cal", "functional_call"),
+        (eg.training.metrics, "Acuracy", "Accuracy"),
     ):
         with pytest.raises(
             AttributeError, match=rf"has no '{wrong}'; the nearest (is|are) .*{near}"

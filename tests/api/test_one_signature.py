@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import everygrad as eg
+from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 
 # what a place may take besides: it makes no difference, or is of that place alone
 BESIDES = {"inplace", "names", "generator"}
-# by position PyTorch's two functions of this name differ; all parameters are there by name
-BY_NAME_ALONE = {"unfold"}
 
 
 def parameters(function: Any) -> dict[str, Any]:
@@ -61,8 +61,6 @@ def test_signatures_are_one(name: str, ours: Any, theirs: Any) -> None:
     a, b = parameters(ours), parameters(theirs)
     if name in OTHER_THINGS:
         assert a != b
-    elif name.rpartition(".")[2] in BY_NAME_ALONE:
-        assert a == b
     else:
         assert list(a.items()) == list(b.items())
 
@@ -79,8 +77,38 @@ def test_the_five_compute_one_thing(device: str) -> None:
         [f(index, table, 2) for f in (eg.embedding, F.embedding)],
         [f(x, axis=2, size=2, step=2) for f in (eg.unfold, eg.Tensor.unfold, F.unfold)],
         [f(images, kernel_size=2, padding=1) for f in (eg.unfold, eg.Tensor.unfold, F.unfold)],
+        [f(images, 2, padding=1) for f in (eg.unfold, eg.Tensor.unfold, F.unfold)],
+        [f(images, (2, 1), 1, 1, 2) for f in (eg.unfold, eg.Tensor.unfold, F.unfold)],
     ):
         first, *others = [c.numpy() for c in calls]
         assert others
         for other in others:
             np.testing.assert_array_equal(first, other)
+
+
+def test_unfold_of_pytorch_programs() -> None:
+    x = np.arange(48.0, dtype=np.float32).reshape(1, 2, 4, 6)
+    ours, theirs = eg.tensor(x), torch.tensor(x)
+    for places, names in (
+        ((2,), {}),
+        ((2,), {"stride": 2}),
+        (((2, 3),), {"padding": 1}),
+        (((2, 3), 1, 1), {}),
+        (([2, 3], 1, 1, 2), {}),
+        ((), {"kernel_size": 2, "dilation": 2}),
+    ):
+        wanted = torch.nn.functional.unfold(theirs, *places, **names).numpy()
+        np.testing.assert_array_equal(F.unfold(ours, *places, **names).numpy(), wanted)
+    np.testing.assert_array_equal(ours.unfold(3, 2, 2).numpy(), theirs.unfold(3, 2, 2).numpy())
+    windows = theirs.unfold(dimension=3, size=2, step=1).numpy()
+    np.testing.assert_array_equal(ours.unfold(dimension=3, size=2, step=1).numpy(), windows)
+    for places in ((2, 1), (2, 1, 1), (2, 1, 1, 2)):
+        with pytest.raises(ArgumentError, match="by name, as kernel_size=2"):
+            F.unfold(ours, *places)
+    for wrong in ({"stride": 2}, {"padding": 1}):
+        with pytest.raises(ArgumentError, match="give kernel_size=2 by name, or windows a step"):
+            ours.unfold(2, 2, **wrong)
+    with pytest.raises(ArgumentError, match="dilation is given twice, as 1 and 2"):
+        ours.unfold((2, 2), 1, dilation=2)
+    with pytest.raises(ArgumentError, match="not both"):
+        ours.unfold(2, 2, kernel_size=2)

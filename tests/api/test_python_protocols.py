@@ -136,6 +136,26 @@ def test_options_of_numpys_reductions() -> None:
     np.testing.assert_array_equal(np.concatenate([x, X]), np.concatenate([X, X]))
 
 
+METHODS: list[tuple[Any, tuple[Any, ...]]] = [
+    (np.cumsum, ()), (np.cumsum, (1,)), (np.cumprod, ()), (np.cumprod, (0,)), (np.real, ()),
+    (np.imag, ()), (np.take, ([3, 0],)), (np.take, ([1, 0], 0)), (np.repeat, (2,)),
+    (np.squeeze, ()), (np.diagonal, ()), (np.trace, ())]  # fmt: skip
+ORDERED: list[tuple[Any, tuple[Any, ...]]] = [
+    (np.clip, (0.0, 1.0)), (np.argsort, ()), (np.median, ()), (np.round, (1,))]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "given"),
+    [(f, args, X) for f, args in METHODS + ORDERED] + [(f, args, X * 1j) for f, args in METHODS],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_numpys_functions_that_call_methods(function: Any, args: Any, given: Any) -> None:
+    """NumPy calls a method with all of its own arguments, `out=None` among them."""
+    got, want = function(eg.tensor(given), *args), function(given, *args)
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-12)
+    assert np.shape(got) == np.shape(want)
+
+
 # --- indices -------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from everygrad.amp.policy import policy
 from everygrad.autograd.api import _leaf_ready, leaf_ready_hook
 from everygrad.autograd.modes import anomaly_enabled, detect_anomaly, in_inference_mode
 from everygrad.core.context import intercepted, watcher
+from everygrad.errors import ArgumentError
 
 # a mode, and what can be seen of it
 MODES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -184,3 +185,22 @@ def test_a_generator_of_batches_records_nothing() -> None:
     for batch in batches():
         assert not batch.requires_grad
         assert (w * 2).requires_grad
+
+
+@pytest.mark.parametrize("name", ["no_grad", "enable_grad", "inference_mode"])
+def test_a_mode_decorates_without_a_call(name: str) -> None:
+    make, seen = MODES[name]
+
+    class Holder:
+        @make
+        def method(self) -> Any:
+            return seen()
+
+    with eg.no_grad() if name == "enable_grad" else eg.enable_grad():
+        outside = seen()
+        with make():
+            inside = seen()
+        assert Holder().method() == make(seen)() == inside != outside
+        assert seen() == outside
+    with pytest.raises(ArgumentError, match=f"{name}: takes nothing, or a function to decorate"):
+        make(True)

@@ -136,9 +136,13 @@ def test_a_compiled_kernel_runs_once(
 ) -> None:
     op, broken = record(name), Broken(error)
     monkeypatch.setattr(lazy_native, "run", broken)
-    with native_threshold(0), pytest.raises(error, match="a bug inside a kernel"):
-        op.function(*small(len(op.inputs), "float32"))
-    assert broken.calls == 1
+    monkeypatch.setattr(lazy_native, "flat", lambda program: broken)
+    monkeypatch.setattr(CPU, "_flat", {})
+    apart = [x[:, ::2] for x in small(len(op.inputs), "float32")]
+    for inputs, calls in ((small(len(op.inputs), "float32"), 1), (apart, 2)):
+        with native_threshold(0), pytest.raises(error, match="a bug inside a kernel"):
+            op.function(*inputs)
+        assert broken.calls == calls
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -12,9 +12,9 @@ from everygrad import dtypes
 from everygrad.autograd.modes import in_inference_mode
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
-from everygrad.backends.dlpack_capsule import imported, quick_way
+from everygrad.backends.dlpack_capsule import imported, quick_way, shared_otherwise
 from everygrad.core import shapes
-from everygrad.core.tensor import Tensor, shared, wrap
+from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import refuse_masked
 from everygrad.dtypes import DType
 from everygrad.errors import (
@@ -206,15 +206,25 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
 
     The other library must not write to it afterwards, unless `copy` is True: tensors never change.
     """
-    try:
-        way = quick_way(type(x))
-        quick = None if way is None else way(x)
-    except (TypeError, RuntimeError) as error:
-        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
-    if quick is not None and device is None and copy is None and quick.dtype in dtypes.FROM_NP:
-        return wrap(quick)
+    way = quick_way(type(x))
+    if way is not None and device is None and copy is None:
+        try:
+            quick = way(x)
+            if quick is not None:
+                t = Tensor()  # `wrap` itself, without a call: each is a tenth of all this
+                t._data = quick
+                t._node = t._source = None
+                return t
+        except (TypeError, RuntimeError):
+            pass  # what follows shares it in another way, or says why not
     if isinstance(x, Tensor):
         return asarray(x, device=device, copy=copy)
+    try:
+        found = None if way is None else shared_otherwise(x)
+    except (TypeError, RuntimeError) as error:
+        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
+    if found is not None and device is None and copy is None and found.dtype in dtypes.FROM_NP:
+        return wrap(found)
     kind, index = getattr(x, "__dlpack_device__", lambda: (1, 0))()
     if kind == _CUDA:
         if copy is False and device not in (None, "cuda", f"cuda:{index}"):
@@ -223,7 +233,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     if copy is False and device not in (None, "cpu"):
         raise ArgumentError(f"from_dlpack: copy=False, but moving to {device!r} needs a copy")
     try:
-        array = imported(x) if quick is None else quick
+        array = imported(x) if found is None else found
     except (BufferError, TypeError, AttributeError, RuntimeError) as error:
         raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
     dtypes.as_dtype(array.dtype)
@@ -364,8 +374,13 @@ def full_like(
     device: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`full` with the shape, dtype and device of x."""
-    return full(x.shape, fill_value, dtype or x.dtype, device or x.device, requires_grad)
+    """`full` with the shape, dtype and device of x, and its placement on a mesh."""
+    payload, dtype = x._data, dtype or x.dtype
+    if isinstance(payload, Wrapped) and payload.layout is not None:
+        part = full(payload.inner.shape, fill_value, dtype, device or x.device)
+        made = wrap(payload.layout.of_gradient().around(part))
+        return made.requires_grad_() if requires_grad else made
+    return full(x.shape, fill_value, dtype, device or x.device, requires_grad)
 
 
 def zeros_like(

@@ -17,7 +17,14 @@ from everygrad.core import shapes
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, refuse_lost_write, shared, view, wrap
 from everygrad.dispatch import apply, as_tensor, operands
-from everygrad.errors import DtypeError, GradientError, OutOfRangeError, ShapeError, TraceError
+from everygrad.errors import (
+    ArgumentError,
+    DtypeError,
+    GradientError,
+    OutOfRangeError,
+    ShapeError,
+    TraceError,
+)
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.index.gather import CHECK_RANGE, index_put, positive, taken
 from everygrad.ops.python.creation import holds_tensors, tensor
@@ -112,7 +119,7 @@ def plan(x: Tensor, index: Any) -> Plan:
             continue
         size = x.shape[len(slices)]
         if isinstance(entry, slice):
-            start, stop, step = entry.indices(size)
+            start, stop, step = _range(entry, size)
             count = len(range(start, stop, step))
             # a step that leads nowhere may be of any size, and is of none
             slices.append((start if count else 0, count, step if count > 1 else 1))
@@ -132,6 +139,17 @@ def plan(x: Tensor, index: Any) -> Plan:
             continue
         slices.append((_single(entry, len(slices), size), 1, 1))
     return Plan(tuple(slices), tuple(shape), tuple(takes))
+
+
+def _range(entry: slice, size: int) -> tuple[int, int, int]:
+    """Where a slice of an axis starts and stops, and its step."""
+    try:
+        return entry.indices(size)
+    except TypeError:
+        parts = f"{entry.start!r}:{entry.stop!r}:{entry.step!r}"[:80]
+        raise DtypeError(f"getitem: the parts of a slice are integers, got {parts}") from None
+    except ValueError:
+        raise ArgumentError("getitem: the step of a slice must not be 0") from None
 
 
 def _single(entry: Any, axis: int, size: int) -> int:
@@ -249,6 +267,8 @@ def _index_samples() -> Any:
             np.array([-9]),
         ),
         refuse(DtypeError, "got float 1.5", s.real(4), 1.5),
+        refuse(DtypeError, "parts of a slice are integers", s.real(4), slice(0, 2.5)),
+        refuse(ArgumentError, "step of a slice must not be 0", s.real(4), slice(None, None, 0)),
         refuse(DtypeError, "got Tensor", s.real(4), s.real(2)),
         refuse(OutOfRangeError, r"a bool index \(3,\) does not match", s.real(4), s.booleans(3)),
         refuse(
@@ -264,9 +284,14 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
     As NumPy's, but an integer beside index tensors is a plain integer, as in PyTorch.
     """
-    p = plan(x, index)
+    shape = x.shape
+    whole = tuple([(0, n, 1) for n in shape])
+    if type(index) is int and shape:  # the commonest, in loops: a row
+        row = ((_single(index, 0, shape[0]), 1, 1), *whole[1:])
+        p = Plan(row, shape[1:], ())
+    else:
+        p = plan(x, index)
     if not p.takes:
-        whole = tuple([(0, n, 1) for n in x.shape])
         out = x if p.slices == whole else apply(SLICE, x, slices=p.slices)
         out = out if out.shape == p.shape else apply(RESHAPE, out, shape=p.shape)
         return view(same(x) if out is x else out, x)

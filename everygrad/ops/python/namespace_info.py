@@ -11,7 +11,7 @@ from everygrad.backends import base
 from everygrad.dtypes import DType
 from everygrad.errors import DeviceError, DtypeError
 
-# Devices that have all the standard asks for. WebGPU has neither float64 nor complex numbers: it
+# Devices that have all the standard asks for. WebGPU has neither float64 nor complex128: it
 # is there for whoever names it, but is not among those that portable code may try one by one.
 _COMPLETE = ("cpu", "cuda")
 _BEYOND = (dtypes.float16, dtypes.bfloat16)  # dtypes that the standard does not know

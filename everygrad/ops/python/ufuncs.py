@@ -1,8 +1,8 @@
 """NumPy's functions on tensors: `np.exp(x)` is `eg.exp(x)`, a tensor with its derivative.
 
 The operators of NumPy's arrays and numbers come here too: `array + x` is `np.add(array, x)`. So do
-`np.sum(x)` and NumPy's other reductions. What else NumPy has it does with tensors as with any
-object: by a method of that name, or on the values.
+`np.sum(x)` and NumPy's other reductions and scans. What else NumPy has it does with tensors as with
+any object: by a method of that name, or on the values.
 """
 
 from __future__ import annotations
@@ -89,14 +89,18 @@ _REDUCTIONS: dict[Any, tuple[str, tuple[str, ...]]] = {
     np.argmin: ("argmin", ("axis", "keepdims")),
     np.count_nonzero: ("count_nonzero", ("axis", "keepdims")),
 }
+_SCANS: dict[Any, str] = {np.cumsum: "cumsum", np.cumprod: "cumprod"}
+_PARTS: dict[Any, str] = {np.real: "real", np.imag: "imag"}  # attributes of NumPy's arrays
 _UNSAID = getattr(np, "_NoValue", None)
 
 
 def __array_function__(  # noqa: N807
     self: Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The reduction that means the same; any other function of NumPy's does what it does."""
-    if func not in _REDUCTIONS and func is not np.ptp:
+    """The op that means the same; any other function of NumPy's does what it does."""
+    if func in _PARTS:
+        return REGISTRY[_PARTS[func]].function(*args, **kwargs)
+    if func not in _REDUCTIONS and func not in _SCANS and func is not np.ptp:
         return func._implementation(*args, **kwargs)
     given = inspect.signature(func).bind(*args, **kwargs).arguments
     x = given.pop("a")
@@ -106,6 +110,10 @@ def __array_function__(  # noqa: N807
     options = {k: v for k, v in given.items() if v is not None and v is not _UNSAID}
     if "ddof" in options:
         options["correction"] = options.pop("ddof")
+    if func in _SCANS:
+        if "axis" not in options:  # NumPy's default: of all elements, in order
+            x, options["axis"] = x.reshape(-1), 0
+        return REGISTRY[_SCANS[func]].function(x, **options)
     if func is np.ptp:
         return x.max(**options) - x.min(**options)
     name, takes = _REDUCTIONS[func]

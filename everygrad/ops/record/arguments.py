@@ -17,7 +17,7 @@ import numpy as np
 
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import as_tensor
-from everygrad.errors import ArgumentError, DtypeError, EverygradError
+from everygrad.errors import ArgumentError, AxisError, DtypeError, EverygradError
 from everygrad.ops.record.keywords import placed, renamed
 
 # what a parameter says of itself -> the types that need no further look, and what to call them
@@ -202,13 +202,20 @@ def no_tensor(op: str, value: Any) -> DtypeError:
     )
 
 
-def taking(function: Callable[..., Any], op: str | None = None) -> Callable[..., Any]:
+def taking(
+    function: Callable[..., Any], op: str | None = None, scalar_rows: str = ""
+) -> Callable[..., Any]:
     """The function as users call it: arguments are taken by the rule of this file, and errors begin
-    with its name, also where it is made of other ops."""
+    with its name, also where it is made of other ops.
+
+    `scalar_rows`: along axis 0 or -1 of a 0-d tensor it finds one element, as in PyTorch. "row":
+    the result is 0-d again; "index": where the index is. `register` notes it on the function.
+    """
     name = op or function.__name__
     signature: Signature | None = None
     places: list[set[type] | None] = []
     names: dict[str, set[type] | None] = {}
+    scalar_rows = scalar_rows or getattr(function, "scalar_rows", "")
 
     def read() -> Signature:
         nonlocal signature, places, names
@@ -238,16 +245,38 @@ def taking(function: Callable[..., Any], op: str | None = None) -> Callable[...,
                 args, kwargs = known.taken(args, kwargs)  # type: ignore[assignment]
             return function(*args, **kwargs)
         except EverygradError as error:
-            if not str(error).startswith(name):
-                error.args = (f"{name}: {error}",)
-            raise
+            scalar = isinstance(error, AxisError) and error.of_scalar
+            if not (scalar_rows and scalar and any(map(_is_scalar, (*args, *kwargs.values())))):
+                if not str(error).startswith(name):
+                    error.args = (f"{name}: {error}",)
+                raise
         except _INTERNAL as error:
             explained = known.explain(args, kwargs)
             if explained is None:
                 raise
             raise explained from error
+        given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        out = call(*map(_as_row, args), **{key: _as_row(a) for key, a in kwargs.items()})
+        kept = scalar_rows == "index" and not all(map(_is_scalar, given))
+        return out if kept else _as_scalars(out)
 
     return call
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.ndim
+
+
+def _as_row(value: Any) -> Any:
+    return value.reshape((1,)) if _is_scalar(value) else value
+
+
+def _as_scalars(out: Any) -> Any:
+    """Rows of one element as 0-d tensors."""
+    if isinstance(out, Tensor):
+        return out.reshape(()) if out.shape == (1,) else out
+    made = [_as_scalars(x) for x in out]
+    return type(out)(*made) if hasattr(out, "_fields") else type(out)(made)
 
 
 _SWITCHES = ("return", "copy", "non_blocking")  # no op computes with these

@@ -12,25 +12,23 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from numpy import ndarray
 
 from everygrad import dtypes
-from everygrad.backends.cpu.kernels.numpy_render import render
+from everygrad.backends.cpu.kernels.numpy_render import small
 from everygrad.backends.cpu.registry import broadcast_to
 from everygrad.compiler import expr
 from everygrad.compiler.expr import Expr, Program
 from everygrad.compiler.facts import Move
 from everygrad.core import shapes
-from everygrad.core.context import fast_limit, intercepted
+from everygrad.core.context import intercepted
 from everygrad.core.op import ElementwiseOp
 from everygrad.core.tensor import Tensor, wrap
-from everygrad.dispatch import F32, F64, apply, binary, computed, operands, unary
+from everygrad.dispatch import apply, binary, computed, operands, unary
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DtypeError
+from everygrad.ops.record.partials import Partial, fast_vjp
 from everygrad.ops.record.spec import REGISTRY, NoRule, Op, Rule, register
-
-_REAL = frozenset((F32, F64))
 
 Function = Callable[..., Any]  # of Tensors, numbers, and scalar expressions
 
@@ -90,7 +88,8 @@ class Elementwise(Op, ElementwiseOp):
         )
         self._programs: dict[Any, Program] = {}
         self.partials = tuple(
-            Partial(self, f"{name}.d{i}", rule, 1 + len(names)) for i, rule in enumerate(self.rules)
+            Partial(Elementwise, self, f"{name}.d{i}", rule, 1 + len(names))
+            for i, rule in enumerate(self.rules)
         )
         self._intrinsic: str | None = None
         needs = [set() if r is None else r.needs for r in self.rules]
@@ -134,7 +133,7 @@ class Elementwise(Op, ElementwiseOp):
         inputs = [FROM_NP[np_dtype]] * len(self.inputs)
         if condition:
             inputs[1] = dtypes.bool_
-        return render(self.program(inputs, {}), len(inputs))
+        return small(self.program(inputs, {}), len(inputs))
 
     def promote(self, *values: Any) -> tuple[Tensor, ...]:
         """The inputs in one dtype that this op takes."""
@@ -204,142 +203,6 @@ def _is_plain(payload: Any) -> bool:
 def _has_complex(saved: Sequence[Any]) -> bool:
     """Whether a complex input was saved: of abs, real or imag, whose gradient comes in real."""
     return any(v is not None and v.dtype.kind == "c" for v in saved)
-
-
-class Partial:
-    """The derivative of one input: fused into one elementwise op of (g, what it needs).
-
-    `fast` maps float32 and float64 to a function of (g, saved) on small NumPy arrays.
-    """
-
-    __slots__ = ("fast", "fast32", "fused", "name", "needs", "op", "places", "rule", "same")
-
-    def __init__(self, op: Elementwise, name: str, rule: Rule | None, places: int) -> None:
-        self.op = op
-        self.name = name
-        self.rule = rule
-        self.places = places
-        self.needs = () if rule is None else tuple(sorted(rule.needs))
-        self.same = False  # the derivative is g itself
-        self.fused: Elementwise | None = None
-        self.fast: dict[Any, Callable[[Any, Any], Any]] = {}  # filled in by compile()
-        self.fast32: Any = None  # the one of them that is used most, without looking it up
-
-    def body(self, g: Expr, *kept: Expr) -> Any:
-        values: list[Any] = [None] * self.places
-        for place, value in zip(self.needs, kept, strict=True):
-            values[place] = value
-        assert self.rule is not None
-        return self.rule(values, {"g": g})
-
-    def compile(self) -> Elementwise | None:
-        """The op; None where the derivative is g unchanged."""
-        if self.fused is None and not self.same:
-            g, *kept = Expr.inputs(1 + len(self.needs))
-            if self.body(g, *kept) is g:
-                self.same = True
-                return None
-            names = ("g", *(f"v{i}" for i in self.needs))
-            coarse = self.op.coarse_halves
-            self.fused = Elementwise(
-                self.name, self.body, names=names, derivative_of=self.op, coarse_halves=coarse
-            )
-            for dtype in (F32, F64):
-                self.fast[dtype] = self.on_saved(dtype)
-            self.fast32 = self.fast[F32]
-        return self.fused
-
-    def on_saved(self, dtype: Any) -> Callable[[Any, Any], Any]:
-        assert self.fused is not None
-        assert self.rule is not None
-        # a condition is the one kind of input whose dtype is not that of the gradient
-        fn = self.fused.numpy_function(dtype, condition="condition" in self.rule.names)
-        needs = self.needs
-        if not needs:
-            return lambda g, saved: fn(g)
-        if len(needs) == 1:
-            (i,) = needs
-            return lambda g, saved: fn(g, saved[i])
-        if len(needs) == 2:
-            i, j = needs
-            return lambda g, saved: fn(g, saved[i], saved[j])
-        return lambda g, saved: fn(g, *[saved[i] for i in needs])
-
-
-def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
-    """`op.vjp` with a fast path for small CPU arrays of one or two inputs, as dispatch has."""
-    slow = Elementwise.vjp
-    first, second = op.partials[0], op.partials[-1]
-
-    def one(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
-        payload = g._data
-        try:
-            size = payload.size
-        except AttributeError:  # a payload that the fast path is not for
-            return slow(op, node, g, create_graph)
-        if create_graph or size > fast_limit() or node.level or node.params:
-            if create_graph and payload.dtype in _REAL:
-                return Op.vjp(op, node, g, True)
-            return slow(op, node, g, create_graph)
-        if first.same:
-            return (g,)
-        fast = first.fast32 if payload.dtype is F32 else first.fast.get(payload.dtype)
-        if fast is None:  # not compiled yet, or of another dtype
-            return slow(op, node, g, create_graph)
-        try:
-            out = fast(payload, node.saved)
-        except RuntimeWarning:  # raised by a filter: the slow path computes without warnings
-            return slow(op, node, g, create_graph)
-        t = Tensor()
-        t._data = out if type(out) is ndarray else np.asarray(out)
-        t._node = None
-        t._source = None
-        return (t,)
-
-    def two(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
-        px, py = node.parents
-        if first.same and second.same:  # addition: the same in every mode, on every device
-            return (g if px is not None else None, g if py is not None else None)
-        payload = g._data
-        try:
-            size = payload.size
-        except AttributeError:  # a payload that the fast path is not for
-            return slow(op, node, g, create_graph)
-        if create_graph or size > fast_limit() or node.level:
-            if create_graph and payload.dtype in _REAL:
-                return Op.vjp(op, node, g, True)
-            return slow(op, node, g, create_graph)
-        dtype = payload.dtype
-        dx: Any = g
-        dy: Any = g
-        try:
-            if px is None:
-                dx = None
-            elif not first.same:
-                fast = first.fast32 if dtype is F32 else first.fast.get(dtype)
-                if fast is None:  # not compiled yet, or of another dtype
-                    return slow(op, node, g, create_graph)
-                out = fast(payload, node.saved)
-                dx = Tensor()
-                dx._data = out if type(out) is ndarray else np.asarray(out)
-                dx._node = None
-                dx._source = None
-            if py is None:
-                dy = None
-            elif not second.same:
-                fast = second.fast32 if dtype is F32 else second.fast.get(dtype)
-                if fast is None:
-                    return slow(op, node, g, create_graph)
-                out = fast(payload, node.saved)
-                dy = Tensor()
-                dy._data = out if type(out) is ndarray else np.asarray(out)
-                dy._node = None
-                dy._source = None
-        except RuntimeWarning:  # raised by a filter: the slow path computes without warnings
-            return slow(op, node, g, create_graph)
-        return (dx, dy)
-
-    return one if len(op.inputs) == 1 else two
 
 
 def check_kind(op: str, dtype: DType, kinds: str) -> None:

@@ -44,6 +44,8 @@ def renamed(op: str, parameters: Collection[str], given: Mapping[str, Any]) -> d
         if key in parameters:
             name = key
         elif key == "out":
+            if value is None:  # NumPy's functions say so of every call
+                continue
             raise ArgumentError(f"{op}: values never change, out= has no meaning; use the result")
         else:
             name = meant(key, parameters) or key

@@ -33,16 +33,19 @@ OPS: dict[str, tuple[str, ...]] = {
         "check_true", "ensure",
     ),
     "linalg.cholesky_qr": (
-        "cholesky", "householder_product", "qr", "qr_complete",
+        "cholesky", "cholesky_vjp", "householder_product", "qr", "qr_complete", "qr_vjp",
     ),
     "linalg.eigen": (
-        "eig", "eigh", "eigvals", "eigvalsh",
+        "eig", "eigh", "eigh_vjp", "eigvals", "eigvalsh",
     ),
     "linalg.einsum": (
         "einsum", "kron", "tensordot",
     ),
+    "linalg.lstsq": (
+        "lstsq", "lstsq_ranks", "lstsq_residuals",
+    ),
     "linalg.matrix_functions": (
-        "adjugate", "det", "matrix_exp", "matrix_power", "multi_dot", "slogdet",
+        "adjugate", "det", "matrix_exp", "matrix_power", "multi_dot", "slogdet", "slogdet_vjp",
     ),
     "linalg.norms": (
         "cond", "cross", "linalg_diagonal", "matrix_norm", "trace", "vector_norm",
@@ -52,7 +55,7 @@ OPS: dict[str, tuple[str, ...]] = {
         "solve_triangular",
     ),
     "linalg.svd": (
-        "lstsq", "matrix_rank", "pinv", "svd", "svd_complete", "svdvals",
+        "matrix_rank", "pinv", "svd", "svd_complete", "svd_vjp", "svdvals",
     ),
     "loss.ctc": (
         "ctc_adjoint", "ctc_loss", "ctc_states", "log_sum_of_three",
@@ -75,6 +78,9 @@ OPS: dict[str, tuple[str, ...]] = {
         "adaptive_max_pool2d", "adaptive_max_pool3d", "max_unpool1d", "max_unpool2d",
         "max_unpool3d",
     ),
+    "nn.channel_norm": (
+        "channel_moments", "channel_norm", "channel_norm_grads",
+    ),
     "nn.conv3d": (
         "convolve3d", "convolve3d_input", "convolve3d_weight",
     ),
@@ -83,6 +89,7 @@ OPS: dict[str, tuple[str, ...]] = {
     ),
     "nn.normalisation": (
         "batch_norm", "group_norm", "instance_norm", "local_response_norm", "rms_norm",
+        "scaled_rms",
     ),
     "nn.pooling": (
         "avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "lp_pool3d",
@@ -91,6 +98,9 @@ OPS: dict[str, tuple[str, ...]] = {
     ),
     "nn.recurrent": (
         "rnn_grads", "rnn_reserve", "rnn_sequence",
+    ),
+    "nn.recurrent_step": (
+        "rnn_step", "rnn_step_grads",
     ),
     "nn.resampling": (
         "affine_grid", "grid_sample", "interpolate",
@@ -131,8 +141,8 @@ OPS: dict[str, tuple[str, ...]] = {
         "broadcast_arrays", "repeat", "repeat_interleave", "tile", "unfold",
     ),
     "signal.fft": (
-        "dft", "fft_fft", "fft_fft2", "fft_fftn", "fft_hfft", "fft_hfft2", "fft_hfftn", "fft_ifft",
-        "fft_ifft2", "fft_ifftn", "fft_ihfft", "fft_ihfft2", "fft_ihfftn", "fft_irfft",
+        "dft", "dftn", "fft_fft", "fft_fft2", "fft_fftn", "fft_hfft", "fft_hfft2", "fft_hfftn",
+        "fft_ifft", "fft_ifft2", "fft_ifftn", "fft_ihfft", "fft_ihfft2", "fft_ihfftn", "fft_irfft",
         "fft_irfft2", "fft_irfftn", "fft_rfft", "fft_rfft2", "fft_rfftn", "half_dft", "real_dft",
     ),
     "signal.stft": (

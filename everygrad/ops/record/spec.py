@@ -25,6 +25,8 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+from numpy import ndarray
+
 from everygrad.amp.policy import whole
 from everygrad.autograd.modes import recording
 from everygrad.compiler.facts import FACTS
@@ -164,7 +166,8 @@ class Op(CoreOp):
         self.name = name
         self.inputs = tuple(inputs)
         self.rules: tuple[Rule | None, ...] = ()
-        self._keep: dict[tuple[bool, ...], tuple[bool, ...]] = {}  # by which inputs want a gradient
+        # by which inputs want a gradient: whether to keep the result, and which of the inputs
+        self._keep: dict[tuple[bool, ...], tuple[bool, tuple[bool, ...]]] = {}
         self.function: Callable[..., Any]
         self.methods: tuple[str, ...] = ()
         self.reference: Callable[..., Any] | str | None = None
@@ -188,22 +191,24 @@ class Op(CoreOp):
         self, parents: Sequence[Any], payload: Any, inputs: Sequence[Tensor]
     ) -> tuple[Any, ...]:
         """The payloads the rules need: (out, *inputs) with None in place of the others."""
-        inputs = held(payload, parents, inputs)
+        if type(payload) is not ndarray:
+            inputs = held(payload, parents, inputs)
         wanted = tuple([p is not None for p in parents])
         keep = self._keep.get(wanted)
         if keep is None:
             rules = [self.rule(i) for i, want in enumerate(wanted) if want]
             needs = set().union(*(r.needs for r in rules if r is not None))
-            keep = self._keep[wanted] = tuple(i in needs for i in range(len(inputs) + 1))
-        return (
-            payload if keep[0] else None,
-            *[t._data if kept else None for t, kept in zip(inputs, keep[1:], strict=True)],
-        )
+            kept = tuple(i + 1 in needs for i in range(len(inputs)))
+            keep = self._keep[wanted] = (0 in needs, kept)
+        saved = [payload if keep[0] else None]
+        saved += [t._data if k else None for t, k in zip(inputs, keep[1])]  # noqa: B905  # 0.1 us
+        return tuple(saved)
 
     def restore(self, node: Any, create_graph: bool) -> list[Any]:
         """The saved payloads as tensors again, with their place in the graph if it is needed."""
         if create_graph:
-            nodes = (node, *node.parents)
+            whole = node.whole
+            nodes = (whole, *whole.parents)
             pairs = zip(node.saved, nodes, strict=True)
             return [None if v is None else wrap(v, n) for v, n in pairs]
         level = node.level
@@ -289,10 +294,13 @@ def register(
     refuses: Sequence[Refusal] = (),
     namespace: str = "",
     careful: bool = False,
+    by_itself: bool = False,
+    scalar_rows: str = "",
     **facts_and_notes: Any,
 ) -> None:
     """Enter an op into the registry and give Tensor its methods. `careful`: the function looks at
-    its arguments itself, and needs nobody around it to do so.
+    its arguments itself, and as a method needs nobody around it to do so; `by_itself`: nowhere.
+    `scalar_rows`: see `arguments.taking`.
 
     Of the rest, what `compile.facts` names is stated as facts of the op. Notes are what the tests
     over the registry must know:
@@ -309,8 +317,10 @@ def register(
       coarse     the result is rounded to few digits
     """
     assert op.name not in REGISTRY, f"op {op.name} is defined twice"
-    by_itself = hasattr(function, "__signature__")  # made by `elementwise`: it takes what all take
+    by_itself = by_itself or hasattr(function, "__signature__")  # `elementwise` made it
     public = not by_itself and namespace != "internal"
+    if scalar_rows:
+        function.scalar_rows = scalar_rows  # type: ignore[attr-defined]
     op.function = taking(function) if public else function
     op.methods = tuple(methods)
     op.reference = reference
@@ -322,7 +332,8 @@ def register(
     REGISTRY[op.name] = op
     # a method that takes nothing but axes and shapes beside its tensor is left as fast as it is
     careful = careful or op.family == "reduction"
-    checked = public and not careful and (takes_values(function) or needs_names(function))
+    careful = careful or not (takes_values(function) or needs_names(function))
+    checked = public and (bool(scalar_rows) or not careful)
     method = op.function if checked else function
     for name in op.methods:
         setattr(Tensor, name, method)
