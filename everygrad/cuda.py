@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from everygrad.backends import base
+from everygrad.core.nearest import answering as _answering
 from everygrad.errors import DeviceError
 from everygrad.ops.random.generators import manual_seed as _seed
 
@@ -43,3 +44,6 @@ def manual_seed(seed: int) -> None:
 def manual_seed_all(seed: int) -> None:
     """Seed the default generator, which serves every device."""
     _seed(seed)
+
+
+__getattr__ = _answering(__name__)

@@ -58,7 +58,8 @@ class BufferFunction:
         self.replay.run_at([*inputs, *(a.ctypes.data for a in held)], results)
 
     def on_payloads(self, payloads: Sequence[Any]) -> list[Any]:
-        """The results, as payloads of the function's device, for payloads of it."""
+        """The results, as payloads of the function's device, for payloads of it. They fill memory
+        of their own; the caller asks whether they are contiguous."""
         made: list[Any] = self.replay.run_on([*payloads, *(t._data for t in self.found)])
         return made
 
@@ -138,7 +139,8 @@ def _separated(graph: Graph) -> Graph:
         view = view_of(v)
         filled = view.base.size == v.size and is_whole(*view[1:])
         if view.base.kind in LEAVES or view.base in taken or not filled:
-            # a generation of its own: equal calls would be one value, and one buffer
+            # a generation of its own: equal calls would be one value, and one buffer; below 0, so
+            # that devices know it from a copy that only makes contiguous
             v = graph.call(COPY, [v], {}, v.where, generation=-1 - k)
         taken.add(view_of(v).base)
         outputs.append(v)

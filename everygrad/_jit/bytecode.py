@@ -76,7 +76,11 @@ class FrameReader:
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "opcode":
-            self.reads.guarded(self.step, frame)
+            if self.reads.failed is None:  # `guarded`, without another call
+                try:
+                    self.step(frame)
+                except Exception as error:
+                    self.reads.failed = error
         elif event == "return":
             self.reads.guarded(self.ended, frame, arg)
             # 3.12 has a frame that asks for such events call the thread's tracer even where there
@@ -103,9 +107,10 @@ class FrameReader:
             self.awaited = None
             handler, arg, value, _ = found
             handler(self, frame, arg, value)
-            top = self.below(1)
-            if self.awaited is None and (top is UNKNOWN or isinstance(top, Some)):
-                self.awaited = UNKNOWN
+            if self.awaited is None:
+                top = self.stack[-1] if self.stack else UNKNOWN
+                if top is UNKNOWN or type(top) is Some:
+                    self.awaited = UNKNOWN
 
     def ended(self, frame: FrameType, value: Any) -> None:
         if not self.told:
@@ -141,7 +146,11 @@ class FrameReader:
 
     def pops(self, count: int) -> list[Any]:
         """The uppermost values, the lowest first."""
-        return [self.pop() for _ in range(count)][::-1]
+        if count > len(self.stack):
+            return [self.pop() for _ in range(count)][::-1]
+        values = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return values
 
 
 # --- names and constants -------------------------------------------------------------------------
@@ -149,12 +158,12 @@ class FrameReader:
 
 @handles("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST")
 def _const(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    f.push(value)
+    f.stack.append(value)
 
 
 @handles("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_FAST_AND_CLEAR")
 def _fast(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
-    f.push(frame.f_locals.get(name, UNKNOWN))
+    f.stack.append(frame.f_locals.get(name, UNKNOWN))
 
 
 @handles("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")

@@ -18,7 +18,7 @@ from everygrad._jit.host_subgraph import split
 from everygrad._jit.lowered import described
 from everygrad._jit.pipeline import aligned, compiled, donations_of
 from everygrad._jit.record import Record, Target
-from everygrad._jit.trace import device_of, is_array
+from everygrad._jit.trace import device_of, is_array, layout_of, part_of
 from everygrad._jit.verify import check
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
@@ -92,6 +92,11 @@ class Entry:
             for t in self.targets
             if t.tensor is not None and not t.grad and t.output in possible
         ]
+        changed = {id(t.tensor) for t in self.targets if t.tensor is not None and not t.grad}
+        here = {number for _, number, _ in self.donations}
+        changing = [(i, t) for i, t, _ in self.outside if id(t) in changed]
+        self.always_changing = [(i, t) for i, t in changing if i not in here]
+        self.changing = changing
 
     def sort_targets(self) -> None:
         """Who gets which output; what is not as simple is looked at in each call."""
@@ -168,6 +173,12 @@ class Entry:
     def suits(self, i: int, array: Any) -> bool:
         """Whether an array can be input i."""
         shape, dtype = self.facts[i]
+        if type(array) is not ndarray:
+            if layout_of(array) != self.origins[i].layout:
+                return False
+            array = part_of(array)
+        elif self.origins[i].layout is not None:
+            return False
         if not is_array(array) or array.shape != shape or array.dtype != dtype:
             return False
         return i not in self.devices or device_of(array) == self.devices[i]
@@ -183,10 +194,10 @@ class Entry:
             if array is not arrays[i]:
                 if not self.suits(i, array):
                     raise TraceError("jit: a tensor was changed by another thread; call it again")
-                replay.put(i, aligned(array))
+                replay.put(i, aligned(part_of(array)))
         for i, origin in self.others:
             found: Any = _whose(origin, tensors)
-            replay.put(i, aligned((found.grad if origin.grad else found)._data))
+            replay.put(i, aligned(part_of((found.grad if origin.grad else found)._data)))
 
     def call(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
         """The results for these arguments, of which `tensors` are the tensors."""
@@ -204,10 +215,19 @@ class Entry:
             act()
         if interrupted is not None:
             raise interrupted
-        results = [wrap(a) for a in outputs[: record.results]]
+        results = [wrap(a) for a in self.placed(outputs)[: record.results]]
         if record.gradients is not None:
             attach(self, leaves, tensors, results, outputs)
         return unflatten(record.tree, results)
+
+    def placed(self, outputs: list[Any]) -> list[Any]:
+        """The outputs as payloads: those that are parts of placed tensors as such."""
+        if not self.record.layouts:
+            return outputs
+        made = list(outputs)
+        for number, layout in self.record.layouts.items():
+            made[number] = layout.around(wrap(made[number]))
+        return made
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[list[Any], BaseException | None]:
         """The outputs, all tensors given their new values; and what a signal handler raised while
@@ -239,7 +259,9 @@ class Entry:
         try:
             self.hide_gradients(owners, grads, {} if apart else given)
             if not apart:
-                return replay.run(given, prepare)
+                made = replay.run(given, prepare)
+                self.drop_former_values(len(given) < len(self.donations))
+                return made
             interrupted = None
             if profiler is not None:
                 shown = partial(described, replay, record.graph, record.device)
@@ -250,9 +272,18 @@ class Entry:
             if self.verify:
                 check(record.graph, record.device, replay.arrays, outputs)
             commit()
+            self.drop_former_values(True)
             return outputs, interrupted
         finally:
             restore()  # nobody, if the results were put in their places
+
+    def drop_former_values(self, of_all: bool) -> None:
+        """Keep no input whose tensor has a new value elsewhere; `of_all`: even of those whose
+        memory may take the new one."""
+        arrays = self.replay.arrays
+        for i, t in self.changing if of_all else self.always_changing:
+            if arrays[i] is not t._data:
+                arrays[i] = None
 
     def fetches(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a tensor of the CPU gets what another device computes."""
@@ -272,7 +303,7 @@ class Entry:
             grads.append(g)
             owners.append(t)
             t._grad = None
-            if slot >= 0 and g is not None and _only_hidden(g):
+            if slot >= 0 and g is not None and is_array(g._data) and _only_hidden(g):
                 array = g._data
                 if self.replay.may_write(slot, array):
                     given[slot] = array
@@ -288,6 +319,7 @@ class Entry:
         if self.host is not None:
             for k, array in zip(self.host.outputs, states, strict=True):
                 outputs[k] = array
+        outputs = self.placed(outputs)
         if self.elsewhere and any(type(t._data) is ndarray for t in self.value_owners):
             self.sort_targets()  # one was moved here since
         changes = [

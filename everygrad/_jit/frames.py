@@ -195,9 +195,10 @@ def _handlers() -> dict[int, CodeType]:
 
 def _cleans_up(frame: FrameType) -> bool:
     """Whether a frame is a library's callback of a weak reference whose object is gone, as
-    PyTorch's tables by object have them."""
+    PyTorch's tables by object have them. Such a callback may have further arguments, with
+    defaults."""
     code = frame.f_code
-    if code.co_argcount != 1 or not is_installed(code.co_filename):
+    if not code.co_argcount or not is_installed(code.co_filename):
         return False
     held = frame.f_locals.get(code.co_varnames[0])
     return isinstance(held, weakref.ref) and held() is None

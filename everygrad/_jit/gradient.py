@@ -15,6 +15,7 @@ from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import enable_grad
 from everygrad.autograd.trees import flatten, unflatten
 from everygrad.core.context import intercepted, profiling
+from everygrad.core.protocols import Layout
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.errors import GradientError
 from everygrad.ops.python.creation import zeros
@@ -101,8 +102,8 @@ class _Call(Op):
         replay = entry.backward_replay()
         values = [entry.record.graph.outputs[i] for i in gradients.seeds]
         seeds = [
-            zeros(v.shape, v.dtype)._data if s is None else s._data
-            for s, v in zip(g, values, strict=True)
+            zeros(v.shape, v.dtype)._data if s is None else _seed(s, layout)
+            for s, v, layout in zip(g, values, gradients.seed_layouts, strict=True)
         ]
         inputs = [aligned(a) for a in (*node.saved, *seeds)]
         if intercepted() and (profiler := profiling.get()) is not None:
@@ -113,7 +114,10 @@ class _Call(Op):
             made = replay.run_on(inputs)
         if entry.verify:
             check(gradients.graph, entry.record.device, inputs, made)
-        return [wrap(a) for a in made[: len(gradients.wanted)]]
+        return [
+            wrap(a if layout is None else layout.around(wrap(a)))
+            for a, layout in zip(made, gradients.layouts, strict=False)
+        ]
 
     def recorded(self, node: Any, g: Any) -> Sequence[Any]:
         """The gradients as ops that can be differentiated again: the function runs uncompiled."""
@@ -139,6 +143,11 @@ class _Call(Op):
         work.run()
         found = dict(work.captured)
         return [found.pop(p, None) for p in node.parents]  # once for a tensor given twice
+
+
+def _seed(g: Tensor, layout: Layout | None) -> Any:
+    """The array of a gradient that came, as the compiled backward takes it."""
+    return g._data if layout is None else layout.fitted(g)._data
 
 
 CALL, RESULT = _Call("jit"), _Result("jit.result")

@@ -61,12 +61,14 @@ def same(a: Any, b: Any) -> bool:
     return False
 
 
+_PLAIN = (bool, int, float, complex, str, bytes, Enum, DType, range, np.generic)
+
+
 def is_plain(value: Any) -> bool:
     """Whether a value is known by what it is, not by which object it is."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
-    kinds = bool | int | float | complex | str | bytes | Enum | DType | range | np.generic
-    return isinstance(value, kinds)
+    return isinstance(value, _PLAIN)
 
 
 @dataclass(slots=True)

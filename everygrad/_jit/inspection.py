@@ -78,10 +78,12 @@ def counts_changes(held: Any) -> bool:
     return hasattr(type(held), "fingerprint") and keeps_own_guards(held)
 
 
+_NO_OBJECTS = (type, ModuleType, FunctionType, MethodType, Tensor, Enum, DType)
+
+
 def has_attributes(held: Any) -> bool:
     """Whether an object has a dict of attributes that is worth looking at."""
-    plain = isinstance(held, type | ModuleType | FunctionType | MethodType | Tensor | Enum | DType)
-    return not plain and isinstance(getattr(held, "__dict__", None), dict)
+    return not isinstance(held, _NO_OBJECTS) and isinstance(getattr(held, "__dict__", None), dict)
 
 
 def slots_of(kind: type) -> list[str]:

@@ -4,6 +4,8 @@ and which handler each instruction of a function has."""
 from __future__ import annotations
 
 import dis
+import weakref
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -21,9 +23,21 @@ from everygrad._jit.bytecode import (
     unary,
 )
 
+_plans: dict[int, tuple[weakref.ref[CodeType], Plan]] = {}  # of the code there is, by its id
+
 
 def plan_of(code: CodeType) -> Plan:
-    """The handler and the argument of each instruction, by its offset."""
+    """The handler and the argument of each instruction, by its offset: kept for the next trace. By
+    id, since equal code may have constants of its own, such as the code of functions made inside.
+    """
+    found = _plans.get(id(code))
+    if found is None:
+        forget = partial(_plans.pop, id(code))  # native: nothing of Python's runs when code goes
+        found = _plans[id(code)] = (weakref.ref(code, forget), _plan_of(code))
+    return found[1]
+
+
+def _plan_of(code: CodeType) -> Plan:
     return {
         i.offset: (
             _handler_of(i, code),

@@ -18,7 +18,7 @@ from everygrad._jit.buffers import Buffer, BufferFunction, compile_buffers
 from everygrad._jit.entry import Entry
 from everygrad._jit.lowered import Lowered
 from everygrad._jit.record import trace
-from everygrad._jit.trace import Elsewhere, is_array
+from everygrad._jit.trace import Elsewhere, is_array, part_of
 from everygrad._jit.verify import interpreted
 from everygrad.amp.policy import policy
 from everygrad.autograd.modes import recording
@@ -82,8 +82,10 @@ class Jitted:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 array = leaf._data
-                if not is_array(array):  # inside another transformation: op by op
-                    return self.fn(*args, **kwargs)
+                if not is_array(array):
+                    if not is_array(part_of(array)):  # inside another transformation: op by op
+                        return self.fn(*args, **kwargs)
+                    signature.append(array.layout)
                 tensors.append(leaf)
                 place = "cpu" if type(array) is ndarray else array.device
                 signature += (array.shape, array.dtype, place, leaf._node is None)
@@ -245,7 +247,7 @@ class Bound:
 def _input(origin: Any, tensors: Sequence[Tensor]) -> Any:
     """The array an input would have."""
     t = origin.tensor if origin.argument is None else tensors[origin.argument]
-    return (t.grad if origin.grad else t)._data
+    return part_of((t.grad if origin.grad else t)._data)
 
 
 def _watched() -> bool:

@@ -344,6 +344,8 @@ class Locations(Follower):
 
     def facts(self, t: Tensor) -> None:
         data = t._data
+        if isinstance(data, Wrapped) and data.is_shard:  # of a placed tensor, its part here
+            data = data.inner._data
         made_inside = isinstance(data, Wrapped) and (data.plain or data.level > self.depth)
         if not made_inside:  # neither by the tracer nor by a transformation that it runs
             self.note(Facts("a tensor", t, facts_of(t)), "facts")
@@ -486,7 +488,9 @@ class Locations(Follower):
     def consumed(self, *values: Any, objects: bool = True) -> None:
         """Values that something not followed may look at in full, with all they contain; but for
         what objects in containers hold, if not `objects`."""
-        todo = [v for v in values if self.may_hold(v)]
+        todo = [v for v in values if v is not UNKNOWN and self.may_hold(v)]
+        if not todo:
+            return
         seen = {id(v) for v in todo}
         for held in todo:
             if len(seen) > _MOST_ITEMS:

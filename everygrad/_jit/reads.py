@@ -46,6 +46,7 @@ from everygrad.errors import TraceError
 _HARMLESS: frozenset[Any] = frozenset(
     (isinstance, issubclass, id, callable, print, range, super, object, repr, hash)
 )
+_REFLECTION: frozenset[Any] = frozenset((getattr, hasattr, setattr, delattr))
 # These give the elements of containers, or compare them, and look into no object by themselves.
 _ITERATING: frozenset[Any] = frozenset(
     (
@@ -77,7 +78,7 @@ class Reads(Locations):
         if callee is len and args:
             self.length(args[0])
             return UNKNOWN
-        if any(callee is f for f in (getattr, hasattr, setattr, delattr)) and len(args) >= 2:
+        if len(args) >= 2 and known_in(callee, _REFLECTION):
             return self.reflection(callee, args)
         if isinstance(callee, BuiltinFunctionType) and isinstance(callee.__self__, CONTAINERS):
             return self.container_method(callee, args)

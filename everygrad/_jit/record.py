@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 from everygrad._jit.guards import Guard, Guards
 from everygrad._jit.reads import Reads
-from everygrad._jit.trace import Capture, Tracer
+from everygrad._jit.trace import Capture, Tracer, layout_of
 from everygrad.autograd.engine import Pass
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import recording
 from everygrad.autograd.trees import flatten, unflatten
 from everygrad.compiler.ir import Graph, Value, in_order, reachable
 from everygrad.compiler.rewrite import Rewriter
+from everygrad.core.protocols import Layout
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import user_line
 from everygrad.errors import TraceError
@@ -28,6 +29,7 @@ class InputOrigin(NamedTuple):
     argument: int | None
     tensor: Tensor | None
     grad: bool = False
+    layout: Layout | None = None  # of a tensor placed on a mesh, of which the input is a part
 
 
 class Target(NamedTuple):
@@ -59,6 +61,8 @@ class Gradients(NamedTuple):
     residuals: list[int]  # numbers of the forward graph's outputs
     seeds: list[int]  # which results the seeds belong to
     wanted: list[int]  # numbers of the forward graph's inputs
+    seed_layouts: list[Layout | None]  # of placed tensors
+    layouts: list[Layout | None]  # the same of the gradients
 
 
 class Record(NamedTuple):
@@ -79,6 +83,7 @@ class Record(NamedTuple):
     device: str
     gradients: Gradients | None
     last_acts: list[Callable[[], Any]]  # in Python, once every tensor has its new value
+    layouts: dict[int, Layout]  # of the outputs that are parts of placed tensors
 
 
 def trace(
@@ -152,6 +157,7 @@ class _Builder:
         self.values: list[Value] = []
         self.targets: list[Target] = []
         self.roots: list[tuple[int, Node, Value]] = []
+        self.layouts: dict[int, Layout] = {}
         self.tree: Any = None
 
     def whose(self, t: Tensor) -> tuple[int | None, Tensor | None]:
@@ -169,14 +175,22 @@ class _Builder:
                     f"return eg.tensor(...) of it, or leave it out"
                 )
             inside = self.tracer.inside(leaf)
-            value, node = inside._data.value, inside._node
+            value, node = self.tracer.value_of(inside), inside._node
+            self.note_layout(i, inside._data)
             self.returned.append(value)
             if node is not None and recording() and not used_up(node):
                 self.roots.append((i, node, value))
 
-    def output(self, value: Value) -> int:
-        self.values.append(value)
-        return len(self.returned) + len(self.values) - 1
+    def output(self, payload: Any) -> int:
+        self.values.append(self.tracer.value_of(wrap(payload)))
+        number = len(self.returned) + len(self.values) - 1
+        self.note_layout(number, payload)
+        return number
+
+    def note_layout(self, number: int, payload: Any) -> None:
+        layout = layout_of(payload)
+        if layout is not None:
+            self.layouts[number] = layout
 
     def changes(self) -> None:
         """What the function gave to tensors from outside, and to their gradients."""
@@ -184,7 +198,7 @@ class _Builder:
         for capture, payload, node in self.tracer.rebound():
             self.check_node(capture.inside, node, capture.tensor)
             if payload is not capture.traced:
-                number = self.output(self.value(payload))
+                number = self.output(payload)
                 grad = capture.owner is not None
                 owner = capture.tensor if capture.owner is None else capture.owner
                 self.targets.append(Target(*self.whose(owner), grad, number, same=grad))
@@ -195,7 +209,7 @@ class _Builder:
                     "jit: backward inside the function reaches an argument that is the result of "
                     "an op outside; detach() it, or call backward outside"
                 )
-            result = None if now is None else self.output(self.value(now._data))
+            result = None if now is None else self.output(now._data)
             self.targets.append(Target(*self.whose(touch.tensor), True, result))
 
     def check_node(self, before: Any, after: Any, t: Tensor) -> None:
@@ -205,12 +219,13 @@ class _Builder:
                 f"grad; change it under no_grad(), or return the new value"
             )
 
-    def value(self, payload: Any) -> Value:
-        return self.tracer.value_of(wrap(payload))
-
     def origins(self) -> list[InputOrigin]:
         return [
-            InputOrigin(*self.whose(c.tensor if c.owner is None else c.owner), c.owner is not None)
+            InputOrigin(
+                *self.whose(c.tensor if c.owner is None else c.owner),
+                c.owner is not None,
+                layout_of(c.traced),
+            )
             for c in self.inputs()
         ]
 
@@ -248,6 +263,7 @@ class _Builder:
             self.tracer.device,
             gradients,
             [act for _, act in self.tracer.last_acts],
+            self.layouts,
         )
 
     def escapees(self, allowed: bool) -> list[Tensor]:
@@ -282,9 +298,14 @@ class _Builder:
         tracer.latest_call = None  # backward begins when all of forward is done
         targets = [node for _, node in wanted]
         with tracer.active():
-            seeds = [
+            seeds: list[Any] = [
                 tracer.traced(graph.input(v.shape, v.dtype, user_line()), tracer.device)
                 for _, _, v in self.roots
+            ]
+            layouts = [self.seed_layout(i) for i, _, _ in self.roots]
+            seeds = [
+                s if layout is None else layout.around(wrap(s))
+                for s, layout in zip(seeds, layouts, strict=True)
             ]
             work = Pass(
                 [(n, wrap(s)) for (_, n, _), s in zip(self.roots, seeds, strict=True)],
@@ -297,13 +318,23 @@ class _Builder:
             )
             work.run()
             found = [(i, work.captured.get(node)) for i, node in wanted]
-            grads = [(i, tracer.value_of(g)) for i, g in found if g is not None]
-        return self.cut(graph, border, inputs, grads)
+            grads = [(i, tracer.inside(g)._data) for i, g in found if g is not None]
+        return self.cut(graph, border, inputs, grads, layouts)
+
+    def seed_layout(self, result: int) -> Layout | None:
+        """Of the gradient that is expected for a result."""
+        layout = self.layouts.get(result)
+        return None if layout is None else layout.of_gradient()
 
     def cut(
-        self, graph: Graph, border: int, inputs: int, grads: list[tuple[int, Value]]
+        self,
+        graph: Graph,
+        border: int,
+        inputs: int,
+        grads: list[tuple[int, Any]],
+        seed_layouts: list[Layout | None],
     ) -> Gradients:
-        wanted = [v for _, v in grads]
+        wanted = [self.tracer.value_of(wrap(payload)) for _, payload in grads]
         if self.tracer.latest_call is not None:
             wanted.append(self.tracer.latest_call)
         live = reachable(wanted)
@@ -324,4 +355,11 @@ class _Builder:
         for s in seeds:
             back.made[s] = back.input(s)
         made = back.copy(wanted)
-        return Gradients(made, residuals, [i for i, _, _ in self.roots], [i for i, _ in grads])
+        return Gradients(
+            made,
+            residuals,
+            [i for i, _, _ in self.roots],
+            [i for i, _ in grads],
+            seed_layouts,
+            [layout_of(payload) for _, payload in grads],
+        )

@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,6 +31,7 @@ from everygrad.compiler.ir import Graph, Value, index_bound
 from everygrad.core.context import tracing
 from everygrad.core.op import Op
 from everygrad.core.ownership import refcount
+from everygrad.core.protocols import Layout
 from everygrad.core.scopes import Setting
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor, Wrapped, wrap
@@ -88,7 +90,7 @@ class Capture(NamedTuple):
     """
 
     tensor: Tensor
-    traced: Traced
+    traced: Any  # a Traced, or what a placed tensor has around one
     owner: Tensor | None
     alias: Tensor | None
     inside: Any  # the node it has at the beginning of the trace
@@ -110,6 +112,16 @@ class Touch:
 def is_array(payload: Any) -> bool:
     """Whether a payload is a backend's array, not what a transformation put around one."""
     return type(payload) is ndarray or not isinstance(payload, Wrapped)
+
+
+def part_of(payload: Any) -> Any:
+    """A payload as graphs know it: of a tensor placed on a mesh, its part on this rank."""
+    return payload.inner._data if isinstance(payload, Wrapped) and payload.is_shard else payload
+
+
+def layout_of(payload: Any) -> Layout | None:
+    """What a placed tensor's payload is beside its part on this rank; None of any other."""
+    return payload.layout if isinstance(payload, Wrapped) else None
 
 
 def device_of(payload: Any) -> str:
@@ -134,7 +146,8 @@ class Tracer:
         self.refused: TraceError | None = None  # for a value, whoever caught it
         self.moves: set[str] = set()  # devices that the function moves tensors to
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
-        self.payloads: weakref.WeakSet[Traced] = weakref.WeakSet()
+        self.payloads: list[weakref.ref[Traced]] = []  # a WeakSet takes longer than the op
+        self.lines: dict[tuple[int, int], tuple[CodeType, str]] = {}  # see `user_line`
         self.generation = 0
         self.checks: dict[Value, Value] = {}  # of indices: the latest check of each
         self.latest_call: Value | None = None  # of an op that communicates
@@ -181,15 +194,26 @@ class Tracer:
 
     def traced(self, value: Value, device: str) -> Traced:
         made = Traced(self, value, device)
-        self.payloads.add(made)
+        self.payloads.append(weakref.ref(made))
         return made
 
     def lift(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The tensors as ops of this trace take them: those from outside become inputs."""
-        return tuple([self.inside(t) for t in tensors])
+        for t in tensors:
+            payload = t._data
+            if type(payload) is not Traced or payload.tracer is not self:
+                return tuple([self.inside(t) for t in tensors])
+        return tuple(tensors)
+
+    def owns(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether lifted tensors are of this trace alone, with no transformation around them."""
+        for t in tensors:
+            if type(t._data) is not Traced:
+                return False
+        return len(tensors) > 0
 
     def inside(self, t: Tensor) -> Tensor:
-        payload = t._data
+        payload = part_of(t._data)
         if is_array(payload):
             found = self.stand_ins.get(id(t))
             return self.capture(t) if found is None else found
@@ -225,7 +249,7 @@ class Tracer:
     def standing_in(
         self,
         t: Tensor,
-        traced: Traced,
+        traced: Any,
         node: Any,
         owner: Tensor | None = None,
         alias: Tensor | None = None,
@@ -238,8 +262,13 @@ class Tracer:
     def rebinding(self, t: Tensor, payload: Any) -> Tensor:
         """Who is to be given this payload in place of `t`: a tensor from outside keeps its own."""
         held = getattr(t, "_data", None)
-        if held is None or not is_array(held):  # one that is just being made, or made inside
+        if held is None or not is_array(part_of(held)):  # just being made, or made inside
             return t
+        if layout_of(payload) != layout_of(held):
+            raise TraceError(
+                f"jit: a tensor from outside, {held.dtype}{list(held.shape)}, is given a value of "
+                f"other placements at {user_line()}; reshard the value, or do that outside"
+            )
         if payload.shape != held.shape or payload.dtype != held.dtype:
             raise TraceError(
                 f"jit: a tensor from outside, {held.dtype}{list(held.shape)}, is given a value "
@@ -256,12 +285,13 @@ class Tracer:
             node = Leaf(t, transform_depth())
         self.standing_in(t, self.input(t._data, "an argument"), node)
 
-    def input(self, array: Any, where: str) -> Traced:
-        """A new input of the graph, for an array like this one."""
+    def input(self, payload: Any, where: str) -> Any:
+        """A new input of the graph, for a payload like this one."""
+        array, layout = part_of(payload), layout_of(payload)
         device = device_of(array)
         self.devices.add(device)
-        value = self.graph.input(array.shape, FROM_NP[array.dtype], where)
-        return self.traced(value, device)
+        made = self.traced(self.graph.input(array.shape, FROM_NP[array.dtype], where), device)
+        return made if layout is None else layout.around(wrap(made))
 
     def grad(self, t: Tensor) -> Tensor | None:
         """The gradient of `t`, which is looked at."""
@@ -279,7 +309,7 @@ class Tracer:
         """What is known of the gradient of `t`, which is about to be read (seen) or set; None for a
         tensor made inside."""
         found = self.touched.get(id(t))
-        if found is None and not isinstance(getattr(t, "_data", None), Traced):
+        if found is None and not isinstance(part_of(getattr(t, "_data", None)), Traced):
             grad = getattr(t, "_grad", None)
             found = self.touched[id(t)] = Touch(t, grad, seen)
             if grad is not None:
@@ -335,15 +365,19 @@ class Tracer:
             (t,) = inputs
             self.moves.add(params["device"])
             return self.traced(t._data.value, params["device"])
-        backend_of(op.name, [t._data for t in inputs])  # refuses more than one device
         device = inputs[0]._data.device
+        for t in inputs:
+            if t._data.device != device:
+                backend_of(op.name, [t._data for t in inputs])  # refuses them
         if op.communicates:
             return self.communicating(op, inputs[0]._data, params)
         if op.family == "kernel" and self.expands(op, inputs, params, device):
             plain = [wrap(t._data) for t in self.checked(op, inputs, params, device)]
             return op.portable(*plain, **params)._data
-        values = [t._data.value for t in self.checked(op, inputs, params, device)]
-        made = self.graph.call(op, values, params, user_line(), self.generation)
+        if op.index_input is not None:
+            inputs = self.checked(op, inputs, params, device)
+        values = [t._data.value for t in inputs]
+        made = self.graph.call(op, values, params, user_line(self.lines, 3), self.generation)
         return self.traced(made, device)
 
     def communicating(self, op: Op, x: Any, params: dict[str, Any]) -> Traced:
@@ -408,7 +442,7 @@ class Tracer:
     # --- the end ---------------------------------------------------------------------------------
 
     def value_of(self, t: Tensor) -> Value:
-        value: Value = self.inside(t)._data.value
+        value: Value = part_of(self.inside(t)._data).value
         return value
 
     def rebound(self) -> list[tuple[Capture, Any, Any]]:
@@ -430,13 +464,17 @@ class Tracer:
         """The trace is over: only what something outside holds is held from here on."""
         self.captures, self.touched, self.by_payload, self.stand_ins = [], {}, {}, {}
 
+    def alive(self) -> set[Traced]:
+        """The payloads of this trace that something holds."""
+        return {p for r in self.payloads if (p := r()) is not None}
+
     def escaped(self) -> list[tuple[Tensor, Value]]:
         """Tensors made inside that something outside still holds: new state, such as an
         optimiser's, or a mistake."""
-        if not self.payloads:
+        if all(r() is None for r in self.payloads):
             return []
         gc.collect(0)  # a cycle nobody holds keeps nothing; what was made inside is young
-        alive = set(self.payloads)
+        alive = self.alive()
         if not alive:
             return []
         found = [t for t in gc.get_objects(generation=1) if _holds(t, alive)]
@@ -445,7 +483,7 @@ class Tracer:
             alive.clear()
             found.clear()
             gc.collect()  # something else holds one: look everywhere
-            alive.update(self.payloads)
+            alive = self.alive()
             found = [t for t in gc.get_referrers(*alive) if _holds(t, alive)] if alive else []
         return [(t, t._data.value) for t in found]
 
@@ -473,6 +511,7 @@ class _Backend(base.Backend):
         self.device = device
         self.name = real.name
         self.kernels = real.kernels
+        self.numbers: dict[Any, Value] = {}
         self.communicates, self.overlaps = real.communicates, real.overlaps
 
     def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
@@ -493,8 +532,14 @@ class _Backend(base.Backend):
         )
 
     def full(self, shape: Shape, value: Any, dtype: DType) -> Any:
-        number = _CPU.full((), value, dtype).item()  # refuses what does not fit
-        return self.tracer.traced(self.tracer.graph.full(tuple(shape), number, dtype), self.device)
+        key = (tuple(shape), type(value), repr(value), dtype)  # 0.0 and -0.0 are different
+        found = self.numbers.get(key)
+        if found is None:
+            number = _CPU.full((), value, dtype).item()  # refuses what does not fit
+            found = self.tracer.graph.full(tuple(shape), number, dtype)
+            if type(value) in (int, float):  # whose texts say all
+                self.numbers[key] = found
+        return self.tracer.traced(found, self.device)
 
     def arange(self, start: Any, count: int, step: Any, dtype: DType) -> Any:
         array = _CPU.arange(start, count, step, dtype)

@@ -38,7 +38,9 @@ def identity(combine: str, dtype: DType) -> Any:
 
 def of_nothing(combine: str, dtype: DType, mean: bool) -> Any:
     """The result where there is nothing to combine."""
-    return math.nan if mean else identity(combine, dtype)
+    if mean:
+        return complex(math.nan, math.nan) if dtype.is_complex else math.nan
+    return identity(combine, dtype)
 
 
 def of_equal(combine: str, value: Any, count: int, mean: bool) -> Any:

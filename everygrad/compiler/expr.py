@@ -95,6 +95,12 @@ class Expr:
     def __rtruediv__(self, other: Any) -> Expr:
         return call("div", other, self)
 
+    def __floordiv__(self, other: Any) -> Expr:
+        return call("floordiv", self, other)
+
+    def __mod__(self, other: Any) -> Expr:
+        return call("mod", self, other)
+
     def __pow__(self, other: Any) -> Expr:
         return call("pow", self, other)
 

@@ -26,8 +26,8 @@ class Value:
     """One result. `op` is the record (None for leaves); `where` the user's line that made it."""
 
     __slots__ = (
-        "args", "dtype", "generation", "kind", "name", "number", "op", "params", "shape", "view",
-        "where",
+        "args", "dtype", "generation", "kind", "name", "number", "op", "params", "shape", "size",
+        "view", "where",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +49,7 @@ class Value:
         self.args = args
         self.params = params
         self.shape = shape
+        self.size = size_of(shape)
         self.dtype = dtype
         self.number = number
         self.where = where
@@ -73,10 +74,6 @@ class Value:
         return None if self.op is None else self.op.move
 
     @property
-    def size(self) -> int:
-        return size_of(self.shape)
-
-    @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
@@ -98,7 +95,7 @@ def infer(op: OpFacts, args: Sequence[Value], params: dict[str, Any]) -> tuple[S
     first = args[0]
     if op.family == "elementwise":
         program = op.program([a.dtype for a in args], params)
-        return shapes.broadcast(op.name, *(a.shape for a in args)), program.dtype
+        return shapes.broadcast(op.name, *[a.shape for a in args]), program.dtype
     if op.family == "reduction":
         dtype = bool_ if op.combine in ("and", "or") else first.dtype
         return shapes.reduced(first.shape, params["axes"], params["keepdims"]), dtype
@@ -160,7 +157,7 @@ class Graph:
         generation: int = 0,
     ) -> Value:
         """The value of an op; an equal earlier call of the same generation serves again."""
-        key = (op, generation, *(a.number for a in args), *params.items())
+        key = (op, generation, *[a.number for a in args], *params.items())
         found = self._known.get(key)
         if found is None:
             shape, dtype = infer(op, args, params)

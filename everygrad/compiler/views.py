@@ -29,6 +29,9 @@ def whole(value: Value) -> View:
 
 def view_of(value: Value) -> View:
     """The longest chain of moves that ends in `value`, as one view."""
+    if value.view is not None:
+        known: View = value.view
+        return known
     chain: list[Value] = []
     here = value
     while here.view is None and here.kind == "movement":
@@ -66,6 +69,8 @@ def apply_move(view: View, move: Value) -> View | None:
 
 def expand(view: View, shape: Shape) -> View:
     """The view broadcast to `shape`."""
+    if view.shape == shape:
+        return view
     added = len(shape) - len(view.shape)
     strides = [0] * added
     for n, new, step in zip(view.shape, shape[added:], view.strides, strict=True):

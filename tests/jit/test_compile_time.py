@@ -146,11 +146,27 @@ CASES += [(p, "webgpu") for p in (recurrent, norms, slices) if "webgpu" in DEVIC
 
 @pytest.mark.parametrize(("program", "where"), CASES, ids=lambda x: getattr(x, "__name__", x))
 def test_twice_the_program_takes_twice_the_work(program: Any, where: str) -> None:
-    n = 16
+    # WebGPU: beyond the sizes from which groups are more kernels, each with less in registers
+    n = 32 if where == "webgpu" else 16
     eg.jit(step_of(program, n, where)[0])()  # what is made once in a process
     small = calls_of(eg.jit(step_of(program, 2 * n, where)[0]))
     large = calls_of(eg.jit(step_of(program, 4 * n, where)[0]))
     assert large <= GROWTH * small, (small, large)
+
+
+def test_a_value_takes_few_calls() -> None:
+    """Tracing and compiling, forward alone: 163 for each value of the graph, 271 once. Timing shows
+    as much only on a machine that does nothing else."""
+    w = eg.tensor(np.linspace(0.1, 0.6, 16).reshape(4, 4), dtype="float32")
+    calls, values = [], []
+    for n in (2, 20, 40):  # the first makes what is made once in a process
+
+        def step(w: Any, n: int = n) -> Any:
+            return rk4_number(n, w)
+
+        calls.append(calls_of(lambda step=step: eg.jit(step)(w)))  # type: ignore[misc]
+        values.append(len(eg.jit(step).lower(w).graph.values))
+    assert calls[2] - calls[1] <= 200 * (values[2] - values[1]), (calls, values)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
