@@ -1,0 +1,598 @@
+"""Fused groups on GPUs: passes over rows, sums over rows, and what is stored.
+
+`compiler.schedule` says which pass computes what, `group_threads` which thread computes what; here
+both become a kernel. Later passes take values from registers where the row is held there, else they
+load again. Where several workgroups have partial sums of one final, they store them, and a second
+kernel (`group_sums`) combines them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+from everygrad import dtypes
+from everygrad.codegen.group_values import Task, Values, number
+from everygrad.codegen.kernel import Buffer, Builder, Kernel, logical_and, where
+from everygrad.codegen.machine import Machine
+from everygrad.codegen.passes import folded, optimised
+from everygrad.codegen.verify import verified_in_tests
+from everygrad.compiler.accumulate import identity
+from everygrad.compiler.expr import Expr, as_expr, call
+from everygrad.compiler.groups import Member
+from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
+from everygrad.core.shapes import size_of
+from everygrad.dtypes import DType
+
+# takes from which a running sum is split, so that it keeps its digits
+NEST = edge(__name__, "NEST", 128, "size")
+_INNER = edge(__name__, "_INNER", 64, "size")
+
+
+class Accumulator:
+    """How one reduction accumulates."""
+
+    def __init__(self, v: Value) -> None:
+        self.value = v
+        self.combine = v.op.combine
+        self.source = v.args[0].dtype
+        self.dtype = accumulator_dtype(self.source)
+        self.identity = number(identity(self.combine, self.dtype), self.dtype)
+
+    def joined(self, parts: Sequence[Expr]) -> Expr:
+        """Several values combined into one, pairwise."""
+        if len(parts) == 1:
+            return parts[0]
+        half = len(parts) // 2
+        return call(self.combine, self.joined(parts[:half]), self.joined(parts[half:]))
+
+    def load(self, value: Expr) -> Expr:
+        """An element in the accumulator's dtype."""
+        return value if self.source is self.dtype else value.cast(self.dtype)
+
+    def finalize(self, value: Expr) -> Expr:
+        """The result, from the complete accumulator."""
+        v = self.value
+        if self.combine == "add" and (self.dtype.is_float or self.dtype.is_complex):
+            value = value + 0.0  # sums begin at 0.0: the sum of -0.0 is 0.0
+        if v.op.mean:
+            shape = v.args[0].shape
+            value = value / float(size_of(tuple(shape[a] for a in v.params["axes"])))
+        return value if v.dtype is self.dtype else value.cast(v.dtype)
+
+
+def accumulator_dtype(dtype: DType) -> DType:
+    """What elements are accumulated in: whole words, floats as float32 at least."""
+    if dtype is dtypes.bool_:
+        return dtypes.uint32
+    if dtype.itemsize >= 4:
+        return dtype
+    if dtype.is_float:
+        return dtypes.float32
+    return dtypes.int32 if dtype.kind == "int" else dtypes.uint32
+
+
+class PartialSums(NamedTuple):
+    """Partial sums of a final in the scratch buffer of its accumulator's dtype: `many` for each of
+    its elements. Number p of element e is at
+    `start` + (p / inner) * outer + (p % inner) * step + e * each."""
+
+    value: Value
+    dtype: DType
+    start: int
+    many: int
+    each: int
+    step: int
+    inner: int
+    outer: int
+
+
+class Bound(NamedTuple):
+    """The buffers of a task: what it reads, what it writes, and partial sums by dtype."""
+
+    inputs: dict[Value, Buffer]
+    outputs: dict[Value, Buffer]
+    scratch: dict[DType, Buffer]
+
+
+class GroupWriter:
+    """Writes one task."""
+
+    def __init__(self, task: Task, machine: Machine) -> None:
+        self.task, self.machine = task, machine
+        self.mapping, self.members, self.passes = task.mapping, task.members, task.passes
+        self.finals = {m.value: m for m in self.members.values() if m.role == "final"}
+        self.accumulators = {
+            v: Accumulator(v) for v, m in self.members.items() if m.role in ("reduce", "final")
+        }
+        t = task.mapping
+        of_rows = any(
+            m.role == "reduce" or self.kind(v) == "rows"
+            for v, m in self.members.items() if v in self.accumulators
+        )  # fmt: skip
+        self.has_row_barriers = of_rows and t.lanes > 1  # barriers inside the loop over rows
+        self.scratch: dict[DType, int] = {}  # elements of partial sums
+        self.partial_sums = self.place_partial_sums()
+        self.sums: dict[Any, Expr] = {}  # variables: by final, or final and element held
+        self.always: Expr | None = None  # whether the row exists, where that is not certain
+        self.ok: list[Expr | None] = []  # whether the columns of each take exist
+        self.subtracted: dict[Value, Expr] = {}  # of online sums: what their terms are relative to
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is purely elementwise."""
+        return not self.accumulators and all(m.role == "full" for m in self.members.values())
+
+    def kind(self, v: Value) -> str:
+        return self.task.kinds.get(v, "")
+
+    def inputs(self) -> list[Value]:
+        return self.task.inputs()
+
+    def stored(self) -> list[Value]:
+        """The values that are stored as they are computed; finals are stored at the end."""
+        return [v for v in self.task.wanted if v not in self.finals]
+
+    def outputs(self) -> list[Value]:
+        """The values that have a buffer of their own in this kernel."""
+        return [*self.stored(), *(v for v in self.finals if self.is_direct(v))]
+
+    def is_padded(self, v: Value) -> bool:
+        """Whether vectors are written beyond the last element."""
+        is_partial = self.mapping.length % self.mapping.vector != 0
+        return self.machine.padded and self.members[v].role == "full" and is_partial
+
+    # --- partial sums ----------------------------------------------------------------------------
+
+    def is_direct(self, v: Value) -> bool:
+        """Whether a final's result is complete where it is computed."""
+        t = self.mapping
+        if self.kind(v) == "total":
+            return t.workgroups == 1
+        if self.kind(v) == "rows":
+            return t.tiles == 1 and v.size == t.rows
+        return t.held > 0 and t.blocks == 1
+
+    def place_partial_sums(self) -> dict[Value, PartialSums]:
+        """Where the finals' partial sums are in the scratch buffers, one after the other."""
+        t, made = self.mapping, {}
+        for v in self.finals:
+            if self.is_direct(v):
+                continue
+            dtype = self.accumulators[v].dtype
+            at = self.scratch.get(dtype, 0)
+            if self.kind(v) == "total":
+                parts = PartialSums(v, dtype, at, t.workgroups, 1, 1, t.workgroups, 0)
+            elif self.kind(v) == "rows":
+                outer, n = t.rows // v.size, t.tiles
+                parts = PartialSums(v, dtype, at, outer * n, n, 1, n, v.size * n)
+            else:
+                count = t.blocks if t.held else t.active_groups
+                parts = PartialSums(v, dtype, at, count, 1, t.length, count, 0)
+            made[v] = parts
+            self.scratch[dtype] = at + parts.many * v.size
+        return made
+
+    # --- conditions ------------------------------------------------------------------------------
+
+    def first_lane(self) -> Expr | None:
+        return call("eq", self.x, 0) if self.mapping.lanes > 1 else None
+
+    @property
+    def live(self) -> Expr | None:
+        """Whether the thread group has a row, where that is not certain."""
+        return self.always
+
+    # --- the kernel ------------------------------------------------------------------------------
+
+    def write(self, b: Builder, group: Expr, bound: Bound) -> None:
+        """The statements of the group number `group` of the kernel: the thread's coordinates, lane
+        x of group y in a tile of columns and a block of rows; the rows; what is left to store."""
+        t = self.mapping
+        self.b, self.group, self.out, self.parts = b, group, bound.outputs, bound.scratch
+        self.values = Values(b, self.task, bound.inputs)
+        zero = as_expr(0)
+        self.x = zero if t.lanes == 1 else b.let(b.thread % t.lanes)
+        self.y = zero if t.row_groups == 1 else b.let(call("floordiv", b.thread, t.lanes))
+        self.tile = zero if t.tiles == 1 else b.let(group % t.tiles)
+        self.block = group if t.tiles == 1 else b.let(call("floordiv", group, t.tiles))
+        self.first = zero if t.tiles == 1 else b.let(self.tile * t.tile)
+        self.end = as_expr(self.padded_length())
+        if t.tiles > 1:
+            self.end = b.let(call("min", self.first + t.tile, self.end))
+        columns: list[Expr] = []
+        for take in range(t.held):
+            column = b.let(self.first + (self.x + take * t.lanes) * t.vector)
+            ok = None
+            if t.some_lanes_idle:
+                ok = b.let(call("lt", column, t.length), dtypes.bool_)
+                column = b.let(call("min", column, t.length - t.vector))
+            self.ok.append(ok)
+            columns.append(column)
+        self.values.columns = columns
+        self.declare_sums()
+        self.rows()
+        self.store_sums()
+
+    def padded_length(self) -> int:
+        """Where vectors of a row end."""
+        t = self.mapping
+        if t.held or self.machine.padded:
+            return t.length if t.held else -(-t.length // t.vector) * t.vector
+        return t.length // t.vector * t.vector
+
+    def declare_sums(self) -> None:
+        """Variables for the sums over rows."""
+        b, t = self.b, self.mapping
+        for v, acc in self.accumulators.items():
+            if self.kind(v) == "total":
+                self.sums[v] = b.variable(acc.identity, acc.dtype)
+            elif self.kind(v) == "columns":
+                for u in range(t.held * t.vector):
+                    self.sums[v, u] = b.variable(acc.identity, acc.dtype)
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def rows(self) -> None:
+        """The loop over a group's rows. A group without a row still reaches the barriers."""
+        t, b = self.mapping, self.b
+        if t.steps == 1:
+            self.row_at(0)
+        else:
+            with b.loop(0, t.steps) as step:
+                self.row_at(step)
+
+    def row_at(self, step: Any) -> None:
+        t, b = self.mapping, self.b
+        self.step = step
+        row = b.let((self.block * t.steps + step) * t.row_groups + self.y)
+        if not t.some_rows_idle:
+            self.row(row)
+        elif self.has_row_barriers:
+            self.always = b.let(call("lt", row, t.rows), dtypes.bool_)
+            self.row(b.let(call("min", row, t.rows - 1)))
+        else:
+            with b.when(call("lt", row, t.rows)):
+                self.row(row)
+
+    def row(self, row: Expr) -> None:
+        self.at = row
+        self.values.begin_row(row)
+        for k in range(self.passes.count + 1):
+            for v in self.passes.of_rows(k):
+                self.values.row_value(v)
+            if k < self.passes.count:
+                self.one_pass(k)
+        self.end_row()
+
+    # --- a pass ----------------------------------------------------------------------------------
+
+    def one_pass(self, k: int) -> None:
+        b, roots = self.b, self.passes.roots(k)
+        added = [
+            m.value for m in roots
+            if m.value in self.accumulators and self.kind(m.value) != "columns"
+        ]  # fmt: skip
+        sums = {}
+        for v in added:
+            acc = self.accumulators[v]
+            # totals continue from row to row
+            total = self.kind(v) == "total"
+            sums[v] = self.sums[v] if total else b.variable(acc.identity, acc.dtype)
+            if v in self.passes.online:
+                self.subtracted[v] = b.variable(number(0.0, acc.dtype), acc.dtype)
+        if self.mapping.held:
+            for take in range(self.mapping.held):
+                self.one_take(roots, sums, take)
+        else:
+            self.loop(roots, sums)
+        self.reduce_lanes({v: s for v, s in sums.items() if self.kind(v) != "total"})
+
+    def one_take(
+        self, roots: Sequence[Member], sums: dict[Value, Expr], take: int,
+        outer: dict[Value, Expr] | None = None,
+    ) -> None:  # fmt: skip
+        """What one take adds to sums, and what is stored of it; `outer` are the sums that `sums`
+        are parts of."""
+        online = self.passes.online
+        for m in roots:
+            v = m.value
+            if v in online:
+                parts = [sums[v]] if outer is None else [sums[v], outer[v]]
+                self.add_online(v, sums[online[v]], parts, take)
+            elif v in online.values():
+                pass  # found with its sum
+            elif v in sums:
+                acc = self.accumulators[v]
+                self.b.assign(sums[v], acc.joined([sums[v], self.contribution(m, take)]))
+            elif m.role == "final":
+                self.add_to_columns(m, take)
+            else:
+                self.store_full(v, take)
+
+    def contribution(self, m: Member, take: int) -> Expr:
+        """What one take adds to a reduction."""
+        acc, t = self.accumulators[m.value], self.mapping
+        found = []
+        for part in range(t.vector):
+            u = take * t.vector + part
+            value = acc.load(self.values.get(m.refs[0], m.value.args[0], u))
+            found.append(self.inside(value, take, part, acc.identity))
+        conditions = [self.ok[take]] if t.held else []
+        if m.role == "final":
+            conditions.append(self.live)
+        value = acc.joined(found)
+        held = [c for c in conditions if c is not None]
+        return where(logical_and(*held), value, acc.identity) if held else value
+
+    def add_online(self, v: Value, top: Expr, parts: Sequence[Expr], take: int) -> None:
+        """Add exp(x - maximum) to the first of `parts`, where the maximum is that of the elements
+        so far; a larger one rescales all parts. While all are -inf, 0 is subtracted: exp(-inf) is
+        0, as it will be once a larger one has come."""
+        b, highest, acc = self.b, self.passes.online[v], self.accumulators[v]
+        m, dtype, found = self.members[highest], acc.dtype, []
+        for part in range(self.mapping.vector):
+            x = self.values.get(m.refs[0], highest.args[0], take * self.mapping.vector + part)
+            found.append(self.inside(x, take, part, self.accumulators[highest].identity))
+        high = b.let(self.accumulators[highest].joined(found), dtype)
+        with b.when(call("not", call("le", high, top))):
+            up = b.let(call("max", top, high), dtype)
+            scale = b.let(call("exp", top - up), dtype)
+            for s in parts:
+                b.assign(s, s * scale)
+            b.assign(top, up)
+            b.assign(self.subtracted[v], up)
+        terms = [call("exp", x - self.subtracted[v]) for x in found]
+        b.assign(parts[0], parts[0] + acc.joined(terms))
+
+    def inside(self, value: Expr, take: int, part: int, other: Expr) -> Expr:
+        """The value, or another where the last vector of the row is not whole."""
+        t = self.mapping
+        if t.held or t.length % t.vector == 0 or not self.machine.padded:
+            return value
+        return where(call("lt", self.values.columns[take] + part, t.length), value, other)
+
+    def loop(self, roots: Sequence[Member], sums: dict[Value, Expr]) -> None:
+        """All takes of a tile; long sums are split."""
+        t, b, outside = self.mapping, self.b, self.values.of_element
+        step, start = t.lanes * t.vector, folded(self.first + folded(self.x * t.vector))
+        is_partial = self.machine.padded and t.length % t.vector != 0
+        self.values.last = t.length - 1 if is_partial else None
+        if not (sums and t.iterations > NEST):
+            self.takes(roots, sums, start, self.end)
+        else:
+            size = step * _INNER
+            with b.loop(start, self.end, size) as c:
+                inner = dict(sums)
+                for v in sums:
+                    if v not in self.passes.online.values():  # sums alone lose digits
+                        acc = self.accumulators[v]
+                        inner[v] = b.variable(acc.identity, acc.dtype)
+                self.takes(roots, inner, c, call("min", self.end, c + size), sums)
+                for v, s in sums.items():
+                    if inner[v] is not s:
+                        b.assign(s, self.accumulators[v].joined([s, inner[v]]))
+        self.values.of_element = outside
+        if t.length % t.vector and not is_partial:
+            self.rest(roots, sums)
+
+    def rest(self, roots: Sequence[Member], sums: dict[Value, Expr]) -> None:
+        """The elements behind the last whole vector of a single row, one for a thread."""
+        b, mapping, values = self.b, self.mapping, self.values
+        whole = self.padded_length()
+        mine = call("lt", b.thread, mapping.length - whole)
+        with b.when(logical_and(call("eq", self.group, 0), mine)):
+            self.mapping = mapping._replace(vector=1)
+            self.values = Values(b, self.task._replace(mapping=self.mapping), values.buffers)
+            self.values.begin_row(self.at)
+            self.values.columns = [b.let(b.thread + whole)]
+            self.one_take(roots, sums, 0)
+        self.mapping, self.values = mapping, values
+
+    def takes(
+        self, roots: Sequence[Member], sums: dict[Value, Expr], start: Expr, end: Expr,
+        outer: dict[Value, Expr] | None = None,
+    ) -> None:  # fmt: skip
+        t = self.mapping
+        with self.b.loop(start, end, t.lanes * t.vector) as column:
+            self.values.columns, self.values.of_element = [column], {}
+            self.one_take(roots, sums, 0, outer)
+
+    def reduce_lanes(self, sums: dict[Value, Expr]) -> None:
+        """Reductions over the lanes of a row; their results are values of the row. Online sums come
+        after their maxima, which say what the terms of each lane should have been relative to."""
+        b, online = self.b, self.passes.online
+        self.reduce_rows({v: s for v, s in sums.items() if v not in online})
+        later = {v: s for v, s in sums.items() if v in online}
+        for v, s in later.items():
+            top = self.values.of_row[online[v]]
+            b.assign(s, s * call("exp", sums[online[v]] - top))
+        self.reduce_rows(later)
+
+    def reduce_rows(self, sums: dict[Value, Expr]) -> None:
+        found = self.reduced(list(sums.items()), self.mapping.lanes, 1)
+        for v, value in zip(sums, found, strict=True):
+            if self.members[v].role == "final":
+                self.store_row_sum(v, value)
+            else:
+                made = self.accumulators[v].finalize(value)
+                self.values.of_row[v] = self.b.let(made, v.dtype)
+
+    def reduced(self, sums: Sequence[tuple[Value, Expr]], count: int, stride: int) -> list[Expr]:
+        """Combined over threads, as many at a time as fit into shared memory."""
+        found: list[Expr] = []
+        some: list[tuple[Expr, str]] = []
+        room = most = max(8, self.machine.shared_bytes // self.mapping.threads)
+        for v, s in sums:
+            acc = self.accumulators[v]
+            size = max(4, acc.dtype.itemsize)
+            if size > room:
+                found += self.b.reduce(some, count, stride)
+                some, room = [], most
+            some.append((s, acc.combine))
+            room -= size
+        return found + self.b.reduce(some, count, stride)
+
+    # --- columns ---------------------------------------------------------------------------------
+
+    def add_to_columns(self, m: Member, take: int) -> None:
+        """Sums over rows: in registers where columns are held there, else in the scratch buffer."""
+        t, acc = self.mapping, self.accumulators[m.value]
+        for part in range(t.vector):
+            u = take * t.vector + part
+            value = acc.load(self.values.get(m.refs[0], m.value.args[0], u))
+            if t.held:
+                s = self.sums[m.value, u]
+                made = acc.joined([s, value])
+                self.b.assign(s, made if self.live is None else where(self.live, made, s))
+            else:
+                self.add_in_memory(m.value, part, value)
+
+    def add_in_memory(self, v: Value, part: int, value: Expr) -> None:
+        """The thread group's sum of a column, which no other group touches."""
+        t, b, acc = self.mapping, self.b, self.accumulators[v]
+        scratch = self.parts[acc.dtype]
+        group = self.at  # its number is that of its row, if it has only one
+        if t.steps > 1:
+            group = b.let(call("min", self.block * t.row_groups + self.y, t.active_groups - 1))
+        at = b.let(group * t.length + self.values.columns[0] + part + self.partial_sums[v].start)
+        made = b.let(value, acc.dtype)
+        if t.steps > 1:
+            later = [call("gt", self.step, 0), *([] if self.live is None else [self.live])]
+            before = b.load(scratch, at, logical_and(*later))
+            made = where(call("gt", self.step, 0), acc.joined([before, made]), made)
+        b.store(scratch, at, made, self.live)
+
+    # --- stores ----------------------------------------------------------------------------------
+
+    def store_full(self, v: Value, take: int) -> None:
+        t, b = self.mapping, self.b
+        made = [self.values.get(v, v, take * t.vector + part) for part in range(t.vector)]
+        column = self.values.columns[take]
+        at = self.at * t.length + column if t.rows > 1 else column
+        found = [c for c in (self.live, self.ok[take] if t.held else None) if c is not None]
+        guard = logical_and(*found) if found else None
+        if t.vector == 1:
+            b.store(self.out[v], at, made[0], guard)
+        elif guard is None:
+            b.store_vector(self.out[v], at, made)
+        else:
+            with b.when(guard):
+                b.store_vector(self.out[v], at, made)
+
+    def store_row_sum(self, v: Value, value: Expr) -> None:
+        acc, guard = self.accumulators[v], _both(self.first_lane(), self.live)
+        if self.is_direct(v):
+            self.b.store(self.out[v], self.at, acc.finalize(value), guard)
+        else:
+            p = self.partial_sums[v]
+            at = self.at * self.mapping.tiles + self.tile + p.start
+            self.b.store(self.parts[p.dtype], at, value, guard)
+
+    def end_row(self) -> None:
+        """Store the values of the row, and add them to their sums."""
+        b, stores, sums = self.b, [], []
+        for v in self.stored():
+            if self.members[v].role != "full":
+                stores.append((self.out[v], self.values.of_row[v]))
+        for v, m in self.finals.items():
+            if m.level == "row":
+                acc = self.accumulators[v]
+                value = acc.load(self.values.get(m.refs[0], v.args[0], None))
+                sums.append((self.sums[v], acc.joined([self.sums[v], value])))
+        guard = _both(self.first_lane(), self.live)
+        for buffer, value in stores:
+            b.store(buffer, self.at, value, guard)
+        for s, value in sums:
+            b.assign(s, value if guard is None else where(guard, value, s))
+
+    def store_sums(self) -> None:
+        """Reductions of the sums over rows, and the stores of their results."""
+        t, b = self.mapping, self.b
+        totals = [v for v in self.finals if self.kind(v) == "total"]
+        found = self.reduced([(v, self.sums[v]) for v in totals], t.threads, 1)
+        for v, value in zip(totals, found, strict=True):
+            self.store_sum(v, value, self.group, call("eq", b.thread, 0))
+        if not t.held:
+            return
+        columns = [(v, u) for v in self.finals if self.kind(v) == "columns"
+                   for u in range(t.held * t.vector)]  # fmt: skip
+        found = self.reduced([(v, self.sums[v, u]) for v, u in columns], t.row_groups, t.lanes)
+        for (v, u), value in zip(columns, found, strict=True):
+            take, part = divmod(u, t.vector)
+            at = self.values.columns[take] + part
+            if not self.is_direct(v):
+                at = self.block * t.length + at
+            guard = call("eq", self.y, 0) if t.row_groups > 1 else None
+            self.store_sum(v, value, at, _both(guard, self.ok[take]))
+
+    def store_sum(self, v: Value, value: Expr, at: Expr, guard: Expr | None) -> None:
+        """Store a final's result, or a partial sum of it."""
+        if self.is_direct(v):
+            place = at if v.size > 1 else as_expr(0)
+            self.b.store(self.out[v], place, self.accumulators[v].finalize(value), guard)
+        else:
+            p = self.partial_sums[v]
+            self.b.store(self.parts[p.dtype], at + p.start, value, guard)
+
+
+def _both(*conditions: Expr | None) -> Expr | None:
+    found = [c for c in conditions if c is not None]
+    return reduce(lambda a, b: call("and", a, b), found) if found else None
+
+
+Pairs = dict[Value, Value]  # by input: the output that overwrites it
+
+
+class GroupKernel(NamedTuple):
+    """A kernel with its arguments: those it reads, those it writes, each in order. A dtype stands
+    for the partial sums of that dtype. `in_place`: inputs that are not among those it reads, since
+    outputs overwrite them."""
+
+    kernel: Kernel
+    reads: list[Value | DType]
+    writes: list[Value | DType]
+    in_place: Pairs
+
+
+def write_kernel(parts: Sequence[tuple[GroupWriter, Pairs]], machine: Machine) -> GroupKernel:
+    """Independent tasks as one kernel: each has some of its groups."""
+    writers = [w for w, _ in parts]
+    names = dict.fromkeys(v.name for w in writers for v in w.members)
+    groups = sum(w.mapping.workgroups for w in writers)
+    sizes = [v.size for w in writers for v in (*w.inputs(), *w.task.wanted)]
+    scratch: dict[DType, int] = {}
+    for w in writers:
+        scratch |= w.scratch
+    threads = max(w.mapping.threads for w in writers)
+    index = machine.index_for(*sizes, *scratch.values(), groups * threads)
+    head = "fused" if len(writers) == 1 else "batch"
+    b = Builder(" ".join([head, *names]), index, groups, threads)
+    over = {x: v for _, pairs in parts for x, v in pairs.items()}
+    read = dict.fromkeys(v for w in writers for v in w.inputs() if v not in over)
+    inputs = {v: b.buffer(f"a{n}", v.dtype, padded(v.size, machine)) for n, v in enumerate(read)}
+    given = set(over.values())
+    outputs: dict[Value, Buffer] = {}
+    for w in writers:
+        for v in w.outputs():
+            size = padded(v.size, machine) if w.is_padded(v) else v.size
+            outputs[v] = b.buffer(f"o{len(outputs)}", v.dtype, size, True, v in given)
+    sums = {d: b.buffer(f"sums_{d}", d, n, True) for d, n in scratch.items()}
+    bound = Bound(inputs | {x: outputs[v] for x, v in over.items()}, outputs, sums)
+    first = 0
+    for w in writers:
+        if len(writers) == 1:
+            w.write(b, b.group, bound)
+            break
+        last = first + w.mapping.workgroups
+        with b.when(logical_and(call("ge", b.group, first), call("lt", b.group, last))):
+            w.write(b, b.let(b.group - first), bound)
+        first = last
+    return GroupKernel(optimised(verified_in_tests(b.finish())), [*read], [*outputs, *sums], over)
+
+
+def padded(size: int, machine: Machine) -> int:
+    """The elements that may be read: a vector may reach beyond the last."""
+    return -(-size // 4) * 4 if machine.padded else size

@@ -1,0 +1,164 @@
+"""How the threads of a workgroup share the rows and columns of a fused group.
+
+A workgroup has `threads` threads in `row_groups` groups; each group has a row, and its `lanes`
+threads share the row's columns. A lane takes `vector` neighbouring columns at a time. Short rows
+stay in registers: each lane holds `held` such takes, so that nothing is read or computed twice.
+Kernels loop over long rows, once for each pass. Rows without reductions may be cut into tiles of
+columns, each for another workgroup; a group may process several rows, so that sums over rows
+produce few partial sums.
+
+The mapping depends on shapes and on numbers of the device alone, never on what else runs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from everygrad.codegen.machine import Machine
+from everygrad.compiler.thresholds import edge
+
+MOST_HELD = edge(__name__, "MOST_HELD", 16, "size")  # elements of a row in one thread's registers
+# members times elements held: what a driver compiles quickly
+MOST_TEXT = edge(__name__, "MOST_TEXT", 512, "count")
+# workgroups whose partial sums a second stage combines
+MOST_PARTS = edge(__name__, "MOST_PARTS", 1024, "count")
+# rows, or takes, that one workgroup processes rather than store partial sums
+FEW_STEPS = edge(__name__, "FEW_STEPS", 32, "size")
+# elements from which a thread of an elementwise kernel takes several vectors
+LARGE = edge(__name__, "LARGE", 1 << 20, "elements")
+# the same where the device is simulated
+SIMULATED_LARGE = edge(__name__, "SIMULATED_LARGE", 1 << 14, "elements")
+# rows added one after the other: a longer sum would lose digits
+LONGEST = edge(__name__, "LONGEST", 128, "size")
+
+
+class ThreadMapping(NamedTuple):
+    """See above. `held` is 0 where a loop goes over the columns."""
+
+    threads: int
+    rows: int
+    length: int
+    lanes: int
+    vector: int
+    held: int
+    tile: int
+    steps: int
+
+    @property
+    def row_groups(self) -> int:
+        return self.threads // self.lanes
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.length // self.tile)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows: a workgroup has one of them."""
+        return -(-self.rows // (self.row_groups * self.steps))
+
+    @property
+    def workgroups(self) -> int:
+        return self.tiles * self.blocks
+
+    @property
+    def active_groups(self) -> int:
+        """Groups that have a row; they are the first ones."""
+        before = (self.blocks - 1) * self.row_groups
+        return before + min(self.row_groups, self.rows - before * self.steps)
+
+    @property
+    def iterations(self) -> int:
+        """How many takes of columns a lane has in a tile."""
+        return -(-min(self.tile, self.length) // (self.lanes * self.vector))
+
+    @property
+    def some_rows_idle(self) -> bool:
+        return self.rows % (self.row_groups * self.steps) != 0
+
+    @property
+    def some_lanes_idle(self) -> bool:
+        """Whether a lane may hold columns that there are not."""
+        return self.held > 0 and self.lanes * self.vector * self.held * self.tiles != self.length
+
+
+def power_of_two(n: int) -> int:
+    """The smallest one that is not less than n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def flat(size: int, machine: Machine, vector: int, totals: bool) -> ThreadMapping:
+    """All elements as one row; `totals` if some are summed to one number."""
+    threads = machine.threads
+    if size == 1:
+        return ThreadMapping(threads, 1, 1, threads, 1, 0, threads, 1)
+    vector = vector if machine.padded or size > vector else 1
+    step = threads * vector
+    iterations = 1 if size < (SIMULATED_LARGE if machine.is_simulated else LARGE) else 4
+    if totals:
+        needed = -(-size // step)
+        iterations = needed if needed <= FEW_STEPS else max(iterations, -(-needed // MOST_PARTS))
+    return ThreadMapping(threads, 1, size, threads, vector, 0, step * iterations, 1)
+
+
+def _whole(length: int, most: int, machine: Machine) -> int:
+    """The widest vectors that rows divide into."""
+    while length % most:
+        most = 1 if machine.vector_bytes is None else most // 2
+    return most
+
+
+def by_rows(
+    rows: int, length: int, members: int, machine: Machine, vector: int, totals: bool,
+    columns: bool,
+) -> ThreadMapping:  # fmt: skip
+    """Rows that are reduced; `totals` and `columns` if there are sums over rows too."""
+    threads, simulated = machine.threads, machine.is_simulated
+    # a single row may be read beyond its end, so vectors need not divide it
+    beyond = machine.padded and rows == 1 < length and not columns
+    vector = vector if beyond else _whole(length, vector, machine)
+    takes = -(-length // vector)
+    lanes = min(threads, power_of_two(takes))
+    while lanes < machine.most_threads and takes * vector > MOST_HELD * lanes:
+        lanes *= 2
+    threads = max(threads, lanes)
+    if simulated:  # there are no threads to use, and barriers cost more than everything else
+        lanes = 1 if rows >= 128 or length < 64 else min(threads, 16)
+    held = -(-length // (lanes * vector))
+    if held * vector > MOST_HELD or held * vector * members > MOST_TEXT or length % vector:
+        held = 0
+    made = ThreadMapping(threads, rows, length, lanes, vector, held, length, 1)
+    if not (totals or columns):
+        return made
+    each = -(-rows // made.row_groups)  # rows of a group, if there were one workgroup
+    few = FEW_STEPS if simulated or length <= threads else FEW_STEPS // 4
+    steps = each if each <= few else max(-(-each // MOST_PARTS), 1)
+    if columns and steps < each:  # partial sums cost as much as what is summed
+        steps = max(steps, 8 if simulated else min(8, each // machine.busy_groups))
+    return made._replace(steps=min(steps, each))
+
+
+def by_columns(rows: int, length: int, machine: Machine, vector: int) -> ThreadMapping:
+    """Rows are not reduced, but columns are: a lane keeps its columns and loops over rows."""
+    simulated = machine.is_simulated
+    vector = _whole(length, vector, machine)
+    widest = machine.threads if simulated else min(machine.threads, 32)
+    lanes = min(widest, power_of_two(length // vector))
+    made = ThreadMapping(machine.threads, rows, length, lanes, vector, 1, lanes * vector, 1)
+    each = -(-rows // made.row_groups)
+    if each <= FEW_STEPS:
+        return made._replace(steps=each)
+    parts = max(1, MOST_PARTS // made.tiles)
+    least = FEW_STEPS
+    if not simulated:
+        least = max(4, min(FEW_STEPS, each * made.tiles // (2 * machine.busy_groups)))
+    return made._replace(steps=min(LONGEST, max(least, -(-each // parts))))
+
+
+def split_rows(rows: int, length: int, machine: Machine, vector: int) -> ThreadMapping:
+    """Few long rows, each summed: tiles of columns store partial sums for each row."""
+    simulated = machine.is_simulated
+    vector = _whole(length, vector, machine)
+    lanes = 1 if simulated else min(machine.threads, power_of_two(length // vector))
+    tile = lanes * vector * (256 if simulated else 16)
+    return ThreadMapping(machine.threads, rows, length, lanes, vector, 0, min(tile, length), 1)
